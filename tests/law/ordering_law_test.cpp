@@ -81,8 +81,8 @@ struct falls_back : simulated_device {
 TEST(ordering_law, names_the_broken_rule) {
   EXPECT_STREQ(broken_by(without_events{}), "record and wait succeed on a stream");
   EXPECT_STREQ(broken_by(never_done{}), "work is done after a wait for it");
-  EXPECT_STREQ(broken_by(never_behind{}), "a stream is behind its own work");
-  EXPECT_STREQ(broken_by(behind_itself_only{}), "a stream is behind the work that it waits for");
+  EXPECT_STREQ(broken_by(never_behind{}), "a stream is ordered after its own work");
+  EXPECT_STREQ(broken_by(behind_itself_only{}), "a stream is ordered after the work that it waits for");
   EXPECT_STREQ(broken_by(waits_for_nobody{}), "make_wait succeeds");
   EXPECT_STREQ(broken_by(counts_no_waits{}), "a wait counts as work");
   EXPECT_STREQ(broken_by(waits_one_way{}), "streams may wait for each other's earlier work");

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,12 +19,197 @@
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/debug/provider_shadow.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/provider/range_map.hpp>
 
 namespace tessera::detail {
+
+/// The memory and addresses that a provider has returned and not taken back. Aborts if an answer of the
+/// provider contradicts them. Thread-safe.
+///
+///   Cost:  logarithmic in the number of entries; about 100 bytes of host memory for each entry
+class provider_shadow {
+ public:
+  /// Memory at addresses.
+  struct entry {
+    std::size_t bytes;
+    bool is_segment = false;
+    std::uint64_t map_number = 0;
+  };
+  enum class table : unsigned char { segments_and_ranges, mappings, registered };
+  /// An entry that was withdrawn, and the number of maps at that time.
+  struct withdrawal {
+    entry removed;
+    std::uint64_t maps = 0;
+  };
+  struct physical_memory {
+    std::size_t bytes = 0;  ///< 0 if unknown, for example for imported memory
+    std::size_t page = 1;
+  };
+
+  provider_shadow(std::size_t capacity, std::size_t granularity)
+      : capacity_(capacity), granularity_(granularity) {
+    if (!std::has_single_bit(granularity) || granularity < min_alignment)
+      fatal("checked_provider: the granularity is no power of two, or below min_alignment");
+  }
+  void require_constant(std::size_t capacity, std::size_t granularity) const noexcept {
+    if (capacity != capacity_) fatal("checked_provider: the capacity has changed");
+    if (granularity != granularity_) fatal("checked_provider: the granularity has changed");
+  }
+  void require_available(std::size_t bytes) const noexcept {
+    if (bytes > capacity_) fatal("checked_provider: more is available than the capacity");
+  }
+
+  void add_segment(const void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (address_of(p) % granularity_ != 0)
+      fatal("checked_provider: acquire returned an address that is no multiple of the granularity", p);
+    add_memory(p, {bytes, true});
+    add_used(bytes);
+  }
+  void add_range(const void* p, std::size_t bytes, std::size_t alignment) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (address_of(p) % alignment != 0)
+      fatal("checked_provider: reserve returned an address that is no multiple of the alignment", p);
+    add_memory(p, {bytes});
+  }
+  void add_mapping(const void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (tables_[1].overlaps(p, bytes))
+      fatal("checked_provider: map accepted addresses with mapped memory", p);
+    require_host_memory(tables_[1].insert(p, {.bytes = bytes, .map_number = ++maps_}));
+  }
+  void add_registered(const void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (tables_[2].overlaps(p, bytes))
+      fatal("checked_provider: register_memory accepted registered memory", p);
+    require_host_memory(tables_[2].insert(p, {bytes}));
+  }
+  [[nodiscard]] bool is_mapped(const void* p) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return tables_[1].find(p) != nullptr;
+  }
+
+  /// Removes the entry of memory before the provider takes it back. Another thread may get the same addresses
+  /// before the provider's call returns.
+  [[nodiscard]] std::optional<withdrawal> withdraw(table from, const void* p) noexcept {
+    const std::lock_guard lock(mutex_);
+    range_map<entry>& entries = tables_[static_cast<std::size_t>(from)];
+    if (entries.find(p) == nullptr) return {};
+    const withdrawal result{entries.extract(p), maps_};
+    if (result.removed.is_segment) used_ -= result.removed.bytes;
+    return result;
+  }
+  /// Restores a withdrawn entry, because the provider did not take the memory back.
+  void restore(table to, const void* p, const withdrawal& withdrawn) noexcept {
+    const std::lock_guard lock(mutex_);
+    range_map<entry>& entries = tables_[static_cast<std::size_t>(to)];
+    if (entries.overlaps(p, withdrawn.removed.bytes))
+      fatal("checked_provider: memory was returned again although its release failed", p);
+    require_host_memory(entries.insert(p, withdrawn.removed));
+    if (withdrawn.removed.is_segment) used_ += withdrawn.removed.bytes;
+  }
+  void require_unmapped_range(const void* p, const std::optional<withdrawal>& withdrawn) const noexcept {
+    if (!withdrawn || withdrawn->removed.is_segment)
+      fatal("checked_provider: unreserve accepted a range that was not reserved", p);
+    const std::lock_guard lock(mutex_);
+    // Later maps belong to the next owner of the addresses.
+    const auto is_earlier = [&](const entry& e) { return e.map_number <= withdrawn->maps; };
+    if (tables_[1].overlaps(p, withdrawn->removed.bytes, is_earlier))
+      fatal("checked_provider: unreserve accepted a range with mapped memory", p);
+  }
+
+  /// Records the handle of physical memory. 0 bytes means imported memory.
+  void add_handle(const std::string& handle, const std::string& empty, physical_memory memory) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (handle == empty) fatal("checked_provider: create or import_memory returned an empty handle");
+    if (memory.bytes % memory.page != 0)
+      fatal("checked_provider: create accepted a size that is no multiple of the page size");
+    insert_handle(handle, memory);
+    add_used(memory.bytes);
+  }
+  [[nodiscard]] std::optional<physical_memory> withdraw_handle(const std::string& handle) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = handles_.find(handle);
+    if (found == handles_.end()) return {};
+    const physical_memory memory = found->second;
+    handles_.erase(found);
+    used_ -= memory.bytes;
+    return memory;
+  }
+  void restore_handle(const std::string& handle, const physical_memory& memory) noexcept {
+    const std::lock_guard lock(mutex_);
+    insert_handle(handle, memory);
+    used_ += memory.bytes;
+  }
+
+  /// The reason why a map must fail even if nothing else is mapped there; null if it may succeed. It is
+  /// called before the provider.
+  [[nodiscard]] const char* why_not_mappable(const void* p, std::size_t bytes,
+                                             const std::string& handle) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = handles_.find(handle);
+    if (found == handles_.end()) return "checked_provider: map accepted a handle that was not created";
+    const physical_memory& memory = found->second;
+    if (memory.bytes != 0 && bytes != memory.bytes)
+      return "checked_provider: map accepted another size than the memory has";
+    if (address_of(p) % memory.page != 0)
+      return "checked_provider: map accepted an address that is no multiple of the page size";
+    const entry* const range = tables_[0].around(p, bytes);
+    if (range == nullptr || range->is_segment)
+      return "checked_provider: map accepted addresses that are not reserved";
+    return nullptr;
+  }
+
+  /// Counts the starts and ends of calls about events.
+  [[nodiscard]] std::uint64_t tick() noexcept {
+    const std::lock_guard lock(mutex_);
+    return ++ticks_;
+  }
+  /// Returns the latest tick before which all work submitted to a stream is done.
+  [[nodiscard]] std::uint64_t done_before(stream_id stream) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = done_.find(stream);
+    return found != done_.end() ? found->second : 0;
+  }
+  void record_done(stream_id stream, std::uint64_t tick) noexcept {
+    const std::lock_guard lock(mutex_);
+    require_host_memory(try_run([&] {
+      std::uint64_t& latest = done_[stream];
+      latest = (std::max)(latest, tick);
+    }));
+  }
+
+ private:
+  static void require_host_memory(bool inserted) noexcept {
+    if (!inserted) fatal("checked_provider: host memory for bookkeeping ran out");
+  }
+  void add_memory(const void* p, const entry& memory) noexcept {
+    if (memory.bytes > unlimited - address_of(p))
+      fatal("checked_provider: new memory exceeds the address space", p);
+    if (tables_[0].overlaps(p, memory.bytes)) fatal("checked_provider: new memory overlaps memory in use", p);
+    require_host_memory(tables_[0].insert(p, memory));
+  }
+  void add_used(std::size_t bytes) noexcept {
+    used_ = saturating_add(used_, bytes);
+    if (used_ > capacity_) fatal("checked_provider: the memory in use exceeds the capacity");
+  }
+  void insert_handle(const std::string& handle, const physical_memory& memory) noexcept {
+    bool is_new = false;
+    require_host_memory(try_run([&] { is_new = handles_.emplace(handle, memory).second; }));
+    if (!is_new) fatal("checked_provider: the handle names other memory already");
+  }
+
+  std::size_t capacity_, granularity_;
+  mutable std::mutex mutex_;
+  range_map<entry> tables_[3];  // by `table`
+  std::map<std::string, physical_memory> handles_;
+  std::map<stream_id, std::uint64_t> done_;
+  std::size_t used_ = 0;  // bytes of segments and of created memory
+  std::uint64_t ticks_ = 0, maps_ = 0;
+};
 
 /// An event of a device, and the state when it was recorded.
 template <typename Device>
@@ -33,118 +222,6 @@ struct checked_event<Device> {
   std::uint64_t position = 0;          ///< position of the stream; 0 without ordering
   std::uint64_t begun = 0, ended = 0;  ///< the ticks around record(); 0 if it was never recorded
   bool was_ready = false;
-};
-
-/// Checks events and the order of streams, for checked_provider.
-template <device_provider Device>
-class checked_events : public provider_adaptor<Device> {
- public:
-  using event = checked_event<Device>;
-
-  ///   Requires:  the provider and the shadow state outlive it
-  checked_events(Device& to, provider_shadow& shadow) noexcept
-      : provider_adaptor<Device>(to), shadow_(&shadow) {}
-
-  bool record(stream_id stream, event& made) noexcept
-    requires event_provider<Device>
-  {
-    event recorded{.stream = stream, .position = position_of(stream), .begun = shadow().tick()};
-    if (!this->inner().record(stream, recorded.mark)) return false;
-    recorded.ended = shadow().tick();
-    made = recorded;
-    return true;
-  }
-  [[nodiscard]] bool query(event& made) noexcept
-    requires event_provider<Device>
-  {
-    const std::uint64_t done = shadow().done_before(made.stream);
-    const bool ready = this->inner().query(made.mark);
-    if (ready) {
-      require_ready(
-          made,
-          "checked_provider: query says of an event that it is ready before the work before it is done");
-    } else if (detail::may_see_late<Device>) {
-      return false;
-    } else if (made.was_ready) {
-      detail::fatal("checked_provider: query says of an event that was ready that it is not");
-    } else if (made.ended != 0 && made.ended < done) {
-      detail::fatal("checked_provider: query says of an event that it is not ready where a later one was");
-    }
-    return ready;
-  }
-  bool wait(event& made) noexcept
-    requires event_provider<Device>
-  {
-    if (!this->inner().wait(made.mark)) return false;
-    require_ready(made, "checked_provider: wait returns before the work before an event is done");
-    return true;
-  }
-  void discard(event& made) noexcept
-    requires event_provider<Device>
-  {
-    this->inner().discard(made.mark);
-  }
-  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept
-    requires ordering_provider<Device>
-  {
-    const bool done = this->inner().is_done(stream, at);
-    if (!done && at == 0) detail::fatal("checked_provider: is_done says that the position 0 is not done");
-    return done;
-  }
-  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) noexcept
-    requires ordering_provider<Device>
-  {
-    const bool behind = this->inner().is_ordered_after(stream, of, at);
-    if (!behind && (at == 0 || stream == of))
-      detail::fatal(
-          "checked_provider: is_ordered_after says that a stream is not behind its own work, or none");
-    return behind;
-  }
-  bool make_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept
-    requires ordering_provider<Device>
-  {
-    const bool waits = this->inner().make_wait(stream, of, at);
-    if (waits && !this->inner().is_ordered_after(stream, of, at) && !this->inner().is_done(of, at))
-      detail::fatal("checked_provider: make_wait says that a stream waits, which is not behind");
-    return waits;
-  }
-
-  bool synchronize(stream_id stream) noexcept
-    requires requires(Device& d) { d.synchronize(stream); }
-  {
-    const std::uint64_t position = position_of(stream), begun = shadow().tick();
-    if (!this->inner().synchronize(stream)) return false;
-    require_past(stream, position,
-                 "checked_provider: synchronize returns before the work of a stream is done");
-    shadow().is_done_before(stream, begun);
-    return true;
-  }
-
- protected:
-  [[nodiscard]] provider_shadow& shadow() const noexcept { return *shadow_; }
-
- private:
-  static constexpr bool knows_order = ordering_provider<Device> && !detail::may_see_late<Device>;
-
-  [[nodiscard]] std::uint64_t position_of(stream_id stream) noexcept {
-    if constexpr (knows_order) return this->inner().position(stream);
-    return 0;
-  }
-  /// Aborts if the work up to `position` is not done. A stream below that position is no error: its handle
-  /// was reused for a new stream.
-  void require_past(stream_id stream, std::uint64_t position, const char* violation) noexcept {
-    if constexpr (knows_order) {
-      if (!this->inner().is_done(stream, position) && this->inner().position(stream) >= position)
-        detail::fatal(violation);
-    }
-  }
-  void require_ready(event& made, const char* violation) noexcept {
-    require_past(made.stream, made.position, violation);
-    shadow().is_done_before(made.stream, made.begun);
-    made.was_ready = true;
-  }
-
-  provider_shadow* shadow_;
 };
 
 }  // namespace tessera::detail
@@ -176,8 +253,10 @@ namespace tessera {
 ///   Cost:  logarithmic in the segments, ranges and maps for each call about memory; two ticks and a look-up
 ///          for each call about events; a position for each record
 template <device_provider Device>
-class checked_provider : public detail::checked_events<Device> {
-  static constexpr bool knows_names = [] {
+class checked_provider : public provider_adaptor<Device> {
+  using table = detail::provider_shadow::table;
+  static constexpr bool knows_order = ordering_provider<Device> && !detail::may_see_late<Device>;
+  static constexpr bool knows_handles = [] {
     if constexpr (requires { typename Device::physical; })
       return std::has_unique_object_representations_v<typename Device::physical>;
     else
@@ -185,6 +264,7 @@ class checked_provider : public detail::checked_events<Device> {
   }();
 
  public:
+  using event = detail::checked_event<Device>;
   using typename provider_adaptor<Device>::physical;
   using typename provider_adaptor<Device>::shareable;
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
@@ -194,36 +274,103 @@ class checked_provider : public detail::checked_events<Device> {
       : checked_provider(std::make_unique<owned_device>(std::move(device))) {}
 
   template <std::same_as<page_kind>... Kind>
-    requires requires(Device& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); }
+    requires detail::acquires_with<Device, Kind...>
   [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
-    void* const given = this->inner().acquire(bytes, kind...);
-    if (given == nullptr) return nullptr;
-    this->shadow().gave_segment(given, bytes);
-    require_readable(given, bytes, "checked_provider: acquire gave memory that the host cannot read");
-    return given;
+    void* const p = this->inner().acquire(bytes, kind...);
+    if (p == nullptr) return nullptr;
+    shadow().add_segment(p, bytes);
+    require_readable(p, bytes, "checked_provider: acquire returned memory that the host cannot read");
+    return p;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    const auto going = this->shadow().goes(p);
-    const bool gone = this->inner().release(p, bytes);
-    if (!gone) this->shadow().stays(p, going);
-    return gone;
+    return remove(table::segments_and_ranges, p, [&] { return this->inner().release(p, bytes); }).first;
   }
   [[nodiscard]] std::size_t capacity() const noexcept {
     const std::size_t result = this->inner().capacity();
-    this->shadow().require_constant(result, this->inner().granularity());
+    shadow().require_constant(result, this->inner().granularity());
     return result;
   }
   [[nodiscard]] std::size_t granularity() const noexcept {
     const std::size_t result = this->inner().granularity();
-    this->shadow().require_constant(this->inner().capacity(), result);
+    shadow().require_constant(this->inner().capacity(), result);
     return result;
   }
   [[nodiscard]] std::size_t available() const noexcept
     requires detail::measured_provider<Device>
   {
     const std::size_t result = this->inner().available();
-    this->shadow().require_plausible(result);
+    shadow().require_available(result);
     return result;
+  }
+
+  bool record(stream_id stream, event& mark) noexcept
+    requires event_provider<Device>
+  {
+    event recorded{.stream = stream, .position = position_of(stream), .begun = shadow().tick()};
+    if (!this->inner().record(stream, recorded.mark)) return false;
+    recorded.ended = shadow().tick();
+    mark = recorded;
+    return true;
+  }
+  [[nodiscard]] bool query(event& mark) noexcept
+    requires event_provider<Device>
+  {
+    const std::uint64_t done = shadow().done_before(mark.stream);
+    if (this->inner().query(mark.mark)) {
+      require_ready(mark, "checked_provider: query reports an event as ready before its work is done");
+      return true;
+    }
+    if (detail::may_see_late<Device>) return false;
+    if (mark.was_ready) detail::fatal("checked_provider: query reports a ready event as not ready");
+    if (mark.ended != 0 && mark.ended < done)
+      detail::fatal("checked_provider: query reports an event as not ready after a later event was ready");
+    return false;
+  }
+  bool wait(event& mark) noexcept
+    requires event_provider<Device>
+  {
+    if (!this->inner().wait(mark.mark)) return false;
+    require_ready(mark, "checked_provider: wait returned before the work of the event was done");
+    return true;
+  }
+  void discard(event& mark) noexcept
+    requires event_provider<Device>
+  {
+    this->inner().discard(mark.mark);
+  }
+  bool synchronize(stream_id stream) noexcept
+    requires requires(Device& d) { d.synchronize(stream); }
+  {
+    const std::uint64_t position = position_of(stream), begun = shadow().tick();
+    if (!this->inner().synchronize(stream)) return false;
+    require_done(stream, position,
+                 "checked_provider: synchronize returned before the work of the stream was done");
+    shadow().record_done(stream, begun);
+    return true;
+  }
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t position) noexcept
+    requires ordering_provider<Device>
+  {
+    const bool done = this->inner().is_done(stream, position);
+    if (!done && position == 0) detail::fatal("checked_provider: is_done reports position 0 as not done");
+    return done;
+  }
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t position) noexcept
+    requires ordering_provider<Device>
+  {
+    const bool ordered = this->inner().is_ordered_after(stream, other, position);
+    if (!ordered && (position == 0 || stream == other))
+      detail::fatal("checked_provider: is_ordered_after denies the order of a stream's own work");
+    return ordered;
+  }
+  bool make_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
+    requires ordering_provider<Device>
+  {
+    const bool waits = this->inner().make_wait(stream, other, position);
+    if (waits && !this->inner().is_ordered_after(stream, other, position) &&
+        !this->inner().is_done(other, position))
+      detail::fatal("checked_provider: make_wait succeeded without an effect");
+    return waits;
   }
 
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
@@ -235,125 +382,136 @@ class checked_provider : public detail::checked_events<Device> {
           "checked_provider: page_size is no power of two, or no multiple of the kind's granularity");
     return result;
   }
-  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
     requires virtual_memory_provider<Device>
   {
-    void* const given = this->inner().reserve(bytes, to);
-    if (given != nullptr) this->shadow().gave_range(given, bytes, to);
-    return given;
+    void* const p = this->inner().reserve(bytes, alignment);
+    if (p != nullptr) shadow().add_range(p, bytes, alignment);
+    return p;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept
     requires virtual_memory_provider<Device>
   {
-    const auto going = this->shadow().goes(p);
-    const bool gone = this->inner().unreserve(p, bytes);
-    if (gone) {
-      this->shadow().took_range(p, going);
-    } else {
-      this->shadow().stays(p, going);
-    }
-    return gone;
+    const auto [removed, entry] =
+        remove(table::segments_and_ranges, p, [&] { return this->inner().unreserve(p, bytes); });
+    if (removed) shadow().require_unmapped_range(p, entry);
+    return removed;
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
     requires virtual_memory_provider<Device>
   {
-    const bool made = this->inner().create(bytes, kind, memory);
-    if constexpr (knows_names) {
-      if (made) this->shadow().named(name_of(memory), name_of(physical{}), bytes, page_size(kind));
-    }
-    return made;
+    if (!this->inner().create(bytes, kind, memory)) return false;
+    if constexpr (knows_handles)
+      shadow().add_handle(bytes_of(memory), bytes_of(physical{}), {bytes, page_size(kind)});
+    return true;
   }
   bool destroy(const physical& memory) noexcept
     requires virtual_memory_provider<Device>
   {
-    if constexpr (knows_names) {
-      const std::string name = name_of(memory);
-      const auto going = this->shadow().goes(name);
-      const bool gone = this->inner().destroy(memory);
-      if (gone) {
-        this->shadow().destroyed(going);
-      } else {
-        this->shadow().stays(name, going);
-      }
-      return gone;
-    } else {
+    if constexpr (!knows_handles) {
       return this->inner().destroy(memory);
+    } else {
+      const std::string handle = bytes_of(memory);
+      const auto withdrawn = shadow().withdraw_handle(handle);
+      const bool destroyed = this->inner().destroy(memory);
+      if (destroyed && !withdrawn)
+        detail::fatal("checked_provider: destroy accepted a handle that was not created");
+      if (!destroyed && withdrawn) shadow().restore_handle(handle, *withdrawn);
+      return destroyed;
     }
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept
     requires virtual_memory_provider<Device>
   {
-    const char* no_map = nullptr;
-    if constexpr (knows_names) no_map = this->shadow().why_no_map(p, bytes, name_of(memory));
+    const char* reason = nullptr;
+    if constexpr (knows_handles) reason = shadow().why_not_mappable(p, bytes, bytes_of(memory));
     if (!this->inner().map(p, bytes, memory)) return false;
-    if (no_map != nullptr) detail::fatal(no_map, p);
-    if constexpr (knows_names) this->shadow().mapped(p, bytes);
+    if (reason != nullptr) detail::fatal(reason, p);
+    if constexpr (knows_handles) shadow().add_mapping(p, bytes);
     if constexpr (Device::map_grants_access)
-      require_readable(p, bytes, "checked_provider: map put memory where the host cannot read it");
+      require_readable(p, bytes, "checked_provider: map succeeded, but the host cannot read the memory");
     return true;
   }
   bool grant(void* p, std::size_t bytes) noexcept
     requires virtual_memory_provider<Device>
   {
-    const bool is_there = !knows_names || this->shadow().is_mapped(p);
+    const bool mapped = !knows_handles || shadow().is_mapped(p);
     if (!this->inner().grant(p, bytes)) return false;
-    if (!is_there) detail::fatal("checked_provider: grant gave access where nothing is mapped", p);
-    require_readable(p, bytes, "checked_provider: grant gave the host no access");
+    if (!mapped) detail::fatal("checked_provider: grant accepted addresses without mapped memory", p);
+    require_readable(p, bytes, "checked_provider: grant succeeded, but the host cannot read the memory");
     return true;
   }
   bool unmap(void* p, std::size_t bytes) noexcept
     requires virtual_memory_provider<Device>
   {
-    const auto going = this->shadow().unmaps(p);
-    const bool gone = this->inner().unmap(p, bytes);
-    if constexpr (knows_names) {
-      if (gone) {
-        this->shadow().unmapped(p, going);
-      } else {
-        this->shadow().still_mapped(p, going);
-      }
-    }
-    return gone;
+    const auto [removed, entry] = remove(table::mappings, p, [&] { return this->inner().unmap(p, bytes); });
+    if (knows_handles && removed && !entry)
+      detail::fatal("checked_provider: unmap accepted addresses without mapped memory", p);
+    return removed;
   }
   bool import_memory(const shareable& name, physical& memory) noexcept
     requires sharing_provider<Device>
   {
-    const bool there = this->inner().import_memory(name, memory);
-    if constexpr (knows_names) {
-      if (there) this->shadow().named(name_of(memory), name_of(physical{}), 0, 1);
-    }
-    return there;
+    if (!this->inner().import_memory(name, memory)) return false;
+    if constexpr (knows_handles) shadow().add_handle(bytes_of(memory), bytes_of(physical{}), {});
+    return true;
   }
   bool register_memory(void* p, std::size_t bytes) noexcept
     requires registering_provider<Device>
   {
-    const bool there = this->inner().register_memory(p, bytes);
-    if (there) this->shadow().registered(p, bytes);
-    return there;
+    const bool registered = this->inner().register_memory(p, bytes);
+    if (registered) shadow().add_registered(p, bytes);
+    return registered;
   }
   bool unregister_memory(void* p) noexcept
     requires registering_provider<Device>
   {
-    const auto going = this->shadow().unregisters(p);
-    const bool gone = this->inner().unregister_memory(p);
-    if (!gone) this->shadow().still_registered(p, going);
-    return gone;
+    return remove(table::registered, p, [&] { return this->inner().unregister_memory(p); }).first;
   }
 
  private:
   struct owned_device {
-    explicit owned_device(Device given)
-        : device(std::move(given)), shadow(device.capacity(), device.granularity()) {}
+    explicit owned_device(Device own)
+        : device(std::move(own)), shadow(device.capacity(), device.granularity()) {}
     Device device;
     detail::provider_shadow shadow;
   };
   explicit checked_provider(std::unique_ptr<owned_device> own)
-      : detail::checked_events<Device>(own->device, own->shadow), own_(std::move(own)) {}
+      : provider_adaptor<Device>(own->device), own_(std::move(own)) {}
 
-  [[nodiscard]] static std::string name_of(const physical& memory) {
-    std::string name(sizeof memory, '\0');
-    std::memcpy(name.data(), &memory, sizeof memory);
-    return name;
+  [[nodiscard]] detail::provider_shadow& shadow() const noexcept { return own_->shadow; }
+
+  /// Withdraws the entry at `p` and makes a call of the provider. Restores the entry if the call fails.
+  ///   Returns:  whether the call succeeded, and the entry
+  template <typename F>
+  std::pair<bool, std::optional<detail::provider_shadow::withdrawal>> remove(table from, const void* p,
+                                                                             F make_call) noexcept {
+    const auto entry = shadow().withdraw(from, p);
+    const bool removed = make_call();
+    if (!removed && entry) shadow().restore(from, p, *entry);
+    return {removed, entry};
+  }
+  [[nodiscard]] std::uint64_t position_of(stream_id stream) noexcept {
+    if constexpr (knows_order) return this->inner().position(stream);
+    return 0;
+  }
+  /// Aborts if the work up to `position` is not done. A stream below that position is no error: its handle
+  /// was reused for a new stream.
+  void require_done(stream_id stream, std::uint64_t position, const char* violation) noexcept {
+    if constexpr (knows_order) {
+      if (!this->inner().is_done(stream, position) && this->inner().position(stream) >= position)
+        detail::fatal(violation);
+    }
+  }
+  void require_ready(event& mark, const char* violation) noexcept {
+    require_done(mark.stream, mark.position, violation);
+    shadow().record_done(mark.stream, mark.begun);
+    mark.was_ready = true;
+  }
+  [[nodiscard]] static std::string bytes_of(const physical& memory) {
+    std::string bytes(sizeof memory, '\0');
+    std::memcpy(bytes.data(), &memory, sizeof memory);
+    return bytes;
   }
   static void require_readable(const void* p, std::size_t bytes, const char* violation) noexcept {
     if constexpr (detail::is_host_visible<Device>) {

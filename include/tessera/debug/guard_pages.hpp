@@ -87,7 +87,7 @@ class guard_shadow {
                                    std::size_t page_bytes, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     if (unused_ == nullptr && !add_chunk()) return nullptr;
-    if (!host_remembers([&] { by_range_.emplace(range, unused_); })) return nullptr;
+    if (!try_run([&] { by_range_.emplace(range, unused_); })) return nullptr;
     guarded_block& b = *std::exchange(unused_, unused_->next);
     b.next = nullptr;
     b.range = range;
@@ -118,13 +118,13 @@ class guard_shadow {
   /// The block whose memory or guards contain an address, or null.
   [[nodiscard]] guarded_block* find(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
-    return find_in(host_address(p));
+    return find_in(address_of(p));
   }
 
   /// Marks a block as handed out, and writes the patterns in and around it.
   void hand_out(void* p, std::size_t requested, stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
-    guarded_block& b = *find_in(host_address(p));
+    guarded_block& b = *find_in(address_of(p));
     b.requested = requested;
     b.stream = stream.handle;
     b.label = label_;
@@ -140,7 +140,7 @@ class guard_shadow {
   /// Checks the free of a block, and the size if it is passed. Marks the block freed if there is no error.
   [[nodiscard]] verdict give_back(const void* p, const std::size_t* said = nullptr) noexcept {
     const std::lock_guard lock(mutex_);
-    const std::uintptr_t at = host_address(p);
+    const std::uintptr_t at = address_of(p);
     guarded_block* const b = find_in(at);
     if (b == nullptr || at != b->address || b->is != guarded_block::state::live)
       return {false, why_not_live(b, at)};
@@ -264,11 +264,11 @@ class guard_shadow {
   }
 
   static void fill(std::uintptr_t from, std::uintptr_t to, unsigned char with) noexcept {
-    std::memset(host_pointer(from), with, to - from);
+    std::memset(pointer_to(from), with, to - from);
   }
   [[nodiscard]] static std::uintptr_t first_other(std::uintptr_t from, std::uintptr_t to,
                                                   unsigned char than) noexcept {
-    while (from < to && *static_cast<const unsigned char*>(host_pointer(from)) == than) ++from;
+    while (from < to && *static_cast<const unsigned char*>(pointer_to(from)) == than) ++from;
     return from;
   }
   [[nodiscard]] static fixed_text why_not_live(const guarded_block* b, std::uintptr_t at) noexcept {
@@ -283,7 +283,7 @@ class guard_shadow {
     if (const std::uintptr_t at = first_other(b.end(), b.end_of_pages(), untouched); at < b.end_of_pages())
       return place(found.add("an overrun: a byte was written "), b, at);
     std::uintptr_t at = b.address;
-    while (at > b.pages && *static_cast<const unsigned char*>(host_pointer(at - 1)) == untouched) --at;
+    while (at > b.pages && *static_cast<const unsigned char*>(pointer_to(at - 1)) == untouched) --at;
     return at > b.pages ? place(found.add("an underrun: a byte was written "), b, at - 1) : found;
   }
   static fixed_text& place(fixed_text& words, const guarded_block& b, std::uintptr_t at) noexcept {
@@ -347,7 +347,7 @@ class guard_memory {
   }
   bool release(void* p, std::size_t bytes) noexcept {
     guarded_block* const b = shadow_.find(p);
-    if (b == nullptr || host_address(p) != b->address || host_address(p) + bytes != b->end_of_pages() ||
+    if (b == nullptr || address_of(p) != b->address || address_of(p) + bytes != b->end_of_pages() ||
         b->is == guarded_block::state::gone)
       return false;
     if (b->is == guarded_block::state::live) end_if(shadow_.damage_in(*b), "at the end of the allocator");
@@ -395,13 +395,13 @@ class guard_memory {
     void* const range = device_->reserve(all, step);
     quarantine_may_help = range == nullptr || !how_.frees_pages;
     if (range == nullptr) return nullptr;
-    const std::uintptr_t pages = host_address(range) + guard;
-    if (map(host_pointer(pages), page_bytes)) {
-      const guarded_block* const b = shadow_.add(host_address(range), all, pages, page_bytes, bytes);
-      if (b != nullptr) return host_pointer(b->address);
-      (void)device_->unmap(host_pointer(pages), page_bytes);
+    const std::uintptr_t pages = address_of(range) + guard;
+    if (map(pointer_to(pages), page_bytes)) {
+      const guarded_block* const b = shadow_.add(address_of(range), all, pages, page_bytes, bytes);
+      if (b != nullptr) return pointer_to(b->address);
+      (void)device_->unmap(pointer_to(pages), page_bytes);
     }
-    (void)let_go(host_address(range), all);
+    (void)let_go(address_of(range), all);
     return nullptr;
   }
   /// Creates and maps physical memory, which is freed when it is unmapped.
@@ -433,7 +433,7 @@ class guard_memory {
   }
   /// Unreserves addresses. If the device fails, they stay in quarantine until the next try.
   [[nodiscard]] bool let_go(std::uintptr_t range, std::size_t range_bytes) noexcept {
-    if (device_->unreserve(host_pointer(range), range_bytes)) return true;
+    if (device_->unreserve(pointer_to(range), range_bytes)) return true;
     const std::uintptr_t pages = range;  // the block has no pages any more
     if (guarded_block* const kept = shadow_.add(range, range_bytes, pages, 0, 0))
       shadow_.put_in_quarantine(*kept);
@@ -442,7 +442,7 @@ class guard_memory {
   static constexpr const char* no_mappings =
       "guarded: more blocks would take mappings that the process must spare; the system administrator raises "
       "/proc/sys/vm/max_map_count, or the program guarded::options::max_mappings";
-  [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return host_pointer(b.pages); }
+  [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return pointer_to(b.pages); }
 
   Device* device_;
   guard_options how_;

@@ -372,19 +372,19 @@ template <ordering_provider D>
   const std::uint64_t before = device.position(first);
   found.require(device.is_done(first, 0) && device.is_ordered_after(second, first, 0),
                 "position 0 is before all work");
-  found.require(device.is_ordered_after(first, first, before), "a stream is behind its own work");
+  found.require(device.is_ordered_after(first, first, before), "a stream is ordered after its own work");
   finish(first);
   found.require(device.is_done(first, before), "work is done after a wait for it");
 
   const std::uint64_t given = device.position(second);
   found.require(device.make_wait(second, first, before), "make_wait succeeds");
   found.require(device.is_ordered_after(second, first, before),
-                "a stream is behind the work that it waits for");
+                "a stream is ordered after the work that it waits for");
   const std::uint64_t with_wait = device.position(second);
   found.require(first == second || with_wait > given, "a wait counts as work");
   found.require(device.make_wait(first, second, with_wait), "streams may wait for each other's earlier work");
   found.require(device.is_ordered_after(first, second, with_wait),
-                "a stream is behind the work that it waits for");
+                "a stream is ordered after the work that it waits for");
   finish(first);
   found.require(device.is_done(second, with_wait), "work is done if a finished stream waited for it");
   found.require(device.position(first) >= before && device.position(second) >= with_wait,

@@ -69,7 +69,7 @@ class host_pinned {
   };
 
   host_pinned() : host_pinned(options{}) {}
-  explicit host_pinned(const options& chosen) : state_(std::make_unique<state>(chosen)) {}
+  explicit host_pinned(const options& settings) : state_(std::make_unique<state>(settings)) {}
   host_pinned(host_pinned&&) noexcept = default;
   host_pinned& operator=(host_pinned&&) noexcept = default;
   ~host_pinned() = default;
@@ -83,92 +83,99 @@ class host_pinned {
   }
   [[nodiscard]] holdings held() const noexcept {
     const std::lock_guard lock(state_->mutex);
-    const detail::host_extents &segments = state_->memory.segments(), &mappings = state_->ranges.mappings();
-    const detail::host_extents& registered = state_->registered.extents();
+    const auto& segments = state_->memory.segments();
+    const auto& mappings = state_->ranges.mappings();
+    const auto& registered = state_->registered.memory();
+    std::size_t locked = 0;
+    const auto add_locked = [&](void*, const auto& range) { locked += range.locked ? range.bytes : 0; };
+    segments.for_each(add_locked);
+    mappings.for_each(add_locked);
+    registered.for_each(add_locked);
     return {.acquired = segments.bytes(),
             .created = state_->memory.created(),
             .imported = state_->memory.imported(),
             .reserved = state_->ranges.ranges().bytes(),
             .mapped = mappings.bytes(),
             .registered = registered.bytes(),
-            .locked = segments.locked() + mappings.locked() + registered.locked()};
+            .locked = locked};
   }
 
   /// Returns null at the capacity, or if the system refuses. last_error() then returns the reason and a
   /// remedy.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     const std::lock_guard lock(state_->mutex);
-    void* given = nullptr;
-    (void)worked("acquire", nullptr, bytes, state_->memory.acquire(bytes, kind, given));
-    return given;
+    void* p = nullptr;
+    (void)record_result("acquire", nullptr, bytes, state_->memory.acquire(bytes, kind, p));
+    return p;
   }
   /// False if no segment of this size begins at `p`.
   bool release(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return worked("release", p, bytes, state_->memory.release(p, bytes));
+    return record_result("release", p, bytes, state_->memory.release(p, bytes));
   }
 
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
     const std::lock_guard lock(state_->mutex);
-    void* given = nullptr;
-    (void)worked("reserve", nullptr, bytes, state_->ranges.reserve(bytes, to, given));
-    return given;
+    void* p = nullptr;
+    (void)record_result("reserve", nullptr, bytes, state_->ranges.reserve(bytes, to, p));
+    return p;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return worked("unreserve", p, bytes, state_->ranges.unreserve(p, bytes));
+    return record_result("unreserve", p, bytes, state_->ranges.unreserve(p, bytes));
   }
-  bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
+  bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return worked("create", nullptr, bytes, state_->memory.create(bytes, kind, made.number));
+    return record_result("create", nullptr, bytes, state_->memory.create(bytes, kind, memory.number));
   }
-  bool destroy(const physical& leaving) noexcept {
+  bool destroy(const physical& memory) noexcept {
     const std::lock_guard lock(state_->mutex);
-    state_->exports.remove(leaving.number);
-    return worked("destroy", nullptr, 0, state_->memory.destroy(leaving.number));
+    state_->exports.remove(memory.number);
+    return record_result("destroy", nullptr, 0, state_->memory.destroy(memory.number));
   }
   /// Maps the memory and locks it, according to the options.
-  bool map(void* p, std::size_t bytes, const physical& from) noexcept {
+  bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return worked("map", p, bytes, state_->ranges.map(p, bytes, from.number));
+    return record_result("map", p, bytes, state_->ranges.map(p, bytes, memory.number));
   }
   bool grant(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return worked("grant", p, bytes, state_->ranges.grant(p, bytes));
+    return record_result("grant", p, bytes, state_->ranges.grant(p, bytes));
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return worked("unmap", p, bytes, state_->ranges.unmap(p, bytes));
+    return record_result("unmap", p, bytes, state_->ranges.unmap(p, bytes));
   }
 
   /// The process id within its PID namespace.
   [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
   /// Exports to processes of the same user or of root. The first call starts a thread that answers importers.
-  bool export_memory(const physical& made, importers who, shareable& given) noexcept {
+  bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
     const std::lock_guard lock(state_->mutex);
-    const detail::host_memory::piece* const piece = state_->memory.find(made.number);
-    const char* const fault = piece == nullptr  ? detail::host_memory::no_piece
-                              : piece->imported ? "imported memory is exported by nobody but its creator"
-                                                : state_->exports.add(made.number, piece->file.get(),
-                                                                      piece->bytes, piece->kind, who);
-    if (fault == nullptr) given = {state_->token, made.number, process()};
-    return worked("export_memory", nullptr, 0, fault);
+    const detail::host_memory::physical_memory* const source = state_->memory.find(memory.number);
+    const char* fault = detail::host_memory::no_memory;
+    if (source != nullptr)
+      fault = source->imported
+                  ? "imported memory cannot be exported"
+                  : state_->exports.add(memory.number, source->file.get(), source->bytes, source->kind, who);
+    if (fault == nullptr) name = {state_->token, memory.number, process()};
+    return record_result("export_memory", nullptr, 0, fault);
   }
-  bool allow(const shareable& given, std::int32_t process) noexcept {
+  bool allow(const shareable& name, std::int32_t process) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return worked("allow", nullptr, 0,
-                  given.token == state_->token ? state_->exports.allow(given.number, process)
-                                               : "exported by another provider, or made up");
+    return record_result("allow", nullptr, 0,
+                         name.token == state_->token ? state_->exports.allow(name.number, process)
+                                                     : "the memory is not exported here, or destroyed");
   }
   /// Waits for the exporter for at most the timeout of the options. Imported memory does not count against
   /// the capacity.
-  bool import_memory(const shareable& given, physical& made) noexcept {
-    detail::host_import asking(state_->import_timeout);
-    const char* fault = asking.ask(given);  // without the mutex, so that other calls proceed
+  bool import_memory(const shareable& name, physical& memory) noexcept {
+    detail::host_import request(state_->import_timeout);
+    const char* fault = request.send(name);  // without the mutex, so that other calls proceed
     const std::lock_guard lock(state_->mutex);
     if (fault == nullptr)
-      fault = state_->memory.adopt(std::move(asking.file), asking.bytes, asking.kind, made.number);
-    return worked("import_memory", nullptr, 0, fault);
+      fault = state_->memory.adopt(std::move(request.file), request.bytes, request.kind, memory.number);
+    return record_result("import_memory", nullptr, 0, fault);
   }
 
   /// Locks the user's memory in whole pages, according to the options. It does not count against the
@@ -178,12 +185,13 @@ class host_pinned {
     const std::lock_guard lock(state_->mutex);
     const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
                                               state_->ranges.ranges().overlaps(p, bytes));
-    return worked("register_memory", p, bytes,
-                  own ? "memory of this provider" : state_->registered.add(p, bytes, state_->memory.pin()));
+    return record_result(
+        "register_memory", p, bytes,
+        own ? "the memory belongs to this provider" : state_->registered.add(p, bytes, state_->memory.pin()));
   }
   bool unregister_memory(void* p) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return worked("unregister_memory", p, 0, state_->registered.remove(p));
+    return record_result("unregister_memory", p, 0, state_->registered.remove(p));
   }
 
   /// Returns why the latest failed call about memory failed, and a remedy; empty if no call failed.
@@ -264,12 +272,12 @@ class host_pinned {
     }
   };
   struct state {
-    explicit state(const options& chosen)
-        : memory(chosen.capacity != 0
-                     ? chosen.capacity
+    explicit state(const options& settings)
+        : memory(settings.capacity != 0
+                     ? settings.capacity
                      : detail::host_page() * static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)),
-                 chosen.pin, token),
-          import_timeout(chosen.import_timeout) {}
+                 settings.pin, token),
+          import_timeout(settings.import_timeout) {}
 
     std::uint64_t token = random_number();  // of this provider; the first number of its physical memory
     std::mutex mutex;                       // guards all members except the streams
@@ -282,16 +290,17 @@ class host_pinned {
     detail::host_streams streams;  // destroyed first: work may use the memory
   };
 
-  [[nodiscard]] bool worked(const char* call, const void* at, std::size_t bytes, const char* rule) noexcept {
+  [[nodiscard]] bool record_result(const char* call, const void* at, std::size_t bytes,
+                                   const char* rule) noexcept {
     if (rule != nullptr) state_->latest = {call, at, bytes, rule};
     return rule == nullptr;
   }
   /// A random number that differs between providers of all processes.
   [[nodiscard]] static std::uint64_t random_number() noexcept {
-    std::uint64_t drawn = 0;
-    while (::getrandom(&drawn, sizeof drawn, 0) != sizeof drawn || drawn == 0) {
+    std::uint64_t number = 0;
+    while (::getrandom(&number, sizeof number, 0) != sizeof number || number == 0) {
     }
-    return drawn;
+    return number;
   }
 
   std::unique_ptr<state> state_;

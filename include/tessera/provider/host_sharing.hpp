@@ -26,7 +26,9 @@
 
 #include <tessera/core/page.hpp>
 #include <tessera/provider/host_system.hpp>
+#include <tessera/provider/importer_list.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/provider/range_map.hpp>
 
 /// Sends memory files between processes. The importer connects to a socket named by the exporter's token. It
 /// receives the file or the reason of a refusal, once for each connection. The socket is in the abstract
@@ -135,18 +137,17 @@ class host_import {
                std::min<std::chrono::milliseconds>(patience, std::chrono::hours(24))) {}
 
   /// Returns null on success, else the reason.
-  [[nodiscard]] const char* ask(const host_shareable& what) noexcept {
-    if (what.process == ::getpid()) return "memory is imported in another process than exports it";
+  [[nodiscard]] const char* send(const host_shareable& name) noexcept {
+    if (name.process == ::getpid()) return "this process exported the memory";
     socket_ = host_new_socket(0);
-    if (!socket_) return "the system gives no socket; the limit of open files may be reached (ulimit -n)";
-    const host_socket_name name(what.token);
-    if (in_time([&] { return ::connect(socket_.get(), name.get(), name.length); }) != 0)
-      return errno == EAGAIN ? no_answer
-                             : "nobody shares it: its exporter has ended, or the shareable was made up";
+    if (!socket_) return "the system has no socket; raise the limit of open files (ulimit -n)";
+    const host_socket_name address(name.token);
+    if (in_time([&] { return ::connect(socket_.get(), address.get(), address.length); }) != 0)
+      return errno == EAGAIN ? no_answer : "no exporter answers: it has ended, or the shareable is invalid";
     ucred peer{};
-    if (!host_peer(socket_.get(), peer) || peer.pid != what.process)
-      return "another process answers for the exporter, or it is in another process namespace";
-    host_request request{.number = what.number};
+    if (!host_peer(socket_.get(), peer) || peer.pid != name.process)
+      return "another process answers, or the exporter is in another PID namespace";
+    host_request request{.number = name.number};
     const ssize_t sent =
         in_time([&] { return ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL); });
     if (sent != sizeof request) return sent < 0 && errno == EAGAIN ? no_answer : hung_up;
@@ -159,8 +160,8 @@ class host_import {
 
  private:
   static constexpr const char* no_answer =
-      "the exporter does not answer in time; options.import_timeout is longer";
-  static constexpr const char* hung_up = "the exporter ended, or hung up without an answer";
+      "the exporter does not answer in time; raise options.import_timeout";
+  static constexpr const char* hung_up = "the exporter ended, or closed the connection";
 
   [[nodiscard]] const char* receive() noexcept {
     host_reply reply;
@@ -170,20 +171,21 @@ class host_import {
         in_time([&] { return ::recvmsg(socket_.get(), &packet.message, MSG_CMSG_CLOEXEC | MSG_TRUNC); });
     if (length <= 0) return length < 0 && errno == EAGAIN ? no_answer : hung_up;
     host_descriptor given = packet.enclosed();
-    if (length != sizeof reply || reply.protocol != host_request::this_protocol) return nonsense;
+    if (length != sizeof reply || reply.protocol != host_request::this_protocol) return invalid_answer;
     switch (reply.answer) {
-      case host_answer::unknown: return "the exporter has destroyed it, or never exported it";
-      case host_answer::other_user: return "the exporter shares with processes of its own user alone";
-      case host_answer::not_listed: return "this process is not listed; the exporter lists it by allow()";
+      case host_answer::unknown: return "the exporter has destroyed the memory, or never exported it";
+      case host_answer::other_user: return "the exporter belongs to another user";
+      case host_answer::not_listed: return "this process is not listed; the exporter must call allow()";
       case host_answer::granted: break;
     }
-    if (reply.answer != host_answer::granted || !given || !host_decode(reply.kind, kind)) return nonsense;
+    if (reply.answer != host_answer::granted || !given || !host_decode(reply.kind, kind))
+      return invalid_answer;
     if (const char* const fault = host_check_file(given.get(), reply.bytes, kind)) return fault;
     bytes = reply.bytes;
     file = std::move(given);
     return nullptr;
   }
-  static constexpr const char* nonsense = "the exporter's answer makes no sense";
+  static constexpr const char* invalid_answer = "the exporter's answer is invalid";
 
   /// Repeats a call if a signal interrupts it. Fails with EAGAIN after the timeout.
   template <typename Call>
@@ -191,10 +193,13 @@ class host_import {
     while (true) {
       const auto left =
           std::chrono::ceil<std::chrono::microseconds>(until_ - std::chrono::steady_clock::now()).count();
-      if (left <= 0) return errno = EAGAIN, -1;
-      const timeval most{.tv_sec = left / 1'000'000, .tv_usec = left % 1'000'000};
-      (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
-      (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+      if (left <= 0) {
+        errno = EAGAIN;
+        return -1;
+      }
+      const timeval limit{.tv_sec = left / 1'000'000, .tv_usec = left % 1'000'000};
+      (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+      (void)::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
       const long result = call();
       if (result >= 0 || errno != EINTR) return result;
     }
@@ -225,11 +230,11 @@ class host_exports {
   [[nodiscard]] const char* add(std::uint64_t number, int file, std::size_t bytes, page_kind kind,
                                 importers who) noexcept {
     const std::lock_guard lock(mutex_);
-    if (exported_.contains(number)) return "memory is exported once, and this is already";
+    if (exported_.contains(number)) return "the memory is exported already";
     if (const char* const fault = start()) return fault;
-    return host_remembers([&] { exported_.emplace(number, exported{file, bytes, kind, who, {}}); })
+    return try_run([&] { exported_.emplace(number, exported{file, bytes, kind, importer_list(who)}); })
                ? nullptr
-               : host_cannot_remember;
+               : no_host_memory;
   }
   void remove(std::uint64_t number) noexcept {
     const std::lock_guard lock(mutex_);
@@ -239,20 +244,13 @@ class host_exports {
   [[nodiscard]] const char* allow(std::uint64_t number, std::int32_t process) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = exported_.find(number);
-    if (found == exported_.end()) return "no export of this provider, or destroyed";
-    if (found->second.who == importers::any) return "it is exported to any process already";
-    if (process <= 0) return "a process has a positive number";
-    std::vector<std::int32_t>& listed = found->second.listed;
-    const auto at = std::lower_bound(listed.begin(), listed.end(), process);
-    if (at != listed.end() && *at == process) return nullptr;
-    if (listed.size() == most_listed) return "65,535 processes are listed, which is the most";
-    return host_remembers([&] { listed.insert(at, process); }) ? nullptr : host_cannot_remember;
+    return found != exported_.end() ? found->second.allowed.allow(process)
+                                    : "the memory is not exported here, or destroyed";
   }
 
  private:
   using clock = std::chrono::steady_clock;
-  static constexpr std::size_t most_listed = 65'535;
-  static constexpr std::size_t most_clients = 64;
+  static constexpr std::size_t max_clients = 64;
   static constexpr std::chrono::seconds patience{1};
   static constexpr std::chrono::milliseconds pause{50};  // if the system accepts no connection
 
@@ -260,8 +258,7 @@ class host_exports {
     int file;
     std::size_t bytes;
     page_kind kind;
-    importers who;
-    std::vector<std::int32_t> listed;  // ascending
+    importer_list allowed;
   };
   struct client {
     host_descriptor socket;
@@ -275,17 +272,17 @@ class host_exports {
     host_descriptor ending{::eventfd(0, EFD_CLOEXEC)};
     const host_socket_name name(token_);
     if (!listener || !ending || ::bind(listener.get(), name.get(), name.length) != 0 ||
-        ::listen(listener.get(), most_clients) != 0)
-      return "the system gives no socket; the limit of open files may be reached (ulimit -n)";
+        ::listen(listener.get(), max_clients) != 0)
+      return "the system has no socket; raise the limit of open files (ulimit -n)";
     listener_ = std::move(listener);
     ending_ = std::move(ending);
-    const bool started = host_remembers([this] {
-      clients_.reserve(most_clients);
+    const bool started = try_run([this] {
+      clients_.reserve(max_clients);
       service_ = std::thread([this] { serve(); });
     });
     if (started) return nullptr;
     listener_ = {};  // frees its name
-    return "the system gives no thread for what is shared";
+    return "the system has no thread to answer importers";
   }
 
   void serve() noexcept {
@@ -293,7 +290,7 @@ class host_exports {
     sigfillset(&all);
     ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals belong to the user's threads
     for (bool open = true;;) {
-      std::array<pollfd, 2 + most_clients> watched{};
+      std::array<pollfd, 2 + max_clients> watched{};
       watched[0] = {ending_.get(), POLLIN, 0};
       watched[1] = {open ? listener_.get() : -1, POLLIN, 0};
       for (std::size_t i = 0; i < clients_.size(); ++i)
@@ -301,8 +298,8 @@ class host_exports {
       (void)::poll(watched.data(), 2 + clients_.size(), time_left(open));
       if (watched[0].revents != 0) return;
       std::erase_if(clients_,
-                    [this, now = clock::now()](const client& c) { return is_answered(c) || c.until <= now; });
-      open = let_in();
+                    [this, now = clock::now()](const client& c) { return try_answer(c) || c.until <= now; });
+      open = accept_clients();
     }
   }
   /// Milliseconds until the thread drops a client or accepts connections again; -1 for never.
@@ -314,24 +311,24 @@ class host_exports {
   }
 
   /// False if the system accepts no connection now, so that an immediate retry is useless.
-  [[nodiscard]] bool let_in() noexcept {
-    for (std::size_t i = 0; i < most_clients; ++i) {
+  [[nodiscard]] bool accept_clients() noexcept {
+    for (std::size_t i = 0; i < max_clients; ++i) {
       host_descriptor socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
       if (!socket) {
         if (errno == EAGAIN) return true;
         if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
         return false;
       }
-      client come{std::move(socket), {}, clock::now() + patience};
-      if (!host_peer(come.socket.get(), come.peer) || is_answered(come)) continue;
-      if (clients_.size() == most_clients) clients_.erase(clients_.begin());
-      clients_.push_back(std::move(come));
+      client added{std::move(socket), {}, clock::now() + patience};
+      if (!host_peer(added.socket.get(), added.peer) || try_answer(added)) continue;
+      if (clients_.size() == max_clients) clients_.erase(clients_.begin());
+      clients_.push_back(std::move(added));
     }
     return true;
   }
 
   /// Answers a client's request; false if none has arrived. Any other message ends the connection.
-  [[nodiscard]] bool is_answered(const client& c) noexcept {
+  [[nodiscard]] bool try_answer(const client& c) noexcept {
     host_request request;
     const ssize_t length = ::recv(c.socket.get(), &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
     if (length < 0) return errno != EAGAIN && errno != EINTR;
@@ -347,15 +344,12 @@ class host_exports {
     if (c.peer.uid != ::geteuid() && c.peer.uid != 0) {
       reply.answer = host_answer::other_user;
     } else if (found != exported_.end()) {
-      const exported& is = found->second;
-      reply.answer =
-          is.who == importers::any || std::binary_search(is.listed.begin(), is.listed.end(), c.peer.pid)
-              ? host_answer::granted
-              : host_answer::not_listed;
+      const exported& memory = found->second;
+      reply.answer = memory.allowed.may_import(c.peer.pid) ? host_answer::granted : host_answer::not_listed;
       if (reply.answer == host_answer::granted) {
-        reply.bytes = is.bytes;
-        reply.kind = host_encode(is.kind);
-        packet.enclose(is.file);
+        reply.bytes = memory.bytes;
+        reply.kind = host_encode(memory.kind);
+        packet.enclose(memory.file);
       }
     }
     (void)::sendmsg(c.socket.get(), &packet.message, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
-#include <map>
 #include <utility>
 
 #include <fcntl.h>
@@ -18,6 +16,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/provider/range_map.hpp>
 
 /// The Linux calls of host_pinned. Functions that can fail return null on success. Otherwise they return the
 /// broken rule, or a text that names the missing resource and a remedy.
@@ -50,34 +49,12 @@ class host_descriptor {
   int file_ = -1;
 };
 
-/// Runs code that may throw std::bad_alloc; false if it threw.
-template <typename F>
-[[nodiscard]] bool host_remembers(F work) noexcept {
-#if defined(__cpp_exceptions)
-  try {
-    work();
-  } catch (...) {
-    return false;
-  }
-#else
-  work();
-#endif
-  return true;
-}
-inline constexpr const char* host_cannot_remember = "host memory for bookkeeping ran out";
-
-[[nodiscard]] inline std::uintptr_t host_address(const void* p) noexcept {
-  return reinterpret_cast<std::uintptr_t>(p);
-}
-[[nodiscard]] inline void* host_pointer(std::uintptr_t address) noexcept {
-  return reinterpret_cast<void*>(address);
-}
 [[nodiscard]] inline std::size_t host_page() noexcept {
   return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 /// Whether the host may read the byte at `p`. It asks the system and does not read the byte.
 [[nodiscard]] inline bool host_can_read(const void* p) noexcept {
-  const std::uintptr_t word = host_address(p) & ~std::uintptr_t{7};  // eight aligned bytes never cross a page
+  const std::uintptr_t word = address_of(p) & ~std::uintptr_t{7};  // eight aligned bytes never cross a page
   // The system reads the set of signals before it finds that the operation is invalid.
   constexpr int nothing_known = -1;
   const long answer = ::syscall(SYS_rt_sigprocmask, nothing_known, word, nullptr, std::size_t{8});
@@ -110,27 +87,25 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
   return "the system has too little memory left";
 }
 
-/// Bytes available in normal pages without swapping; `unlimited` if unknown. A control group may allow less.
-[[nodiscard]] inline std::size_t host_available() noexcept {
-  const host_descriptor file{::open("/proc/meminfo", O_RDONLY | O_CLOEXEC)};
+/// The number after `label` in a file of the system; `unlimited` if it is unknown or 0.
+[[nodiscard]] inline std::size_t host_read_number(const char* path, const char* label) noexcept {
+  const host_descriptor file{::open(path, O_RDONLY | O_CLOEXEC)};
   char text[1024];
   const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : 0;
   if (length <= 0) return unlimited;
   text[length] = 0;
-  const char* const line = std::strstr(text, "MemAvailable:");
-  return line != nullptr ? operator""_KiB(std::strtoull(line + sizeof "MemAvailable:", nullptr, 10))
-                         : unlimited;
+  const char* const found = std::strstr(text, label);
+  const std::size_t number = found != nullptr ? std::strtoull(found + std::strlen(label), nullptr, 10) : 0;
+  return number != 0 ? number : unlimited;
 }
-
+/// Bytes available in normal pages without swapping; `unlimited` if unknown. A control group may allow less.
+[[nodiscard]] inline std::size_t host_available() noexcept {
+  const std::size_t kib = host_read_number("/proc/meminfo", "MemAvailable:");
+  return kib != unlimited ? operator""_KiB(kib) : unlimited;
+}
 /// The maximum number of mappings of one process; `unlimited` if unknown.
 [[nodiscard]] inline std::size_t host_max_mappings() noexcept {
-  const host_descriptor file{::open("/proc/sys/vm/max_map_count", O_RDONLY | O_CLOEXEC)};
-  char text[32];
-  const ssize_t length = file ? ::read(file.get(), text, sizeof text - 1) : 0;
-  if (length <= 0) return unlimited;
-  text[length] = 0;
-  const std::size_t most = std::strtoull(text, nullptr, 10);
-  return most != 0 ? most : unlimited;
+  return host_read_number("/proc/sys/vm/max_map_count", "");
 }
 
 /// Locks memory, and sets `locked` to the result. Larger pages need no lock, because they are never swapped
@@ -182,80 +157,13 @@ inline constexpr const char* host_cannot_remember = "host memory for bookkeeping
 
 /// Checks a memory file of another process: it cannot shrink, and all its pages are allocated.
 [[nodiscard]] inline const char* host_check_file(int file, std::size_t bytes, page_kind kind) noexcept {
-  struct stat is{};
+  struct stat status{};
   const int seals = ::fcntl(file, F_GET_SEALS);
-  if (bytes == 0 || bytes > max_request || bytes % host_page_size(kind) != 0 || ::fstat(file, &is) != 0 ||
-      is.st_size < 0 || static_cast<std::size_t>(is.st_size) != bytes || seals < 0 ||
+  if (bytes == 0 || bytes > max_request || bytes % host_page_size(kind) != 0 || ::fstat(file, &status) != 0 ||
+      status.st_size < 0 || static_cast<std::size_t>(status.st_size) != bytes || seals < 0 ||
       (seals & F_SEAL_SHRINK) == 0)
-    return "the exporter gave something other than memory of the size that it says";
+    return "the exporter sent a file that is not memory of the stated size";
   return host_fill(file, bytes, kind);
 }
-
-/// A set of address ranges that do not overlap.
-class host_extents {
- public:
-  struct extent {
-    std::size_t bytes;
-    std::uint64_t note;  ///< for its owner
-    bool locked = false;
-  };
-
-  /// False if host memory ran out.
-  ///   Requires:  the extent overlaps no other extent
-  [[nodiscard]] bool add(const void* p, const extent& made) noexcept {
-    if (!host_remembers([&] { extents_.emplace(host_address(p), made); })) return false;
-    bytes_ += made.bytes;
-    if (made.locked) locked_ += made.bytes;
-    return true;
-  }
-  /// The extent that begins at `p`, or null.
-  [[nodiscard]] const extent* find(const void* p) const noexcept {
-    const auto found = extents_.find(host_address(p));
-    return found != extents_.end() ? &found->second : nullptr;
-  }
-  ///   Requires:  an extent begins at `p`
-  extent remove(const void* p) noexcept {
-    const auto found = extents_.find(host_address(p));
-    const extent leaving = found->second;
-    bytes_ -= leaving.bytes;
-    if (leaving.locked) locked_ -= leaving.bytes;
-    extents_.erase(found);
-    return leaving;
-  }
-
-  /// Whether an extent with a note of at most `upto` overlaps these addresses.
-  [[nodiscard]] bool overlaps(const void* p, std::size_t bytes,
-                              std::uint64_t upto = ~std::uint64_t{0}) const noexcept {
-    const std::uintptr_t begin = host_address(p);
-    auto next = extents_.lower_bound(begin);
-    if (next != extents_.begin()) {
-      const auto& [at, before] = *std::prev(next);
-      if (begin - at < before.bytes && before.note <= upto) return true;
-    }
-    for (; next != extents_.end() && next->first - begin < bytes; ++next)
-      if (next->second.note <= upto) return true;
-    return false;
-  }
-  /// The extent that contains all these addresses, or null.
-  [[nodiscard]] extent* around(const void* p, std::size_t bytes) noexcept {
-    const auto next = extents_.upper_bound(host_address(p));
-    if (next == extents_.begin()) return nullptr;
-    extent& before = std::prev(next)->second;
-    const std::size_t offset = host_address(p) - std::prev(next)->first;
-    return offset < before.bytes && bytes <= before.bytes - offset ? &before : nullptr;
-  }
-
-  /// Calls do_with(address, extent) for each extent.
-  template <typename F>
-  void each(F do_with) const noexcept {
-    for (const auto& [at, e] : extents_) do_with(host_pointer(at), e);
-  }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::size_t locked() const noexcept { return locked_; }
-
- private:
-  std::map<std::uintptr_t, extent> extents_;
-  std::size_t bytes_ = 0, locked_ = 0;
-};
 
 }  // namespace tessera::detail

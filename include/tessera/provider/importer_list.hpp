@@ -23,7 +23,7 @@ class importer_list {
     const auto at = std::lower_bound(listed_.begin(), listed_.end(), process);
     if (at != listed_.end() && *at == process) return nullptr;
     if (listed_.size() == max_listed) return "65,535 processes are listed already";
-    return try_run([&] { listed_.insert(at, process); }) ? nullptr : "host memory for bookkeeping ran out";
+    return try_run([&] { listed_.insert(at, process); }) ? nullptr : no_host_memory;
   }
   [[nodiscard]] bool may_import(std::int32_t process) const noexcept {
     return who_ == importers::any || std::binary_search(listed_.begin(), listed_.end(), process);

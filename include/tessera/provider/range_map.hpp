@@ -24,6 +24,8 @@ template <typename F>
   return true;
 }
 
+inline constexpr const char* no_host_memory = "host memory for bookkeeping ran out";
+
 [[nodiscard]] inline std::uintptr_t address_of(const void* p) noexcept {
   return reinterpret_cast<std::uintptr_t>(p);
 }

@@ -274,7 +274,7 @@ class simulated_streams : public simulated_calls {
   }
   bool make_wait(stream_id stream, stream_id other, std::uint64_t at) noexcept {
     const auto queue_wait = [&, this]() -> simulated_outcome {
-      if (!order_.reserve(stream, other)) return {"host memory for bookkeeping ran out"};
+      if (!order_.reserve(stream, other)) return {no_host_memory};
       if (stream == other) return {};
       queue(stream, (std::max)(end_of_work(stream), end_of_work(other, at)));
       (void)order_.add(stream, position(stream), other, at);

@@ -140,20 +140,20 @@ struct row {
 };
 const row rows[] = {
     {lie::segment_is_short, "the host can read a segment from end to end",
-     "acquire gave memory that the host cannot read"},
+     "acquire returned memory that the host cannot read"},
     {lie::segments_share_memory, "a host write changes one segment, which keeps it", nullptr},
-    {lie::maps_elsewhere, "grant accepts a mapping", "map put memory where the host cannot read it"},
+    {lie::maps_elsewhere, "grant accepts a mapping", "map succeeded, but the host cannot read the memory"},
     {lie::maps_with_no_access, "the host can read a mapping from end to end",
-     "map put memory where the host cannot read it"},
+     "map succeeded, but the host cannot read the memory"},
     {lie::memory_forgets, "memory keeps its contents when it is mapped elsewhere", nullptr},
     {lie::event_is_ready_early, "no event is ready before its work is done",
-     "query says of an event that it is ready before the work before it is done"},
+     "query reports an event as ready before its work is done"},
     {lie::wait_returns_early, "wait returns after the work is done",
-     "wait returns before the work before an event is done"},
+     "wait returned before the work of the event was done"},
     {lie::synchronize_returns_early, "synchronize returns after the work is done",
-     "synchronize returns before the work of a stream is done"},
+     "synchronize returned before the work of the stream was done"},
     {lie::registers_twice, "register_memory refuses registered memory",
-     "register_memory took what is registered"},
+     "register_memory accepted registered memory"},
 };
 
 TEST(checked_host_provider, reports_nothing_about_a_correct_host) {

@@ -156,8 +156,8 @@ struct liar : simulated_device {
     return simulated_device::map(p, bytes, memory) ||
            (is(lie::unknown_memory_is_mapped) && refused_for("handle")) ||
            (is(lie::maps_outside_of_ranges) && refused_for("reserved")) ||
-           (is(lie::maps_over_other_memory) && refused_for("something is mapped")) ||
-           (is(lie::maps_more_than_there_is) && refused_for("whole")) ||
+           (is(lie::maps_over_other_memory) && refused_for("is mapped here")) ||
+           (is(lie::maps_more_than_there_is) && refused_for("another size")) ||
            (is(lie::maps_at_no_multiple_of_the_step) && refused_for("multiple"));
   }
   bool grant(void* p, std::size_t bytes) noexcept {
@@ -308,71 +308,68 @@ const row rows[] = {
      "page_size is no power of two, or no multiple of the kind's granularity"},
 
     {lie::segment_is_misaligned, "segments start at a multiple of the granularity",
-     "acquire gave a segment that begins at no multiple of the granularity"},
-    {lie::segment_overlaps_another, "segments do not overlap",
-     "memory was given that overlaps what was given before"},
-    {lie::same_segment_twice, "segments do not overlap",
-     "memory was given that overlaps what was given before"},
+     "acquire returned an address that is no multiple of the granularity"},
+    {lie::segment_overlaps_another, "segments do not overlap", "new memory overlaps memory in use"},
+    {lie::same_segment_twice, "segments do not overlap", "new memory overlaps memory in use"},
     {lie::segment_is_a_sentinel, "segments end inside the address space",
-     "memory was given that goes past the end of all addresses"},
+     "new memory exceeds the address space"},
     {lie::segment_lies_in_a_range, "ranges overlap no other range and no segment",
-     "memory was given that overlaps what was given before"},
+     "new memory overlaps memory in use"},
     {lie::more_than_the_capacity, "acquire refuses more than the capacity",
-     "more was given than the capacity"},
+     "the memory in use exceeds the capacity"},
     {lie::takes_back_what_it_says_it_kept, "release accepts an acquired segment",
-     "memory was given that overlaps what was given before"},
+     "new memory overlaps memory in use"},
 
     {lie::range_is_misaligned, "a range begins at a multiple of the alignment",
-     "reserve gave a range that begins at no multiple of what was asked for"},
+     "reserve returned an address that is no multiple of the alignment"},
     {lie::range_overlaps_another, "ranges overlap no other range and no segment",
-     "memory was given that overlaps what was given before"},
+     "new memory overlaps memory in use"},
     {lie::range_goes_with_what_is_mapped, "unreserve refuses a range with mapped memory",
-     "unreserve took back a range in which something is mapped"},
+     "unreserve accepted a range with mapped memory"},
     {lie::range_that_was_not_there_goes, "unreserve refuses a range with mapped memory",
-     "unreserve took back a range that was not given"},
+     "unreserve accepted a range that was not reserved"},
 
     {lie::memory_has_no_name, "the handle of created memory is not empty",
-     "memory is said to be there, and has no name"},
+     "create or import_memory returned an empty handle"},
     {lie::memory_has_the_name_of_other_memory, "created memory has a handle of its own",
-     "memory was given the name of other memory"},
+     "the handle names other memory already"},
     {lie::memory_is_no_multiple_of_the_step, "create refuses 0 bytes and parts of pages",
-     "create made memory that is no multiple of the page size long"},
+     "create accepted a size that is no multiple of the page size"},
     {lie::memory_beyond_the_capacity, "create refuses more than the capacity",
-     "more was given than the capacity"},
+     "the memory in use exceeds the capacity"},
     {lie::unknown_memory_goes, "destroy and map refuse an empty handle",
-     "destroy let go of memory that was not created"},
+     "destroy accepted a handle that was not created"},
     {lie::unknown_memory_is_mapped, "destroy and map refuse an empty handle",
-     "map put there what names no memory"},
+     "map accepted a handle that was not created"},
     {lie::maps_outside_of_ranges, "map refuses addresses that are not reserved",
-     "map put memory outside of the ranges that were given"},
+     "map accepted addresses that are not reserved"},
     {lie::maps_over_other_memory, "map refuses addresses with mapped memory",
-     "map put memory where something is mapped"},
+     "map accepted addresses with mapped memory"},
     {lie::maps_more_than_there_is, "map refuses more bytes than the memory has",
-     "map put more or less there than there is of the memory"},
+     "map accepted another size than the memory has"},
     {lie::maps_at_no_multiple_of_the_step, "map refuses an address inside a page",
-     "map put memory at no multiple of the page size"},
+     "map accepted an address that is no multiple of the page size"},
     {lie::maps_elsewhere, "grant accepts a mapping", not_seen},
     {lie::grants_where_nothing_is_mapped, "grant refuses addresses without mapped memory",
-     "grant gave access where nothing is mapped"},
+     "grant accepted addresses without mapped memory"},
     {lie::unmaps_where_nothing_is_mapped, "unmap refuses addresses without mapped memory",
-     "unmap took away what was not mapped"},
+     "unmap accepted addresses without mapped memory"},
 
     {lie::event_is_ready_early, "no event is ready before its work is done",
-     "query says of an event that it is ready before the work before it is done"},
+     "query reports an event as ready before its work is done"},
     {lie::event_is_ready_no_more, "an event is ready after a wait for it",
-     "query says of an event that was ready that it is not"},
+     "query reports a ready event as not ready"},
     {lie::event_is_ready_after_a_later_one, "an event is ready if a later event of its stream is ready",
-     "query says of an event that it is not ready where a later one was"},
+     "query reports an event as not ready after a later event was ready"},
     {lie::wait_returns_early, "wait returns after the work is done",
-     "wait returns before the work before an event is done"},
+     "wait returned before the work of the event was done"},
     {lie::synchronize_returns_early, "synchronize returns after the work is done",
-     "synchronize returns before the work of a stream is done"},
-    {lie::position_0_is_not_done, "position 0 is before all work",
-     "is_done says that the position 0 is not done"},
+     "synchronize returned before the work of the stream was done"},
+    {lie::position_0_is_not_done, "position 0 is before all work", "is_done reports position 0 as not done"},
     {lie::stream_is_not_behind_itself, "position 0 is before all work",
-     "is_ordered_after says that a stream is not behind its own work, or none"},
-    {lie::make_wait_does_nothing, "a stream is behind the work that it waits for",
-     "make_wait says that a stream waits, which is not behind"},
+     "is_ordered_after denies the order of a stream's own work"},
+    {lie::make_wait_does_nothing, "a stream is ordered after the work that it waits for",
+     "make_wait succeeded without an effect"},
 };
 
 TEST(checked_provider, reports_nothing_about_a_correct_device) {
@@ -459,11 +456,11 @@ using checked_slow_device_death_test = checked_slow_device;
 TEST_F(checked_slow_device_death_test, may_reuse_a_range_before_unreserve_returns) {
   reserve(), create(), meanwhile([this] { reserve(), map(); });
   EXPECT_TRUE(device.unreserve(range, 4_MiB));
-  EXPECT_DEATH((void)device.reserve(4_MiB, 2_MiB), "overlaps what was given before");
-  EXPECT_DEATH((void)device.unreserve(range, 4_MiB), "took back a range in which something is mapped");
+  EXPECT_DEATH((void)device.reserve(4_MiB, 2_MiB), "overlaps memory in use");
+  EXPECT_DEATH((void)device.unreserve(range, 4_MiB), "accepted a range with mapped memory");
   unmap();
   EXPECT_TRUE(device.unreserve(range, 4_MiB));
-  EXPECT_DEATH((void)device.unreserve(range, 4_MiB), "took back a range that was not given");
+  EXPECT_DEATH((void)device.unreserve(range, 4_MiB), "accepted a range that was not reserved");
 }
 
 TEST_F(checked_slow_device, may_take_back_a_range_once_others_have_emptied_it) {
@@ -475,20 +472,20 @@ TEST_F(checked_slow_device_death_test, may_reuse_a_segment_before_release_return
   void* const segment = device.acquire(4_MiB);
   meanwhile([this, segment] { EXPECT_EQ(device.acquire(4_MiB), segment); });
   EXPECT_TRUE(device.release(segment, 4_MiB));
-  EXPECT_DEATH((void)device.acquire(4_MiB), "overlaps what was given before");
-  EXPECT_DEATH(create(), "more was given than the capacity");
+  EXPECT_DEATH((void)device.acquire(4_MiB), "overlaps memory in use");
+  EXPECT_DEATH(create(), "the memory in use exceeds the capacity");
 }
 
 TEST_F(checked_slow_device_death_test, may_reuse_a_handle_before_destroy_returns) {
   create(), meanwhile([this] { create(); });
   EXPECT_TRUE(device.destroy(memory));
-  EXPECT_DEATH(create(), "was given the name of other memory");
+  EXPECT_DEATH(create(), "names other memory already");
 }
 
 TEST_F(checked_slow_device_death_test, may_map_again_before_unmap_returns) {
   reserve(), create(), map(), meanwhile([this] { map(); });
   EXPECT_TRUE(device.unmap(range, 4_MiB));
-  EXPECT_DEATH(map(), "where something is mapped");
+  EXPECT_DEATH(map(), "accepted addresses with mapped memory");
 }
 
 TEST_F(checked_slow_device_death_test, may_remove_memory_before_map_and_grant_return) {
@@ -496,18 +493,18 @@ TEST_F(checked_slow_device_death_test, may_remove_memory_before_map_and_grant_re
   EXPECT_TRUE(device.map(range, 4_MiB, memory));
   meanwhile([this] { unmap(); });
   EXPECT_TRUE(device.grant(range, 4_MiB));
-  EXPECT_DEATH((void)device.grant(range, 4_MiB), "gave access where nothing is mapped");
-  EXPECT_DEATH((void)device.map(range, 4_MiB, memory), "what names no memory");
+  EXPECT_DEATH((void)device.grant(range, 4_MiB), "accepted addresses without mapped memory");
+  EXPECT_DEATH((void)device.map(range, 4_MiB, memory), "map accepted a handle that was not created");
 }
 
 TEST_F(checked_slow_device_death_test, may_register_again_before_unregister_returns) {
   const auto again = [this] { ASSERT_TRUE(device.register_memory(users, 64_KiB)); };
   again(), meanwhile(again);
   EXPECT_TRUE(device.unregister_memory(users));
-  EXPECT_DEATH(again(), "register_memory took what is registered");
+  EXPECT_DEATH(again(), "register_memory accepted registered memory");
   device.inner().refuses = true;
   EXPECT_FALSE(device.unregister_memory(users));
-  EXPECT_DEATH(again(), "register_memory took what is registered");
+  EXPECT_DEATH(again(), "register_memory accepted registered memory");
   EXPECT_TRUE(device.unregister_memory(users));
   again();
 }
@@ -517,7 +514,7 @@ TEST_F(checked_slow_device_death_test, does_not_reuse_memory_that_it_failed_to_r
     device.inner().refuses = true;
     meanwhile([this, others] { device.inner().refuses = false, others(), device.inner().refuses = true; });
   };
-  const char* const words = "what was not taken back was given once more";
+  const char* const words = "memory was returned again although its release failed";
   void* const segment = device.acquire(4_MiB);
   const auto release = [&] {
     keep([this] { (void)device.acquire(4_MiB); }), (void)device.release(segment, 4_MiB);

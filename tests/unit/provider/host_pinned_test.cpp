@@ -33,7 +33,7 @@ TEST(host_pinned, reports_why_it_failed) {
   EXPECT_EQ(device.acquire(128_KiB), nullptr);
   EXPECT_EQ(device.last_error(), "acquire 131072 bytes: the capacity of this provider is reached");
   EXPECT_EQ(device.acquire(0), nullptr);
-  EXPECT_EQ(device.last_error(), "acquire: not a possible number of bytes");
+  EXPECT_EQ(device.last_error(), "acquire: the size is 0 or too large");
   EXPECT_EQ(device.acquire(~std::size_t{0}), nullptr);
   void* all = device.acquire(64_KiB);
   EXPECT_NE(all, nullptr);

@@ -84,17 +84,17 @@ TEST(host_pinned_registering, refuses_misuse_and_changes_nothing) {
   };
   refused(device.register_memory(nullptr, page), "multiple of the page");
   refused(device.register_memory(mine.data() + 1, page), "multiple of the page");
-  refused(device.register_memory(mine.data(), 0), "number of bytes");
-  refused(device.register_memory(mine.data(), unlimited), "number of bytes");
+  refused(device.register_memory(mine.data(), 0), "0 or too large");
+  refused(device.register_memory(mine.data(), unlimited), "0 or too large");
   refused(device.register_memory(mine.data() + 4 * page, 4 * page), "registered already");
   refused(device.register_memory(mine.data() + 3 * page, page + 1), "registered already");
   refused(device.register_memory(mine.data() + 7 * page, 2 * page), "registered already");
-  refused(device.register_memory(mine.data() + 11 * page, 2 * page), "no memory of this process");
-  refused(device.register_memory(segment, page), "memory of this provider");
-  refused(device.register_memory(range, page), "memory of this provider");
-  refused(device.unregister_memory(mine.data()), "nothing is registered there");
-  refused(device.unregister_memory(mine.data() + 5 * page), "nothing is registered there");
-  refused(device.unregister_memory(nullptr), "nothing is registered there");
+  refused(device.register_memory(mine.data() + 11 * page, 2 * page), "not memory of this process");
+  refused(device.register_memory(segment, page), "belongs to this provider");
+  refused(device.register_memory(range, page), "belongs to this provider");
+  refused(device.unregister_memory(mine.data()), "no registered memory begins here");
+  refused(device.unregister_memory(mine.data() + 5 * page), "no registered memory begins here");
+  refused(device.unregister_memory(nullptr), "no registered memory begins here");
   EXPECT_TRUE(device.unregister_memory(mine.data() + 4 * page));
 }
 

@@ -110,7 +110,7 @@ TEST(host_pinned_sharing, outlives_the_exporter) {
   p[1] = std::byte{1};
   EXPECT_EQ(q[1], std::byte{1});  // both are the same memory at two addresses
   EXPECT_FALSE(device.import_memory(shared, late));
-  EXPECT_TRUE(says(device, "its exporter has ended")) << device.last_error();
+  EXPECT_TRUE(says(device, "no exporter answers")) << device.last_error();
   EXPECT_EQ(late, physical{});
   EXPECT_EQ(device.held().imported, 2 * size);
 }
@@ -129,13 +129,13 @@ TEST(host_pinned_sharing, obeys_its_rules) {
     physical memory, own;
     if (!way.receive(listed) || !way.receive(destroyed)) return 1;
     if (!refused(listed, "not listed")) return 2;
-    if (!refused(destroyed, "destroyed it")) return 3;
+    if (!refused(destroyed, "destroyed the memory")) return 3;
     made_up = listed;
     made_up.number += 100;
     if (!refused(made_up, "never exported it")) return 4;
     made_up = listed;
     ++made_up.token;
-    if (!refused(made_up, "made up") || !refused(shareable{}, "made up")) return 5;
+    if (!refused(made_up, "is invalid") || !refused(shareable{}, "is invalid")) return 5;
     made_up = listed;
     made_up.process = 1;
     if (!refused(made_up, "another process answers")) return 6;
@@ -145,9 +145,9 @@ TEST(host_pinned_sharing, obeys_its_rules) {
     if (device.export_memory(memory, importers::any, made_up) || !says(device, "imported memory")) return 9;
     if (!device.create(size, page_kind::normal, own)) return 10;
     if (!device.export_memory(own, importers::any, made_up)) return 11;
-    if (device.export_memory(own, importers::listed, made_up) || !says(device, "once")) return 12;
-    if (device.import_memory(made_up, own) || !says(device, "another process")) return 13;
-    if (device.allow(made_up, 1) || !says(device, "any process already")) return 14;
+    if (device.export_memory(own, importers::listed, made_up) || !says(device, "exported already")) return 12;
+    if (device.import_memory(made_up, own) || !says(device, "this process exported")) return 13;
+    if (device.allow(made_up, 1) || !says(device, "any process may import")) return 14;
     return device.allow(listed, 1) ? 15 : 0;
   });
   host_pinned device{loose};
@@ -157,11 +157,11 @@ TEST(host_pinned_sharing, obeys_its_rules) {
   ASSERT_TRUE(device.export_memory(one, importers::listed, listed));
   ASSERT_TRUE(device.export_memory(two, importers::any, destroyed) && device.destroy(two));
   EXPECT_FALSE(device.export_memory(two, importers::any, destroyed));
-  EXPECT_TRUE(says(device, "export_memory: no physical memory")) << device.last_error();
+  EXPECT_TRUE(says(device, "export_memory: the handle is unknown")) << device.last_error();
   EXPECT_FALSE(device.allow(destroyed, importer));
   EXPECT_TRUE(says(device, "or destroyed")) << device.last_error();
   EXPECT_FALSE(device.allow(shareable{listed.token + 1, listed.number, listed.process}, importer));
-  EXPECT_TRUE(says(device, "made up")) << device.last_error();
+  EXPECT_TRUE(says(device, "not exported here")) << device.last_error();
   EXPECT_FALSE(device.allow(listed, 0));
   EXPECT_FALSE(device.allow(listed, -1));
   ASSERT_TRUE(way.send(listed) && way.send(destroyed) && way.wait());
@@ -191,7 +191,7 @@ TEST(host_pinned_sharing, is_for_processes_of_one_user) {
     shareable shared;
     physical memory;
     if (!way.receive(shared) || device.import_memory(shared, memory)) return 2;
-    return says(device, "its own user") ? 0 : 3;
+    return says(device, "another user") ? 0 : 3;
   });
   host_pinned device{loose};
   physical memory;

@@ -164,7 +164,7 @@ TEST(simulated_device, counts_each_kind_of_memory_against_its_budget) {
   simulated_device device{options{.capacity = 8_GiB, .giant_budget = 1_GiB}};
   void* const p = device.acquire(1_GiB, page_kind::huge_1g);
   EXPECT_EQ(number(p) % 1_GiB, 0u);
-  EXPECT_EQ(device.acquire(1_GiB, huge_1g_pages), nullptr);
+  EXPECT_EQ(device.acquire(1_GiB, page_kind::huge_1g), nullptr);
   EXPECT_NE(device.acquire(1_GiB, page_kind::huge), nullptr);
   EXPECT_TRUE(device.release(p, 1_GiB));
   EXPECT_NE(device.acquire(1_GiB, page_kind::huge_1g), nullptr);
@@ -174,10 +174,10 @@ TEST(simulated_device, uses_whole_pages_of_the_larger_kinds) {
   simulated_device device;
   EXPECT_EQ(device.acquire(512, page_kind::huge), nullptr);
   EXPECT_EQ(device.acquire(3_MiB, page_kind::huge), nullptr);
-  EXPECT_EQ(device.acquire(512_MiB, huge_1g_pages), nullptr);
+  EXPECT_EQ(device.acquire(512_MiB, page_kind::huge_1g), nullptr);
   EXPECT_EQ(device.calls().refused, 0u);
   EXPECT_NE(device.acquire(2_MiB, page_kind::huge), nullptr);
-  EXPECT_EQ(number(device.acquire(1_GiB, huge_1g_pages)) % 1_GiB, 0u);
+  EXPECT_EQ(number(device.acquire(1_GiB, page_kind::huge_1g)) % 1_GiB, 0u);
   EXPECT_EQ(device.used(), 1_GiB + 2_MiB);
 }
 

@@ -22,7 +22,7 @@ static_assert(!simulated_device::map_grants_access && simulated_device::unmap_wa
 static_assert(simulated_npu::map_grants_access && !simulated_npu::unmap_wants_size);
 static_assert(event_provider<simulated_npu> && paged_provider<simulated_npu>);
 
-constexpr page_kind every_kind[] = {page_kind::normal, page_kind::huge, huge_1g_pages};
+constexpr page_kind every_kind[] = {page_kind::normal, page_kind::huge, page_kind::huge_1g};
 
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 void* up(void* p, std::size_t bytes) { return reinterpret_cast<void*>(number(p) + bytes); }
@@ -82,7 +82,7 @@ TYPED_TEST(virtual_memory, has_pages_of_three_sizes) {
   const TypeParam device;
   EXPECT_EQ(device.page_size(page_kind::normal), 2_MiB);
   EXPECT_EQ(device.page_size(page_kind::huge), 2_MiB);
-  EXPECT_EQ(device.page_size(huge_1g_pages), 1_GiB);
+  EXPECT_EQ(device.page_size(page_kind::huge_1g), 1_GiB);
   TypeParam small{options{.page_granularity = 64_KiB}};
   EXPECT_EQ(small.page_size(page_kind::normal), 64_KiB);
   EXPECT_EQ(small.page_size({.peer_to_peer = true}), 64_KiB);
@@ -182,7 +182,7 @@ TYPED_TEST(virtual_memory, creates_only_valid_sizes) {
   physical memory{77};
   EXPECT_FALSE(device.create(0, page_kind::normal, memory));
   EXPECT_FALSE(device.create(1_MiB, page_kind::normal, memory));
-  EXPECT_FALSE(device.create(1_GiB + 2_MiB, huge_1g_pages, memory));
+  EXPECT_FALSE(device.create(1_GiB + 2_MiB, page_kind::huge_1g, memory));
   EXPECT_STREQ(device.last_error(),
                "create, 1075838976 bytes: the size is 0 or no multiple of the page size");
   EXPECT_FALSE(device.create(unlimited, page_kind::normal, memory));
