@@ -82,8 +82,7 @@ struct segment_backend : backend_defaults {
     }
 
     template <typename Policies>
-    [[nodiscard, gnu::always_inline]] block* choose_block(free_list& list, std::size_t size,
-                                                          const Policies&) noexcept {
+    [[nodiscard]] block* choose_block(free_list& list, std::size_t size, const Policies&) noexcept {
       return manager_.best_fit(list, size);
     }
     template <typename Policies>

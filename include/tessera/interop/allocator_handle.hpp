@@ -12,8 +12,8 @@
 #include <tessera/provider/provider.hpp>
 
 /// Handles of allocators, and what the headers of interop/ require of an allocator. Front ends of interop/
-/// accept a handle in place of an allocator and keep a copy of it: a shared_allocator, an allocator_from, or a
-/// type of your own with the same functions.
+/// accept a handle in place of an allocator and keep a copy of it. A handle is a shared_allocator, an
+/// allocator_from, or a type of your own with the same functions.
 namespace tessera {
 
 /// A handle of the allocator that `Function` returns. Choose it for libraries that default construct their

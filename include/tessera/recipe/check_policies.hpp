@@ -100,8 +100,7 @@ consteval bool check_policies() {
 
 /// The size of the block that serves a request.
 template <typename Rounding>
-[[nodiscard, gnu::always_inline]] inline std::size_t block_size_for(const Rounding& rounding,
-                                                                    std::size_t bytes) noexcept {
+[[nodiscard]] inline std::size_t block_size_for(const Rounding& rounding, std::size_t bytes) noexcept {
   const std::size_t size = rounding.block_size(bytes);
   if constexpr (!is_verified_rounding<Rounding>) {
     if (size - bytes > max_request || size % min_alignment != 0)
@@ -113,7 +112,7 @@ template <typename Rounding>
 
 /// The pool of a block.
 template <typename Pools>
-[[nodiscard, gnu::always_inline]] inline std::size_t pool_for(const Pools& pools, std::size_t size) noexcept {
+[[nodiscard]] inline std::size_t pool_for(const Pools& pools, std::size_t size) noexcept {
   const std::size_t pool = pools.select(size);
   if (pool >= Pools::count) refuse_answer("pools: select", size, pool, "a pool's number is below count");
   return pool;
