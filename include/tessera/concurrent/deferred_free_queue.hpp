@@ -43,10 +43,10 @@ class deferred_free_queue {
  public:
   using options = detail::deferred_free_options;
 
-  explicit deferred_free_queue(Allocator& pool, detail::deferred_free_options chosen = {}) noexcept
-      : pool_(&pool), options_(chosen) {
+  explicit deferred_free_queue(Allocator& allocator, detail::deferred_free_options initial = {}) noexcept
+      : allocator_(&allocator), options_(initial) {
     if constexpr (!event_provider<device> && !can_synchronize) {
-      if (chosen.waits) detail::fatal("deferred_free_queue: to wait, the device must be an event_provider");
+      if (initial.waits) detail::fatal("deferred_free_queue: to wait, the device must be an event_provider");
     }
   }
   deferred_free_queue(const deferred_free_queue&) = delete;
@@ -79,23 +79,24 @@ class deferred_free_queue {
       wait_for_stream();
       return free_all(freed);
     }
-    (newest_ != nullptr ? newest_->next : oldest_) = added;
+    batch*& last_link = newest_ != nullptr ? newest_->next : oldest_;
+    last_link = added;
     newest_ = added;
     (void)ensure_recorded(*added);
-    if (++batches_ > max_batches) finish_oldest();
+    if (++batches_ > max_batches) wait_and_free_oldest();
   }
   /// Frees the flushed blocks whose events have completed.
   void poll() noexcept {
     if constexpr (event_provider<device>) {
       while (oldest_ != nullptr && ensure_recorded(*oldest_) &&
-             on_device([this](device& d) { return d.query(oldest_->mark); }))
+             allocator_->with_device([this](device& d) { return d.query(oldest_->mark); }))
         free_oldest();
     }
   }
   /// Frees all blocks. With `waits`, first waits for the stream.
   void finish() noexcept {
     flush();
-    while (oldest_ != nullptr) finish_oldest();
+    while (oldest_ != nullptr) wait_and_free_oldest();
   }
 
  private:
@@ -115,51 +116,48 @@ class deferred_free_queue {
     typename detail::event_of<device>::type mark{};
   };
 
-  template <typename F>
-  decltype(auto) on_device(F f) noexcept {
-    return pool_->with_device(f);
-  }
   void free_all(item* first) noexcept {
     while (first != nullptr) {
-      pool_->deallocate(first->address);
+      allocator_->deallocate(first->address);
       delete std::exchange(first, first->next);
     }
   }
   void free_now(void* p) noexcept {
     if (options_.waits) wait_for_stream();
-    pool_->deallocate(p);
+    allocator_->deallocate(p);
   }
   void wait_for_stream() noexcept {
-    on_device([this](device& d) { (void)detail::finish_work(d, options_.stream); });
+    allocator_->with_device([this](device& d) { (void)detail::finish_work(d, options_.stream); });
   }
 
   /// Records the event of a batch unless it is recorded already. If the device fails, a later call tries
   /// again.
-  bool ensure_recorded(batch& of) noexcept {
+  bool ensure_recorded(batch& b) noexcept {
     if constexpr (event_provider<device>) {
-      if (!of.recorded)
-        of.recorded = on_device([&](device& d) { return d.record(options_.stream, of.mark); });
+      if (!b.recorded)
+        b.recorded = allocator_->with_device([&](device& d) { return d.record(options_.stream, b.mark); });
     }
-    return of.recorded;
+    return b.recorded;
   }
   void free_oldest() noexcept {
     if constexpr (event_provider<device>) {
-      if (oldest_->recorded) on_device([this](device& d) { d.discard(oldest_->mark); });
+      if (oldest_->recorded) allocator_->with_device([this](device& d) { d.discard(oldest_->mark); });
     }
-    batch* const done = std::exchange(oldest_, oldest_->next);
+    batch* const removed = std::exchange(oldest_, oldest_->next);
     if (oldest_ == nullptr) newest_ = nullptr;
     --batches_;
-    free_all(done->items);
-    delete done;
+    free_all(removed->items);
+    delete removed;
   }
-  void finish_oldest() noexcept {
+  void wait_and_free_oldest() noexcept {
     if constexpr (event_provider<device>) {
-      if (ensure_recorded(*oldest_)) on_device([this](device& d) { (void)d.wait(oldest_->mark); });
+      if (ensure_recorded(*oldest_))
+        allocator_->with_device([this](device& d) { (void)d.wait(oldest_->mark); });
     }
     free_oldest();
   }
 
-  Allocator* pool_;
+  Allocator* allocator_;
   options options_;
   item* queued_ = nullptr;
   std::size_t bytes_ = 0;

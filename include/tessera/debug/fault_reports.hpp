@@ -26,7 +26,7 @@ namespace tessera {
 class fault_reports {
  public:
   template <typename Guarded>
-  explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.book()) {}
+  explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.shadow()) {}
   explicit fault_reports(const detail::guard_shadow& blocks) noexcept {
     const std::lock_guard lock(mutex);
     for (auto& slot : shadows) {

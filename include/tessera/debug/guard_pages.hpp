@@ -45,8 +45,8 @@ struct guarded_block {
     unused,  ///< the record is unused
     idle,    ///< not handed out
     live,
-    freed,  ///< keeps its memory, because streams may use it
-    gone    ///< in quarantine
+    freed,       ///< keeps its memory, because streams may use it
+    quarantined  ///< in quarantine
   };
   template <typename T>
   using field = std::atomic<T>;
@@ -103,7 +103,7 @@ class guard_shadow {
     return &b;
   }
   /// Records that a block's pages were unmapped.
-  void lose_pages(guarded_block& b) noexcept {
+  void mark_unmapped(guarded_block& b) noexcept {
     const std::lock_guard lock(mutex_);
     if (std::exchange(b.has_pages, false)) mappings_ -= max_mappings_each - 1;
   }
@@ -122,7 +122,7 @@ class guard_shadow {
   }
 
   /// Marks a block as handed out, and writes the patterns in and around it.
-  void hand_out(void* p, std::size_t requested, stream_id stream) noexcept {
+  void mark_live(void* p, std::size_t requested, stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
     guarded_block& b = *find_in(address_of(p));
     b.requested = requested;
@@ -133,37 +133,36 @@ class guard_shadow {
     fill(b.address, b.end(), fresh);
     fill(b.end(), b.end_of_pages(), untouched);
   }
-  struct verdict {
+  struct free_result {
     bool is_live;      ///< whether a live block begins at the address
     fixed_text wrong;  ///< the caller's mistake, or the damage to the block; empty if none
   };
   /// Checks the free of a block, and the size if it is passed. Marks the block freed if there is no error.
-  [[nodiscard]] verdict give_back(const void* p, const std::size_t* said = nullptr) noexcept {
+  [[nodiscard]] free_result mark_freed(const void* p, const std::size_t* passed_bytes = nullptr) noexcept {
     const std::lock_guard lock(mutex_);
     const std::uintptr_t at = address_of(p);
     guarded_block* const b = find_in(at);
     if (b == nullptr || at != b->address || b->is != guarded_block::state::live)
-      return {false, why_not_live(b, at)};
-    verdict found{true, damage_to(*b)};
-    if (said != nullptr && *said != b->requested)
-      found.wrong =
-          describe(fixed_text().add("not the requested size: ").add(*said).add(" bytes are said of "), *b);
-    if (found.wrong.empty()) b->is = guarded_block::state::freed;
-    return found;
+      return {false, describe_mistake(b, at)};
+    free_result result{true, find_damage_in(*b)};
+    if (passed_bytes != nullptr && *passed_bytes != b->requested)
+      result.wrong = describe(
+          fixed_text().add("not the requested size: ").add(*passed_bytes).add(" bytes were passed for "), *b);
+    if (result.wrong.empty()) b->is = guarded_block::state::freed;
+    return result;
   }
   /// Describes a live block with a write outside its bytes; empty if there is no such block.
   ///   Cost:  reads less than two pages for each live block
   [[nodiscard]] fixed_text find_damage() const noexcept {
     const std::lock_guard lock(mutex_);
-    for (const auto& [range, b] : by_range_) {
-      if (b->is != guarded_block::state::live) continue;
-      if (fixed_text damage = damage_to(*b); !damage.empty()) return damage;
-    }
-    return {};
+    fixed_text damage;
+    for (auto at = by_range_.begin(); at != by_range_.end() && damage.empty(); ++at)
+      if (at->second->is == guarded_block::state::live) damage = find_damage_in(*at->second);
+    return damage;
   }
-  [[nodiscard]] fixed_text damage_in(const guarded_block& b) const noexcept {
+  [[nodiscard]] fixed_text find_damage(const guarded_block& b) const noexcept {
     const std::lock_guard lock(mutex_);
-    return damage_to(b);
+    return find_damage_in(b);
   }
   /// Fills the memory of a freed block whose pages stay mapped.
   void poison(const guarded_block& b) const noexcept {
@@ -171,10 +170,11 @@ class guard_shadow {
     fill(b.pages, b.end_of_pages(), stale);
   }
   /// Describes writes to a block since it was freed.
-  [[nodiscard]] fixed_text misuse_of(const guarded_block& b) const noexcept {
-    const std::uintptr_t at = first_other(b.pages, b.end_of_pages(), stale);
-    fixed_text found;
-    return at < b.end_of_pages() ? place(found.add("a use after free: a byte was written "), b, at) : found;
+  [[nodiscard]] fixed_text find_use_after_free(const guarded_block& b) const noexcept {
+    const std::uintptr_t at = find_other_byte(b.pages, b.end_of_pages(), stale);
+    fixed_text text;
+    return at < b.end_of_pages() ? add_position(text.add("a use after free: a byte was written "), b, at)
+                                 : text;
   }
 
   /// Labels all blocks that any thread allocates from now on; an empty text removes the label. At most 4,095
@@ -182,7 +182,7 @@ class guard_shadow {
   ///   Throws:  std::bad_alloc
   void label(std::string_view text) {
     const std::lock_guard lock(mutex_);
-    const bool is_known = labels_.contains(text) || labels_.size() < most_labels;
+    const bool is_known = labels_.contains(text) || labels_.size() < max_labels;
     label_ = labels_.emplace(is_known ? text : "(more labels)").first->c_str();
   }
   /// The label of the block at an address between its guards; empty if there is none.
@@ -195,17 +195,18 @@ class guard_shadow {
   ///   Requires:  its memory was unmapped or filled
   void put_in_quarantine(guarded_block& b) noexcept {
     const std::lock_guard lock(mutex_);
-    b.is = guarded_block::state::gone;
+    b.is = guarded_block::state::quarantined;
     b.next = nullptr;
-    (newest_ != nullptr ? newest_->next : oldest_) = &b;
+    guarded_block*& last_link = newest_ != nullptr ? newest_->next : oldest_;
+    last_link = &b;
     newest_ = &b;
     quarantined_ += b.range_bytes;
   }
-  /// Removes the oldest block if the quarantine holds more than `most_bytes` bytes of addresses; else returns
+  /// Removes the oldest block if the quarantine holds more than `max_bytes` bytes of addresses; else returns
   /// null.
-  [[nodiscard]] guarded_block* take_oldest(std::size_t most_bytes) noexcept {
+  [[nodiscard]] guarded_block* remove_oldest(std::size_t max_bytes) noexcept {
     const std::lock_guard lock(mutex_);
-    if (oldest_ == nullptr || quarantined_ <= most_bytes) return nullptr;
+    if (oldest_ == nullptr || quarantined_ <= max_bytes) return nullptr;
     guarded_block* const b = std::exchange(oldest_, oldest_->next);
     if (oldest_ == nullptr) newest_ = nullptr;
     quarantined_ -= b->range_bytes;
@@ -228,82 +229,84 @@ class guard_shadow {
   /// may call it.
   ///   Cost:  linear in the blocks
   [[nodiscard]] fixed_text explain(std::uintptr_t at) const noexcept {
-    fixed_text words;
+    fixed_text text;
     for (const chunk* c = chunks_.load(std::memory_order_acquire); c != nullptr; c = c->next) {
       for (const guarded_block& b : c->blocks) {
         if (b.is != guarded_block::state::unused && at - b.range < b.range_bytes)
-          return place(words.add("an access at ").add_address(at).add(", "), b, at);
+          return add_position(text.add("an access at ").add_address(at).add(", "), b, at);
       }
     }
-    return words;
+    return text;
   }
 
  private:
   [[nodiscard]] static std::size_t mappings_of(const guarded_block& b) noexcept {
     return b.has_pages ? max_mappings_each : 1;
   }
-  static constexpr std::size_t most_labels = 4095;
+  static constexpr std::size_t max_labels = 4095;
   struct chunk {
     std::array<guarded_block, 128> blocks;
     chunk* next = nullptr;
   };
 
   [[nodiscard]] bool add_chunk() noexcept {
-    auto* const made = new (std::nothrow) chunk;
-    if (made == nullptr) return false;
-    for (guarded_block& b : made->blocks) b.next = std::exchange(unused_, &b);
-    made->next = chunks_.load(std::memory_order_relaxed);
-    chunks_.store(made, std::memory_order_release);
+    auto* const added = new (std::nothrow) chunk;
+    if (added == nullptr) return false;
+    for (guarded_block& b : added->blocks) b.next = std::exchange(unused_, &b);
+    added->next = chunks_.load(std::memory_order_relaxed);
+    chunks_.store(added, std::memory_order_release);
     return true;
   }
   [[nodiscard]] guarded_block* find_in(std::uintptr_t at) const noexcept {
-    const auto behind = by_range_.upper_bound(at);
-    if (behind == by_range_.begin()) return nullptr;
-    guarded_block* const b = std::prev(behind)->second;
+    const auto next = by_range_.upper_bound(at);
+    if (next == by_range_.begin()) return nullptr;
+    guarded_block* const b = std::prev(next)->second;
     return at - b->range < b->range_bytes ? b : nullptr;
   }
 
   static void fill(std::uintptr_t from, std::uintptr_t to, unsigned char with) noexcept {
     std::memset(pointer_to(from), with, to - from);
   }
-  [[nodiscard]] static std::uintptr_t first_other(std::uintptr_t from, std::uintptr_t to,
-                                                  unsigned char than) noexcept {
+  [[nodiscard]] static std::uintptr_t find_other_byte(std::uintptr_t from, std::uintptr_t to,
+                                                      unsigned char than) noexcept {
     while (from < to && *static_cast<const unsigned char*>(pointer_to(from)) == than) ++from;
     return from;
   }
-  [[nodiscard]] static fixed_text why_not_live(const guarded_block* b, std::uintptr_t at) noexcept {
+  [[nodiscard]] static fixed_text describe_mistake(const guarded_block* b, std::uintptr_t at) noexcept {
     fixed_text why;
     if (b == nullptr) return why.add("not the address of a live block, nor of any other");
     if (at == b->address) return describe(why.add("a double free of "), *b);
-    return place(why.add("not the address of a live block, but "), *b, at);
+    return add_position(why.add("not the address of a live block, but "), *b, at);
   }
   /// Reports the damaged byte that is nearest to the block on each side.
-  [[nodiscard]] static fixed_text damage_to(const guarded_block& b) noexcept {
-    fixed_text found;
-    if (const std::uintptr_t at = first_other(b.end(), b.end_of_pages(), untouched); at < b.end_of_pages())
-      return place(found.add("an overrun: a byte was written "), b, at);
+  [[nodiscard]] static fixed_text find_damage_in(const guarded_block& b) noexcept {
+    fixed_text text;
+    if (const std::uintptr_t at = find_other_byte(b.end(), b.end_of_pages(), untouched);
+        at < b.end_of_pages())
+      return add_position(text.add("an overrun: a byte was written "), b, at);
     std::uintptr_t at = b.address;
     while (at > b.pages && *static_cast<const unsigned char*>(pointer_to(at - 1)) == untouched) --at;
-    return at > b.pages ? place(found.add("an underrun: a byte was written "), b, at - 1) : found;
+    return at > b.pages ? add_position(text.add("an underrun: a byte was written "), b, at - 1) : text;
   }
-  static fixed_text& place(fixed_text& words, const guarded_block& b, std::uintptr_t at) noexcept {
-    const bool is_before = at < b.address, is_past = at >= b.end();
-    const std::uint64_t bytes = is_before ? b.address - at : is_past ? at - b.end() + 1 : at - b.address;
-    words.add(bytes).add(bytes == 1 ? " byte " : " bytes ");
-    return describe(words.add(is_before ? "before the beginning of "
-                              : is_past ? "past the end of "
-                                        : "into "),
-                    b);
+  static fixed_text& add_position(fixed_text& text, const guarded_block& b, std::uintptr_t at) noexcept {
+    const char* position = "into ";
+    std::uint64_t bytes = at - b.address;
+    if (at < b.address) {
+      position = "before the beginning of ";
+      bytes = b.address - at;
+    } else if (at >= b.end()) {
+      position = "past the end of ";
+      bytes = at - b.end() + 1;
+    }
+    return describe(text.add(bytes).add(bytes == 1 ? " byte " : " bytes ").add(position), b);
   }
-  static fixed_text& describe(fixed_text& words, const guarded_block& b) noexcept {
-    using state = guarded_block::state;
-    const state is = b.is;
-    words.add(is == state::live   ? "a live block of "
-              : is == state::idle ? "an unused block of "
-                                  : "a freed block of ");
-    words.add(b.requested).add(" bytes at ").add_address(b.address).add(", stream ").add(b.stream);
+  static fixed_text& describe(fixed_text& text, const guarded_block& b) noexcept {
+    const char* state = "a freed block of ";
+    if (b.is == guarded_block::state::live) state = "a live block of ";
+    if (b.is == guarded_block::state::idle) state = "an unused block of ";
+    text.add(state).add(b.requested).add(" bytes at ").add_address(b.address).add(", stream ").add(b.stream);
     const char* const label = b.label;
-    return *label != '\0' ? words.add(", label '").add(label).add("'") : words;
+    return *label != '\0' ? text.add(", label '").add(label).add("'") : text;
   }
 
   mutable std::mutex mutex_;
@@ -327,9 +330,10 @@ class guard_memory {
                 "[tessera/provider/provider.hpp]");
 
  public:
-  guard_memory(Device& device, guard_options how) noexcept : device_(&device), how_(how) {
-    const std::size_t system = how.max_mappings == 0 ? host_max_mappings() : 0;
-    if (how.max_mappings == 0) how_.max_mappings = system - system / 16;
+  guard_memory(Device& device, guard_options options) noexcept : device_(&device), options_(options) {
+    if (options.max_mappings != 0) return;
+    const std::size_t system = host_max_mappings();
+    options_.max_mappings = system - system / 16;
   }
   guard_memory(const guard_memory&) = delete;
   guard_memory& operator=(const guard_memory&) = delete;
@@ -340,30 +344,30 @@ class guard_memory {
     if (bytes == 0 || bytes % min_alignment != 0 || bytes > max_request) return nullptr;
     while (true) {
       bool may_help = false;
-      if (void* const given = try_acquire(bytes, may_help); given != nullptr || !may_help) return given;
-      guarded_block* const oldest = shadow_.take_oldest(0);
+      if (void* const p = try_acquire(bytes, may_help); p != nullptr || !may_help) return p;
+      guarded_block* const oldest = shadow_.remove_oldest(0);
       if (oldest == nullptr || !drop(*oldest)) return nullptr;
     }
   }
   bool release(void* p, std::size_t bytes) noexcept {
     guarded_block* const b = shadow_.find(p);
     if (b == nullptr || address_of(p) != b->address || address_of(p) + bytes != b->end_of_pages() ||
-        b->is == guarded_block::state::gone)
+        b->is == guarded_block::state::quarantined)
       return false;
-    if (b->is == guarded_block::state::live) end_if(shadow_.damage_in(*b), "at the end of the allocator");
+    if (b->is == guarded_block::state::live) abort_if(shadow_.find_damage(*b), "at the end of the allocator");
     // If the device fails to unmap it, drop() tries again when the block leaves the quarantine.
-    if (how_.frees_pages && device_->unmap(pages_of(*b), b->page_bytes)) {
-      shadow_.lose_pages(*b);
+    if (options_.frees_pages && device_->unmap(pages_of(*b), b->page_bytes)) {
+      shadow_.mark_unmapped(*b);
     } else {
       shadow_.poison(*b);
     }
     shadow_.put_in_quarantine(*b);
-    drop_quarantine(how_.quarantine);
+    drop_quarantine(options_.quarantine);
     return true;
   }
-  /// Unreserves the oldest addresses in quarantine until at most `most` bytes are left.
-  void drop_quarantine(std::size_t most) noexcept {
-    while (guarded_block* const oldest = shadow_.take_oldest(most)) {
+  /// Unreserves the oldest addresses in quarantine until at most `max_bytes` bytes are left.
+  void drop_quarantine(std::size_t max_bytes) noexcept {
+    while (guarded_block* const oldest = shadow_.remove_oldest(max_bytes)) {
       if (!drop(*oldest)) return;
     }
   }
@@ -372,11 +376,11 @@ class guard_memory {
   [[nodiscard]] const char* failure_reason() const noexcept { return failure_reason_; }
 
   [[nodiscard]] Device& device() const noexcept { return *device_; }
-  [[nodiscard]] guard_shadow& book() noexcept { return shadow_; }
-  [[nodiscard]] const guard_shadow& book() const noexcept { return shadow_; }
+  [[nodiscard]] guard_shadow& shadow() noexcept { return shadow_; }
+  [[nodiscard]] const guard_shadow& shadow() const noexcept { return shadow_; }
 
   /// Aborts if a fault was found.
-  static void end_if(const fixed_text& wrong, const char* when, const void* p = nullptr) noexcept {
+  static void abort_if(const fixed_text& wrong, const char* when, const void* p = nullptr) noexcept {
     if (wrong.empty()) return;
     fatal(fixed_text().add("guarded: ").add(when).add(": ").add(wrong.c_str()).c_str(), p);
   }
@@ -385,15 +389,15 @@ class guard_memory {
   [[nodiscard]] void* try_acquire(std::size_t bytes, bool& quarantine_may_help) noexcept {
     const std::size_t step = device_->page_size(page_kind::normal);
     const std::size_t page_bytes = align_up(bytes, step);
-    const std::size_t guard = align_up(how_.guard, step);
+    const std::size_t guard = align_up(options_.guard, step);
     const std::size_t all = page_bytes + 2 * guard;
     // Keeps one mapping free, because the system may need it to unmap.
     quarantine_may_help = true;
     failure_reason_ = no_mappings;
-    if (shadow_.mappings() + guard_shadow::max_mappings_each > how_.max_mappings) return nullptr;
+    if (shadow_.mappings() + guard_shadow::max_mappings_each > options_.max_mappings) return nullptr;
     failure_reason_ = nullptr;
     void* const range = device_->reserve(all, step);
-    quarantine_may_help = range == nullptr || !how_.frees_pages;
+    quarantine_may_help = range == nullptr || !options_.frees_pages;
     if (range == nullptr) return nullptr;
     const std::uintptr_t pages = address_of(range) + guard;
     if (map(pointer_to(pages), page_bytes)) {
@@ -401,7 +405,7 @@ class guard_memory {
       if (b != nullptr) return pointer_to(b->address);
       (void)device_->unmap(pointer_to(pages), page_bytes);
     }
-    (void)let_go(address_of(range), all);
+    (void)unreserve(address_of(range), all);
     return nullptr;
   }
   /// Creates and maps physical memory, which is freed when it is unmapped.
@@ -419,23 +423,23 @@ class guard_memory {
   /// Gives back a block that left the quarantine. If the device fails, returns false and puts the block back.
   [[nodiscard]] bool drop(guarded_block& b) noexcept {
     if (b.has_pages) {
-      end_if(shadow_.misuse_of(b), "out of quarantine");
+      abort_if(shadow_.find_use_after_free(b), "out of quarantine");
       if (!device_->unmap(pages_of(b), b.page_bytes)) {
         shadow_.put_in_quarantine(b);
         return false;
       }
-      shadow_.lose_pages(b);
+      shadow_.mark_unmapped(b);
     }
     const std::uintptr_t range = b.range;
     const std::size_t bytes = b.range_bytes;
     shadow_.remove(b);  // before another thread may get the same addresses
-    return let_go(range, bytes);
+    return unreserve(range, bytes);
   }
   /// Unreserves addresses. If the device fails, they stay in quarantine until the next try.
-  [[nodiscard]] bool let_go(std::uintptr_t range, std::size_t range_bytes) noexcept {
+  [[nodiscard]] bool unreserve(std::uintptr_t range, std::size_t range_bytes) noexcept {
     if (device_->unreserve(pointer_to(range), range_bytes)) return true;
-    const std::uintptr_t pages = range;  // the block has no pages any more
-    if (guarded_block* const kept = shadow_.add(range, range_bytes, pages, 0, 0))
+    const std::uintptr_t no_pages = range;
+    if (guarded_block* const kept = shadow_.add(range, range_bytes, no_pages, 0, 0))
       shadow_.put_in_quarantine(*kept);
     return false;
   }
@@ -445,7 +449,7 @@ class guard_memory {
   [[nodiscard]] static void* pages_of(const guarded_block& b) noexcept { return pointer_to(b.pages); }
 
   Device* device_;
-  guard_options how_;
+  guard_options options_;
   guard_shadow shadow_;
   std::atomic<const char*> failure_reason_{nullptr};
 };

@@ -24,11 +24,11 @@ namespace detail {
 /// Behaves like `Streams`, but also counts recorded uses on the block's own stream. A free unmaps the memory,
 /// so no work may still use it.
 template <streams_policy Streams>
-struct hold_for_all : Streams {
+struct record_own_stream : Streams {
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept {
     return Streams::uses_events;
   }
-  bool operator==(const hold_for_all&) const = default;
+  bool operator==(const record_own_stream&) const = default;
 };
 
 /// Gives each block its own segment. Of `Recipe`, it uses only the streams policy and the limit of growth.
@@ -36,7 +36,7 @@ template <typename Recipe>
 struct one_segment_each final {
   using rounding = round_to_multiple<min_alignment>;
   using pools = pool_together;
-  using streams = hold_for_all<typename Recipe::streams>;
+  using streams = record_own_stream<typename Recipe::streams>;
   using split = split_never<>;
   using pages = back_with<page_plan::normal_only>;
   using growth = grow_exactly<>;
@@ -50,7 +50,7 @@ struct one_segment_each final {
 };
 
 template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provider>, Observer, Counting>;
+using guarded_locked = locked<one_segment_each<Recipe>, detail::guard_pages<Provider>, Observer, Counting>;
 
 }  // namespace detail
 
@@ -72,7 +72,7 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 /// * Accesses to a guard page or a freed block fault at once. fault_reports [tessera/debug/fault_reports.hpp]
 ///   names the block.
 /// * A block ends at a guard page, or up to min_alignment - 1 bytes before it. The bytes around the block
-///   have a pattern. deallocate and check() find writes there.
+///   have a pattern. deallocate and abort_if_damaged() find writes there.
 /// * Double and foreign frees abort and name the block. So do frees with a wrong size, if the size is passed.
 /// * New blocks hold the byte guard_shadow::fresh, not zeros.
 /// * A block's memory is freed once its own stream and the recorded streams have completed. Until then,
@@ -95,9 +95,9 @@ using guarded_pool = locked<one_segment_each<Recipe>, detail::guard_pages<Provid
 /// allocators.
 template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
 class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
-                              detail::guarded_pool<Recipe, Provider, Observer, Counting>> {
-  using guarded_type = detail::guarded_pool<Recipe, Provider, Observer, Counting>;
-  using facade_type = facade<guarded, guarded_type>;
+                              detail::guarded_locked<Recipe, Provider, Observer, Counting>> {
+  using locked_type = detail::guarded_locked<Recipe, Provider, Observer, Counting>;
+  using facade_type = facade<guarded, locked_type>;
 
  public:
   using options = detail::guard_options;
@@ -107,42 +107,30 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
                    options guarding = {})
       : source_(std::move(device)),
         memory_(source_, guarding),
-        pool_(detail::guard_pages<Provider>(memory_),
-              detail::one_segment_each<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
+        locked_(detail::guard_pages<Provider>(memory_),
+                detail::one_segment_each<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
 
   using facade_type::try_allocate, facade_type::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    void* const p = pool_.try_allocate(bytes, stream);
-    if (p != nullptr) memory_.book().hand_out(p, bytes, stream);
+    void* const p = locked_.try_allocate(bytes, stream);
+    if (p != nullptr) memory_.shadow().mark_live(p, bytes, stream);
     return p;
   }
   [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    const handle h = pool_.allocate_by_handle(bytes, stream);
-    if (h) memory_.book().hand_out(h.data(), bytes, stream);
+    const handle h = locked_.allocate_by_handle(bytes, stream);
+    if (h) memory_.shadow().mark_live(h.data(), bytes, stream);
     return h;
   }
 
-  void deallocate(void* p) noexcept {
-    if (p == nullptr) return;
-    expect_sound(memory_.book().give_back(p), p);
-    free(p);
-  }
-  void deallocate(void* p, std::size_t bytes) noexcept {
-    if (p == nullptr) return;
-    expect_sound(memory_.book().give_back(p, &bytes), p);
-    free(p);
-  }
-  void deallocate(handle h) noexcept {
-    if (!h) return;
-    expect_sound(memory_.book().give_back(h.data()), h.data());
-    free(h);
-  }
+  void deallocate(void* p) noexcept { check_and_free(p, p, nullptr); }
+  void deallocate(void* p, std::size_t bytes) noexcept { check_and_free(p, p, &bytes); }
+  void deallocate(handle h) noexcept { check_and_free(h, h ? h.data() : nullptr, nullptr); }
   /// Also aborts if a write around the block is found.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
-    const detail::guard_shadow::verdict found = memory_.book().give_back(p);
-    if (!found.is_live) return false;
-    expect_sound(found, p);
-    free(p);
+    const detail::guard_shadow::free_result result = memory_.shadow().mark_freed(p);
+    if (!result.is_live) return false;
+    memory_.abort_if(result.wrong, "deallocate", p);
+    free(p, p);
     return true;
   }
   /// Never reuses a block, so that uses of the old block are found.
@@ -151,16 +139,16 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   /// Labels the blocks that any thread allocates from now on; an empty text removes the label. At most 4,095
   /// labels are distinct; later labels share one text.
   ///   Throws:  std::bad_alloc
-  void label(std::string_view text) { memory_.book().label(text); }
+  void label(std::string_view text) { memory_.shadow().label(text); }
   /// Returns the label of a live or freed block from any address in it; empty if it has no label.
-  [[nodiscard]] const char* label_of(const void* p) const noexcept { return book().label_of(p); }
+  [[nodiscard]] const char* label_of(const void* p) const noexcept { return shadow().label_of(p); }
   /// Aborts if a write around a live block is found.
   ///   Cost:  reads less than a page before and 64 bytes after each block
-  void check() const noexcept { detail::guard_memory<Provider>::end_if(book().find_damage(), "check"); }
+  void abort_if_damaged() const noexcept { memory_.abort_if(shadow().find_damage(), "check"); }
   /// Returns the addresses of freed blocks to the device. Later accesses to these blocks are not detected.
   void drop_quarantine() noexcept { memory_.drop_quarantine(0); }
   /// The shadow state of the blocks.
-  [[nodiscard]] const detail::guard_shadow& book() const noexcept { return memory_.book(); }
+  [[nodiscard]] const detail::guard_shadow& shadow() const noexcept { return memory_.shadow(); }
 
   /// Returns why the latest request for memory failed: the provider's last_error(), or the limit of mappings.
   [[nodiscard]] std::string last_error() {
@@ -173,39 +161,38 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
 
   template <typename F>
   decltype(auto) with_device(F f) {
-    return pool_.with_device([&f](auto& pages) -> decltype(auto) { return f(pages.inner()); });
+    return locked_.with_device([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
   }
 
  private:
   friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.pool_);
+    return std::forward<F>(f)(me.locked_);
   }
 
   static constexpr bool has_stream_keys =
       !std::is_same_v<decltype(std::declval<const typename Recipe::streams&>().reuse_key({})),
                       stream_id::any>;
 
-  static void expect_sound(const detail::guard_shadow::verdict& found, const void* p) noexcept {
-    detail::guard_memory<Provider>::end_if(found.wrong, "deallocate", p);
+  template <typename Block>
+  void check_and_free(Block b, const void* p, const std::size_t* passed_bytes) noexcept {
+    if (p == nullptr) return;
+    memory_.abort_if(memory_.shadow().mark_freed(p, passed_bytes).wrong, "deallocate", p);
+    free(b, p);
   }
   /// Frees a block by its address or handle. If its own stream may have unfinished work, the free waits for
   /// that work.
   template <typename Block>
-  void free(Block b) noexcept {
-    if constexpr (has_stream_keys) {
-      (void)pool_.record_stream(b, stream_of(b));
-    }
-    pool_.deallocate(b);
-    if constexpr (Recipe::streams::uses_events) pool_.process_events();
+  void free(Block b, const void* p) noexcept {
+    if constexpr (has_stream_keys) (void)locked_.record_stream(b, stream_id{shadow().find(p)->stream});
+    locked_.deallocate(b);
+    if constexpr (Recipe::streams::uses_events) locked_.process_events();
   }
-  [[nodiscard]] stream_id stream_of(const void* p) const noexcept { return {book().find(p)->stream}; }
-  [[nodiscard]] stream_id stream_of(handle h) const noexcept { return stream_of(h.data()); }
 
   Provider source_;
   detail::guard_memory<Provider> memory_;
-  guarded_type pool_;
+  locked_type locked_;
 };
 
 }  // namespace tessera

@@ -37,8 +37,8 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
 
   /// Ends the ownership. The next thread that uses the allocator owns it, and sees all changes made before.
   void detach_from_thread() noexcept {
-    check();
-    owner_.store(nobody, std::memory_order_release);
+    own_or_abort();
+    owner_.store(no_thread, std::memory_order_release);
   }
   /// Makes the calling thread the owner, even if another thread is the owner. Call it to inspect the
   /// allocator before it is destroyed.
@@ -46,7 +46,7 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
 
   /// The wrapped allocator, after the check.
   [[nodiscard]] Allocator& inner() noexcept {
-    check();
+    own_or_abort();
     return allocator_;
   }
   [[nodiscard]] auto& policies() noexcept { return inner().policies(); }
@@ -57,25 +57,27 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
   friend facade<thread_checked, Allocator>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    me.check();
+    me.own_or_abort();
     return std::forward<F>(f)(me.allocator_);
   }
 
   using thread_number = std::int64_t;
-  static constexpr thread_number nobody = 0;
+  static constexpr thread_number no_thread = 0;
 
   [[nodiscard]] static thread_number my_number() noexcept {
     static thread_local const thread_number me = ::gettid();
     return me;
   }
-  void check() const noexcept {
+  /// Makes the calling thread the owner if there is none. Aborts if another thread is the owner.
+  void own_or_abort() const noexcept {
     const thread_number me = my_number();
     thread_number owner = owner_.load(std::memory_order_relaxed);
     if (owner == me) return;
-    if (owner == nobody && owner_.compare_exchange_strong(owner, me, std::memory_order_acquire)) return;
-    refuse(me, owner);
+    if (owner == no_thread && owner_.compare_exchange_strong(owner, me, std::memory_order_acquire)) return;
+    abort_for(me, owner);
   }
-  [[noreturn, gnu::noinline, gnu::cold]] static void refuse(thread_number me, thread_number owner) noexcept {
+  [[noreturn, gnu::noinline, gnu::cold]] static void abort_for(thread_number me,
+                                                               thread_number owner) noexcept {
     detail::fixed_text text;
     text.add("thread_checked: thread ")
         .add(static_cast<std::uint64_t>(me))
@@ -85,7 +87,7 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
   }
 
   Allocator allocator_;
-  mutable std::atomic<thread_number> owner_{nobody};
+  mutable std::atomic<thread_number> owner_{no_thread};
 };
 
 }  // namespace tessera

@@ -156,7 +156,7 @@ class within_budget : public Base {
   }
   [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept {
     if constexpr (detail::limited_provider<Device>) {
-      if (this->inner().would_exceed_limit(bytes)) return true;
+      if (Base::would_exceed_limit(bytes)) return true;
     }
     return budget_->would_exceed(bytes);
   }
@@ -164,7 +164,7 @@ class within_budget : public Base {
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept
     requires virtual_memory_provider<Device>
   {
-    const auto ask = [&] { return this->inner().create(bytes, kind, made.memory); };
+    const auto ask = [&] { return Base::create(bytes, kind, made.memory); };
     const bool created = budget_->take(bytes, LastPageMayExceed ? bytes - 1 : 0, ask);
     if (created) made.bytes = bytes;
     return created;
@@ -172,7 +172,7 @@ class within_budget : public Base {
   bool destroy(const physical& made) noexcept
     requires virtual_memory_provider<Device>
   {
-    const bool destroyed = this->inner().destroy(made.memory);
+    const bool destroyed = Base::destroy(made.memory);
     if (destroyed) budget_->give_back(made.bytes);
     return destroyed;
   }
@@ -184,13 +184,13 @@ class within_budget : public Base {
   bool export_memory(const physical& made, importers who, shareable& name) noexcept
     requires sharing_provider<Device>
   {
-    return this->inner().export_memory(made.memory, who, name);
+    return Base::export_memory(made.memory, who, name);
   }
   bool import_memory(const shareable& name, physical& made) noexcept
     requires sharing_provider<Device>
   {
     made.bytes = 0;
-    return this->inner().import_memory(name, made.memory);
+    return Base::import_memory(name, made.memory);
   }
 
  protected:

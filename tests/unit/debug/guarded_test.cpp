@@ -77,7 +77,7 @@ TEST(guarded_host_pinned, holds_addresses_but_no_memory_in_a_bounded_quarantine)
   EXPECT_EQ(device.held().created, 0u);
   EXPECT_EQ(device.held().mapped, 0u);
   EXPECT_EQ(device.held().reserved, 120_KiB);  // ten blocks of a page between two
-  EXPECT_EQ(pool.book().quarantined(), 120_KiB);
+  EXPECT_EQ(pool.shadow().quarantined(), 120_KiB);
   pool.drop_quarantine();
   EXPECT_EQ(device.held(), host_pinned::holdings{});
 }
@@ -216,7 +216,7 @@ TEST(guarded_host_pinned, threads_free_each_other_s_blocks) {
         auto* const p = bytes_of(pool.allocate(1 + 37 * i));
         p[0] = p[37 * i] = static_cast<unsigned char>(t);
         pool.deallocate(shared[(t + i) % 4].exchange(p));
-        if (i % 50 == 0) pool.label("round"), pool.check();
+        if (i % 50 == 0) pool.label("round"), pool.abort_if_damaged();
       }
     });
   }
@@ -266,7 +266,7 @@ TEST(guarded_host_pinned, loses_nothing_when_the_device_fails) {
           if (p != nullptr) live.push_back(p);
           if (i % 3 == 2 && !live.empty()) pool.deallocate(live.back()), live.pop_back();
           ASSERT_STREQ(pool.audit(), nullptr);
-          pool.check();
+          pool.abort_if_damaged();
         }
         EXPECT_GT(failing::failed, 5u);
         for (void* p : live) pool.deallocate(p);
@@ -296,7 +296,7 @@ TEST(guarded_death, names_writes_past_the_end_and_before_the_begin) {
   EXPECT_DEATH((void)pool.try_deallocate(written(1023)), "an overrun: .* 24 bytes past the end of");
   EXPECT_DEATH(pool.deallocate(written(-3), 1000),
                "an underrun: .* 3 bytes before the beginning of .* 'batch'");
-  EXPECT_DEATH((write_at(written(-3), -900), pool.check()),
+  EXPECT_DEATH((write_at(written(-3), -900), pool.abort_if_damaged()),
                "check: an underrun: .* 3 bytes before the beginning of");
   EXPECT_DEATH((written(1001), pool.~pool_type()),
                "at the end of the allocator: an overrun: .* 2 bytes past");
@@ -307,7 +307,7 @@ TEST(guarded_death, names_writes_past_the_end_and_before_the_begin) {
         pool.deallocate(h);
       },
       "an overrun: .* 1 byte past the end of a live block of 10");
-  pool.check();
+  pool.abort_if_damaged();
 }
 
 TEST(guarded_death, names_double_and_foreign_frees) {
@@ -320,7 +320,7 @@ TEST(guarded_death, names_double_and_foreign_frees) {
       pool.deallocate(bytes_of(p) + 64),
       "not the address of a live block, but 64 bytes into a live block of 1000 bytes at 0x.*, label 'batch'");
   EXPECT_DEATH(pool.deallocate(p, 999),
-               "not the requested size: 999 bytes are said of a live block of 1000 bytes");
+               "not the requested size: 999 bytes were passed for a live block of 1000 bytes");
   EXPECT_FALSE(pool.try_deallocate(bytes_of(p) + 64));
   pool.deallocate(p);
   EXPECT_DEATH(pool.deallocate(p), "a double free of a freed block of 1000 bytes at 0x.*, label 'batch'");
@@ -377,15 +377,15 @@ TEST(guarded_host_pinned, spares_mappings_so_that_frees_go_on_and_then_serves_ag
         while (void* const p = pool.try_allocate(100)) live.push_back(p);
         EXPECT_EQ(live.size(), 100u);  // of three each; the quarantined blocks were released
         EXPECT_NE(pool.last_error().find("/proc/sys/vm/max_map_count"), std::string::npos);
-        EXPECT_EQ(pool.book().mappings(), 300u);
+        EXPECT_EQ(pool.shadow().mappings(), 300u);
         for (void* p : live) pool.deallocate(p);
         EXPECT_EQ(pool.current_usage().reserved, 0u);
-        EXPECT_EQ(pool.book().quarantined(), 100 * 12_KiB);
-        EXPECT_EQ(pool.book().mappings(), frees_pages ? 100u : 300u);
+        EXPECT_EQ(pool.shadow().quarantined(), 100 * 12_KiB);
+        EXPECT_EQ(pool.shadow().mappings(), frees_pages ? 100u : 300u);
         EXPECT_STREQ(pool.audit(), nullptr);
       }
       pool.drop_quarantine();
-      EXPECT_EQ(pool.book().mappings(), 0u);
+      EXPECT_EQ(pool.shadow().mappings(), 0u);
     }
     EXPECT_EQ(device.held(), host_pinned::holdings{});
   }
@@ -419,7 +419,7 @@ TEST(guarded_host_pinned, frees_that_the_device_cannot_carry_out_are_not_all_tri
     EXPECT_DEATH(pool.deallocate(live[0]), "a double free of a freed block of 100 bytes");
     stubborn::refuses = false;
     pool.deallocate(pool.allocate(100));
-    EXPECT_EQ(pool.book().quarantined(), 120_KiB);
+    EXPECT_EQ(pool.shadow().quarantined(), 120_KiB);
     EXPECT_EQ(device.held().mapped, 9 * 4_KiB);
     pool.drop_quarantine();
     EXPECT_EQ(device.held().mapped, 0u);
