@@ -50,8 +50,10 @@ if(fwd.hpp IN_LIST headers)  # it comes last: other headers define what it decla
 endif()
 foreach(header IN LISTS headers)
   file(READ ${ROOT}/include/tessera/${header} text)
-  # Brackets and semicolons have a meaning in lists. Double brackets become @@, a bracket @, a semicolon a comma.
+  # Brackets, semicolons and backslashes have a meaning in lists. Double brackets become @@, a bracket @, a semicolon
+  # a comma, and a backslash goes.
   string(REPLACE "[[" "@@" text "\n${text}")
+  string(REPLACE "\\" "" text "${text}")
   string(REPLACE "]]" "@@" text "${text}")
   string(REGEX REPLACE "[][]" "@" text "${text}")
   string(REPLACE ";" "," text "${text}")

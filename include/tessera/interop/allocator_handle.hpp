@@ -64,23 +64,13 @@ concept stream_allocator = requires(A& a, void* p, std::size_t bytes, stream_id 
 template <typename H>
 concept stateless_handle = allocator_handle<H> && std::default_initializable<H> && std::is_empty_v<H>;
 
-template <typename A>
-struct handle_traits {
-  using handle = allocator_ref<A>;
-  using argument = A&;
-};
-template <allocator_handle A>
-struct handle_traits<A> {
-  using handle = A;
-  using argument = const A&;
-};
 /// The member that stores `A`: a copy of a handle, which may own the allocator, or a reference to an
 /// allocator.
 template <typename A>
-using handle_of = typename handle_traits<A>::handle;
+using handle_of = std::conditional_t<allocator_handle<A>, A, allocator_ref<A>>;
 /// The constructor parameter for a handle_of<A>.
 template <typename A>
-using handle_argument = typename handle_traits<A>::argument;
+using handle_argument = std::conditional_t<allocator_handle<A>, const A&, A&>;
 /// The type of the allocator itself.
 template <typename A>
 using allocator_of = std::remove_reference_t<decltype(std::declval<const handle_of<A>&>().get())>;

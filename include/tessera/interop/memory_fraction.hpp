@@ -16,7 +16,7 @@ template <typename Recipe>
 [[nodiscard]] constexpr bool set_memory_fraction(policies<Recipe>& settings, double fraction) noexcept {
   static_assert(
       requires { settings.growth.limit = memory_limit{}; },
-      "set_memory_fraction: the growth policy has no limit that can be set, a member `most`");
+      "set_memory_fraction: the growth policy needs a member `limit` that can be set");
   if (!(fraction >= 0 && fraction <= 1)) return false;
   memory_limit limit(settings.growth.limit);
   const double billionths = fraction * 1e9;
