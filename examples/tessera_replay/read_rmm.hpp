@@ -79,7 +79,7 @@ class rmm_reader {
   [[nodiscard]] error_text allocate(std::uint64_t pointer, std::uint64_t bytes, stream_id stream) {
     if (bytes == 0) return {};  // a live block may have the same address
     if (pointer == 0) return "an allocation without an address";
-    if (bytes > max_live - live_) return "more than 2^62 bytes would live at once";
+    if (bytes > max_live - live_) return "more than 2^62 bytes would be live";
     if (!live_blocks_.emplace(pointer, allocation{next_id_, bytes}).second)
       return quoted_field(line_[3]) + " is allocated twice";
     live_ += bytes;

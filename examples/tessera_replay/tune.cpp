@@ -23,8 +23,8 @@ int tune_one(const arguments& args, const tessera::trace::recording& recording) 
   const bool has_capacity = args.has_capacity || share < 1;
   const auto capacity = static_cast<std::size_t>(share * static_cast<double>(args.capacity));
   if (has_capacity && capacity < program.peak_live()) {
-    print_error(args.files[0] + ": " + std::to_string(program.peak_live()) +
-                " bytes live at once, so nothing completes with " + std::to_string(capacity));
+    print_error(args.files[0] + ": peak live is " + std::to_string(program.peak_live()) +
+                " bytes, so nothing completes with " + std::to_string(capacity));
     return differs;
   }
 

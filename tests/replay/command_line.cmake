@@ -138,7 +138,7 @@ endif()
 expect(1 "No candidate keeps --max-ns. The fastest:" tune ${short} --max-ns 1)
 expect_also("pytorch and the shipped recipe that needs least memory (above --max-ns):")
 expect(0 "Default: 80 GiB; for tune, the larger of that and eight times peak live\n" --help)
-expect(1 " bytes live at once, so nothing completes with 4096" tune ${short} --capacity 4096)
+expect(1 " bytes, so nothing completes with 4096" tune ${short} --capacity 4096)
 
 expect(2 "a command is missing")
 expect(2 "dance: no such command; see tessera-replay --help\n" dance)

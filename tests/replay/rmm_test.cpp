@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"1,t,allocate,1,1152921504606846975,0\n1,t,allocate,2,1152921504606846975,0\n"
                 "1,t,allocate,3,1152921504606846975,0\n1,t,allocate,4,1152921504606846975,0\n"
                 "1,t,allocate,5,1152921504606846975,0\n",
-                "6: more than 2^62 bytes would live at once"}));
+                "6: more than 2^62 bytes would be live"}));
 
 TEST(read_rmm, requires_its_header) {
   EXPECT_EQ(error_of(read_rmm("", "T")),

@@ -346,12 +346,7 @@ inline void add_hints(oom_report& report) noexcept {
 template <typename Allocator>
 [[nodiscard, gnu::noinline, gnu::cold]] oom_report survey_of(Allocator& pool, std::size_t bytes,
                                                              stream_id stream) noexcept {
-  const auto survey = [&]<typename Recipe>(const policies<Recipe>& settings) {
-    const auto blocks = pool.introspect();
-    return failure_survey<Recipe, std::remove_const_t<decltype(blocks)>>(blocks, settings, bytes, stream)
-        .report();
-  };
-  return survey(pool.policies());
+  return failure_survey(pool.introspect(), pool.policies(), bytes, stream).report();
 }
 
 /// Adds the report of another arena of the same allocator.

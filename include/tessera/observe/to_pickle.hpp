@@ -187,31 +187,30 @@ class snapshot_writer {
 
   void write() {
     to_.dict([&] {
-      to_.literal("segments");
-      to_.list(source_.segments,
-               [&](const snapshot::segment& s) { segment(s, static_cast<std::int64_t>(s.device)); });
-      to_.literal("device_traces");
+      const auto of_its_device = [&](const snapshot::segment& s) {
+        segment(s, static_cast<std::int64_t>(s.device));
+      };
+      key("segments").list(source_.segments, of_its_device);
       std::vector<std::span<const snapshot::entry>> traces(source_.devices());
       for (std::size_t device = 0; device < traces.size(); ++device)
         traces[device] = source_.trace_of(device);
-      to_.list(traces, [&](std::span<const snapshot::entry> trace) { history(trace); });
-      to_.literal("allocator_settings");
+      key("device_traces").list(traces, [&](std::span<const snapshot::entry> trace) { history(trace); });
+      key("allocator_settings");
       settings(source_.configured);
-      to_.literal("external_annotations");
-      to_.list(source_.annotations, [&](const snapshot::annotation& a) { annotation(a); });
+      key("external_annotations").list(source_.annotations, [&](const auto& a) { annotation(a); });
       if (!source_.host_segments.empty() || !source_.host_traces.empty()) host_memory();
     });
     to_.end();
   }
 
  private:
-  void number(std::string_view key, std::uint64_t value) {
-    to_.literal(key);
-    to_.natural(value);
+  pickle_writer& key(std::string_view name) {
+    to_.literal(name);
+    return to_;
   }
   /// Writes a call stack. Writes each stack, frame and text once, and references to it after that.
   void frames(std::uint32_t stack) {
-    to_.literal("frames");
+    key("frames");
     if (stack == 0) return to_.empty_list();
     to_.once(stacks_[stack - 1],
              [&] { to_.list(table_.stack(stack), [&](std::uint32_t position) { frame(position); }); });
@@ -220,12 +219,11 @@ class snapshot_writer {
     const snapshot::call_stacks::frame& f = table_.frame_at(position);
     to_.once(frames_[position], [&] {
       to_.dict([&] {
-        to_.literal("name");
+        key("name");
         text(f.function);
-        to_.literal("filename");
+        key("filename");
         text(f.file);
-        to_.literal("line");
-        to_.integer(static_cast<std::int64_t>(f.line));
+        key("line").integer(static_cast<std::int64_t>(f.line));
       });
     });
   }
@@ -233,100 +231,75 @@ class snapshot_writer {
     if (number == 0) return to_.text({});
     to_.once(texts_[number - 1], [&] { to_.text(table_.text(number)); });
   }
-  void stream(stream_id id) {
-    to_.literal("stream");
-    to_.integer(static_cast<std::int64_t>(id.handle));
-  }
+  void stream(stream_id id) { key("stream").integer(static_cast<std::int64_t>(id.handle)); }
 
   void host_memory() {
     constexpr std::int64_t host = -1;  // the device number of host memory
-    to_.literal("host_segments");
-    to_.list(source_.host_segments, [&](const snapshot::segment& s) { segment(s, host); });
-    to_.literal("host_traces");
-    to_.list(source_.host_traces, [&](const std::vector<snapshot::entry>& trace) { history(trace); });
+    key("host_segments").list(source_.host_segments, [&](const auto& s) { segment(s, host); });
+    key("host_traces").list(source_.host_traces, [&](const auto& trace) { history(trace); });
   }
   void history(std::span<const snapshot::entry> trace) {
-    to_.list(
-        trace, [&](const snapshot::entry& e) { entry(e); },
-        [](const snapshot::entry& e) { return !pytorch_name(e.what).empty(); });
+    const auto is_known = [](const snapshot::entry& e) { return !pytorch_name(e.what).empty(); };
+    to_.list(trace, [&](const snapshot::entry& e) { entry(e); }, is_known);
   }
   void segment(const snapshot::segment& s, std::int64_t device) {
     const snapshot::byte_counts counts = s.count_bytes();
     to_.dict([&] {
-      to_.literal("device");
-      to_.integer(device);
-      number("address", s.address);
-      number("total_size", s.size);
-      number("allocated_size", counts.allocated);
-      number("active_size", counts.active);
-      number("requested_size", counts.requested);
+      key("device").integer(device);
+      key("address").natural(s.address);
+      key("total_size").natural(s.size);
+      key("allocated_size").natural(counts.allocated);
+      key("active_size").natural(counts.active);
+      key("requested_size").natural(counts.requested);
       stream(s.stream);
-      to_.literal("segment_type");
-      to_.literal(s.large ? "large" : "small");
-      to_.literal("segment_pool_id");
-      to_.pair(s.pool.first, s.pool.second);
-      to_.literal("is_expandable");
-      to_.boolean(s.expandable);
+      key("segment_type").literal(s.large ? "large" : "small");
+      key("segment_pool_id").pair(s.pool.first, s.pool.second);
+      key("is_expandable").boolean(s.expandable);
       frames(s.stack);
-      to_.literal("blocks");
-      to_.list(s.blocks, [&](const snapshot::block& b) { block(b); });
+      key("blocks").list(s.blocks, [&](const snapshot::block& b) { block(b); });
     });
   }
   void block(const snapshot::block& b) {
     using state = snapshot::block::state;
+    const std::string_view name = b.is == state::live      ? "active_allocated"
+                                  : b.is == state::pending ? "active_pending_free"
+                                                           : "inactive";
     to_.dict([&] {
-      number("address", b.address);
-      number("size", b.size);
-      number("requested_size", b.requested);
-      to_.literal("state");
-      to_.literal(b.is == state::live      ? "active_allocated"
-                  : b.is == state::pending ? "active_pending_free"
-                                           : "inactive");
+      key("address").natural(b.address);
+      key("size").natural(b.size);
+      key("requested_size").natural(b.requested);
+      key("state").literal(name);
       frames(b.stack);
     });
   }
   void entry(const snapshot::entry& e) {
+    const bool is_oom = e.what == snapshot::action::oom;
     to_.dict([&] {
-      to_.literal("action");
-      to_.literal(pytorch_name(e.what));
-      if (e.what == snapshot::action::oom) {
-        number("device_free", e.device_free);
-      } else {
-        number("addr", e.address);
-      }
-      number("size", e.size);
+      key("action").literal(pytorch_name(e.what));
+      key(is_oom ? "device_free" : "addr").natural(is_oom ? e.device_free : e.address);
+      key("size").natural(e.size);
       stream(e.stream);
-      number("time_us", e.time_us);
-      if (e.block != 0) number("block_size", e.block);
-      to_.literal("compile_context");
-      to_.literal("N/A");
-      to_.literal("user_metadata");
-      to_.text(e.label);
-      to_.literal("pool_id");
-      to_.pair(e.pool.first, e.pool.second);
+      key("time_us").natural(e.time_us);
+      if (e.block != 0) key("block_size").natural(e.block);
+      key("compile_context").literal("N/A");
+      key("user_metadata").text(e.label);
+      key("pool_id").pair(e.pool.first, e.pool.second);
       frames(e.stack);
     });
   }
   void settings(const snapshot::settings& s) {
     to_.dict([&] {
-      to_.literal("PYTORCH_CUDA_ALLOC_CONF");
-      to_.text(s.conf);
-      if (!s.recipe.empty()) {
-        to_.literal("recipe");
-        to_.text(s.recipe);
-      }
-      to_.literal("max_split_size");
+      key("PYTORCH_CUDA_ALLOC_CONF").text(s.conf);
+      if (!s.recipe.empty()) key("recipe").text(s.recipe);
+      key("max_split_size");
       if (s.max_split_size == unlimited) {
         to_.integer(-1);
       } else {
         to_.natural(s.max_split_size);
       }
-      to_.literal("garbage_collection_threshold");
-      to_.real(s.garbage_collection_threshold);
-      to_.literal("expandable_segments");
-      to_.boolean(s.expandable_segments);
-      to_.literal("roundup_power2_divisions");
-      to_.dict([&] {
+      key("garbage_collection_threshold").real(s.garbage_collection_threshold);
+      key("expandable_segments").boolean(s.expandable_segments);
+      key("roundup_power2_divisions").dict([&] {
         for (std::size_t slot = 0; slot < std::size(s.roundup_power2_divisions); ++slot) {
           to_.text(std::to_string(1u << slot));
           to_.natural(s.roundup_power2_divisions[slot]);
@@ -336,12 +309,10 @@ class snapshot_writer {
   }
   void annotation(const snapshot::annotation& a) {
     to_.dict([&] {
-      to_.literal("stage");
-      to_.literal(a.begins ? "START" : "END");
-      to_.literal("name");
-      to_.text(a.name);
-      number("device", a.device);
-      number("time_us", a.time_us);
+      key("stage").literal(a.begins ? "START" : "END");
+      key("name").text(a.name);
+      key("device").natural(a.device);
+      key("time_us").natural(a.time_us);
     });
   }
 

@@ -134,7 +134,7 @@ class lifetime_checker {
     allocation& entry = find_or_create(e.id);
     if (allocating) {
       if (entry.now != state::unknown) return error(" twice");
-      if (e.bytes > max_live - live_) return error(" where more than 2^62 bytes would live at once");
+      if (e.bytes > max_live - live_) return error(", so more than 2^62 bytes would be live");
       entry = {e.bytes, state::live};
       live_ += e.bytes;
     }

@@ -94,10 +94,11 @@ class program {
 /// or null. Skips frees of failed allocations.
 ///
 ///     using namespace tessera::trace;
-///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
-///     const program source(made);
+///     const recording recorded{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
+///     const program source(recorded);
 ///     const std::size_t failures = replay(source, pool);
-///     std::printf("%zu failed, %zu bytes reserved for %zu\n", failures, pool.current_usage().reserved, source.peak_live());
+///     const std::size_t reserved = pool.current_usage().reserved;
+///     std::printf("%zu failed, %zu bytes reserved, %zu at peak live\n", failures, reserved, source.peak_live());
 ///
 ///   Returns:  the number of failed allocations
 template <typename Allocator, typename Before, typename After>
