@@ -20,7 +20,7 @@ struct round_in_two_steps {
   bool operator==(const round_in_two_steps&) const = default;
 };
 static_assert(tessera::rounding_policy<round_in_two_steps>);  // has the required members
-static_assert(tessera::law::rounding(round_in_two_steps{}));  // obeys the law of rounding
+static_assert(tessera::law::policy(round_in_two_steps{}));    // obeys the law of rounding
 
 /// Doubles the reserved memory with each segment. So the number of device calls is logarithmic in the peak.
 struct grow_by_doubling {
@@ -34,7 +34,7 @@ struct grow_by_doubling {
   bool operator==(const grow_by_doubling&) const = default;
 };
 static_assert(tessera::growth_policy<grow_by_doubling>);
-static_assert(tessera::law::growth(grow_by_doubling{}));
+static_assert(tessera::law::policy(grow_by_doubling{}));
 
 // Replaces two policies of a known recipe. Their order does not matter.
 using variation =

@@ -66,7 +66,7 @@ int main(int count, char** arguments) {
       if (!found) std::printf("  its latest error: %s\n", device.last_error().c_str());
       good = good && found;
       good = serves<tessera::pytorch<>>(device, "pytorch") && good;
-      good = serves<tessera::pytorch_expandable>(device, "pytorch_expandable") && good;
+      good = serves<tessera::pytorch_family::expandable>(device, "pytorch_expandable") && good;
       good = serves<tessera::stitched>(device, "stitched") && good;
       good = serves<tessera::cuda_async>(device, "cuda_async") && good;
     }

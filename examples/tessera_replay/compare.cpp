@@ -15,7 +15,6 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/replay/recording.hpp>
 
 #include "commands.hpp"

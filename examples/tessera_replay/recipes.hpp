@@ -16,7 +16,6 @@
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
@@ -88,10 +87,10 @@ template <typename F>
   if (name == "paddle" || name == "paddle_auto_growth") return in.template operator()<paddle_family>("");
   if (name == "paddle_naive_best_fit")
     return in.template operator()<paddle_family>("FLAGS_allocator_strategy=naive_best_fit,");
-  if (name == "pinned") return in.template operator()<torch_npu_pinned_family>("");
-  if (name == "pinned_2_14") return in.template operator()<pytorch_2_14_pinned_family>("");
+  if (name == "pinned") return in.template operator()<torch_npu_family::pinned_family>("");
+  if (name == "pinned_2_14") return in.template operator()<pytorch_2_14_family::pinned_family>("");
   if (name == "pinned_expandable")
-    return in.template operator()<torch_npu_pinned_family>("pin_memory_expandable_segments:True,");
+    return in.template operator()<torch_npu_family::pinned_family>("pin_memory_expandable_segments:True,");
   if (name == "pinned_packed") return plain.template operator()<pinned_packed>();
   if (name == "stitched") return plain.template operator()<stitched>();
   if (name == "stitched_calmly")

@@ -18,7 +18,6 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/replay/csv.hpp>
 #include <tessera/replay/recording.hpp>
 
@@ -77,7 +76,7 @@ struct verification {
 /// Replays one device's history through the pytorch recipe under the recorded settings, and if they differ,
 /// through pytorch_2_14. Frees take effect when they completed, and memory is released when the device
 /// released it.
-template <typename Segments = pytorch_native, typename Ranges = pytorch_expandable>
+template <typename Segments = pytorch_family::native, typename Ranges = pytorch_family::expandable>
 class recorded_replay {
  public:
   /// Uses the recorded settings, with address ranges of at most `range_size` bytes.
@@ -382,9 +381,10 @@ class verifier {
 
   /// Replays with the rules of each release, and returns the result whose first difference comes last.
   [[nodiscard]] read_result<verification> closest(const config::pytorch::settings& settings) const {
-    read_result<verification> best = under<pytorch_native, pytorch_expandable>(settings);
+    read_result<verification> best = under<pytorch_family::native, pytorch_family::expandable>(settings);
     if (agree(best)) return best;
-    read_result<verification> other = under<pytorch_2_14_native, pytorch_2_14_expandable>(settings);
+    read_result<verification> other =
+        under<pytorch_2_14_family::native, pytorch_2_14_family::expandable>(settings);
     auto* const made = std::get_if<verification>(&other);
     if (made == nullptr) return best;
     made->rules = "2.14";

@@ -9,6 +9,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/audit.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/block_manager.hpp>
@@ -21,8 +22,8 @@
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/stream_sharing.hpp>
 #include <tessera/fwd.hpp>
+#include <tessera/law/recipe.hpp>
 #include <tessera/provider/provider.hpp>
-#include <tessera/recipe/check_policies.hpp>
 #include <tessera/recipe/check_provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -59,6 +60,19 @@ template <typename Recipe, typename Introspection>
   numbers.block = p.rounding.block_size(bytes);
   numbers.segment = segment_size_for(blocks, p, numbers.block);
   return numbers;
+}
+
+/// The reason why a segment is refused without a device call; by_device if the device may be called.
+template <typename Recipe, typename Manager>
+[[nodiscard]] failure_reason predict_failure(const Manager& manager, const policies<Recipe>& p,
+                                             std::size_t segment) noexcept {
+  const std::size_t capacity = manager.provider().capacity();
+  if (manager.would_exceed_limit(p.growth.limit.on(capacity), segment)) return failure_reason::by_limit;
+  if constexpr (requires { Recipe::recovery::checks_capacity; }) {
+    if (Recipe::recovery::checks_capacity && manager.would_exceed_limit(capacity, segment))
+      return failure_reason::by_capacity;
+  }
+  return failure_reason::by_device;
 }
 
 /// Finds the smallest candidate size of an eviction policy by bisection. Every larger size is a candidate,

@@ -13,7 +13,7 @@
 ///     template <typename Device>
 ///     class texture_cache {
 ///      public:
-///       explicit texture_cache(tessera::locked<tessera::pytorch_native, Device>& pool);
+///       explicit texture_cache(tessera::locked<tessera::stitched, Device>& pool);
 ///     };
 ///     }
 namespace tessera {
@@ -28,20 +28,13 @@ struct usage;
 template <std::size_t Pools>
 struct statistics;
 
-// Recipes without a configuration string. The other recipes are aliases.
+// Recipes without a configuration string. The others are aliases of templates or members of a family.
 struct cuda_async;
-struct paddle_auto_growth;
-struct paddle_naive_best_fit;
 struct passthrough;
 struct pinned;
-struct pinned_expandable;
 struct pinned_packed;
 struct power_of_two;
-struct pytorch_expandable;
-struct pytorch_native;
 struct stitched;
-struct torch_npu_expandable;
-struct torch_npu_native;
 
 // provider/
 class host_pinned;

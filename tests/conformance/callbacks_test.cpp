@@ -64,7 +64,8 @@ struct under_settings {
 };
 struct for_the_host {
   static constexpr std::uint64_t threads = 3;
-  pinned_host<pytorch_pinned_family, device_type> pool{{.pinned_use_background_threads = true}, of(room)};
+  pinned_host<pytorch_family::pinned_family, device_type> pool{{.pinned_use_background_threads = true},
+                                                               of(room)};
 };
 struct in_a_copy {
   static constexpr std::uint64_t threads = 3;
@@ -76,14 +77,14 @@ template <typename Pool>
 class callbacks_in_threads : public testing::Test {};
 using pools = testing::Types<
     single_threaded<caching_allocator<pytorch<>, device_type>>,
-    single_threaded<caching_allocator<pytorch_expandable, device_type>>,
+    single_threaded<caching_allocator<pytorch_family::expandable, device_type>>,
     single_threaded<caching_allocator<stitched, device_type>>,
     single_threaded<caching_allocator<cuda_async, device_type>>,
     in_three_threads<locked<pytorch<>, device_type>>,
-    in_three_threads<locked<pytorch_expandable, device_type>>,
+    in_three_threads<locked<pytorch_family::expandable, device_type>>,
     in_three_threads<locked<stitched, device_type>>, in_three_threads<locked<cuda_async, device_type>>,
     in_three_threads<per_stream<pytorch<>, device_type>>,
-    in_three_threads<per_stream<pytorch_expandable, device_type>>,
+    in_three_threads<per_stream<pytorch_family::expandable, device_type>>,
     in_three_threads<background_reclaiming<pytorch<>, device_type>>, patient<locked<pytorch<>, device_type>>,
     patient<per_stream<pytorch<>, device_type>>, under_settings, for_the_host, in_a_copy>;
 TYPED_TEST_SUITE(callbacks_in_threads, pools);
@@ -386,7 +387,7 @@ void let_a_provider_give_back() {
 }
 TEST(callbacks_in_reclaim, may_free) {
   let_a_provider_give_back<caching_allocator<pytorch<>, giving_back>>();
-  let_a_provider_give_back<caching_allocator<pytorch_expandable, giving_back>>();
+  let_a_provider_give_back<caching_allocator<pytorch_family::expandable, giving_back>>();
   let_a_provider_give_back<locked<pytorch<>, giving_back>>();
   let_a_provider_give_back<per_stream<pytorch<>, giving_back>>();
 }

@@ -24,9 +24,11 @@ using conformance::plan;
 
 template <typename Recipe>
 class checked : public testing::Test {};
-using recipes = testing::Types<pytorch_native, pytorch_expandable, cuda_async, torch_npu_native,
-                               torch_npu_expandable, paddle_auto_growth, paddle_naive_best_fit, pinned,
-                               pinned_expandable, pinned_packed, stitched, passthrough, power_of_two>;
+using recipes =
+    testing::Types<pytorch_family::native, pytorch_family::expandable, cuda_async, torch_npu_family::native,
+                   torch_npu_family::expandable, paddle_family::auto_growth, paddle_family::naive_best_fit,
+                   pinned, torch_npu_family::pinned_expandable, pinned_packed, stitched, passthrough,
+                   power_of_two>;
 TYPED_TEST_SUITE(checked, recipes);
 
 constexpr plan small{3, 6'000, 32_MiB, 100, 97};
@@ -55,7 +57,7 @@ void makes_the_same_decisions() {
 
 template <typename Recipe>
 class checked_kinds : public testing::Test {};
-using kinds = testing::Types<pytorch_native, pytorch_expandable, stitched, cuda_async>;
+using kinds = testing::Types<pytorch_family::native, pytorch_family::expandable, stitched, cuda_async>;
 TYPED_TEST_SUITE(checked_kinds, kinds);
 
 TYPED_TEST(checked_kinds, make_the_same_decisions) {
@@ -71,7 +73,7 @@ TYPED_TEST(checked, reports_nothing) {
 }
 
 TEST(checked_npu, makes_the_same_decisions) {
-  makes_the_same_decisions<torch_npu_expandable, simulated_npu>();
+  makes_the_same_decisions<torch_npu_family::expandable, simulated_npu>();
 }
 
 TYPED_TEST(checked, refusals_are_not_reported) {

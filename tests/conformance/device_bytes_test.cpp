@@ -156,7 +156,7 @@ TEST(device_bytes, are_counted_by_arenas_together) {
 TEST(device_bytes, have_the_peak_of_a_failed_growth) {
   simulated_device device{simulated_device::options{.capacity = 200_MiB}};
   void* const others = device.acquire(130_MiB);
-  plain<pytorch_expandable> pool{provider_ref(device)};
+  plain<pytorch_family::expandable> pool{provider_ref(device)};
   EXPECT_EQ(pool.try_allocate(100_MiB), nullptr);
   EXPECT_EQ(pool.statistics().device_bytes.peak, number(60_MiB));
   EXPECT_EQ(pool.statistics().device_bytes.current, 0);

@@ -42,7 +42,7 @@ struct under_a_limit {
 };
 struct ranges_under_a_limit {
   explicit ranges_under_a_limit(watched_device& device) : pool(limiting<shared>(shared(device), 120_MiB)) {}
-  caching_allocator<pytorch_expandable, limiting<shared>> pool;
+  caching_allocator<pytorch_family::expandable, limiting<shared>> pool;
 };
 /// A region that holds most of the requests.
 template <typename Recipe>
@@ -55,11 +55,11 @@ struct checked_and_timed {
   using device_type = timed<watched_device>;
   explicit checked_and_timed(watched_device& device) : pool(checked_provider(device_type(device, times))) {}
   call_times times;
-  caching_allocator<pytorch_expandable, checked_provider<device_type>> pool;
+  caching_allocator<pytorch_family::expandable, checked_provider<device_type>> pool;
 };
 struct without_patience {
   explicit without_patience(watched_device& device) : pool(std::chrono::milliseconds(0), shared(device)) {}
-  waiting<locked<paddle_auto_growth, shared>> pool;
+  waiting<locked<paddle_family::auto_growth, shared>> pool;
 };
 /// The calls of a driver_pool. Some frees are on another stream.
 struct driver {
@@ -116,9 +116,9 @@ class faults_under : public testing::Test {
   }
   static inline const std::vector<stream_id> streams{stream_id{0}, stream_id{1}, stream_id{2}};
 };
-using stacks =
-    testing::Types<under_a_limit, ranges_under_a_limit, cut_off_a_region<pytorch<>>,
-                   cut_off_a_region<paddle_naive_best_fit>, checked_and_timed, without_patience, driver>;
+using stacks = testing::Types<under_a_limit, ranges_under_a_limit, cut_off_a_region<pytorch<>>,
+                              cut_off_a_region<paddle_family::naive_best_fit>, checked_and_timed,
+                              without_patience, driver>;
 TYPED_TEST_SUITE(faults_under, stacks);
 
 TYPED_TEST(faults_under, any_call_is_survived) {

@@ -61,8 +61,9 @@ using conformance::plan;
 
 template <typename Recipe>
 class host_memory : public testing::Test {};
-using recipes = testing::Types<pytorch<>, with<paddle_auto_growth, pool_small_and_large<1_MiB>>,
-                               pytorch_expandable, with<stitched, evict_idle_above<percent(60)>>, cuda_async>;
+using recipes =
+    testing::Types<pytorch<>, with<paddle_family::auto_growth, pool_small_and_large<1_MiB>>,
+                   pytorch_family::expandable, with<stitched, evict_idle_above<percent(60)>>, cuda_async>;
 TYPED_TEST_SUITE(host_memory, recipes);
 
 const std::vector<stream_id> streams{stream_id{0}, stream_id{1}, stream_id{2}};

@@ -167,10 +167,10 @@ class host_pages : public testing::Test {
 using small_pages = grow_by_pages<2_MiB, tunable(4_MiB)>;
 using recipes = testing::Types<pytorch<>, passthrough,
                                with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(50)>>,
-                               with<pytorch_expandable, small_pages>,
-                               with<pytorch_expandable, small_pages, evict_idle_above<percent(50)>>,
-                               with<pytorch_expandable, small_pages, evict_at_free<>>,
-                               with<pytorch_expandable, small_pages, pool_together>, stitched>;
+                               with<pytorch_family::expandable, small_pages>,
+                               with<pytorch_family::expandable, small_pages, evict_idle_above<percent(50)>>,
+                               with<pytorch_family::expandable, small_pages, evict_at_free<>>,
+                               with<pytorch_family::expandable, small_pages, pool_together>, stitched>;
 TYPED_TEST_SUITE(host_pages, recipes);
 
 TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {

@@ -228,7 +228,7 @@ TEST(peers_mimalloc, serves_every_size_at_every_alignment) {
 }
 
 TEST(peers_mimalloc, refuses_impossible_sizes) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   volatile std::size_t most = unlimited;  // so that no compiler warns of it
   for (const std::size_t bytes : {most, most / 2, most / 2 + 1, most / 1000}) {
     EXPECT_THROW((void)pool.allocate(bytes), std::bad_alloc) << bytes;
@@ -252,7 +252,7 @@ TEST(peers_mimalloc_death, an_alignment_is_a_power_of_two) {
 TEST(peers_mimalloc, many_heaps_live_on_one_device_and_leave_nothing) {
   simulated_device device;
   {
-    using heap = caching_allocator<pytorch_native, provider_ref<simulated_device>>;
+    using heap = caching_allocator<pytorch_family::native, provider_ref<simulated_device>>;
     std::vector<std::unique_ptr<heap>> heaps;
     for (int i = 0; i < 1000; ++i) {
       heaps.push_back(std::make_unique<heap>(provider_ref(device)));
@@ -265,7 +265,7 @@ TEST(peers_mimalloc, many_heaps_live_on_one_device_and_leave_nothing) {
 
 TEST(peers_mimalloc, a_block_that_grows_step_by_step_does_not_spread) {
   // Like realloc: each time 64 bytes more, then the old block is freed.
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   void* shared = nullptr;
   for (int round = 0; round < 16; ++round)
     for (std::size_t i = 1; i < 1024; ++i) {
@@ -279,7 +279,7 @@ TEST(peers_mimalloc, a_block_that_grows_step_by_step_does_not_spread) {
 
 TEST(peers_snmalloc, the_memory_kept_by_one_live_page_is_bounded) {
   // Thousands of blocks are allocated and freed; one of each round stays live.
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   std::vector<void*> garbage, kept;
   for (int round = 0; round < 12; ++round) {
     for (int i = 0; i < 1024; ++i) garbage.push_back(pool.allocate(16));
@@ -293,7 +293,7 @@ TEST(peers_snmalloc, the_memory_kept_by_one_live_page_is_bounded) {
 
 TEST(peers_snmalloc, addresses_are_new_and_allocators_strangers) {
   simulated_device device;
-  using pool = caching_allocator<pytorch_native, provider_ref<simulated_device>>;
+  using pool = caching_allocator<pytorch_family::native, provider_ref<simulated_device>>;
   pool a{provider_ref(device)}, b{provider_ref(device)};
   for (int k = 0; k < 3; ++k) {
     std::set<void*> all, of_a, of_b;
@@ -310,7 +310,7 @@ TEST(peers_snmalloc, addresses_are_new_and_allocators_strangers) {
 
 TEST(peers_snmalloc, host_memory_of_blocks_is_freed_too) {
   caching_allocator<stitched, simulated_device> in_pages;
-  caching_allocator<pytorch_native, simulated_device> in_segments;
+  caching_allocator<pytorch_family::native, simulated_device> in_segments;
   const auto fill_and_empty = [](auto& pool) {
     const std::size_t before = pool.footprint();
     std::mt19937_64 random(7);

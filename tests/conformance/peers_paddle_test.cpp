@@ -19,7 +19,7 @@
 namespace {
 
 using namespace tessera;
-using ahead = caching_allocator<paddle_naive_best_fit, simulated_device>;
+using ahead = caching_allocator<paddle_family::naive_best_fit, simulated_device>;
 
 /// The buddy allocator's chunks on a device whose memory others partly use.
 struct of_a_device {
@@ -39,7 +39,7 @@ TEST(peers_paddle_buddy, allocates_from_the_rest_of_others) {
     simulated_device device(simulated_device::options{.capacity = c.all});
     simulated_device others = device.another_process();
     ASSERT_TRUE(c.of_others == 0 || others.acquire(c.of_others) != nullptr);
-    ahead pool(std::move(device), paddle_naive_best_fit::configured(
+    ahead pool(std::move(device), paddle_family::naive_best_fit::configured(
                                       {.naive_best_fit = true, .fraction_of_gpu_memory = c.share}));
     for (const std::size_t bytes : c.requests) {
       const std::size_t used = pool.current_usage().live;
@@ -55,9 +55,9 @@ TEST(peers_paddle_buddy, allocates_from_the_rest_of_others) {
 }
 
 TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
-  ahead pool(
-      simulated_device(simulated_device::options{.capacity = 16_GiB}),
-      paddle_naive_best_fit::configured({.naive_best_fit = true, .fraction_of_gpu_memory = percent(60)}));
+  ahead pool(simulated_device(simulated_device::options{.capacity = 16_GiB}),
+             paddle_family::naive_best_fit::configured(
+                 {.naive_best_fit = true, .fraction_of_gpu_memory = percent(60)}));
   const auto of_the_rest = [&pool] {
     return percent(60).of(chunk_plan::available(pool.device().available()));
   };
@@ -74,10 +74,11 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
 
 TEST(peers_paddle_facade, serves_small_and_huge_requests_together) {
   // 512 MiB at first, 4 MiB for each further chunk, and 2 GiB at once.
-  ahead pool(simulated_device{}, paddle_naive_best_fit::configured({.naive_best_fit = true,
-                                                                    .fraction_of_gpu_memory = percent(0),
-                                                                    .initial_gpu_memory = 512_MiB,
-                                                                    .reallocate_gpu_memory = 4_MiB}));
+  ahead pool(simulated_device{},
+             paddle_family::naive_best_fit::configured({.naive_best_fit = true,
+                                                        .fraction_of_gpu_memory = percent(0),
+                                                        .initial_gpu_memory = 512_MiB,
+                                                        .reallocate_gpu_memory = 4_MiB}));
   void* const small = pool.allocate(1024);
   EXPECT_EQ(pool.current_usage().reserved, 512_MiB);
   void* const huge = pool.allocate(2_GiB);
@@ -88,7 +89,7 @@ TEST(peers_paddle_facade, serves_small_and_huge_requests_together) {
 }
 
 TEST(peers_paddle_streams, a_block_has_a_stream_and_null_has_none) {
-  per_stream<paddle_auto_growth, simulated_device> pool;
+  per_stream<paddle_family::auto_growth, simulated_device> pool;
   EXPECT_EQ(pool.allocate(0, stream_id{3}), nullptr);
   EXPECT_FALSE(pool.record_stream(static_cast<void*>(nullptr), stream_id{4}));
   EXPECT_EQ(make_block(pool, 0, stream_id{3}).get(), nullptr);
@@ -105,7 +106,7 @@ TEST(peers_paddle_streams, a_block_has_a_stream_and_null_has_none) {
 
 TEST(peers_paddle_streams, a_block_freed_by_one_thread_serves_another_on_another_stream) {
   // Three quarters of the device are freed but cached for one stream. Another stream then requests them.
-  locked<paddle_auto_growth, simulated_device> pool{
+  locked<paddle_family::auto_growth, simulated_device> pool{
       simulated_device(simulated_device::options{.capacity = 1_GiB})};
   pool.deallocate(pool.allocate(768_MiB, stream_id{1}));
   void* p = nullptr;
@@ -167,13 +168,13 @@ void add_up_neighbours(bool in_threads) {
 
 TEST(peers_paddle_streams, keep_a_workspace_until_the_neighbours_work_is_done) {
   using view = provider_ref<host_pinned>;
-  add_up_neighbours<caching_allocator<paddle_auto_growth, view>>(false);
-  add_up_neighbours<locked<paddle_auto_growth, view>>(true);
-  add_up_neighbours<per_stream<paddle_auto_growth, view>>(true);
+  add_up_neighbours<caching_allocator<paddle_family::auto_growth, view>>(false);
+  add_up_neighbours<locked<paddle_family::auto_growth, view>>(true);
+  add_up_neighbours<per_stream<paddle_family::auto_growth, view>>(true);
 }
 
 TEST(peers_paddle_thread_local, blocks_outlive_threads_that_emptied_their_cache) {
-  per_stream<paddle_auto_growth, simulated_device> pool;
+  per_stream<paddle_family::auto_growth, simulated_device> pool;
   std::vector<void*> blocks(5);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < blocks.size(); ++i)

@@ -45,12 +45,12 @@ struct peers_rmm : ::testing::Test {
     }
   }
 };
-using resources = ::testing::Types<caching_allocator<passthrough, simulated_device>,   // cuda
-                                   caching_allocator<cuda_async, simulated_device>,    // cuda_async
-                                   caching_allocator<stitched, simulated_device>,      // pool
-                                   caching_allocator<power_of_two, simulated_device>,  // binning
-                                   locked<pytorch_native, simulated_device>,           // thread_safe
-                                   per_stream<pytorch_expandable, simulated_device>>;  // arena
+using resources = ::testing::Types<caching_allocator<passthrough, simulated_device>,           // cuda
+                                   caching_allocator<cuda_async, simulated_device>,            // cuda_async
+                                   caching_allocator<stitched, simulated_device>,              // pool
+                                   caching_allocator<power_of_two, simulated_device>,          // binning
+                                   locked<pytorch_family::native, simulated_device>,           // thread_safe
+                                   per_stream<pytorch_family::expandable, simulated_device>>;  // arena
 TYPED_TEST_SUITE(peers_rmm, resources);
 
 TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_reports_too_large_ones) {
@@ -116,9 +116,9 @@ class upstream {
 };
 
 TEST(peers_rmm_pool, may_have_a_pool_for_its_upstream) {
-  caching_allocator<pytorch_native, simulated_device> outer;
+  caching_allocator<pytorch_family::native, simulated_device> outer;
   {
-    using recipe = with<paddle_auto_growth, reuse_immediately>;  // an upstream has no events here
+    using recipe = with<paddle_family::auto_growth, reuse_immediately>;  // an upstream has no events here
     caching_allocator<recipe, upstream<decltype(outer)>> inner{upstream(outer)};
     inner.deallocate(inner.allocate(1024));
     void* const kept = inner.allocate(3000);
@@ -133,7 +133,7 @@ TEST(peers_rmm_pool, may_have_a_pool_for_its_upstream) {
 TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   // 6,000 bytes in RMM, whose segments are multiples of 256; here of 512.
   using few = limiting<simulated_device>;
-  caching_allocator<paddle_auto_growth, few> pool{few({}, 6144)};
+  caching_allocator<paddle_family::auto_growth, few> pool{few({}, 6144)};
   (void)pool.allocate(1000);
   (void)pool.allocate(4000);
   (void)pool.allocate(500);
@@ -141,10 +141,10 @@ TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   EXPECT_EQ(pool.device().taken(), pool.current_usage().reserved);
 
   // A pool whose first chunk is as large as its limit serves from that chunk and does not grow.
-  policies<paddle_auto_growth> whole;
+  policies<paddle_family::auto_growth> whole;
   whole.growth.large = 1'000'448;
   whole.growth.limit = 1'000'448;
-  caching_allocator<paddle_auto_growth, simulated_device> filled{{}, whole};
+  caching_allocator<paddle_family::auto_growth, simulated_device> filled{{}, whole};
   (void)filled.allocate(1000);
   (void)filled.allocate(900'000);
   EXPECT_EQ(filled.current_usage().reserved, 1'000'448u);
@@ -153,7 +153,7 @@ TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
 }
 
 TEST(peers_rmm_pool, outlives_the_streams_it_served) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   void* const on_it = pool.allocate(10'000, stream_id{1});
   pool.device().submit(stream_id{1}, 1000);
   pool.deallocate(on_it);
@@ -187,7 +187,7 @@ TEST(peers_rmm_limiting, counts_and_refuses_requests_above_it) {
 }
 
 TEST(peers_rmm_statistics, have_value_peak_and_total) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   const auto bytes = [&pool] { return pool.statistics().all.requested_bytes; };
   const auto pieces = [&pool] { return pool.statistics().all.allocation; };
   const auto mib = [](std::size_t n) { return static_cast<std::int64_t>(n << 20); };
@@ -217,7 +217,7 @@ TEST(peers_rmm_statistics, have_value_peak_and_total) {
 }
 
 TEST(peers_rmm_tracking, reports_live_blocks) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   std::vector<void*> live;
   for (int i = 0; i < 10; ++i) live.push_back(pool.allocate(10_MiB + 100));
   for (std::size_t i = 0; i < live.size(); i += 2) pool.deallocate(live[i]);
@@ -235,7 +235,7 @@ TEST(peers_rmm_tracking, reports_live_blocks) {
 struct once {
   int calls = 0;
   void* hoarded = nullptr;
-  caching_allocator<pytorch_native, simulated_device>* pool = nullptr;
+  caching_allocator<pytorch_family::native, simulated_device>* pool = nullptr;
   static bool handle(void* context) noexcept {
     auto& self = *static_cast<once*>(context);
     if (self.calls++ > 0) return false;
@@ -246,7 +246,7 @@ struct once {
 
 TEST(peers_rmm_failure_callback, is_called_and_the_request_tried_again) {
   const simulated_device::options one_gib{.capacity = 1_GiB};
-  caching_allocator<pytorch_native, simulated_device> pool{simulated_device(one_gib)};
+  caching_allocator<pytorch_family::native, simulated_device> pool{simulated_device(one_gib)};
   once handler{.hoarded = pool.allocate(700_MiB), .pool = &pool};
   ASSERT_TRUE(pool.on_pressure(&once::handle, &handler));
   void* const served = pool.try_allocate(600_MiB);
@@ -276,7 +276,8 @@ TEST(peers_rmm_arena, merges_with_the_neighbours_on_either_side) {
       EXPECT_EQ(pool.audit(), nullptr);
     }
   };
-  merge(pytorch_native{}), merge(pytorch_expandable{}), merge(stitched{}), merge(pinned_packed{});
+  merge(pytorch_family::native{}), merge(pytorch_family::expandable{}), merge(stitched{}),
+      merge(pinned_packed{});
   merge(cuda_async{});
 }
 

@@ -86,7 +86,7 @@ void expect_statistics_of_the_snapshot(Pool& pool) {
 
 template <typename Recipe>
 struct peers_torch : ::testing::Test {};
-using devices_recipes = ::testing::Types<pytorch_native, pytorch_expandable, torch_npu<>>;
+using devices_recipes = ::testing::Types<pytorch_family::native, pytorch_family::expandable, torch_npu<>>;
 TYPED_TEST_SUITE(peers_torch, devices_recipes);
 
 TYPED_TEST(peers_torch, statistics_are_those_of_the_snapshot_after_each_step) {
@@ -156,7 +156,7 @@ TYPED_TEST(peers_torch, a_failure_changes_nothing_and_a_retry_is_counted) {
   void* const more = pool.try_allocate(700_MiB);
   EXPECT_NE(more, nullptr);
   const bool has_segments =
-      std::is_same_v<TypeParam, pytorch_native> || std::is_same_v<TypeParam, torch_npu<>>;
+      std::is_same_v<TypeParam, pytorch_family::native> || std::is_same_v<TypeParam, torch_npu<>>;
   EXPECT_EQ(pool.statistics().num_alloc_retries, has_segments ? 1u : 0u)
       << "free pages of a range just serve";
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
@@ -275,7 +275,7 @@ TEST(peers_torch_settings, change_at_run_time_and_reject_errors) {
 }
 
 TEST(peers_torch_history, records_the_call_stacks_of_a_request_and_its_free) {
-  caching_allocator<pytorch_native, simulated_device, history<>> pool;
+  caching_allocator<pytorch_family::native, simulated_device, history<>> pool;
   {
     pool.observer().label("forward");
     const unique_block a = make_block(pool, 311), b = make_block(pool, 21_MiB);

@@ -41,8 +41,8 @@ outcome on(const trace::program& source, std::size_t capacity) {
 
 template <typename Recipe>
 class pressure : public testing::Test {};
-using recipes =
-    testing::Types<pytorch_native, pytorch_expandable, torch_npu_native, paddle_auto_growth, power_of_two>;
+using recipes = testing::Types<pytorch_family::native, pytorch_family::expandable, torch_npu_family::native,
+                               paddle_family::auto_growth, power_of_two>;
 TYPED_TEST_SUITE(pressure, recipes);
 
 constexpr std::size_t percents[] = {130, 110, 105};

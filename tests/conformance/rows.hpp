@@ -36,8 +36,8 @@ struct heard {
 
 template <typename Recipe, typename Device = tessera::simulated_device>
 using listened = tessera::caching_allocator<Recipe, Device, heard>;
-using native = listened<tessera::pytorch_native>;
-using expandable = listened<tessera::pytorch_expandable>;
+using native = listened<tessera::pytorch_family::native>;
+using expandable = listened<tessera::pytorch_family::expandable>;
 
 [[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};

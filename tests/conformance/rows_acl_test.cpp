@@ -79,7 +79,7 @@ TEST(paddle_row, n49_virtual_memory_and_sharing_refuse_calls_in_a_wrong_order) {
 }
 
 TEST(paddle_row, n51_torch_npu_rounds_with_its_padding) {
-  constexpr torch_npu_native::rounding rounding;
+  constexpr torch_npu_family::native::rounding rounding;
   EXPECT_EQ(rounding.block_size(480), 512u);
   EXPECT_EQ(rounding.block_size(481), 1024u);
   EXPECT_EQ(rounding.block_size(512), 1024u);

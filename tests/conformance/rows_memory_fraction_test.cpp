@@ -18,8 +18,8 @@ namespace {
 
 using namespace tessera;
 
-using cuda = caching_allocator<pytorch_native, simulated_device>;
-using npu = caching_allocator<torch_npu_native, simulated_npu>;
+using cuda = caching_allocator<pytorch_family::native, simulated_device>;
+using npu = caching_allocator<torch_npu_family::native, simulated_npu>;
 
 template <typename Provider = simulated_device>
 Provider of_capacity(std::size_t bytes) {
@@ -90,8 +90,8 @@ TEST(torch_row, n063_if_one_streams_blocks_are_not_enough_everything_is_flushed)
 
 // In the row, the first 40M are in an ordinary segment. Here they are in the range of another stream.
 TEST(torch_row, n064_collection_leaves_the_young_pages_and_the_range_grows_beside_them) {
-  caching_allocator<pytorch_expandable, simulated_device> pool{of_capacity(480_MiB),
-                                                               {.eviction = {.threshold = percent(50)}}};
+  caching_allocator<pytorch_family::expandable, simulated_device> pool{
+      of_capacity(480_MiB), {.eviction = {.threshold = percent(50)}}};
   ASSERT_TRUE(set_memory_fraction(pool, 0.25));
   pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
   void* const young_one = pool.allocate(40_MiB);
@@ -104,7 +104,7 @@ TEST(torch_row, n064_collection_leaves_the_young_pages_and_the_range_grows_besid
 }
 
 TEST(torch_row, n069_npu_a_request_above_the_fraction_is_rejected_at_once) {
-  npu pool{of_capacity<simulated_npu>(64_GiB), torch_npu_native::configured({.throw_on_oom = true})};
+  npu pool{of_capacity<simulated_npu>(64_GiB), torch_npu_family::native::configured({.throw_on_oom = true})};
   ASSERT_TRUE(set_memory_fraction(pool, 0.01));
   pool.deallocate(pool.allocate(20_MiB));
   EXPECT_THROW((void)pool.allocate(1_GiB), out_of_memory);

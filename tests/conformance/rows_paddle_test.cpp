@@ -33,10 +33,10 @@ simulated_device device_of(std::size_t capacity) {
 }
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-using naive = caching_allocator<paddle_naive_best_fit, simulated_device>;
+using naive = caching_allocator<paddle_family::naive_best_fit, simulated_device>;
 naive preallocating(paddle_settings settings, std::size_t capacity = 16_GiB) {
   settings.naive_best_fit = true;
-  return naive(device_of(capacity), paddle_naive_best_fit::configured(settings));
+  return naive(device_of(capacity), paddle_family::naive_best_fit::configured(settings));
 }
 /// Requests this many bytes and frees them.
 ///   Returns:  whether the memory stayed reserved
@@ -50,9 +50,9 @@ bool is_pooled(Pool& pool, std::size_t bytes) {
   return stayed;
 }
 
-using growing = caching_allocator<paddle_auto_growth, simulated_device>;
+using growing = caching_allocator<paddle_family::auto_growth, simulated_device>;
 growing auto_growth(const paddle_settings& settings, std::size_t capacity = 16_GiB) {
-  return growing(device_of(capacity), paddle_auto_growth::configured(settings));
+  return growing(device_of(capacity), paddle_family::auto_growth::configured(settings));
 }
 
 // Chunked best fit.
@@ -197,7 +197,7 @@ TEST(paddle_row, n11_neighbours_merge_in_either_order_and_a_second_free_is_found
 TEST(paddle_row, n12_after_a_whole_block_is_freed_nothing_is_used_although_paddle_counts_below_zero) {
   // 64 bytes more than two blocks, so that the second request gets its block whole.
   naive pool(simulated_device({.capacity = 1_GiB, .granularity = 64}),
-             paddle_naive_best_fit::configured(
+             paddle_family::naive_best_fit::configured(
                  {.naive_best_fit = true, .initial_gpu_memory = 512 + 64, .reallocate_gpu_memory = 512}));
   void* const first = pool.allocate(100);
   void* const second = pool.allocate(100);
@@ -211,7 +211,7 @@ TEST(paddle_row, n12_after_a_whole_block_is_freed_nothing_is_used_although_paddl
 // The limit.
 
 using limited_device = limiting<simulated_device>;
-using limited_pool = caching_allocator<paddle_auto_growth, limited_device>;
+using limited_pool = caching_allocator<paddle_family::auto_growth, limited_device>;
 
 TEST(paddle_row, n13_over_the_limit_is_an_error_though_the_device_has_room) {
   limited_pool pool(limited_device(device_of(16_GiB), 100_MiB));
@@ -258,7 +258,8 @@ TEST(paddle_row, n16_within_10_mib_5_succeed_and_20_fail) {
 }
 
 TEST(paddle_row, n17_the_limit_includes_virtual_memory_unlike_paddles) {
-  caching_allocator<pytorch_expandable, limited_device> pool(limited_device(device_of(16_GiB), 100_MiB));
+  caching_allocator<pytorch_family::expandable, limited_device> pool(
+      limited_device(device_of(16_GiB), 100_MiB));
   void* const live = pool.allocate(60_MiB);
   EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
   void* const rest = pool.try_allocate(40_MiB);
@@ -316,7 +317,7 @@ TEST(paddle_row, n20_chunks_of_10_mib_serve_half_a_mib_and_then_10) {
 
 TEST(paddle_row, n21_a_request_of_1_mib_gets_the_high_end_of_a_chunk) {
   simulated_device device({.granularity = 256, .log_calls = 1});
-  growing pool(std::move(device), paddle_auto_growth::configured({.auto_growth_chunk_size = 10_MiB}));
+  growing pool(std::move(device), paddle_family::auto_growth::configured({.auto_growth_chunk_size = 10_MiB}));
   void* const p = pool.allocate(1_MiB);
   EXPECT_EQ(number(p), pool.device().log().back().address + 9_MiB);
   pool.deallocate(p);
@@ -335,7 +336,7 @@ TEST(paddle_row, n22_a_chunk_that_is_refused_fails_a_request_unless_it_settles_f
 
 TEST(paddle_row, n23_idle_chunks_are_released_before_growth_or_when_memory_runs_out) {
   // A chunk is padded by 256 for its alignment.
-  using padded = with<paddle_auto_growth, round_padded<256, round_to_multiple<256>>>;
+  using padded = with<paddle_family::auto_growth, round_padded<256, round_to_multiple<256>>>;
   for (const bool before_growth : {false, true}) {
     policies<padded> chosen;
     chosen.eviction.before_growth = before_growth;
@@ -350,7 +351,7 @@ TEST(paddle_row, n23_idle_chunks_are_released_before_growth_or_when_memory_runs_
 }
 
 TEST(paddle_row, n24_a_request_of_8192_with_4096_to_align_it_takes_12288_and_no_idle_chunk_stays) {
-  using padded = with<paddle_auto_growth, round_padded<4096, round_to_multiple<256>>>;
+  using padded = with<paddle_family::auto_growth, round_padded<4096, round_to_multiple<256>>>;
   policies<padded> chosen;
   chosen.eviction.at_free = true;
   caching_allocator<padded, simulated_device> pool(device_of(1_MiB), chosen);
@@ -414,7 +415,7 @@ TEST(paddle_row, n28_a_request_of_0_bytes_returns_null_without_a_call_and_null_m
 // Front ends and adaptors for Paddle.
 
 TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all) {
-  using low_end = with<paddle_auto_growth, round_to_multiple<64>, split_if_remainder_at_least<64>>;
+  using low_end = with<paddle_family::auto_growth, round_to_multiple<64>, split_if_remainder_at_least<64>>;
   constexpr std::size_t unit = 64;
   policies<low_end> chosen;
   chosen.growth.large = 230 * unit;
@@ -434,7 +435,7 @@ TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all
   pool.deallocate(first);
 }
 
-using waiting_pool = waiting<locked<paddle_auto_growth, simulated_device>>;
+using waiting_pool = waiting<locked<paddle_family::auto_growth, simulated_device>>;
 
 TEST(paddle_row, n31_four_threads_that_wait_for_the_same_memory_all_get_it) {
   waiting_pool pool(60s, device_of(1_MiB));
@@ -503,7 +504,7 @@ TEST(paddle_row, n34_a_completed_block_of_another_stream_serves_if_memory_ran_ou
 }
 
 TEST(paddle_row, n35_a_block_outlives_its_thread_and_is_released_once) {
-  per_stream<paddle_auto_growth, simulated_device> pool(device_of(1_GiB));
+  per_stream<paddle_family::auto_growth, simulated_device> pool(device_of(1_GiB));
   void* p = nullptr;
   std::thread([&] { p = pool.allocate(1_MiB, stream_id{1}); }).join();
   std::thread([&] {
@@ -516,7 +517,8 @@ TEST(paddle_row, n35_a_block_outlives_its_thread_and_is_released_once) {
 
 // Growth in place takes only the pages that a block needs. Paddle backs 2 MiB with 4.
 TEST(paddle_row, n36_growth_in_place_maps_only_the_missing_bytes_after_a_free_block) {
-  using in_pages = with<paddle_auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
+  using in_pages =
+      with<paddle_family::auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.page_granularity = 1_MiB}));
   void* const first = pool.allocate(2_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
@@ -530,7 +532,8 @@ TEST(paddle_row, n36_growth_in_place_maps_only_the_missing_bytes_after_a_free_bl
 }
 
 TEST(paddle_row, n38_addresses_do_not_run_out_unlike_in_paddle) {
-  using in_pages = with<paddle_auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
+  using in_pages =
+      with<paddle_family::auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   constexpr std::size_t total = 64_MiB, size = 8_MiB;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.capacity = total}));
   for (std::size_t i = 0; i < 10 * (total / size + 1); ++i) {

@@ -19,14 +19,14 @@ namespace {
 
 using namespace tessera;
 using cache = caching_allocator<pinned, simulated_device>;
-using expandable = caching_allocator<pinned_expandable, simulated_device>;
+using expandable = caching_allocator<torch_npu_family::pinned_expandable, simulated_device>;
 
 cache configured(const config::torch_npu::settings& settings) {
   return cache(simulated_device{}, pinned::configured(settings));
 }
 host_statistics books_of(const cache& pool) { return host_statistics::from<pinned>(pool.statistics()); }
 host_statistics books_of(const expandable& pool) {
-  return host_statistics::from<pinned_expandable>(pool.statistics());
+  return host_statistics::from<torch_npu_family::pinned_expandable>(pool.statistics());
 }
 std::int64_t allocated_bytes(const auto& pool) { return books_of(pool).allocated_bytes.current; }
 std::int64_t active_bytes(const auto& pool) { return books_of(pool).active_bytes.current; }
@@ -175,7 +175,7 @@ void copy_of_a_freed_block_is_whole() {
 TEST(torch_row, n113_a_running_copy_reads_its_block_whole_in_host_memory) {
   copy_of_a_freed_block_is_whole<pinned>();
   copy_of_a_freed_block_is_whole<pinned_packed>();
-  copy_of_a_freed_block_is_whole<pinned_expandable>();
+  copy_of_a_freed_block_is_whole<torch_npu_family::pinned_expandable>();
 }
 
 }  // namespace

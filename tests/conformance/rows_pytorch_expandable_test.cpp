@@ -17,9 +17,9 @@ using action = allocator_event::action;
 
 /// An allocator that reserves this many addresses at once.
 expandable reserving(memory_limit reserve, std::size_t capacity) {
-  return expandable{
-      device_of(capacity),
-      pytorch_expandable::configured({.expandable_segments = true, .expandable_segments_reserve = reserve})};
+  return expandable{device_of(capacity),
+                    pytorch_family::expandable::configured(
+                        {.expandable_segments = true, .expandable_segments_reserve = reserve})};
 }
 /// Bytes of the first range.
 std::size_t range_of(expandable pool) {

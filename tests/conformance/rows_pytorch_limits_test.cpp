@@ -21,11 +21,11 @@ using action = allocator_event::action;
 using pytorch_settings = config::pytorch::settings;
 
 native under(const pytorch_settings& settings, std::size_t capacity = 80_GiB) {
-  return native{device_of(capacity), pytorch_native::configured(settings)};
+  return native{device_of(capacity), pytorch_family::native::configured(settings)};
 }
 expandable expandable_under(pytorch_settings settings, std::size_t capacity = 80_GiB) {
   settings.expandable_segments = true;
-  return expandable{device_of(capacity), pytorch_expandable::configured(settings)};
+  return expandable{device_of(capacity), pytorch_family::expandable::configured(settings)};
 }
 
 TEST(torch_row, n061_a_tenth_of_the_device_is_less_than_a_fifth) {
@@ -161,7 +161,7 @@ class falling_device : public simulated_device {
   void* kept_ = nullptr;
 };
 TEST(torch_row, n124_of_two_equal_blocks_the_lower_address_serves_as_in_2_6) {
-  listened<pytorch_native, falling_device> pool;
+  listened<pytorch_family::native, falling_device> pool;
   void* const x = pool.allocate(30_MiB);
   void* const y = pool.allocate(30_MiB);
   ASSERT_LT(at(y), at(x));

@@ -164,7 +164,7 @@ TEST(torch_row, n027_1_EiB_and_more_are_refused_without_a_device_call) {
 
 /// The block that serves a request under a setting, and the reserved bytes.
 service under(std::string_view setting, std::size_t bytes) {
-  return first(bytes, native{simulated_device{}, pytorch_native::configured(said(setting))});
+  return first(bytes, native{simulated_device{}, pytorch_family::native::configured(said(setting))});
 }
 std::size_t block(std::string_view setting, std::size_t bytes) { return under(setting, bytes).block; }
 divisions table(std::string_view setting) { return said(setting).roundup; }
@@ -178,8 +178,8 @@ TEST(torch_row, n028_84M_in_quarters_are_96M) { EXPECT_EQ(block(by_4, 84_MiB), 9
 TEST(torch_row, n029_84M_in_eighths_are_88M) { EXPECT_EQ(block(by_list, 84_MiB), 88_MiB); }
 TEST(torch_row, n030_400M_in_halves_are_512M) { EXPECT_EQ(block(by_list, 400_MiB), 512_MiB); }
 TEST(torch_row, n031_settings_read_again_without_the_key_round_no_more) {
-  native pool{simulated_device{}, pytorch_native::configured(said(by_4))};
-  pool.policies() = pytorch_native::configured(said("max_split_size_mb:1024"));
+  native pool{simulated_device{}, pytorch_family::native::configured(said(by_4))};
+  pool.policies() = pytorch_family::native::configured(said("max_split_size_mb:1024"));
   EXPECT_EQ(first(84_MiB, pool), (service{84_MiB, 84_MiB, large}));
 }
 TEST(torch_row, n032_a_list_fills_16_slots) {
@@ -194,7 +194,7 @@ TEST(torch_row, n033_sizes_in_the_slots_of_that_list) {
 }
 TEST(torch_row, n034_cuda_33M_in_a_slot_of_0_round_to_512_bytes_and_take_34M) {
   EXPECT_EQ(under(with_gap, 33_MiB), (service{34_MiB, 34_MiB, large}));
-  EXPECT_EQ(pytorch_native::configured(said(with_gap)).rounding.block_size(33_MiB), 33_MiB);
+  EXPECT_EQ(pytorch_family::native::configured(said(with_gap)).rounding.block_size(33_MiB), 33_MiB);
 }
 TEST(torch_row, n035_cuda_64M_in_quarters_stay) { EXPECT_EQ(block(by_4, 64_MiB), 64_MiB); }
 TEST(torch_row, n036_a_byte_above_64M_in_quarters_is_80M) { EXPECT_EQ(block(by_4, 64_MiB + 1), 80_MiB); }

@@ -16,8 +16,8 @@ namespace {
 using namespace tessera;
 using torch_npu_settings = config::torch_npu::settings;
 
-using native = caching_allocator<torch_npu_native, simulated_npu>;
-using expandable = caching_allocator<torch_npu_expandable, simulated_npu>;
+using native = caching_allocator<torch_npu_family::native, simulated_npu>;
+using expandable = caching_allocator<torch_npu_family::expandable, simulated_npu>;
 
 struct events {
   std::vector<allocator_event>* seen;
@@ -29,7 +29,7 @@ std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 /// The first request of a new allocator: whether its segment is split, or serves whole.
 void expect_first(std::size_t bytes, std::size_t block, std::size_t reserved,
                   const torch_npu_settings& settings = {}) {
-  native pool{simulated_npu{}, torch_npu_native::configured(settings)};
+  native pool{simulated_npu{}, torch_npu_family::native::configured(settings)};
   ASSERT_NE(pool.try_allocate(bytes), nullptr);
   EXPECT_EQ(pool.current_usage().live, block) << bytes;
   EXPECT_EQ(pool.current_usage().reserved, reserved) << bytes;
@@ -41,7 +41,7 @@ void expect_first(std::size_t bytes, std::size_t block, std::size_t reserved,
 }
 /// The same for the size of the block alone.
 std::size_t block_under(const divisions& roundup, std::size_t bytes) {
-  return torch_npu_native::configured({.roundup = roundup}).rounding.block_size(bytes);
+  return torch_npu_family::native::configured({.roundup = roundup}).rounding.block_size(bytes);
 }
 
 TEST(torch_row, n001_npu_request_0_is_null_and_counts_nothing) {
@@ -112,7 +112,7 @@ TEST(torch_row, n023_npu_a_freed_5M_block_merges_with_its_rest) {
 }
 TEST(torch_row, n024_npu_emptying_the_cache_ends_with_segment_free) {
   std::vector<allocator_event> seen;
-  caching_allocator<torch_npu_native, simulated_npu, events> pool{{}, {}, {&seen}};
+  caching_allocator<torch_npu_family::native, simulated_npu, events> pool{{}, {}, {&seen}};
   pool.deallocate(pool.allocate(5_MiB));
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
@@ -196,7 +196,7 @@ TEST(torch_row, n077_npu_a_recorded_block_is_reused_once_its_event_completes) {
 }
 TEST(torch_row, n078_npu_lazy_reclaim_polls_first_once_513_events_wait) {
   for (const std::size_t waiting : {512u, 513u}) {
-    native pool{simulated_npu{}, torch_npu_native::configured({.multi_stream_lazy_reclaim = true})};
+    native pool{simulated_npu{}, torch_npu_family::native::configured({.multi_stream_lazy_reclaim = true})};
     void* const room = pool.allocate(3_MiB);  // 17 MiB next to it stay free
     void* const p = pool.allocate(2_MiB);
     std::vector<void*> others;
@@ -215,14 +215,14 @@ TEST(torch_row, n078_npu_lazy_reclaim_polls_first_once_513_events_wait) {
 }
 
 TEST(torch_row, n097_npu_segment_size_mb_128_maps_128M) {
-  expandable pool{simulated_npu{},
-                  torch_npu_expandable::configured({.expandable_segments = true, .segment_size = 128_MiB})};
+  expandable pool{simulated_npu{}, torch_npu_family::expandable::configured(
+                                       {.expandable_segments = true, .segment_size = 128_MiB})};
   ASSERT_NE(pool.try_allocate(8_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 128_MiB);
 }
 TEST(torch_row, n098_npu_large_segment_size_mb_counts_before_segment_size_mb) {
   expandable pool{simulated_npu{},
-                  torch_npu_expandable::configured(
+                  torch_npu_family::expandable::configured(
                       {.large_segment_size = 100_MiB, .expandable_segments = true, .segment_size = 50_MiB})};
   ASSERT_NE(pool.try_allocate(5_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
@@ -296,7 +296,7 @@ class downwards : public simulated_npu {
   void* lower_ = nullptr;
 };
 TEST(torch_row, n124_npu_of_equal_blocks_the_lower_address_is_chosen) {
-  caching_allocator<torch_npu_native, downwards> pool;
+  caching_allocator<torch_npu_family::native, downwards> pool;
   void* const x = pool.allocate(40_MiB);
   void* const y = pool.allocate(40_MiB);
   ASSERT_LT(at(y), at(x));

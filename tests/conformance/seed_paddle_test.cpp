@@ -78,7 +78,7 @@ TYPED_TEST(seed_paddle, a_limit_is_an_error_though_the_device_has_room_whichever
   using bounded = limiting<provider_ref<typename TypeParam::device_type>>;
   bounded device(provider_ref(place.device), said.limit());
   caching_allocator<paddle_growing, provider_ref<bounded>> one{provider_ref(device)};
-  caching_allocator<pytorch_expandable, provider_ref<bounded>> other{provider_ref(device)};
+  caching_allocator<pytorch_family::expandable, provider_ref<bounded>> other{provider_ref(device)};
   EXPECT_NE(one.try_allocate(60_MiB), nullptr);
   EXPECT_THROW((void)other.allocate(60_MiB), out_of_memory);
   EXPECT_NE(other.try_allocate(40_MiB), nullptr);

@@ -31,7 +31,7 @@ std::size_t taken(Pool& pool) {
 
 /// PyTorch's recipe, with pages as an aclrtMemMallocPolicy says.
 template <tessera::page_choice Choice>
-using backed = tessera::with<tessera::pytorch_native, tessera::back_with<Choice>>;
+using backed = tessera::with<tessera::pytorch_family::native, tessera::back_with<Choice>>;
 
 // PYTORCH_NPU_ALLOC_CONF, in the order of its document.
 using npu_1 = tessera::torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;

@@ -7,7 +7,6 @@
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 
@@ -24,6 +23,7 @@ struct named {
 template <typename F>
 constexpr void for_each_shipped(F f) {
   using namespace tessera;
+  using namespace tessera::detail;
   f(named<cuda_async>{"cuda_async"});
   f(named<paddle_auto_growth>{"paddle_auto_growth"});
   f(named<paddle_naive_best_fit>{"paddle_naive_best_fit"});

@@ -59,7 +59,7 @@ TEST(streams, never_see_a_recorded_block_overwritten) {
   EXPECT_EQ(corrupted_rounds<power_of_two>(200), 0);
   EXPECT_EQ(corrupted_rounds<pinned>(200), 0);
   EXPECT_EQ(corrupted_rounds<pinned_packed>(200), 0);
-  EXPECT_EQ(corrupted_rounds<pinned_expandable>(20), 0);
+  EXPECT_EQ(corrupted_rounds<torch_npu_family::pinned_expandable>(20), 0);
 }
 
 TEST(streams, corrupt_data_if_a_recipe_ignores_them) {

@@ -99,7 +99,7 @@ TEST(stress_threads, pinned_memory_that_is_registered_and_processed_in_backgroun
     const config::pytorch::settings said{.pinned_use_background_threads = true,
                                          .pinned_use_host_register = true,
                                          .pinned_reserve_segment_size = 4_MiB};
-    tessera::pinned_host<pytorch_pinned_family, memory, host_pinned> pool(said, memory(host), device);
+    tessera::pinned_host<pytorch_family::pinned_family, memory, host_pinned> pool(said, memory(host), device);
     stress<false>(pool, device, usual / 2);
   }
   expect_all_back(host);

@@ -21,7 +21,7 @@ TEST(stress_threads, locked_over_segments) {
   stress_with_books<locked<with<pytorch<>, evict_idle_above<percent(50)>>, memory, books>>("locked");
 }
 TEST(stress_threads, locked_over_ranges) {
-  stress_with_books<locked<pytorch_expandable, memory, books>>("locked, expandable");
+  stress_with_books<locked<pytorch_family::expandable, memory, books>>("locked, expandable");
 }
 TEST(stress_threads, locked_over_stitched_ranges) {
   stress_with_books<locked<stitched, memory, books>>("locked, stitched");
@@ -33,7 +33,7 @@ TEST(stress_threads, per_stream_over_segments) {
   stress_with_books<per_stream<with<pytorch<>, evict_idle_above<percent(50)>>, memory, books>>("per_stream");
 }
 TEST(stress_threads, per_stream_over_ranges) {
-  stress_with_books<per_stream<pytorch_expandable, memory, books>>("per_stream, expandable", 256_MiB);
+  stress_with_books<per_stream<pytorch_family::expandable, memory, books>>("per_stream, expandable", 256_MiB);
 }
 
 /// Host memory that is not declared thread-safe, so that calls are made one at a time.

@@ -125,16 +125,18 @@ composition chosen(const char* name, const typename Family::settings& said) {
 }
 compositions by_settings() {
   return {
-      chosen<pytorch_family, pytorch_native>("pytorch_native", {.max_split_size = 64_MiB}),
-      chosen<pytorch_family, pytorch_expandable>("pytorch_expandable", {.expandable_segments = true}),
+      chosen<pytorch_family, pytorch_family::native>("pytorch_native", {.max_split_size = 64_MiB}),
+      chosen<pytorch_family, pytorch_family::expandable>("pytorch_expandable", {.expandable_segments = true}),
       chosen<pytorch_family, cuda_async>("cuda_async", {.async_backend = true}),
-      chosen<torch_npu_family, torch_npu_native>("torch_npu_native", {}),
-      chosen<torch_npu_family, torch_npu_expandable>("torch_npu_expandable", {.expandable_segments = true}),
-      chosen<torch_npu_pinned_family, pinned>("pinned", {.pinned_max_cached_size = 64_MiB}),
-      chosen<torch_npu_pinned_family, pinned_expandable>("pinned_expandable",
-                                                         {.pin_memory_expandable_segments = true}),
-      chosen<paddle_family, paddle_auto_growth>("paddle_auto_growth", {.free_idle_chunk = true}),
-      chosen<paddle_family, paddle_naive_best_fit>("paddle_naive_best_fit", {.naive_best_fit = true})};
+      chosen<torch_npu_family, torch_npu_family::native>("torch_npu_native", {}),
+      chosen<torch_npu_family, torch_npu_family::expandable>("torch_npu_expandable",
+                                                             {.expandable_segments = true}),
+      chosen<torch_npu_family::pinned_family, pinned>("pinned", {.pinned_max_cached_size = 64_MiB}),
+      chosen<torch_npu_family::pinned_family, torch_npu_family::pinned_expandable>(
+          "pinned_expandable", {.pin_memory_expandable_segments = true}),
+      chosen<paddle_family, paddle_family::auto_growth>("paddle_auto_growth", {.free_idle_chunk = true}),
+      chosen<paddle_family, paddle_family::naive_best_fit>("paddle_naive_best_fit",
+                                                           {.naive_best_fit = true})};
 }
 
 INSTANTIATE_TEST_SUITE_P(locked, suite, testing::ValuesIn(behind_a_mutex()), name_of);

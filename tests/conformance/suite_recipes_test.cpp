@@ -37,8 +37,8 @@ compositions on_simulated_npus() {
     all.push_back({r.name, &bare<Recipe, simulated_stand<tessera::simulated_npu>>, promises_of<Recipe>(),
                    simulated_habits(), 0.2});
   };
-  add(named<tessera::torch_npu_native>{"torch_npu_native"});
-  add(named<tessera::torch_npu_expandable>{"torch_npu_expandable"});
+  add(named<tessera::torch_npu_family::native>{"torch_npu_native"});
+  add(named<tessera::torch_npu_family::expandable>{"torch_npu_expandable"});
   add(named<tessera::stitched>{"stitched"});
   add(named<tessera::passthrough>{"passthrough"});
   return all;

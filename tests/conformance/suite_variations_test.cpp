@@ -22,18 +22,21 @@ compositions variations() {
   add(named<with<pytorch<>, split_if_remainder_at_least<512, block_end::high>, pool_together>>{"high_end"});
   add(named<with<pytorch<>, reuse_immediately>>{"ignoring_streams"});
   add(named<with<passthrough, back_with<page_plan::huge_first>>>{"huge_pages"});
-  add(named<with<paddle_auto_growth, pool_small_and_large<1_MiB>, grow_by_chunks<2_MiB, 10_MiB, 1_MiB>,
-                 evict_idle_segments<true, true>, recover_by_emptying_cache<true>>>{"idle_chunks"});
-  add(named<with<paddle_naive_best_fit, grow_by_plan<small_chunks>, evict_at_free_above_plan<small_chunks>>>{
-      "small_chunks"});
-  add(named<with<torch_npu_native, poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{4}>>>{
-      "late"});
-  add(named<with<pytorch_expandable, split_below<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>>{
+  add(named<
+      with<paddle_family::auto_growth, pool_small_and_large<1_MiB>, grow_by_chunks<2_MiB, 10_MiB, 1_MiB>,
+           evict_idle_segments<true, true>, recover_by_emptying_cache<true>>>{"idle_chunks"});
+  add(named<with<paddle_family::naive_best_fit, grow_by_plan<small_chunks>,
+                 evict_at_free_above_plan<small_chunks>>>{"small_chunks"});
+  add(named<with<torch_npu_family::native,
+                 poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{4}>>>{"late"});
+  add(named<
+      with<pytorch_family::expandable, split_below<32_MiB, 20_MiB, 1_MiB, 0>, evict_idle_above<percent(60)>>>{
       "eager_in_ranges"});
-  add(named<with<pytorch_expandable, split_if_remainder_at_least<512, block_end::high>, pool_together>>{
+  add(named<
+      with<pytorch_family::expandable, split_if_remainder_at_least<512, block_end::high>, pool_together>>{
       "high_end_in_ranges"});
-  add(named<with<pytorch_expandable, reuse_immediately, evict_at_free<>>>{"evicting_in_ranges"});
-  add(named<with<pytorch_expandable, back_with<page_plan::huge_first>,
+  add(named<with<pytorch_family::expandable, reuse_immediately, evict_at_free<>>>{"evicting_in_ranges"});
+  add(named<with<pytorch_family::expandable, back_with<page_plan::huge_first>,
                  grow_by_pages<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>{"aligned_in_ranges"});
   add(named<with<stitched, pool_together, evict_idle_above<percent(60)>>>{"stitched_together"});
   add(named<with<stitched, split_below<32_MiB, 20_MiB, 1_MiB, 0>, reuse_immediately>>{"stitched_up_to"});

@@ -27,8 +27,8 @@
 namespace {
 
 using namespace tessera;
-using plain = caching_allocator<pytorch_native, simulated_device>;
-using shared = locked<pytorch_native, simulated_device>;
+using plain = caching_allocator<pytorch_family::native, simulated_device>;
+using shared = locked<pytorch_family::native, simulated_device>;
 
 template <typename Pool>
 struct owner {
@@ -38,8 +38,9 @@ struct owner {
 
 template <typename Pool>
 struct uses : ::testing::Test {};
-using all = ::testing::Types<plain, shared, waiting<shared>, per_stream<pytorch_native, simulated_device>,
-                             background_reclaiming<pytorch_native, simulated_device>>;
+using all =
+    ::testing::Types<plain, shared, waiting<shared>, per_stream<pytorch_family::native, simulated_device>,
+                     background_reclaiming<pytorch_family::native, simulated_device>>;
 TYPED_TEST_SUITE(uses, all);
 
 TYPED_TEST(uses, allocators_are_members_and_elements) {
@@ -84,9 +85,9 @@ concept counts_percent = requires(Count count) { percent(count); };
 TEST(uses, limits_may_be_any_integer_type) {
   // 0.5 would be 0 bytes, not half of the device.
   static_assert(!std::is_convertible_v<double, memory_limit>);
-  static_assert(!std::is_assignable_v<decltype(policies<pytorch_native>::growth.limit)&, double>);
+  static_assert(!std::is_assignable_v<decltype(policies<pytorch_family::native>::growth.limit)&, double>);
   static_assert(counts_percent<int> && counts_percent<unsigned> && !counts_percent<double>);
-  policies<pytorch_native> chosen;
+  policies<pytorch_family::native> chosen;
   const int bytes = 1 << 22;
   chosen.growth.limit = bytes;
   plain small{{}, chosen};
@@ -144,7 +145,7 @@ TEST(uses, several_recipes_share_one_device_through_layers) {
   device common(limiting<simulated_device>({}, 2_GiB), 1_GiB);
   using view = provider_ref<device>;
   {
-    caching_allocator<pytorch_native, view> a{view(common)};
+    caching_allocator<pytorch_family::native, view> a{view(common)};
     locked<stitched, view> b{view(common)};
     void* const p = a.allocate(600_MiB);
     EXPECT_THROW((void)b.allocate(600_MiB), out_of_memory);

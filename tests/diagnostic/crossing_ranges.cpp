@@ -1,4 +1,4 @@
-// expect first: Recipe::growth must take segments where Recipe::streams lets blocks cross
+// expect first: Recipe::growth must use segments, because Recipe::streams reuses blocks across streams
 // SPDX-License-Identifier: Apache-2.0
 #include "complete.hpp"
 

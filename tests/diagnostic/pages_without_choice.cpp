@@ -1,4 +1,4 @@
-// expect first: back_with takes a page_choice or a tunable one
+// expect first: back_with takes a page_plan, a page_choice or a tunable page_choice
 // SPDX-License-Identifier: Apache-2.0
 #include "complete.hpp"
 

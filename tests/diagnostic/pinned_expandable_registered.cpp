@@ -7,5 +7,6 @@
 int main() {
   tessera::host_pinned memory, device;
   using registered = tessera::host_registering<tessera::host_pinned, tessera::host_pinned>;
-  tessera::caching_allocator<tessera::pinned_expandable, registered> pool{registered(memory, device)};
+  tessera::caching_allocator<tessera::torch_npu_family::pinned_expandable, registered> pool{
+      registered(memory, device)};
 }

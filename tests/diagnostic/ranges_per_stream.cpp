@@ -4,4 +4,4 @@
 
 #include "no_virtual_memory.hpp"
 
-int main() { tessera::per_stream<tessera::pytorch_expandable, no_virtual_memory> pool; }
+int main() { tessera::per_stream<tessera::pytorch_family::expandable, no_virtual_memory> pool; }

@@ -4,10 +4,10 @@
 #include <tessera/tessera.hpp>
 
 constexpr auto uneven() {
-  tessera::policies<tessera::paddle_naive_best_fit> policies;
+  tessera::policies<tessera::paddle_family::naive_best_fit> policies;
   policies.growth.plan = tessera::chunk_plan{.first = std::size_t{1} << 30};
   return policies;
 }
-static_assert(tessera::law::recipe<tessera::paddle_naive_best_fit>(uneven()));
+static_assert(tessera::law::recipe<tessera::paddle_family::naive_best_fit>(uneven()));
 
 int main() {}

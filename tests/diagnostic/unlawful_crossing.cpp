@@ -9,4 +9,4 @@ struct crosses_in_pairs : tessera::reuse_across_streams<> {
   static constexpr bool needs_event(tessera::stream_id, tessera::stream_id) noexcept { return false; }
   bool operator==(const crosses_in_pairs&) const = default;
 };
-static_assert(tessera::law::streams(crosses_in_pairs{}));
+static_assert(tessera::law::policy(crosses_in_pairs{}));

@@ -11,4 +11,4 @@ struct huge_for_small_ones {
   }
   bool operator==(const huge_for_small_ones&) const = default;
 };
-static_assert(tessera::law::pages(huge_for_small_ones{}));
+static_assert(tessera::law::policy(huge_for_small_ones{}));

@@ -8,4 +8,4 @@ struct in_steps_of_eight {
   static constexpr std::size_t block_size(std::size_t n) noexcept { return tessera::align_up(n, 8); }
   bool operator==(const in_steps_of_eight&) const = default;
 };
-static_assert(tessera::law::rounding(in_steps_of_eight{}));
+static_assert(tessera::law::policy(in_steps_of_eight{}));

@@ -11,4 +11,4 @@ struct share_all_and_hold : tessera::reuse_immediately {
   }
   bool operator==(const share_all_and_hold&) const = default;
 };
-static_assert(tessera::law::streams(share_all_and_hold{}));
+static_assert(tessera::law::policy(share_all_and_hold{}));

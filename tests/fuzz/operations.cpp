@@ -257,12 +257,12 @@ using eager = with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>
 
 constexpr std::array<void (*)(fuzz::input&), 10> subjects{
     &drive<plain<passthrough>>,
-    &drive<plain<paddle_auto_growth>>,
-    &drive<plain<pytorch_expandable>>,
+    &drive<plain<paddle_family::auto_growth>>,
+    &drive<plain<pytorch_family::expandable>>,
     &drive<plain<stitched>>,
     &drive<plain<cuda_async>>,
     &drive<locked<eager, simulated_device>>,
-    &drive<per_stream<pytorch_expandable, simulated_device>>,
+    &drive<per_stream<pytorch_family::expandable, simulated_device>>,
     &drive_configured<pytorch_family>,
     &drive_configured<torch_npu_family>,
     &drive_configured<paddle_family>};

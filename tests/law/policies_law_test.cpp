@@ -45,7 +45,7 @@ struct rounds_padded : rounds {
   static constexpr std::size_t padding = 64;
 };
 std::string rounding(size_to_size to) {
-  return words([to] { return law::rounding(rounds{to}); });
+  return words([to] { return law::policy(rounds{to}); });
 }
 
 TEST(policies_law, rounding_must) {
@@ -56,9 +56,8 @@ TEST(policies_law, rounding_must) {
             "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
   EXPECT_EQ(rounding([](std::size_t n) { return n < 100 ? 256 : align_up(n, 64); }),
             "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
-  EXPECT_EQ(
-      words([] { return law::rounding(rounds_padded{{[](std::size_t n) { return align_up(n, 64); }}}); }),
-      "rounding covers the padding: block_size(n) >= n + padding");
+  EXPECT_EQ(words([] { return law::policy(rounds_padded{{[](std::size_t n) { return align_up(n, 64); }}}); }),
+            "rounding covers the padding: block_size(n) >= n + padding");
 }
 
 template <std::size_t Count>
@@ -69,9 +68,9 @@ struct pools_of {
 };
 
 TEST(policies_law, pools_must) {
-  EXPECT_EQ(words([] { return law::pools(pools_of<3>{}); }), "holds");
-  EXPECT_EQ(words([] { return law::pools(pools_of<2>{}); }), "pools are in range: select(n) < count");
-  EXPECT_EQ(words([] { return law::pools(pools_of<0>{}); }), "pools exist: count > 0");
+  EXPECT_EQ(words([] { return law::policy(pools_of<3>{}); }), "holds");
+  EXPECT_EQ(words([] { return law::policy(pools_of<2>{}); }), "pools are in range: select(n) < count");
+  EXPECT_EQ(words([] { return law::policy(pools_of<0>{}); }), "pools exist: count > 0");
 }
 
 template <bool UsesEvents, bool ReusesAcrossStreams>
@@ -92,7 +91,7 @@ struct reuses {
 };
 template <typename P>
 std::string streams(const P& p) {
-  return words([&p] { return law::streams(p); });
+  return words([&p] { return law::policy(p); });
 }
 
 TEST(policies_law, streams_must) {
@@ -129,7 +128,7 @@ struct splits {
   bool operator==(const splits&) const = default;
 };
 std::string split(const splits& p) {
-  return words([&p] { return law::split(p); });
+  return words([&p] { return law::policy(p); });
 }
 
 TEST(policies_law, split_must) {
@@ -151,7 +150,7 @@ struct backs {
 };
 template <bool UsesPageKinds = true>
 std::string pages(page_order (*by)(std::size_t)) {
-  return words([by] { return law::pages(backs<UsesPageKinds>{by}); });
+  return words([by] { return law::policy(backs<UsesPageKinds>{by}); });
 }
 
 TEST(policies_law, pages_must) {
@@ -192,7 +191,7 @@ struct grows {
 };
 static_assert(growth_policy<grows> && stitching_backend::accepts_growth<grows>);
 std::string growth(const grows& p) {
-  return words([&p] { return law::growth(p); });
+  return words([&p] { return law::policy(p); });
 }
 
 TEST(policies_law, growth_must) {
@@ -225,7 +224,7 @@ struct evicts {
   bool operator==(const evicts&) const = default;
 };
 std::string eviction(const evicts& p) {
-  return words([&p] { return law::eviction(p); });
+  return words([&p] { return law::policy(p); });
 }
 
 TEST(policies_law, eviction_must) {
@@ -245,8 +244,8 @@ struct recovers {
 };
 
 TEST(policies_law, recovery_must) {
-  EXPECT_EQ(words([] { return law::recovery(recovers{}); }), "holds");
-  EXPECT_EQ(words([] { return law::recovery(recovers{3}); }), "recovery: steps() returns at most two steps");
+  EXPECT_EQ(words([] { return law::policy(recovers{}); }), "holds");
+  EXPECT_EQ(words([] { return law::policy(recovers{3}); }), "recovery: steps() returns at most two steps");
 }
 
 struct grows_by_segments {
@@ -263,7 +262,7 @@ TEST(policies_law, policies_of_a_recipe_must_fit) {
   const auto with_segments = [](size_to_size segment) {
     policies<recipe> p;
     p.growth.segment = segment;
-    EXPECT_EQ(words([&p] { return law::growth(p.growth); }), "holds");
+    EXPECT_EQ(words([&p] { return law::policy(p.growth); }), "holds");
     return words([&p] { return law::recipe<recipe>(p); });
   };
   EXPECT_EQ(with_segments(same), "holds");

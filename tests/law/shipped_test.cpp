@@ -16,64 +16,63 @@ namespace {
 
 using namespace tessera;
 
-static_assert(law::rounding(round_to_multiple<64>{}) && law::rounding(round_to_multiple<512>{}));
-static_assert(law::rounding(round_to_power_of_two<64>{}) && law::rounding(round_to_power_of_two<512>{}));
-static_assert(law::rounding(round_to_power_of_two<4_KiB, 64_MiB>{}) &&
-              law::rounding(round_to_power_of_two<4_KiB, 100_MiB + 1>{}) &&
-              law::rounding(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 100}) &&
-              law::rounding(round_to_power_of_two<512, 0_MiB>{}));
-static_assert(law::rounding(round_to_divisions<512>{}));
-static_assert(law::rounding(round_to_divisions<512>{.table = divisions::all(4)}));
-static_assert(law::rounding(round_to_divisions<512, divisions::all(8)>{}));
-static_assert(law::rounding(round_padded<64, round_to_multiple<256>>{}) &&
-              law::rounding(round_padded<0, round_to_multiple<64>>{}));
-static_assert(law::rounding(round_padded<32, round_to_divisions<512>>{}) &&
-              law::rounding(round_padded<32, round_to_divisions<512>>{
-                  .inner = {.table = divisions::all(4)}}));
-static_assert(law::pools(pool_together{}) && law::pools(pool_small_and_large<1_MiB>{}) &&
-              law::pools(pool_small_and_large<tunable(0_MiB)>{}));
-static_assert(law::streams(reuse_on_same_stream{}) && law::streams(reuse_immediately{}));
-static_assert(law::streams(reuse_on_same_stream_after_recorded{}) &&
-              law::streams(reuse_after_recorded_streams{}));
-static_assert(law::streams(poll_events_lazily<reuse_on_same_stream>{{}, 512}) &&
-              law::streams(poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
-static_assert(law::split(split_never<>{}) && law::split(split_never<block_fit::exact>{}) &&
-              law::split(split_never<block_fit::same_power_of_two>{}));
-static_assert(law::streams(reuse_across_streams<>{}) &&
-              law::streams(reuse_across_streams<false, true, false>{}) &&
-              law::streams(reuse_across_streams<>{.opportunistic = false}));
-static_assert(law::split(split_if_remainder_at_least<512>{}) &&
-              law::split(split_if_remainder_at_least<64, block_end::high>{}));
-static_assert(law::split(split_below<>{}) && law::split(split_below<32_MiB>{}) &&
-              law::split(split_below<32_MiB, 20_MiB, 1_MiB, 0>{}) && !split_below<32_MiB>::splits_oversize &&
-              law::split(split_below<>{.max = 20_MiB}));
-static_assert(law::pages(back_with<page_plan::normal_only>{}) &&
-              law::pages(back_with<page_plan::huge_first>{}) &&
-              law::pages(back_with<page_plan::huge_only>{}));
-static_assert(law::pages(back_with<page_plan::huge_1g_first>{}) &&
-              law::pages(back_with<page_plan::huge_1g_only>{}));
-static_assert(law::pages(back_with<>{}) &&
-              law::pages(back_with<>{.choice = page_choice{.pages = page_plan::huge_1g_first}}));
-static_assert(law::pages(back_with<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
-              law::pages(back_with<page_choice{.peer_to_peer = true}>{}));
-static_assert(law::growth(grow_exactly<>{}) && law::growth(grow_by_segments<2_MiB, 20_MiB>{}));
-static_assert(law::growth(grow_by_chunks<>{}) && law::growth(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
-static_assert(law::growth(grow_by_plan<>{}) && law::growth(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
-static_assert(law::growth(grow_by_pages<>{}) && law::growth(grow_by_stitching<>{}));
-static_assert(law::eviction(evict_never{}) && law::eviction(evict_at_free<>{}));
-static_assert(law::eviction(evict_idle_segments<>{}) && law::eviction(evict_idle_segments<true, true>{}));
-static_assert(law::eviction(evict_at_free_above_plan<>{}) &&
-              law::eviction(evict_at_free_above_plan<chunk_plan{.share = percent(0)}>{}));
-static_assert(law::eviction(evict_at_free<tunable(unlimited)>{}) && law::eviction(evict_at_free<1_MiB>{}));
-static_assert(law::eviction(evict_idle_above<percent(60)>{}) &&
-              law::eviction(evict_idle_above<>{.threshold = percent(99)}));
-static_assert(law::eviction(evict_at_synchronize_above<>{}) &&
-              law::eviction(evict_at_synchronize_above<1_GiB>{}));
-static_assert(law::recovery(recover_never{}) && law::recovery(recover_by_emptying_cache<>{}));
-static_assert(law::recovery(recover_by_emptying_cache<tunable(false)>{}) &&
-              law::recovery(recover_by_emptying_cache<true>{}));
-static_assert(law::recovery(recover_by_releasing_oversize_then_all<>{}) &&
-              law::recovery(recover_by_releasing_oversize_then_all<true>{}));
+static_assert(law::policy(round_to_multiple<64>{}) && law::policy(round_to_multiple<512>{}));
+static_assert(law::policy(round_to_power_of_two<64>{}) && law::policy(round_to_power_of_two<512>{}));
+static_assert(law::policy(round_to_power_of_two<4_KiB, 64_MiB>{}) &&
+              law::policy(round_to_power_of_two<4_KiB, 100_MiB + 1>{}) &&
+              law::policy(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 100}) &&
+              law::policy(round_to_power_of_two<512, 0_MiB>{}));
+static_assert(law::policy(round_to_divisions<512>{}));
+static_assert(law::policy(round_to_divisions<512>{.table = divisions::all(4)}));
+static_assert(law::policy(round_to_divisions<512, divisions::all(8)>{}));
+static_assert(law::policy(round_padded<64, round_to_multiple<256>>{}) &&
+              law::policy(round_padded<0, round_to_multiple<64>>{}));
+static_assert(law::policy(round_padded<32, round_to_divisions<512>>{}) &&
+              law::policy(round_padded<32, round_to_divisions<512>>{.inner = {.table = divisions::all(4)}}));
+static_assert(law::policy(pool_together{}) && law::policy(pool_small_and_large<1_MiB>{}) &&
+              law::policy(pool_small_and_large<tunable(0_MiB)>{}));
+static_assert(law::policy(reuse_on_same_stream{}) && law::policy(reuse_immediately{}));
+static_assert(law::policy(reuse_on_same_stream_after_recorded{}) &&
+              law::policy(reuse_after_recorded_streams{}));
+static_assert(law::policy(poll_events_lazily<reuse_on_same_stream>{{}, 512}) &&
+              law::policy(poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
+static_assert(law::policy(split_never<>{}) && law::policy(split_never<block_fit::exact>{}) &&
+              law::policy(split_never<block_fit::same_power_of_two>{}));
+static_assert(law::policy(reuse_across_streams<>{}) &&
+              law::policy(reuse_across_streams<false, true, false>{}) &&
+              law::policy(reuse_across_streams<>{.opportunistic = false}));
+static_assert(law::policy(split_if_remainder_at_least<512>{}) &&
+              law::policy(split_if_remainder_at_least<64, block_end::high>{}));
+static_assert(law::policy(split_below<>{}) && law::policy(split_below<32_MiB>{}) &&
+              law::policy(split_below<32_MiB, 20_MiB, 1_MiB, 0>{}) && !split_below<32_MiB>::splits_oversize &&
+              law::policy(split_below<>{.max = 20_MiB}));
+static_assert(law::policy(back_with<page_plan::normal_only>{}) &&
+              law::policy(back_with<page_plan::huge_first>{}) &&
+              law::policy(back_with<page_plan::huge_only>{}));
+static_assert(law::policy(back_with<page_plan::huge_1g_first>{}) &&
+              law::policy(back_with<page_plan::huge_1g_only>{}));
+static_assert(law::policy(back_with<>{}) &&
+              law::policy(back_with<>{.choice = page_choice{.pages = page_plan::huge_1g_first}}));
+static_assert(law::policy(back_with<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
+              law::policy(back_with<page_choice{.peer_to_peer = true}>{}));
+static_assert(law::policy(grow_exactly<>{}) && law::policy(grow_by_segments<2_MiB, 20_MiB>{}));
+static_assert(law::policy(grow_by_chunks<>{}) && law::policy(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
+static_assert(law::policy(grow_by_plan<>{}) && law::policy(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
+static_assert(law::policy(grow_by_pages<>{}) && law::policy(grow_by_stitching<>{}));
+static_assert(law::policy(evict_never{}) && law::policy(evict_at_free<>{}));
+static_assert(law::policy(evict_idle_segments<>{}) && law::policy(evict_idle_segments<true, true>{}));
+static_assert(law::policy(evict_at_free_above_plan<>{}) &&
+              law::policy(evict_at_free_above_plan<chunk_plan{.share = percent(0)}>{}));
+static_assert(law::policy(evict_at_free<tunable(unlimited)>{}) && law::policy(evict_at_free<1_MiB>{}));
+static_assert(law::policy(evict_idle_above<percent(60)>{}) &&
+              law::policy(evict_idle_above<>{.threshold = percent(99)}));
+static_assert(law::policy(evict_at_synchronize_above<>{}) &&
+              law::policy(evict_at_synchronize_above<1_GiB>{}));
+static_assert(law::policy(recover_never{}) && law::policy(recover_by_emptying_cache<>{}));
+static_assert(law::policy(recover_by_emptying_cache<tunable(false)>{}) &&
+              law::policy(recover_by_emptying_cache<true>{}));
+static_assert(law::policy(recover_by_releasing_oversize_then_all<>{}) &&
+              law::policy(recover_by_releasing_oversize_then_all<true>{}));
 
 constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
   static_assert(law::recipe<Recipe>());

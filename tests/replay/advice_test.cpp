@@ -90,8 +90,8 @@ TEST(advice_on_recorded_programs, usually_serves_the_failed_request) {
     ASSERT_TRUE(std::holds_alternative<trace::recording>(read)) << path;
     const trace::program source(std::get<trace::recording>(read));
     try_all<pytorch<>>(count, source);
-    try_all<pytorch_expandable>(count, source);
-    try_all<paddle_auto_growth>(count, source);
+    try_all<pytorch_family::expandable>(count, source);
+    try_all<paddle_family::auto_growth>(count, source);
     try_all<pinned_packed>(count, source);
     try_all<power_of_two>(count, source);
   }

@@ -50,9 +50,10 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
         chosen);
   };
   if (settings.expandable_segments) {
-    write.operator()<tessera::pytorch_expandable>(tessera::pytorch_expandable::configured(settings));
+    write.operator()<tessera::pytorch_family::expandable>(
+        tessera::pytorch_family::expandable::configured(settings));
   } else {
-    write.operator()<tessera::pytorch<>>(tessera::pytorch_native::configured(settings));
+    write.operator()<tessera::pytorch<>>(tessera::pytorch_family::native::configured(settings));
   }
   std::fclose(out);
   std::string lines(written, size);

@@ -76,11 +76,11 @@ TEST(memory_map, distinguishes_non_releasable_from_releasable) {
 
 // In a range, whole pages of a free block could be released. The rest shares pages with its neighbours.
 TEST(memory_map, splits_free_blocks_at_releasable_pages) {
-  const memory_map map = map_of<pytorch_expandable>({{kind::allocate, 0, 10_MiB},
-                                                     {kind::allocate, 1, 50_MiB},
-                                                     {kind::allocate, 2, 10_MiB},
-                                                     {kind::free, 1}},
-                                                    3);
+  const memory_map map = map_of<pytorch_family::expandable>({{kind::allocate, 0, 10_MiB},
+                                                             {kind::allocate, 1, 50_MiB},
+                                                             {kind::allocate, 2, 10_MiB},
+                                                             {kind::free, 1}},
+                                                            3);
   ASSERT_EQ(map.segments.size(), 1u);
   EXPECT_TRUE(map.segments[0].in_range);
   const std::vector<cell> expected{{use::live, 10_MiB, 10_MiB, 0},
@@ -150,11 +150,11 @@ TEST(memory_map, agrees_with_the_allocator_on_a_recorded_program) {
     for (const std::size_t at : {0u, 777u, 30929u}) {
       SCOPED_TRACE(std::string(name) + " after event " + std::to_string(at));
       compare_with_the_allocator<pytorch<>>(source, at);
-      compare_with_the_allocator<pytorch_expandable>(source, at);
+      compare_with_the_allocator<pytorch_family::expandable>(source, at);
       compare_with_the_allocator<stitched>(source, at);
       compare_with_the_allocator<power_of_two>(source, at);
       compare_with_the_allocator<passthrough>(source, at);
-      compare_with_the_allocator<paddle_auto_growth>(source, at);
+      compare_with_the_allocator<paddle_family::auto_growth>(source, at);
     }
   }
 }

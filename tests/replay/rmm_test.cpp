@@ -198,7 +198,7 @@ TEST(to_rmm, logs_calls_of_users) {
     std::uint64_t operator()() noexcept { return now += 3'600'000'001; }
     std::uint64_t now = 22 * 3'600'000'000ull + 59 * 60'000'000ull;
   };
-  caching_allocator<pytorch_native, simulated_device, history<hours>> pool{
+  caching_allocator<pytorch_family::native, simulated_device, history<hours>> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, history<hours>(100)};
   void* const p = pool.allocate(1_MiB + 1, stream_id{255});
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
@@ -209,7 +209,8 @@ TEST(to_rmm, logs_calls_of_users) {
 }
 
 TEST(to_rmm, begins_with_the_blocks_live_at_the_start) {
-  caching_allocator<pytorch_native, simulated_device, history<>> pool{simulated_device{}, {}, history<>(3)};
+  caching_allocator<pytorch_family::native, simulated_device, history<>> pool{
+      simulated_device{}, {}, history<>(3)};
   void* const kept = pool.allocate(100);
   void* const freed = pool.allocate(200);
   (void)kept;
@@ -265,8 +266,8 @@ void goes_round() {
 }
 
 TEST(to_rmm, is_read_as_the_same_program) {
-  goes_round<pytorch_native>();
-  goes_round<pytorch_expandable>();  // the start of its history is found too
+  goes_round<pytorch_family::native>();
+  goes_round<pytorch_family::expandable>();  // the start of its history is found too
 }
 
 TEST(to_csv, writes_every_event) {

@@ -179,7 +179,7 @@ TEST(snapshot, may_be_truncated_anywhere) {
 }
 
 std::vector<snapshot::segment> start_of(const snapshot& s) {
-  auto found = start_finder(s, 0).find(policies<pytorch_native>{});
+  auto found = start_finder(s, 0).find(policies<pytorch_family::native>{});
   if (const auto* error = std::get_if<input_error>(&found)) {
     ADD_FAILURE() << error->text();
     return {};
@@ -187,7 +187,7 @@ std::vector<snapshot::segment> start_of(const snapshot& s) {
   return std::get<start_state>(std::move(found)).segments;
 }
 std::string start_refused(const snapshot& s) {
-  const auto found = start_finder(s, 0).find(policies<pytorch_native>{});
+  const auto found = start_finder(s, 0).find(policies<pytorch_family::native>{});
   const auto* error = std::get_if<input_error>(&found);
   return error != nullptr ? error->rule : "accepted";
 }

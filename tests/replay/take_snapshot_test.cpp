@@ -72,7 +72,7 @@ total told_by(const Statistics& counted) {
 }
 
 TEST(take_snapshot, has_the_state_of_an_allocator) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   void* const kept = pool.allocate(1000, stream_id{3});
   void* const used = pool.allocate(600, stream_id{3});
   (void)pool.allocate(30_MiB);
@@ -102,14 +102,14 @@ TEST(take_snapshot, has_the_state_of_an_allocator) {
 }
 
 TEST(take_snapshot, of_nothing_is_empty) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   const snapshot seen = take_snapshot(pool);
   EXPECT_TRUE(seen.segments.empty());
   EXPECT_TRUE(seen.traces.empty());
 }
 
 TEST(take_snapshot, has_the_history_with_times_and_labels) {
-  caching_allocator<pytorch_native, simulated_device, ticking> pool{
+  caching_allocator<pytorch_family::native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   void* const p = pool.allocate(1_MiB + 1, stream_id{2});
   pool.observer().label("forward");
@@ -164,7 +164,7 @@ TEST(take_snapshot, translates_the_settings_to_those_of_pytorch) {
 }
 
 TEST(take_snapshot, joins_adjacent_mapped_pages_to_a_segment) {
-  caching_allocator<pytorch_expandable, simulated_device, ticking> pool{
+  caching_allocator<pytorch_family::expandable, simulated_device, ticking> pool{
       simulated_device{}, {}, ticking(1000)};
   void* const low = pool.allocate(20_MiB);
   void* const middle = pool.allocate(20_MiB);
@@ -194,11 +194,11 @@ TEST(take_snapshot, reaches_every_front_end) {
     return std::pair(count_bytes(seen).requested, seen.traces.size());
   };
   using found = std::pair<std::size_t, std::size_t>;
-  locked<pytorch_expandable, simulated_device, ticking> one;
+  locked<pytorch_family::expandable, simulated_device, ticking> one;
   (void)one.allocate(200);
   EXPECT_EQ(live(one), found(200, 1));
 
-  per_stream<pytorch_native, simulated_device, ticking> arenas;
+  per_stream<pytorch_family::native, simulated_device, ticking> arenas;
   (void)arenas.allocate(1, stream_id{1});
   (void)arenas.allocate(2, stream_id{2});
   arenas.deallocate(arenas.allocate(5, stream_id{2}));
@@ -215,7 +215,7 @@ TEST(take_snapshot, reaches_every_front_end) {
   std::vector<simulated_device> devices;
   devices.push_back(first.another_device({.device = 1}));
   devices.push_back(first.another_device({.device = 2}));
-  per_device<pytorch_native, simulated_device, locked, ticking> two(std::move(devices));
+  per_device<pytorch_family::native, simulated_device, locked, ticking> two(std::move(devices));
   (void)two.allocate(7, 0);
   (void)two.allocate(8, 1);
   EXPECT_EQ(live(two), found(15, 2));
@@ -225,7 +225,7 @@ TEST(take_snapshot, reaches_every_front_end) {
   EXPECT_EQ(both.segments[1].device, 1u);
   EXPECT_EQ(both.traces[1][1].size, 8u);
 
-  waiting<locked<pytorch_native, simulated_device, ticking>> patient;
+  waiting<locked<pytorch_family::native, simulated_device, ticking>> patient;
   (void)patient.allocate(9);
   EXPECT_EQ(live(patient), found(9, 1));
 
@@ -233,7 +233,7 @@ TEST(take_snapshot, reaches_every_front_end) {
   (void)driver.allocate_async(10, stream_id{1});
   EXPECT_EQ(live(driver.pool()), found(10, 1));
 
-  pinned_host<pytorch_pinned_family, simulated_device> host({}, simulated_device{});
+  pinned_host<pytorch_family::pinned_family, simulated_device> host({}, simulated_device{});
   (void)host.allocate(11);
   EXPECT_EQ(live(host), found(11, 1));
 }
@@ -281,8 +281,9 @@ class random_program {
 
 template <typename Recipe>
 class capture_of : public testing::Test {};
-using recipes = testing::Types<pytorch_native, pytorch_expandable, stitched, cuda_async, torch_npu_native,
-                               paddle_auto_growth, power_of_two, passthrough, pinned_packed>;
+using recipes = testing::Types<pytorch_family::native, pytorch_family::expandable, stitched, cuda_async,
+                               torch_npu_family::native, paddle_family::auto_growth, power_of_two,
+                               passthrough, pinned_packed>;
 TYPED_TEST_SUITE(capture_of, recipes);
 
 TYPED_TEST(capture_of, undone_history_leads_to_an_empty_allocator) {
@@ -330,7 +331,7 @@ TYPED_TEST(capture_of, goes_through_a_pickle_unchanged) {
 }
 
 TEST(take_snapshot, of_a_locked_allocator_is_consistent_under_concurrent_use) {
-  locked<pytorch_native, simulated_device, ticking> pool{
+  locked<pytorch_family::native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 300_MiB}}, {}, ticking(5000)};
   std::atomic<bool> done{false};
   std::vector<std::thread> users;
@@ -372,7 +373,7 @@ TEST(take_snapshot, agrees_with_the_pytorch_recipe) { expect_to_be_what_it_decid
 TEST(take_snapshot, agrees_with_the_expandable_recipe) { expect_to_be_what_it_decides<pytorch_expandable>(); }
 
 TEST(take_snapshot, a_recording_of_it_repeats_failed_requests) {
-  caching_allocator<pytorch_native, simulated_device, history<>> pool{
+  caching_allocator<pytorch_family::native, simulated_device, history<>> pool{
       simulated_device{simulated_device::options{.capacity = 1_GiB}}};
   (void)pool.allocate(300_MiB);
   EXPECT_EQ(pool.try_allocate(900_MiB), nullptr);
@@ -384,7 +385,7 @@ TEST(take_snapshot, a_recording_of_it_repeats_failed_requests) {
   EXPECT_EQ(events[2].what, trace::event::kind::free);
   EXPECT_EQ(events[2].id, events[1].id);
   const trace::program again(std::get<trace::recording>(made));
-  caching_allocator<pytorch_native, simulated_device> same{
+  caching_allocator<pytorch_family::native, simulated_device> same{
       simulated_device{simulated_device::options{.capacity = 1_GiB}}};
   EXPECT_EQ(trace::replay(again, same), 1u);
 }

@@ -130,7 +130,7 @@ struct ticks {
 using ticking = history<ticks>;
 
 TEST(to_chrome, shows_blocks_counters_and_calls) {
-  caching_allocator<pytorch_native, simulated_device, ticking> pool{
+  caching_allocator<pytorch_family::native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   pool.observer().label("say \"forward\"\xff");
   void* const p = pool.allocate(1_MiB + 1, stream_id{77});
@@ -200,8 +200,8 @@ void expect_counters_of_statistics(std::size_t kept) {
 
 TEST(to_chrome, counters_end_as_the_statistics) {
   for (const std::size_t kept : {100'000u, 500u}) {
-    expect_counters_of_statistics<pytorch_native>(kept);
-    expect_counters_of_statistics<pytorch_expandable>(kept);
+    expect_counters_of_statistics<pytorch_family::native>(kept);
+    expect_counters_of_statistics<pytorch_family::expandable>(kept);
     expect_counters_of_statistics<stitched>(kept);
     expect_counters_of_statistics<cuda_async>(kept);
   }

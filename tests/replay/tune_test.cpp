@@ -111,19 +111,19 @@ TEST(tune_policies, decide_as_the_shipped_recipes_that_they_hold) {
 }
 
 // Compositions that no shipped recipe has obey the laws, too.
-static_assert(law::growth(segments_below<0>{.large = 512_MiB}));
-static_assert(law::growth(segments_below<64_MiB>{.large = 64_MiB}));
-static_assert(law::growth(segments_below<256_MiB>{.large = 512_MiB}));
-static_assert(law::growth(grow_by_chunks<>{.small = 2_MiB, .large = 1_GiB}));
-static_assert(law::growth(grow_by_plan<>{.plan = chunk_plan{2_MiB, 16_MiB}}));
-static_assert(law::growth(grow_by_pages<>{.large = 128_MiB}));
-static_assert(law::growth(grow_by_stitching<>{.peak_parts = 4, .slack = percent(0)}));
-static_assert(law::rounding(multiple<64>{}) && law::rounding(multiple<2_MiB>{}));
-static_assert(law::rounding(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 1_MiB}));
-static_assert(law::split(split_below<>{.max = 2_MiB, .slack = 128_MiB}));
-static_assert(law::split(split_expandable{.max = 2_MiB}));
-static_assert(law::split(rest<1_MiB, high>{}));
-static_assert(law::eviction(evict_at_free<tunable(unlimited)>{.threshold = 1_MiB}));
+static_assert(law::policy(segments_below<0>{.large = 512_MiB}));
+static_assert(law::policy(segments_below<64_MiB>{.large = 64_MiB}));
+static_assert(law::policy(segments_below<256_MiB>{.large = 512_MiB}));
+static_assert(law::policy(grow_by_chunks<>{.small = 2_MiB, .large = 1_GiB}));
+static_assert(law::policy(grow_by_plan<>{.plan = chunk_plan{2_MiB, 16_MiB}}));
+static_assert(law::policy(grow_by_pages<>{.large = 128_MiB}));
+static_assert(law::policy(grow_by_stitching<>{.peak_parts = 4, .slack = percent(0)}));
+static_assert(law::policy(multiple<64>{}) && law::policy(multiple<2_MiB>{}));
+static_assert(law::policy(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 1_MiB}));
+static_assert(law::policy(split_below<>{.max = 2_MiB, .slack = 128_MiB}));
+static_assert(law::policy(split_expandable{.max = 2_MiB}));
+static_assert(law::policy(rest<1_MiB, high>{}));
+static_assert(law::policy(evict_at_free<tunable(unlimited)>{.threshold = 1_MiB}));
 
 TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
   EXPECT_EQ(as_variation({}), "pytorch<>");

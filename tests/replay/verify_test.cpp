@@ -221,7 +221,7 @@ TEST(start_state, infers_sizes_from_allocations_after_live_blocks) {
   const auto blocks_with = [](std::vector<snapshot::entry> entries) {
     auto found =
         start_finder(recorded({segment_at(large_range, true, false, {{30_MiB, 0}})}, std::move(entries)), 0)
-            .find(policies<pytorch_native>{});
+            .find(policies<pytorch_family::native>{});
     return std::get<start_state>(std::move(found)).segments[0].blocks;
   };
   const std::size_t asked = 10_MiB + 512_KiB;
@@ -247,7 +247,7 @@ TEST(start_state, undoes_map_and_unmap) {
   const snapshot source = recorded({segment_at(large_range, true, true, {{60_MiB, 0}})},
                                    {entry(action::segment_unmap, large_range + 80_MiB, 20_MiB),
                                     entry(action::segment_map, large_range + 20_MiB, 20_MiB)});
-  const auto found = start_finder(source, 0).find(policies<pytorch_native>{});
+  const auto found = start_finder(source, 0).find(policies<pytorch_family::native>{});
   const auto& [segments, owners] = std::get<start_state>(found);
   ASSERT_EQ(segments.size(), 3u);
   EXPECT_EQ(segments[0].size, 20_MiB);

@@ -21,7 +21,7 @@ using namespace tessera;
 
 using recipe = with<pytorch<>, grow_by_bumping>;
 using pool_type = caching_allocator<recipe, simulated_device>;
-static_assert(law::growth(grow_by_bumping{}));
+static_assert(law::policy(grow_by_bumping{}));
 static_assert(provider_for<simulated_device, recipe>);
 
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }

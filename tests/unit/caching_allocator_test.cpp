@@ -288,7 +288,7 @@ struct share_by_parity : tessera::detail::no_reuse_across_streams {
   }
   bool operator==(const share_by_parity&) const = default;
 };
-static_assert(law::streams(share_by_parity{}));
+static_assert(law::policy(share_by_parity{}));
 
 TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
   caching_allocator<with<pytorch<>, share_by_parity>, simulated_device> pool;

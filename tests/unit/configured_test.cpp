@@ -27,7 +27,8 @@ using namespace tessera;
 using chosen = configured<pytorch_family, simulated_device>;
 
 template <typename Pool>
-constexpr bool is_expandable = std::is_same_v<Pool, caching_allocator<pytorch_expandable, simulated_device>>;
+constexpr bool is_expandable =
+    std::is_same_v<Pool, caching_allocator<pytorch_family::expandable, simulated_device>>;
 
 TEST(configured, chooses_the_recipe_that_serves_the_settings) {
   for (const bool expandable : {false, true}) {
@@ -147,7 +148,7 @@ std::vector<void*> addresses_of(Pool& pool) {
 simulated_device small_device() { return simulated_device{simulated_device::options{.capacity = 600_MiB}}; }
 
 TEST(configured, decides_as_the_string_and_as_the_recipe_written_by_hand) {
-  using hand = with<pytorch_native, split_below<32_MiB>, evict_idle_above<percent(60), true>>;
+  using hand = with<pytorch_family::native, split_below<32_MiB>, evict_idle_above<percent(60), true>>;
   caching_allocator<hand, simulated_device> by_hand{small_device()};
   caching_allocator<pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, simulated_device>
       by_string{small_device()};
@@ -211,7 +212,7 @@ TEST(preset, sizes_at_their_bounds_are_refused_by_the_device_and_by_nobody_else)
 TEST(preset, a_reserve_of_all_is_the_device_and_not_more) {
   using all = pytorch<"expandable_segments:True,expandable_segments_reserve:1.0">;
   static_assert(policies<all>{}.growth.range_size(80_GiB) == 80_GiB);
-  static_assert(policies<pytorch_expandable>{}.growth.range_size(80_GiB) == 90_GiB);
+  static_assert(policies<pytorch_family::expandable>{}.growth.range_size(80_GiB) == 90_GiB);
 }
 
 TEST(configured, explains_a_failure_as_the_recipe_that_was_chosen) {

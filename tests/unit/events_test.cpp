@@ -62,7 +62,7 @@ TEST(events, contain_the_request_and_its_block) {
 }
 
 TEST(events, tell_of_pages_and_ranges) {
-  told_pool<pytorch_expandable> pool{simulated_device{simulated_device::options{.capacity = 64_MiB}}};
+  told_pool<pytorch_family::expandable> pool{simulated_device{simulated_device::options{.capacity = 64_MiB}}};
   std::vector<allocator_event>& kept = pool.observer().kept;
   void* const p = pool.allocate(30_MiB, own);
   ASSERT_EQ(kept.size(), 4u);
@@ -115,7 +115,7 @@ TEST(statistics, do_not_depend_on_when_somebody_looks) {
 }
 
 TEST(statistics, count_no_call_that_gave_nothing_back) {
-  caching_allocator<pytorch_expandable, simulated_device> pool;
+  caching_allocator<pytorch_family::expandable, simulated_device> pool;
   (void)pool.allocate(18_MiB);  // of one page of 20
   pool.trim();
   EXPECT_EQ(pool.statistics().num_device_free, 0u);
@@ -126,9 +126,10 @@ TEST(statistics, count_no_call_that_gave_nothing_back) {
 /// Observes a random program and counts, independently of the allocator.
 template <typename Recipe>
 class statistics_of : public testing::Test {};
-using recipes = testing::Types<pytorch<>, with<pytorch<>, split_below<4_MiB, 1_MiB>>, paddle_auto_growth,
-                               with<paddle_auto_growth, split_if_remainder_at_least<64>>, cuda_async,
-                               with<pytorch<>, reuse_immediately>>;
+using recipes =
+    testing::Types<pytorch<>, with<pytorch<>, split_below<4_MiB, 1_MiB>>, paddle_family::auto_growth,
+                   with<paddle_family::auto_growth, split_if_remainder_at_least<64>>, cuda_async,
+                   with<pytorch<>, reuse_immediately>>;
 TYPED_TEST_SUITE(statistics_of, recipes);
 
 TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {

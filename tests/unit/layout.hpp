@@ -24,7 +24,7 @@ template <typename... Types>
   return layout_of<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>,
                    tessera::locked<tessera::pytorch<>, tessera::simulated_device>,
                    tessera::locked<tessera::pinned_packed, tessera::host_pinned, tessera::history<>>,
-                   tessera::per_stream<tessera::pytorch_expandable, tessera::simulated_device>,
+                   tessera::per_stream<tessera::pytorch_family::expandable, tessera::simulated_device>,
                    tessera::out_of_memory, tessera::detail::oom_numbers, tessera::allocator_event,
                    tessera::stream_id, tessera::snapshot>();
 }

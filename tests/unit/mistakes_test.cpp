@@ -137,7 +137,7 @@ std::unique_ptr<stack> make(unsigned number) {
 std::vector<row> single_threaded() {
   return {
       {"pytorch", &plain<alone<pytorch<>>>},
-      {"in ranges", &plain<alone<pytorch_expandable>>},
+      {"in ranges", &plain<alone<pytorch_family::expandable>>},
       {"stitched", &plain<alone<stitched>>},
       {"crossing", &plain<alone<cuda_async>>},
       {"passthrough", &plain<alone<passthrough>>},
@@ -176,7 +176,7 @@ std::vector<row> several_threads() {
       {"per_device of per_stream", &make<devices<per_device<pytorch<>, simulated_device, per_stream>>>},
       {"pinned_host",
        [](unsigned) {
-         return std::make_unique<stack_of<pinned_host<torch_npu_pinned_family, host_pinned>>>(
+         return std::make_unique<stack_of<pinned_host<torch_npu_family::pinned_family, host_pinned>>>(
              config::torch_npu::settings{}, host());
        }},
       {"guarded",

@@ -17,43 +17,43 @@ namespace {
 using namespace tessera;
 using paddle_settings = config::paddle::settings;
 
-using auto_growth = caching_allocator<paddle_auto_growth, simulated_device>;
-using naive = caching_allocator<paddle_naive_best_fit, simulated_device>;
+using auto_growth = caching_allocator<paddle_family::auto_growth, simulated_device>;
+using naive = caching_allocator<paddle_family::naive_best_fit, simulated_device>;
 
 simulated_device of(std::size_t capacity) {
   return simulated_device(simulated_device::options{.capacity = capacity, .granularity = 256});
 }
 
 auto_growth growing(const paddle_settings& settings, std::size_t capacity = 16_GiB) {
-  return auto_growth(of(capacity), paddle_auto_growth::configured(settings));
+  return auto_growth(of(capacity), paddle_family::auto_growth::configured(settings));
 }
 naive preallocating(paddle_settings settings, std::size_t capacity = 16_GiB) {
   settings.naive_best_fit = true;
-  return naive(of(capacity), paddle_naive_best_fit::configured(settings));
+  return naive(of(capacity), paddle_family::naive_best_fit::configured(settings));
 }
 
 std::uintptr_t number(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-static_assert(law::recipe<paddle_auto_growth>() && law::recipe<paddle_naive_best_fit>());
-static_assert(law::recipe<paddle_auto_growth>(paddle_auto_growth::configured(
+static_assert(law::recipe<paddle_family::auto_growth>() && law::recipe<paddle_family::naive_best_fit>());
+static_assert(law::recipe<paddle_family::auto_growth>(paddle_family::auto_growth::configured(
     {.auto_growth_chunk_size = 10_MiB, .free_idle_chunk = true, .free_when_no_cache_hit = true})));
-static_assert(law::recipe<paddle_auto_growth>(paddle_auto_growth::configured(
+static_assert(law::recipe<paddle_family::auto_growth>(paddle_family::auto_growth::configured(
     {.small_pool_size = 1_MiB, .small_pool_chunk_size = 2_MiB, .large_pool_chunk_size = 16_MiB})));
-static_assert(law::recipe<paddle_naive_best_fit>(paddle_naive_best_fit::configured(
+static_assert(law::recipe<paddle_family::naive_best_fit>(paddle_family::naive_best_fit::configured(
     {.naive_best_fit = true, .initial_gpu_memory = 100_MiB, .reallocate_gpu_memory = 50_MiB})));
-static_assert(law::recipe<paddle_naive_best_fit>(
-    paddle_naive_best_fit::configured({.naive_best_fit = true, .fraction_of_gpu_memory = percent(0)})));
+static_assert(law::recipe<paddle_family::naive_best_fit>(paddle_family::naive_best_fit::configured(
+    {.naive_best_fit = true, .fraction_of_gpu_memory = percent(0)})));
 
 constexpr paddle_settings preset_growth{.auto_growth_chunk_size = 10_MiB};
 constexpr paddle_settings preset_naive{.naive_best_fit = true, .initial_gpu_memory = 10_MiB};
 static_assert(recipe<paddle_family::under<preset_growth>> && recipe<paddle_family::under<preset_naive>>);
-static_assert(std::is_same_v<paddle_family::under<preset_growth>::base, paddle_auto_growth>);
-static_assert(std::is_same_v<paddle_family::under<preset_naive>::base, paddle_naive_best_fit>);
+static_assert(std::is_same_v<paddle_family::under<preset_growth>::base, paddle_family::auto_growth>);
+static_assert(std::is_same_v<paddle_family::under<preset_naive>::base, paddle_family::naive_best_fit>);
 
 TEST(paddle_death, settings_and_recipe_must_fit) {
-  EXPECT_DEATH((void)paddle_auto_growth::configured({.naive_best_fit = true}),
+  EXPECT_DEATH((void)paddle_family::auto_growth::configured({.naive_best_fit = true}),
                "paddle_auto_growth::configured: settings for another recipe");
-  EXPECT_DEATH((void)paddle_naive_best_fit::configured({}),
+  EXPECT_DEATH((void)paddle_family::naive_best_fit::configured({}),
                "paddle_naive_best_fit::configured: settings for another recipe");
 }
 
@@ -67,17 +67,17 @@ TEST(paddle_with, begins_with_its_settings) {
 }
 
 TEST(paddle_auto_growth, takes_its_numbers_from_the_settings) {
-  const auto chosen = paddle_auto_growth::configured({.gpu_memory_limit = 3_GiB,
-                                                      .auto_growth_chunk_size = 10_MiB,
-                                                      .free_idle_chunk = true,
-                                                      .free_when_no_cache_hit = true});
+  const auto chosen = paddle_family::auto_growth::configured({.gpu_memory_limit = 3_GiB,
+                                                              .auto_growth_chunk_size = 10_MiB,
+                                                              .free_idle_chunk = true,
+                                                              .free_when_no_cache_hit = true});
   EXPECT_EQ(chosen.growth.large.get(), 10_MiB);
   EXPECT_EQ(chosen.growth.limit.on(16_GiB), 3_GiB);
   EXPECT_EQ(chosen.pools.boundary.get(), 0u);
   EXPECT_TRUE(chosen.eviction.at_free);
   EXPECT_TRUE(chosen.eviction.before_growth);
   EXPECT_FALSE(chosen.recovery.accepts_exact_size);
-  EXPECT_EQ(paddle_auto_growth::configured({}).growth.limit.on(16_GiB), unlimited);
+  EXPECT_EQ(paddle_family::auto_growth::configured({}).growth.limit.on(16_GiB), unlimited);
 }
 
 TEST(paddle_auto_growth, two_pools_have_chunk_sizes_of_their_own_and_none_means_just_the_block) {
@@ -126,7 +126,7 @@ TEST(paddle_auto_growth, releases_idle_chunks_after_every_free_if_configured) {
 }
 
 TEST(paddle_auto_growth, requests_only_the_block_if_configured_after_all_is_released) {
-  auto chosen = paddle_auto_growth::configured({.auto_growth_chunk_size = 10_MiB});
+  auto chosen = paddle_family::auto_growth::configured({.auto_growth_chunk_size = 10_MiB});
   chosen.recovery.accepts_exact_size = true;
   auto_growth pool(of(18_MiB), chosen);
   void* const first = pool.allocate(6_MiB);
@@ -145,7 +145,8 @@ TEST(paddle_auto_growth, requests_only_the_block_if_configured_after_all_is_rele
 }
 
 TEST(paddle_auto_growth, settles_within_its_limit_alone) {
-  auto chosen = paddle_auto_growth::configured({.gpu_memory_limit = 8_MiB, .auto_growth_chunk_size = 10_MiB});
+  auto chosen =
+      paddle_family::auto_growth::configured({.gpu_memory_limit = 8_MiB, .auto_growth_chunk_size = 10_MiB});
   auto_growth strict({}, chosen);
   EXPECT_EQ(strict.try_allocate(1_MiB), nullptr);
   chosen.recovery.accepts_exact_size = true;
@@ -179,11 +180,11 @@ TEST(chunk_plan, fails_if_a_chunk_cannot_be_acquired) {
 }
 
 TEST(paddle_naive_best_fit, takes_its_numbers_from_the_settings) {
-  const auto chosen = paddle_naive_best_fit::configured({.naive_best_fit = true,
-                                                         .fraction_of_gpu_memory = percent(40),
-                                                         .initial_gpu_memory = 7_MiB,
-                                                         .reallocate_gpu_memory = 3_MiB,
-                                                         .gpu_memory_limit = 3_GiB});
+  const auto chosen = paddle_family::naive_best_fit::configured({.naive_best_fit = true,
+                                                                 .fraction_of_gpu_memory = percent(40),
+                                                                 .initial_gpu_memory = 7_MiB,
+                                                                 .reallocate_gpu_memory = 3_MiB,
+                                                                 .gpu_memory_limit = 3_GiB});
   constexpr chunk_plan plan{7_MiB, 3_MiB, percent(40)};
   EXPECT_EQ(chosen.growth.plan.get(), plan);
   EXPECT_EQ(chosen.eviction.plan.get(), plan);
@@ -245,7 +246,7 @@ TEST(paddle_naive_best_fit, a_pending_direct_segment_is_released_once_its_stream
 TEST(paddle_naive_best_fit, keeps_chunks_that_a_coarse_device_rounds_up) {
   paddle_settings settings{.naive_best_fit = true, .fraction_of_gpu_memory = percent(33)};
   naive pool(simulated_device({.capacity = 1000_MiB, .granularity = 1_MiB}),
-             paddle_naive_best_fit::configured(settings));
+             paddle_family::naive_best_fit::configured(settings));
   std::vector<void*> blocks;
   for (int i = 0; i < 6; ++i) blocks.push_back(pool.allocate(100_MiB));
   const std::size_t before = pool.current_usage().reserved;
@@ -255,7 +256,7 @@ TEST(paddle_naive_best_fit, keeps_chunks_that_a_coarse_device_rounds_up) {
 }
 
 TEST(paddle_naive_best_fit, serves_all_streams_from_one_chunk) {
-  caching_allocator<paddle_naive_best_fit, simulated_device> pool{
+  caching_allocator<paddle_family::naive_best_fit, simulated_device> pool{
       simulated_device{simulated_device::options{.capacity = 10_GiB}}};
   void* const small = pool.allocate(1_KiB);
   const std::size_t reserved = pool.current_usage().reserved;
@@ -270,7 +271,7 @@ TEST(paddle_naive_best_fit, takes_its_share_of_the_memory_that_others_leave) {
   simulated_device one{simulated_device::options{.capacity = 10_GiB}};
   simulated_device other = one.another_process();
   void* const theirs = other.acquire(5_GiB);
-  caching_allocator<paddle_naive_best_fit, provider_ref<simulated_device>> pool{provider_ref(one)};
+  caching_allocator<paddle_family::naive_best_fit, provider_ref<simulated_device>> pool{provider_ref(one)};
   void* const p = pool.try_allocate(1_KiB);
   ASSERT_NE(p, nullptr);
   EXPECT_LT(pool.current_usage().reserved, 5_GiB);

@@ -16,7 +16,7 @@ using namespace tessera;
 
 template <typename Recipe>
 class pinned_recipes : public testing::Test {};
-using all = testing::Types<pinned, pinned_packed, pinned_expandable>;
+using all = testing::Types<pinned, pinned_packed, torch_npu_family::pinned_expandable>;
 TYPED_TEST_SUITE(pinned_recipes, all);
 
 TYPED_TEST(pinned_recipes, reuse_a_block_at_once_on_any_stream_if_none_was_recorded) {
@@ -104,7 +104,7 @@ TEST(pinned, is_configured_by_the_text_for_the_device) {
 
 TEST(pinned, is_chosen_when_the_program_runs) {
   for (bool expandable : {false, true}) {
-    configured<torch_npu_pinned_family, simulated_device> pool(
+    configured<torch_npu_family::pinned_family, simulated_device> pool(
         config::torch_npu::settings{.pin_memory_expandable_segments = expandable});
     EXPECT_NE(pool.allocate(40_MiB), nullptr);
     EXPECT_EQ(pool.current_usage().reserved, expandable ? 60_MiB : 64_MiB);
@@ -114,7 +114,7 @@ TEST(pinned, is_chosen_when_the_program_runs) {
 TEST(pinned, refuses_settings_for_another_recipe) {
   const config::torch_npu::settings expandable{.pin_memory_expandable_segments = true};
   EXPECT_DEATH((void)pinned::configured(expandable), "pinned::configured: settings for another recipe");
-  EXPECT_DEATH((void)pinned_expandable::configured(config::torch_npu::settings{}),
+  EXPECT_DEATH((void)torch_npu_family::pinned_expandable::configured(config::torch_npu::settings{}),
                "pinned_expandable::configured: settings for another recipe");
 }
 

@@ -13,7 +13,7 @@
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pinned.hpp>
-#include <tessera/recipe/pytorch_2_14.hpp>
+#include <tessera/recipe/pytorch.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -55,8 +55,8 @@ TEST(pytorch_2_14, of_equal_blocks_that_of_the_oldest_segment_serves) {
     EXPECT_STREQ(pool.audit(), nullptr);
     return served == x ? 'x' : served == y ? 'y' : '?';
   };
-  EXPECT_EQ(which(caching_allocator<pytorch_2_14_native, falling_device>()), 'x');
-  EXPECT_EQ(which(caching_allocator<pytorch_native, falling_device>()), 'y');
+  EXPECT_EQ(which(caching_allocator<pytorch_2_14_family::native, falling_device>()), 'x');
+  EXPECT_EQ(which(caching_allocator<pytorch_family::native, falling_device>()), 'y');
 }
 
 TEST(pytorch_2_14, in_one_segment_the_lower_address_serves) {
@@ -71,7 +71,7 @@ TEST(pytorch_2_14, in_one_segment_the_lower_address_serves) {
 
 // So many that the bin is not a list any more.
 TEST(pytorch_2_14, many_equal_blocks_serve_from_the_oldest_segment_on) {
-  caching_allocator<pytorch_2_14_native, falling_device> pool;
+  caching_allocator<pytorch_2_14_family::native, falling_device> pool;
   std::vector<void*> by_age;
   for (int i = 0; i < 60; ++i) by_age.push_back(pool.allocate(20_MiB));
   for (std::size_t i = 0; i < 60; ++i) pool.deallocate(by_age[i * 7 % 60]);
@@ -81,7 +81,7 @@ TEST(pytorch_2_14, many_equal_blocks_serve_from_the_oldest_segment_on) {
 
 // The flags of a live block do not change the order of its segment.
 TEST(pytorch_2_14, recorded_streams_do_not_change_the_order) {
-  caching_allocator<pytorch_2_14_native, falling_device> pool;
+  caching_allocator<pytorch_2_14_family::native, falling_device> pool;
   std::vector<void*> by_age;
   for (int i = 0; i < 4; ++i) by_age.push_back(pool.allocate(20_MiB));
   for (void* const p : by_age) ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
@@ -116,8 +116,8 @@ TEST(pytorch_2_14, of_equal_blocks_in_ranges_that_of_the_oldest_range_serves) {
     EXPECT_STREQ(pool.audit(), nullptr);
     return served == x ? 'x' : served == y ? 'y' : '?';
   };
-  EXPECT_EQ(which(caching_allocator<pytorch_2_14_expandable, falling_ranges>()), 'x');
-  EXPECT_EQ(which(caching_allocator<pytorch_expandable, falling_ranges>()), 'y');
+  EXPECT_EQ(which(caching_allocator<pytorch_2_14_family::expandable, falling_ranges>()), 'x');
+  EXPECT_EQ(which(caching_allocator<pytorch_family::expandable, falling_ranges>()), 'y');
 }
 
 TEST(pytorch_2_14, a_memory_fraction_is_rounded_to_the_nearest_byte) {
@@ -151,9 +151,9 @@ std::size_t collected(double share) {
   return pool.statistics().num_device_free;
 }
 TEST(pytorch_2_14, garbage_is_collected_only_with_a_fraction_below_1) {
-  EXPECT_EQ(collected<pytorch_2_14_native>(1), 0u);
-  EXPECT_EQ(collected<pytorch_2_14_native>(0.9), 1u);
-  EXPECT_EQ(collected<pytorch_native>(1), 1u);
+  EXPECT_EQ(collected<pytorch_2_14_family::native>(1), 0u);
+  EXPECT_EQ(collected<pytorch_2_14_family::native>(0.9), 1u);
+  EXPECT_EQ(collected<pytorch_family::native>(1), 1u);
 }
 
 /// The recovery steps for 80 MiB on a device of 100 MiB, with 40 idle on another stream.
@@ -168,14 +168,15 @@ statistics<2> tried(double share) {
   return pool.statistics();
 }
 TEST(pytorch_2_14, throw_on_oom_refuses_at_once_what_exceeds_the_device) {
-  for (const auto& told : {tried<pytorch_2_14_native>(1), tried<pytorch_2_14_expandable>(1)}) {
+  for (const auto& told :
+       {tried<pytorch_2_14_family::native>(1), tried<pytorch_2_14_family::expandable>(1)}) {
     EXPECT_EQ(told.num_oom_rejections, 1u);
     EXPECT_EQ(told.num_alloc_retries, 0u);
     EXPECT_EQ(told.all.reserved_bytes.current, std::int64_t{40} << 20) << "nothing was given back";
   }
 }
 TEST(pytorch_2_14, throw_on_oom_runs_recovery_if_a_fraction_refuses) {
-  const auto told = tried<pytorch_2_14_native>(0.9);
+  const auto told = tried<pytorch_2_14_family::native>(0.9);
   EXPECT_EQ(told.num_oom_rejections, 0u);
   EXPECT_EQ(told.num_alloc_retries, 1u);
 }
@@ -193,8 +194,8 @@ TEST(pytorch_2_14, has_no_key_for_the_size_of_a_range) {
 }
 
 TEST(pinned_2_14, the_newest_block_serves_that_is_large_enough) {
-  const auto chosen = pinned_2_14::configured({.pinned_max_round_threshold = 4_MiB});
-  on_device<pinned_2_14> pool{simulated_device{}, chosen};
+  const auto chosen = pytorch_2_14_family::pinned::configured({.pinned_max_round_threshold = 4_MiB});
+  on_device<pytorch_2_14_family::pinned> pool{simulated_device{}, chosen};
   void* const older = pool.allocate(3_MiB);
   void* const newer = pool.allocate(3_MiB);
   pool.deallocate(newer);
@@ -218,9 +219,9 @@ TEST(pinned_2_14, the_newest_block_serves_that_is_large_enough) {
 }
 TEST(pinned_2_14, sizes_are_rounded_within_both_limits) {
   const auto held = [](std::size_t bytes) {
-    on_device<pinned_2_14> pool{
-        simulated_device{},
-        pinned_2_14::configured({.pinned_max_round_threshold = 16_MiB, .pinned_max_cached_size = 8_MiB})};
+    on_device<pytorch_2_14_family::pinned> pool{
+        simulated_device{}, pytorch_2_14_family::pinned::configured(
+                                {.pinned_max_round_threshold = 16_MiB, .pinned_max_cached_size = 8_MiB})};
     (void)pool.allocate(bytes);
     return pool.current_usage().reserved;
   };

@@ -17,7 +17,7 @@ namespace {
 using namespace tessera;
 
 template <typename... Policy>
-using expandable = caching_allocator<with<pytorch_expandable, Policy...>, simulated_device>;
+using expandable = caching_allocator<with<pytorch_family::expandable, Policy...>, simulated_device>;
 
 struct events {
   std::vector<allocator_event>* seen;
@@ -110,7 +110,8 @@ TEST(pytorch_expandable, idle_pages_of_one_pool_make_room_for_the_other) {
 
 TEST(pytorch_expandable, a_range_is_released_with_its_last_page) {
   std::vector<allocator_event> seen;
-  caching_allocator<pytorch_expandable, simulated_device, events> pool{small_device(1_GiB), {}, {&seen}};
+  caching_allocator<pytorch_family::expandable, simulated_device, events> pool{
+      small_device(1_GiB), {}, {&seen}};
   void* const p = pool.allocate(30_MiB);
   pool.deallocate(p);
   seen.clear();

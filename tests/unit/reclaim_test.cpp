@@ -96,7 +96,8 @@ TEST(footprint, counts_blocks_and_segments) {
 
 template <typename Recipe>
 class footprint_of : public testing::Test {};
-using recipes = testing::Types<pytorch<>, pytorch_expandable, stitched, cuda_async, paddle_auto_growth>;
+using recipes =
+    testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async, paddle_family::auto_growth>;
 TYPED_TEST_SUITE(footprint_of, recipes);
 
 TYPED_TEST(footprint_of, nothing_is_that_of_empty_tables) {

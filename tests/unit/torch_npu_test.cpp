@@ -20,42 +20,45 @@ namespace {
 using namespace tessera;
 using torch_npu_settings = config::torch_npu::settings;
 
-using native = caching_allocator<torch_npu_native, simulated_npu>;
-using expandable = caching_allocator<torch_npu_expandable, simulated_npu>;
+using native = caching_allocator<torch_npu_family::native, simulated_npu>;
+using expandable = caching_allocator<torch_npu_family::expandable, simulated_npu>;
 
 template <typename Allocator>
 Allocator made(const torch_npu_settings& settings, const simulated_device::options& device = {});
 template <>
 native made<native>(const torch_npu_settings& settings, const simulated_device::options& device) {
-  return native{simulated_npu{device}, torch_npu_native::configured(settings)};
+  return native{simulated_npu{device}, torch_npu_family::native::configured(settings)};
 }
 template <>
 expandable made<expandable>(const torch_npu_settings& settings, const simulated_device::options& device) {
-  return expandable{simulated_npu{device}, torch_npu_expandable::configured(settings)};
+  return expandable{simulated_npu{device}, torch_npu_family::expandable::configured(settings)};
 }
 
 std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
 TEST(torch_npu, has_its_own_defaults) {
   constexpr torch_npu_settings none;
-  EXPECT_TRUE(torch_npu_native::configured(none).rounding == torch_npu_native::rounding{});
-  EXPECT_TRUE(torch_npu_native::configured(none).pages == policies<torch_npu_native>{}.pages);
-  EXPECT_TRUE(torch_npu_native::configured(none).growth == policies<torch_npu_native>{}.growth);
-  EXPECT_TRUE(torch_npu_native::configured(none).streams == policies<torch_npu_native>{}.streams);
+  EXPECT_TRUE(torch_npu_family::native::configured(none).rounding == torch_npu_family::native::rounding{});
+  EXPECT_TRUE(torch_npu_family::native::configured(none).pages == policies<torch_npu_family::native>{}.pages);
+  EXPECT_TRUE(torch_npu_family::native::configured(none).growth ==
+              policies<torch_npu_family::native>{}.growth);
+  EXPECT_TRUE(torch_npu_family::native::configured(none).streams ==
+              policies<torch_npu_family::native>{}.streams);
   constexpr torch_npu_settings ranges{.expandable_segments = true};
-  EXPECT_TRUE(torch_npu_expandable::configured(ranges).growth == policies<torch_npu_expandable>{}.growth);
-  EXPECT_EQ(torch_npu_expandable::configured(ranges).growth.base_alignment(2_MiB), 16_KiB);
+  EXPECT_TRUE(torch_npu_family::expandable::configured(ranges).growth ==
+              policies<torch_npu_family::expandable>{}.growth);
+  EXPECT_EQ(torch_npu_family::expandable::configured(ranges).growth.base_alignment(2_MiB), 16_KiB);
 }
 
 TEST(torch_npu, every_setting_reaches_its_policy) {
-  constexpr auto chosen = torch_npu_native::configured({.max_split_size = 32_MiB,
-                                                        .max_non_split_rounding = 40_MiB,
-                                                        .large_segment_size = 30_MiB,
-                                                        .garbage_collection_threshold = percent(60),
-                                                        .roundup = divisions::all(4),
-                                                        .multi_stream_lazy_reclaim = true,
-                                                        .memory_fraction = percent(50),
-                                                        .throw_on_oom = true});
+  constexpr auto chosen = torch_npu_family::native::configured({.max_split_size = 32_MiB,
+                                                                .max_non_split_rounding = 40_MiB,
+                                                                .large_segment_size = 30_MiB,
+                                                                .garbage_collection_threshold = percent(60),
+                                                                .roundup = divisions::all(4),
+                                                                .multi_stream_lazy_reclaim = true,
+                                                                .memory_fraction = percent(50),
+                                                                .throw_on_oom = true});
   static_assert(chosen.split.max.get() == 32_MiB && chosen.split.slack.get() == 40_MiB);
   static_assert(chosen.growth.large.get() == 30_MiB && chosen.growth.limit.on(1_GiB) == 512_MiB);
   static_assert(chosen.eviction.threshold.get() == percent(60));
@@ -65,9 +68,9 @@ TEST(torch_npu, every_setting_reaches_its_policy) {
 }
 
 TEST(torch_npu_death, settings_and_recipe_must_fit) {
-  EXPECT_DEATH((void)torch_npu_native::configured({.expandable_segments = true}),
+  EXPECT_DEATH((void)torch_npu_family::native::configured({.expandable_segments = true}),
                "torch_npu_native::configured: settings for another recipe");
-  EXPECT_DEATH((void)torch_npu_expandable::configured({}),
+  EXPECT_DEATH((void)torch_npu_family::expandable::configured({}),
                "torch_npu_expandable::configured: settings for another recipe");
 }
 
@@ -271,9 +274,9 @@ void waits_before_a_segment_goes_back() {
 }
 TEST(torch_npu_threads, segments_wait_in_every_kind_of_allocator) {
   using shared = provider_ref<simulated_npu>;
-  waits_before_a_segment_goes_back<caching_allocator<torch_npu_native, shared>>();
-  waits_before_a_segment_goes_back<locked<torch_npu_native, shared>>();
-  waits_before_a_segment_goes_back<per_stream<torch_npu_native, shared>>();
+  waits_before_a_segment_goes_back<caching_allocator<torch_npu_family::native, shared>>();
+  waits_before_a_segment_goes_back<locked<torch_npu_family::native, shared>>();
+  waits_before_a_segment_goes_back<per_stream<torch_npu_family::native, shared>>();
 }
 TEST(torch_npu, a_segment_stays_if_its_stream_cannot_be_waited_for) {
   auto pool = made<native>({});

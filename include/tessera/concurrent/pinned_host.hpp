@@ -53,13 +53,13 @@ struct pinned_pool {
 /// torch_npu. The settings choose the recipe and its numbers, background threads, a large reserved segment,
 /// and registration with a device.
 ///
-/// Choose it to reuse these settings. `Family` is pytorch_pinned_family or torch_npu_pinned_family. `Host`
+/// Choose it to reuse these settings. `Family` is pytorch_family::pinned_family or torch_npu_family::pinned_family. `Host`
 /// provides the memory. `Device` is optional: it registers the memory if the settings require it. Then the
 /// streams are those of `Device`, and the memory of `Host` need not be pinned.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     const tessera::config::pytorch::settings settings{.pinned_use_background_threads = true};
-///     using pinned_memory = tessera::pinned_host<tessera::pytorch_pinned_family, tessera::host_pinned>;
+///     using pinned_memory = tessera::pinned_host<tessera::pytorch_family::pinned_family, tessera::host_pinned>;
 ///     pinned_memory pinned(settings, tessera::host_pinned{});
 ///     void* batch = pinned.allocate(4_MiB);
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it

@@ -65,6 +65,11 @@ template <auto Value>
   static_assert(std::in_range<std::size_t>(value), "a number of bytes is whole and not below 0");
   return static_cast<std::size_t>(value);
 }
+
+/// Whether tests have shown that a rounding policy obeys its laws for every request. Its results are then not
+/// checked at run time. False for types derived from such a policy.
+template <typename P>
+inline constexpr bool is_verified_rounding = false;
 }  // namespace detail
 
 }  // namespace tessera

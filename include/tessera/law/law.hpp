@@ -7,7 +7,7 @@
 #include <tessera/core/bytes.hpp>
 
 /// The rules of policies that a concept cannot check. The compiler checks them:
-/// static_assert(law::rounding(my_policy{})).
+/// static_assert(law::policy(my_policy{})).
 ///
 ///     #include <tessera/law/policies.hpp>
 ///     struct round_to_pages {
@@ -16,7 +16,7 @@
 ///       }
 ///       bool operator==(const round_to_pages&) const = default;
 ///     };
-///     static_assert(tessera::law::rounding(round_to_pages{}));
+///     static_assert(tessera::law::policy(round_to_pages{}));
 namespace tessera::law {
 
 namespace detail {

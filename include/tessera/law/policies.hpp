@@ -17,11 +17,11 @@
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
 
-/// The laws of policies, as one function for each axis. Each function returns true, or stops the compiler and
-/// names the broken law.
+/// The laws of policies: an overload of law::policy for each axis. It returns true, or stops the compiler and names
+/// the broken law.
 ///
-///     static_assert(tessera::law::growth(tessera::grow_by_segments<4_MiB>{}));
-///     static_assert(tessera::law::split(tessera::split_below<64_MiB>{}));
+///     static_assert(tessera::law::policy(tessera::grow_by_segments<4_MiB>{}));
+///     static_assert(tessera::law::policy(tessera::split_below<64_MiB>{}));
 namespace tessera::law {
 
 namespace detail {
@@ -41,7 +41,7 @@ inline constexpr bool splits_oversize<P> = P::splits_oversize;
 }  // namespace detail
 
 template <rounding_policy P>
-constexpr bool rounding(const P& p) {
+constexpr bool policy(const P& p) {
   std::size_t before = 0;
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = p.block_size(n);
@@ -59,7 +59,7 @@ constexpr bool rounding(const P& p) {
 }
 
 template <pools_policy P>
-constexpr bool pools(const P& p) {
+constexpr bool policy(const P& p) {
   detail::require(P::count > 0, "pools exist: count > 0");
   for (std::size_t n : detail::edge_sizes())
     detail::require(p.select(n) < P::count, "pools are in range: select(n) < count");
@@ -67,7 +67,7 @@ constexpr bool pools(const P& p) {
 }
 
 template <streams_policy P>
-constexpr bool streams(const P& p) {
+constexpr bool policy(const P& p) {
   constexpr stream_id some[] = {stream_id{0}, stream_id{1}, stream_id{7}, stream_id{~std::uint64_t{0}}};
   for (stream_id s : some) {
     const stream_id key = p.reuse_key(s);
@@ -88,7 +88,7 @@ constexpr bool streams(const P& p) {
 }
 
 template <split_policy P>
-constexpr bool split(const P& p) {
+constexpr bool policy(const P& p) {
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
     detail::require(!p.should_split(size, size),
@@ -101,7 +101,7 @@ constexpr bool split(const P& p) {
 }
 
 template <pages_policy P>
-constexpr bool pages(const P& p) {
+constexpr bool policy(const P& p) {
   std::size_t before = 0;
   for (std::size_t n : detail::edge_sizes()) {
     const page_order order = p.backing(n);
@@ -124,7 +124,7 @@ constexpr bool pages(const P& p) {
 }
 
 template <growth_policy P>
-constexpr bool growth(const P& p) {
+constexpr bool policy(const P& p) {
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
     detail::require(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
@@ -145,13 +145,14 @@ constexpr bool growth(const P& p) {
                       "growth takes freely at most its limit: move_threshold(s) <= s.limit");
       detail::require(p.max_chunk(full) > 0, "growth maps physical chunks: max_chunk(s) > 0");
       detail::require(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
+      detail::require(p.min_chunk(size) <= unlimited / 2, "growth stays in range: min_chunk(n) < 2^63");
     }
   }
   return true;
 }
 
 template <eviction_policy P>
-constexpr bool eviction(const P& p) {
+constexpr bool policy(const P& p) {
   const usage unused{.limit = 1_GiB};
   for (eviction_trigger when :
        {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize}) {
@@ -170,7 +171,7 @@ constexpr bool eviction(const P& p) {
 }
 
 template <recovery_policy P>
-constexpr bool recovery(const P& p) {
+constexpr bool policy(const P& p) {
   for (failure_reason why :
        {failure_reason::by_limit, failure_reason::by_device, failure_reason::by_capacity}) {
     detail::require(p.steps(why).count <= p.steps(why).steps.size(),

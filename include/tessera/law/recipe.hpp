@@ -41,8 +41,8 @@ constexpr void require_agreement(const policies<R>& p) {
 ///     static_assert(tessera::law::recipe<padded>());
 template <tessera::recipe R>
 constexpr bool recipe(const policies<R>& p = {}) {
-  bool holds = rounding(p.rounding) && pools(p.pools) && streams(p.streams) && split(p.split) &&
-               pages(p.pages) && growth(p.growth) && eviction(p.eviction) && recovery(p.recovery);
+  bool holds = policy(p.rounding) && policy(p.pools) && policy(p.streams) && policy(p.split) &&
+               policy(p.pages) && policy(p.growth) && policy(p.eviction) && policy(p.recovery);
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = p.rounding.block_size(n);
     const std::size_t segment =
@@ -56,3 +56,74 @@ constexpr bool recipe(const policies<R>& p = {}) {
 }
 
 }  // namespace tessera::law
+
+namespace tessera::detail {
+
+/// Calls each member of a policy once.
+template <typename P>
+constexpr int ask_once(const P& p) {
+  if constexpr (rounding_policy<P>) (void)p.block_size(1);
+  if constexpr (pools_policy<P>) (void)p.select(min_alignment);
+  if constexpr (streams_policy<P>) {
+    (void)p.needs_event(stream_id(p.reuse_key(stream_id{})), stream_id{});
+    (void)p.reuse_rules();
+    (void)p.should_poll_events(0);
+  }
+  if constexpr (split_policy<P>) {
+    (void)p.should_split(min_alignment, 2 * min_alignment);
+    (void)p.may_serve(min_alignment, 2 * min_alignment);
+    (void)p.allocated_end();
+    (void)p.oversize();
+  }
+  if constexpr (pages_policy<P>) (void)p.backing(min_alignment);
+  if constexpr (growth_policy<P>) (void)p.segment_size(min_alignment, usage{});
+  if constexpr (expandable_backend::accepts_growth<P>) {
+    (void)p.page_size(min_alignment);
+    (void)p.base_alignment(min_alignment);
+    (void)p.range_size(min_alignment);
+  }
+  if constexpr (stitching_backend::accepts_growth<P>) {
+    (void)p.move_threshold(stitching_backend::growth_state{});
+    (void)p.max_chunk(stitching_backend::growth_state{});
+    (void)p.min_chunk(min_alignment);
+    (void)p.should_save_pages(0, 0);
+  }
+  if constexpr (eviction_policy<P>) {
+    (void)p.bytes_to_evict(eviction_trigger::before_growth, usage{});
+    (void)p.is_candidate(min_alignment, usage{});
+    (void)p.should_evict(idle_segment{.bytes = min_alignment, .candidates = 1});
+  }
+  if constexpr (recovery_policy<P>) (void)p.steps(failure_reason::by_device);
+  return 0;
+}
+/// Whether a policy works in constant expressions. Other policies are checked only at run time.
+template <typename P, int = ask_once(P{})>
+constexpr bool answers_in_constants(int) {
+  return true;
+}
+template <typename P>
+constexpr bool answers_in_constants(long) {
+  return false;
+}
+
+/// Stops the compiler if a policy with its initial numbers breaks its law.
+template <typename P>
+inline constexpr bool is_lawful = true;
+template <typename P>
+  requires(answers_in_constants<P>(0))
+inline constexpr bool is_lawful<P> = law::policy(P{});
+
+/// Stops the compiler, and names the wrong alias of a recipe or the law that a policy breaks.
+template <typename Recipe>
+consteval bool check_policies() {
+  if constexpr (tessera::recipe<Recipe>) {
+    return is_lawful<typename Recipe::rounding> && is_lawful<typename Recipe::pools> &&
+           is_lawful<typename Recipe::streams> && is_lawful<typename Recipe::split> &&
+           is_lawful<typename Recipe::pages> && is_lawful<typename Recipe::growth> &&
+           is_lawful<typename Recipe::eviction> && is_lawful<typename Recipe::recovery>;
+  } else {
+    return check_recipe<Recipe>();
+  }
+}
+
+}  // namespace tessera::detail

@@ -7,10 +7,12 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/introspection.hpp>
@@ -18,7 +20,6 @@
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/policy_hints.hpp>
 #include <tessera/provider/provider.hpp>
-#include <tessera/recipe/check_policies.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {

@@ -34,7 +34,7 @@ struct idle_segment {
 ///   p.should_evict(segment)           whether this candidate is released; called in passes, each with new
 ///                                     totals, until enough was released or a pass releases nothing
 ///
-/// Laws, checked by law::eviction: with nothing reserved, nothing is evicted. If a segment of n bytes is a
+/// Laws, checked by law::policy: with nothing reserved, nothing is evicted. If a segment of n bytes is a
 /// candidate, every larger size is too.
 template <typename P>
 concept eviction_policy =

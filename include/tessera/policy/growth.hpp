@@ -46,7 +46,7 @@ using detail::stitching_backend;
 /// | p.should_save_pages(r, l)    | whether a request maps new memory to keep whole free pages, if  |
 /// |                              | `r` bytes are reserved under a limit of `l` bytes               |
 ///
-/// A memory_limit may be the `limit`. Law, checked by law::growth: segment_size(n, now) >= n.
+/// A memory_limit may be the `limit`. Law, checked by law::policy: segment_size(n, now) >= n.
 template <typename P>
 concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t block, const usage& now) {
   typename P::backend;

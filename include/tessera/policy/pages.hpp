@@ -17,7 +17,7 @@ namespace tessera {
 ///   p.backing(segment)    the kinds of pages to ask for, first choice first, for a segment of `segment`
 ///                         bytes; the segment is then rounded up to whole pages
 ///
-/// Laws, checked by law::pages:
+/// Laws, checked by law::policy:
 ///   stable      a segment in whole pages stays as it is
 ///   monotonic   a <= b  implies  in_whole_pages(p, a) <= in_whole_pages(p, b)
 template <typename P>

@@ -14,7 +14,7 @@ namespace tessera {
 ///
 ///   p.block_size(requested)   block size in bytes, for 1 <= requested <= max_request
 ///
-/// Laws, checked by law::rounding:
+/// Laws, checked by law::policy:
 ///   covers      block_size(n) >= n
 ///   aligned     block_size(n) is a multiple of min_alignment
 ///   idempotent  block_size(block_size(n) - padding) == block_size(n); padding is P::padding, or 0 if P has
@@ -24,13 +24,6 @@ template <typename P>
 concept rounding_policy = detail::regular<P> && requires(const P& p, std::size_t requested) {
   { p.block_size(requested) } noexcept -> std::same_as<std::size_t>;
 };
-
-/// Whether tests have shown that a rounding_policy obeys its laws for every request. Its results are then not
-/// checked at run time. False for types derived from such a policy.
-namespace detail {
-template <typename P>
-inline constexpr bool is_verified_rounding = false;
-}  // namespace detail
 
 /// Rounds up to a multiple of `Step` bytes.
 ///

@@ -26,7 +26,7 @@ enum class block_end : unsigned char { low, high };
 /// Optional members: `order`, a free_order, chooses among free blocks of equal size; the default is the
 /// lowest address. `splits_oversize`, if true, allows splitting oversize blocks.
 ///
-/// Law, checked by law::split: a block of exactly the wanted size serves and is not split.
+/// Law, checked by law::policy: a block of exactly the wanted size serves and is not split.
 template <typename P>
 concept split_policy = detail::regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
   { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;

@@ -23,7 +23,7 @@ namespace tessera {
 ///   p.should_poll_events(pending)   whether a request polls the events of pending blocks before it searches,
 ///                                   given their number; if not, it polls after a miss, and searches again
 ///
-/// Laws, checked by law::streams:
+/// Laws, checked by law::policy:
 ///   * Streams of one key need no events for each other, unless every stream needs events.
 ///   * With reuses_across_streams, each stream is its own key. Without it, reuse_rules() is empty.
 template <typename P>

@@ -7,16 +7,15 @@
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
 /// The recipes of one system. Settings choose the first recipe R with R::serves(settings), and the policies
 /// R::configured(settings).
 ///
-///     constexpr tessera::config::pytorch::settings said{.max_split_size = 128_MiB, .expandable_segments = true};
-///     using recipe = tessera::pytorch_family::under<said>;  // a pytorch_expandable that begins with 128 MiB
+///     constexpr tessera::config::pytorch::settings wanted{.max_split_size = 128_MiB, .expandable_segments = true};
+///     using recipe = tessera::pytorch_family::under<wanted>;  // pytorch_family::expandable, beginning with 128 MiB
 template <typename Grammar, typename... Recipe>
 struct family {
   using grammar = Grammar;
@@ -25,23 +24,23 @@ struct family {
   template <std::size_t Index>
   using recipe_at = std::tuple_element_t<Index, std::tuple<Recipe...>>;
 
-  [[nodiscard]] static constexpr std::size_t index_for(const settings& given) noexcept {
+  /// Returns the index of the first recipe that serves the settings; `count` if there is none.
+  [[nodiscard]] static constexpr std::size_t index_for(const settings& wanted) noexcept {
+    const bool serves[] = {Recipe::serves(wanted)...};
     std::size_t index = 0;
-    (void)((Recipe::serves(given) || (++index, false)) || ...);
+    while (index < count && !serves[index]) ++index;
     return index;
   }
 
-  template <settings Given>
-  using chosen = recipe_at<index_for(Given)>;
   /// The recipe for settings that are known at compile time; for default settings, the plain recipe. The copy
   /// in braces is for nvcc, which loses a template parameter of class type, and the type of a copy in
   /// parentheses.
-  template <settings Given>
-  using under =
-      std::conditional_t<Given == settings{}, chosen<Given>, detail::preset<chosen<Given>, settings{Given}>>;
+  template <settings Settings>
+  using under = std::conditional_t<Settings == settings{}, recipe_at<index_for(Settings)>,
+                                   preset<recipe_at<index_for(Settings)>, settings{Settings}>>;
   /// The recipe for a configuration string; an invalid string does not compile.
-  template <auto Text>
+  template <config::detail::fixed_string Text>
   using from = under<config::detail::settings_in<Grammar, Text>()>;
 };
 
-}  // namespace tessera
+}  // namespace tessera::detail

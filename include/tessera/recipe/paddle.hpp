@@ -1,16 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/recipe/family.hpp>
-#include <tessera/recipe/paddle_auto_growth.hpp>
-#include <tessera/recipe/paddle_naive_best_fit.hpp>
+#include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
+namespace detail {
+
+/// Makes the decisions of auto_growth, PaddlePaddle's default allocator. It acquires a chunk if no free block
+/// fits, and splits it from the high end.
+///
+/// Settings, off by default:
+///   * `growth.large`: auto_growth_chunk_size_in_mb
+///   * `eviction.at_free`, `eviction.before_growth`: free_idle_chunk, free_when_no_cache_hit
+///   * `pools.boundary` and `growth.boundary`, which must be equal: small_pool_size_in_mb
+///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
+///   * `recovery.accepts_exact_size`: not Paddle's
+///
+/// A recorded stream delays reuse for the work submitted before the free. In Paddle, it counts the work
+/// submitted before record_stream.
+struct paddle_auto_growth final {
+  using rounding = round_to_multiple<256>;
+  using pools = pool_small_and_large<tunable(std::size_t{0})>;
+  using streams = reuse_on_same_stream;
+  using split = split_if_remainder_at_least<min_alignment, block_end::high>;
+  using pages = back_with<page_plan::normal_only>;
+  using growth = grow_by_chunks<>;
+  using eviction = evict_idle_segments<>;
+  using recovery = recover_by_emptying_cache<tunable(false)>;
+
+  [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
+    return !settings.naive_best_fit;
+  }
+  /// Returns the policies for settings that it serves.
+  [[nodiscard]] static constexpr policies<paddle_auto_growth> configured(
+      const config::paddle::settings& settings) noexcept;
+};
+static_assert(recipe<paddle_auto_growth>);
+
+constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
+    const config::paddle::settings& settings) noexcept {
+  if (!serves(settings)) detail::fatal("paddle_auto_growth::configured: settings for another recipe");
+  const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
+  const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
+  const std::size_t limit = settings.gpu_memory_limit;
+  return {
+      .pools = {.boundary = settings.small_pool_size},
+      .growth = {.small = settings.small_pool_chunk_size,
+                 .large = large,
+                 .boundary = settings.small_pool_size,
+                 .limit = limit > 0 ? memory_limit(limit) : memory_limit()},
+      .eviction = {.before_growth = settings.free_when_no_cache_hit, .at_free = settings.free_idle_chunk}};
+}
+
+/// Makes the decisions of PaddlePaddle's naive_best_fit allocator. It acquires most of the device's memory as
+/// its first chunk, and splits it.
+///
+/// A request larger than a chunk has its own segment, which is released when the block is freed. Each block
+/// has 64 bytes of padding. There is no recovery. All streams share free blocks at once, because Paddle uses
+/// one stream. A recorded stream delays reuse.
+///
+/// Settings:
+///   * `growth.plan` and `eviction.plan`, which must be equal
+///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
+struct paddle_naive_best_fit final {
+  using rounding = round_padded<64, round_to_multiple<256>>;
+  using pools = pool_together;
+  using streams = reuse_after_recorded_streams;
+  using split = split_if_remainder_at_least<128>;
+  using pages = back_with<page_plan::normal_only>;
+  using growth = grow_by_plan<>;
+  using eviction = evict_at_free_above_plan<>;
+  using recovery = recover_never;
+
+  [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
+    return settings.naive_best_fit;
+  }
+  /// Returns the policies for settings that it serves.
+  [[nodiscard]] static constexpr policies<paddle_naive_best_fit> configured(
+      const config::paddle::settings& settings) noexcept;
+};
+static_assert(recipe<paddle_naive_best_fit>);
+
+constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
+    const config::paddle::settings& settings) noexcept {
+  if (!serves(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
+  const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
+                        settings.fraction_of_gpu_memory};
+  const std::size_t limit = settings.gpu_memory_limit;
+  return {.growth = {.plan = plan, .limit = limit > 0 ? memory_limit(limit) : memory_limit()},
+          .eviction = {.plan = plan}};
+}
+
+}  // namespace detail
 
 /// The recipes that Paddle's flags choose from.
-using paddle_family = family<config::paddle, paddle_auto_growth, paddle_naive_best_fit>;
+struct paddle_family
+    : detail::family<config::paddle, detail::paddle_auto_growth, detail::paddle_naive_best_fit> {
+  using auto_growth = detail::paddle_auto_growth;
+  using naive_best_fit = detail::paddle_naive_best_fit;
+};
 
 /// The recipe for Paddle's flags, for example paddle<"FLAGS_allocator_strategy=naive_best_fit">.
 template <config::detail::fixed_string Flags = "">

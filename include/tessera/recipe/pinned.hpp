@@ -3,16 +3,13 @@
 
 #include <cstddef>
 
-#include <tessera/config/grammar.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
-
 /// Makes the decisions of PyTorch's cache of pinned host memory. It keeps whole blocks in size classes of
 /// powers of two. Any stream reuses a block once the events of recorded streams complete.
 ///
@@ -39,26 +36,6 @@ struct pinned final {
       const config::torch_npu::settings& settings) noexcept;
 };
 static_assert(recipe<pinned>);
-
-/// Makes the decisions of torch_npu's cache of pinned host memory with pin_memory_expandable_segments. It
-/// maps pages of 20 MiB into one range of addresses, which blocks of all sizes share.
-struct pinned_expandable final {
-  using rounding = round_padded<32, round_to_multiple<512>>;
-  using pools = pool_together;
-  using streams = reuse_after_recorded_streams;
-  using split = split_if_remainder_at_least<512>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_pages<20_MiB, 20_MiB>;
-  using eviction = evict_never;
-  using recovery = recover_by_emptying_cache<>;
-
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
-    return settings.pin_memory_expandable_segments;
-  }
-  [[nodiscard]] static constexpr policies<pinned_expandable> configured(
-      const config::torch_npu::settings& settings) noexcept;
-};
-static_assert(recipe<pinned_expandable>);
 
 /// Pins little host memory: it splits segments into blocks of any size and coalesces free blocks. Otherwise
 /// it is like `pinned`.
@@ -103,25 +80,5 @@ constexpr policies<pinned> pinned::configured(const config::torch_npu::settings&
   return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
                                               settings.pinned_max_cached_size);
 }
-constexpr policies<pinned_expandable> pinned_expandable::configured(
-    const config::torch_npu::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
-  return {};
-}
-
-/// The recipes for pinned memory that PYTORCH_CUDA_ALLOC_CONF or PYTORCH_NPU_ALLOC_CONF chooses from.
-using pytorch_pinned_family = family<config::pytorch, pinned>;
-using torch_npu_pinned_family = family<config::torch_npu, pinned, pinned_expandable>;
-
-/// The recipe for pinned memory that such a string chooses, for example
-/// torch_npu_pinned<"pin_memory_expandable_segments:True">.
-///
-///     #include <tessera/provider/host_pinned.hpp>
-///     using recipe = tessera::pytorch_pinned<"pinned_max_cached_size_mb:64">;
-///     tessera::caching_allocator<recipe, tessera::host_pinned> pinned;
-template <config::detail::fixed_string Conf = "">
-using pytorch_pinned = pytorch_pinned_family::from<Conf>;
-template <config::detail::fixed_string Conf = "">
-using torch_npu_pinned = torch_npu_pinned_family::from<Conf>;
 
 }  // namespace tessera

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
+#include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
+namespace detail {
 
 /// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6.
 ///
@@ -61,7 +65,6 @@ struct pytorch_expandable final {
 };
 static_assert(recipe<pytorch_expandable>);
 
-namespace detail {
 /// Returns the policies of a recipe for PyTorch's settings.
 template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> with_pytorch_settings(
@@ -77,7 +80,6 @@ template <typename Recipe>
   chosen.recovery.fails_fast = settings.throw_on_oom;
   return chosen;
 }
-}  // namespace detail
 constexpr policies<pytorch_native> pytorch_native::configured(
     const config::pytorch::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("pytorch_native::configured: settings for another recipe");
@@ -91,8 +93,114 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
   return chosen;
 }
 
+/// Makes the decisions of the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
+///
+///   * Among free blocks of equal size, a block in the oldest segment serves.
+///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit, so garbage collection
+///     needs a lower one.
+///   * With throw_on_cudamalloc_oom, a request that exceeds the device fails at once; a request that exceeds
+///     a lower fraction is tried again.
+///
+/// It has the settings of pytorch_native.
+///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction,
+///            alloc_block)
+struct pytorch_2_14_native final {
+  using rounding = pytorch_native::rounding;
+  using pools = pytorch_native::pools;
+  using streams = pytorch_native::streams;
+  using split = with_order<pytorch_native::split, free_order::oldest_segment>;
+  using pages = pytorch_native::pages;
+  using growth = grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
+                                  memory_limit::rounding::nearest>;
+  using eviction = pytorch_native::eviction;
+  using recovery = recover_by_releasing_oversize_then_all<tunable(false), true, failure_reason::by_capacity>;
+
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
+    return pytorch_native::serves(settings);
+  }
+  /// Returns the policies for settings that it serves.
+  [[nodiscard]] static constexpr policies<pytorch_2_14_native> configured(
+      const config::pytorch::settings& settings) noexcept;
+};
+static_assert(recipe<pytorch_2_14_native>);
+
+/// Makes the decisions of PyTorch 2.14 with expandable_segments. It differs from pytorch_expandable in the
+/// rules of pytorch_2_14_native.
+struct pytorch_2_14_expandable final {
+  using rounding = pytorch_expandable::rounding;
+  using pools = pytorch_expandable::pools;
+  using streams = pytorch_expandable::streams;
+  using split = with_order<pytorch_expandable::split, free_order::oldest_segment>;
+  using pages = pytorch_expandable::pages;
+  using growth =
+      grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
+                    tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest>;
+  using eviction = pytorch_expandable::eviction;
+  using recovery = recover_by_releasing_oversize_then_all<tunable(false), false, failure_reason::by_capacity>;
+
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
+    return pytorch_expandable::serves(settings);
+  }
+  [[nodiscard]] static constexpr policies<pytorch_2_14_expandable> configured(
+      const config::pytorch::settings& settings) noexcept;
+};
+static_assert(recipe<pytorch_2_14_expandable>);
+
+/// Makes the decisions of PyTorch 2.14's cache of pinned host memory. It is like `pinned`, except for one
+/// rule: the most recently freed block of the size class that is large enough serves.
+///   Source:  CachingHostAllocator.h of mid-2026
+struct pinned_2_14 final {
+  using rounding = pinned::rounding;
+  using pools = pinned::pools;
+  using streams = pinned::streams;
+  using split = with_order<pinned::split, free_order::newest_in_class>;
+  using pages = pinned::pages;
+  using growth = pinned::growth;
+  using eviction = pinned::eviction;
+  using recovery = pinned::recovery;
+
+  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
+    return pinned::serves(settings);
+  }
+  [[nodiscard]] static constexpr policies<pinned_2_14> configured(
+      const config::pytorch::settings& settings) noexcept;
+};
+static_assert(recipe<pinned_2_14>);
+
+constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
+    const config::pytorch::settings& settings) noexcept {
+  if (!serves(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
+  return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
+}
+constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
+    const config::pytorch::settings& settings) noexcept {
+  if (!serves(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
+  return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
+}
+constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch::settings& settings) noexcept {
+  return detail::with_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
+                                                   settings.pinned_max_cached_size);
+}
+
+}  // namespace detail
+
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from.
-using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandable, cuda_async>;
+struct pytorch_family
+    : detail::family<config::pytorch, detail::pytorch_native, detail::pytorch_expandable, cuda_async> {
+  using native = detail::pytorch_native;
+  using expandable = detail::pytorch_expandable;
+  /// The recipe for pinned host memory.
+  using pinned_family = detail::family<config::pytorch, pinned>;
+};
+
+/// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from in PyTorch 2.14.
+struct pytorch_2_14_family : detail::family<config::pytorch_2_14, detail::pytorch_2_14_native,
+                                            detail::pytorch_2_14_expandable, cuda_async> {
+  using native = detail::pytorch_2_14_native;
+  using expandable = detail::pytorch_2_14_expandable;
+  using pinned = detail::pinned_2_14;
+  using pinned_family = detail::family<config::pytorch_2_14, detail::pinned_2_14>;
+};
 
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF, for example pytorch<"max_split_size_mb:128">.
 ///
@@ -100,5 +208,20 @@ using pytorch_family = family<config::pytorch, pytorch_native, pytorch_expandabl
 ///     tuned.policies().split.slack = 64_MiB;  // changed while the program runs
 template <config::detail::fixed_string Conf = "">
 using pytorch = pytorch_family::from<Conf>;
+
+/// The recipe for a PYTORCH_CUDA_ALLOC_CONF in PyTorch 2.14, for example
+/// pytorch_2_14<"expandable_segments:True">.
+///
+///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> pool;
+template <config::detail::fixed_string Conf = "">
+using pytorch_2_14 = pytorch_2_14_family::from<Conf>;
+
+/// The recipe for pinned host memory that a PYTORCH_CUDA_ALLOC_CONF chooses.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     using recipe = tessera::pytorch_pinned<"pinned_max_cached_size_mb:64">;
+///     tessera::caching_allocator<recipe, tessera::host_pinned> pinned;
+template <config::detail::fixed_string Conf = "">
+using pytorch_pinned = pytorch_family::pinned_family::from<Conf>;
 
 }  // namespace tessera

@@ -13,6 +13,8 @@
 /// A recipe is a struct of eight aliases, one policy for each axis. None of them has a default.
 namespace tessera {
 
+namespace detail {
+
 template <typename R>
 concept has_rounding = requires { typename R::rounding; } && rounding_policy<typename R::rounding>;
 
@@ -55,10 +57,13 @@ concept has_eviction = requires { typename R::eviction; } && eviction_policy<typ
 template <typename R>
 concept has_recovery = requires { typename R::recovery; } && recovery_policy<typename R::recovery>;
 
+}  // namespace detail
+
 template <typename R>
-concept recipe = has_rounding<R> && has_pools<R> && has_streams<R> && has_split<R> && has_pages<R> &&
-                 has_backend_answers<R> && has_sharing_backend<R> && has_supported_order<R> &&
-                 has_eviction<R> && has_recovery<R>;
+concept recipe =
+    detail::has_rounding<R> && detail::has_pools<R> && detail::has_streams<R> && detail::has_split<R> &&
+    detail::has_pages<R> && detail::has_backend_answers<R> && detail::has_sharing_backend<R> &&
+    detail::has_supported_order<R> && detail::has_eviction<R> && detail::has_recovery<R>;
 
 /// The policies of one allocator, as values. Set their numbers by name at run time.
 ///
@@ -80,6 +85,38 @@ struct policies {
   bool operator==(const policies&) const = default;
 };
 
+namespace detail {
+
+/// The eight aliases of a recipe, without its other members.
+template <typename Recipe>
+struct aliases_of {
+  using rounding = typename Recipe::rounding;
+  using pools = typename Recipe::pools;
+  using streams = typename Recipe::streams;
+  using split = typename Recipe::split;
+  using pages = typename Recipe::pages;
+  using growth = typename Recipe::growth;
+  using eviction = typename Recipe::eviction;
+  using recovery = typename Recipe::recovery;
+};
+
+/// A recipe equal to `Base` whose policies start with the values that settings give them.
+template <typename Base, auto Settings>
+struct preset final : aliases_of<Base> {
+  using base = Base;
+  static constexpr auto settings = Settings;
+};
+
+}  // namespace detail
+
+template <typename Base, auto Settings>
+struct policies<detail::preset<Base, Settings>> : policies<Base> {
+  constexpr policies() noexcept : policies<Base>(Base::configured(Settings)) {}
+  constexpr policies(const policies<Base>& values) noexcept : policies<Base>(values) {}
+};
+
+namespace detail {
+
 /// Stops the compiler if an alias of a recipe is wrong. The message names the alias and the header with its
 /// requirements.
 template <typename Recipe>
@@ -97,7 +134,7 @@ consteval bool check_recipe() {
       "Recipe::streams must name a streams_policy: static bool uses_events, stream_id reuse_key(stream_id), "
       "bool needs_event(stream_id key, stream_id user), static bool reuses_across_streams, "
       "cross_stream_reuse reuse_rules(), bool "
-      "should_poll_events(size_t waiting) const noexcept "
+      "should_poll_events(size_t pending) const noexcept "
       "[tessera/policy/streams.hpp]");
   static_assert(has_split<Recipe>,
                 "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "
@@ -115,10 +152,11 @@ consteval bool check_recipe() {
   static_assert(!has_growth<Recipe> || has_backend_answers<Recipe>,
                 "Recipe::growth must answer what its backend needs [tessera/policy/growth.hpp]");
   static_assert(has_sharing_backend<Recipe>,
-                "Recipe::growth must take segments where Recipe::streams lets blocks cross "
+                "Recipe::growth must use segments, because Recipe::streams reuses blocks across streams "
                 "[tessera/policy/streams.hpp]");
   static_assert(has_supported_order<Recipe>,
-                "Recipe::split must let equal blocks serve by address where blocks cross or pieces move "
+                "Recipe::split must use free_order::lowest_address, because Recipe::streams or "
+                "Recipe::growth needs it "
                 "[tessera/policy/split.hpp]");
   static_assert(
       has_eviction<Recipe>,
@@ -131,7 +169,9 @@ consteval bool check_recipe() {
       has_recovery<Recipe>,
       "Recipe::recovery must name a recovery_policy: recovery_steps steps(failure_reason) const noexcept "
       "[tessera/policy/recovery.hpp]");
-  return recipe<Recipe>;
+  return tessera::recipe<Recipe>;
 }
+
+}  // namespace detail
 
 }  // namespace tessera

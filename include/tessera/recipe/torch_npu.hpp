@@ -9,9 +9,11 @@
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/recipe/family.hpp>
+#include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
+namespace detail {
 
 /// Makes the decisions of the caching allocator of torch_npu 2.12.
 ///
@@ -62,7 +64,6 @@ struct torch_npu_expandable final {
 };
 static_assert(recipe<torch_npu_expandable>);
 
-namespace detail {
 /// Returns the policies of a recipe for torch_npu's settings.
 template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> with_torch_npu_settings(
@@ -79,7 +80,6 @@ template <typename Recipe>
           .eviction = {.threshold = settings.garbage_collection_threshold},
           .recovery = {.fails_fast = settings.throw_on_oom}};
 }
-}  // namespace detail
 constexpr policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
@@ -98,11 +98,51 @@ constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
   return chosen;
 }
 
+/// Makes the decisions of torch_npu's cache of pinned host memory with pin_memory_expandable_segments. It
+/// maps pages of 20 MiB into one range of addresses, which blocks of all sizes share.
+struct pinned_expandable final {
+  using rounding = round_padded<32, round_to_multiple<512>>;
+  using pools = pool_together;
+  using streams = reuse_after_recorded_streams;
+  using split = split_if_remainder_at_least<512>;
+  using pages = back_with<page_plan::normal_only>;
+  using growth = grow_by_pages<20_MiB, 20_MiB>;
+  using eviction = evict_never;
+  using recovery = recover_by_emptying_cache<>;
+
+  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
+    return settings.pin_memory_expandable_segments;
+  }
+  [[nodiscard]] static constexpr policies<pinned_expandable> configured(
+      const config::torch_npu::settings& settings) noexcept;
+};
+static_assert(recipe<pinned_expandable>);
+
+constexpr policies<pinned_expandable> pinned_expandable::configured(
+    const config::torch_npu::settings& settings) noexcept {
+  if (!serves(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
+  return {};
+}
+
+}  // namespace detail
+
 /// The recipes that PYTORCH_NPU_ALLOC_CONF chooses from.
-using torch_npu_family = family<config::torch_npu, torch_npu_native, torch_npu_expandable>;
+struct torch_npu_family
+    : detail::family<config::torch_npu, detail::torch_npu_native, detail::torch_npu_expandable> {
+  using native = detail::torch_npu_native;
+  using expandable = detail::torch_npu_expandable;
+  using pinned_expandable = detail::pinned_expandable;
+  /// The recipes for pinned host memory.
+  using pinned_family = detail::family<config::torch_npu, pinned, detail::pinned_expandable>;
+};
 
 /// The recipe for a PYTORCH_NPU_ALLOC_CONF, for example torch_npu<"max_split_size_mb:32">.
 template <config::detail::fixed_string Conf = "">
 using torch_npu = torch_npu_family::from<Conf>;
+
+/// The recipe for pinned host memory that a PYTORCH_NPU_ALLOC_CONF chooses, for example
+/// torch_npu_pinned<"pin_memory_expandable_segments:True">.
+template <config::detail::fixed_string Conf = "">
+using torch_npu_pinned = torch_npu_family::pinned_family::from<Conf>;
 
 }  // namespace tessera

@@ -2,17 +2,16 @@
 #pragma once
 
 #include <cstddef>
-#include <iterator>
 #include <type_traits>
 
 #include <tessera/core/parameter.hpp>
-#include <tessera/recipe/preset.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
 namespace detail {
 
 enum class axis : unsigned char { none, rounding, pools, streams, split, pages, growth, eviction, recovery };
+inline constexpr std::size_t axis_count = 9;
 
 /// The axis of a policy, or none. A policy has at most one axis, because the axes have different members.
 template <typename P>
@@ -26,70 +25,37 @@ inline constexpr axis axis_of = rounding_policy<P>   ? axis::rounding
                                 : recovery_policy<P> ? axis::recovery
                                                      : axis::none;
 
-// One concept on each line, because clang-format cannot format a sum of requires-expressions. clang-format
-// off
-template <typename P>
-concept names_block_size = requires { &P::block_size; };
-template <typename P>
-concept names_count = requires { &P::count; };
-template <typename P>
-concept names_select = requires { &P::select; };
-template <typename P>
-concept names_uses_events = requires { &P::uses_events; };
-template <typename P>
-concept names_reuse_key = requires { &P::reuse_key; };
-template <typename P>
-concept names_needs_event = requires { &P::needs_event; };
-template <typename P>
-concept names_reuses_across_streams = requires { &P::reuses_across_streams; };
-template <typename P>
-concept names_reuse_rules = requires { &P::reuse_rules; };
-template <typename P>
-concept names_should_poll_events = requires { &P::should_poll_events; };
-template <typename P>
-concept names_may_serve = requires { &P::may_serve; };
-template <typename P>
-concept names_should_split = requires { &P::should_split; };
-template <typename P>
-concept names_allocated_end = requires { &P::allocated_end; };
-template <typename P>
-concept names_oversize = requires { &P::oversize; };
-template <typename P>
-concept names_uses_page_kinds = requires { &P::uses_page_kinds; };
-template <typename P>
-concept names_backing = requires { &P::backing; };
-template <typename P>
-concept names_segment_size = requires { &P::segment_size; };
-template <typename P>
-concept names_limit = requires { &P::limit; };
-template <typename P>
-concept names_bytes_to_evict = requires { &P::bytes_to_evict; };
-template <typename P>
-concept names_is_candidate = requires { &P::is_candidate; };
-template <typename P>
-concept names_should_evict = requires { &P::should_evict; };
-template <typename P>
-concept names_steps = requires { &P::steps; };
-template <typename P>
-concept names_backend = requires { typename P::backend; };
-// clang-format on
-
 /// The axis with which the type shares most member names, or none.
 template <typename P>
 [[nodiscard]] consteval axis nearest_axis() {
-  const int members[] = {
-      0,
-      names_block_size<P>,
-      names_count<P> + names_select<P>,
-      names_uses_events<P> + names_reuse_key<P> + names_needs_event<P> + names_reuses_across_streams<P> +
-          names_reuse_rules<P> + names_should_poll_events<P>,
-      names_may_serve<P> + names_should_split<P> + names_allocated_end<P> + names_oversize<P>,
-      names_uses_page_kinds<P> + names_backing<P>,
-      names_backend<P> + names_segment_size<P> + names_limit<P>,
-      names_bytes_to_evict<P> + names_is_candidate<P> + names_should_evict<P>,
-      names_steps<P>};
+  int members[axis_count] = {};
+  const auto count = [&members](axis of, bool exists) {
+    members[static_cast<std::size_t>(of)] += exists ? 1 : 0;
+  };
+  count(axis::rounding, requires { &P::block_size; });
+  count(axis::pools, requires { &P::count; });
+  count(axis::pools, requires { &P::select; });
+  count(axis::streams, requires { &P::uses_events; });
+  count(axis::streams, requires { &P::reuse_key; });
+  count(axis::streams, requires { &P::needs_event; });
+  count(axis::streams, requires { &P::reuses_across_streams; });
+  count(axis::streams, requires { &P::reuse_rules; });
+  count(axis::streams, requires { &P::should_poll_events; });
+  count(axis::split, requires { &P::may_serve; });
+  count(axis::split, requires { &P::should_split; });
+  count(axis::split, requires { &P::allocated_end; });
+  count(axis::split, requires { &P::oversize; });
+  count(axis::pages, requires { &P::uses_page_kinds; });
+  count(axis::pages, requires { &P::backing; });
+  count(axis::growth, requires { &P::segment_size; });
+  count(axis::growth, requires { &P::limit; });
+  count(axis::eviction, requires { &P::bytes_to_evict; });
+  count(axis::eviction, requires { &P::is_candidate; });
+  count(axis::eviction, requires { &P::should_evict; });
+  count(axis::recovery, requires { &P::steps; });
+  count(axis::growth, requires { typename P::backend; });
   std::size_t nearest = 0;
-  for (std::size_t i = 1; i < std::size(members); ++i) {
+  for (std::size_t i = 1; i < axis_count; ++i) {
     if (members[i] > members[nearest]) nearest = i;
   }
   return static_cast<axis>(nearest);

@@ -232,7 +232,7 @@ void stress() {
 TEST(background_reclaiming, gives_no_block_away_that_a_stream_still_reads) {
   stress<pinned>();
   stress<pinned_packed>();
-  stress<pinned_expandable>();
+  stress<torch_npu_family::pinned_expandable>();
 }
 
 }  // namespace

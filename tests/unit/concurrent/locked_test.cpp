@@ -80,7 +80,7 @@ void decide_alone_as_without_a_lock() {
 }
 TEST(locked_threads, decide_alone_as_without_a_lock) {
   decide_alone_as_without_a_lock<with<pytorch<>, split_below<16_MiB>, evict_idle_above<percent(50)>>>();
-  decide_alone_as_without_a_lock<with<pytorch_expandable, evict_idle_above<percent(50)>>>();
+  decide_alone_as_without_a_lock<with<pytorch_family::expandable, evict_idle_above<percent(50)>>>();
 }
 
 /// Has only the required functions.
@@ -147,11 +147,11 @@ TEST(locked_threads, throws_the_numbers_of_the_failure) {
 
 TEST(locked_threads, keep_all_rules_with_every_kind_of_recipe) {
   run_threads_over_recipes<locked, with<pytorch<>, evict_idle_above<percent(50)>>,
-                           with<pytorch_expandable, evict_idle_above<percent(50)>>, cuda_async>();
+                           with<pytorch_family::expandable, evict_idle_above<percent(50)>>, cuda_async>();
 }
 
 TEST(locked_threads, take_no_page_from_under_a_stream) {
-  run_streams_in_host_memory<locked<pytorch_expandable, provider_ref<host_pinned>>>(3, 600);
+  run_streams_in_host_memory<locked<pytorch_family::expandable, provider_ref<host_pinned>>>(3, 600);
 }
 
 TEST(locked_threads, let_no_block_cross_to_a_stream_too_early) {
@@ -160,7 +160,7 @@ TEST(locked_threads, let_no_block_cross_to_a_stream_too_early) {
 
 TEST(locked_threads, survive_calls_failing_again_and_again) {
   run_threads_with_failing_calls<locked<with<pytorch<>, split_below<2_MiB>>, gated_ref>>();
-  run_threads_with_failing_calls<locked<pytorch_expandable, gated_ref>>();
+  run_threads_with_failing_calls<locked<pytorch_family::expandable, gated_ref>>();
   run_threads_with_failing_calls<locked<cuda_async, gated_ref>>();
 }
 

@@ -90,7 +90,7 @@ TEST(mutex_guarded_threads, let_go_of_the_mutex_while_segments_come_and_go) {
 
 TEST(mutex_guarded_threads, keep_the_mutex_while_pages_are_mapped_and_unmapped) {
   asked calls;
-  fill_and_empty<pytorch_expandable>(calls);
+  fill_and_empty<pytorch_family::expandable>(calls);
   EXPECT_EQ(calls.without, strings{"wait"});
   EXPECT_EQ(calls.with_mutex,
             (strings{"reserve", "create", "map", "grant", "synchronize", "unmap", "destroy", "unreserve"}));

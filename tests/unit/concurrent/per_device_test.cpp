@@ -52,11 +52,11 @@ void finds_the_device_of_a_block() {
 }
 TEST(per_device_threads, finds_the_device_of_a_block) {
   finds_the_device_of_a_block<pytorch<>>();
-  finds_the_device_of_a_block<pytorch_expandable>();
+  finds_the_device_of_a_block<pytorch_family::expandable>();
 }
 
 TEST(per_device_threads, knows_of_a_range_what_is_mapped) {
-  per_device<pytorch_expandable, simulated_device> all{devices(2)};
+  per_device<pytorch_family::expandable, simulated_device> all{devices(2)};
   void* const p = all.allocate(20_MiB, 1);
   char* const behind = static_cast<char*>(p) + 20_MiB;
   EXPECT_EQ(all.device_of(behind - 1), 1u);
@@ -115,13 +115,13 @@ void pass_blocks_around() {
 TEST(per_device_threads, pass_blocks_around_on_any_front) {
   pass_blocks_around<per_device<pytorch<>, gated_ref>>();
   pass_blocks_around<per_device<pytorch<>, gated_ref, per_stream>>();
-  pass_blocks_around<per_device<pytorch_expandable, gated_ref>>();
-  pass_blocks_around<per_device<pytorch_expandable, gated_ref, per_stream>>();
+  pass_blocks_around<per_device<pytorch_family::expandable, gated_ref>>();
+  pass_blocks_around<per_device<pytorch_family::expandable, gated_ref, per_stream>>();
 }
 
 TEST(per_device_threads, serves_one_thread_with_plain_allocators) {
   per_device<pytorch<>, simulated_device, caching_allocator> all{devices(2)};
-  per_device<pytorch_expandable, simulated_device, caching_allocator> ranges{devices(2)};
+  per_device<pytorch_family::expandable, simulated_device, caching_allocator> ranges{devices(2)};
   const auto serves = [](auto& pool) {
     void* const p = pool.allocate(1_KiB, 1);
     EXPECT_EQ(pool.device_of(p), 1u);

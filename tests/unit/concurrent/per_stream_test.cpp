@@ -32,7 +32,7 @@ using adaptor_tests::run_streams_in_host_memory;
 using adaptor_tests::run_threads_over_recipes;
 using adaptor_tests::run_threads_with_failing_calls;
 using torch = per_stream<pytorch<>, gated_ref>;
-using expandable = per_stream<pytorch_expandable, gated_ref>;
+using expandable = per_stream<pytorch_family::expandable, gated_ref>;
 
 TEST(per_stream_threads, serve_as_one_allocator) {
   per_stream<pytorch<>, simulated_device> pool;
@@ -106,7 +106,8 @@ void tell_a_limit_from_a_full_device() {
 }
 TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
   tell_a_limit_from_a_full_device<with<pytorch<>, recover_by_releasing_oversize_then_all<true>>>();
-  tell_a_limit_from_a_full_device<with<pytorch_expandable, recover_by_releasing_oversize_then_all<true>>>();
+  tell_a_limit_from_a_full_device<
+      with<pytorch_family::expandable, recover_by_releasing_oversize_then_all<true>>>();
 }
 
 template <typename recipe>
@@ -149,17 +150,17 @@ void decide_on_one_stream_like_a_caching_allocator(std::size_t capacity, std::si
 TEST(per_stream_threads, decide_on_one_stream_like_a_caching_allocator) {
   decide_on_one_stream_like_a_caching_allocator<pytorch<>>(150_MiB, unlimited);
   decide_on_one_stream_like_a_caching_allocator<pytorch<>>(1_GiB, 150_MiB);
-  decide_on_one_stream_like_a_caching_allocator<pytorch_expandable>(150_MiB, unlimited);
-  decide_on_one_stream_like_a_caching_allocator<pytorch_expandable>(1_GiB, 155_MiB);
+  decide_on_one_stream_like_a_caching_allocator<pytorch_family::expandable>(150_MiB, unlimited);
+  decide_on_one_stream_like_a_caching_allocator<pytorch_family::expandable>(1_GiB, 155_MiB);
 }
 
 TEST(per_stream_threads, keep_all_rules_with_every_kind_of_recipe) {
   run_threads_over_recipes<per_stream, with<pytorch<>, evict_idle_above<percent(20)>>,
-                           with<pytorch_expandable, evict_idle_above<percent(20)>>>();
+                           with<pytorch_family::expandable, evict_idle_above<percent(20)>>>();
 }
 
 TEST(per_stream_threads, take_no_page_from_under_a_stream) {
-  run_streams_in_host_memory<per_stream<pytorch_expandable, provider_ref<host_pinned>>>(3, 600);
+  run_streams_in_host_memory<per_stream<pytorch_family::expandable, provider_ref<host_pinned>>>(3, 600);
 }
 
 TEST(per_stream_threads, survive_calls_failing_again_and_again) {
@@ -388,7 +389,7 @@ void get_memory_that_other_arenas_cache() {
 }
 TEST(per_stream_threads, get_memory_that_other_arenas_cache) {
   get_memory_that_other_arenas_cache<pytorch<>>();
-  get_memory_that_other_arenas_cache<pytorch_expandable>();
+  get_memory_that_other_arenas_cache<pytorch_family::expandable>();
 }
 
 TEST(per_stream_threads, share_arenas_if_there_are_many_streams) {

@@ -23,8 +23,8 @@
 namespace {
 
 using namespace tessera;
-using cuda = pytorch_pinned_family;
-using npu = torch_npu_pinned_family;
+using cuda = pytorch_family::pinned_family;
+using npu = torch_npu_family::pinned_family;
 
 template <typename Family>
 typename Family::settings said(std::string_view text) {

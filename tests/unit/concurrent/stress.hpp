@@ -80,7 +80,7 @@ void run_threads_over_recipes() {
    ...);
   gated_device shared;
   run_threads_and_give_back<FrontEnd<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
-  using ranges = with<pytorch_expandable, evict_at_free<>>;
+  using ranges = with<pytorch_family::expandable, evict_at_free<>>;
   run_threads_and_give_back<FrontEnd<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
 }
 

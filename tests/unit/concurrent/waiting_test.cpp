@@ -23,8 +23,8 @@ using namespace tessera;
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using one_mutex = waiting<locked<paddle_auto_growth, simulated_device>>;
-using arenas = waiting<per_stream<paddle_auto_growth, simulated_device>>;
+using one_mutex = waiting<locked<paddle_family::auto_growth, simulated_device>>;
+using arenas = waiting<per_stream<paddle_family::auto_growth, simulated_device>>;
 constexpr auto for_ever = std::chrono::hours(24);
 
 simulated_device of(std::size_t capacity) { return simulated_device({.capacity = capacity}); }
@@ -205,7 +205,7 @@ TEST(waiting, is_a_front_of_several_devices) {
   std::vector<simulated_device> devices;
   devices.push_back(of(1_MiB));
   devices.push_back(devices[0].another_device({.capacity = 1_MiB, .device = 1}));
-  per_device<paddle_auto_growth, simulated_device, patient> pool(std::move(devices));
+  per_device<paddle_family::auto_growth, simulated_device, patient> pool(std::move(devices));
   void* const held = pool.allocate(1_MiB, 1);
   EXPECT_EQ(pool.device_of(held), 1u);
   void* got = nullptr;

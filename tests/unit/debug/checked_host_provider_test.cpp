@@ -117,7 +117,7 @@ void use(checked& device) {
 void misuse(lie told) {
   checked device{liar(told)};
   use<pytorch<>>(device);
-  use<pytorch_expandable>(device);
+  use<pytorch_family::expandable>(device);
   use<stitched>(device);
   checked::event mark{};
   const auto work = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
@@ -172,7 +172,7 @@ TEST(checked_host_provider, each_lie_is_found_by_a_law) {
 /// Each kind of growth, and blocks that change streams.
 template <typename Recipe>
 class checked_host : public testing::Test {};
-using kinds = testing::Types<pinned_packed, pinned_expandable, stitched, cuda_async>;
+using kinds = testing::Types<pinned_packed, torch_npu_family::pinned_expandable, stitched, cuda_async>;
 TYPED_TEST_SUITE(checked_host, kinds);
 
 TYPED_TEST(checked_host, reports_nothing) {

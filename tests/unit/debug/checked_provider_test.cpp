@@ -230,7 +230,7 @@ void allocate(checked& device) {
   };
   use(pytorch<>{});
   use(cuda_async{});
-  use(pytorch_expandable{});
+  use(pytorch_family::expandable{});
   use(stitched{});
 }
 

@@ -57,9 +57,9 @@ template <typename Pool>
 class leak_checked_test : public testing::Test {};
 using pools =
     testing::Types<caching_allocator<pytorch<>, device_ref>,
-                   caching_allocator<pytorch_expandable, device_ref>, caching_allocator<stitched, device_ref>,
-                   caching_allocator<cuda_async, device_ref>, locked<pytorch<>, device_ref>,
-                   per_stream<pytorch<>, device_ref>>;
+                   caching_allocator<pytorch_family::expandable, device_ref>,
+                   caching_allocator<stitched, device_ref>, caching_allocator<cuda_async, device_ref>,
+                   locked<pytorch<>, device_ref>, per_stream<pytorch<>, device_ref>>;
 TYPED_TEST_SUITE(leak_checked_test, pools);
 
 TYPED_TEST(leak_checked_test, reports_live_blocks_while_all_memory_is_released) {

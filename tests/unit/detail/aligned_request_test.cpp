@@ -119,7 +119,7 @@ TEST(aligned_request, is_served_by_every_adaptor) {
   serve_at_random(plain, 64_KiB);
   caching_allocator<passthrough, simulated_device> passing;
   serve_at_random(passing, 64_KiB);
-  caching_allocator<pytorch_expandable, simulated_device> ranges;
+  caching_allocator<pytorch_family::expandable, simulated_device> ranges;
   serve_at_random(ranges, 64_KiB);
   locked<packed_tightly, simulated_device> safe;
   serve_at_random(safe, 64_KiB);

@@ -61,12 +61,12 @@ struct facade_of : ::testing::Test {
 };
 using pools = ::testing::Types<
     tight, caching_allocator<pytorch<>, simulated_device>,
-    caching_allocator<pytorch_expandable, simulated_device>, caching_allocator<stitched, simulated_device>,
-    caching_allocator<cuda_async, simulated_device>, tight_locked,
-    per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
+    caching_allocator<pytorch_family::expandable, simulated_device>,
+    caching_allocator<stitched, simulated_device>, caching_allocator<cuda_async, simulated_device>,
+    tight_locked, per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
     background_reclaiming<packed_tightly, simulated_device>, thread_checked<tight>, leak_checked<tight>,
     guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
-    pinned_host<pytorch_pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
+    pinned_host<pytorch_family::pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
     shared_allocator<tight_locked>>;
 TYPED_TEST_SUITE(facade_of, pools);
 
@@ -167,15 +167,15 @@ std::vector<std::size_t> live_of(Pool& pool) {
 using one_device = std::vector<std::size_t>;
 
 TEST(facade, reaches_the_allocators_inside) {
-  caching_allocator<pytorch_native, simulated_device> plain;
+  caching_allocator<pytorch_family::native, simulated_device> plain;
   (void)plain.allocate(100);
   EXPECT_EQ(live_of(plain), one_device{100});
 
-  locked<pytorch_expandable, simulated_device> one;
+  locked<pytorch_family::expandable, simulated_device> one;
   (void)one.allocate(200);
   EXPECT_EQ(live_of(one), one_device{200});
 
-  per_stream<pytorch_native, simulated_device> arenas;
+  per_stream<pytorch_family::native, simulated_device> arenas;
   (void)arenas.allocate(1, stream_id{1});
   (void)arenas.allocate(2, stream_id{2});
   EXPECT_EQ(live_of(arenas), one_device{3});
@@ -185,12 +185,12 @@ TEST(facade, reaches_the_allocators_inside) {
   (void)npu.allocate(6, stream_id{2});
   EXPECT_EQ(live_of(npu), one_device{11});
 
-  per_device<pytorch_native, simulated_device, per_stream> two(std::vector<simulated_device>(2));
+  per_device<pytorch_family::native, simulated_device, per_stream> two(std::vector<simulated_device>(2));
   (void)two.allocate(7, 0);
   (void)two.allocate(8, 1);
   EXPECT_EQ(live_of(two), (std::vector<std::size_t>{7, 8}));
 
-  waiting<locked<pytorch_native, simulated_device>> patient;
+  waiting<locked<pytorch_family::native, simulated_device>> patient;
   (void)patient.allocate(9);
   EXPECT_EQ(live_of(patient), one_device{9});
 
@@ -198,7 +198,7 @@ TEST(facade, reaches_the_allocators_inside) {
   (void)driver.allocate_async(10, stream_id{1});
   EXPECT_EQ(live_of(driver.pool()), one_device{10});
 
-  pinned_host<pytorch_pinned_family, simulated_device> host({}, simulated_device{});
+  pinned_host<pytorch_family::pinned_family, simulated_device> host({}, simulated_device{});
   (void)host.allocate(11);
   EXPECT_EQ(live_of(host), one_device{11});
 }

@@ -31,7 +31,7 @@ class stubborn : public provider_ref<simulated_device> {
  private:
   failures* left_;
 };
-using expandable = caching_allocator<pytorch_expandable, stubborn>;
+using expandable = caching_allocator<pytorch_family::expandable, stubborn>;
 
 TEST(physical_chunks, are_released_at_the_end_after_device_failures) {
   simulated_device device;

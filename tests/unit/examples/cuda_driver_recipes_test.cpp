@@ -85,7 +85,7 @@ void run(const std::vector<operation>& program, Pool& pool, const fake_cuda& cud
 
 template <typename Recipe>
 class cuda_driver_recipes : public with_fake_cuda {};
-using recipes = testing::Types<pytorch<>, pytorch_expandable, stitched, cuda_async, passthrough>;
+using recipes = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async, passthrough>;
 TYPED_TEST_SUITE(cuda_driver_recipes, recipes);
 
 TYPED_TEST(cuda_driver_recipes, serve) {

@@ -76,7 +76,7 @@ TEST_F(cuda_driver_threads, share_two_devices) {
   serve_threads_on_two_devices<per_device<pytorch<>, gpu, per_stream>>(load(), cuda);
 }
 TEST_F(cuda_driver_threads, share_two_devices_in_ranges) {
-  serve_threads_on_two_devices<per_device<pytorch_expandable, gpu>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<pytorch_family::expandable, gpu>>(load(), cuda);
   serve_threads_on_two_devices<per_device<stitched, gpu, per_stream>>(load(), cuda);
 }
 TEST_F(cuda_driver_threads, share_two_devices_whose_streams_are_ordered) {

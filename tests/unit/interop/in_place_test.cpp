@@ -191,7 +191,7 @@ TEST(in_place_death, a_donor_that_is_not_live_aborts) {
 }
 
 TEST(in_place, works_in_ranges_too) {
-  caching_allocator<pytorch_expandable, simulated_device> pool;
+  caching_allocator<pytorch_family::expandable, simulated_device> pool;
   void* donor = pool.allocate(6_MiB);
   void* const at = donor;
   void* const output = allocate_in_place(pool, donor, 6_MiB - 1);

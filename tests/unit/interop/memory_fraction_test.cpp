@@ -54,8 +54,8 @@ void every_allocator_keeps_to_its_share() {
 }
 
 TEST(memory_fraction_threads, holds_for_every_kind_of_allocator_and_of_growth) {
-  every_allocator_keeps_to_its_share<pytorch_native>();
-  every_allocator_keeps_to_its_share<pytorch_expandable>();
+  every_allocator_keeps_to_its_share<pytorch_family::native>();
+  every_allocator_keeps_to_its_share<pytorch_family::expandable>();
   every_allocator_keeps_to_its_share<stitched>();
   every_allocator_keeps_to_its_share<passthrough>();
 }
@@ -79,12 +79,13 @@ void sets_it_for_each_device() {
   all.deallocate(p);
 }
 TEST(memory_fraction_threads, is_of_each_device) {
-  sets_it_for_each_device<per_device<pytorch_native, simulated_device>>();
-  sets_it_for_each_device<per_device<pytorch_native, simulated_device, per_stream>>();
+  sets_it_for_each_device<per_device<pytorch_family::native, simulated_device>>();
+  sets_it_for_each_device<per_device<pytorch_family::native, simulated_device, per_stream>>();
 }
 
 TEST(memory_fraction, leaves_a_limit_in_bytes_alone) {
-  caching_allocator<pytorch_native, simulated_device> pool{device_of(1_GiB), {.growth = {.limit = 100_MiB}}};
+  caching_allocator<pytorch_family::native, simulated_device> pool{device_of(1_GiB),
+                                                                   {.growth = {.limit = 100_MiB}}};
   ASSERT_TRUE(set_memory_fraction(pool, 0.5));
   EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   ASSERT_TRUE(set_memory_fraction(pool, 0.05));
@@ -94,7 +95,7 @@ TEST(memory_fraction, leaves_a_limit_in_bytes_alone) {
 }
 
 TEST(memory_fraction, of_1_is_a_limit_that_refuses_before_the_device_is_asked) {
-  caching_allocator<pytorch_native, simulated_device> pool{device_of(100_MiB)};
+  caching_allocator<pytorch_family::native, simulated_device> pool{device_of(100_MiB)};
   EXPECT_FALSE(pool.current_usage().has_limit);
   EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
   EXPECT_EQ(pool.device().calls().refused, 2u);
@@ -119,16 +120,16 @@ std::size_t collected(double share) {
   return pool.statistics().num_device_free;
 }
 TEST(memory_fraction, garbage_is_collected_only_once_it_was_set) {
-  EXPECT_EQ(collected<pytorch_native>(-1), 0u);
-  EXPECT_EQ(collected<pytorch_native>(1), 1u);
-  EXPECT_EQ(collected<pytorch_native>(0.9), 1u);
-  EXPECT_EQ(collected<torch_npu_native>(-1), 0u);
-  EXPECT_EQ(collected<torch_npu_native>(1), 1u);
+  EXPECT_EQ(collected<pytorch_family::native>(-1), 0u);
+  EXPECT_EQ(collected<pytorch_family::native>(1), 1u);
+  EXPECT_EQ(collected<pytorch_family::native>(0.9), 1u);
+  EXPECT_EQ(collected<torch_npu_family::native>(-1), 0u);
+  EXPECT_EQ(collected<torch_npu_family::native>(1), 1u);
 }
 
 TEST(memory_fraction, idle_segments_age_from_when_it_was_set) {
-  caching_allocator<pytorch_native, simulated_device> pool{device_of(200_MiB),
-                                                           {.eviction = {.threshold = percent(30)}}};
+  caching_allocator<pytorch_family::native, simulated_device> pool{device_of(200_MiB),
+                                                                   {.eviction = {.threshold = percent(30)}}};
   pool.deallocate(pool.allocate(30_MiB));
   for (int i = 0; i < 20; ++i) pool.deallocate(pool.allocate(2_MiB, stream_id{3}));
   pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
@@ -139,16 +140,16 @@ TEST(memory_fraction, idle_segments_age_from_when_it_was_set) {
 }
 
 TEST(memory_fraction, begins_with_the_policies) {
-  policies<pytorch_native> chosen{};
+  policies<pytorch_family::native> chosen{};
   EXPECT_FALSE(set_memory_fraction(chosen, 1.25));
   ASSERT_TRUE(set_memory_fraction(chosen, 0.25));
-  caching_allocator<pytorch_native, simulated_device> pool{device_of(400_MiB), chosen};
+  caching_allocator<pytorch_family::native, simulated_device> pool{device_of(400_MiB), chosen};
   EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   EXPECT_EQ(memory_fraction(pool), 0.25);
 }
 
 TEST(memory_fraction, just_below_1_is_still_a_limit) {
-  caching_allocator<pytorch_native, simulated_device> pool{device_of(64_GiB)};
+  caching_allocator<pytorch_family::native, simulated_device> pool{device_of(64_GiB)};
   ASSERT_TRUE(set_memory_fraction(pool, 0.99999999999));
   EXPECT_LT(pool.current_usage().limit, 64_GiB);
   EXPECT_GT(pool.current_usage().limit, 64_GiB - 100);

@@ -371,7 +371,7 @@ void serve_threads() {
 TEST_F(pluggable_threads, share_it) { serve_threads<of<pytorch<>>>(); }
 TEST_F(pluggable_threads, share_it_in_streams) {
   here.made = 0;
-  serve_threads<of<pytorch_expandable, per_stream>>();
+  serve_threads<of<pytorch_family::expandable, per_stream>>();
 }
 
 /// Passed as torch_npu passes a stream: a class with a destructor that converts to the stream.

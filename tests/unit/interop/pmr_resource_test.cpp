@@ -180,7 +180,7 @@ TEST(pmr_resource, owns_an_allocator_that_is_shared) {
 }
 
 TEST(pmr_resource, serves_from_a_configured_allocator) {
-  pinned_host<pytorch_pinned_family, host_pinned> pool(
+  pinned_host<pytorch_family::pinned_family, host_pinned> pool(
       config::pytorch::settings{.pinned_use_background_threads = true}, host_memory());
   pmr_resource memory(pool);
   use_containers(&memory);

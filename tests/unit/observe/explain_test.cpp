@@ -339,7 +339,7 @@ TEST(explain, suggests_other_pages) {
 }
 
 TEST(explain, suggests_a_larger_range) {
-  over<pytorch_expandable> pool{of(4_GiB), {.growth = {.reserve = 1_GiB}}};
+  over<pytorch_family::expandable> pool{of(4_GiB), {.growth = {.reserve = 1_GiB}}};
   const oom_report error = explain(pool, 2_GiB);
   EXPECT_EQ(pool.try_allocate(2_GiB), nullptr);
   EXPECT_EQ(error.range, 1040_MiB) << "in whole pages";
@@ -350,7 +350,7 @@ TEST(explain, suggests_a_larger_range) {
 }
 
 TEST(explain, counts_non_releasable_chunks_of_ranges) {
-  over<pytorch_expandable> pool{of(40_MiB)};
+  over<pytorch_family::expandable> pool{of(40_MiB)};
   void* const low = pool.allocate(18_MiB);
   void* const middle = pool.allocate(4_MiB);  // the last 2 MiB of one chunk, the first of the other
   pool.deallocate(low);
@@ -364,7 +364,7 @@ TEST(explain, counts_non_releasable_chunks_of_ranges) {
   EXPECT_EQ(report.units[1].first_block, report.units[0].first_block);
   EXPECT_EQ(report.pages_stitched, 36_MiB);
   EXPECT_EQ(hints_of(report), std::vector{oom_report::hint::stitch});
-  over<with<pytorch_expandable, grow_by_stitching<>>> stitching{of(40_MiB)};
+  over<with<pytorch_family::expandable, grow_by_stitching<>>> stitching{of(40_MiB)};
   void* const first = stitching.allocate(18_MiB);
   (void)stitching.allocate(4_MiB);
   stitching.deallocate(first);

@@ -98,7 +98,7 @@ TEST(history, too_many_labels_become_one) {
 }
 
 TEST(history, observes_all_events_of_an_allocator) {
-  caching_allocator<pytorch_native, simulated_device, ticking> pool{
+  caching_allocator<pytorch_family::native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
   void* const p = pool.allocate(1_MiB + 1);
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
@@ -120,9 +120,9 @@ TEST(history, observes_all_events_of_an_allocator) {
 }
 
 TEST(history, is_reached_through_adaptors) {
-  locked<pytorch_native, simulated_device, ticking> one;
-  per_stream<pytorch_native, simulated_device, ticking> arenas;
-  per_device<pytorch_native, simulated_device, locked, ticking> two(std::vector<simulated_device>(2));
+  locked<pytorch_family::native, simulated_device, ticking> one;
+  per_stream<pytorch_family::native, simulated_device, ticking> arenas;
+  per_device<pytorch_family::native, simulated_device, locked, ticking> two(std::vector<simulated_device>(2));
   one.deallocate(one.allocate(1));
   arenas.deallocate(arenas.allocate(1, stream_id{1}));
   arenas.deallocate(arenas.allocate(1, stream_id{2}));

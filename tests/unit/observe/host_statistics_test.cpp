@@ -32,9 +32,10 @@ TEST(host_statistics, counts_acquired_and_active_memory) {
 }
 
 TEST(host_statistics, counts_only_bytes_if_pages_are_mapped) {
-  caching_allocator<pinned_expandable, simulated_device> pool;
+  caching_allocator<torch_npu_family::pinned_expandable, simulated_device> pool;
   void* const p = pool.allocate(64_MiB);
-  const host_statistics result = host_statistics::from<pinned_expandable>(pool.statistics());
+  const host_statistics result =
+      host_statistics::from<torch_npu_family::pinned_expandable>(pool.statistics());
   host_statistics expected;
   expected.allocated_bytes = {83'886'080, 83'886'080, 83'886'080, 0};
   expected.active_bytes = {67'109'376, 67'109'376, 67'109'376, 0};

@@ -39,13 +39,13 @@ std::map<std::uintptr_t, seen> look_at(Pool& pool) {
 }
 
 TEST(inspect, an_empty_allocator_holds_nothing) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   EXPECT_TRUE(look_at(pool).empty());
   EXPECT_EQ(tessera::detail::non_releasable_bytes(pool), 0u);
 }
 
 TEST(inspect, finds_a_live_block_by_its_address_alone) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   auto* const p = static_cast<std::byte*>(pool.allocate(1000, stream_id{3}));
   const block_view found = live_block_at(pool, p);
   EXPECT_EQ(found.address, reinterpret_cast<std::uintptr_t>(p));
@@ -60,7 +60,7 @@ TEST(inspect, finds_a_live_block_by_its_address_alone) {
 }
 
 TEST(inspect, finds_the_segment_of_an_aligned_request) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   (void)pool.allocate(600);
   const std::align_val_t alignment{4096};
   void* const p = pool.allocate(1000, alignment);
@@ -109,8 +109,8 @@ void expect_segments_under() {
   EXPECT_EQ(segment_of(pool, nullptr).bytes, 0u);
 }
 TEST(inspect, finds_the_segment_of_a_block) {
-  expect_segments_under<pytorch_native>();
-  expect_segments_under<pytorch_expandable>();
+  expect_segments_under<pytorch_family::native>();
+  expect_segments_under<pytorch_family::expandable>();
   expect_segments_under<stitched>();
   expect_segments_under<cuda_async>();
 }
@@ -138,7 +138,7 @@ TEST(inspect, finds_blocks_through_every_front_end) {
   expect_segments_in(shared);
   per_stream<pytorch<>, simulated_device> arenas;
   expect_segments_in(arenas);
-  auto owner = shared_allocator<per_stream<pytorch_expandable, simulated_device>>::make();
+  auto owner = shared_allocator<per_stream<pytorch_family::expandable, simulated_device>>::make();
   expect_segments_in(owner);
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
@@ -150,7 +150,7 @@ TEST(inspect, finds_blocks_through_every_front_end) {
 }
 
 TEST(inspect, shows_each_block_of_a_segment_in_order) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   void* const a = pool.allocate(1000, stream_id{3});
   void* const b = pool.allocate(600, stream_id{3});
   (void)pool.record_stream(b, stream_id{4});
@@ -177,7 +177,7 @@ TEST(inspect, shows_each_block_of_a_segment_in_order) {
 }
 
 TEST(inspect, shows_adjacent_mapped_pages_as_one_segment) {
-  caching_allocator<pytorch_expandable, simulated_device> pool;
+  caching_allocator<pytorch_family::expandable, simulated_device> pool;
   void* const low = pool.allocate(20_MiB);
   void* const middle = pool.allocate(20_MiB);
   void* const high = pool.allocate(20_MiB);
@@ -215,7 +215,7 @@ class looking_device : public provider_adaptor<simulated_device> {
 
 TEST(inspect, shows_segments_that_are_being_released) {
   simulated_device memory;
-  caching_allocator<pytorch_native, looking_device> pool{looking_device(memory)};
+  caching_allocator<pytorch_family::native, looking_device> pool{looking_device(memory)};
   pool.deallocate(pool.allocate(30_MiB));
   pool.deallocate(pool.allocate(1));
   std::vector<std::size_t> seen;
@@ -281,8 +281,8 @@ void non_releasable_is_what_trim_keeps() {
   EXPECT_GT(tessera::detail::non_releasable_bytes(pool), 0u) << "nothing was tested";
 }
 TEST(inspect, non_releasable_is_what_trim_keeps) {
-  non_releasable_is_what_trim_keeps<pytorch_native>();
-  non_releasable_is_what_trim_keeps<pytorch_expandable>();
+  non_releasable_is_what_trim_keeps<pytorch_family::native>();
+  non_releasable_is_what_trim_keeps<pytorch_family::expandable>();
   non_releasable_is_what_trim_keeps<stitched>();
   non_releasable_is_what_trim_keeps<cuda_async>();
 }

@@ -126,14 +126,16 @@ std::string fault_of(const oom_report& report, Allocator& pool) {
 
 template <typename Recipe>
 class advice : public testing::Test {};
-using recipes = testing::Types<
-    pytorch<>, pytorch_expandable, cuda_async, torch_npu_native, torch_npu_expandable, paddle_auto_growth,
-    paddle_naive_best_fit, pinned, pinned_expandable, pinned_packed, stitched, power_of_two, passthrough,
-    pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">, pytorch<"roundup_power2_divisions:4">,
-    torch_npu<"page_size:1g">, with<pytorch<>, recover_never>,
-    with<pytorch<>, recover_by_emptying_cache<true>>,
-    with<pytorch<>, grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(50))>>,
-    with<cuda_async, reuse_across_streams<true, false, false>>, with<pytorch_expandable, recover_never>>;
+using recipes =
+    testing::Types<pytorch<>, pytorch_family::expandable, cuda_async, torch_npu_family::native,
+                   torch_npu_family::expandable, paddle_family::auto_growth, paddle_family::naive_best_fit,
+                   pinned, torch_npu_family::pinned_expandable, pinned_packed, stitched, power_of_two,
+                   passthrough, pytorch<"max_split_size_mb:32,garbage_collection_threshold:0.6">,
+                   pytorch<"roundup_power2_divisions:4">, torch_npu<"page_size:1g">,
+                   with<pytorch<>, recover_never>, with<pytorch<>, recover_by_emptying_cache<true>>,
+                   with<pytorch<>, grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(50))>>,
+                   with<cuda_async, reuse_across_streams<true, false, false>>,
+                   with<pytorch_family::expandable, recover_never>>;
 TYPED_TEST_SUITE(advice, recipes);
 
 TYPED_TEST(advice, suggests_only_changes_and_fits_twelve_lines) {

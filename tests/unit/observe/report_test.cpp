@@ -70,7 +70,7 @@ TEST(report, has_the_statistics_of_each_pool) {
 }
 
 TEST(report, peaks_can_be_reset) {
-  caching_allocator<pytorch_native, simulated_device> pool;
+  caching_allocator<pytorch_family::native, simulated_device> pool;
   pool.deallocate(pool.allocate(5_MiB));
   pool.reset_peak_statistics();
   EXPECT_EQ(memory_report(pool).all.allocated_bytes.peak, 0);
@@ -81,7 +81,7 @@ TEST(report, peaks_can_be_reset) {
 TEST(report, has_the_times_of_device_calls) {
   simulated_device device;
   call_times times;
-  caching_allocator<pytorch_native, timed<simulated_device>> pool({device, times});
+  caching_allocator<pytorch_family::native, timed<simulated_device>> pool({device, times});
   (void)pool.allocate(5_MiB);
   const memory_report report(pool, &times);
   EXPECT_EQ(report.calls[0].count, 1u);
@@ -94,7 +94,7 @@ TEST(report, works_with_any_allocator) {
   (void)one.allocate(1_MiB);
   EXPECT_EQ(memory_report(one).pools.size(), 1u);
   EXPECT_TRUE(has(memory_report(one).json(), "\"pool_0\": {"));
-  per_stream<pytorch_native, simulated_device> arenas;
+  per_stream<pytorch_family::native, simulated_device> arenas;
   (void)arenas.allocate(512, stream_id{1});
   (void)arenas.allocate(512, stream_id{2});
   EXPECT_EQ(memory_report(arenas).non_releasable, 4_MiB - 1024);

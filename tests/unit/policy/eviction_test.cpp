@@ -14,7 +14,7 @@ using namespace tessera;
 template <typename Eviction>
 using pool_with = caching_allocator<with<power_of_two, Eviction>, simulated_device>;
 
-TEST(evict_at_free<>, gives_larger_segments_back_at_once_and_keeps_the_others) {
+TEST(evict_at_free, gives_larger_segments_back_at_once_and_keeps_the_others) {
   pool_with<evict_at_free<tunable(unlimited)>> pool(simulated_device{}, {.eviction = {.threshold = 1_MiB}});
   void* const kept = pool.allocate(1_MiB);
   void* const first = pool.allocate(1_MiB + 1);
@@ -28,13 +28,13 @@ TEST(evict_at_free<>, gives_larger_segments_back_at_once_and_keeps_the_others) {
   EXPECT_EQ(pool.current_usage().cached, 1_MiB);
 }
 
-TEST(evict_at_free<>, keeps_everything_where_no_size_is_given) {
+TEST(evict_at_free, keeps_everything_where_no_size_is_given) {
   pool_with<evict_at_free<tunable(unlimited)>> pool;
   pool.deallocate(pool.allocate(1_GiB));
   EXPECT_EQ(pool.current_usage().cached, 1_GiB);
 }
 
-TEST(evict_at_free<>, gives_a_segment_back_once_the_last_stream_is_done_with_it) {
+TEST(evict_at_free, gives_a_segment_back_once_the_last_stream_is_done_with_it) {
   pool_with<evict_at_free<1_MiB>> pool;
   void* const used = pool.allocate(4_MiB);
   ASSERT_TRUE(pool.record_stream(used, stream_id{7}));
@@ -54,7 +54,7 @@ TEST(evict_never, releases_nothing) {
   EXPECT_FALSE(evict_never::should_evict({1_GiB, 7}));
 }
 
-TEST(evict_at_free<>, wants_what_is_cached_after_a_free_alone) {
+TEST(evict_at_free, wants_what_is_cached_after_a_free_alone) {
   constexpr evict_at_free<> everything{};
   const usage now{.cached = 3_MiB, .reserved = 10_MiB, .limit = 1_GiB};
   EXPECT_EQ(everything.bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
@@ -63,7 +63,7 @@ TEST(evict_at_free<>, wants_what_is_cached_after_a_free_alone) {
   EXPECT_TRUE(everything.is_candidate(1, now) && everything.should_evict({}));
 }
 
-TEST(evict_at_free<>, wants_something_where_more_than_its_size_is_cached) {
+TEST(evict_at_free, wants_something_where_more_than_its_size_is_cached) {
   constexpr evict_at_free<4_MiB> eviction{};
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 4_MiB}), 0u);
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 5_MiB}), 5_MiB);

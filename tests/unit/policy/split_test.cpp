@@ -10,7 +10,7 @@ namespace {
 
 using namespace tessera;
 
-TEST(split_never<>, lets_larger_blocks_of_the_same_class_serve_and_no_others) {
+TEST(split_never, lets_larger_blocks_of_the_same_class_serve_and_no_others) {
   constexpr split_never<block_fit::same_power_of_two> split{};
   EXPECT_TRUE(split.may_serve(64_MiB, 64_MiB));
   EXPECT_TRUE(split.may_serve(70_MiB, 100_MiB));
@@ -21,7 +21,7 @@ TEST(split_never<>, lets_larger_blocks_of_the_same_class_serve_and_no_others) {
   EXPECT_FALSE(split.should_split(70_MiB, 100_MiB));
 }
 
-TEST(split_never<>, lets_any_block_serve_whole) {
+TEST(split_never, lets_any_block_serve_whole) {
   EXPECT_TRUE(split_never<>::may_serve(1_MiB, 1_GiB));
   EXPECT_FALSE(split_never<>::should_split(1_MiB, 1_GiB));
   EXPECT_EQ(split_never<>::oversize(), unlimited);

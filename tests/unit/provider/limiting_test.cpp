@@ -73,7 +73,7 @@ TEST(limiting, reports_the_bytes_available_under_the_limit) {
   EXPECT_TRUE(under.release(other, 1_GiB - 80_MiB) && device.release(p, 60_MiB));
   EXPECT_EQ(device.available(), 100_MiB);
 
-  caching_allocator<paddle_naive_best_fit, provider_ref<decltype(device)>> pool{provider_ref(device)};
+  caching_allocator<paddle_family::naive_best_fit, provider_ref<decltype(device)>> pool{provider_ref(device)};
   void* const small = pool.allocate(1_MiB);  // of a chunk that is a share of what is available
   EXPECT_GT(pool.current_usage().reserved, 80_MiB);
   pool.deallocate(small);
@@ -142,7 +142,7 @@ TEST(limiting, the_lower_of_two_limits_counts) {
 
 TEST(limiting, limits_pages_too) {
   for (const std::size_t limit : {50_MiB, 64_MiB}) {
-    caching_allocator<pytorch_expandable, limited_simulated> pool(
+    caching_allocator<pytorch_family::expandable, limited_simulated> pool(
         limited_simulated(simulated_device{}, limit));
     std::vector<void*> blocks;
     while (void* const p = pool.try_allocate(3_MiB)) blocks.push_back(p);

@@ -67,7 +67,7 @@ TEST(timed, times_pages_too) {
   device_clock::device = &device;
   call_times times;
   using call = provider_call;
-  caching_allocator<pytorch_expandable, timed<simulated_device, device_clock>> pool({device, times});
+  caching_allocator<pytorch_family::expandable, timed<simulated_device, device_clock>> pool({device, times});
   pool.deallocate(pool.allocate(64_MiB));
   EXPECT_EQ(times.acquire(), call_times::summary{});
   EXPECT_EQ(times.of(call::reserve), (call_times::summary{.count = 1, .total = 7, .max = 7, .min = 7}));
@@ -87,7 +87,7 @@ TEST(timed, times_events) {
   device_clock::device = &device;
   call_times times;
   using call = provider_call;
-  caching_allocator<pytorch_native, timed<simulated_device, device_clock>> pool({device, times});
+  caching_allocator<pytorch_family::native, timed<simulated_device, device_clock>> pool({device, times});
   void* const p = pool.allocate(1_MiB);
   (void)pool.record_stream(p, stream_id{1});
   pool.deallocate(p);

@@ -50,7 +50,7 @@ TEST(check_policies_death, an_impossible_block_size_aborts) {
   expect_death_of_request<locked<with<pytorch<>, rounds<half>>, simulated_device>>(rounding_rule);
   expect_death_of_request<per_stream<with<pytorch<>, rounds<half>>, simulated_device>>(rounding_rule);
   expect_death_of_request<pool_with<rounds<half>, stitched>>(rounding_rule);
-  expect_death_of_request<pool_with<rounds<half>, pytorch_expandable>>(rounding_rule);
+  expect_death_of_request<pool_with<rounds<half>, pytorch_family::expandable>>(rounding_rule);
 }
 
 TEST(check_policies, a_policy_that_answers_at_run_time_works) {
@@ -143,7 +143,7 @@ struct splits_anything {
   [[nodiscard]] static std::size_t oversize() noexcept { return 0; }
   bool operator==(const splits_anything&) const = default;
 };
-TEST(check_policies, a_split_without_sense_does_no_harm) {
+TEST(ask_policies, a_split_without_sense_does_no_harm) {
   pool_with<splits_anything> pool;
   void* const whole = pool.allocate(20_MiB);
   void* const part = pool.allocate(3_MiB);
@@ -158,8 +158,9 @@ TEST(check_policies, a_split_without_sense_does_no_harm) {
 }
 
 // Paddle's first chunk is nearly all of the device: more than 2^63 bytes, if its capacity is unlimited.
-TEST(check_policies, a_share_of_a_device_without_bound_is_a_size) {
-  caching_allocator<paddle_naive_best_fit, simulated_device> pool{simulated_device({.capacity = unlimited})};
+TEST(ask_policies, a_share_of_a_device_without_bound_is_a_size) {
+  caching_allocator<paddle_family::naive_best_fit, simulated_device> pool{
+      simulated_device({.capacity = unlimited})};
   (void)pool.try_allocate(std::size_t{1'000'000'000'000'000});
   EXPECT_EQ(pool.audit(), nullptr);
 }
