@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <utility>
 
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
@@ -69,12 +67,8 @@ class locked
   /// Serves a request like caching_allocator. The numbers of the exception are those of the moment when the
   /// request failed.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    std::optional<out_of_memory> error;
-    void* const p = inner_.try_allocate(
-        bytes, stream, [](allocator&) {},
-        [&](allocator& in) { error = in.make_out_of_memory(bytes, stream); });
-    if (error) locked::raise(*error);
-    return p;
+    return inner_.try_allocate(
+        bytes, stream, [](allocator&) {}, [=](allocator& in) { raise_failure(in, bytes, stream); });
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return inner_.try_allocate(bytes, stream, [](allocator&) {}, [](allocator&) {});
@@ -123,6 +117,10 @@ class locked
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return inner_type::enter(me.inner_, std::forward<F>(f));
+  }
+  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(allocator& in, std::size_t bytes,
+                                                                   stream_id stream) {
+    locked::raise(in.make_out_of_memory(bytes, stream));
   }
 
   detail::reentrancy_guard guard_;

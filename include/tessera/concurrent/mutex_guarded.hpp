@@ -299,9 +299,10 @@ class mutex_guarded {
   /// * If it still fails, and other allocators were asked to release cached memory, asks them again and
   ///   retries up to eight times. They may have cached the memory again meanwhile.
   ///
-  /// The statistics count each try. Calls fail(allocator) with the mutex held if the last try fails.
+  /// The statistics count each try. Calls fail(allocator), which may throw, with the mutex held if the last try
+  /// fails.
   template <typename Prepare, typename Fail>
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, Prepare prepare, Fail fail) noexcept {
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, Prepare prepare, Fail fail) {
     return enter(*this, [&](allocator& in) {
       prepare(in);
       const unlockable_mutex::counts before = mutex_.counted();
