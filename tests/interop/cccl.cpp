@@ -28,15 +28,19 @@ static_assert(!cuda::has_property<memory_type, cuda::mr::host_accessible>);
 
 cuda::stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cudaStream_t>(number)}; }
 
+bool fail(const char* text) {
+  std::puts(text);
+  return false;
+}
+
 template <typename Resource>
 bool serves(Resource& memory, pool_type& pool) {
   void* const p = memory.allocate(stream(0x10000), 1'000'000, 4096);
-  if (pool.current_usage().live < 1'000'000)
-    return std::puts("the bytes are not those that were asked for"), false;
-  if (reinterpret_cast<std::uintptr_t>(p) % 4096 != 0) return std::puts("the alignment is not kept"), false;
+  if (pool.current_usage().live < 1'000'000) return fail("the live bytes are too few");
+  if (reinterpret_cast<std::uintptr_t>(p) % 4096 != 0) return fail("the alignment is not kept");
   memory.deallocate(stream(0x10000), p, 1'000'000, 4096);
   void* const on_other = memory.allocate(stream(0x20000), 1'000'000, 4096);
-  if (on_other == p) return std::puts("streams are not told apart"), false;
+  if (on_other == p) return fail("two streams share a block");
   memory.deallocate(stream(0x20000), on_other, 1'000'000, 4096);
   memory.deallocate_sync(memory.allocate_sync(1000, 256), 1000, 256);
   return pool.current_usage().live == 0 && pool.audit() == nullptr;
@@ -50,7 +54,10 @@ int use() {
 #if CCCL_VERSION >= 3002000
   cuda::mr::any_resource<cuda::mr::device_accessible> kept{memory};
   cuda::mr::any_resource<cuda::mr::device_accessible> copy = kept;
-  if (!(copy == kept)) return std::puts("copies of one resource differ"), 1;
+  if (!(copy == kept)) {
+    fail("copies of one resource differ");
+    return 1;
+  }
   if (!serves(copy, *pool)) return 1;
 #endif
   return 0;

@@ -28,12 +28,12 @@ struct position {
 bool use() {
   entt::basic_registry<entt::entity, registry_allocator<entt::entity>> world;
   for (int i = 0; i < 10'000; ++i) {
-    const entt::entity made = world.create();
-    world.emplace<position>(made, i * 1.0, 2.0);
-    if (i % 2 == 0) world.emplace<int>(made, i);
+    const entt::entity entity = world.create();
+    world.emplace<position>(entity, i * 1.0, 2.0);
+    if (i % 2 == 0) world.emplace<int>(entity, i);
   }
   double sum = 0;
-  for (auto [which, at, number] : world.view<position, int>().each()) sum += at.x - number;
+  for (auto [entity, place, number] : world.view<position, int>().each()) sum += place.x - number;
   auto moved = std::move(world);
   const std::size_t live = registry_pool().current_usage().live;
   return sum == 0 && moved.storage<position>().size() == 10'000 && live > 10'000 * sizeof(position);

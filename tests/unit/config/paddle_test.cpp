@@ -16,6 +16,7 @@ namespace {
 
 using namespace tessera::literals;
 using config_tests::both;
+using config_tests::expect_change;
 using config_tests::refused;
 using tessera::percent;
 using tessera::unlimited;
@@ -48,40 +49,28 @@ TEST(paddle_flags, defaults) {
 
 // Each flag changes only its own setting.
 TEST(paddle_flags, every_flag) {
-  const auto with = [](auto change) {
-    paddle_settings changed;
-    change(changed);
-    return changed;
-  };
   using s = paddle_settings;
-  EXPECT_EQ((both<paddle, "FLAGS_allocator_strategy=naive_best_fit">()),
-            with([](s& c) { c.naive_best_fit = true; }));
-  EXPECT_EQ((both<paddle, "FLAGS_fraction_of_gpu_memory_to_use=0.5">()),
-            with([](s& c) { c.fraction_of_gpu_memory = percent(50); }));
-  EXPECT_EQ((both<paddle, "FLAGS_initial_gpu_memory_in_mb=100">()),
-            with([](s& c) { c.initial_gpu_memory = 100_MiB; }));
-  EXPECT_EQ((both<paddle, "FLAGS_reallocate_gpu_memory_in_mb=50">()),
-            with([](s& c) { c.reallocate_gpu_memory = 50_MiB; }));
-  EXPECT_EQ((both<paddle, "FLAGS_gpu_memory_limit_mb=4096">()),
-            with([](s& c) { c.gpu_memory_limit = 4_GiB; }));
-  EXPECT_EQ((both<paddle, "FLAGS_gpu_allocator_retry_time=250">()),
-            with([](s& c) { c.retry_milliseconds = 250; }));
-  EXPECT_EQ((both<paddle, "FLAGS_auto_growth_chunk_size_in_mb=8">()),
-            with([](s& c) { c.auto_growth_chunk_size = 8_MiB; }));
-  EXPECT_EQ((both<paddle, "FLAGS_free_idle_chunk=True">()), with([](s& c) { c.free_idle_chunk = true; }));
-  EXPECT_EQ((both<paddle, "FLAGS_free_when_no_cache_hit=True">()),
-            with([](s& c) { c.free_when_no_cache_hit = true; }));
-  EXPECT_EQ((both<paddle, "FLAGS_small_pool_size_in_mb=1">()), with([](s& c) { c.small_pool_size = 1_MiB; }));
-  EXPECT_EQ((both<paddle, "FLAGS_small_pool_auto_growth_chunk_size_in_mb=2">()),
-            with([](s& c) { c.small_pool_chunk_size = 2_MiB; }));
-  EXPECT_EQ((both<paddle, "FLAGS_large_pool_auto_growth_chunk_size_in_mb=16">()),
-            with([](s& c) { c.large_pool_chunk_size = 16_MiB; }));
-  EXPECT_EQ((both<paddle, "FLAGS_eager_delete_tensor_gb=2">()),
-            with([](s& c) { c.garbage_threshold = 2_GiB; }));
-  EXPECT_EQ((both<paddle, "FLAGS_memory_fraction_of_eager_deletion=0.25">()),
-            with([](s& c) { c.memory_fraction_of_eager_deletion = percent(25); }));
-  EXPECT_EQ((both<paddle, "FLAGS_fast_eager_deletion_mode=False">()),
-            with([](s& c) { c.fast_eager_deletion = false; }));
+  expect_change<paddle, "FLAGS_allocator_strategy=naive_best_fit">([](s& c) { c.naive_best_fit = true; });
+  expect_change<paddle, "FLAGS_fraction_of_gpu_memory_to_use=0.5">(
+      [](s& c) { c.fraction_of_gpu_memory = percent(50); });
+  expect_change<paddle, "FLAGS_initial_gpu_memory_in_mb=100">([](s& c) { c.initial_gpu_memory = 100_MiB; });
+  expect_change<paddle, "FLAGS_reallocate_gpu_memory_in_mb=50">(
+      [](s& c) { c.reallocate_gpu_memory = 50_MiB; });
+  expect_change<paddle, "FLAGS_gpu_memory_limit_mb=4096">([](s& c) { c.gpu_memory_limit = 4_GiB; });
+  expect_change<paddle, "FLAGS_gpu_allocator_retry_time=250">([](s& c) { c.retry_milliseconds = 250; });
+  expect_change<paddle, "FLAGS_auto_growth_chunk_size_in_mb=8">(
+      [](s& c) { c.auto_growth_chunk_size = 8_MiB; });
+  expect_change<paddle, "FLAGS_free_idle_chunk=True">([](s& c) { c.free_idle_chunk = true; });
+  expect_change<paddle, "FLAGS_free_when_no_cache_hit=True">([](s& c) { c.free_when_no_cache_hit = true; });
+  expect_change<paddle, "FLAGS_small_pool_size_in_mb=1">([](s& c) { c.small_pool_size = 1_MiB; });
+  expect_change<paddle, "FLAGS_small_pool_auto_growth_chunk_size_in_mb=2">(
+      [](s& c) { c.small_pool_chunk_size = 2_MiB; });
+  expect_change<paddle, "FLAGS_large_pool_auto_growth_chunk_size_in_mb=16">(
+      [](s& c) { c.large_pool_chunk_size = 16_MiB; });
+  expect_change<paddle, "FLAGS_eager_delete_tensor_gb=2">([](s& c) { c.garbage_threshold = 2_GiB; });
+  expect_change<paddle, "FLAGS_memory_fraction_of_eager_deletion=0.25">(
+      [](s& c) { c.memory_fraction_of_eager_deletion = percent(25); });
+  expect_change<paddle, "FLAGS_fast_eager_deletion_mode=False">([](s& c) { c.fast_eager_deletion = false; });
 }
 
 // The examples of the document, in its order.

@@ -18,6 +18,7 @@ namespace {
 
 using namespace tessera::literals;
 using config_tests::both;
+using config_tests::expect_change;
 using tessera::divisions;
 using error_code = tessera::config::setting_error::error_code;
 using tessera::config::pytorch;
@@ -69,52 +70,42 @@ TEST(pytorch_conf, defaults) {
 
 // Each key changes only its own setting.
 TEST(pytorch_conf, every_key) {
-  const auto with = [](auto change) {
-    pytorch_settings changed;
-    change(changed);
-    return changed;
-  };
   using s = pytorch_settings;
-  EXPECT_EQ((both<pytorch, "backend:cudaMallocAsync">()), with([](s& c) { c.async_backend = true; }));
-  EXPECT_EQ((both<pytorch, "backend:hipMallocAsync">()), with([](s& c) { c.async_backend = true; }));
-  EXPECT_EQ((both<pytorch, "max_split_size_mb:64">()), with([](s& c) { c.max_split_size = 64_MiB; }));
-  EXPECT_EQ((both<pytorch, "max_non_split_rounding_mb:21">()),
-            with([](s& c) { c.max_non_split_rounding = 21_MiB; }));
-  EXPECT_EQ((both<pytorch, "large_segment_size_mb:30">()),
-            with([](s& c) { c.large_segment_size = c.max_non_split_rounding = 30_MiB; }));
-  EXPECT_EQ((both<pytorch, "garbage_collection_threshold:0.123456789">()),
-            with([](s& c) { c.garbage_collection_threshold = {123'456'789}; }));
-  EXPECT_EQ((both<pytorch, "roundup_power2_divisions:8">()),
-            with([](s& c) { c.roundup = divisions::all(8); }));
-  EXPECT_EQ((both<pytorch, "expandable_segments:True">()), with([](s& c) { c.expandable_segments = true; }));
-  EXPECT_EQ((both<pytorch, "expandable_segments_reserve:0.5">()),
-            with([](s& c) { c.expandable_segments_reserve = tessera::percent(50); }));
-  EXPECT_EQ((both<pytorch, "expandable_segments_reserve:40G">()),
-            with([](s& c) { c.expandable_segments_reserve = 40_GiB; }));
+  expect_change<pytorch, "backend:cudaMallocAsync">([](s& c) { c.async_backend = true; });
+  expect_change<pytorch, "backend:hipMallocAsync">([](s& c) { c.async_backend = true; });
+  expect_change<pytorch, "max_split_size_mb:64">([](s& c) { c.max_split_size = 64_MiB; });
+  expect_change<pytorch, "max_non_split_rounding_mb:21">([](s& c) { c.max_non_split_rounding = 21_MiB; });
+  expect_change<pytorch, "large_segment_size_mb:30">(
+      [](s& c) { c.large_segment_size = c.max_non_split_rounding = 30_MiB; });
+  expect_change<pytorch, "garbage_collection_threshold:0.123456789">(
+      [](s& c) { c.garbage_collection_threshold = {123'456'789}; });
+  expect_change<pytorch, "roundup_power2_divisions:8">([](s& c) { c.roundup = divisions::all(8); });
+  expect_change<pytorch, "expandable_segments:True">([](s& c) { c.expandable_segments = true; });
+  expect_change<pytorch, "expandable_segments_reserve:0.5">(
+      [](s& c) { c.expandable_segments_reserve = tessera::percent(50); });
+  expect_change<pytorch, "expandable_segments_reserve:40G">(
+      [](s& c) { c.expandable_segments_reserve = 40_GiB; });
   EXPECT_EQ((both<pytorch, "expandable_segments_reserve_by_class:[default:0.5,large:2G]">()), s{});
-  EXPECT_EQ((both<pytorch, "per_process_memory_fraction:0.5">()),
-            with([](s& c) { c.memory_fraction = tessera::percent(50); }));
-  EXPECT_EQ((both<pytorch, "throw_on_cudamalloc_oom:True">()), with([](s& c) { c.throw_on_oom = true; }));
-  EXPECT_EQ((both<pytorch, "release_lock_on_cudamalloc:True">()), with([](s& c) { c.release_lock = true; }));
-  EXPECT_EQ((both<pytorch, "release_lock_on_hipmalloc:True">()), with([](s& c) { c.release_lock = true; }));
-  EXPECT_EQ((both<pytorch, "graph_capture_record_stream_reuse:True">()),
-            with([](s& c) { c.graph_capture_record_stream_reuse = true; }));
-  EXPECT_EQ((both<pytorch, "pinned_use_background_threads:True">()),
-            with([](s& c) { c.pinned_use_background_threads = true; }));
-  EXPECT_EQ((both<pytorch, "pinned_use_cuda_host_register:True">()),
-            with([](s& c) { c.pinned_use_host_register = true; }));
-  EXPECT_EQ((both<pytorch, "pinned_use_hip_host_register:True">()),
-            with([](s& c) { c.pinned_use_host_register = true; }));
-  EXPECT_EQ((both<pytorch, "pinned_num_register_threads:8">()),
-            with([](s& c) { c.pinned_num_register_threads = 8; }));
-  EXPECT_EQ((both<pytorch, "pinned_max_round_threshold_mb:64">()),
-            with([](s& c) { c.pinned_max_round_threshold = 64_MiB; }));
-  EXPECT_EQ((both<pytorch, "pinned_max_cached_size_mb:128">()),
-            with([](s& c) { c.pinned_max_cached_size = 128_MiB; }));
-  EXPECT_EQ((both<pytorch, "pinned_reserve_segment_size_mb:256">()),
-            with([](s& c) { c.pinned_reserve_segment_size = 256_MiB; }));
-  EXPECT_EQ((both<pytorch, "pinned_free_catch_all:True">()),
-            with([](s& c) { c.pinned_free_catch_all = true; }));
+  expect_change<pytorch, "per_process_memory_fraction:0.5">(
+      [](s& c) { c.memory_fraction = tessera::percent(50); });
+  expect_change<pytorch, "throw_on_cudamalloc_oom:True">([](s& c) { c.throw_on_oom = true; });
+  expect_change<pytorch, "release_lock_on_cudamalloc:True">([](s& c) { c.release_lock = true; });
+  expect_change<pytorch, "release_lock_on_hipmalloc:True">([](s& c) { c.release_lock = true; });
+  expect_change<pytorch, "graph_capture_record_stream_reuse:True">(
+      [](s& c) { c.graph_capture_record_stream_reuse = true; });
+  expect_change<pytorch, "pinned_use_background_threads:True">(
+      [](s& c) { c.pinned_use_background_threads = true; });
+  expect_change<pytorch, "pinned_use_cuda_host_register:True">(
+      [](s& c) { c.pinned_use_host_register = true; });
+  expect_change<pytorch, "pinned_use_hip_host_register:True">(
+      [](s& c) { c.pinned_use_host_register = true; });
+  expect_change<pytorch, "pinned_num_register_threads:8">([](s& c) { c.pinned_num_register_threads = 8; });
+  expect_change<pytorch, "pinned_max_round_threshold_mb:64">(
+      [](s& c) { c.pinned_max_round_threshold = 64_MiB; });
+  expect_change<pytorch, "pinned_max_cached_size_mb:128">([](s& c) { c.pinned_max_cached_size = 128_MiB; });
+  expect_change<pytorch, "pinned_reserve_segment_size_mb:256">(
+      [](s& c) { c.pinned_reserve_segment_size = 256_MiB; });
+  expect_change<pytorch, "pinned_free_catch_all:True">([](s& c) { c.pinned_free_catch_all = true; });
 }
 
 TEST(pytorch_conf, ends_of_ranges_are_legal) {

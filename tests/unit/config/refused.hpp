@@ -63,4 +63,12 @@ typename Grammar::settings both() {
   return compiled;
 }
 
+/// Expects that a legal text changes the default settings exactly as `change` does.
+template <typename Grammar, tessera::config::detail::fixed_string Text>
+void expect_change(auto change) {
+  typename Grammar::settings expected;
+  change(expected);
+  EXPECT_EQ((both<Grammar, Text>()), expected) << Text.view();
+}
+
 }  // namespace config_tests

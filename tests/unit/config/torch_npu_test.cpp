@@ -16,6 +16,7 @@ namespace {
 
 using namespace tessera::literals;
 using config_tests::both;
+using config_tests::expect_change;
 using config_tests::refused;
 using tessera::divisions;
 using error_code = tessera::config::setting_error::error_code;
@@ -55,44 +56,34 @@ TEST(torch_npu_conf, defaults) {
 
 // Each key changes only its own setting.
 TEST(torch_npu_conf, every_key) {
-  const auto with = [](auto change) {
-    torch_npu_settings changed;
-    change(changed);
-    return changed;
-  };
   using s = torch_npu_settings;
-  EXPECT_EQ((both<torch_npu, "max_split_size_mb:32">()), with([](s& c) { c.max_split_size = 32_MiB; }));
-  EXPECT_EQ((both<torch_npu, "garbage_collection_threshold:0.6">()),
-            with([](s& c) { c.garbage_collection_threshold = tessera::percent(60); }));
-  EXPECT_EQ((both<torch_npu, "expandable_segments:True">()),
-            with([](s& c) { c.expandable_segments = true; }));
-  EXPECT_EQ((both<torch_npu, "base_addr_aligned_kb:4">()), with([](s& c) { c.base_addr_aligned = 4_KiB; }));
-  EXPECT_EQ((both<torch_npu, "page_size:1g">()), with([](s& c) { c.huge_1g_pages = true; }));
-  EXPECT_EQ((both<torch_npu, "segment_size_mb:40">()), with([](s& c) { c.segment_size = 40_MiB; }));
-  EXPECT_EQ((both<torch_npu, "roundup_power2_divisions:8">()),
-            with([](s& c) { c.roundup = divisions::all(8); }));
-  EXPECT_EQ((both<torch_npu, "pinned_use_background_threads:True">()),
-            with([](s& c) { c.pinned_use_background_threads = true; }));
-  EXPECT_EQ((both<torch_npu, "pin_memory_expandable_segments:True">()),
-            with([](s& c) { c.pin_memory_expandable_segments = true; }));
-  EXPECT_EQ((both<torch_npu, "pinned_mem_register:True">()),
-            with([](s& c) { c.pinned_mem_register = true; }));
-  EXPECT_EQ((both<torch_npu, "max_non_split_rounding_mb:21">()),
-            with([](s& c) { c.max_non_split_rounding = 21_MiB; }));
-  EXPECT_EQ((both<torch_npu, "large_segment_size_mb:30">()),
-            with([](s& c) { c.large_segment_size = c.max_non_split_rounding = 30_MiB; }));
-  EXPECT_EQ((both<torch_npu, "per_process_memory_fraction:0.5">()),
-            with([](s& c) { c.memory_fraction = tessera::percent(50); }));
-  EXPECT_EQ((both<torch_npu, "throw_on_npumalloc_oom:True">()), with([](s& c) { c.throw_on_oom = true; }));
-  EXPECT_EQ((both<torch_npu, "release_lock_on_npumalloc:True">()), with([](s& c) { c.release_lock = true; }));
-  EXPECT_EQ((both<torch_npu, "multi_stream_lazy_reclaim:True">()),
-            with([](s& c) { c.multi_stream_lazy_reclaim = true; }));
-  EXPECT_EQ((both<torch_npu, "pinned_max_round_threshold_mb:64">()),
-            with([](s& c) { c.pinned_max_round_threshold = 64_MiB; }));
-  EXPECT_EQ((both<torch_npu, "pinned_max_cached_size_mb:128">()),
-            with([](s& c) { c.pinned_max_cached_size = 128_MiB; }));
-  EXPECT_EQ((both<torch_npu, "pinned_reserve_segment_size_mb:256">()),
-            with([](s& c) { c.pinned_reserve_segment_size = 256_MiB; }));
+  expect_change<torch_npu, "max_split_size_mb:32">([](s& c) { c.max_split_size = 32_MiB; });
+  expect_change<torch_npu, "garbage_collection_threshold:0.6">(
+      [](s& c) { c.garbage_collection_threshold = tessera::percent(60); });
+  expect_change<torch_npu, "expandable_segments:True">([](s& c) { c.expandable_segments = true; });
+  expect_change<torch_npu, "base_addr_aligned_kb:4">([](s& c) { c.base_addr_aligned = 4_KiB; });
+  expect_change<torch_npu, "page_size:1g">([](s& c) { c.huge_1g_pages = true; });
+  expect_change<torch_npu, "segment_size_mb:40">([](s& c) { c.segment_size = 40_MiB; });
+  expect_change<torch_npu, "roundup_power2_divisions:8">([](s& c) { c.roundup = divisions::all(8); });
+  expect_change<torch_npu, "pinned_use_background_threads:True">(
+      [](s& c) { c.pinned_use_background_threads = true; });
+  expect_change<torch_npu, "pin_memory_expandable_segments:True">(
+      [](s& c) { c.pin_memory_expandable_segments = true; });
+  expect_change<torch_npu, "pinned_mem_register:True">([](s& c) { c.pinned_mem_register = true; });
+  expect_change<torch_npu, "max_non_split_rounding_mb:21">([](s& c) { c.max_non_split_rounding = 21_MiB; });
+  expect_change<torch_npu, "large_segment_size_mb:30">(
+      [](s& c) { c.large_segment_size = c.max_non_split_rounding = 30_MiB; });
+  expect_change<torch_npu, "per_process_memory_fraction:0.5">(
+      [](s& c) { c.memory_fraction = tessera::percent(50); });
+  expect_change<torch_npu, "throw_on_npumalloc_oom:True">([](s& c) { c.throw_on_oom = true; });
+  expect_change<torch_npu, "release_lock_on_npumalloc:True">([](s& c) { c.release_lock = true; });
+  expect_change<torch_npu, "multi_stream_lazy_reclaim:True">(
+      [](s& c) { c.multi_stream_lazy_reclaim = true; });
+  expect_change<torch_npu, "pinned_max_round_threshold_mb:64">(
+      [](s& c) { c.pinned_max_round_threshold = 64_MiB; });
+  expect_change<torch_npu, "pinned_max_cached_size_mb:128">([](s& c) { c.pinned_max_cached_size = 128_MiB; });
+  expect_change<torch_npu, "pinned_reserve_segment_size_mb:256">(
+      [](s& c) { c.pinned_reserve_segment_size = 256_MiB; });
 }
 
 // The examples of the document, in its order.
