@@ -5,7 +5,7 @@ cmake_minimum_required(VERSION 3.24)
 # What the headers of a folder may include: whole folders, or single headers of a folder.
 set(may_include_core core)
 set(may_include_config core config)
-set(may_include_policy core detail/backend.hpp detail/expandable_backend.hpp detail/mapped_ranges.hpp detail/stitching_backend.hpp)
+set(may_include_policy core detail/backend.hpp detail/expandable_backend.hpp detail/stitching_backend.hpp)
 set(may_include_provider core provider detail/pagemap.hpp)
 set(may_include_detail core provider/provider.hpp detail)
 set(may_include_recipe core policy provider/provider.hpp config recipe)

@@ -33,7 +33,7 @@ struct record_own_stream : Streams {
 
 /// Gives each block its own segment. Of `Recipe`, it uses only the streams policy and the limit of growth.
 template <typename Recipe>
-struct one_segment_each final {
+struct guarded_recipe final {
   using rounding = round_to_multiple<min_alignment>;
   using pools = pool_together;
   using streams = record_own_stream<typename Recipe::streams>;
@@ -43,14 +43,14 @@ struct one_segment_each final {
   using eviction = evict_at_free<>;
   using recovery = recover_by_emptying_cache<>;
 
-  [[nodiscard]] static constexpr policies<one_segment_each> from(const policies<Recipe>& settings,
-                                                                 std::size_t capacity) noexcept {
+  [[nodiscard]] static constexpr policies<guarded_recipe> from(const policies<Recipe>& settings,
+                                                               std::size_t capacity) noexcept {
     return {.streams = {settings.streams}, .growth = {.limit = settings.growth.limit.on(capacity)}};
   }
 };
 
 template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using guarded_locked = locked<one_segment_each<Recipe>, detail::guard_pages<Provider>, Observer, Counting>;
+using guarded_locked = locked<guarded_recipe<Recipe>, detail::guard_pages<Provider>, Observer, Counting>;
 
 }  // namespace detail
 
@@ -108,7 +108,7 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
       : source_(std::move(device)),
         memory_(source_, guarding),
         locked_(detail::guard_pages<Provider>(memory_),
-                detail::one_segment_each<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
+                detail::guarded_recipe<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
 
   using facade_type::try_allocate, facade_type::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {

@@ -162,15 +162,15 @@ class segment_list {
     ++count_;
     return fresh;
   }
-  void hide(segment& leaving, std::size_t bytes) noexcept {
-    unlink(leaving, first_);
-    link(leaving, hidden_);
+  void hide(segment& s, std::size_t bytes) noexcept {
+    unlink(s, first_);
+    link(s, hidden_);
     --count_;
     hidden_bytes_ += bytes;
   }
-  void unhide(segment& staying, std::size_t bytes) noexcept {
-    unlink(staying, hidden_);
-    link(staying, first_);
+  void unhide(segment& s, std::size_t bytes) noexcept {
+    unlink(s, hidden_);
+    link(s, first_);
     ++count_;
     hidden_bytes_ -= bytes;
   }

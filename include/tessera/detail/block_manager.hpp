@@ -114,7 +114,7 @@ class block_manager {
     }
   }
   /// Finds the first free block in order that holds `size` bytes, or null. Counts as a search of the pool.
-  [[nodiscard]] block* best_fit(free_list& list, std::size_t size) noexcept {
+  [[nodiscard, gnu::always_inline]] block* best_fit(free_list& list, std::size_t size) noexcept {
     ++searches_[list.pool()];
     return list.template best_fit<order>(size);
   }
@@ -257,23 +257,23 @@ class block_manager {
   /// or host memory ran out.
   [[nodiscard]] block* acquire(std::size_t pool, stream_id key, std::size_t bytes, bool oversize,
                                const page_order& kinds) noexcept {
-    void* given = nullptr;
+    void* memory = nullptr;
     requested_from_device_ += bytes;
-    for (const page_kind* kind = kinds.begin(); kind != kinds.end() && given == nullptr; ++kind) {
+    for (const page_kind* kind = kinds.begin(); kind != kinds.end() && memory == nullptr; ++kind) {
       if constexpr (paged_provider<Provider>) {
-        given = provider_.acquire(bytes, *kind);
+        memory = provider_.acquire(bytes, *kind);
       } else {
-        given = provider_.acquire(bytes);
+        memory = provider_.acquire(bytes);
       }
     }
-    const auto address = reinterpret_cast<std::uintptr_t>(given);
-    free_list* const list = given != nullptr ? prepare_list(pool, key) : nullptr;
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    free_list* const list = memory != nullptr ? prepare_list(pool, key) : nullptr;
     block* const whole = list != nullptr ? insert_segment(*list, address, bytes, oversize) : nullptr;
     if (whole != nullptr) {
       counters_.segment_acquired(pool, bytes);
       if (oversize) counters_.oversize_segments.increase(1);
-    } else if (given != nullptr) {
-      counters_.segment_rejected(bytes, provider_.release(given, bytes));
+    } else if (memory != nullptr) {
+      counters_.segment_rejected(bytes, provider_.release(memory, bytes));
     }
     requested_from_device_ -= bytes;
     const bool works = whole != nullptr;

@@ -52,16 +52,16 @@ struct expandable_backend : range_backend_defaults {
     ///   Source:  PyTorch's try_allocate_expandable_block
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
-      const range_growth how = ranges_.growth_for(size, p);
+      const range_growth growth = ranges_.growth_for(size, p);
       ranges_.chunks().retry_orphaned(manager_.provider());
-      const std::size_t granularity = ranges_.granularity(how.kinds);
-      ranges_.note_page(how.page);
+      const std::size_t granularity = ranges_.granularity(growth.kinds);
+      ranges_.note_page(growth.page);
       block* at = lowest_place(list, size, granularity);
-      if (at == nullptr) at = ranges_.reserve_range(list, size, how);
+      if (at == nullptr) at = ranges_.reserve_range(list, size, growth);
       while (at != nullptr && (at->is_unmapped() || at->size < size)) {
         block& hole = at->is_unmapped() ? *at : *at->next;
         const std::size_t missing = at->is_unmapped() ? size : size - at->size;
-        at = ranges_.map_new(hole, hole.address, missing < hole.size ? missing : hole.size, how);
+        at = ranges_.map_new(hole, hole.address, missing < hole.size ? missing : hole.size, growth);
       }
       return at;
     }

@@ -294,7 +294,7 @@ class free_list {
 
   /// Finds the first block in order of at least `size` bytes, or null.
   template <typename Order = by_size_and_address>
-  [[nodiscard]] block* best_fit(std::size_t size) noexcept {
+  [[nodiscard, gnu::always_inline]] block* best_fit(std::size_t size) noexcept {
     const std::size_t number = bin_of<Order>(size);
     block* found = bin_at(number).template best_fit<Order>(size);
     if (found == nullptr) found = bin_at(next_bin(number)).first();

@@ -113,14 +113,14 @@ class mapped_ranges {
 
   /// Reserves a range. Returns its only block, which is unmapped. Returns null if the device refuses or host
   /// memory ran out.
-  [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& how) noexcept {
-    const std::size_t bytes = align_up(how.range < max_request ? how.range : max_request, how.page);
+  [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& growth) noexcept {
+    const std::size_t bytes = align_up(growth.range < max_request ? growth.range : max_request, growth.page);
     if (bytes < size) return nullptr;
-    void* const given = provider().reserve(bytes, alignment_of(how.page));
-    if (given == nullptr) return nullptr;
-    block* const whole = insert_range(list, reinterpret_cast<std::uintptr_t>(given), bytes);
+    void* const memory = provider().reserve(bytes, alignment_of(growth.page));
+    if (memory == nullptr) return nullptr;
+    block* const whole = insert_range(list, reinterpret_cast<std::uintptr_t>(memory), bytes);
     if (whole == nullptr) {
-      (void)provider().unreserve(given, bytes);
+      (void)provider().unreserve(memory, bytes);
       return nullptr;
     }
     manager_.report(action::range_reserve, whole->address, bytes, bytes, list.key());
@@ -150,28 +150,28 @@ class mapped_ranges {
   /// Maps new pages in an unmapped block: at least `bytes` from `begin`, all or none. Returns the free block
   /// that contains them, or null.
   [[nodiscard]] block* map_new(block& unmapped, std::uintptr_t begin, std::size_t bytes,
-                               const range_growth& how) noexcept {
+                               const range_growth& growth) noexcept {
     // The last page is shorter if the usable addresses end inside it.
-    const std::uintptr_t room = unmapped.address + usable(unmapped, granularity(how.kinds));
+    const std::uintptr_t room = unmapped.address + usable(unmapped, granularity(growth.kinds));
     const stream_id key = unmapped.list->key();
     const std::size_t pool = unmapped.list->pool();
-    chunk* made = nullptr;
-    chunk** last = &made;
+    chunk* fresh = nullptr;
+    chunk** last = &fresh;
     std::uintptr_t end = begin;
     bool works = manager_.reserve_blocks(4);  // two of the four for the request itself
     while (works && end - begin < bytes) {
-      *last = chunks_.plan(end, how.page < room - end ? how.page : room - end);
+      *last = chunks_.plan(end, growth.page < room - end ? growth.page : room - end);
       works = *last != nullptr;
       if (!works) break;
       end += (*last)->bytes;
       last = &(*last)->next;
     }
-    if (!works) chunks_.destroy_all(provider(), made);
-    if (!works || !chunks_.map_all(provider(), made, how.kinds)) {
-      manager_.report(action::refused, 0, how.page, how.page, key);
+    if (!works) chunks_.destroy_all(provider(), fresh);
+    if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
+      manager_.report(action::refused, 0, growth.page, growth.page, key);
       return nullptr;
     }
-    for (const chunk* c = made; c != nullptr; c = c->next)
+    for (const chunk* c = fresh; c != nullptr; c = c->next)
       manager_.report(action::segment_map, c->address, c->bytes, c->bytes, key);
     manager_.counters().mapped(pool, end - begin);
     return &mark_mapped(unmapped, begin, end - begin);
@@ -188,10 +188,10 @@ class mapped_ranges {
   }
   /// Maps the pages of a recorded segment at their address, in the range that contains it. If there is none,
   /// reserves a new range. Returns null if neither range contains the address, or the device refuses.
-  [[nodiscard]] block* restore(const segment_view& s, const range_growth& how) noexcept {
+  [[nodiscard]] block* restore(const segment_view& s, const range_growth& growth) noexcept {
     free_list* const list = manager_.prepare_list(s.pool, s.stream);
     if (list == nullptr) return nullptr;
-    note_page(how.page);
+    note_page(growth.page);
     block* hole = nullptr;
     const auto holds = [&s](const block& b) {
       return s.address >= b.address && s.address + s.bytes <= b.end();
@@ -200,8 +200,8 @@ class mapped_ranges {
       if (holds(b)) hole = &b;
       return hole != nullptr;
     });
-    if (hole == nullptr) hole = reserve_range(*list, s.bytes, how);
-    return hole != nullptr && holds(*hole) ? map_new(*hole, s.address, s.bytes, how) : nullptr;
+    if (hole == nullptr) hole = reserve_range(*list, s.bytes, growth);
+    return hole != nullptr && holds(*hole) ? map_new(*hole, s.address, s.bytes, growth) : nullptr;
   }
   /// Returns the bytes of a free block. For an unmapped block, returns the bytes at its start that pages of
   /// `granularity` bytes can fill.
@@ -389,14 +389,14 @@ class mapped_ranges {
   }
   /// Inserts a new unmapped block directly above another block.
   block& insert_unmapped(block& below, std::uintptr_t address, std::size_t bytes) noexcept {
-    block& made = manager_.insert_block();
-    made.address = address;
-    made.size = bytes;
-    made.list = below.list;
-    made.status.state = block::state::unmapped;
-    made.link(below, *below.next);
-    link_unmapped(below, made, *below.links[1]);
-    return made;
+    block& fresh = manager_.insert_block();
+    fresh.address = address;
+    fresh.size = bytes;
+    fresh.list = below.list;
+    fresh.status.state = block::state::unmapped;
+    fresh.link(below, *below.next);
+    link_unmapped(below, fresh, *below.links[1]);
+    return fresh;
   }
   /// Joins two unmapped neighbours.
   void join(block& low, block& high) noexcept {

@@ -41,9 +41,9 @@ class physical_chunks {
   /// Describes a chunk to be created later. Returns null if host memory ran out.
   [[nodiscard]] chunk* plan(std::uintptr_t address, std::size_t bytes) noexcept {
     if (!nodes_.reserve(1)) return nullptr;
-    chunk& made = *nodes_.take();
-    made = {address, bytes, {}, false, false, false, nullptr};
-    return &made;
+    chunk& planned = *nodes_.take();
+    planned = {address, bytes, {}, false, false, false, nullptr};
+    return &planned;
   }
   /// Creates the memory of a planned chunk, of the first available kind. Returns false if no kind is
   /// available.

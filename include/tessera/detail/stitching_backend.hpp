@@ -50,16 +50,16 @@ class stitched_ranges {
                                                      std::size_t page) noexcept {
     return whole_pages(free.address, free.end(), page) - whole_pages(free.address + size, free.end(), page);
   }
-  /// Finds the best placement of `size` bytes. If no range has room, reserves a new range, unless `how.range`
+  /// Finds the best placement of `size` bytes. If no range has room, reserves a new range, unless `growth.range`
   /// is 0. Returns none if the device refuses.
-  [[nodiscard]] placement prepare_placement(free_list& list, std::size_t size, const range_growth& how,
+  [[nodiscard]] placement prepare_placement(free_list& list, std::size_t size, const range_growth& growth,
                                             bool should_save_pages) noexcept {
-    ranges_.note_page(how.page);
+    ranges_.note_page(growth.page);
     ranges_.chunks().retry_orphaned(manager_.provider());
-    const placement found = placement_search(size, how.page, should_save_pages).best(list);
-    if (found.first != nullptr || how.range == 0) return found;
-    (void)ranges_.reserve_range(list, size, how);
-    return placement_search(size, how.page, should_save_pages).best(list);
+    const placement found = placement_search(size, growth.page, should_save_pages).best(list);
+    if (found.first != nullptr || growth.range == 0) return found;
+    (void)ranges_.reserve_range(list, size, growth);
+    return placement_search(size, growth.page, should_save_pages).best(list);
   }
   /// Detaches idle chunks outside a placement from their addresses, few rather than many. Detaches `wanted`
   /// bytes if there are enough, at least `needed` bytes, or nothing. They stay detached until
@@ -88,7 +88,7 @@ class stitched_ranges {
   /// The last chunk is stretched to `min_chunk` bytes on two conditions. The addresses after the placement
   /// are unmapped, and at most `room` bytes are mapped.
   template <typename MaxChunk>
-  [[nodiscard]] block* map(placement at, free_list& list, const range_growth& how, std::size_t min_chunk,
+  [[nodiscard]] block* map(placement at, free_list& list, const range_growth& growth, std::size_t min_chunk,
                            std::size_t room, MaxChunk max_chunk) noexcept {
     find_first_block(at, list);
     chunk* planned = nullptr;
@@ -99,7 +99,7 @@ class stitched_ranges {
     for (const block* b = at.first; works && b->is_unused() && b->address < at.end; b = b->next) {
       if (!b->is_unmapped()) continue;
       ++holes;
-      const auto [begin, needed_end] = needed_part(at, *b, how.page);
+      const auto [begin, needed_end] = needed_part(at, *b, growth.page);
       std::uintptr_t end = needed_end;
       const std::uintptr_t stretched = begin + min_chunk < b->end() ? begin + min_chunk : b->end();
       if (end >= at.end && stretched > end && bytes + (stretched - begin) <= room) end = stretched;
@@ -118,7 +118,7 @@ class stitched_ranges {
     for (chunk* c = planned; works && c != nullptr; c = c->next) use_detached(*c);
     release_detached();
     if (!works) ranges_.chunks().destroy_all(manager_.provider(), planned);
-    if (!works || !ranges_.chunks().map_all(manager_.provider(), planned, how.kinds)) {
+    if (!works || !ranges_.chunks().map_all(manager_.provider(), planned, growth.kinds)) {
       manager_.report(action::refused, 0, at.unmapped_bytes, at.unmapped_bytes, list.key());
       return nullptr;
     }
@@ -128,8 +128,8 @@ class stitched_ranges {
   void place_next_at(const placement& at) noexcept { next_begin_ = at.begin; }
   /// Returns the bytes to leave free before the next block of `size` bytes, and forgets its placement.
   /// Without a suitable placement, returns the offset that aligns the block.
-  [[nodiscard]] std::size_t take_next_offset(const block& free, std::size_t size,
-                                             std::size_t alignment) noexcept {
+  [[nodiscard, gnu::always_inline]] std::size_t take_next_offset(const block& free, std::size_t size,
+                                                                 std::size_t alignment) noexcept {
     const std::uintptr_t begin = std::exchange(next_begin_, 0);
     const bool fits =
         begin >= free.address && begin <= free.end() && size <= free.end() - begin && begin % alignment == 0;
@@ -288,7 +288,8 @@ struct stitching_backend : range_backend_defaults {
 
     /// Finds the best-fitting free block. To save whole free pages, it may map another placement instead.
     template <typename Policies>
-    [[nodiscard]] block* choose_block(free_list& list, std::size_t size, const Policies& p) noexcept {
+    [[nodiscard, gnu::always_inline]] block* choose_block(free_list& list, std::size_t size,
+                                                          const Policies& p) noexcept {
       block* const fit = manager_.best_fit(list, size);
       if (fit == nullptr) return nullptr;
       const usage now = manager_.usage_under(limit(p));
@@ -296,7 +297,8 @@ struct stitching_backend : range_backend_defaults {
                                                                  : fit;
     }
     template <typename Policies>
-    [[nodiscard]] std::size_t take_offset(const block& free, std::size_t size, const Policies& p) noexcept {
+    [[nodiscard, gnu::always_inline]] std::size_t take_offset(const block& free, std::size_t size,
+                                                              const Policies& p) noexcept {
       return stitched_.take_next_offset(free, size, p.growth.base_alignment(size));
     }
     /// Maps memory at the placement with the lowest cost.
@@ -304,14 +306,15 @@ struct stitching_backend : range_backend_defaults {
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t, const Policies& p) noexcept {
       stitched_.raise_peak_active(size);
       const growth_state now = state(p);
-      const range_growth how = stitched_.ranges().growth_for(size, p);
-      const placement at =
-          stitched_.prepare_placement(list, size, how, p.growth.should_save_pages(now.reserved, now.limit));
+      const range_growth growth = stitched_.ranges().growth_for(size, p);
+      const placement at = stitched_.prepare_placement(list, size, growth,
+                                                       p.growth.should_save_pages(now.reserved, now.limit));
       if (at.first == nullptr) return nullptr;
-      if (block* const found = map_within(list, size, at, how, p.growth.move_threshold(now), p)) return found;
+      if (block* const found = map_within(list, size, at, growth, p.growth.move_threshold(now), p))
+        return found;
       // The device may give less than it has, because other programs use it, too. Idle memory then replaces
       // all new memory.
-      return map_within(list, size, at, how, state(p).reserved, p);
+      return map_within(list, size, at, growth, state(p).reserved, p);
     }
 
     [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
@@ -347,7 +350,7 @@ struct stitching_backend : range_backend_defaults {
     /// to the device.
     template <typename Policies>
     [[nodiscard]] block* map_within(free_list& list, std::size_t size, const placement& at,
-                                    const range_growth& how, std::size_t threshold,
+                                    const range_growth& growth, std::size_t threshold,
                                     const Policies& p) noexcept {
       const growth_state now = state(p);
       const auto excess = [&](std::size_t max) {
@@ -357,8 +360,8 @@ struct stitching_backend : range_backend_defaults {
       const auto max_chunk = [&](std::size_t reserved) {
         growth_state then = now;
         then.reserved = reserved;
-        const std::size_t count = p.growth.max_chunk(then) / how.page;
-        return count > 0 ? count * how.page : how.page;
+        const std::size_t count = p.growth.max_chunk(then) / growth.page;
+        return count > 0 ? count * growth.page : growth.page;
       };
       const std::size_t needed = excess(now.limit);
       const std::size_t wanted = excess(threshold);
@@ -367,7 +370,7 @@ struct stitching_backend : range_backend_defaults {
       if (detached >= needed) {
         const std::size_t left = now.reserved - detached;
         const std::size_t room = threshold > left ? threshold - left : 0;
-        found = stitched_.map(at, list, how, p.growth.min_chunk(size), room, max_chunk);
+        found = stitched_.map(at, list, growth, p.growth.min_chunk(size), room, max_chunk);
       }
       stitched_.release_detached();
       return found;
@@ -376,14 +379,14 @@ struct stitching_backend : range_backend_defaults {
     template <typename Policies>
     [[nodiscard, gnu::noinline]] block* map_to_save_pages(free_list& list, std::size_t size, block& fit,
                                                           const Policies& p) noexcept {
-      range_growth how = stitched_.ranges().growth_for(size, p);
-      how.range = 0;
-      const std::size_t broken = stitched_.broken_page_bytes(fit, size, how.page);
+      range_growth growth = stitched_.ranges().growth_for(size, p);
+      growth.range = 0;
+      const std::size_t broken = stitched_.broken_page_bytes(fit, size, growth.page);
       if (broken == 0) return &fit;
-      const placement at = stitched_.prepare_placement(list, size, how, true);
+      const placement at = stitched_.prepare_placement(list, size, growth, true);
       if (at.first == nullptr || at.consumed_page_bytes >= broken) return &fit;
       stitched_.raise_peak_active(size);
-      block* const found = map_within(list, size, at, how, p.growth.move_threshold(state(p)), p);
+      block* const found = map_within(list, size, at, growth, p.growth.move_threshold(state(p)), p);
       if (found == nullptr) return manager_.best_fit(list, size);
       stitched_.place_next_at(at);
       return found;

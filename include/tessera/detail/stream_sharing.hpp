@@ -49,10 +49,10 @@ class stream_sharing {
     const cross_stream_reuse all = p.streams.reuse_rules();
     const cross_stream_reuse steps[] = {
         {all.follow_dependencies, false, false}, {all.follow_dependencies, all.opportunistic, false}, all};
-    cross_stream_reuse before{};
+    cross_stream_reuse tried{};
     for (const cross_stream_reuse& rules : steps) {
-      if (rules == before) continue;
-      before = rules;
+      if (rules == tried) continue;
+      tried = rules;
       run found = smallest_run(list.pool(), size, [&](const block& b) {
         return rules.insert_dependencies || b.list == &list || may_serve_now(b, list.key(), rules);
       });

@@ -99,10 +99,10 @@ struct grow_by_segments {
                 "grow_by_segments<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
   static_assert(detail::initial_bytes<Large>() >= Small,
                 "grow_by_segments<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
-  static_assert(DedicatedFrom == 0 || DedicatedFrom > Small / 2,
-                "grow_by_segments<Small, Large, DedicatedFrom>: DedicatedFrom is in bytes, more than half of "
-                "Small, up to which blocks "
-                "are small, or 0; 10 MiB are 10_MiB");
+  static_assert(
+      DedicatedFrom == 0 || DedicatedFrom > Small / 2,
+      "grow_by_segments<Small, Large, DedicatedFrom>: DedicatedFrom is in bytes, and 0 or more than half of "
+      "Small; 10 MiB are 10_MiB");
   using backend = segment_backend;
   static constexpr std::size_t max_small_block = Small / 2;
   [[no_unique_address]] parameter<Large> large{};

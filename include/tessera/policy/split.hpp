@@ -11,7 +11,8 @@
 
 namespace tessera {
 
-/// The end of a split block that serves the request; the remainder stays free.
+/// The end of a split block that serves the request; the remainder stays free. With `high`, a growth policy's
+/// base_alignment has no effect.
 enum class block_end : unsigned char { low, high };
 
 /// Decides whether the best-fitting free block may serve a request, and whether it is split.
