@@ -211,7 +211,8 @@ class alignas(64) arena {
         if (next.address == nullptr) break;
         free(in, next);
       }
-      if (has_uses_.load(std::memory_order_relaxed)) has_uses_.store(in.has_recorded_streams());
+      if (has_recorded_streams_.load(std::memory_order_relaxed))
+        has_recorded_streams_.store(in.has_recorded_streams());
       const std::thread::id me = std::this_thread::get_id();
       if (user_.load(std::memory_order_relaxed) != me) user_.store(me, std::memory_order_relaxed);
     };
@@ -224,7 +225,7 @@ class alignas(64) arena {
   void deallocate(remote_free_queue::item freed) noexcept {
     // A recorded stream may be destroyed after this call, so its event must be recorded now.
     const bool may_queue = user_.load(std::memory_order_relaxed) != std::this_thread::get_id() &&
-                           !has_uses_.load(std::memory_order_relaxed);
+                           !has_recorded_streams_.load(std::memory_order_relaxed);
     if (may_queue && freed_.push(freed)) return;
     inner_type::enter(inner_, [&](allocator& in) {
       if (may_queue) process_queue(in);
@@ -237,8 +238,8 @@ class alignas(64) arena {
   decltype(auto) enter(F&& f) noexcept {
     return inner_type::enter(inner_, [&](allocator& in) -> decltype(auto) {
       process_queue(in);
-      const at_scope_end note_uses([&] {
-        if (in.has_recorded_streams()) has_uses_.store(true);
+      const at_scope_end update([&] {
+        if (in.has_recorded_streams()) has_recorded_streams_.store(true);
       });
       return std::forward<F>(f)(in);
     });
@@ -275,8 +276,8 @@ class alignas(64) arena {
   }
 
   const stream_id key_;
-  std::atomic<std::thread::id> user_{};  // the thread that allocated here most recently
-  std::atomic<bool> has_uses_{false};    // false: no block here has a recorded stream
+  std::atomic<std::thread::id> user_{};            // the thread that allocated here most recently
+  std::atomic<bool> has_recorded_streams_{false};  // false: no block here has a recorded stream
   alignas(64) inner_type inner_;
   remote_free_queue freed_;
 };
