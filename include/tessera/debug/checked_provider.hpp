@@ -241,7 +241,8 @@ namespace tessera {
 /// * host-visible memory: the host can read both ends
 /// * physical memory: empty or reused handles; maps outside of ranges or over other maps
 /// * calls that report success although they had no effect
-/// * events: ready too early, after a later event, or no longer ready; not if the provider declares may_see_late
+/// * events: ready too early, after a later event, or no longer ready; not if the provider declares
+///   may_see_late
 /// * capacity, granularity and page size: constant and valid
 ///
 /// A failed call is always valid, and the failure is returned. Some errors do not show in a single answer:

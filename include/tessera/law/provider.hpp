@@ -50,9 +50,9 @@ class trial_range {
     return reinterpret_cast<void*>(number() + offset);
   }
   [[nodiscard]] bool unreserve() noexcept {
-    const bool gone = device_.unreserve(begin_, bytes_);
-    if (gone) begin_ = nullptr;
-    return gone;
+    const bool done = device_.unreserve(begin_, bytes_);
+    if (done) begin_ = nullptr;
+    return done;
   }
   /// Whether the range shares no address with the `bytes` at `p`.
   [[nodiscard]] bool is_apart(std::uintptr_t p, std::size_t bytes) const noexcept {
@@ -82,28 +82,28 @@ class trial_memory {
     return held_;
   }
   template <typename Shareable>
-  [[nodiscard]] bool import_from(const Shareable& given) noexcept {
-    held_ = device_.import_memory(given, name);
+  [[nodiscard]] bool import_from(const Shareable& exported) noexcept {
+    held_ = device_.import_memory(exported, name);
     return held_;
   }
   [[nodiscard]] bool destroy() noexcept {
-    const bool gone = device_.destroy(name);
-    if (gone) held_ = false;
-    return gone;
+    const bool done = device_.destroy(name);
+    if (done) held_ = false;
+    return done;
   }
   [[nodiscard]] bool map(void* p, std::size_t bytes) noexcept {
-    const bool there = device_.map(p, bytes, name);
-    if (there) {
+    const bool mapped = device_.map(p, bytes, name);
+    if (mapped) {
       at_ = p;
       mapped_ = bytes;
     }
-    return there;
+    return mapped;
   }
   [[nodiscard]] bool grant() noexcept { return device_.grant(at_, mapped_); }
   [[nodiscard]] bool unmap() noexcept {
-    const bool gone = device_.unmap(at_, mapped_);
-    if (gone) at_ = nullptr;
-    return gone;
+    const bool done = device_.unmap(at_, mapped_);
+    if (done) at_ = nullptr;
+    return done;
   }
 
   typename D::physical name{};
@@ -329,9 +329,10 @@ template <paged_provider D>
     const std::size_t bytes = (std::max)(step, kind.granularity());
     void* const p = device.acquire(bytes, kind);
     const bool aligned = p != nullptr && reinterpret_cast<std::uintptr_t>(p) % step == 0;
-    const bool goes = p != nullptr && device.release(p, bytes);
-    if (kind == page_kind::normal && !(aligned && goes)) return {"normal pages can be acquired and released"};
-    if (p != nullptr && !(aligned && goes))
+    const bool released = p != nullptr && device.release(p, bytes);
+    if (kind == page_kind::normal && !(aligned && released))
+      return {"normal pages can be acquired and released"};
+    if (p != nullptr && !(aligned && released))
       return {"other pages are unavailable, or can be acquired and released"};
   }
   return {};
@@ -376,12 +377,12 @@ template <ordering_provider D>
   finish(first);
   found.require(device.is_done(first, before), "work is done after a wait for it");
 
-  const std::uint64_t given = device.position(second);
+  const std::uint64_t without_wait = device.position(second);
   found.require(device.make_wait(second, first, before), "make_wait succeeds");
   found.require(device.is_ordered_after(second, first, before),
                 "a stream is ordered after the work that it waits for");
   const std::uint64_t with_wait = device.position(second);
-  found.require(first == second || with_wait > given, "a wait counts as work");
+  found.require(first == second || with_wait > without_wait, "a wait counts as work");
   found.require(device.make_wait(first, second, with_wait), "streams may wait for each other's earlier work");
   found.require(device.is_ordered_after(first, second, with_wait),
                 "a stream is ordered after the work that it waits for");
@@ -469,8 +470,8 @@ template <sharing_provider D>
 ///
 /// It accesses no memory, and gives back all memory that the device accepts. It holds at most the largest of
 /// `at_once` bytes, three pages of one kind, and 7 times the granularity. It finds a device that leaks
-/// released memory if the capacity is at most 64 times `at_once`. With a stream other than the default stream,
-/// the check of an ordering_provider is stronger.
+/// released memory if the capacity is at most 64 times `at_once`. With a stream other than the default
+/// stream, the check of an ordering_provider is stronger.
 ///
 ///     tessera::simulated_device device;
 ///     if (const auto found = tessera::law::provider(device); !found) std::puts(found.broken);

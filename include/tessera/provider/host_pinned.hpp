@@ -103,95 +103,88 @@ class host_pinned {
   /// Returns null at the capacity, or if the system refuses. last_error() then returns the reason and a
   /// remedy.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
-    const std::lock_guard lock(state_->mutex);
     void* p = nullptr;
-    (void)record_result("acquire", nullptr, bytes, state_->memory.acquire(bytes, kind, p));
+    (void)run("acquire", nullptr, bytes, [&] { return state_->memory.acquire(bytes, kind, p); });
     return p;
   }
   /// False if no segment of this size begins at `p`.
   bool release(void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    return record_result("release", p, bytes, state_->memory.release(p, bytes));
+    return run("release", p, bytes, [&] { return state_->memory.release(p, bytes); });
   }
 
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    const std::lock_guard lock(state_->mutex);
     void* p = nullptr;
-    (void)record_result("reserve", nullptr, bytes, state_->ranges.reserve(bytes, to, p));
+    (void)run("reserve", nullptr, bytes, [&] { return state_->ranges.reserve(bytes, to, p); });
     return p;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    return record_result("unreserve", p, bytes, state_->ranges.unreserve(p, bytes));
+    return run("unreserve", p, bytes, [&] { return state_->ranges.unreserve(p, bytes); });
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    return record_result("create", nullptr, bytes, state_->memory.create(bytes, kind, memory.number));
+    return run("create", nullptr, bytes, [&] { return state_->memory.create(bytes, kind, memory.number); });
   }
   bool destroy(const physical& memory) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    state_->exports.remove(memory.number);
-    return record_result("destroy", nullptr, 0, state_->memory.destroy(memory.number));
+    return run("destroy", nullptr, 0, [&] {
+      state_->exports.remove(memory.number);
+      return state_->memory.destroy(memory.number);
+    });
   }
   /// Maps the memory and locks it, according to the options.
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    return record_result("map", p, bytes, state_->ranges.map(p, bytes, memory.number));
+    return run("map", p, bytes, [&] { return state_->ranges.map(p, bytes, memory.number); });
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    return record_result("grant", p, bytes, state_->ranges.grant(p, bytes));
+    return run("grant", p, bytes, [&] { return state_->ranges.grant(p, bytes); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    return record_result("unmap", p, bytes, state_->ranges.unmap(p, bytes));
+    return run("unmap", p, bytes, [&] { return state_->ranges.unmap(p, bytes); });
   }
 
   /// The process id within its PID namespace.
   [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
   /// Exports to processes of the same user or of root. The first call starts a thread that answers importers.
   bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    const detail::host_memory::physical_memory* const source = state_->memory.find(memory.number);
-    const char* fault = detail::host_memory::no_memory;
-    if (source != nullptr)
-      fault = source->imported
-                  ? "imported memory cannot be exported"
-                  : state_->exports.add(memory.number, source->file.get(), source->bytes, source->kind, who);
-    if (fault == nullptr) name = {state_->token, memory.number, process()};
-    return record_result("export_memory", nullptr, 0, fault);
+    const auto add_export = [&]() -> const char* {
+      const detail::host_memory::physical_memory* const source = state_->memory.find(memory.number);
+      if (source == nullptr) return detail::host_memory::no_memory;
+      if (source->imported) return "imported memory cannot be exported";
+      return state_->exports.add(memory.number, source->file.get(), source->bytes, source->kind, who);
+    };
+    const bool exported = run("export_memory", nullptr, 0, add_export);
+    if (exported) name = {state_->token, memory.number, process()};
+    return exported;
   }
   bool allow(const shareable& name, std::int32_t process) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    return record_result("allow", nullptr, 0,
-                         name.token == state_->token ? state_->exports.allow(name.number, process)
-                                                     : "the memory is not exported here, or destroyed");
+    return run("allow", nullptr, 0, [&] {
+      return name.token == state_->token ? state_->exports.allow(name.number, process)
+                                         : "the memory is not exported here, or destroyed";
+    });
   }
   /// Waits for the exporter for at most the timeout of the options. Imported memory does not count against
   /// the capacity.
   bool import_memory(const shareable& name, physical& memory) noexcept {
     detail::host_import request(state_->import_timeout);
-    const char* fault = request.send(name);  // without the mutex, so that other calls proceed
-    const std::lock_guard lock(state_->mutex);
-    if (fault == nullptr)
-      fault = state_->memory.adopt(std::move(request.file), request.bytes, request.kind, memory.number);
-    return record_result("import_memory", nullptr, 0, fault);
+    const char* const fault = request.send(name);  // without the mutex, so that other calls proceed
+    return run("import_memory", nullptr, 0, [&] {
+      return fault != nullptr
+                 ? fault
+                 : state_->memory.adopt(std::move(request.file), request.bytes, request.kind, memory.number);
+    });
   }
 
   /// Locks the user's memory in whole pages, according to the options. It does not count against the
   /// capacity. unregister_memory unlocks the pages even if another caller locked them too, because the system
   /// does not count locks. Memory of this provider is therefore refused.
   bool register_memory(void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
-                                              state_->ranges.ranges().overlaps(p, bytes));
-    return record_result(
-        "register_memory", p, bytes,
-        own ? "the memory belongs to this provider" : state_->registered.add(p, bytes, state_->memory.pin()));
+    return run("register_memory", p, bytes, [&] {
+      const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
+                                                state_->ranges.ranges().overlaps(p, bytes));
+      return own ? "the memory belongs to this provider"
+                 : state_->registered.add(p, bytes, state_->memory.pin());
+    });
   }
   bool unregister_memory(void* p) noexcept {
-    const std::lock_guard lock(state_->mutex);
-    return record_result("unregister_memory", p, 0, state_->registered.remove(p));
+    return run("unregister_memory", p, 0, [&] { return state_->registered.remove(p); });
   }
 
   /// Returns why the latest failed call about memory failed, and a remedy; empty if no call failed.
@@ -290,8 +283,12 @@ class host_pinned {
     detail::host_streams streams;  // destroyed first: work may use the memory
   };
 
-  [[nodiscard]] bool record_result(const char* call, const void* at, std::size_t bytes,
-                                   const char* rule) noexcept {
+  /// Makes a call under the mutex. It returns null, or the reason of its failure, which is recorded.
+  ///   Returns:  whether the call worked
+  template <typename F>
+  bool run(const char* call, const void* at, std::size_t bytes, F make_call) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    const char* const rule = make_call();
     if (rule != nullptr) state_->latest = {call, at, bytes, rule};
     return rule == nullptr;
   }

@@ -170,7 +170,7 @@ class host_import {
     const long length =
         in_time([&] { return ::recvmsg(socket_.get(), &packet.message, MSG_CMSG_CLOEXEC | MSG_TRUNC); });
     if (length <= 0) return length < 0 && errno == EAGAIN ? no_answer : hung_up;
-    host_descriptor given = packet.enclosed();
+    host_descriptor received = packet.enclosed();
     if (length != sizeof reply || reply.protocol != host_request::this_protocol) return invalid_answer;
     switch (reply.answer) {
       case host_answer::unknown: return "the exporter has destroyed the memory, or never exported it";
@@ -178,11 +178,11 @@ class host_import {
       case host_answer::not_listed: return "this process is not listed; the exporter must call allow()";
       case host_answer::granted: break;
     }
-    if (reply.answer != host_answer::granted || !given || !host_decode(reply.kind, kind))
+    if (reply.answer != host_answer::granted || !received || !host_decode(reply.kind, kind))
       return invalid_answer;
-    if (const char* const fault = host_check_file(given.get(), reply.bytes, kind)) return fault;
+    if (const char* const fault = host_check_file(received.get(), reply.bytes, kind)) return fault;
     bytes = reply.bytes;
-    file = std::move(given);
+    file = std::move(received);
     return nullptr;
   }
   static constexpr const char* invalid_answer = "the exporter's answer is invalid";

@@ -71,10 +71,11 @@ class host_stream {
   /// Submits a wait for another stream's work up to a mark; returns a mark after the wait. The work exists
   /// already, so streams cannot wait for each other in a circle.
   std::uint64_t submit_wait(host_stream& other, std::uint64_t mark) {
-    const std::uint64_t given = other.mark();
+    const std::uint64_t submitted = other.mark();
     // Keeps only the other stream's progress alive. This thread must not join the other stream's thread,
     // whose work may wait for this stream.
-    return submit([of = other.progress_, until = mark < given ? mark : given] { of->wait_for(until); });
+    return submit(
+        [of = other.progress_, until = mark < submitted ? mark : submitted] { of->wait_for(until); });
   }
 
  private:
@@ -84,7 +85,7 @@ class host_stream {
   };
   template <typename F>
   struct task_of final : task {
-    explicit task_of(F given) : work(std::move(given)) {}
+    explicit task_of(F callable) : work(std::move(callable)) {}
     void run() noexcept override { work(); }
     F work;
   };

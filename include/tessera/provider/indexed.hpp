@@ -32,7 +32,7 @@ class indexed : public provider_adaptor<Device> {
     return nullptr;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    return take_out_while(p, [&] { return this->inner().release(p, bytes); });
+    return erase_while(p, [&] { return this->inner().release(p, bytes); });
   }
 
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept
@@ -46,21 +46,21 @@ class indexed : public provider_adaptor<Device> {
   bool unmap(void* p, std::size_t bytes) noexcept
     requires virtual_memory_provider<Device>
   {
-    return take_out_while(p, [&] { return this->inner().unmap(p, bytes); });
+    return erase_while(p, [&] { return this->inner().unmap(p, bytes); });
   }
 
  private:
   /// Erases the entry before the call: afterwards the device may give the addresses to another owner.
   template <typename F>
-  [[nodiscard]] bool take_out_while(void* p, F give_back) noexcept {
+  [[nodiscard]] bool erase_while(void* p, F make_call) noexcept {
     pagemap::taken entry = map_->take_out(p);
-    const bool gone = give_back();
-    if (gone) {
+    const bool released = make_call();
+    if (released) {
       map_->forget(std::move(entry));
     } else {
       map_->put_back(std::move(entry));
     }
-    return gone;
+    return released;
   }
 
   pagemap* map_;

@@ -81,17 +81,17 @@ class byte_budget {
       in_flight_ += bytes;
       given_back_before = given_back_;
     }
-    const bool given = ask();
+    const bool acquired = ask();
     const std::lock_guard lock(mutex_);
     in_flight_ -= bytes;
-    if (given) {
+    if (acquired) {
       taken_ += bytes;
-      // The device may have given these bytes before it took back the bytes that were given back meanwhile.
+      // The device may have acquired these bytes before it released the bytes that were given back meanwhile.
       const std::size_t highest = taken_ + (given_back_ - given_back_before);
       if (highest > peak_) peak_ = highest;
     }
     settled_.notify_all();
-    return given;
+    return acquired;
   }
   void give_back(std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
@@ -203,7 +203,7 @@ class within_budget : public Base {
 /// An adaptor's own provider, at an address that stays the same when the adaptor moves.
 template <typename Device>
 struct budgeted_device {
-  budgeted_device(Device given, std::size_t limit) : device(std::move(given)), budget(limit) {}
+  budgeted_device(Device own, std::size_t limit) : device(std::move(own)), budget(limit) {}
   Device device;
   byte_budget budget;
 };

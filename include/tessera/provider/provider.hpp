@@ -27,16 +27,17 @@
 ///
 /// Any provider may have these functions, too:
 ///
-/// | expression          | returns     | effect                                                             |
-/// |---------------------|-------------|--------------------------------------------------------------------|
-/// | c.available()       | std::size_t | bytes of free memory. Without it, all memory that the allocator    |
-/// |                     |             | has not taken counts as free                                       |
-/// | c.would_exceed_limit(bytes) | bool        | whether `bytes` more exceed a limit of the provider, which several |
-/// |                     |             | allocators may share                                               |
-/// | d.reclaim()         | bool        | asks others to release idle memory, and returns whether they did.  |
-/// |                     |             | An allocator calls it if the device refused and its own cache is   |
-/// |                     |             | empty. A locked allocator calls only a thread-safe provider        |
-/// | d.has_stream(s)     | bool        | whether a stream exists. Without it, every stream exists           |
+/// | expression                  | returns     | effect                                                    |
+/// |-----------------------------|-------------|-----------------------------------------------------------|
+/// | c.available()               | std::size_t | bytes of free memory. Without it, all memory that the     |
+/// |                             |             | allocator has not taken counts as free                    |
+/// | c.would_exceed_limit(bytes) | bool        | whether `bytes` more exceed a limit of the provider,      |
+/// |                             |             | which several allocators may share                        |
+/// | d.reclaim()                 | bool        | asks others to release idle memory, and returns whether   |
+/// |                             |             | they did. An allocator calls it if the device refused and |
+/// |                             |             | its own cache is empty. A locked allocator calls only a   |
+/// |                             |             | thread-safe provider                                      |
+/// | d.has_stream(s)             | bool        | whether a stream exists. Without it, every stream exists  |
 ///
 /// Any provider may declare these constants, as `static constexpr bool`:
 ///
@@ -70,14 +71,13 @@ namespace tessera {
 
 /// Acquires and releases segments of device memory.
 ///
-/// | expression          | returns     | effect                                                             |
-/// |---------------------|-------------|--------------------------------------------------------------------|
-/// | d.acquire(bytes)    | void*       | a new segment that overlaps no other; null if the device        |
-/// |                     |             | refuses                                                            |
-/// | d.release(p, bytes) | bool        | takes a whole segment back; false: the caller still has it         |
-/// | c.capacity()        | std::size_t | bytes of the device in all; constant                               |
-/// | c.granularity()     | std::size_t | sizes and addresses of segments are multiples of it; a power of    |
-/// |                     |             | two, at least min_alignment; constant                              |
+/// | expression          | returns     | effect                                                            |
+/// |---------------------|-------------|-------------------------------------------------------------------|
+/// | d.acquire(bytes)    | void*       | a new segment that overlaps no other; null if the device refuses  |
+/// | d.release(p, bytes) | bool        | takes a whole segment back; false: the caller still has it        |
+/// | c.capacity()        | std::size_t | bytes of the device in all; constant                              |
+/// | c.granularity()     | std::size_t | sizes and addresses of segments are multiples of it; a power of   |
+/// |                     |             | two, at least min_alignment; constant                             |
 ///
 /// What it must refuse: "acquire refuses more than the capacity"
 template <typename D>
@@ -110,18 +110,19 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
 ///
 /// A position counts the work submitted to a stream, waits included. Position 0 is before all work.
 ///
-/// | expression           | returns       | effect                                                          |
-/// |----------------------|---------------|-----------------------------------------------------------------|
-/// | d.position(s)        | std::uint64_t | how much work has been submitted to `s`                         |
-/// | d.is_done(s, n)      | bool          | whether the work of `s` up to position `n` is done; never waits |
-/// | d.is_ordered_after(s, t, n) | bool          | whether all further work of `s` runs after work `n` of `t`      |
-/// |                      |               | because of submitted waits, directly or through other           |
-/// |                      |               | streams                                                         |
-/// | d.make_wait(s, t, n)  | bool          | submits such a wait to `s`; does not wait itself                |
+/// | expression                  | returns       | effect                                                  |
+/// |-----------------------------|---------------|---------------------------------------------------------|
+/// | d.position(s)               | std::uint64_t | how much work has been submitted to `s`                 |
+/// | d.is_done(s, n)             | bool          | whether the work of `s` up to position `n` is done;     |
+/// |                             |               | never waits                                             |
+/// | d.is_ordered_after(s, t, n) | bool          | whether all further work of `s` runs after work `n` of  |
+/// |                             |               | `t` because of submitted waits, directly or through     |
+/// |                             |               | other streams                                           |
+/// | d.make_wait(s, t, n)        | bool          | submits such a wait to `s`; does not wait itself        |
 ///
 /// A wait is always for work submitted earlier, so streams never wait in a cycle. The work of a stream that
-/// no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_ordered_after for devices
-/// without it.
+/// no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_ordered_after for
+/// devices without it.
 template <typename D>
 concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t position) {
   { d.position(s) } noexcept -> std::same_as<std::uint64_t>;

@@ -100,7 +100,7 @@ class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider
   }
 
   struct guarded_device {
-    explicit guarded_device(Provider given) : device(std::move(given)) {}
+    explicit guarded_device(Provider own) : device(std::move(own)) {}
     Provider device;
     std::mutex mutex;
   };

@@ -10,11 +10,11 @@
 namespace {
 
 using namespace tessera;
-constexpr auto no_owner = pagemap::no_owner;
+constexpr auto no_owner = detail::pagemap::no_owner;
 
 TEST(indexed, records_mappings_in_the_pagemap) {
   simulated_device device;
-  pagemap where;
+  detail::pagemap where;
   detail::indexed<simulated_device> as_seven(device, where, 7);
   static_assert(virtual_memory_provider<detail::indexed<simulated_device>>);
   auto* const range = static_cast<char*>(as_seven.reserve(10_MiB, 2_MiB));
@@ -44,7 +44,7 @@ TEST(indexed, records_mappings_in_the_pagemap) {
 // An allocator may try this if its device could not unmap earlier memory.
 TEST(indexed, refuses_to_map_over_a_mapping) {
   simulated_device device;
-  pagemap where;
+  detail::pagemap where;
   detail::indexed<simulated_device> as_seven(device, where, 7);
   auto* const range = static_cast<char*>(as_seven.reserve(4_MiB, 2_MiB));
   simulated_device::physical all, half;
