@@ -15,8 +15,7 @@
 
 // A fifth way to grow, in files of its own: its backend and its policy.
 
-/// Allocates by increasing an address in each segment. Freed memory is not reused; a segment is released once
-/// all of it is free.
+/// Allocates upwards in each segment and reuses no freed memory. A segment is released once all of it is free.
 struct bump_backend : tessera::detail::backend_defaults {
   static constexpr bool places_blocks = true;
 
