@@ -18,10 +18,10 @@ TEST(min_considered, is_the_smallest_size_that_a_policy_considers) {
   for (const std::size_t kept :
        {std::size_t{0}, std::size_t{64}, std::size_t{128}, 4_MiB, 5_MiB - 64, 3_GiB}) {
     const evict_at_free<tunable(unlimited)> policy{.threshold = kept};
-    EXPECT_EQ(detail::min_considered(policy, now), kept + 64) << kept;
+    EXPECT_EQ(detail::min_candidate_size(policy, now), kept + 64) << kept;
   }
-  EXPECT_EQ(detail::min_considered(evict_at_free<>{}, now), min_alignment);
-  EXPECT_GT(detail::min_considered(evict_never{}, now), max_request);
+  EXPECT_EQ(detail::min_candidate_size(evict_at_free<>{}, now), min_alignment);
+  EXPECT_GT(detail::min_candidate_size(evict_never{}, now), max_request);
 }
 
 TEST(trim, stops_at_the_bytes_to_keep) {

@@ -40,7 +40,7 @@ void expect_death_of_request(const char* words) {
   EXPECT_DEATH((void)pool.try_allocate(1000), words);
 }
 
-TEST(check_policies_death, an_impossible_block_size_aborts) {
+TEST(ask_policies_death, an_impossible_block_size_aborts) {
   expect_death_of_request<pool_with<rounds<as_it_is>>>(
       "Recipe::rounding: block_size\\(1000\\) is 1000; a block holds the request");
   expect_death_of_request<pool_with<rounds<half>>>("Recipe::rounding: block_size\\(1000\\) is 512; ");
@@ -53,7 +53,7 @@ TEST(check_policies_death, an_impossible_block_size_aborts) {
   expect_death_of_request<pool_with<rounds<half>, pytorch_family::expandable>>(rounding_rule);
 }
 
-TEST(check_policies, a_policy_that_answers_at_run_time_works) {
+TEST(ask_policies, a_policy_that_answers_at_run_time_works) {
   pool_with<rounds<next_512>> pool;
   void* const p = pool.allocate(1000);
   EXPECT_EQ(pool.current_usage().live, 1024u);
@@ -66,7 +66,7 @@ struct derived : round_to_multiple<512> {
   [[nodiscard]] static std::size_t block_size(std::size_t n) noexcept { return n == 1000 ? 999 : 512; }
   bool operator==(const derived&) const = default;
 };
-TEST(check_policies_death, a_policy_is_checked_even_if_its_base_is_lawful) {
+TEST(ask_policies_death, a_policy_is_checked_even_if_its_base_is_lawful) {
   static_assert(detail::is_verified_rounding<round_to_multiple<512>> &&
                 !detail::is_verified_rounding<derived>);
   expect_death_of_request<pool_with<derived>>("Recipe::rounding: block_size\\(1000\\) is 999; ");
@@ -77,7 +77,7 @@ struct pools_by_mib {
   [[nodiscard]] static std::size_t select(std::size_t block) noexcept { return block >> 20; }
   bool operator==(const pools_by_mib&) const = default;
 };
-TEST(check_policies_death, an_invalid_pool_aborts) {
+TEST(ask_policies_death, an_invalid_pool_aborts) {
   pool_with<pools_by_mib> pool;
   pool.deallocate(pool.allocate(1_MiB));
   EXPECT_DEATH((void)pool.try_allocate(2_MiB),
@@ -89,7 +89,7 @@ struct grows_to : grow_exactly<> {
   [[nodiscard]] static std::size_t segment_size(std::size_t, const usage&) noexcept { return Segment; }
   bool operator==(const grows_to&) const = default;
 };
-TEST(check_policies_death, an_impossible_segment_aborts) {
+TEST(ask_policies_death, an_impossible_segment_aborts) {
   pool_with<grows_to<1_MiB>> small;
   small.deallocate(small.allocate(1_MiB));
   EXPECT_DEATH((void)small.try_allocate(2_MiB), "Recipe::growth: segment_size\\(2097152\\) is 1048576; ");
@@ -103,7 +103,7 @@ struct maps : Base {
   [[nodiscard]] static std::size_t page_size(std::size_t) noexcept { return Page; }
   bool operator==(const maps&) const = default;
 };
-TEST(check_policies_death, an_impossible_page_aborts) {
+TEST(ask_policies_death, an_impossible_page_aborts) {
   pool_with<maps<grow_by_stitching<>, 0>> none;
   EXPECT_DEATH((void)none.try_allocate(2_MiB), "Recipe::growth: page_size\\(2097152\\) is 0; ");
   pool_with<maps<grow_by_pages<>, 100>> uneven;
@@ -116,7 +116,7 @@ struct backs {
   [[nodiscard]] static page_order backing(std::size_t) noexcept { return {{}, Count}; }
   bool operator==(const backs&) const = default;
 };
-TEST(check_policies_death, invalid_page_kinds_abort) {
+TEST(ask_policies_death, invalid_page_kinds_abort) {
   pool_with<backs<4>> many;
   EXPECT_DEATH((void)many.try_allocate(1000), "Recipe::pages: backing\\(\\) returns one to three kinds");
   pool_with<backs<0>> none;
@@ -127,7 +127,7 @@ struct three_steps {
   [[nodiscard]] static recovery_steps steps(failure_reason) noexcept { return {{}, 3}; }
   bool operator==(const three_steps&) const = default;
 };
-TEST(check_policies_death, invalid_recovery_steps_abort) {
+TEST(ask_policies_death, invalid_recovery_steps_abort) {
   pool_with<three_steps> pool;
   EXPECT_DEATH((void)pool.try_allocate(max_request),
                "Recipe::recovery: steps\\(\\) returns at most two steps");
