@@ -54,7 +54,7 @@ struct in_three_threads : made_of_a_device<Pool> {
   static constexpr std::uint64_t threads = 3;
 };
 template <typename Pool>
-struct patient {
+struct waiting_allocator {
   static constexpr std::uint64_t threads = 3;
   waiting<Pool> pool{std::chrono::milliseconds(1), of(room)};
 };
@@ -85,8 +85,9 @@ using pools = testing::Types<
     in_three_threads<locked<stitched, device_type>>, in_three_threads<locked<cuda_async, device_type>>,
     in_three_threads<per_stream<pytorch<>, device_type>>,
     in_three_threads<per_stream<pytorch_family::expandable, device_type>>,
-    in_three_threads<background_reclaiming<pytorch<>, device_type>>, patient<locked<pytorch<>, device_type>>,
-    patient<per_stream<pytorch<>, device_type>>, under_settings, for_the_host, in_a_copy>;
+    in_three_threads<background_reclaiming<pytorch<>, device_type>>,
+    waiting_allocator<locked<pytorch<>, device_type>>, waiting_allocator<per_stream<pytorch<>, device_type>>,
+    under_settings, for_the_host, in_a_copy>;
 TYPED_TEST_SUITE(callbacks_in_threads, pools);
 
 /// Does everything that a function given to on_pressure may do with its allocator.

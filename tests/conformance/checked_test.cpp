@@ -14,12 +14,12 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "misbehaviour.hpp"
+#include "first_broken_rule.hpp"
 
 namespace {
 
 using namespace tessera;
-using conformance::misbehaviour;
+using conformance::first_broken_rule;
 using conformance::plan;
 
 template <typename Recipe>
@@ -43,8 +43,8 @@ void makes_the_same_decisions() {
   for (auto* const device : {&plain.device(), &watched.device().inner()}) {
     for (const stream_id s : streams) device->submit(s, 20'000'000);
   }
-  ASSERT_EQ(misbehaviour(plain, small, streams), "");
-  ASSERT_EQ(misbehaviour(watched, small, streams), "");
+  ASSERT_EQ(first_broken_rule(plain, small, streams), "");
+  ASSERT_EQ(first_broken_rule(watched, small, streams), "");
   const Device &one = plain.device(), &two = watched.device().inner();
   EXPECT_EQ(one.now_ns(), two.now_ns());
   ASSERT_EQ(one.log().size(), two.log().size());
@@ -69,7 +69,7 @@ TYPED_TEST(checked, reports_nothing) {
   caching_allocator<TypeParam, checked_provider<simulated_device>> pool{
       checked_provider(simulated_device(how))};
   for (const stream_id s : streams) pool.device().inner().submit(s, 20'000'000);
-  ASSERT_EQ(misbehaviour(pool, small, streams), "");
+  ASSERT_EQ(first_broken_rule(pool, small, streams), "");
 }
 
 TEST(checked_npu, makes_the_same_decisions) {
@@ -115,7 +115,7 @@ TEST(checked_devices, stack) {
   preallocating<decltype(device)>::region region(device, 100_MiB);
   using cut = preallocating<decltype(device)>;
   caching_allocator<pytorch<>, checked_provider<cut>> pool{checked_provider(cut(region))};
-  EXPECT_EQ(misbehaviour(pool, small, streams), "");
+  EXPECT_EQ(first_broken_rule(pool, small, streams), "");
 }
 
 }  // namespace

@@ -24,13 +24,13 @@
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
-#include "misbehaviour.hpp"
+#include "first_broken_rule.hpp"
 #include "watched_device.hpp"
 
 namespace {
 
 using namespace tessera;
-using conformance::misbehaviour;
+using conformance::first_broken_rule;
 using conformance::plan;
 using conformance::watched_device;
 using shared = provider_ref<watched_device>;
@@ -95,7 +95,7 @@ class faults_under : public testing::Test {
       Stack over(device);
       for (const std::uint64_t s : {1u, 2u}) device.submit(stream_id{s}, 3'000'000);
       harm(device);
-      wrong = misbehaviour(over.pool, plan{seed, 300, 32_MiB, 40, 1}, streams);
+      wrong = first_broken_rule(over.pool, plan{seed, 300, 32_MiB, 40, 1}, streams);
       made = device.made();
       device.fail({});
       device.stick(false);
@@ -105,7 +105,7 @@ class faults_under : public testing::Test {
       if (wrong == "at the end: something is lost" &&
           over.pool.current_usage().live + over.pool.current_usage().pending == 0)
         wrong.clear();
-      if (wrong.empty()) wrong = misbehaviour(over.pool, plan{seed, 100, 32_MiB, 40, 1}, streams);
+      if (wrong.empty()) wrong = first_broken_rule(over.pool, plan{seed, 100, 32_MiB, 40, 1}, streams);
       if (wrong.empty() && over.pool.current_usage().reserved != 0)
         wrong = "memory is kept though nothing fails any more";
     }
@@ -181,7 +181,7 @@ TEST(faults_of_registering, are_survived) {
       {
         using over = host_registering<watched_device, with_registers>;
         caching_allocator<pinned_packed, over> pool{over(memory, device)};
-        ASSERT_EQ(misbehaviour(pool, plan{1, 200, 8_MiB, 30, 1}, {stream_id{0}, stream_id{1}}), "") << k;
+        ASSERT_EQ(first_broken_rule(pool, plan{1, 200, 8_MiB, 30, 1}, {stream_id{0}, stream_id{1}}), "") << k;
         ASSERT_EQ(pool.current_usage().reserved, 0u) << k;
         std::size_t bytes = 0;
         for (const auto& [p, size] : device.registered) bytes += size;

@@ -11,15 +11,15 @@
 
 #include <gtest/gtest.h>
 
-#include "patient.hpp"
+#include "tested_allocator.hpp"
 
 namespace {
 
 using namespace tessera;
 using conformance::watched_device;
 using conformance::faults::long_workload;
-using conformance::faults::patient;
 using conformance::faults::program;
+using conformance::faults::tested_allocator;
 using conformance::faults::under;
 
 template <typename Case>
@@ -30,7 +30,7 @@ class faults : public testing::Test {
   static inline std::string wrong_at_best;
   static inline std::uint64_t calls = 0;
   static void SetUpTestSuite() {
-    patient<Case> healthy;
+    tested_allocator<Case> healthy;
     wrong_at_best = healthy.run(plan(), undisturbed);
     calls = healthy.device().made();
     if (wrong_at_best.empty()) wrong_at_best = healthy.empty();
@@ -125,7 +125,7 @@ TYPED_TEST(faults, in_the_destructor_leak_only_memory_whose_release_failed) {
     std::vector<usage> standing;
     bool any_failed = true;
     for (std::uint64_t k = 1; any_failed; ++k) {
-      patient<TypeParam> p;
+      tested_allocator<TypeParam> p;
       watched_device& device = p.device();
       ASSERT_EQ(p.run(part, standing), "");
       device.fail({{k, k}});
@@ -136,7 +136,7 @@ TYPED_TEST(faults, in_the_destructor_leak_only_memory_whose_release_failed) {
           << "with call " << k << " of the end failing";
       any_failed = device.calls().failed > 0;
     }
-    patient<TypeParam> p;
+    tested_allocator<TypeParam> p;
     ASSERT_EQ(p.run(part, standing), "");
     const std::size_t used = p.device().used();
     p.device().fail({{1, ~std::uint64_t{0}}});

@@ -14,7 +14,7 @@
 #include <tessera/provider/stream_order.hpp>
 #include <tessera/tessera.hpp>
 
-#include "misbehaviour.hpp"
+#include "first_broken_rule.hpp"
 
 #if __has_include(<malloc.h>)
 #include <malloc.h>
@@ -56,7 +56,7 @@ void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
 namespace {
 
 using namespace tessera;
-using conformance::misbehaviour;
+using conformance::first_broken_rule;
 using conformance::plan;
 
 template <typename Recipe>
@@ -77,7 +77,7 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_rule) {
         asked = 0;
         fails_at = k;
         fails_for = calls;
-        const std::string broken = misbehaviour(pool, plan{k, 300, 32_MiB, 150, 1}, streams);
+        const std::string broken = first_broken_rule(pool, plan{k, 300, 32_MiB, 150, 1}, streams);
         fails_at = 0;
         ASSERT_EQ(broken, "") << "with demand " << k << " for host memory failing";
       }

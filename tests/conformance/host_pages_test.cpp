@@ -22,13 +22,13 @@
 #include <tessera/tessera.hpp>
 
 #include "../unit/provider/host_process.hpp"
-#include "told.hpp"
+#include "event_memory.hpp"
 
 namespace {
 
 using namespace tessera;
-using conformance::tell;
-using conformance::told;
+using conformance::event_memory;
+using conformance::event_memory_observer;
 using pinning = host_pinned::pinning;
 
 constexpr std::size_t capacity = 64_MiB;
@@ -96,15 +96,15 @@ std::size_t number_in(const char* file, const std::string& name) {
 /// Exact: It compares the mapped addresses and their rights, the resident pages (mincore), and for ranges the
 ///        bytes of the memory files. A segment is anonymous memory. The system may merge it with other memory
 ///        next to it into one mapping, so its resident bytes may be too large by that memory.
-std::string discrepancy(const told& books, const usage& now, bool has_ranges) {
-  if (!books.broken.empty()) return books.broken;
-  const std::size_t reserved = told::bytes(books.memory);
+std::string discrepancy(const event_memory& recorded, const usage& now, bool has_ranges) {
+  if (!recorded.broken.empty()) return recorded.broken;
+  const std::size_t reserved = event_memory::bytes(recorded.memory);
   if (reserved != now.reserved) return "the events do not tell what is reserved";
   std::size_t writable = 0, resident = 0, foreign = 0, locked_away = 0;
   for (const mapping& m : mappings()) {
     std::size_t ours = 0, in_ranges = 0;
-    for (const auto& [at, bytes] : books.memory) ours += overlap(m, at, bytes);
-    for (const auto& [at, bytes] : books.ranges) in_ranges += overlap(m, at, bytes);
+    for (const auto& [at, bytes] : recorded.memory) ours += overlap(m, at, bytes);
+    for (const auto& [at, bytes] : recorded.ranges) in_ranges += overlap(m, at, bytes);
     if (ours == 0) {
       if (in_ranges > 0 && m.rights != "---p") return "what is not mapped in a range can be used";
       if (in_ranges > 0 && m.resident > 0) return "what is not mapped in a range is resident";
@@ -118,16 +118,16 @@ std::string discrepancy(const told& books, const usage& now, bool has_ranges) {
   }
   if (writable != reserved) return "reserved memory is not mapped";
   if (resident < reserved || resident > reserved + foreign) return "reserved memory is not resident";
-  for (const auto& [at, bytes] : books.memory) {
+  for (const auto& [at, bytes] : recorded.memory) {
     if (host_process::in_core(reinterpret_cast<void*>(at), bytes) != bytes) return "pages are missing";
   }
   const memory_files files = open_memory_files();
-  if (files.count != (has_ranges ? books.memory.size() : 0))
+  if (files.count != (has_ranges ? recorded.memory.size() : 0))
     return "there are other memory files than pieces";
   if (files.bytes != (has_ranges ? reserved : 0)) return "the memory files hold other than what is reserved";
   if (host_process::memory_files_mapped() != files.bytes) return "memory files are mapped by half, or twice";
   if (has_ranges && foreign != 0) return "memory is mapped outside its range";
-  if (has_ranges && locked_away != told::bytes(books.ranges) - reserved)
+  if (has_ranges && locked_away != event_memory::bytes(recorded.ranges) - reserved)
     return "a range is not kept reserved";
   return {};
 }
@@ -146,7 +146,7 @@ bool is_intact(const unsigned char* p, std::size_t bytes, std::size_t seed) {
 }
 
 /// Writes to every page without changing its contents.
-void touch(const told::extents& memory) {
+void touch(const event_memory::extents& memory) {
   for (const auto& [at, bytes] : memory) {
     for (std::size_t i = 0; i < bytes; i += 4_KiB) {
       auto* const p = reinterpret_cast<volatile unsigned char*>(at + i);
@@ -158,7 +158,7 @@ void touch(const told::extents& memory) {
 template <typename Recipe>
 class host_pages : public testing::Test {
  public:
-  using allocator = caching_allocator<Recipe, host_pinned, tell>;
+  using allocator = caching_allocator<Recipe, host_pinned, event_memory_observer>;
   static constexpr bool has_ranges = Recipe::growth::backend::has_ranges;
   static host_pinned device(pinning pin) {
     return host_pinned{host_pinned::options{.capacity = capacity, .pin = pin}};
@@ -175,10 +175,10 @@ TYPED_TEST_SUITE(host_pages, recipes);
 
 TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
   for (const pinning pin : {pinning::never, pinning::where_allowed}) {
-    told books;
+    event_memory recorded;
     host_pinned made = this->device(pin);
     const stream_id side = made.create_stream();
-    typename TestFixture::allocator pool{std::move(made), {}, tell{&books}};
+    typename TestFixture::allocator pool{std::move(made), {}, event_memory_observer{&recorded}};
     struct block {
       unsigned char* at = nullptr;
       std::size_t bytes = 0;
@@ -191,7 +191,7 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     };
     const auto deallocate = [&](std::size_t slot) { pool.deallocate(std::exchange(live[slot].at, nullptr)); };
     const auto agree = [&](const char* when) {
-      EXPECT_EQ(discrepancy(books, pool.current_usage(), this->has_ranges), "") << when;
+      EXPECT_EQ(discrepancy(recorded, pool.current_usage(), this->has_ranges), "") << when;
       EXPECT_STREQ(pool.audit(), nullptr) << when;
       for (std::size_t slot = 0; slot < live.size(); ++slot) {
         if (live[slot].at != nullptr) {
@@ -204,20 +204,20 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
 
     for (std::size_t slot = 0; slot < 6; ++slot) ASSERT_TRUE(allocate(slot, 900_KiB + slot * 1_MiB));
     ASSERT_TRUE(allocate(6, 5_KiB) && allocate(7, 700_KiB, side) && allocate(8, 3_MiB, side));
-    touch(books.memory);
+    touch(recorded.memory);
     agree("after growth");
 
-    const std::size_t shrunk = books.shrunk;
+    const std::size_t releases = recorded.released;
     for (const std::size_t slot : {1u, 2u, 4u, 7u}) deallocate(slot);
     agree("with some of it cached");  // not touched again
     const std::size_t cached = pool.current_usage().cached;
 
     const std::size_t resident = number_in("/proc/self/smaps_rollup", "Rss");
     const std::size_t reserved = pool.current_usage().reserved;
-    const told::extents before = books.memory;
+    const event_memory::extents before = recorded.memory;
     pool.trim();
     agree("after trim");
-    EXPECT_GT(books.shrunk, shrunk) << "something was idle";
+    EXPECT_GT(recorded.released, releases) << "something was idle";
     const std::size_t released = reserved - pool.current_usage().reserved;
     EXPECT_LE(released, cached);
     // The process also uses memory of its own meanwhile.
@@ -225,27 +225,27 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
         static_cast<double>(resident) - static_cast<double>(number_in("/proc/self/smaps_rollup", "Rss")),
         static_cast<double>(released), 1_MiB);
     for (const auto& [at, bytes] : before) {
-      if (!books.memory.contains(at)) {
+      if (!recorded.memory.contains(at)) {
         EXPECT_EQ(host_process::smaps(reinterpret_cast<void*>(at), bytes).resident, 0u) << "after trim";
       }
     }
 
     ASSERT_TRUE(allocate(1, 6_MiB) && allocate(2, 1_MiB) && allocate(4, 2_MiB, side) && allocate(7, 3_MiB));
-    touch(books.memory);
+    touch(recorded.memory);
     agree("grown again");
 
     deallocate(1);
     deallocate(3);
     deallocate(5);
     ASSERT_TRUE(allocate(1, 9_MiB) && allocate(3, 14_MiB));
-    touch(books.memory);
+    touch(recorded.memory);
     agree("after eviction");
     EXPECT_FALSE(allocate(5, capacity - 1_MiB));
-    touch(books.memory);
+    touch(recorded.memory);
     agree("after a refusal");
     deallocate(8);
     EXPECT_TRUE(allocate(8, 11_MiB, side));
-    touch(books.memory);
+    touch(recorded.memory);
     agree("after recovery");
 
     for (std::size_t slot = 0; slot < live.size(); ++slot) {
@@ -254,22 +254,22 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     pool.trim();
     agree("with nothing left");
     EXPECT_EQ(pool.current_usage().reserved, 0u);
-    EXPECT_TRUE(books.memory.empty());
+    EXPECT_TRUE(recorded.memory.empty());
     // The range reserved for the refused block stays for the next one. It holds only addresses.
-    EXPECT_EQ(pool.device().held(), host_pinned::holdings{.reserved = told::bytes(books.ranges)});
-    EXPECT_LE(books.ranges.size(), 1u);
+    EXPECT_EQ(pool.device().held(), host_pinned::holdings{.reserved = event_memory::bytes(recorded.ranges)});
+    EXPECT_LE(recorded.ranges.size(), 1u);
   }
 }
 
 TYPED_TEST(host_pages, are_locked_if_required) {
   if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
   const std::size_t before = number_in("/proc/self/status", "VmLck");
-  told books;
-  typename TestFixture::allocator pool{this->device(pinning::required), {}, tell{&books}};
-  const auto locked = [&books] {
+  event_memory recorded;
+  typename TestFixture::allocator pool{this->device(pinning::required), {}, event_memory_observer{&recorded}};
+  const auto locked = [&recorded] {
     std::size_t sum = 0;
     for (const mapping& m : mappings()) {
-      for (const auto& [at, bytes] : books.memory)
+      for (const auto& [at, bytes] : recorded.memory)
         sum += overlap(m, at, bytes) == m.end - m.begin ? m.locked : 0;
     }
     return sum;
@@ -283,7 +283,7 @@ TYPED_TEST(host_pages, are_locked_if_required) {
   if (this->has_ranges) {
     EXPECT_EQ(locked(), pool.current_usage().reserved);
   }
-  EXPECT_EQ(discrepancy(books, pool.current_usage(), this->has_ranges), "")
+  EXPECT_EQ(discrepancy(recorded, pool.current_usage(), this->has_ranges), "")
       << "what is locked needs no touch";
   pool.deallocate(live[1]);
   pool.deallocate(live[2]);
@@ -298,10 +298,10 @@ TYPED_TEST(host_pages, are_locked_if_required) {
 // Streams write and read while blocks are allocated and freed. If memory moves or is reused too early, a read
 // finds wrong data.
 TYPED_TEST(host_pages, keep_their_contents) {
-  told books;
+  event_memory recorded;
   host_pinned made = this->device(pinning::never);
   const std::array streams{stream_id{}, made.create_stream(), made.create_stream()};
-  typename TestFixture::allocator pool{std::move(made), {}, tell{&books}};
+  typename TestFixture::allocator pool{std::move(made), {}, event_memory_observer{&recorded}};
   struct block {
     unsigned char* at;
     std::size_t bytes, seed;
@@ -350,12 +350,12 @@ TYPED_TEST(host_pages, keep_their_contents) {
       live.pop_back();
     }
     if (pick(25) == 0) pool.trim(pick(2) * pool.current_usage().reserved / 2);
-    ASSERT_EQ(told::bytes(books.memory), pool.current_usage().reserved);
+    ASSERT_EQ(event_memory::bytes(recorded.memory), pool.current_usage().reserved);
   }
   for (const block& b : live) check_on(b, b.stream);
   for (const stream_id stream : streams) pool.device().synchronize(stream);
   EXPECT_EQ(damaged, 0);
-  EXPECT_GT(books.shrunk, 10u) << "memory came and went meanwhile";
+  EXPECT_GT(recorded.released, 10u) << "memory came and went meanwhile";
   EXPECT_LT(refused, 350u);
   EXPECT_STREQ(pool.audit(), nullptr);
   for (const block& b : live) pool.deallocate(b.at);

@@ -197,8 +197,9 @@ std::string judge::finish() {
   return of_->end();
 }
 
-std::string misbehaviour(subject& of, const habits& used, std::size_t operations, std::size_t audit_every) {
-  constexpr promises least{
+std::string first_broken_rule(subject& of, const habits& used, std::size_t operations,
+                              std::size_t audit_every) {
+  constexpr extra_rules least{
       .holds_recorded = false, .keeps_apart = false, .counts_at_once = false, .no_calls_fail = false};
   judge judging(of, least, audit_every);
   author writing(used);
@@ -210,7 +211,7 @@ std::string misbehaviour(subject& of, const habits& used, std::size_t operations
   return judging.finish();
 }
 
-fault first_fault(subject& of, const promises& kept, const program& all, std::size_t audit_every) {
+fault first_fault(subject& of, const extra_rules& kept, const program& all, std::size_t audit_every) {
   judge judging(of, kept, audit_every);
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (const char* const wrong = judging.carry_out(all[i])) return {wrong, i};
@@ -218,7 +219,7 @@ fault first_fault(subject& of, const promises& kept, const program& all, std::si
   return {judging.finish(), all.size()};
 }
 
-std::string misbehaviour(const composition& of, std::size_t operations, std::size_t audit_every) {
+std::string first_broken_rule(const composition& of, std::size_t operations, std::size_t audit_every) {
   fault found;
   {
     const std::unique_ptr<subject> fresh = of.make();

@@ -66,7 +66,7 @@ class author {
 };
 
 /// The rules that an allocator keeps in addition to the general ones.
-struct promises {
+struct extra_rules {
   bool holds_recorded = true;  // a block is not reused while a recorded stream uses it
   bool holds_own = true;       // also if the stream is its own
   // a block that was free on one stream serves another stream only after its work
@@ -118,7 +118,7 @@ struct fault {
 ///   Cost:  logarithmic in the live blocks for each operation; a walk over all blocks at intervals
 class judge {
  public:
-  judge(subject& of, const promises& kept, std::size_t audit_every)
+  judge(subject& of, const extra_rules& kept, std::size_t audit_every)
       : of_(&of), kept_(kept), audit_every_(audit_every) {}
 
   /// Executes one operation. Returns the broken rule, or null. An operation on a block that is not live does
@@ -148,7 +148,7 @@ class judge {
   [[nodiscard]] const char* count();
 
   subject* of_;
-  promises kept_;
+  extra_rules kept_;
   std::size_t audit_every_;
   ownership owned_;
   std::unordered_map<std::uint64_t, held> live_;
@@ -161,22 +161,22 @@ class judge {
 struct composition {
   std::string name;
   std::function<std::unique_ptr<subject>()> make;
-  promises kept;
+  extra_rules kept;
   habits used;
   double share = 1;  // of the requested operations
 };
 
-[[nodiscard]] fault first_fault(subject& of, const promises& kept, const program& all,
+[[nodiscard]] fault first_fault(subject& of, const extra_rules& kept, const program& all,
                                 std::size_t audit_every = 1);
 
 /// Runs operations on a new subject. Returns the first broken rule, the shortest program that breaks it and
 /// its file, or nothing.
-[[nodiscard]] std::string misbehaviour(const composition& of, std::size_t operations,
-                                       std::size_t audit_every = 997);
+[[nodiscard]] std::string first_broken_rule(const composition& of, std::size_t operations,
+                                            std::size_t audit_every = 997);
 
 /// Runs operations on a subject that the caller made. Its calls may fail, and only the general rules apply.
-[[nodiscard]] std::string misbehaviour(subject& of, const habits& used, std::size_t operations,
-                                       std::size_t audit_every);
+[[nodiscard]] std::string first_broken_rule(subject& of, const habits& used, std::size_t operations,
+                                            std::size_t audit_every);
 
 /// Whether this is a build without optimization or with sanitizers.
 [[nodiscard]] bool is_slow();

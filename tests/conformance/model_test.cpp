@@ -76,9 +76,9 @@ struct miscounting : sound {
   using sound::sound;
   void trim(std::size_t keep = 0) { sound::trim(keep), ++trims; }
   usage current_usage() const {
-    usage told = sound::current_usage();
-    told.cached += trims > 0 && told.live > 0 ? 1 : 0;
-    return told;
+    usage counted = sound::current_usage();
+    counted.cached += trims > 0 && counted.live > 0 ? 1 : 0;
+    return counted;
   }
   int trims = 0;
 };
@@ -108,7 +108,7 @@ composition planted(const char* name) {
 /// The text about the first error that random operations find.
 struct found {
   fault first;
-  std::string said;
+  std::string message;
   program shortest;
 };
 found run(const composition& of) {
@@ -117,15 +117,15 @@ found run(const composition& of) {
   while (all.size() < 20'000) all.push_back(writing.next());
   found result;
   result.first = conformance::first_fault(*of.make(), of.kept, all);
-  result.said = conformance::misbehaviour(of, all.size(), 1);
+  result.message = conformance::first_broken_rule(of, all.size(), 1);
   result.shortest = conformance::shrunk(of, all, result.first.what);
   return result;
 }
 
 /// Reads the file that a message names.
-trace::recording named_in(const std::string& said) {
-  const std::size_t from = said.find("also in ") + 8;
-  const std::string path = said.substr(from, said.find(":\n", from) - from);
+trace::recording named_in(const std::string& message) {
+  const std::size_t from = message.find("also in ") + 8;
+  const std::string path = message.substr(from, message.find(":\n", from) - from);
   const auto text = replay::read_file(path);
   auto read = trace::read_csv(std::get<std::string>(text), path);
   std::filesystem::remove(path);
@@ -138,10 +138,10 @@ trace::recording expect(const char* name, const std::string& what, std::size_t o
   const composition of = planted<Pool>(name);
   const found it = run(of);
   EXPECT_EQ(it.first.what, what);
-  EXPECT_EQ(it.shortest.size(), operations) << it.said;
-  EXPECT_NE(it.said.find(what), std::string::npos) << it.said;
-  EXPECT_NE(it.said.find("TESSERA_SEED=1 "), std::string::npos);
-  const trace::recording read = named_in(it.said);
+  EXPECT_EQ(it.shortest.size(), operations) << it.message;
+  EXPECT_NE(it.message.find(what), std::string::npos) << it.message;
+  EXPECT_NE(it.message.find("TESSERA_SEED=1 "), std::string::npos);
+  const trace::recording read = named_in(it.message);
   // A replay of the file fails in the same way. On a correct allocator it succeeds.
   const program again = conformance::program_of(read);
   EXPECT_EQ(again.size(), operations);
@@ -152,7 +152,7 @@ trace::recording expect(const char* name, const std::string& what, std::size_t o
 }
 
 TEST(model, accepts_a_correct_allocator) {
-  EXPECT_EQ(conformance::misbehaviour(planted<sound>("sound"), 20'000, 1), "");
+  EXPECT_EQ(conformance::first_broken_rule(planted<sound>("sound"), 20'000, 1), "");
 }
 
 TEST(model, shows_overlapping_blocks_in_three_frees_and_two_allocations_more) {
@@ -205,9 +205,9 @@ TEST(model, describes_operations_that_a_trace_lacks) {
   EXPECT_EQ(conformance::in_words(all[1]), "take settings 3");
   EXPECT_EQ(conformance::in_words(all[2]), "allocate 7, 100 bytes on stream 2, by handle");
   EXPECT_EQ(conformance::in_words(all[3]), "free 7, 100 bytes");
-  const program told{
+  const program counted{
       {.id = 7, .bytes = 100}, {.what = kind::hold, .amount = 1}, {.what = kind::free, .id = 7}};
-  EXPECT_TRUE(conformance::is_all_in_a_trace(told));
+  EXPECT_TRUE(conformance::is_all_in_a_trace(counted));
 }
 
 TEST(model, writes_the_same_program_for_the_same_seed) {

@@ -219,32 +219,32 @@ TEST(peers_torch_host, a_block_in_a_running_copy_is_not_reused) {
 TEST(peers_torch_host, statistics_count_allocations_and_frees) {
   // Three arrays of 10, 20 and 30 KiB floats take 64, 128 and 128 KiB. Then the first two are freed.
   caching_allocator<pinned, simulated_device> pool;
-  const auto books = [&pool] { return host_statistics::from<pinned>(pool.statistics()); };
-  EXPECT_EQ(books(), host_statistics{});
+  const auto counted = [&pool] { return host_statistics::from<pinned>(pool.statistics()); };
+  EXPECT_EQ(counted(), host_statistics{});
   std::vector<void*> live;
   std::int64_t bytes = 0;
   for (const auto& [floats, takes] : {std::pair{10_KiB, 64_KiB}, {20_KiB, 128_KiB}, {30_KiB, 128_KiB}}) {
     live.push_back(pool.allocate(floats * sizeof(float)));
     bytes += static_cast<std::int64_t>(takes);
     const auto count = static_cast<std::int64_t>(live.size());
-    EXPECT_EQ(books(), (host_statistics{.allocations = {count, count, count, 0},
-                                        .allocated_bytes = {bytes, bytes, bytes, 0},
-                                        .active_requests = {count, count, count, 0},
-                                        .active_bytes = {bytes, bytes, bytes, 0},
-                                        .num_host_alloc = live.size()}));
+    EXPECT_EQ(counted(), (host_statistics{.allocations = {count, count, count, 0},
+                                          .allocated_bytes = {bytes, bytes, bytes, 0},
+                                          .active_requests = {count, count, count, 0},
+                                          .active_bytes = {bytes, bytes, bytes, 0},
+                                          .num_host_alloc = live.size()}));
   }
-  const auto before = books();
+  const auto before = counted();
   pool.trim();
-  EXPECT_EQ(books(), before) << "what lives does not go";
+  EXPECT_EQ(counted(), before) << "what lives does not go";
   pool.deallocate(live[0]), pool.deallocate(live[1]);
-  EXPECT_EQ(books().active_requests, (counter{1, 3, 3, 2}));
-  EXPECT_EQ(books().allocations, (counter{3, 3, 3, 0})) << "cached, and still taken";
+  EXPECT_EQ(counted().active_requests, (counter{1, 3, 3, 2}));
+  EXPECT_EQ(counted().allocations, (counter{3, 3, 3, 0})) << "cached, and still taken";
   pool.trim();
-  EXPECT_EQ(books().allocations, (counter{1, 3, 3, 2}));
-  EXPECT_EQ(books().num_host_free, 2u);
+  EXPECT_EQ(counted().allocations, (counter{1, 3, 3, 2}));
+  EXPECT_EQ(counted().num_host_free, 2u);
   pool.reset_peak_statistics(), pool.reset_accumulated_statistics();
-  EXPECT_EQ(books().active_requests, (counter{1, 1, 0, 0}));
-  EXPECT_EQ(books().num_host_alloc, 0u);
+  EXPECT_EQ(counted().active_requests, (counter{1, 1, 0, 0}));
+  EXPECT_EQ(counted().num_host_alloc, 0u);
 }
 
 TEST(peers_torch_settings, change_at_run_time_and_reject_errors) {

@@ -17,7 +17,7 @@
 namespace conformance {
 
 /// An observer that keeps all events.
-struct heard {
+struct event_list {
   using action = tessera::allocator_event::action;
   std::vector<tessera::allocator_event> events;
 
@@ -35,9 +35,9 @@ struct heard {
 };
 
 template <typename Recipe, typename Device = tessera::simulated_device>
-using listened = tessera::caching_allocator<Recipe, Device, heard>;
-using native = listened<tessera::pytorch_family::native>;
-using expandable = listened<tessera::pytorch_family::expandable>;
+using observed = tessera::caching_allocator<Recipe, Device, event_list>;
+using native = observed<tessera::pytorch_family::native>;
+using expandable = observed<tessera::pytorch_family::expandable>;
 
 [[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};

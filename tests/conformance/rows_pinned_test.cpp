@@ -24,24 +24,24 @@ using expandable = caching_allocator<torch_npu_family::pinned_expandable, simula
 cache configured(const config::torch_npu::settings& settings) {
   return cache(simulated_device{}, pinned::configured(settings));
 }
-host_statistics books_of(const cache& pool) { return host_statistics::from<pinned>(pool.statistics()); }
-host_statistics books_of(const expandable& pool) {
+host_statistics statistics_of(const cache& pool) { return host_statistics::from<pinned>(pool.statistics()); }
+host_statistics statistics_of(const expandable& pool) {
   return host_statistics::from<torch_npu_family::pinned_expandable>(pool.statistics());
 }
-std::int64_t allocated_bytes(const auto& pool) { return books_of(pool).allocated_bytes.current; }
-std::int64_t active_bytes(const auto& pool) { return books_of(pool).active_bytes.current; }
+std::int64_t allocated_bytes(const auto& pool) { return statistics_of(pool).allocated_bytes.current; }
+std::int64_t active_bytes(const auto& pool) { return statistics_of(pool).active_bytes.current; }
 std::int64_t bytes(std::size_t count) { return static_cast<std::int64_t>(count); }
 
 TEST(torch_row, n105_two_arrays_of_floats_take_two_powers_of_two) {
   cache pool;
   ASSERT_NE(pool.allocate(10 * 1024 * sizeof(float)), nullptr);
   EXPECT_EQ(allocated_bytes(pool), 65'536);
-  EXPECT_EQ(books_of(pool).allocations.current, 1);
+  EXPECT_EQ(statistics_of(pool).allocations.current, 1);
   ASSERT_NE(pool.allocate(20 * 1024 * sizeof(float)), nullptr);
   EXPECT_EQ(allocated_bytes(pool), 65'536 + 131'072);
-  EXPECT_EQ(books_of(pool).allocations.current, 2);
-  EXPECT_EQ(books_of(pool).active_requests.current, 2);
-  EXPECT_EQ(books_of(pool).num_host_alloc, 2u);
+  EXPECT_EQ(statistics_of(pool).allocations.current, 2);
+  EXPECT_EQ(statistics_of(pool).active_requests.current, 2);
+  EXPECT_EQ(statistics_of(pool).num_host_alloc, 2u);
 }
 
 TEST(torch_row, n106_the_same_size_again_after_a_free_has_the_same_address) {
@@ -49,7 +49,7 @@ TEST(torch_row, n106_the_same_size_again_after_a_free_has_the_same_address) {
   void* const first = pool.allocate(1'000'000);
   pool.deallocate(first);
   EXPECT_EQ(pool.allocate(1'000'000), first);
-  EXPECT_EQ(books_of(pool).num_host_alloc, 1u);
+  EXPECT_EQ(statistics_of(pool).num_host_alloc, 1u);
 }
 
 TEST(torch_row, n107_round_threshold_64M_request_80M_takes_80M) {
@@ -110,8 +110,8 @@ TEST(torch_row, n111_npu_expandable_64M_maps_80M_and_smaller_blocks_share_it) {
   for (std::size_t size : {4_MiB, 8_MiB, 16_MiB}) ASSERT_NE(pool.allocate(size), nullptr);
   EXPECT_EQ(active_bytes(pool), bytes(28_MiB + 1536));
   EXPECT_EQ(allocated_bytes(pool), bytes(80_MiB));
-  EXPECT_EQ(books_of(pool).active_requests, counter{});
-  EXPECT_EQ(books_of(pool).num_host_alloc, 0u);
+  EXPECT_EQ(statistics_of(pool).active_requests, counter{});
+  EXPECT_EQ(statistics_of(pool).num_host_alloc, 0u);
 }
 
 TEST(torch_row, n112_npu_expandable_freed_blocks_serve_a_larger_one_and_whole_pages_are_released) {

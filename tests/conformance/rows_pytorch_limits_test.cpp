@@ -161,7 +161,7 @@ class falling_device : public simulated_device {
   void* kept_ = nullptr;
 };
 TEST(torch_row, n124_of_two_equal_blocks_the_lower_address_serves_as_in_2_6) {
-  listened<pytorch_family::native, falling_device> pool;
+  observed<pytorch_family::native, falling_device> pool;
   void* const x = pool.allocate(30_MiB);
   void* const y = pool.allocate(30_MiB);
   ASSERT_LT(at(y), at(x));

@@ -96,7 +96,7 @@ TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
 }
 
 // A private pool is a separate allocator.
-using sharing = listened<pytorch_family::native, provider_ref<simulated_device>>;
+using sharing = observed<pytorch_family::native, provider_ref<simulated_device>>;
 TEST(torch_row, n084_emptying_one_cache_leaves_another_pools_segment) {
   simulated_device device;
   sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
@@ -108,7 +108,7 @@ TEST(torch_row, n084_emptying_one_cache_leaves_another_pools_segment) {
   EXPECT_EQ(device.used(), 20_MiB);
 }
 TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
-  listened<with<pytorch_family::native, split_never<>>> never;
+  observed<with<pytorch_family::native, split_never<>>> never;
   native ordinary;
   for (int i = 0; i < 2; ++i) {
     (void)never.allocate(4_MiB);

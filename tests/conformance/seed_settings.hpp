@@ -20,13 +20,13 @@ namespace conformance {
 
 /// An allocator over a device that outlives it.
 template <typename Recipe, typename Place>
-using on = tessera::caching_allocator<Recipe, tessera::provider_ref<typename Place::device_type>, heard>;
+using on = tessera::caching_allocator<Recipe, tessera::provider_ref<typename Place::device_type>, event_list>;
 
 /// How often the device gave memory.
 template <typename Pool>
 std::size_t taken(Pool& pool) {
-  return pool.observer().count(heard::action::segment_alloc) +
-         pool.observer().count(heard::action::segment_map);
+  return pool.observer().count(event_list::action::segment_alloc) +
+         pool.observer().count(event_list::action::segment_map);
 }
 
 /// PyTorch's recipe, with pages as an aclrtMemMallocPolicy says.

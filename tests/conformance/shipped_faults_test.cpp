@@ -9,15 +9,15 @@
 
 #include <gtest/gtest.h>
 
-#include "patient.hpp"
+#include "tested_allocator.hpp"
 
 namespace {
 
 using namespace tessera;
 using conformance::watched_device;
 using conformance::faults::consequences;
-using conformance::faults::patient;
 using conformance::faults::program;
+using conformance::faults::tested_allocator;
 using conformance::faults::under;
 using conformance::faults::workload;
 using call = watched_device::call;
@@ -33,7 +33,7 @@ class shipped_faults : public testing::Test {
     return all;
   }
   static void SetUpTestSuite() {
-    patient<kept> healthy;
+    tested_allocator<kept> healthy;
     ASSERT_EQ(healthy.run(plan(), undisturbed), "") << "though nothing failed";
     calls = healthy.device().made();
     ASSERT_EQ(healthy.empty(), "") << "though nothing failed";
@@ -88,7 +88,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_complete_are_tolerated) {
   const auto heal = [](watched_device& device) { device.stick(false); };
   for (std::size_t begin = 0; begin < this->plan().size(); begin += 5) {
     std::vector<usage> standing;
-    patient<typename TestFixture::kept> p;
+    tested_allocator<typename TestFixture::kept> p;
     for (std::size_t part = 0; part < 2; ++part) {
       const auto at = this->plan().begin() + static_cast<std::ptrdiff_t>(begin);
       p.device().stick(part == 1);
@@ -106,7 +106,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_complete_are_tolerated) {
 /// The destructor of an allocator releases what the device accepts, whatever its streams do.
 TYPED_TEST(shipped_faults, of_streams_that_never_complete_end_with_the_allocator) {
   for (std::size_t length = 20; length <= this->plan().size(); length += 10) {
-    patient<typename TestFixture::kept> p;
+    tested_allocator<typename TestFixture::kept> p;
     std::vector<usage> standing;
     p.device().stick(true);
     const program part(this->plan().begin(), this->plan().begin() + static_cast<std::ptrdiff_t>(length));

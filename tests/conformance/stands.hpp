@@ -121,8 +121,9 @@ struct in_time {
 /// Host memory that is registered with another device.
 template <typename Device>
 struct in_registry {
-  explicit in_registry(Device& memory) : calls(memory, told) { (void)told.create_stream(); }
-  tessera::host_pinned told{tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}};
+  explicit in_registry(Device& memory) : calls(memory, registering) { (void)registering.create_stream(); }
+  tessera::host_pinned registering{
+      tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}};
   calls_of<tessera::host_registering<Device, tessera::host_pinned>> calls;
 };
 

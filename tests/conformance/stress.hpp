@@ -27,7 +27,7 @@
 #include "watchdog.hpp"
 
 /// Threads that start and end all the time, and use all thread-safe functions of an allocator at once.
-namespace conformance::crowds {
+namespace conformance::thread_stress {
 
 // Clang names the sanitizer. Some sanitizers make the tests many times slower.
 #if defined(__has_feature)
@@ -75,14 +75,14 @@ struct subject {
   /// Trims, queries and changes settings.
   virtual void look(std::uint64_t random) = 0;
   virtual bool on_pressure(bool (*call)(void* context) noexcept, void* context) = 0;
-  virtual tessera::pool_statistics books() = 0;
+  virtual tessera::pool_statistics counts() = 0;
   /// The reserved bytes after all blocks are freed and the cache is trimmed.
   virtual tessera::usage left() = 0;
   virtual const char* audit() = 0;
 };
 
 template <typename Pool>
-tessera::pool_statistics books_of(Pool& pool) {
+tessera::pool_statistics statistics_of(Pool& pool) {
   tessera::pool_statistics sum;
   pool.for_each_device(
       [&sum](auto& front, std::size_t) { tessera::detail::add_to(sum, front.statistics().all); });
@@ -141,7 +141,7 @@ struct stressed : subject {
       default: {
         const tessera::usage now = usage_of_all(pool);
         EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
-        const tessera::pool_statistics all = books_of(pool);
+        const tessera::pool_statistics all = statistics_of(pool);
         EXPECT_EQ(all.allocation.current, all.allocation.allocated - all.allocation.freed);
         EXPECT_GE(all.allocation.current, 0);
         EXPECT_GE(all.reserved_bytes.current, all.active_bytes.current);
@@ -154,7 +154,7 @@ struct stressed : subject {
         [&](auto& front, std::size_t) { works = works && front.on_pressure(call, context); });
     return works;
   }
-  tessera::pool_statistics books() override { return books_of(pool); }
+  tessera::pool_statistics counts() override { return statistics_of(pool); }
   tessera::usage left() override {
     pool.trim();
     return usage_of_all(pool);
@@ -193,13 +193,14 @@ struct stressed : subject {
 };
 
 /// The threads, and the blocks that they pass to each other.
-class crowd {
+class threads_under_test {
  public:
-  crowd(subject& stressed, tessera::host_pinned& device) : stressed_(stressed), device_(device) {}
+  threads_under_test(subject& stressed, tessera::host_pinned& device)
+      : stressed_(stressed), device_(device) {}
 
   /// Each thread ends after about sixty operations, and another one starts.
   void run(std::size_t operations, std::size_t at_a_time) {
-    ASSERT_TRUE(stressed_.on_pressure(&crowd::under_pressure, this));
+    ASSERT_TRUE(stressed_.on_pressure(&threads_under_test::under_pressure, this));
     constexpr std::size_t of_a_life = 64;
     const std::size_t lives = operations / of_a_life / at_a_time + 1;
     std::vector<std::thread> places;
@@ -285,7 +286,7 @@ class crowd {
     requested_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
   }
   static bool under_pressure(void* context) noexcept {
-    auto& self = *static_cast<crowd*>(context);
+    auto& self = *static_cast<threads_under_test*>(context);
     const held mine{static_cast<std::uint64_t*>(self.stressed_.allocate(4096, tessera::stream_id{77})), 4096,
                     77};
     if (mine.words != nullptr) {
@@ -306,7 +307,7 @@ class crowd {
     EXPECT_EQ(left.pending, 0u);
     EXPECT_EQ(left.reserved, 0u);
     EXPECT_STREQ(stressed_.audit(), nullptr);
-    const tessera::pool_statistics all = stressed_.books();
+    const tessera::pool_statistics all = stressed_.counts();
     EXPECT_EQ(all.allocation.allocated, allocations_);
     EXPECT_EQ(all.allocation.freed, allocations_);
     EXPECT_EQ(all.requested_bytes.allocated, requested_);
@@ -333,7 +334,7 @@ inline tessera::host_pinned unlocked(std::size_t capacity = std::size_t{128} << 
 }
 
 /// An observer that counts for one thread at a time, so that the thread sanitizer detects simultaneous calls.
-struct books {
+struct counting_observer {
   std::int64_t handed_out = 0, asked_back = 0, free = 0, segments = 0;
   void on(const tessera::allocator_event& e) noexcept {
     using action = tessera::allocator_event::action;
@@ -347,14 +348,14 @@ struct books {
 template <bool IsCaptured = true, typename Pool>
 void stress(Pool& pool, tessera::host_pinned& device, std::size_t count = usual) {
   stressed<Pool, IsCaptured> stressing(pool);
-  crowd(stressing, device).run(crowds::operations(count), 4);
+  threads_under_test(stressing, device).run(thread_stress::operations(count), 4);
 }
 /// The same; the observer also saw everything that the allocator counted.
 template <typename Pool>
-void stress_and_compare_books(Pool& pool, tessera::host_pinned& device, std::size_t count = usual) {
+void stress_and_compare_counts(Pool& pool, tessera::host_pinned& device, std::size_t count = usual) {
   stress(pool, device, count);
   const std::int64_t counted = pool.statistics().all.allocation.allocated;
-  pool.with_observer([counted](const books& kept) {
+  pool.with_observer([counted](const counting_observer& kept) {
     EXPECT_EQ(kept.handed_out, counted);
     EXPECT_EQ(kept.asked_back, counted);
     EXPECT_EQ(kept.free, counted);
@@ -366,14 +367,14 @@ inline void expect_all_back(const tessera::host_pinned& device) {
 }
 
 template <typename Pool>
-void stress_with_books(const char* what, std::size_t capacity = std::size_t{128} << 20) {
+void stress_with_observer(const char* what, std::size_t capacity = std::size_t{128} << 20) {
   const watchdog guard(what);
   tessera::host_pinned device = unlocked(capacity);
   {
     Pool pool{tessera::provider_ref(device)};
-    stress_and_compare_books(pool, device);
+    stress_and_compare_counts(pool, device);
   }
   expect_all_back(device);
 }
 
-}  // namespace conformance::crowds
+}  // namespace conformance::thread_stress

@@ -32,16 +32,16 @@ namespace {
 
 using namespace tessera;
 using namespace conformance;
-using namespace conformance::crowds;
+using namespace conformance::thread_stress;
 using memory = provider_ref<host_pinned>;
 
 TEST(stress_threads, background_reclaiming) {
   const watchdog guard("background_reclaiming");
   host_pinned device = unlocked();
   {
-    tessera::background_reclaiming<pinned_packed, memory, books> pool{
+    tessera::background_reclaiming<pinned_packed, memory, counting_observer> pool{
         memory(device), {}, {}, {.pause = std::chrono::microseconds(1)}};
-    stress_and_compare_books(pool, device);
+    stress_and_compare_counts(pool, device);
   }
   expect_all_back(device);
 }
@@ -50,12 +50,12 @@ TEST(stress_threads, waiting_if_memory_is_short) {
   const watchdog guard("waiting");
   host_pinned device = unlocked(24_MiB);
   {
-    tessera::waiting<locked<pytorch<>, memory, books>> behind_one{std::chrono::milliseconds(1),
-                                                                  memory(device)};
-    stress_and_compare_books(behind_one, device, usual / 4);
-    tessera::waiting<per_stream<pytorch<>, memory, books>> behind_many{std::chrono::milliseconds(1),
-                                                                       memory(device)};
-    stress_and_compare_books(behind_many, device, usual / 4);
+    tessera::waiting<locked<pytorch<>, memory, counting_observer>> behind_one{std::chrono::milliseconds(1),
+                                                                              memory(device)};
+    stress_and_compare_counts(behind_one, device, usual / 4);
+    tessera::waiting<per_stream<pytorch<>, memory, counting_observer>> behind_many{
+        std::chrono::milliseconds(1), memory(device)};
+    stress_and_compare_counts(behind_many, device, usual / 4);
   }
   expect_all_back(device);
 }
@@ -86,7 +86,7 @@ TEST(stress_threads, configured_while_settings_change) {
         std::this_thread::yield();
       }
     });
-    crowd(stressing, device).run(operations(usual), 3);
+    threads_under_test(stressing, device).run(operations(usual), 3);
     changing.join();
   }
   expect_all_back(device);
@@ -122,7 +122,7 @@ TEST(stress_threads, copies_of_a_shared_allocator_with_a_history) {
         same->with_observer([i](history<>& kept) { kept.label(i % 2 == 0 ? "even" : "odd"); });
       }
     });
-    crowd(stressing, device).run(operations(usual / 2), 3);
+    threads_under_test(stressing, device).run(operations(usual / 2), 3);
     beside.join();
     EXPECT_EQ(pool->with_observer([](const history<>& kept) { return kept.size(); }), 1000u);
     EXPECT_EQ(times.acquire().count, pool.statistics().num_device_alloc);
@@ -133,13 +133,13 @@ TEST(stress_threads, copies_of_a_shared_allocator_with_a_history) {
 TEST(stress_threads, allocators_that_share_a_budget) {
   const watchdog guard("limited");
   using device_type = limiting<host_pinned>;
-  using pool_type = locked<pytorch<>, provider_ref<device_type>, books>;
+  using pool_type = locked<pytorch<>, provider_ref<device_type>, counting_observer>;
   device_type device(unlocked(), 48_MiB);
   {
     pool_type one{provider_ref(device)}, other{provider_ref(device)};
     stressed<pool_type> first(one), second(other);
-    std::thread beside([&] { crowd(second, device.inner()).run(operations(usual / 2), 2); });
-    crowd(first, device.inner()).run(operations(usual / 2), 2);
+    std::thread beside([&] { threads_under_test(second, device.inner()).run(operations(usual / 2), 2); });
+    threads_under_test(first, device.inner()).run(operations(usual / 2), 2);
     beside.join();
     EXPECT_EQ(device.taken(), 0u);
   }
@@ -184,9 +184,9 @@ TEST(stress_threads, that_end_leak_nothing) {
 
 TEST(stress_threads, that_end_free_blocks_of_others) {
   simulated_device device;
-  books kept;
+  counting_observer kept;
   struct teller {
-    books* to;
+    counting_observer* to;
     void on(const allocator_event& e) noexcept { to->on(e); }
   };
   {

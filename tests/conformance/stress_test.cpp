@@ -14,26 +14,29 @@ namespace {
 
 using namespace tessera;
 using namespace conformance;
-using namespace conformance::crowds;
+using namespace conformance::thread_stress;
 using memory = provider_ref<host_pinned>;
 
 TEST(stress_threads, locked_over_segments) {
-  stress_with_books<locked<with<pytorch<>, evict_idle_above<percent(50)>>, memory, books>>("locked");
+  stress_with_observer<locked<with<pytorch<>, evict_idle_above<percent(50)>>, memory, counting_observer>>(
+      "locked");
 }
 TEST(stress_threads, locked_over_ranges) {
-  stress_with_books<locked<pytorch_family::expandable, memory, books>>("locked, expandable");
+  stress_with_observer<locked<pytorch_family::expandable, memory, counting_observer>>("locked, expandable");
 }
 TEST(stress_threads, locked_over_stitched_ranges) {
-  stress_with_books<locked<stitched, memory, books>>("locked, stitched");
+  stress_with_observer<locked<stitched, memory, counting_observer>>("locked, stitched");
 }
 TEST(stress_threads, locked_over_blocks_that_cross_streams) {
-  stress_with_books<locked<cuda_async, memory, books>>("locked, cuda_async");
+  stress_with_observer<locked<cuda_async, memory, counting_observer>>("locked, cuda_async");
 }
 TEST(stress_threads, per_stream_over_segments) {
-  stress_with_books<per_stream<with<pytorch<>, evict_idle_above<percent(50)>>, memory, books>>("per_stream");
+  stress_with_observer<per_stream<with<pytorch<>, evict_idle_above<percent(50)>>, memory, counting_observer>>(
+      "per_stream");
 }
 TEST(stress_threads, per_stream_over_ranges) {
-  stress_with_books<per_stream<pytorch_family::expandable, memory, books>>("per_stream, expandable", 256_MiB);
+  stress_with_observer<per_stream<pytorch_family::expandable, memory, counting_observer>>(
+      "per_stream, expandable", 256_MiB);
 }
 
 /// Host memory that is not declared thread-safe, so that calls are made one at a time.
@@ -47,10 +50,10 @@ TEST(stress_threads, a_provider_for_one_thread) {
   const watchdog guard("a provider for one thread");
   host_pinned device = unlocked();
   {
-    locked<pytorch<>, one_at_a_time, books> behind_one{one_at_a_time(device)};
-    stress_and_compare_books(behind_one, device, usual / 2);
-    per_stream<pytorch<>, one_at_a_time, books> behind_many{one_at_a_time(device)};
-    stress_and_compare_books(behind_many, device, usual / 2);
+    locked<pytorch<>, one_at_a_time, counting_observer> behind_one{one_at_a_time(device)};
+    stress_and_compare_counts(behind_one, device, usual / 2);
+    per_stream<pytorch<>, one_at_a_time, counting_observer> behind_many{one_at_a_time(device)};
+    stress_and_compare_counts(behind_many, device, usual / 2);
   }
   expect_all_back(device);
 }

@@ -138,7 +138,7 @@ class subject_of final : public subject {
 
 /// The additional rules that one allocator of a recipe keeps.
 template <typename Recipe>
-constexpr promises promises_of() {
+constexpr extra_rules rules_of() {
   using streams = typename Recipe::streams;
   constexpr bool by_stream =
       std::is_same_v<decltype(std::declval<streams>().reuse_key({})), tessera::stream_id>;

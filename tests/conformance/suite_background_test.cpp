@@ -54,7 +54,7 @@ std::unique_ptr<subject> driver() {
 compositions with_a_thread() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
-    promises kept = promises_of<Recipe>();
+    extra_rules kept = rules_of<Recipe>();
     kept.counts_at_once = false;
     all.push_back({r.name, &over<background_reclaiming<Recipe, any_device>, simulated>, kept,
                    simulated_habits(), 0.02});
@@ -64,7 +64,7 @@ compositions with_a_thread() {
 compositions with_a_thread_in_host_memory() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
-    promises kept = promises_of<Recipe>();
+    extra_rules kept = rules_of<Recipe>();
     kept.counts_at_once = false;
     kept.host_visible = true;
     all.push_back({r.name, &over<background_reclaiming<Recipe, any_device>, host_stand>, kept, host_habits(),
@@ -73,7 +73,7 @@ compositions with_a_thread_in_host_memory() {
   return all;
 }
 compositions of_a_driver() {
-  promises kept = promises_of<cuda_async>();
+  extra_rules kept = rules_of<cuda_async>();
   return {{"cuda_async", &driver, kept, simulated_habits(), 0.2}};
 }
 

@@ -43,7 +43,7 @@ class collected {
 
 /// A `waiting` that waits only a short time for frees.
 template <typename Recipe>
-[[nodiscard]] std::unique_ptr<subject> patient() {
+[[nodiscard]] std::unique_ptr<subject> waiting_briefly() {
   return over<waiting<locked<Recipe, any_device>>, simulated>(std::chrono::milliseconds(1));
 }
 template <typename Recipe>
@@ -57,7 +57,7 @@ compositions behind_a_mutex() {
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
     using pool = locked<Recipe, any_device>;
     const std::string name = r.name;
-    const promises kept = promises_of<Recipe>();
+    const extra_rules kept = rules_of<Recipe>();
     all.push_back({name, &over<pool, simulated>, kept, simulated_habits(), 0.05});
     all.push_back(
         {name + "_limited", &over<pool, wrapped_stand<simulated, in_limit>>, kept, simulated_habits(), 0.05});
@@ -85,10 +85,10 @@ compositions wrapped() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
     const std::string name = r.name;
-    promises kept = promises_of<Recipe>();
+    extra_rules kept = rules_of<Recipe>();
     habits few = simulated_habits();
     few.most_live = 40;
-    all.push_back({name + "_waiting", &patient<Recipe>, kept, few, 0.02});
+    all.push_back({name + "_waiting", &waiting_briefly<Recipe>, kept, few, 0.02});
     kept.counts_at_once = false;
     all.push_back({name + "_collector", &collecting<Recipe>, kept, simulated_habits(), 0.05});
   });
@@ -100,7 +100,7 @@ compositions of_host_memory() {
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
     using pool = locked<Recipe, any_device>;
     const std::string name = r.name;
-    promises kept = promises_of<Recipe>();
+    extra_rules kept = rules_of<Recipe>();
     kept.host_visible = true;
     const double share = host_share<Recipe> / 10;
     all.push_back({name, &over<pool, host_stand>, kept, host_habits(), share});
@@ -120,8 +120,7 @@ compositions of_host_memory() {
 template <typename Family, typename Recipe>
 composition chosen(const char* name, const typename Family::settings& said) {
   using pool = configured<Family, any_device, locked>;
-  return {name, [said] { return over<pool, simulated>(said); }, promises_of<Recipe>(), simulated_habits(),
-          0.05};
+  return {name, [said] { return over<pool, simulated>(said); }, rules_of<Recipe>(), simulated_habits(), 0.05};
 }
 compositions by_settings() {
   return {

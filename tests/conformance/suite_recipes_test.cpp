@@ -13,7 +13,7 @@ namespace conformance {
 compositions shipped_on_simulated_devices() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
-    all.push_back({r.name, &bare<Recipe, simulated>, promises_of<Recipe>(), simulated_habits()});
+    all.push_back({r.name, &bare<Recipe, simulated>, rules_of<Recipe>(), simulated_habits()});
   });
   return all;
 }
@@ -23,7 +23,7 @@ namespace {
 compositions in_host_memory() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
-    promises kept = promises_of<Recipe>();
+    extra_rules kept = rules_of<Recipe>();
     kept.host_visible = true;
     all.push_back({r.name, &bare<Recipe, host_stand>, kept, host_habits(), host_share<Recipe>});
   });
@@ -34,7 +34,7 @@ compositions in_host_memory() {
 compositions on_simulated_npus() {
   compositions all;
   const auto add = [&all]<typename Recipe>(named<Recipe> r) {
-    all.push_back({r.name, &bare<Recipe, simulated_stand<tessera::simulated_npu>>, promises_of<Recipe>(),
+    all.push_back({r.name, &bare<Recipe, simulated_stand<tessera::simulated_npu>>, rules_of<Recipe>(),
                    simulated_habits(), 0.2});
   };
   add(named<tessera::torch_npu_family::native>{"torch_npu_native"});
@@ -65,7 +65,7 @@ compositions on_a_region() {
     return std::make_unique<subject_of<pool>>(std::move(on),
                                               [&region] { return std::make_unique<pool>(device(region)); });
   };
-  return {{"passthrough", make, promises_of<tessera::passthrough>(), simulated_habits(), 0.05}};
+  return {{"passthrough", make, rules_of<tessera::passthrough>(), simulated_habits(), 0.05}};
 }
 
 INSTANTIATE_TEST_SUITE_P(on_a_region, suite, testing::ValuesIn(on_a_region()), name_of);

@@ -13,7 +13,7 @@ namespace conformance {
 TEST_P(suite, obeys_the_model) {
   const composition& c = GetParam();
   const auto operations = static_cast<std::size_t>(static_cast<double>(operations_asked_for()) * c.share);
-  EXPECT_EQ(misbehaviour(c, std::max<std::size_t>(operations, 300)), "");
+  EXPECT_EQ(first_broken_rule(c, std::max<std::size_t>(operations, 300)), "");
 }
 
 namespace {
@@ -38,11 +38,12 @@ composition with_failing(const composition& c, void (*fail)(tessera::detail::sim
 TEST_P(suite_of_failures, survives_failing_calls) {
   const auto one = [](tessera::detail::simulated_calls& of, std::uint64_t n) { of.fail_call(n); };
   for (std::uint64_t k = 1; k <= 100; k += is_slow() ? 9 : 1) {
-    ASSERT_EQ(misbehaviour(with_failing(GetParam(), one, k), 400, 1), "") << "with call " << k << " failing";
+    ASSERT_EQ(first_broken_rule(with_failing(GetParam(), one, k), 400, 1), "")
+        << "with call " << k << " failing";
   }
   const auto many = [](tessera::detail::simulated_calls& of, std::uint64_t n) { of.fail_every(n); };
   for (std::uint64_t k = 2; k <= 20; k += is_slow() ? 5 : 1) {
-    ASSERT_EQ(misbehaviour(with_failing(GetParam(), many, k), 1000, 1), "")
+    ASSERT_EQ(first_broken_rule(with_failing(GetParam(), many, k), 1000, 1), "")
         << "with every call " << k << " failing";
   }
 }

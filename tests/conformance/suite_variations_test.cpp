@@ -16,7 +16,7 @@ constexpr chunk_plan small_chunks{.first = 40_MiB, .further = 5_MiB};
 compositions variations() {
   compositions all;
   const auto add = [&all]<typename Recipe>(named<Recipe> r) {
-    all.push_back({r.name, &bare<Recipe, simulated>, promises_of<Recipe>(), simulated_habits(), 0.2});
+    all.push_back({r.name, &bare<Recipe, simulated>, rules_of<Recipe>(), simulated_habits(), 0.2});
   };
   add(named<with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>>{"eager"});
   add(named<with<pytorch<>, split_if_remainder_at_least<512, block_end::high>, pool_together>>{"high_end"});

@@ -42,7 +42,9 @@ class files : public testing::Test {
     const auto read = read_file(path);
     return std::holds_alternative<std::string>(read) ? std::get<std::string>(read) : "(unreadable)";
   }
-  static std::string said(const std::optional<input_error>& error) { return error ? error->text() : "fine"; }
+  static std::string result_of(const std::optional<input_error>& error) {
+    return error ? error->text() : "fine";
+  }
 
  private:
   fs::path folder_ =
@@ -52,7 +54,7 @@ class files : public testing::Test {
 const std::string hello = "hello\n";
 
 TEST_F(files, is_rejected_by_its_beginning_or_size) {
-  EXPECT_EQ(said(save(at("a"), std::string(100'000, 'x'))), "fine");
+  EXPECT_EQ(result_of(save(at("a"), std::string(100'000, 'x'))), "fine");
   std::size_t asked = 0;
   const auto whole = read_file(at("a"), [&](std::string_view beginning) {
     asked += beginning.size();
@@ -71,18 +73,18 @@ TEST_F(files, is_rejected_by_its_beginning_or_size) {
 }
 
 TEST_F(files, replaces_the_file_when_complete) {
-  EXPECT_EQ(said(save(at("a"), hello)), "fine");
+  EXPECT_EQ(result_of(save(at("a"), hello)), "fine");
   EXPECT_EQ(text_of(at("a")), "hello\n");
   EXPECT_EQ(names(), std::vector<std::string>{"a"});
 }
 
 TEST_F(files, keeps_the_old_file_if_the_new_one_is_not_complete) {
-  ASSERT_EQ(said(save(at("a"), hello)), "fine");
-  for (int n = 0; n < 100; ++n) ASSERT_EQ(said(save(at("a.part" + std::to_string(n)), hello)), "fine");
-  EXPECT_EQ(said(save(at("a"), "other")), at("a") + ": cannot be created: File exists");
+  ASSERT_EQ(result_of(save(at("a"), hello)), "fine");
+  for (int n = 0; n < 100; ++n) ASSERT_EQ(result_of(save(at("a.part" + std::to_string(n)), hello)), "fine");
+  EXPECT_EQ(result_of(save(at("a"), "other")), at("a") + ": cannot be created: File exists");
   EXPECT_EQ(text_of(at("a")), "hello\n");
   fs::remove(at("a.part7"));
-  EXPECT_EQ(said(save(at("a"), std::string(200'000, 'x'))), "fine");
+  EXPECT_EQ(result_of(save(at("a"), std::string(200'000, 'x'))), "fine");
   EXPECT_EQ(text_of(at("a")), std::string(200'000, 'x'));
   EXPECT_FALSE(fs::exists(at("a.part7"))) << "the temporary file is renamed";
 }
@@ -102,19 +104,20 @@ TEST_F(files, two_may_be_written_at_once) {
 }
 
 TEST_F(files, a_link_stays_one) {
-  ASSERT_EQ(said(save(at("a"), hello)), "fine");
+  ASSERT_EQ(result_of(save(at("a"), hello)), "fine");
   fs::create_symlink(at("a"), at("link"));
-  EXPECT_EQ(said(save(at("link"), "through")), "fine");
+  EXPECT_EQ(result_of(save(at("link"), "through")), "fine");
   EXPECT_TRUE(fs::is_symlink(at("link")));
   EXPECT_EQ(text_of(at("a")), "through");
 }
 
 TEST_F(files, reports_system_errors) {
-  EXPECT_EQ(said(save(at("none/a"), hello)), at("none/a") + ": cannot be created: No such file or directory");
-  EXPECT_EQ(said(save(at("."), hello)), at(".") + ": cannot be created: Is a directory");
+  EXPECT_EQ(result_of(save(at("none/a"), hello)),
+            at("none/a") + ": cannot be created: No such file or directory");
+  EXPECT_EQ(result_of(save(at("."), hello)), at(".") + ": cannot be created: Is a directory");
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
-  EXPECT_EQ(said(save("/dev/full", hello)), "/dev/full: cannot be written: No space left on device");
-  EXPECT_EQ(said(save("/dev/full", std::string(500'000, 'x'))),
+  EXPECT_EQ(result_of(save("/dev/full", hello)), "/dev/full: cannot be written: No space left on device");
+  EXPECT_EQ(result_of(save("/dev/full", std::string(500'000, 'x'))),
             "/dev/full: cannot be written: No space left on device");
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
 }

@@ -181,24 +181,24 @@ TEST(caching_allocator, counts_a_block_of_exactly_the_limit_as_oversize) {
 }
 
 struct memory {
-  std::vector<allocator_event>* told;
-  void on(const allocator_event& event) noexcept { told->push_back(event); }
+  std::vector<allocator_event>* events;
+  void on(const allocator_event& event) noexcept { events->push_back(event); }
 };
 TEST(caching_allocator, reports_to_its_observer) {
-  std::vector<allocator_event> told;
+  std::vector<allocator_event> events;
   caching_allocator<pytorch<>, simulated_device, memory> pool{
-      simulated_device{simulated_device::options{.capacity = 4_MiB}}, {}, {&told}};
+      simulated_device{simulated_device::options{.capacity = 4_MiB}}, {}, {&events}};
   void* p = pool.allocate(1000);
   pool.deallocate(p);
   EXPECT_EQ(pool.try_allocate(5_MiB), nullptr);
   std::vector<allocator_event::action> actions;
-  for (const auto& e : told) actions.push_back(e.what);
+  for (const auto& e : events) actions.push_back(e.what);
   using enum allocator_event::action;
   EXPECT_EQ(actions, (std::vector{segment_alloc, alloc, free_requested, free_completed, refused, segment_free,
                                   refused, oom}));
-  EXPECT_EQ(told[1].bytes, 1000u);
-  EXPECT_EQ(told[1].block, 1024u);
-  EXPECT_EQ(told[4].bytes, 20_MiB);
+  EXPECT_EQ(events[1].bytes, 1000u);
+  EXPECT_EQ(events[1].block, 1024u);
+  EXPECT_EQ(events[4].bytes, 20_MiB);
   static_assert(sizeof(caching_allocator<pytorch<>, simulated_device>) <=
                 sizeof(caching_allocator<pytorch<>, simulated_device, memory>));
 }

@@ -32,11 +32,11 @@ void expect_event(const allocator_event& e, action what, const void* address, st
 }
 
 template <typename Recipe>
-using told_pool = caching_allocator<Recipe, simulated_device, keep_events>;
+using observed_pool = caching_allocator<Recipe, simulated_device, keep_events>;
 constexpr stream_id own{3};
 
 TEST(events, contain_the_request_and_its_block) {
-  told_pool<pytorch<>> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+  observed_pool<pytorch<>> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   std::vector<allocator_event>& kept = pool.observer().kept;
   void* const p = pool.allocate(1000, own);
   void* const q = pool.allocate(2000, own);
@@ -62,7 +62,8 @@ TEST(events, contain_the_request_and_its_block) {
 }
 
 TEST(events, tell_of_pages_and_ranges) {
-  told_pool<pytorch_family::expandable> pool{simulated_device{simulated_device::options{.capacity = 64_MiB}}};
+  observed_pool<pytorch_family::expandable> pool{
+      simulated_device{simulated_device::options{.capacity = 64_MiB}}};
   std::vector<allocator_event>& kept = pool.observer().kept;
   void* const p = pool.allocate(30_MiB, own);
   ASSERT_EQ(kept.size(), 4u);
@@ -133,7 +134,7 @@ using recipes =
 TYPED_TEST_SUITE(statistics_of, recipes);
 
 TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
-  told_pool<TypeParam> pool{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
+  observed_pool<TypeParam> pool{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
   caching_allocator<TypeParam, simulated_device, ignore_events, count_totals> sums{
       simulated_device{simulated_device::options{.capacity = 200_MiB}}};
   std::mt19937_64 random(5);
@@ -179,14 +180,14 @@ TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
       }
     }
     pool.observer().kept.clear();
-    const auto told = pool.statistics();
-    ASSERT_EQ(told.all.allocation, allocation) << step;
-    ASSERT_EQ(told.all.allocated_bytes, allocated) << step;
-    ASSERT_EQ(told.all.active, active) << step;
-    ASSERT_EQ(told.all.active_bytes, active_bytes) << step;
-    ASSERT_EQ(told.all.requested_bytes, requested) << step;
-    ASSERT_EQ(told.all.segment, segment) << step;
-    ASSERT_EQ(told.all.reserved_bytes, reserved) << step;
+    const auto counted = pool.statistics();
+    ASSERT_EQ(counted.all.allocation, allocation) << step;
+    ASSERT_EQ(counted.all.allocated_bytes, allocated) << step;
+    ASSERT_EQ(counted.all.active, active) << step;
+    ASSERT_EQ(counted.all.active_bytes, active_bytes) << step;
+    ASSERT_EQ(counted.all.requested_bytes, requested) << step;
+    ASSERT_EQ(counted.all.segment, segment) << step;
+    ASSERT_EQ(counted.all.reserved_bytes, reserved) << step;
     ASSERT_EQ(sums.current_usage(), pool.current_usage()) << step;
     std::int64_t splits = 0, split_bytes = 0;
     for_each_block(pool, [&](const segment_view& s, const block_view& b) {
@@ -194,8 +195,8 @@ TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
       ++splits;
       split_bytes += static_cast<std::int64_t>(b.bytes);
     });
-    ASSERT_EQ(told.all.inactive_split.current, splits) << step;
-    ASSERT_EQ(told.all.inactive_split_bytes.current, split_bytes) << step;
+    ASSERT_EQ(counted.all.inactive_split.current, splits) << step;
+    ASSERT_EQ(counted.all.inactive_split_bytes.current, split_bytes) << step;
   }
   EXPECT_GT(pool.statistics().all.inactive_split.peak, 0);
 }

@@ -168,17 +168,17 @@ statistics<2> tried(double share) {
   return pool.statistics();
 }
 TEST(pytorch_2_14, throw_on_oom_refuses_at_once_what_exceeds_the_device) {
-  for (const auto& told :
+  for (const auto& counted :
        {tried<pytorch_2_14_family::native>(1), tried<pytorch_2_14_family::expandable>(1)}) {
-    EXPECT_EQ(told.num_oom_rejections, 1u);
-    EXPECT_EQ(told.num_alloc_retries, 0u);
-    EXPECT_EQ(told.all.reserved_bytes.current, std::int64_t{40} << 20) << "nothing was given back";
+    EXPECT_EQ(counted.num_oom_rejections, 1u);
+    EXPECT_EQ(counted.num_alloc_retries, 0u);
+    EXPECT_EQ(counted.all.reserved_bytes.current, std::int64_t{40} << 20) << "nothing was given back";
   }
 }
 TEST(pytorch_2_14, throw_on_oom_runs_recovery_if_a_fraction_refuses) {
-  const auto told = tried<pytorch_2_14_family::native>(0.9);
-  EXPECT_EQ(told.num_oom_rejections, 0u);
-  EXPECT_EQ(told.num_alloc_retries, 1u);
+  const auto counted = tried<pytorch_2_14_family::native>(0.9);
+  EXPECT_EQ(counted.num_oom_rejections, 0u);
+  EXPECT_EQ(counted.num_alloc_retries, 1u);
 }
 
 TEST(pytorch_2_14, has_no_key_for_the_size_of_a_range) {

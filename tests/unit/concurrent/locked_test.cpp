@@ -68,9 +68,9 @@ void decide_alone_as_without_a_lock() {
       ASSERT_EQ(plain.current_usage(), safe.current_usage()) << "operation " << i;
     }
     EXPECT_STREQ(safe.audit(), nullptr);
-    const auto told = plain.statistics(), told_safe = safe.statistics();
-    for (const auto& [name, of] : detail::pool_counters) EXPECT_EQ(told.all.*of, told_safe.all.*of) << name;
-    for (const auto& [name, of] : detail::event_counts<2>) EXPECT_EQ(told.*of, told_safe.*of) << name;
+    const auto of_plain = plain.statistics(), of_safe = safe.statistics();
+    for (const auto& [name, of] : detail::pool_counters) EXPECT_EQ(of_plain.all.*of, of_safe.all.*of) << name;
+    for (const auto& [name, of] : detail::event_counts<2>) EXPECT_EQ(of_plain.*of, of_safe.*of) << name;
     const auto calls = safe.with_device([](auto& d) { return d.calls(); });
     EXPECT_EQ(plain.device().calls().query, calls.query);
     EXPECT_EQ(plain.device().calls().discard, calls.discard);
@@ -389,13 +389,13 @@ TEST(locked, retires_and_trims_without_waiting) {
 TEST(locked_threads, explain_out_of_memory_of_a_stream) {
   locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   (void)pool.allocate(5_MiB, stream_id{4});
-  const oom_report told = explain(pool, 12_MiB, stream_id{9});
-  EXPECT_EQ(told.stream, stream_id{9});
-  EXPECT_EQ(told.largest.stream, stream_id{4});
-  EXPECT_EQ(told.largest_is, oom_report::reason::stream);
-  EXPECT_EQ(told.non_releasable, 15_MiB);
-  EXPECT_TRUE(told.device_has_ranges && told.device_has_order) << "of the provider itself";
-  EXPECT_EQ(told.now, pool.current_usage());
+  const oom_report report = explain(pool, 12_MiB, stream_id{9});
+  EXPECT_EQ(report.stream, stream_id{9});
+  EXPECT_EQ(report.largest.stream, stream_id{4});
+  EXPECT_EQ(report.largest_is, oom_report::reason::stream);
+  EXPECT_EQ(report.non_releasable, 15_MiB);
+  EXPECT_TRUE(report.device_has_ranges && report.device_has_order) << "of the provider itself";
+  EXPECT_EQ(report.now, pool.current_usage());
   try {
     (void)pool.allocate(12_MiB, stream_id{9});
     FAIL();
@@ -412,10 +412,10 @@ TEST(locked_threads, explain_out_of_memory_while_others_work) {
     for (std::size_t i = 0; !stop; ++i) pool.deallocate(pool.try_allocate(i % 7 * 1_MiB + 1));
   });
   for (int i = 0; i < 200; ++i) {
-    const oom_report told = explain(pool, 100_MiB);
-    EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
-    EXPECT_EQ(told.idle + told.non_releasable, told.now.cached);
-    EXPECT_LE(told.largest.bytes, told.now.cached);
+    const oom_report report = explain(pool, 100_MiB);
+    EXPECT_EQ(report.now.live + report.now.pending + report.now.cached, report.now.reserved);
+    EXPECT_EQ(report.idle + report.non_releasable, report.now.cached);
+    EXPECT_LE(report.largest.bytes, report.now.cached);
   }
   stop = true;
   other.join();

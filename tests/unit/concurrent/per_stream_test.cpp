@@ -435,8 +435,8 @@ TEST(per_stream_threads, may_use_the_allocator_in_callbacks_under_pressure) {
 }
 
 struct tally {
-  std::size_t told = 0;
-  void on(const allocator_event&) noexcept { ++told; }
+  std::size_t events = 0;
+  void on(const allocator_event&) noexcept { ++events; }
 };
 TEST(per_stream_threads, report_to_one_observer) {
   gated_device shared;
@@ -448,7 +448,7 @@ TEST(per_stream_threads, report_to_one_observer) {
     });
   }
   for (auto& t : running) t.join();
-  EXPECT_EQ(pool.with_observer([](tally& t) { return t.told; }), 4u + 4 * 3 * 1000);
+  EXPECT_EQ(pool.with_observer([](tally& t) { return t.events; }), 4u + 4 * 3 * 1000);
 }
 
 TEST(per_stream_threads, explain_out_of_memory_with_the_numbers_of_all_arenas) {
@@ -462,26 +462,26 @@ TEST(per_stream_threads, explain_out_of_memory_with_the_numbers_of_all_arenas) {
     FAIL();
   } catch (const out_of_memory& error) {
     const oom_report explanation = explain(pool, error.requested(), error.stream());
-    const oom_report& told = explanation;
+    const oom_report& report = explanation;
     EXPECT_EQ(error.numbers().now, pool.current_usage());
-    EXPECT_EQ(told.stream, stream_id{3});
-    EXPECT_EQ(told.segment, 18_MiB);
-    EXPECT_EQ(told.now, pool.current_usage());
-    EXPECT_EQ(told.now.reserved, 52_MiB);
-    EXPECT_EQ(told.room(), 12_MiB);
-    EXPECT_EQ(told.elsewhere, 33_MiB);
-    EXPECT_EQ(told.non_releasable, 33_MiB);
-    EXPECT_EQ(told.non_releasable_units, 2u);
-    EXPECT_EQ(told.units[0].bytes, 18_MiB);
-    EXPECT_EQ(told.units[1].bytes, 15_MiB);
-    EXPECT_EQ(told.largest.bytes, 0u) << "in its own arena";
-    EXPECT_FALSE(told.device_is_limited);
+    EXPECT_EQ(report.stream, stream_id{3});
+    EXPECT_EQ(report.segment, 18_MiB);
+    EXPECT_EQ(report.now, pool.current_usage());
+    EXPECT_EQ(report.now.reserved, 52_MiB);
+    EXPECT_EQ(report.room(), 12_MiB);
+    EXPECT_EQ(report.elsewhere, 33_MiB);
+    EXPECT_EQ(report.non_releasable, 33_MiB);
+    EXPECT_EQ(report.non_releasable_units, 2u);
+    EXPECT_EQ(report.units[0].bytes, 18_MiB);
+    EXPECT_EQ(report.units[1].bytes, 15_MiB);
+    EXPECT_EQ(report.largest.bytes, 0u) << "in its own arena";
+    EXPECT_FALSE(report.device_is_limited);
     EXPECT_NE(
         std::string_view(explanation.text().c_str()).find("33.00 MiB of the cache belong to other arenas"),
         std::string_view::npos)
         << explanation.text().c_str();
-    for (std::size_t i = 0; i < told.hint_count; ++i)
-      EXPECT_NE(told.hints[i].what, oom_report::hint::share_arenas);
+    for (std::size_t i = 0; i < report.hint_count; ++i)
+      EXPECT_NE(report.hints[i].what, oom_report::hint::share_arenas);
   }
   pool.deallocate(own);
   EXPECT_NE(pool.allocate(18_MiB, stream_id{3}), nullptr);
@@ -490,9 +490,9 @@ TEST(per_stream_threads, explain_out_of_memory_with_the_numbers_of_all_arenas) {
 TEST(per_stream_threads, have_the_peak_of_the_device_bytes_of_all_arenas) {
   per_stream<pytorch<>, simulated_device> pool;
   for (std::size_t arena = 0; arena < 5; ++arena) pool.deallocate(pool.allocate(70_GiB, stream_id{arena}));
-  const auto told = pool.statistics();
-  EXPECT_EQ(told.device_bytes.peak, static_cast<std::int64_t>(70_GiB));
-  EXPECT_EQ(told.all.reserved_bytes.peak, static_cast<std::int64_t>(70_GiB));
+  const auto report = pool.statistics();
+  EXPECT_EQ(report.device_bytes.peak, static_cast<std::int64_t>(70_GiB));
+  EXPECT_EQ(report.all.reserved_bytes.peak, static_cast<std::int64_t>(70_GiB));
   pool.trim();
   pool.reset_peak_statistics();
   EXPECT_EQ(pool.statistics().device_bytes.peak, 0);
@@ -502,10 +502,10 @@ TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
   gated_device shared(100_MiB);
   torch pool{gated_ref(shared), {.growth = {.limit = 40_MiB}}};
   (void)pool.allocate(30_MiB, stream_id{1});
-  const oom_report told = explain(pool, 20_MiB, stream_id{2});
-  EXPECT_EQ(told.now.limit, 40_MiB);
-  ASSERT_EQ(told.hint_count, 1u);
-  EXPECT_EQ(told.hints[0].what, oom_report::hint::raise_limit);
+  const oom_report report = explain(pool, 20_MiB, stream_id{2});
+  EXPECT_EQ(report.now.limit, 40_MiB);
+  ASSERT_EQ(report.hint_count, 1u);
+  EXPECT_EQ(report.hints[0].what, oom_report::hint::raise_limit);
 }
 
 TEST(per_stream_threads, suggest_one_lock_if_blocks_may_change_streams) {
@@ -513,11 +513,11 @@ TEST(per_stream_threads, suggest_one_lock_if_blocks_may_change_streams) {
   per_stream<cuda_async, gated_ref> pool{gated_ref(shared)};
   pool.deallocate(pool.allocate(20_MiB, stream_id{1}));
   void* const kept = pool.allocate(1_MiB, stream_id{1});
-  const oom_report told = explain(pool, 10_MiB, stream_id{2});
+  const oom_report report = explain(pool, 10_MiB, stream_id{2});
   EXPECT_EQ(pool.try_allocate(10_MiB, stream_id{2}), nullptr);
-  ASSERT_GT(told.hint_count, 0u);
-  EXPECT_EQ(told.hints[0].what, oom_report::hint::share_arenas);
-  EXPECT_EQ(told.hints[0].bytes, 19_MiB);
+  ASSERT_GT(report.hint_count, 0u);
+  EXPECT_EQ(report.hints[0].what, oom_report::hint::share_arenas);
+  EXPECT_EQ(report.hints[0].bytes, 19_MiB);
   pool.deallocate(kept);
   locked<cuda_async, gated_ref> together{gated_ref(shared)};
   pool.trim();

@@ -27,7 +27,7 @@ using cuda = pytorch_family::pinned_family;
 using npu = torch_npu_family::pinned_family;
 
 template <typename Family>
-typename Family::settings said(std::string_view text) {
+typename Family::settings settings_of(std::string_view text) {
   const auto read = config::parse<typename Family::grammar>(text);
   EXPECT_EQ(read.index(), 0u) << text;
   return std::get<0>(read);
@@ -48,7 +48,8 @@ TYPED_TEST(pinned_host_of, rounds_and_keeps_blocks_up_to_the_sizes_that_are_set)
   plain.deallocate(plain.allocate(80_MiB));
   EXPECT_EQ(plain.current_usage().reserved, 128_MiB);
   pinned_host<TypeParam, simulated_device> pool(
-      said<TypeParam>("pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:100"), simulated_device{});
+      settings_of<TypeParam>("pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:100"),
+      simulated_device{});
   pool.deallocate(pool.allocate(80_MiB), 80_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   void* const large = pool.allocate(101_MiB);
@@ -64,7 +65,7 @@ TYPED_TEST(pinned_host_of, rounds_and_keeps_blocks_up_to_the_sizes_that_are_set)
 }
 
 TYPED_TEST(pinned_host_of, cuts_segments_off_a_large_one) {
-  pinned_host<TypeParam, simulated_device> pool(said<TypeParam>("pinned_reserve_segment_size_mb:16"),
+  pinned_host<TypeParam, simulated_device> pool(settings_of<TypeParam>("pinned_reserve_segment_size_mb:16"),
                                                 simulated_device{});
   const auto taken = [&] {
     return pool.with_host(
@@ -94,7 +95,7 @@ TYPED_TEST(pinned_host_of, holds_a_block_back_for_the_streams_that_were_recorded
 
 TYPED_TEST(pinned_host_of, has_a_thread_for_events_if_configured) {
   for (const char* text : {"pinned_use_background_threads:False", "pinned_use_background_threads:True"}) {
-    const auto settings = said<TypeParam>(text);
+    const auto settings = settings_of<TypeParam>(text);
     pinned_host<TypeParam, host_pinned> pool(settings, unlocked());
     void* const p = pool.allocate(64_KiB);
     ASSERT_TRUE(pool.record_stream(p, stream_id{}));
@@ -115,7 +116,7 @@ constexpr const char* registers =
 TYPED_TEST(pinned_host_of, registers_what_it_takes_with_the_device_if_told_to) {
   host_pinned device({.pin = host_pinned::pinning::where_allowed});
   for (const bool is_told : {false, true}) {
-    const auto settings = said<TypeParam>(is_told ? registers<TypeParam> : "");
+    const auto settings = settings_of<TypeParam>(is_told ? registers<TypeParam> : "");
     {
       pinned_host<TypeParam, host_pinned, host_pinned> pool(settings, unlocked(), device);
       EXPECT_EQ(pool.settings(), settings);
@@ -132,8 +133,8 @@ TYPED_TEST(pinned_host_of, registers_what_it_takes_with_the_device_if_told_to) {
 TYPED_TEST(pinned_host_of, waits_for_the_streams_of_the_device_that_memory_is_registered_with) {
   host_pinned device({.pin = host_pinned::pinning::where_allowed});
   const stream_id copies = device.create_stream();
-  pinned_host<TypeParam, host_pinned, host_pinned> pool(said<TypeParam>(registers<TypeParam>), unlocked(),
-                                                        device);
+  pinned_host<TypeParam, host_pinned, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>),
+                                                        unlocked(), device);
   auto* const p = static_cast<unsigned char*>(pool.allocate(64_KiB));
   std::memset(p, 1, 64_KiB);
   std::atomic<bool> may_read = false;
@@ -155,7 +156,7 @@ TYPED_TEST(pinned_host_of, waits_for_the_streams_of_the_device_that_memory_is_re
 
 TYPED_TEST(pinned_host_of, refuses_to_register_without_a_device) {
   try {
-    pinned_host<TypeParam, host_pinned> pool(said<TypeParam>(registers<TypeParam>), unlocked());
+    pinned_host<TypeParam, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>), unlocked());
     ADD_FAILURE();
   } catch (const config::bad_setting& error) {
     EXPECT_NE(std::string_view(error.what())
@@ -167,13 +168,13 @@ TYPED_TEST(pinned_host_of, refuses_to_register_without_a_device) {
 
 TYPED_TEST(pinned_host_of, changes_the_numbers_that_its_recipe_reads_and_nothing_else) {
   pinned_host<TypeParam, simulated_device> pool({}, simulated_device{});
-  EXPECT_FALSE(pool.change(said<TypeParam>("pinned_max_cached_size_mb:32")));
+  EXPECT_FALSE(pool.change(settings_of<TypeParam>("pinned_max_cached_size_mb:32")));
   pool.deallocate(pool.allocate(64_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  const auto refused = pool.change(said<TypeParam>("pinned_use_background_threads:True"));
+  const auto refused = pool.change(settings_of<TypeParam>("pinned_use_background_threads:True"));
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->key, "pinned_use_background_threads");
-  EXPECT_EQ(pool.settings(), said<TypeParam>("pinned_max_cached_size_mb:32"));
+  EXPECT_EQ(pool.settings(), settings_of<TypeParam>("pinned_max_cached_size_mb:32"));
 }
 
 TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
@@ -252,8 +253,8 @@ void stress(Pool& pool, host_pinned& device) {
 TYPED_TEST(pinned_host_of, gives_no_block_away_that_a_stream_still_reads) {
   host_pinned device({.pin = host_pinned::pinning::where_allowed});
   {
-    pinned_host<TypeParam, host_pinned, host_pinned> pool(said<TypeParam>(registers<TypeParam>), unlocked(),
-                                                          device);
+    pinned_host<TypeParam, host_pinned, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>),
+                                                          unlocked(), device);
     stress(pool, device);
   }
   EXPECT_EQ(device.held().registered, 0u);

@@ -14,16 +14,16 @@ using namespace tessera;
 using detail::reentrancy_guard, detail::forwarding_observer;
 using lock = reentrancy_guard::lock;
 
-struct counting_sink {
-  int* told;
-  void on(const allocator_event&) noexcept { ++*told; }
+struct counting_observer {
+  int* events;
+  void on(const allocator_event&) noexcept { ++*events; }
 };
 TEST(reentrancy_guard_threads, are_those_of_other_threads) {
   reentrancy_guard users;
   const reentrancy_guard::call here(users, lock::device, "here");
   std::thread([&users] {
     for (lock wanted : {lock::settings, lock::blocks, lock::observer, lock::device})
-      users.check<counting_sink>(wanted);
+      users.check<counting_observer>(wanted);
   }).join();
 }
 
@@ -35,39 +35,39 @@ TEST(reentrancy_guard_threads, end_in_any_order) {
   second.reset();
   third.reset();
   first.reset();
-  users.check<counting_sink>(lock::settings);
+  users.check<counting_observer>(lock::settings);
 }
 
 TEST(reentrancy_guard_threads, may_take_later_locks) {
   reentrancy_guard users;
   const reentrancy_guard::call here(users, lock::blocks, "here");
-  users.check<counting_sink>(lock::observer);
-  users.check<counting_sink>(lock::device);
-  int told = 0;
-  counting_sink inner{&told};
+  users.check<counting_observer>(lock::observer);
+  users.check<counting_observer>(lock::device);
+  int events = 0;
+  counting_observer inner{&events};
   users.report(inner, {});
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(events, 1);
 }
 
 TEST(reentrancy_guard_threads, a_forwarding_observer_passes_each_event_to_its_observer) {
   reentrancy_guard users;
-  int told = 0;
-  counting_sink counting{&told};
-  forwarding_observer<counting_sink>(counting, users).on({});
+  int events = 0;
+  counting_observer counting{&events};
+  forwarding_observer<counting_observer>(counting, users).on({});
   std::mutex mutex;
-  forwarding_observer<counting_sink>(counting, users, &mutex).on({});
-  EXPECT_EQ(told, 2);
+  forwarding_observer<counting_observer>(counting, users, &mutex).on({});
+  EXPECT_EQ(events, 2);
   EXPECT_TRUE(mutex.try_lock());
   mutex.unlock();
-  static_assert(detail::is_heard<forwarding_observer<counting_sink>>);
+  static_assert(detail::is_heard<forwarding_observer<counting_observer>>);
   static_assert(!detail::is_heard<forwarding_observer<ignore_events>>);
-  users.check<counting_sink>(lock::settings);
+  users.check<counting_observer>(lock::settings);
 }
 
-struct asking_sink {
+struct querying_observer {
   const reentrancy_guard* users;
   lock wanted;
-  void on(const allocator_event&) noexcept { users->check<asking_sink>(wanted); }
+  void on(const allocator_event&) noexcept { users->check<querying_observer>(wanted); }
 };
 
 using reentrancy_guard_threads_death = testing::Test;
@@ -77,7 +77,7 @@ TEST(reentrancy_guard_threads_death, abort_with_their_rule) {
   const reentrancy_guard::call here(users, lock::blocks, "the rule of here");
   EXPECT_DEATH(users.check<ignore_events>(lock::blocks), "the rule of here");
   EXPECT_DEATH(users.check<ignore_events>(lock::settings), "the rule of here");
-  asking_sink observer{&users, lock::device};
+  querying_observer observer{&users, lock::device};
   users.report(observer, {});
   observer.wanted = lock::observer;
   EXPECT_DEATH(users.report(observer, {}), "an observer must not use the allocator that calls it");

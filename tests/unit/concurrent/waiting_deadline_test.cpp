@@ -75,8 +75,8 @@ class scripted {
     }
     return true;
   }
-  void notify_all() noexcept { ++told; }
-  std::size_t told = 0;
+  void notify_all() noexcept { ++notifications; }
+  std::size_t notifications = 0;
 };
 
 using patient = waiting<locked<paddle_family::auto_growth, simulated_device>, still_clock, scripted>;
@@ -230,16 +230,16 @@ TEST(waiting_deadline, is_in_the_report) {
   try {
     (void)pool.allocate(512);
     ADD_FAILURE() << "there is no memory";
-  } catch (const out_of_memory& told) {
-    EXPECT_EQ(told.numbers().waited_ms, 7);
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.numbers().waited_ms, 7);
   }
   scripted::begin({});
   try {
     (void)pool.allocate(max_request + 1);
     ADD_FAILURE() << "that cannot be";
-  } catch (const out_of_memory& told) {
-    EXPECT_LT(told.numbers().waited_ms, 0);
-    EXPECT_EQ(std::string_view(told.what()).find("waited"), std::string_view::npos);
+  } catch (const out_of_memory& error) {
+    EXPECT_LT(error.numbers().waited_ms, 0);
+    EXPECT_EQ(std::string_view(error.what()).find("waited"), std::string_view::npos);
   }
   EXPECT_TRUE(scripted::asked.empty());
   pool.deallocate(held);

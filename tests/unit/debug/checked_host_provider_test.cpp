@@ -23,16 +23,16 @@
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../../conformance/misbehaviour.hpp"
+#include "../../conformance/first_broken_rule.hpp"
 #include "../concurrent/stress.hpp"
 
 namespace {
 
 using namespace tessera;
-using conformance::misbehaviour;
+using conformance::first_broken_rule;
 using conformance::plan;
 
-enum class lie : unsigned char {
+enum class violation : unsigned char {
   none,
   segment_is_short,
   segments_share_memory,
@@ -45,10 +45,10 @@ enum class lie : unsigned char {
   registers_twice,
 };
 
-struct liar : host_pinned {
-  explicit liar(lie tell = lie::none)
-      : host_pinned(options{.capacity = 64_MiB, .pin = pinning::never}), told(tell) {}
-  lie told;
+struct violating_device : host_pinned {
+  explicit violating_device(violation plant = violation::none)
+      : host_pinned(options{.capacity = 64_MiB, .pin = pinning::never}), planted(plant) {}
+  violation planted;
   detail::host_descriptor shared{};  // the memory that all segments share
 
   static void* at(void* p, std::size_t offset) { return static_cast<char*>(p) + offset; }
@@ -56,31 +56,35 @@ struct liar : host_pinned {
   void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     void* const given = host_pinned::acquire(bytes, kind);
     if (given == nullptr) return nullptr;
-    if (told == lie::segment_is_short) (void)::mprotect(at(given, bytes / 2), bytes / 2, PROT_NONE);
-    if (told == lie::segments_share_memory && kind == page_kind::normal) {
+    if (planted == violation::segment_is_short) (void)::mprotect(at(given, bytes / 2), bytes / 2, PROT_NONE);
+    if (planted == violation::segments_share_memory && kind == page_kind::normal) {
       if (!shared) (void)detail::host_make_file(32_MiB, kind, shared);
       (void)::mmap(given, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, shared.get(), 0);
     }
     return given;
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
-    if (told == lie::maps_elsewhere) return host_pinned::map(at(p, bytes), bytes, memory);
+    if (planted == violation::maps_elsewhere) return host_pinned::map(at(p, bytes), bytes, memory);
     if (!host_pinned::map(p, bytes, memory)) return false;
-    if (told == lie::maps_with_no_access) (void)::mprotect(p, bytes, PROT_NONE);
-    if (told == lie::memory_forgets)
+    if (planted == violation::maps_with_no_access) (void)::mprotect(p, bytes, PROT_NONE);
+    if (planted == violation::memory_forgets)
       (void)::mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     return true;
   }
-  bool query(event& mark) noexcept { return told == lie::event_is_ready_early || host_pinned::query(mark); }
-  bool wait(event& mark) noexcept { return told == lie::wait_returns_early || host_pinned::wait(mark); }
+  bool query(event& mark) noexcept {
+    return planted == violation::event_is_ready_early || host_pinned::query(mark);
+  }
+  bool wait(event& mark) noexcept {
+    return planted == violation::wait_returns_early || host_pinned::wait(mark);
+  }
   bool synchronize(stream_id stream) noexcept {
-    return told == lie::synchronize_returns_early || host_pinned::synchronize(stream);
+    return planted == violation::synchronize_returns_early || host_pinned::synchronize(stream);
   }
   bool register_memory(void* p, std::size_t bytes) noexcept {
-    return host_pinned::register_memory(p, bytes) || told == lie::registers_twice;
+    return host_pinned::register_memory(p, bytes) || planted == violation::registers_twice;
   }
 };
-using checked = checked_provider<liar>;
+using checked = checked_provider<violating_device>;
 static_assert(detail::is_host_visible<checked> && detail::is_thread_safe<checked> &&
               ordering_provider<checked> && sharing_provider<checked> && registering_provider<checked>);
 
@@ -99,8 +103,8 @@ const char* broken_law(D& device, host_pinned& with_streams) {
   (void)with_streams.host_pinned::synchronize({});
   return found ? law::detail::registering(device).broken : found.broken;
 }
-const char* broken_law(lie told) {
-  liar device(told);
+const char* broken_law(violation planted) {
+  violating_device device(planted);
   return broken_law(device, device);
 }
 
@@ -114,8 +118,8 @@ void use(checked& device) {
   pool.trim();
 }
 
-void misuse(lie told) {
-  checked device{liar(told)};
+void misuse(violation planted) {
+  checked device{violating_device(planted)};
   use<pytorch<>>(device);
   use<pytorch_family::expandable>(device);
   use<stitched>(device);
@@ -123,8 +127,8 @@ void misuse(lie told) {
   const auto work = [] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); };
   device.inner().submit({}, work);
   (void)device.record({}, mark);
-  if (told == lie::synchronize_returns_early) (void)device.synchronize({});
-  if (told != lie::wait_returns_early) (void)device.query(mark);
+  if (planted == violation::synchronize_returns_early) (void)device.synchronize({});
+  if (planted != violation::wait_returns_early) (void)device.query(mark);
   (void)device.wait(mark);
   void* const page = ::mmap(nullptr, 64_KiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   (void)device.register_memory(page, 64_KiB);
@@ -134,39 +138,41 @@ void misuse(lie told) {
 }
 
 struct row {
-  lie told;
+  violation planted;
   const char* law;
   const char* checked;  // null if only the contents would show it
 };
 const row rows[] = {
-    {lie::segment_is_short, "the host can read a segment from end to end",
+    {violation::segment_is_short, "the host can read a segment from end to end",
      "acquire returned memory that the host cannot read"},
-    {lie::segments_share_memory, "a host write changes one segment, which keeps it", nullptr},
-    {lie::maps_elsewhere, "grant accepts a mapping", "map succeeded, but the host cannot read the memory"},
-    {lie::maps_with_no_access, "the host can read a mapping from end to end",
+    {violation::segments_share_memory, "a host write changes one segment, which keeps it", nullptr},
+    {violation::maps_elsewhere, "grant accepts a mapping",
      "map succeeded, but the host cannot read the memory"},
-    {lie::memory_forgets, "memory keeps its contents when it is mapped elsewhere", nullptr},
-    {lie::event_is_ready_early, "no event is ready before its work is done",
+    {violation::maps_with_no_access, "the host can read a mapping from end to end",
+     "map succeeded, but the host cannot read the memory"},
+    {violation::memory_forgets, "memory keeps its contents when it is mapped elsewhere", nullptr},
+    {violation::event_is_ready_early, "no event is ready before its work is done",
      "query reports an event as ready before its work is done"},
-    {lie::wait_returns_early, "wait returns after the work is done",
+    {violation::wait_returns_early, "wait returns after the work is done",
      "wait returned before the work of the event was done"},
-    {lie::synchronize_returns_early, "synchronize returns after the work is done",
+    {violation::synchronize_returns_early, "synchronize returns after the work is done",
      "synchronize returned before the work of the stream was done"},
-    {lie::registers_twice, "register_memory refuses registered memory",
+    {violation::registers_twice, "register_memory refuses registered memory",
      "register_memory accepted registered memory"},
 };
 
 TEST(checked_host_provider, reports_nothing_about_a_correct_host) {
-  EXPECT_STREQ(broken_law(lie::none), nullptr);
-  liar device;
+  EXPECT_STREQ(broken_law(violation::none), nullptr);
+  violating_device device;
   checked over{std::move(device)};
   EXPECT_STREQ(broken_law(over, over.inner()), nullptr);
   EXPECT_STREQ(law::provider(over).broken, nullptr) << over.inner().last_error();
-  misuse(lie::none);
+  misuse(violation::none);
 }
 
 TEST(checked_host_provider, each_lie_is_found_by_a_law) {
-  for (const row& r : rows) EXPECT_STREQ(broken_law(r.told), r.law) << "lie " << static_cast<int>(r.told);
+  for (const row& r : rows)
+    EXPECT_STREQ(broken_law(r.planted), r.law) << "lie " << static_cast<int>(r.planted);
 }
 
 /// Each kind of growth, and blocks that change streams.
@@ -180,7 +186,7 @@ TYPED_TEST(checked_host, reports_nothing) {
   caching_allocator<TypeParam, device> pool{
       device(host_pinned({.capacity = 400_MiB, .pin = host_pinned::pinning::never}))};
   const stream_id side = pool.device().inner().create_stream();
-  ASSERT_EQ(misbehaviour(pool, plan{7, 3'000, 4_MiB, 60, 97}, {stream_id{0}, side}), "");
+  ASSERT_EQ(first_broken_rule(pool, plan{7, 3'000, 4_MiB, 60, 97}, {stream_id{0}, side}), "");
 }
 
 TEST(checked_host_provider, serves_threads) {
@@ -195,7 +201,7 @@ TEST(checked_host_provider, serves_threads) {
 }
 
 TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {
-  checked device{liar()};
+  checked device{violating_device()};
   const stream_id ended = device.inner().create_stream();
   device.inner().submit(ended, [] {});
   const std::uint64_t position = device.position(ended);
@@ -206,7 +212,7 @@ TEST(checked_host_provider, lets_a_stream_wait_for_one_that_has_ended) {
 /// Threads use a range, physical memory, a segment, user memory and a stream, repeatedly. The system gives
 /// each thread the addresses that another one has just returned.
 TEST(checked_host_provider, reports_nothing_if_threads_share_it) {
-  checked device{liar()};
+  checked device{violating_device()};
   alignas(64_KiB) static std::array<char, 64_KiB> users;
   std::atomic<std::uint64_t> latest{0};
   std::atomic<int> rounds{0};
@@ -241,11 +247,11 @@ TEST(checked_host_provider, reports_nothing_if_threads_share_it) {
 TEST(checked_host_provider_death_test, each_violation_aborts) {
   for (const row& r : rows) {
     if (r.checked == nullptr) {
-      misuse(r.told);
+      misuse(r.planted);
       continue;
     }
-    EXPECT_DEATH(misuse(r.told), std::string("tessera: checked_provider: ") + r.checked)
-        << "lie " << static_cast<int>(r.told);
+    EXPECT_DEATH(misuse(r.planted), std::string("tessera: checked_provider: ") + r.checked)
+        << "lie " << static_cast<int>(r.planted);
   }
 }
 

@@ -26,7 +26,7 @@ namespace {
 
 using namespace tessera;
 
-enum class lie : unsigned char {
+enum class violation : unsigned char {
   none,
   // about sizes
   granularity_is_zero,
@@ -75,16 +75,16 @@ enum class lie : unsigned char {
 };
 
 /// A simulated device that violates one rule from some call on.
-struct liar : simulated_device {
-  explicit liar(lie tell = lie::none)
+struct violating_device : simulated_device {
+  explicit violating_device(violation plant = violation::none)
       : simulated_device(options{.capacity = 256_MiB, .granularity = 2_MiB, .page_granularity = 2_MiB}),
-        told(tell) {}
+        planted(plant) {}
 
-  lie told;
+  violation planted;
   void* first = nullptr;  // segment or range
   physical last{};
   std::uint64_t asked = 0;
-  bool is(lie which) const { return told == which; }
+  bool is(violation which) const { return planted == which; }
   bool refused_for(std::string_view why) const {
     return std::string_view(last_error()).find(why) != why.npos;
   }
@@ -93,110 +93,113 @@ struct liar : simulated_device {
   }
 
   std::size_t granularity() const noexcept {
-    if (is(lie::granularity_is_zero)) return 0;
-    if (is(lie::granularity_is_no_power_of_two)) return 3_MiB;
-    return is(lie::granularity_changes) && calls().acquire > 0 ? 4_MiB : simulated_device::granularity();
+    if (is(violation::granularity_is_zero)) return 0;
+    if (is(violation::granularity_is_no_power_of_two)) return 3_MiB;
+    return is(violation::granularity_changes) && calls().acquire > 0 ? 4_MiB
+                                                                     : simulated_device::granularity();
   }
   std::size_t capacity() const noexcept {
-    return is(lie::capacity_changes) && calls().acquire > 0 ? 128_MiB : simulated_device::capacity();
+    return is(violation::capacity_changes) && calls().acquire > 0 ? 128_MiB : simulated_device::capacity();
   }
   std::size_t available() const noexcept {
-    return is(lie::more_is_available_than_there_is) ? 512_MiB : simulated_device::available();
+    return is(violation::more_is_available_than_there_is) ? 512_MiB : simulated_device::available();
   }
   std::size_t page_size(page_kind kind) const noexcept {
-    if (is(lie::step_is_zero)) return 0;
-    return is(lie::step_is_no_power_of_two) ? 3_MiB : simulated_device::page_size(kind);
+    if (is(violation::step_is_zero)) return 0;
+    return is(violation::step_is_no_power_of_two) ? 3_MiB : simulated_device::page_size(kind);
   }
 
   void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
-    if (is(lie::more_than_the_capacity) && bytes <= 512_MiB)
+    if (is(violation::more_than_the_capacity) && bytes <= 512_MiB)
       return reinterpret_cast<void*>(std::uintptr_t{1} << 40 | ((asked += 512_MiB) - 512_MiB));
-    if (is(lie::takes_back_what_it_says_it_kept) && first != nullptr) return first;
+    if (is(violation::takes_back_what_it_says_it_kept) && first != nullptr) return first;
     void* const given = simulated_device::acquire(bytes, kind);
     if (given == nullptr) return nullptr;
-    if (is(lie::segment_is_misaligned)) return at(given, 4_KiB);
-    if (is(lie::segment_is_a_sentinel)) return reinterpret_cast<void*>(~std::uintptr_t{2_MiB - 1});
-    if (is(lie::same_segment_twice)) return first == nullptr ? first = given : first;
-    if (is(lie::segment_overlaps_another) && bytes >= 4_MiB)
+    if (is(violation::segment_is_misaligned)) return at(given, 4_KiB);
+    if (is(violation::segment_is_a_sentinel)) return reinterpret_cast<void*>(~std::uintptr_t{2_MiB - 1});
+    if (is(violation::same_segment_twice)) return first == nullptr ? first = given : first;
+    if (is(violation::segment_overlaps_another) && bytes >= 4_MiB)
       return first == nullptr ? first = given : at(first, 2_MiB);
-    return is(lie::segment_lies_in_a_range) && first != nullptr ? first : given;
+    return is(violation::segment_lies_in_a_range) && first != nullptr ? first : given;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    if (is(lie::takes_back_what_it_says_it_kept)) return first = p, false;
+    if (is(violation::takes_back_what_it_says_it_kept)) return first = p, false;
     return simulated_device::release(p, bytes);
   }
 
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
     void* const given = simulated_device::reserve(bytes + 8_MiB, (std::max)(to, 16_MiB));
-    if (is(lie::range_is_misaligned)) return at(given, 4_KiB);
-    if (is(lie::range_overlaps_another)) return first == nullptr ? first = given : first;
-    if (is(lie::segment_lies_in_a_range)) first = given;
+    if (is(violation::range_is_misaligned)) return at(given, 4_KiB);
+    if (is(violation::range_overlaps_another)) return first == nullptr ? first = given : first;
+    if (is(violation::segment_lies_in_a_range)) first = given;
     return given;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
     return simulated_device::unreserve(p, bytes + 8_MiB) ||
-           (is(lie::range_goes_with_what_is_mapped) && held().mapped != 0) ||
-           is(lie::range_that_was_not_there_goes);
+           (is(violation::range_goes_with_what_is_mapped) && held().mapped != 0) ||
+           is(violation::range_that_was_not_there_goes);
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
-    if (is(lie::memory_beyond_the_capacity) && bytes != 0 && bytes % page_size(kind) == 0 && bytes <= 512_MiB)
+    if (is(violation::memory_beyond_the_capacity) && bytes != 0 && bytes % page_size(kind) == 0 &&
+        bytes <= 512_MiB)
       return memory = {++asked}, true;
-    if (is(lie::memory_is_no_multiple_of_the_step) && bytes % page_size(kind) != 0)
+    if (is(violation::memory_is_no_multiple_of_the_step) && bytes % page_size(kind) != 0)
       return memory = {++asked}, true;
     if (!simulated_device::create(bytes, kind, memory)) return false;
-    if (is(lie::memory_has_no_name)) memory = {};
-    if (is(lie::memory_has_the_name_of_other_memory)) last.number == 0 ? last = memory : memory = last;
+    if (is(violation::memory_has_no_name)) memory = {};
+    if (is(violation::memory_has_the_name_of_other_memory)) last.number == 0 ? last = memory : memory = last;
     return true;
   }
   bool destroy(const physical& memory) noexcept {
-    return simulated_device::destroy(memory) || is(lie::unknown_memory_goes);
+    return simulated_device::destroy(memory) || is(violation::unknown_memory_goes);
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
-    if (is(lie::maps_elsewhere)) return simulated_device::map(at(p, 2_MiB), bytes, memory);
+    if (is(violation::maps_elsewhere)) return simulated_device::map(at(p, 2_MiB), bytes, memory);
     return simulated_device::map(p, bytes, memory) ||
-           (is(lie::unknown_memory_is_mapped) && refused_for("handle")) ||
-           (is(lie::maps_outside_of_ranges) && refused_for("reserved")) ||
-           (is(lie::maps_over_other_memory) && refused_for("is mapped here")) ||
-           (is(lie::maps_more_than_there_is) && refused_for("another size")) ||
-           (is(lie::maps_at_no_multiple_of_the_step) && refused_for("multiple"));
+           (is(violation::unknown_memory_is_mapped) && refused_for("handle")) ||
+           (is(violation::maps_outside_of_ranges) && refused_for("reserved")) ||
+           (is(violation::maps_over_other_memory) && refused_for("is mapped here")) ||
+           (is(violation::maps_more_than_there_is) && refused_for("another size")) ||
+           (is(violation::maps_at_no_multiple_of_the_step) && refused_for("multiple"));
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    return simulated_device::grant(p, bytes) || is(lie::grants_where_nothing_is_mapped);
+    return simulated_device::grant(p, bytes) || is(violation::grants_where_nothing_is_mapped);
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
-    return simulated_device::unmap(p, bytes) || is(lie::unmaps_where_nothing_is_mapped);
+    return simulated_device::unmap(p, bytes) || is(violation::unmaps_where_nothing_is_mapped);
   }
 
   bool query(event& mark) noexcept {
     const bool ready = simulated_device::query(mark);
-    if (is(lie::event_is_ready_no_more) && ready) return asked != mark.serial && (asked = mark.serial, true);
-    if (is(lie::event_is_ready_after_a_later_one) && ready) return later(mark) == mark.serial;
-    return ready || is(lie::event_is_ready_early);
+    if (is(violation::event_is_ready_no_more) && ready)
+      return asked != mark.serial && (asked = mark.serial, true);
+    if (is(violation::event_is_ready_after_a_later_one) && ready) return later(mark) == mark.serial;
+    return ready || is(violation::event_is_ready_early);
   }
   bool wait(event& mark) noexcept {
-    return (void)later(mark), is(lie::wait_returns_early) || simulated_device::wait(mark);
+    return (void)later(mark), is(violation::wait_returns_early) || simulated_device::wait(mark);
   }
   std::uint64_t later(const event& mark) { return asked = (std::max)(asked, mark.serial); }
   bool synchronize(stream_id stream) noexcept {
-    return is(lie::synchronize_returns_early) || simulated_device::synchronize(stream);
+    return is(violation::synchronize_returns_early) || simulated_device::synchronize(stream);
   }
   bool is_done(stream_id stream, std::uint64_t upto) const noexcept {
-    return !(is(lie::position_0_is_not_done) && upto == 0) && simulated_device::is_done(stream, upto);
+    return !(is(violation::position_0_is_not_done) && upto == 0) && simulated_device::is_done(stream, upto);
   }
   bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t upto) const noexcept {
-    return !(is(lie::stream_is_not_behind_itself) && stream == of) &&
+    return !(is(violation::stream_is_not_behind_itself) && stream == of) &&
            simulated_device::is_ordered_after(stream, of, upto);
   }
   bool make_wait(stream_id stream, stream_id of, std::uint64_t upto) noexcept {
-    return is(lie::make_wait_does_nothing) || simulated_device::make_wait(stream, of, upto);
+    return is(violation::make_wait_does_nothing) || simulated_device::make_wait(stream, of, upto);
   }
 };
-static_assert(ordering_provider<liar> && paged_provider<liar> && virtual_memory_provider<liar> &&
-              detail::measured_provider<liar>);
+static_assert(ordering_provider<violating_device> && paged_provider<violating_device> &&
+              virtual_memory_provider<violating_device> && detail::measured_provider<violating_device>);
 
 /// All laws of a device.
-const char* broken_law(lie told) {
-  liar device(told);
+const char* broken_law(violation planted) {
+  violating_device device(planted);
   if (const auto found = law::provider(device); !found) return found.broken;
   std::uint64_t end = 0;
   const auto begin = [&] { device.submit(stream_id{1}, 5'000'000), end = device.now_ns() + 5'000'000; };
@@ -206,7 +209,7 @@ const char* broken_law(lie told) {
   return law::detail::ordering(device, stream_id{1}, stream_id{2}).broken;
 }
 
-using checked = checked_provider<liar>;
+using checked = checked_provider<violating_device>;
 
 /// Allocators of one kind, one after the other, over the same device.
 void allocate(checked& device) {
@@ -237,21 +240,23 @@ void allocate(checked& device) {
 /// Calls in an order that no allocator of the library uses.
 void call_carelessly(checked& device) {
   const std::size_t step = 2_MiB;
-  const auto behind = [](void* p, std::size_t offset) { return liar::at(p, offset); };
+  const auto behind = [](void* p, std::size_t offset) { return violating_device::at(p, offset); };
   checked::physical one{}, two{};
   void* const range = device.reserve(8 * step, step);
   if (void* const segment = device.acquire(step)) (void)device.release(segment, step);
   (void)device.create(2 * step, page_kind::normal, one);
   (void)device.create(step, page_kind::normal, two);
-  switch (device.inner().told) {
-    case lie::range_that_was_not_there_goes: (void)device.unreserve(behind(range, step), step); break;
-    case lie::unknown_memory_goes: (void)device.destroy(checked::physical{77}); break;
-    case lie::unknown_memory_is_mapped: (void)device.map(range, step, checked::physical{77}); break;
-    case lie::maps_outside_of_ranges: (void)device.map(behind(range, 1_GiB), 2 * step, one); break;
-    case lie::maps_more_than_there_is: (void)device.map(range, 4 * step, one); break;
-    case lie::maps_at_no_multiple_of_the_step: (void)device.map(behind(range, 4_KiB), 2 * step, one); break;
-    case lie::more_than_the_capacity: (void)device.acquire(512_MiB); break;
-    case lie::memory_is_no_multiple_of_the_step:
+  switch (device.inner().planted) {
+    case violation::range_that_was_not_there_goes: (void)device.unreserve(behind(range, step), step); break;
+    case violation::unknown_memory_goes: (void)device.destroy(checked::physical{77}); break;
+    case violation::unknown_memory_is_mapped: (void)device.map(range, step, checked::physical{77}); break;
+    case violation::maps_outside_of_ranges: (void)device.map(behind(range, 1_GiB), 2 * step, one); break;
+    case violation::maps_more_than_there_is: (void)device.map(range, 4 * step, one); break;
+    case violation::maps_at_no_multiple_of_the_step:
+      (void)device.map(behind(range, 4_KiB), 2 * step, one);
+      break;
+    case violation::more_than_the_capacity: (void)device.acquire(512_MiB); break;
+    case violation::memory_is_no_multiple_of_the_step:
       (void)device.create(step + 4_KiB, page_kind::normal, two);
       break;
     default: break;
@@ -280,122 +285,127 @@ void call_carelessly(checked& device) {
   (void)device.capacity(), (void)device.granularity(), (void)device.available();
 }
 
-void misuse(lie told) {
-  checked device{liar(told)};
+void misuse(violation planted) {
+  checked device{violating_device(planted)};
   allocate(device);
   call_carelessly(device);
 }
 
 struct row {
-  lie told;
+  violation planted;
   const char* law;      // the text of law::provider, law::work or law::ordering
   const char* checked;  // the message that ends the program
 };
 constexpr auto not_seen = "";  // not detectable by the calls alone; the memory would have to be accessed
 
 const row rows[] = {
-    {lie::granularity_is_zero, "the granularity is a power of two, at least min_alignment",
+    {violation::granularity_is_zero, "the granularity is a power of two, at least min_alignment",
      "the granularity is no power of two, or below min_alignment"},
-    {lie::granularity_is_no_power_of_two, "the granularity is a power of two, at least min_alignment",
+    {violation::granularity_is_no_power_of_two, "the granularity is a power of two, at least min_alignment",
      "the granularity is no power of two, or below min_alignment"},
-    {lie::granularity_changes, "capacity and granularity are constant", "the granularity has changed"},
-    {lie::capacity_changes, "capacity and granularity are constant", "the capacity has changed"},
-    {lie::more_is_available_than_there_is, "available is at most the capacity",
+    {violation::granularity_changes, "capacity and granularity are constant", "the granularity has changed"},
+    {violation::capacity_changes, "capacity and granularity are constant", "the capacity has changed"},
+    {violation::more_is_available_than_there_is, "available is at most the capacity",
      "more is available than the capacity"},
-    {lie::step_is_zero, "the page size is a power of two and a multiple of the kind's granularity",
+    {violation::step_is_zero, "the page size is a power of two and a multiple of the kind's granularity",
      "page_size is no power of two, or no multiple of the kind's granularity"},
-    {lie::step_is_no_power_of_two, "the page size is a power of two and a multiple of the kind's granularity",
+    {violation::step_is_no_power_of_two,
+     "the page size is a power of two and a multiple of the kind's granularity",
      "page_size is no power of two, or no multiple of the kind's granularity"},
 
-    {lie::segment_is_misaligned, "segments start at a multiple of the granularity",
+    {violation::segment_is_misaligned, "segments start at a multiple of the granularity",
      "acquire returned an address that is no multiple of the granularity"},
-    {lie::segment_overlaps_another, "segments do not overlap", "new memory overlaps memory in use"},
-    {lie::same_segment_twice, "segments do not overlap", "new memory overlaps memory in use"},
-    {lie::segment_is_a_sentinel, "segments end inside the address space",
+    {violation::segment_overlaps_another, "segments do not overlap", "new memory overlaps memory in use"},
+    {violation::same_segment_twice, "segments do not overlap", "new memory overlaps memory in use"},
+    {violation::segment_is_a_sentinel, "segments end inside the address space",
      "new memory exceeds the address space"},
-    {lie::segment_lies_in_a_range, "ranges overlap no other range and no segment",
+    {violation::segment_lies_in_a_range, "ranges overlap no other range and no segment",
      "new memory overlaps memory in use"},
-    {lie::more_than_the_capacity, "acquire refuses more than the capacity",
+    {violation::more_than_the_capacity, "acquire refuses more than the capacity",
      "the memory in use exceeds the capacity"},
-    {lie::takes_back_what_it_says_it_kept, "release accepts an acquired segment",
+    {violation::takes_back_what_it_says_it_kept, "release accepts an acquired segment",
      "new memory overlaps memory in use"},
 
-    {lie::range_is_misaligned, "a range begins at a multiple of the alignment",
+    {violation::range_is_misaligned, "a range begins at a multiple of the alignment",
      "reserve returned an address that is no multiple of the alignment"},
-    {lie::range_overlaps_another, "ranges overlap no other range and no segment",
+    {violation::range_overlaps_another, "ranges overlap no other range and no segment",
      "new memory overlaps memory in use"},
-    {lie::range_goes_with_what_is_mapped, "unreserve refuses a range with mapped memory",
+    {violation::range_goes_with_what_is_mapped, "unreserve refuses a range with mapped memory",
      "unreserve accepted a range with mapped memory"},
-    {lie::range_that_was_not_there_goes, "unreserve refuses a range with mapped memory",
+    {violation::range_that_was_not_there_goes, "unreserve refuses a range with mapped memory",
      "unreserve accepted a range that was not reserved"},
 
-    {lie::memory_has_no_name, "the handle of created memory is not empty",
+    {violation::memory_has_no_name, "the handle of created memory is not empty",
      "create or import_memory returned an empty handle"},
-    {lie::memory_has_the_name_of_other_memory, "created memory has a handle of its own",
+    {violation::memory_has_the_name_of_other_memory, "created memory has a handle of its own",
      "the handle names other memory already"},
-    {lie::memory_is_no_multiple_of_the_step, "create refuses 0 bytes and parts of pages",
+    {violation::memory_is_no_multiple_of_the_step, "create refuses 0 bytes and parts of pages",
      "create accepted a size that is no multiple of the page size"},
-    {lie::memory_beyond_the_capacity, "create refuses more than the capacity",
+    {violation::memory_beyond_the_capacity, "create refuses more than the capacity",
      "the memory in use exceeds the capacity"},
-    {lie::unknown_memory_goes, "destroy and map refuse an empty handle",
+    {violation::unknown_memory_goes, "destroy and map refuse an empty handle",
      "destroy accepted a handle that was not created"},
-    {lie::unknown_memory_is_mapped, "destroy and map refuse an empty handle",
+    {violation::unknown_memory_is_mapped, "destroy and map refuse an empty handle",
      "map accepted a handle that was not created"},
-    {lie::maps_outside_of_ranges, "map refuses addresses that are not reserved",
+    {violation::maps_outside_of_ranges, "map refuses addresses that are not reserved",
      "map accepted addresses that are not reserved"},
-    {lie::maps_over_other_memory, "map refuses addresses with mapped memory",
+    {violation::maps_over_other_memory, "map refuses addresses with mapped memory",
      "map accepted addresses with mapped memory"},
-    {lie::maps_more_than_there_is, "map refuses more bytes than the memory has",
+    {violation::maps_more_than_there_is, "map refuses more bytes than the memory has",
      "map accepted another size than the memory has"},
-    {lie::maps_at_no_multiple_of_the_step, "map refuses an address inside a page",
+    {violation::maps_at_no_multiple_of_the_step, "map refuses an address inside a page",
      "map accepted an address that is no multiple of the page size"},
-    {lie::maps_elsewhere, "grant accepts a mapping", not_seen},
-    {lie::grants_where_nothing_is_mapped, "grant refuses addresses without mapped memory",
+    {violation::maps_elsewhere, "grant accepts a mapping", not_seen},
+    {violation::grants_where_nothing_is_mapped, "grant refuses addresses without mapped memory",
      "grant accepted addresses without mapped memory"},
-    {lie::unmaps_where_nothing_is_mapped, "unmap refuses addresses without mapped memory",
+    {violation::unmaps_where_nothing_is_mapped, "unmap refuses addresses without mapped memory",
      "unmap accepted addresses without mapped memory"},
 
-    {lie::event_is_ready_early, "no event is ready before its work is done",
+    {violation::event_is_ready_early, "no event is ready before its work is done",
      "query reports an event as ready before its work is done"},
-    {lie::event_is_ready_no_more, "an event is ready after a wait for it",
+    {violation::event_is_ready_no_more, "an event is ready after a wait for it",
      "query reports a ready event as not ready"},
-    {lie::event_is_ready_after_a_later_one, "an event is ready if a later event of its stream is ready",
+    {violation::event_is_ready_after_a_later_one, "an event is ready if a later event of its stream is ready",
      "query reports an event as not ready after a later event was ready"},
-    {lie::wait_returns_early, "wait returns after the work is done",
+    {violation::wait_returns_early, "wait returns after the work is done",
      "wait returned before the work of the event was done"},
-    {lie::synchronize_returns_early, "synchronize returns after the work is done",
+    {violation::synchronize_returns_early, "synchronize returns after the work is done",
      "synchronize returned before the work of the stream was done"},
-    {lie::position_0_is_not_done, "position 0 is before all work", "is_done reports position 0 as not done"},
-    {lie::stream_is_not_behind_itself, "position 0 is before all work",
+    {violation::position_0_is_not_done, "position 0 is before all work",
+     "is_done reports position 0 as not done"},
+    {violation::stream_is_not_behind_itself, "position 0 is before all work",
      "is_ordered_after denies the order of a stream's own work"},
-    {lie::make_wait_does_nothing, "a stream is ordered after the work that it waits for",
+    {violation::make_wait_does_nothing, "a stream is ordered after the work that it waits for",
      "make_wait succeeded without an effect"},
 };
 
 TEST(checked_provider, reports_nothing_about_a_correct_device) {
-  EXPECT_STREQ(broken_law(lie::none), nullptr);
-  misuse(lie::none);
+  EXPECT_STREQ(broken_law(violation::none), nullptr);
+  misuse(violation::none);
 }
 
 TEST(checked_provider, no_lie_is_missing_in_the_table) {
-  std::vector<int> seen(static_cast<std::size_t>(lie::make_wait_does_nothing) + 1, 0);
-  for (const row& r : rows) ++seen[static_cast<std::size_t>(r.told)];
+  std::vector<int> seen(static_cast<std::size_t>(violation::make_wait_does_nothing) + 1, 0);
+  for (const row& r : rows) ++seen[static_cast<std::size_t>(r.planted)];
   for (std::size_t i = 1; i < seen.size(); ++i) EXPECT_EQ(seen[i], 1) << "lie " << i;
 }
 
 TEST(checked_provider, each_lie_is_found_by_a_law) {
-  for (const row& r : rows) EXPECT_STREQ(broken_law(r.told), r.law) << "lie " << static_cast<int>(r.told);
+  for (const row& r : rows)
+    EXPECT_STREQ(broken_law(r.planted), r.law) << "lie " << static_cast<int>(r.planted);
 }
 
 /// A device that learns late which work is done contradicts itself without being wrong.
-struct doubtful : liar {
-  using liar::liar;
+struct doubtful : violating_device {
+  using violating_device::violating_device;
   static constexpr bool may_see_late = true;
 };
-static_assert(detail::may_see_late<provider_ref<doubtful>> && !detail::may_see_late<provider_ref<liar>>);
+static_assert(detail::may_see_late<provider_ref<doubtful>> &&
+              !detail::may_see_late<provider_ref<violating_device>>);
 TEST(checked_provider, accepts_late_answers) {
-  for (const lie told : {lie::event_is_ready_no_more, lie::event_is_ready_after_a_later_one}) {
-    checked_provider device{doubtful(told)};
+  for (const violation planted :
+       {violation::event_is_ready_no_more, violation::event_is_ready_after_a_later_one}) {
+    checked_provider device{doubtful(planted)};
     for (int i = 0; i < 3; ++i) {
       checked_provider<doubtful>::event early{}, late{};
       ASSERT_TRUE(device.record({}, early) && device.record({}, late));
@@ -529,11 +539,11 @@ TEST_F(checked_slow_device_death_test, does_not_reuse_memory_that_it_failed_to_r
 TEST(checked_provider_death_test, each_violation_aborts) {
   for (const row& r : rows) {
     if (std::string_view(r.checked).empty()) {
-      misuse(r.told);
+      misuse(r.planted);
       continue;
     }
-    EXPECT_DEATH(misuse(r.told), std::string("tessera: checked_provider: ") + r.checked)
-        << "lie " << static_cast<int>(r.told);
+    EXPECT_DEATH(misuse(r.planted), std::string("tessera: checked_provider: ") + r.checked)
+        << "lie " << static_cast<int>(r.planted);
   }
 }
 

@@ -37,10 +37,10 @@ struct keep {
 /// Is destroyed with live blocks, one of them by handle, and with pending and cached blocks.
 template <typename Pool>
 live_blocks leave(simulated_device& device) {
-  live_blocks told;
+  live_blocks reported;
   {
     leak_checked<Pool, keep> pool{device_ref(device)};
-    pool.report().at = &told;
+    pool.report().at = &reported;
     pool.deallocate(pool.allocate(3_MiB));
     void* const pending = pool.allocate(4_MiB, stream_id{1});
     device.submit(stream_id{2}, 1000000);
@@ -50,7 +50,7 @@ live_blocks leave(simulated_device& device) {
     if constexpr (requires { pool.allocate_by_handle(1); }) (void)pool.allocate_by_handle(1000);
     EXPECT_GT(device.used(), 0u);
   }
-  return told;
+  return reported;
 }
 
 template <typename Pool>
@@ -64,26 +64,27 @@ TYPED_TEST_SUITE(leak_checked_test, pools);
 
 TYPED_TEST(leak_checked_test, reports_live_blocks_while_all_memory_is_released) {
   simulated_device device({.capacity = 1_GiB});
-  const live_blocks told = leave<TypeParam>(device);
+  const live_blocks reported = leave<TypeParam>(device);
   const bool by_handle = requires(TypeParam& p) { p.allocate_by_handle(1); };
-  EXPECT_EQ(told.count, by_handle ? 11u : 10u);
-  EXPECT_EQ(told.bytes, 55_MiB + (by_handle ? 1000 : 0));
-  EXPECT_EQ(told.shown(), 8u);
-  for (std::size_t i = 1; i < told.shown(); ++i) EXPECT_LT(told.first[i - 1].address, told.first[i].address);
-  EXPECT_EQ(told.first[0].bytes % (told.first[0].bytes == 1000 ? 1000 : 1_MiB), 0u);
+  EXPECT_EQ(reported.count, by_handle ? 11u : 10u);
+  EXPECT_EQ(reported.bytes, 55_MiB + (by_handle ? 1000 : 0));
+  EXPECT_EQ(reported.shown(), 8u);
+  for (std::size_t i = 1; i < reported.shown(); ++i)
+    EXPECT_LT(reported.first[i - 1].address, reported.first[i].address);
+  EXPECT_EQ(reported.first[0].bytes % (reported.first[0].bytes == 1000 ? 1000 : 1_MiB), 0u);
   EXPECT_EQ(device.used(), 0u);
   EXPECT_EQ(device.calls().acquire + device.calls().create, device.calls().release + device.calls().destroy);
   EXPECT_EQ(device.calls().reserve, device.calls().unreserve);
 }
 
 TEST(leak_checked, reports_nothing_without_live_blocks) {
-  live_blocks told;
+  live_blocks reported;
   {
     leak_checked<caching_allocator<pytorch<>, simulated_device>, keep> pool;
-    pool.report().at = &told;
+    pool.report().at = &reported;
     pool.deallocate(pool.allocate(5_MiB));
   }
-  EXPECT_EQ(told.count, 0u);
+  EXPECT_EQ(reported.count, 0u);
   testing::internal::CaptureStderr();
   {
     leak_checked<caching_allocator<pytorch<>, simulated_device>> quiet;
@@ -106,13 +107,14 @@ TEST(leak_checked, reports_to_standard_error_by_default) {
     pool.observer().label("");
     for (int i = 0; i < 9; ++i) (void)pool.allocate(1000, stream_id{3});
   }
-  const std::string said = testing::internal::GetCapturedStderr();
+  const std::string printed = testing::internal::GetCapturedStderr();
   EXPECT_EQ(
-      said.find("tessera: 10 live blocks of 11000 bytes when their allocator ended:\n  2000 bytes at 0x"), 0u)
-      << said;
-  EXPECT_NE(said.find(", stream 3, label 'batch'\n  1000 bytes at 0x"), std::string::npos) << said;
-  EXPECT_EQ(said.find("weights"), std::string::npos) << said;
-  EXPECT_EQ(said.substr(said.size() - 13), "  and 2 more\n") << said;
+      printed.find("tessera: 10 live blocks of 11000 bytes when their allocator ended:\n  2000 bytes at 0x"),
+      0u)
+      << printed;
+  EXPECT_NE(printed.find(", stream 3, label 'batch'\n  1000 bytes at 0x"), std::string::npos) << printed;
+  EXPECT_EQ(printed.find("weights"), std::string::npos) << printed;
+  EXPECT_EQ(printed.substr(printed.size() - 13), "  and 2 more\n") << printed;
 }
 
 TEST(leak_checked, reports_one_block_in_the_singular) {
@@ -146,15 +148,15 @@ TEST(leak_checked, finds_labels_in_locked_and_in_guarded) {
 TEST(leak_checked, counts_the_blocks_of_several_devices) {
   std::vector<simulated_device> devices;
   for (unsigned d = 0; d < 2; ++d) devices.emplace_back(simulated_device::options{.device = d});
-  live_blocks told;
+  live_blocks reported;
   {
     leak_checked<per_device<pytorch<>, simulated_device>, keep> all(std::move(devices));
-    all.report().at = &told;
+    all.report().at = &reported;
     (void)all.allocate(1000, 0);
     (void)all.allocate(2000, 1);
   }
-  EXPECT_EQ(told.count, 2u);
-  EXPECT_EQ(told.bytes, 3000u);
+  EXPECT_EQ(reported.count, 2u);
+  EXPECT_EQ(reported.bytes, 3000u);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ using namespace tessera;
 using torch = caching_allocator<pytorch<>, simulated_device>;
 using event_action = allocator_event::action;
 
-struct told {
+struct event_recorder {
   std::vector<allocator_event>* events;
   void on(const allocator_event& event) noexcept { events->push_back(event); }
 };
@@ -73,7 +73,8 @@ TEST(in_place, a_chain_works_in_one_buffer) {
 
 TEST(in_place, counts_as_an_allocation_and_a_free_do) {
   std::vector<allocator_event> events;
-  caching_allocator<pytorch<>, simulated_device, told> pool(simulated_device{}, {}, told{&events});
+  caching_allocator<pytorch<>, simulated_device, event_recorder> pool(simulated_device{}, {},
+                                                                      event_recorder{&events});
   void* donor = pool.allocate(1000);
   const auto address = reinterpret_cast<std::uintptr_t>(donor);
   (void)pool.current_usage();

@@ -94,18 +94,18 @@ TEST(paddle_adaptors, obey_the_flags) {
       "FLAGS_gpu_memory_limit_mb=100,FLAGS_gpu_allocator_retry_time=50,FLAGS_eager_delete_tensor_gb=0.001,"
       "FLAGS_memory_fraction_of_eager_deletion=0.6,FLAGS_fast_eager_deletion_mode=False");
   ASSERT_EQ(read.index(), 0u);
-  const paddle_settings& said = std::get<0>(read);
+  const paddle_settings& flags = std::get<0>(read);
 
-  allocator pool(std::chrono::milliseconds(said.retry_milliseconds), said,
-                 bounded(simulated_device{}, said.limit()));
+  allocator pool(std::chrono::milliseconds(flags.retry_milliseconds), flags,
+                 bounded(simulated_device{}, flags.limit()));
   deferred_free_queue<allocator> garbage(
-      pool, {.threshold = said.garbage_threshold, .waits = !said.fast_eager_deletion, .stream = compute});
+      pool, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion, .stream = compute});
   const auto submit = [&] {
     pool.with_device([](bounded& device) { device.inner().submit(compute, long_time); });
   };
 
   std::array<paddle_passes::variable, 4> variables{{{700'000}, {100'000}, {500'000}, {200'000}}};
-  EXPECT_EQ(paddle_passes::choose_collected(variables, said.memory_fraction_of_eager_deletion), 2u);
+  EXPECT_EQ(paddle_passes::choose_collected(variables, flags.memory_fraction_of_eager_deletion), 2u);
   EXPECT_TRUE(variables[0].is_collected && variables[2].is_collected);
   std::array<void*, 4> at{};
   for (std::size_t i = 0; i < 4; ++i)
@@ -135,11 +135,11 @@ TEST(paddle_adaptors, obey_the_flags) {
 }
 
 TEST(paddle_adaptors, change_nothing_if_the_flags_disable_them) {
-  const paddle_settings said{.retry_milliseconds = 0};
-  allocator pool(std::chrono::milliseconds(said.retry_milliseconds), said,
-                 bounded(simulated_device({.capacity = 1_MiB}), said.limit()));
+  const paddle_settings flags{.retry_milliseconds = 0};
+  allocator pool(std::chrono::milliseconds(flags.retry_milliseconds), flags,
+                 bounded(simulated_device({.capacity = 1_MiB}), flags.limit()));
   deferred_free_queue<allocator> garbage(
-      pool, {.threshold = said.garbage_threshold, .waits = !said.fast_eager_deletion});
+      pool, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion});
   void* const all = pool.allocate(1_MiB);
   EXPECT_EQ(pool.try_allocate(1_MiB), nullptr);
   EXPECT_EQ(refusals(pool), 1u);

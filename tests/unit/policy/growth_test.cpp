@@ -82,10 +82,10 @@ TEST(chunk_plan, leaves_a_twentieth_and_small_rests) {
 }
 
 TEST(chunk_plan, takes_the_configured_size_or_a_share) {
-  constexpr chunk_plan said{.first = 40_MiB, .further = 5_MiB};
-  EXPECT_EQ(said.first_chunk(1_GiB), 40_MiB);
-  EXPECT_EQ(said.further_chunk(1_GiB), 5_MiB);
-  EXPECT_EQ(said.largest_pooled(1_GiB), 40_MiB);
+  constexpr chunk_plan plan{.first = 40_MiB, .further = 5_MiB};
+  EXPECT_EQ(plan.first_chunk(1_GiB), 40_MiB);
+  EXPECT_EQ(plan.further_chunk(1_GiB), 5_MiB);
+  EXPECT_EQ(plan.largest_pooled(1_GiB), 40_MiB);
   EXPECT_EQ((chunk_plan{.first = 5_MiB, .further = 40_MiB}.largest_pooled(1_GiB)), 40_MiB);
   constexpr chunk_plan half{.share = percent(50)};
   EXPECT_EQ(half.first_chunk(2000), 950u);
@@ -93,11 +93,11 @@ TEST(chunk_plan, takes_the_configured_size_or_a_share) {
 }
 
 TEST(chunk_plan, fails_if_the_chunk_cannot_be_acquired) {
-  constexpr chunk_plan said{.first = 1900, .further = 1000};
-  EXPECT_EQ(said.next(2000, true), 1900u);
-  EXPECT_EQ(said.next(2000, false), 1000u);
-  EXPECT_EQ(said.next(1998, true), 1999u);  // 1900 of them may not be taken
-  EXPECT_EQ(said.next(1899, true), 1900u);
+  constexpr chunk_plan plan{.first = 1900, .further = 1000};
+  EXPECT_EQ(plan.next(2000, true), 1900u);
+  EXPECT_EQ(plan.next(2000, false), 1000u);
+  EXPECT_EQ(plan.next(1998, true), 1999u);  // 1900 of them may not be taken
+  EXPECT_EQ(plan.next(1899, true), 1900u);
   EXPECT_EQ((chunk_plan{.first = 1}.next(200, true)), 201u);
 }
 

@@ -321,7 +321,7 @@ TEST(host_pinned_sharing, disconnects_a_silent_client) {
 }
 
 /// The mistakes of an exporter.
-enum class lie : int {
+enum class violation : int {
   none,
   no_file,
   unsealed,
@@ -346,35 +346,37 @@ int tell_lies(const channel& way) {
   const detail::host_descriptor listener = detail::host_new_socket(0);
   if (::bind(listener.get(), name.get(), name.length) != 0 || ::listen(listener.get(), 1) != 0) return 1;
   if (!way.send(shareable{token, 1, ::getpid()})) return 2;
-  for (int next = 0; next != static_cast<int>(lie::end); ++next) {
-    const lie told{next};
+  for (int next = 0; next != static_cast<int>(violation::end); ++next) {
+    const violation planted{next};
     const detail::host_descriptor client{::accept(listener.get(), nullptr, nullptr)};
     detail::host_request request;
     if (::recv(client.get(), &request, sizeof request, 0) != sizeof request) return 3;
     detail::host_descriptor file;
-    const std::size_t bytes = told == lie::too_short ? size / 2 : told == lie::too_long ? 2 * size : size;
+    const std::size_t bytes = planted == violation::too_short  ? size / 2
+                              : planted == violation::too_long ? 2 * size
+                                                               : size;
     if (detail::host_make_file(bytes, page_kind::normal, file) != nullptr) return 4;
-    if (told == lie::unsealed) {
+    if (planted == violation::unsealed) {
       file = detail::host_descriptor{::memfd_create("tessera", MFD_CLOEXEC)};
       if (::ftruncate(file.get(), size) != 0) return 5;
     }
-    if (told == lie::no_memory) file = detail::host_descriptor{::eventfd(0, EFD_CLOEXEC)};
+    if (planted == violation::no_memory) file = detail::host_descriptor{::eventfd(0, EFD_CLOEXEC)};
     struct {
       detail::host_reply reply;
       char more = 0;
     } sent{{.bytes = size,
             .answer = detail::host_answer::granted,
             .kind = detail::host_encode(page_kind::normal)}};
-    if (told == lie::kind_unknown) sent.reply.kind = 3;
-    if (told == lie::step_wrong) sent.reply.kind = detail::host_encode(page_kind::huge);
-    if (told == lie::answer_unknown) sent.reply.answer = static_cast<detail::host_answer>(77);
-    if (told == lie::other_protocol) ++sent.reply.protocol;
-    detail::host_packet packet(&sent, told == lie::packet_short  ? sizeof sent.reply - 1
-                                      : told == lie::packet_long ? sizeof sent.reply + 1
-                                                                 : sizeof sent.reply);
-    if (told != lie::no_file) packet.enclose(file.get());
+    if (planted == violation::kind_unknown) sent.reply.kind = 3;
+    if (planted == violation::step_wrong) sent.reply.kind = detail::host_encode(page_kind::huge);
+    if (planted == violation::answer_unknown) sent.reply.answer = static_cast<detail::host_answer>(77);
+    if (planted == violation::other_protocol) ++sent.reply.protocol;
+    detail::host_packet packet(&sent, planted == violation::packet_short  ? sizeof sent.reply - 1
+                                      : planted == violation::packet_long ? sizeof sent.reply + 1
+                                                                          : sizeof sent.reply);
+    if (planted != violation::no_file) packet.enclose(file.get());
     std::array<std::byte, CMSG_SPACE(2 * sizeof(int))> room{};
-    if (told == lie::two_files) {
+    if (planted == violation::two_files) {
       packet.message.msg_control = room.data();
       packet.message.msg_controllen = CMSG_LEN(2 * sizeof(int));
       cmsghdr* const header = CMSG_FIRSTHDR(&packet.message);
@@ -384,7 +386,8 @@ int tell_lies(const channel& way) {
       const int files[2] = {file.get(), file.get()};
       std::memcpy(CMSG_DATA(header), files, sizeof files);
     }
-    if (told != lie::hangs_up && ::sendmsg(client.get(), &packet.message, MSG_NOSIGNAL) < 0) return 6;
+    if (planted != violation::hangs_up && ::sendmsg(client.get(), &packet.message, MSG_NOSIGNAL) < 0)
+      return 6;
   }
   return 0;
 }
@@ -395,12 +398,13 @@ TEST(host_pinned_sharing, believes_no_exporter) {
   host_pinned device{loose};
   shareable shared;
   ASSERT_TRUE(way.receive(shared));
-  for (int next = 0; next != static_cast<int>(lie::end); ++next) {
+  for (int next = 0; next != static_cast<int>(violation::end); ++next) {
     const std::size_t files = host_process::open_files();
     physical memory;
     const bool worked = device.import_memory(shared, memory);
     // One of two files is taken and the other never arrives.
-    EXPECT_EQ(worked, lie{next} == lie::none || lie{next} == lie::two_files) << next << device.last_error();
+    EXPECT_EQ(worked, violation{next} == violation::none || violation{next} == violation::two_files)
+        << next << device.last_error();
     EXPECT_EQ(host_process::open_files(), files + worked) << next;
     EXPECT_EQ(device.destroy(memory), worked) << next;
   }

@@ -12,8 +12,8 @@
 namespace {
 
 using namespace tessera;
-using told = stream_registry<simulated_device>;
-static_assert(detail::stream_listing_provider<told> && ordering_provider<told> &&
+using registry = stream_registry<simulated_device>;
+static_assert(detail::stream_listing_provider<registry> && ordering_provider<registry> &&
               !detail::stream_listing_provider<simulated_device>);
 
 constexpr stream_id one{1}, two{2};
@@ -21,8 +21,8 @@ constexpr std::uint64_t long_ns = 1'000'000'000;
 
 TEST(stream_registry, completes_blocks_that_wait_only_for_ended_streams) {
   simulated_device device;
-  told::ended_streams ended;
-  caching_allocator<pytorch<>, told> pool{told(device, ended)};
+  registry::ended_streams ended;
+  caching_allocator<pytorch<>, registry> pool{registry(device, ended)};
   void* const p = pool.allocate(5_MiB);
   EXPECT_TRUE(pool.record_stream(p, one));
   ended.end(one);
@@ -42,8 +42,8 @@ TEST(stream_registry, completes_blocks_that_wait_only_for_ended_streams) {
 
 TEST(stream_registry, exist_again_once_they_begin) {
   simulated_device device;
-  told::ended_streams ended;
-  locked<pytorch<>, told> pool{told(device, ended)};
+  registry::ended_streams ended;
+  locked<pytorch<>, registry> pool{registry(device, ended)};
   ended.end(one);
   void* const p = pool.allocate(5_MiB);
   EXPECT_FALSE(pool.record_stream(p, one));
@@ -56,8 +56,8 @@ TEST(stream_registry, exist_again_once_they_begin) {
 
 TEST(stream_registry, have_done_all_their_work) {
   simulated_device device;
-  told::ended_streams ended;
-  told seen(device, ended);
+  registry::ended_streams ended;
+  registry seen(device, ended);
   device.submit(one, long_ns);
   EXPECT_EQ(seen.position(one), 1u);
   EXPECT_FALSE(seen.is_done(one, 1));
@@ -74,7 +74,7 @@ TEST(stream_registry, have_done_all_their_work) {
   EXPECT_EQ(device.calls().make_wait, waits);
   EXPECT_TRUE(seen.make_wait(two, stream_id{3}, 0));
   EXPECT_EQ(device.calls().make_wait, waits + 1);
-  told::event mark;
+  registry::event mark;
   EXPECT_FALSE(seen.record(one, mark));
   EXPECT_TRUE(seen.record(two, mark));
   EXPECT_TRUE(seen.synchronize(one));
@@ -85,8 +85,8 @@ TEST(stream_registry, have_done_all_their_work) {
 
 TEST(stream_registry, leave_their_blocks_to_others_that_may_cross) {
   simulated_device device;
-  told::ended_streams ended;
-  caching_allocator<cuda_async, told> pool{told(device, ended)};
+  registry::ended_streams ended;
+  caching_allocator<cuda_async, registry> pool{registry(device, ended)};
   device.submit(one, long_ns);
   void* const p = pool.allocate(5_MiB, one);
   pool.deallocate(p);

@@ -11,21 +11,21 @@
 namespace conformance {
 
 /// The memory of the device according to an allocator's events.
-struct told {
+struct event_memory {
   using extents = std::map<std::uintptr_t, std::size_t>;  // bytes by address
   extents memory;                                         // segments, or mapped memory
   extents ranges;
-  std::size_t grown = 0;   // how often memory was acquired
-  std::size_t shrunk = 0;  // how often memory was released
-  std::string broken;      // the first event that contradicts those before
+  std::size_t acquired = 0;  // how often memory was acquired
+  std::size_t released = 0;  // how often memory was released
+  std::string broken;        // the first event that contradicts those before
 
-  void note(const tessera::allocator_event& e) {
+  void record(const tessera::allocator_event& e) {
     using action = tessera::allocator_event::action;
     switch (e.what) {
       case action::segment_alloc:
-      case action::segment_map: ++grown; return add(memory, e);
+      case action::segment_map: ++acquired; return add(memory, e);
       case action::segment_free:
-      case action::segment_unmap: ++shrunk; return remove(memory, e);
+      case action::segment_unmap: ++released; return remove(memory, e);
       case action::range_reserve: return add(ranges, e);
       case action::range_release: return remove(ranges, e);
       default: return;
@@ -59,9 +59,9 @@ struct told {
 };
 
 /// An observer that records them.
-struct tell {
-  told* books;
-  void on(const tessera::allocator_event& e) const noexcept { books->note(e); }
+struct event_memory_observer {
+  event_memory* recorded;
+  void on(const tessera::allocator_event& e) const noexcept { recorded->record(e); }
 };
 
 }  // namespace conformance

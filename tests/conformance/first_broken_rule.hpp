@@ -48,16 +48,16 @@ class borrowed final : public subject {
 
 /// Runs random operations on it and frees all blocks. Returns the first broken rule, or nothing.
 template <typename Allocator>
-[[nodiscard]] std::string misbehaviour(Allocator& pool, const plan& p,
-                                       const std::vector<tessera::stream_id>& streams) {
+[[nodiscard]] std::string first_broken_rule(Allocator& pool, const plan& p,
+                                            const std::vector<tessera::stream_id>& streams) {
   borrowed<Allocator> seen(pool);
-  return misbehaviour(seen,
-                      {.seed = p.seed,
-                       .largest = p.largest,
-                       .most_live = p.most_live,
-                       .streams = streams,
-                       .holds_events = false},
-                      p.operations, p.audit_every);
+  return first_broken_rule(seen,
+                           {.seed = p.seed,
+                            .largest = p.largest,
+                            .most_live = p.most_live,
+                            .streams = streams,
+                            .holds_events = false},
+                           p.operations, p.audit_every);
 }
 
 }  // namespace conformance

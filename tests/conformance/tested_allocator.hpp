@@ -15,8 +15,8 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "event_memory.hpp"
 #include "ownership.hpp"
-#include "told.hpp"
 #include "watched_device.hpp"
 
 /// Programs, and an allocator that executes them and compares all its counters: for devices that fail.
@@ -120,9 +120,9 @@ struct under {
 
 /// An allocator with checks of all its counters.
 template <typename Case>
-class patient {
+class tested_allocator {
  public:
-  patient() {
+  tested_allocator() {
     using streams = typename Case::recipe::streams;
     if constexpr (std::is_same_v<decltype(streams{}.reuse_key({})), stream_id::any>) device_.ignore_owners();
     // The device would report a block that moves to a stream that is ordered after, or that waits.
@@ -180,7 +180,7 @@ class patient {
     const usage before = pool_->current_usage();
     const std::uint64_t failed = device_.calls().failed;
     const std::uint64_t refused = device_.calls().refused;
-    const std::size_t grown = told_.grown;
+    const std::size_t acquired = recorded_.acquired;
     bool gave_all = false;
     switch (o.what) {
       case operation::kind::allocate:
@@ -217,7 +217,7 @@ class patient {
         gave_all = true;
         break;
     }
-    const bool retries = device_.calls().failed == failed && (gave_all || told_.grown > grown);
+    const bool retries = device_.calls().failed == failed && (gave_all || recorded_.acquired > acquired);
     return first_discrepancy(retries);
   }
 
@@ -239,12 +239,13 @@ class patient {
     if (const char* const broken = pool_->audit()) return broken;
     if (now.live + now.pending + now.cached != now.reserved) return "usage does not add up";
     if (now.requested < owned_.bytes() || now.live < owned_.bytes()) return "less is live than is held";
-    if (!told_.broken.empty()) return told_.broken;
-    if (told::bytes(told_.memory) != now.reserved) return "what the events tell is not what is reserved";
+    if (!recorded_.broken.empty()) return recorded_.broken;
+    if (event_memory::bytes(recorded_.memory) != now.reserved)
+      return "what the events tell is not what is reserved";
 
     const std::size_t stray = device_.stray([this](std::uintptr_t at, std::size_t bytes) {
-      const auto found = told_.memory.find(at);
-      return found != told_.memory.end() && found->second == bytes;
+      const auto found = recorded_.memory.find(at);
+      return found != recorded_.memory.end() && found->second == bytes;
     });
     if (!device_.broken().empty()) return device_.broken();
     if (device_.used() != now.reserved + stray) return "the device has given what nobody knows";
@@ -264,10 +265,12 @@ class patient {
     if (device_has.named != named || device_has.mapped != mapped || device_has.not_granted != not_granted)
       return "the device's books on what is mapped do not agree";
     if (stray == 0 && (mapped != named || not_granted != 0)) return "memory is half mapped";
-    if (device_has.reserved != told::bytes(told_.ranges)) return "the device has ranges that nobody knows";
-    for (const auto& [at, bytes] : told_.memory) {
+    if (device_has.reserved != event_memory::bytes(recorded_.ranges))
+      return "the device has ranges that nobody knows";
+    for (const auto& [at, bytes] : recorded_.memory) {
       if (!device_.can_use(reinterpret_cast<const void*>(at), bytes)) return "reserved memory cannot be used";
-      if (Case::has_ranges && !told::holds(told_.ranges, at, bytes)) return "memory is mapped in no range";
+      if (Case::has_ranges && !event_memory::holds(recorded_.ranges, at, bytes))
+        return "memory is mapped in no range";
     }
     for (const held& h : held_) {
       if (h.address == nullptr) continue;
@@ -277,11 +280,12 @@ class patient {
     return {};
   }
 
-  using allocator = caching_allocator<typename Case::recipe, provider_ref<watched_device>, tell>;
+  using allocator =
+      caching_allocator<typename Case::recipe, provider_ref<watched_device>, event_memory_observer>;
   watched_device device_ = Case::device();
-  told told_;
-  std::unique_ptr<allocator> pool_ =
-      std::make_unique<allocator>(provider_ref(device_), policies<typename Case::recipe>{}, tell{&told_});
+  event_memory recorded_;
+  std::unique_ptr<allocator> pool_ = std::make_unique<allocator>(
+      provider_ref(device_), policies<typename Case::recipe>{}, event_memory_observer{&recorded_});
   std::array<held, slots> held_{};
   ownership owned_;
 };
@@ -290,7 +294,7 @@ class patient {
 /// first error, or nothing. `undisturbed` has the reserved bytes of a run without failures.
 template <typename Case, typename Harm, typename Heal>
 std::string consequences(const program& plan, const std::vector<usage>& undisturbed, Harm harm, Heal heal) {
-  patient<Case> p;
+  tested_allocator<Case> p;
   std::vector<usage> standing;
   harm(p.device());
   if (const std::string wrong = p.run(plan, standing); !wrong.empty()) return wrong;
