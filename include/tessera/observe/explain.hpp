@@ -323,7 +323,7 @@ class oom_advisor {
 
 /// Sets the hints of a report from its numbers.
 ///
-/// * Omits each change that is made already or would not have been enough.
+/// * Omits each change that the recipe has already, and each change that would not have been enough.
 /// * Lists the surest hint first.
 /// * If there is no hint, the hint is to free blocks, unless the device refused although it had memory.
 ///
