@@ -101,8 +101,8 @@ std::string cpp(const reuse_across_streams<>& p) {
 template <block_fit Fit>
 std::string cpp(const split_never<Fit>&) {
   const char* const names[] = {"any", "exact", "same_power_of_two"};
-  return named("split_never<>", {{std::string("tessera::block_fit::") + names[static_cast<std::size_t>(Fit)],
-                                  Fit == block_fit::any}});
+  return named("split_never", {{std::string("tessera::block_fit::") + names[static_cast<std::size_t>(Fit)],
+                                Fit == block_fit::any}});
 }
 template <std::size_t Rest, block_end End>
 std::string cpp(const split_if_remainder_at_least<Rest, End>&) {
@@ -164,7 +164,7 @@ std::string cpp(const evict_idle_above<tunable(fraction{}), NeedsLimit>& p) {
 std::string cpp(const evict_never&) { return "tessera::evict_never"; }
 template <auto Threshold>
 std::string cpp(const evict_at_free<Threshold>& p) {
-  return named("evict_at_free<>", {set(p.threshold.get(), std::size_t{0})});
+  return named("evict_at_free", {set(p.threshold.get(), std::size_t{0})});
 }
 std::string cpp(const eviction_by_plan& p) {
   return named("evict_at_free_above_plan", {set(p.plan.get(), chunk_plan{})});
@@ -184,7 +184,7 @@ std::string cpp(const recover_by_releasing_oversize_then_all<tunable(false), Spa
 std::string cpp(const recover_never&) { return "tessera::recover_never"; }
 template <auto AcceptsExactSize>
 std::string cpp(const recover_by_emptying_cache<AcceptsExactSize>& p) {
-  return named("recover_by_emptying_cache<>", {set(p.accepts_exact_size.get(), false)});
+  return named("recover_by_emptying_cache", {set(p.accepts_exact_size.get(), false)});
 }
 
 template <typename... Policy>
