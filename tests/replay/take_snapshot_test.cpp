@@ -369,8 +369,12 @@ void expect_to_be_what_it_decides() {
   EXPECT_EQ(found.same_address, found.allocations);
   EXPECT_TRUE(found.agrees()) << found.first_other_segment;
 }
-TEST(take_snapshot, agrees_with_the_pytorch_recipe) { expect_to_be_what_it_decides<pytorch_native>(); }
-TEST(take_snapshot, agrees_with_the_expandable_recipe) { expect_to_be_what_it_decides<pytorch_expandable>(); }
+TEST(take_snapshot, agrees_with_the_pytorch_recipe) {
+  expect_to_be_what_it_decides<pytorch_family::native>();
+}
+TEST(take_snapshot, agrees_with_the_expandable_recipe) {
+  expect_to_be_what_it_decides<pytorch_family::expandable>();
+}
 
 TEST(take_snapshot, a_recording_of_it_repeats_failed_requests) {
   caching_allocator<pytorch_family::native, simulated_device, history<>> pool{
