@@ -243,7 +243,7 @@ class recorded_pool {
     const tessera::detail::block* hole = chosen_here->next;
     while (!hole->is_unmapped() && hole != range) hole = hole->next;
     if (hole == range || hole == last) return 0;
-    const std::size_t page = chosen().growth.page_size(unlimited);
+    const std::size_t page = chosen().growth.mapping_size(unlimited);
     return (there - range->address + hole->end() - chosen_here->address) / page * page;
   }
 

@@ -62,7 +62,8 @@ template <typename Recipe, typename Introspection>
   return numbers;
 }
 
-/// The reason why a segment is refused without a device call; by_device if the device may be called.
+/// Predicts why growth would fail: by_limit or by_capacity. Otherwise returns by_device, the one reason that
+/// only a device call can show.
 template <typename Recipe, typename Manager>
 [[nodiscard]] failure_reason predict_failure(const Manager& manager, const policies<Recipe>& p,
                                              std::size_t segment) noexcept {
@@ -122,8 +123,8 @@ class caching_allocator
     return handle(serve<true>(bytes, stream));
   }
 
-  /// Frees a block. With recorded streams, the block is pending until a later call sees that they reached the
-  /// free. A free may run eviction, which calls the device. Null is ignored.
+  /// Frees a block. With recorded streams, the block is pending until a later call finds that their events
+  /// have completed. A free may run eviction, which calls the device. Null is ignored.
   ///   Requires:  `p` is the address of a live block of this allocator; otherwise the program aborts
   void deallocate(void* p) noexcept {
     if (p != nullptr && !try_deallocate(p)) detail::refuse_address(introspect(), "deallocate", p);
@@ -134,7 +135,8 @@ class caching_allocator
     detail::block* const live = manager_.remove_live(p);
     if (live == nullptr && p == nullptr) return;
     if (live == nullptr) detail::refuse_address(introspect(), "deallocate", p);
-    if (live->request.bytes != bytes) detail::refuse_size(introspect(), "deallocate", p, bytes);
+    if (live->request.bytes != bytes)
+      detail::refuse_size(introspect(), "deallocate", p, live->request.bytes, bytes);
     (void)finish_free(manager_.finish_deallocate(*live));
   }
   /// Frees a block by its handle. An empty handle is ignored.
@@ -307,14 +309,14 @@ class caching_allocator
     if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
       evict(eviction_trigger::after_free);
     const request want = make_request(bytes, stream);
-    detail::block* found = choose_cached(want);
+    detail::block* found = obtain_cached(want);
     if (found == nullptr) found = serve_miss(bytes, stream);
     return found != nullptr ? &allocate_from<ByHandle>(*found, want) : nullptr;
   }
-  [[gnu::always_inline]] detail::block* choose_cached(request want) noexcept {
+  [[gnu::always_inline]] detail::block* obtain_cached(request want) noexcept {
     detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
     if (list == nullptr) return nullptr;
-    detail::block* const found = backend_.choose_block(*list, want.size, policies_);
+    detail::block* const found = backend_.obtain_block(*list, want.size, policies_);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
   template <bool ByHandle>
@@ -340,7 +342,7 @@ class caching_allocator
   [[gnu::noinline]] detail::block* serve_miss(std::size_t bytes, stream_id stream) noexcept {
     const request want = make_request(bytes, stream);  // computed again: passing it would slow the hit path
     if (relieve_pressure()) {
-      if (detail::block* const found = choose_cached(want)) return found;
+      if (detail::block* const found = obtain_cached(want)) return found;
     }
     evict(eviction_trigger::before_growth);
     failure_reason why{};
@@ -386,7 +388,7 @@ class caching_allocator
   ///   Returns:  whether another try may succeed
   bool recover(recovery_steps::step step, request want) noexcept {
     if (step == recovery_steps::step::grow_exactly) return true;
-    if (step == recovery_steps::step::evict_all) {
+    if (step == recovery_steps::step::release_cached) {
       empty_cache(0);
       if constexpr (detail::reclaiming_provider<Provider>) (void)device().reclaim();
       ++manager_.counters().num_alloc_retries;

@@ -67,8 +67,7 @@ class facade : public detail::common_calls<Self> {
   struct no_handle {
     no_handle() = delete;
   };
-  // A type instead of a requires-clause. A front end's own overload hides an unconstrained function. Against
-  // a constrained one from a using-declaration, it would lose overload resolution.
+  // Not a requires-clause: a front end's own overload hides an inherited one only if their constraints match.
   using handle_if_supported =
       std::conditional_t<requires(Inner& in) { in.allocate_by_handle(0); }, handle, no_handle>;
 

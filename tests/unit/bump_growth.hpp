@@ -34,7 +34,7 @@ struct bump_backend : tessera::detail::backend_defaults {
     }
 
     template <typename Policies>
-    [[nodiscard]] block* choose_block(free_list& list, std::size_t size, const Policies&) noexcept {
+    [[nodiscard]] block* obtain_block(free_list& list, std::size_t size, const Policies&) noexcept {
       const arena& current = arenas_[key_of(list)];
       return current.end - current.next >= size ? block_at(current) : nullptr;
     }

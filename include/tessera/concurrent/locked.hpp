@@ -26,14 +26,18 @@ namespace tessera {
 ///     shared.with_policies([](auto& settings) { settings.split.max = 128_MiB; });
 ///
 /// The mutex is unlocked while the device acquires or releases segments or waits for events. So a cache hit
-/// never waits for another thread's miss.
+/// does not wait for another thread's miss. There are two exceptions:
+///
+/// * The recipe maps pages into ranges: map and unmap calls keep the mutex.
+/// * The provider is not thread-safe: a free that records an event waits for the other thread's call, with
+///   the mutex held.
 ///
 /// * A request that fails while other threads are in such calls waits for these calls, and then retries once.
 /// * If the provider can reclaim memory from other allocators, a failed request may retry up to eight more
 ///   times.
 /// * A trim does not release blocks that other threads are waiting for or releasing.
 ///
-/// If the recipe maps pages into ranges, map and unmap calls keep the mutex. Before pages are unmapped, the
+/// Before pages are unmapped, the
 /// allocator waits with the mutex held until their streams finish their work. That work must not use the
 /// allocator.
 ///

@@ -27,7 +27,7 @@
 namespace tessera {
 
 /// A caching_allocator for several threads. Each stream has an arena, which is an allocator with its own
-/// mutex.
+/// mutex. If the streams policy gives all streams one key, there is one arena.
 ///
 /// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events and
 /// trim_without_waiting of caching_allocator. No free block and no idle page serves a stream of another
@@ -112,7 +112,7 @@ class per_stream
     numbers.now = current_usage();
     return out_of_memory(numbers);
   }
-  /// Adds up the arenas, one after the other.
+  /// Adds up the arenas, one after the other. While other threads allocate, the sum may exceed the limit.
   [[nodiscard]] usage current_usage() const noexcept {
     usage sum = facade_type::current_usage();
     const std::size_t limit = budget_.limit();
@@ -120,8 +120,8 @@ class per_stream
     sum.has_limit = limit != unlimited;
     return sum;
   }
-  /// Adds up the arenas. Peaks are sums of the arenas' peaks, so they are upper bounds. Only the peak of
-  /// reserved bytes is exact.
+  /// Adds up the arenas. Peaks are sums of the arenas' peaks, so they are upper bounds. The peak of
+  /// reserved bytes is a closer bound; it is exact if the device is called by one thread at a time.
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
@@ -227,8 +227,9 @@ class per_stream
     return f();
   }
 
-  /// Finds or creates the arena of a stream: in the first of eight slots that holds the stream or is empty. If other
-  /// streams own all eight, one of them is shared. Null if host memory for the very first arena ran out.
+  /// Finds or creates the arena of a stream: in the first of eight slots that holds the stream or is empty.
+  /// If other streams own all eight, one of them is shared. Null if host memory for the very first arena ran
+  /// out.
   [[nodiscard]] arena* get_arena(stream_id stream) noexcept {
     const stream_id key = streams_.reuse_key(stream);
     const auto first = static_cast<std::size_t>((key.handle * 0x9E3779B97F4A7C15u) >> 56);

@@ -78,7 +78,7 @@ struct pytorch : detail::torch_syntax {
       key::flag("throw_on_cudamalloc_oom", &s::throw_on_oom,
                 "a request over the limit fails at once; idle memory is not released first"),
       key::flag("release_lock_on_cudamalloc", &s::release_lock,
-                "none: locked and per_stream never hold a lock during a device call"),
+                "none: locked and per_stream unlock their mutex while a segment is acquired"),
       key::flag("release_lock_on_hipmalloc", &s::release_lock, "as release_lock_on_cudamalloc"),
       key::flag("graph_capture_record_stream_reuse", &s::graph_capture_record_stream_reuse,
                 "none: graph capture is not supported"),

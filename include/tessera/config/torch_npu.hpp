@@ -91,7 +91,7 @@ struct torch_npu : detail::torch_syntax {
       key::flag("throw_on_npumalloc_oom", &s::throw_on_oom,
                 "a request over the limit fails at once; idle memory is not released first"),
       key::flag("release_lock_on_npumalloc", &s::release_lock,
-                "none: locked and per_stream never hold a lock during a device call"),
+                "none: locked and per_stream unlock their mutex while a segment is acquired"),
       key::flag("multi_stream_lazy_reclaim", &s::multi_stream_lazy_reclaim,
                 "a request polls events only if more than 512 are pending or nothing fits"),
       {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, format::mebibytes, "integer",

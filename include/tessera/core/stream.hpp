@@ -9,8 +9,8 @@ namespace tessera {
 /// Identifies a queue of device work by the value of its handle. Work on one stream runs in order. The
 /// default value is the device's default stream.
 struct stream_id {
-  /// The key of every stream if all streams share free blocks; such keys need no comparison. It converts to
-  /// the default stream.
+  /// A reuse key that is equal for all streams. It is a type of its own, so that the compiler drops the
+  /// comparison. It converts to the default stream.
   struct any {
     constexpr operator stream_id() const noexcept { return {}; }
     bool operator==(const any&) const = default;

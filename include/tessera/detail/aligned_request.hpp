@@ -21,6 +21,7 @@ namespace tessera::detail {
 /// lies inside the block. It writes nothing, so it serves device memory, too.
 struct aligned_request {
   static constexpr std::size_t tried_alignment = 512;
+  static constexpr std::size_t searched_alignment = std::size_t{1} << 16;
 
   std::size_t bytes;
   std::size_t alignment;  ///< a power of two; aborts otherwise
@@ -55,19 +56,29 @@ struct aligned_request {
     std::size_t bytes = 0;  ///< as requested from the allocator
   };
   /// Finds the block of an address that allocate returned. Returns a null block if there is none.
-  ///   Cost:  one look-up per 64 bytes of the alignment
+  ///   Cost:  one look-up per 64 bytes of the alignment; above `searched_alignment`, linear in the blocks
   template <typename A>
   [[nodiscard]] block find(A& pool, void* p) const noexcept {
     block found;
+    if (number(p) % alignment != 0) return found;
     pool.with_owner(p, [&](auto& in) {
-      // Search downwards: only the first live block can contain p.
-      for (std::size_t below = 0; below < alignment && found.address == nullptr; below += min_alignment) {
-        void* const address = reinterpret_cast<void*>(number(p) - below);
-        const std::size_t requested = in.introspect().requested_at(address);
-        if (requested == with_room() || (below == 0 && requested == bytes)) found = {address, requested};
+      const auto blocks = in.introspect();
+      const auto look_at = [&](std::uintptr_t address) {
+        void* const begin = reinterpret_cast<void*>(address);
+        const std::size_t requested = blocks.requested_at(begin);
+        if (requested == with_room() || (begin == p && requested == bytes)) found = {begin, requested};
+      };
+      if (alignment > searched_alignment) {
+        blocks.for_each_block([&](const detail::block& b) {
+          if (number(p) - b.address < b.size) look_at(b.address);
+        });
+        return;
       }
+      // Search downwards: only the first live block can contain p.
+      for (std::size_t below = 0; below < alignment && found.address == nullptr; below += min_alignment)
+        look_at(number(p) - below);
     });
-    return number(p) % alignment == 0 ? found : block{};
+    return found;
   }
 
   /// Frees memory that allocate returned for an equal request. Null is ignored.

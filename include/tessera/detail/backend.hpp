@@ -27,7 +27,7 @@
 ///
 /// | member of an instance(Manager&)       |                                                            |
 /// |---------------------------------------|------------------------------------------------------------|
-/// | choose_block(list, size, policies)    | the free block that serves `size` bytes, or null; may map  |
+/// | obtain_block(list, size, policies)    | the free block that serves `size` bytes, or null; may map  |
 /// |                                       | memory for it                                              |
 /// | take_offset(block, size, policies)    | bytes to leave free at the start of that block; called     |
 /// |                                       | once, just before the block is allocated                   |
@@ -82,7 +82,7 @@ struct segment_backend : backend_defaults {
     }
 
     template <typename Policies>
-    [[nodiscard]] block* choose_block(free_list& list, std::size_t size, const Policies&) noexcept {
+    [[nodiscard]] block* obtain_block(free_list& list, std::size_t size, const Policies&) noexcept {
       return manager_.best_fit(list, size);
     }
     template <typename Policies>
@@ -99,9 +99,11 @@ struct segment_backend : backend_defaults {
     }
 
     [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
-      return manager_.is_done(idle) ? idle.size : 0;
+      return manager_.is_stream_work_done(idle) ? idle.size : 0;
     }
-    std::size_t release(block& idle) noexcept { return manager_.is_done(idle) ? manager_.release(idle) : 0; }
+    std::size_t release(block& idle) noexcept {
+      return manager_.is_stream_work_done(idle) ? manager_.release(idle) : 0;
+    }
 
     template <typename Policies>
     [[nodiscard]] block* restore(const segment_view& s, std::size_t, const Policies& p) noexcept {
@@ -117,8 +119,8 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
 
    private:
-    /// Finds an idle segment of the same size as a new segment that one block would fill, or null. The split
-    /// policy may have refused it: it knows neither the device's granularity nor the segment's pages.
+    /// If a new segment would serve as a whole, finds a cached segment of that size, or null. The split
+    /// policy may have refused that one: it knows neither the device's granularity nor the segment's pages.
     template <typename Policies>
     [[nodiscard]] static block* idle_like_new(free_list& list, std::size_t size, std::size_t segment,
                                               const Policies& p) noexcept {

@@ -36,7 +36,7 @@ struct block {
   struct request_info {
     std::size_t bytes;  ///< requested by the user
     union {
-      stream_use* uses;            ///< while live, if it has_uses
+      stream_use* uses;            ///< while live, if has_recorded_streams
       std::size_t pending_events;  ///< while pending
     };
   };

@@ -234,7 +234,7 @@ class block_manager {
   [[nodiscard]] std::size_t pending_events() const noexcept { return pending_.count(); }
 
   /// Whether the work before the free of a block is done; true if streams do not share blocks.
-  [[nodiscard]] bool is_done(const block& free) noexcept {
+  [[nodiscard]] bool is_stream_work_done(const block& free) noexcept {
     if constexpr (Traits::reuses_across_streams)
       return provider_.is_done(free.list->key(), position_of(free));
     return true;

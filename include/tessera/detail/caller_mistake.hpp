@@ -66,9 +66,11 @@ template <typename Introspection>
 /// Aborts if the caller gives a wrong requested size for a live block.
 template <typename Introspection>
 [[noreturn, gnu::noinline, gnu::cold]] void refuse_size(const Introspection& blocks, const char* call,
-                                                        const void* p, std::size_t bytes) noexcept {
+                                                        const void* p, std::size_t requested,
+                                                        std::size_t passed) noexcept {
   fixed_text text;
-  text.add(call).add(": not the requested size, which is said to be ").add(bytes).add("; ");
+  text.add(call).add(": not the requested size: ").add(passed).add(" bytes were passed, ");
+  text.add(requested).add(" were requested; ");
   (void)add_block_at(text, blocks, p);
   fatal(text.c_str(), p);
 }

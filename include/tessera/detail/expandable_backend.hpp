@@ -31,7 +31,7 @@ struct expandable_backend : range_backend_defaults {
     /// less room to grow.
     ///   Source:  PyTorch's get_free_block
     template <typename Policies>
-    [[nodiscard]] block* choose_block(free_list& list, std::size_t size, const Policies&) noexcept {
+    [[nodiscard]] block* obtain_block(free_list& list, std::size_t size, const Policies&) noexcept {
       block* found = manager_.best_fit(list, size);
       if (found == nullptr || !found->next->is_unmapped()) return found;
       list.template flush<order>();
@@ -91,8 +91,8 @@ struct expandable_backend : range_backend_defaults {
       return free.size + (free.next->is_unmapped() ? free.next->size : 0);
     }
     /// Finds the lowest place with `size` contiguous bytes in free and unmapped blocks. Returns its lowest
-    /// block, or null. A single free block may suffice: recovery made it large enough, or the policy refused
-    /// it.
+    /// block, or null. One free block may suffice: recovery may have enlarged it, or may_serve refused it
+    /// before.
     [[nodiscard]] static block* lowest_place(const free_list& list, std::size_t size,
                                              std::size_t granularity) noexcept {
       block* found = nullptr;

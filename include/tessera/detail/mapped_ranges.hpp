@@ -18,7 +18,7 @@ namespace tessera::detail {
 /// The members of a policy whose backend maps memory into ranges.
 template <typename P>
 concept answers_range_questions = requires(const P& p, std::size_t bytes) {
-  { p.page_size(bytes) } noexcept -> std::same_as<std::size_t>;
+  { p.mapping_size(bytes) } noexcept -> std::same_as<std::size_t>;
   { p.range_size(bytes) } noexcept -> std::same_as<std::size_t>;
   { p.base_alignment(bytes) } noexcept -> std::same_as<std::size_t>;
 };
@@ -179,7 +179,7 @@ class mapped_ranges {
   /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the page is invalid.
   template <typename Policies>
   [[nodiscard]] range_growth growth_for(std::size_t size, const Policies& p) const noexcept {
-    const std::size_t page = p.growth.page_size(size);
+    const std::size_t page = p.growth.mapping_size(size);
     if (page == 0 || page % min_alignment != 0 || page > max_request)
       refuse_answer("growth: page_size", size, page,
                     "page_size is a multiple of min_alignment, up to max_request");

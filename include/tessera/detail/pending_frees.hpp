@@ -192,7 +192,8 @@ class pending_frees {
     uses_.give_back(&done);
     if (--used.request.pending_events == 0) completed(used);
   }
-  /// Drops a use that was never in a queue. A concurrent wait() can only hold another use.
+  /// Drops a use that was never in a queue. A concurrent wait() holds only uses from a queue, so never this
+  /// one.
   void drop(stream_use& done) noexcept {
     use_queue& queue = *done.queue;
     uses_.give_back(static_cast<use*>(&done));

@@ -50,8 +50,8 @@ class stitched_ranges {
                                                      std::size_t page) noexcept {
     return whole_pages(free.address, free.end(), page) - whole_pages(free.address + size, free.end(), page);
   }
-  /// Finds the best placement of `size` bytes. If no range has room, reserves a new range, unless `growth.range`
-  /// is 0. Returns none if the device refuses.
+  /// Finds the best placement of `size` bytes. If no range has room, reserves a new range, unless
+  /// `growth.range` is 0. Returns none if the device refuses.
   [[nodiscard]] placement prepare_placement(free_list& list, std::size_t size, const range_growth& growth,
                                             bool should_save_pages) noexcept {
     ranges_.note_page(growth.page);
@@ -288,7 +288,7 @@ struct stitching_backend : range_backend_defaults {
 
     /// Finds the best-fitting free block. To save whole free pages, it may map another placement instead.
     template <typename Policies>
-    [[nodiscard, gnu::always_inline]] block* choose_block(free_list& list, std::size_t size,
+    [[nodiscard, gnu::always_inline]] block* obtain_block(free_list& list, std::size_t size,
                                                           const Policies& p) noexcept {
       block* const fit = manager_.best_fit(list, size);
       if (fit == nullptr) return nullptr;

@@ -78,7 +78,7 @@ class stream_sharing {
       if (!first.is_split()) return;
       const block* const end = first.prev;
       for (block* b = &first; b != end; b = b->next) {
-        if (!b->is_free() || !manager_.is_done(*b)) return;
+        if (!b->is_free() || !manager_.is_stream_work_done(*b)) return;
       }
       manager_.coalesce_run(first, end, *first.list);
     });
@@ -151,7 +151,7 @@ class stream_sharing {
                                    const cross_stream_reuse& rules) noexcept {
     return (rules.follow_dependencies &&
             manager_.provider().is_ordered_after(to, free.list->key(), manager_.position_of(free))) ||
-           (rules.opportunistic && manager_.is_done(free));
+           (rules.opportunistic && manager_.is_stream_work_done(free));
   }
   /// Moves a run to a list, except for `surplus` bytes at its high end.
   block* take_over(run found, block& last, std::size_t surplus, free_list& list,
@@ -185,9 +185,10 @@ class stream_sharing {
     bool any = false;
     manager_.for_each_list([&](const free_list& list) {
       if (list.key() != stream) return;
-      if (const block* const b = list.last_resized(); b != nullptr) any = any || !manager_.is_done(*b);
+      if (const block* const b = list.last_resized(); b != nullptr)
+        any = any || !manager_.is_stream_work_done(*b);
       for (const block* b = list.first(); b != nullptr && !any; b = list.template after<order>(*b))
-        any = !manager_.is_done(*b);
+        any = !manager_.is_stream_work_done(*b);
     });
     return any;
   }

@@ -57,7 +57,7 @@ class failure_survey {
     report_.pool = settings_.pools.select(size);
     report_.segment = segment_size_for(blocks_, settings_, size);
     report_.wanted = report_.segment;
-    if constexpr (!has_segments) report_.wanted = align_up(size, settings_.growth.page_size(size));
+    if constexpr (!has_segments) report_.wanted = align_up(size, settings_.growth.mapping_size(size));
     report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
     report_.page_in_place = mapped_page_size(size);
     report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
@@ -69,7 +69,7 @@ class failure_survey {
   void add_policies() noexcept {
     const failure_reason expected = predict_failure(blocks_, settings_, report_.segment);
     for (const recovery_steps::step step : settings_.recovery.steps(expected)) {
-      report_.empties_cache = report_.empties_cache || step == recovery_steps::step::evict_all;
+      report_.empties_cache = report_.empties_cache || step == recovery_steps::step::release_cached;
       report_.accepts_exact_size = report_.accepts_exact_size || step == recovery_steps::step::grow_exactly;
     }
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
@@ -87,7 +87,7 @@ class failure_survey {
       report_.device_is_limited = blocks_.provider().would_exceed_limit(report_.segment);
     std::size_t backed = report_.segment;
     if constexpr (!has_segments) {
-      backed = settings_.growth.page_size(report_.block);
+      backed = settings_.growth.mapping_size(report_.block);
       const std::size_t range = settings_.growth.range_size(report_.capacity);
       report_.range = align_up((std::min)(range, max_request), backed);
     }

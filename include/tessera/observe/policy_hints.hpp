@@ -105,11 +105,11 @@ struct hint_text {
 
 /// Returns the size of a page that the suggestion map_pages would map for a block.
 [[nodiscard]] constexpr std::size_t mapped_page_size(std::size_t block) noexcept {
-  return grow_by_pages<>{}.page_size(block);
+  return grow_by_pages<>{}.mapping_size(block);
 }
 /// Returns the size of a page that the suggestion stitch would map for a block.
 [[nodiscard]] constexpr std::size_t stitched_page_size(std::size_t block) noexcept {
-  return grow_by_stitching<>{}.page_size(block);
+  return grow_by_stitching<>{}.mapping_size(block);
 }
 /// The streams policy that goes with mapped pages.
 inline constexpr const char* streams_with_mapped_pages = reuse_on_same_stream::hint;

@@ -14,7 +14,7 @@ namespace tessera {
 /// The events at which an allocator considers eviction.
 enum class eviction_trigger : unsigned char {
   before_growth,     ///< no cached block fits, and the device is about to be asked
-  after_free,        ///< a block has become free
+  after_free,        ///< blocks may have become free: after a free, a poll, a trim or a recovery step
   after_synchronize  ///< a stream was synchronized, by a front end that offers that
 };
 
@@ -32,9 +32,13 @@ struct idle_segment {
 ///   p.bytes_to_evict(trigger, now)    bytes to release now; 0 for none
 ///   p.is_candidate(bytes, now)        whether an idle segment of `bytes` bytes may be released
 ///   p.should_evict(segment)           whether this candidate is released; called in passes, each with new
-///                                     totals, until enough was released or a pass releases nothing
+///                                     totals, until enough was released or a pass releases nothing;
+///                                     the order of candidates is not that of their ages
 ///
-/// Laws, checked by law::policy: with nothing reserved, nothing is evicted. If a segment of n bytes is a
+/// A segment is released whole, so more bytes may go back than were asked for.
+///
+/// Laws, checked by law::policy: with nothing reserved, nothing is evicted. At most the reserved bytes are
+/// evicted. If a segment of n bytes is a
 /// candidate, every larger size is too.
 template <typename P>
 concept eviction_policy =
@@ -59,8 +63,8 @@ struct evict_never {
 
 /// Releases segments of more than `threshold` bytes as soon as they are idle.
 ///
-/// With the default, it releases every segment: this reserves the least memory and calls the device most often.
-/// Choose a threshold if large requests are rare and small requests are frequent.
+/// With the default, it releases every segment: this reserves the least memory and calls the device most
+/// often. Choose a threshold if large requests are rare and small requests are frequent.
 ///   Cost:    each free visits every free block above the threshold
 ///   Source:  PyTorch's pinned_max_cached_size_mb
 template <auto Threshold = std::size_t{0}>
@@ -97,7 +101,8 @@ struct evict_idle_segments {
 
 /// Releases segments larger than every chunk of `plan` as soon as they are idle, and keeps the chunks.
 ///
-/// Choose it together with grow_by_plan, with the same plan. `Step` is the granularity in bytes to which a
+/// Choose it together with grow_by_plan, with the same plan, if segments of single large requests are rarely
+/// requested again. `Step` is the granularity in bytes to which a
 /// device rounds chunks. A segment that is larger by less than `Step` stays.
 ///   Source:  Paddle's naive_best_fit
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>

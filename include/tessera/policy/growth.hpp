@@ -29,7 +29,7 @@ using detail::stitching_backend;
 ///
 /// | question                     |                                                                 |
 /// |------------------------------|-----------------------------------------------------------------|
-/// | p.page_size(block)           | bytes to map at once for a block of `block` bytes; for          |
+/// | p.mapping_size(block)        | bytes to map at once for a block of `block` bytes; for          |
 /// |                              | stitching, the granularity of mapped memory                     |
 /// | p.range_size(capacity)       | bytes of addresses to reserve at once                           |
 /// | p.base_alignment(block)      | alignment of the block's address if there is room; 1 or a       |
@@ -168,12 +168,13 @@ struct grow_by_plan {
 /// Maps pages into ranges of addresses, at the lowest place with room for the block. Choose it if sizes vary:
 /// blocks of all sizes share a range, and unused pages go back one by one.
 ///
-/// A page has `Small` bytes for blocks of at most half of `Small`, and `large` bytes for larger blocks.
+/// Memory is mapped in units of `Small` bytes for blocks of at most half of `Small`, and of `large` bytes for
+/// larger blocks.
 /// Blocks of 2 MiB and more begin at a multiple of `alignment` if there is room. `alignment` is 0, 1 or a
 /// multiple of min_alignment.
 ///
-/// The limit applies to the segment that grow_by_segments<Small, large> would take. Therefore, reserved
-/// memory may exceed it by less than a page.
+/// As in PyTorch, the limit is tested with the segment size of grow_by_segments<Small, large>. That may be
+/// less than what is mapped, so reserved memory may exceed the limit by less than one unit.
 ///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB; torch_npu's segment_size_mb (20 to 512)
 ///            and base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
@@ -197,7 +198,7 @@ struct grow_by_pages {
     constexpr std::size_t dedicated_from = Small / 2 < 10_MiB ? 10_MiB : 0;
     return grow_by_segments<Small, Large, dedicated_from>{.large = large}.segment_size(block, {});
   }
-  [[nodiscard]] constexpr std::size_t page_size(std::size_t block) const noexcept {
+  [[nodiscard]] constexpr std::size_t mapping_size(std::size_t block) const noexcept {
     return block <= Small / 2 ? Small : large.get();
   }
   [[nodiscard]] constexpr std::size_t range_size(std::size_t capacity) const noexcept {
@@ -245,7 +246,7 @@ struct grow_by_stitching {
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return align_up(block, page);
   }
-  [[nodiscard]] static constexpr std::size_t page_size(std::size_t) noexcept { return page; }
+  [[nodiscard]] static constexpr std::size_t mapping_size(std::size_t) noexcept { return page; }
   [[nodiscard]] static constexpr std::size_t range_size(std::size_t capacity) noexcept {
     return detail::saturating_add(capacity, capacity / 8);
   }

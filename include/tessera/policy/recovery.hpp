@@ -20,10 +20,10 @@ enum class failure_reason : unsigned char {
 /// Recovery steps, in the order in which they are tried. After each step, growth is tried again.
 struct recovery_steps {
   enum class step : unsigned char {
-    evict_fitting,  ///< releases a large enough oversize free block of the stream, or several; growth is tried
-                    ///< only if enough memory was freed
-    evict_all,      ///< waits for pending frees, then releases every idle segment
-    grow_exactly    ///< asks for a segment of exactly the block's size, whatever the growth policy says
+    release_oversize,  ///< releases free oversize blocks of the stream until they sum to the block's size; if
+                       ///< they do not, growth is not tried
+    release_cached,    ///< waits for pending frees, then releases every idle segment
+    grow_exactly       ///< asks for a segment of exactly the block's size, whatever the growth policy says
   };
   std::array<step, 2> steps{};
   std::size_t count = 0;
@@ -54,8 +54,8 @@ struct recover_never {
 /// Empties the cache, then asks the device once more. Then, with `accepts_exact_size`, it asks for a segment
 /// of the block's size.
 ///
-/// Choose it unless you need PyTorch's order of steps. Accept the exact size with large chunks: a small request
-/// then does not fail because a whole chunk is unavailable.
+/// Choose it unless you need PyTorch's order of steps. Accept the exact size with large chunks: a small
+/// request then does not fail because a whole chunk is unavailable.
 ///   Source:  Paddle, which never asks for the exact size
 template <auto AcceptsExactSize = false>
 struct recover_by_emptying_cache {
@@ -65,7 +65,7 @@ struct recover_by_emptying_cache {
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason) const noexcept {
     using enum recovery_steps::step;
-    return {{evict_all, grow_exactly}, accepts_exact_size ? 2u : 1u};
+    return {{release_cached, grow_exactly}, accepts_exact_size ? 2u : 1u};
   }
   bool operator==(const recover_by_emptying_cache&) const = default;
 };
@@ -73,14 +73,14 @@ struct recover_by_emptying_cache {
 /// Releases oversize blocks for one segment. If that was not enough, releases the whole cache. Without
 /// `ReleasesOversize`, it releases the whole cache first.
 ///
-/// With `fails_fast`, a request fails at once for one `Reason`: it exceeds the limit, or it exceeds the device's
-/// capacity. Choose that for services that prefer to reject a request rather than stall.
+/// With `fails_fast`, a request fails at once for one `Reason`: it exceeds the limit, or it exceeds the
+/// device's capacity. Choose that for services that prefer to reject a request rather than stall.
 ///
 ///     constexpr tessera::recover_by_releasing_oversize_then_all<true> fails_at_limit;
 ///     static_assert(fails_at_limit.steps(tessera::failure_reason::by_limit).count == 0);
 ///
-///   Source:  PyTorch; `fails_fast` is its throw_on_cudamalloc_oom. With expandable segments, PyTorch releases
-///            the whole cache first. PyTorch 2.14 fails fast by capacity.
+///   Source:  PyTorch; `fails_fast` is its throw_on_cudamalloc_oom. With expandable segments, PyTorch
+///            releases the whole cache first. PyTorch 2.14 fails fast by capacity.
 template <auto FailsFast = tunable<bool>{false}, bool ReleasesOversize = true,
           failure_reason Reason = failure_reason::by_limit>
 struct recover_by_releasing_oversize_then_all {
@@ -90,8 +90,8 @@ struct recover_by_releasing_oversize_then_all {
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
     using enum recovery_steps::step;
     if (reason == Reason && fails_fast) return {};
-    if (!ReleasesOversize) return {{evict_all}, 1};
-    return {{evict_fitting, evict_all}, 2};
+    if (!ReleasesOversize) return {{release_cached}, 1};
+    return {{release_oversize, release_cached}, 2};
   }
   bool operator==(const recover_by_releasing_oversize_then_all&) const = default;
 };

@@ -11,14 +11,14 @@
 
 namespace tessera {
 
-/// The end of a split block that serves the request; the remainder stays free. With `high`, a growth policy's
-/// base_alignment has no effect.
+/// The end of a split block that serves the request; the remainder stays free. With `high`, addresses follow
+/// from the block's end, so the base_alignment of a growth policy has no effect.
 enum class block_end : unsigned char { low, high };
 
 /// Decides whether the best-fitting free block may serve a request, and whether it is split.
 ///
-///   p.may_serve(wanted, block)      whether a free block of `block` bytes serves; if not, larger blocks are
-///                                   not tried, and the request is a miss
+///   p.may_serve(wanted, block)      whether the best fit, a free block of `block` bytes, serves; if not, the
+///                                   request is a miss, even if a larger free block would serve
 ///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
 ///   p.allocated_end()               the end that serves when a block is split
 ///   p.oversize()                    size in bytes from which a block is oversize; an oversize block is split
@@ -45,8 +45,8 @@ enum class block_fit : unsigned char {
 
 /// Serves with whole blocks.
 ///
-/// Choose it if splitting is not possible, or if sizes repeat exactly. With block_fit::any, a small request may
-/// take a large block. The others make size classes.
+/// Choose it if splitting is not possible, or if sizes repeat exactly. With block_fit::any, a small request
+/// may take a large block. The others make size classes.
 ///   Source:  PyTorch's pinned host memory, with block_fit::same_power_of_two
 template <block_fit Fit = block_fit::any>
 struct split_never {
@@ -77,11 +77,12 @@ struct split_if_remainder_at_least : split_never<> {
   bool operator==(const split_if_remainder_at_least&) const = default;
 };
 
-/// Splits blocks of less than `max` bytes. Larger blocks are oversize, and serve only large requests.
+/// Splits blocks of less than `max` bytes. Blocks of `max` bytes or more are oversize, and serve only large
+/// requests.
 ///
 /// Choose a finite `max` to keep small requests from splitting huge segments. The rules, all in bytes:
 ///   * A request of up to `SmallLimit` splits a block if anything remains.
-///   * A larger request splits a block if more than `Waste` remains.
+///   * A larger request, up to `max`, splits a block if more than `Waste` remains.
 ///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.
 ///   * An oversize block is split only with a `Waste` of 0; otherwise it serves as a whole.
 ///

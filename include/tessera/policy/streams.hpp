@@ -15,8 +15,8 @@ namespace tessera {
 ///   p.reuse_key(stream)             key of a stream: a stream_id, or stream_id::any if all have the same
 ///                                   key; streams with equal keys share free blocks at once, so their work
 ///                                   must be ordered
-///   p.needs_event(key, user)        whether a freed block of `key` stays pending after a use by stream
-///                                   `user`; it then waits for an event recorded on `user` at the free
+///   p.needs_event(key, user)        whether a recorded use by stream `user` delays the reuse of a block
+///                                   of `key`; it then waits for an event recorded on `user` at the free
 ///   P::reuses_across_streams        whether a block may serve a stream with another key; if so, the device
 ///                                   must be an ordering_provider
 ///   p.reuse_rules()                 the rules for reuse across streams, applied if nothing else fits

@@ -147,9 +147,9 @@ concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acqu
 
 /// Wraps a provider, and has exactly its capabilities: events, virtual memory, sharing and so on.
 ///
-/// There are two ways to use it. A hook sees each call in provider_call, for logging, timing, locking or
-/// injected failures. A derived class hides the members that it changes, and calls the wrapped provider
-/// through inner().
+/// There are two ways to use it. A hook sees the kind of each call, but not its arguments. It serves
+/// logging, timing, locking and injected failures. A derived class hides the members that it changes, and
+/// calls the wrapped provider through inner().
 ///
 /// The adaptor calls hook(provider_call, f). The hook calls f(), which makes the call, and returns the result
 /// of f(): a `bool`, a pointer or a number. f() returns a value-initialised result if the call fails. It

@@ -64,8 +64,8 @@ class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider
     return this->inner().reclaim();
   }
 
-  /// Also discards a ready event. The engine calls discard next, and that call must neither wait nor get
-  /// lost.
+  /// Also discards a ready event. The allocator calls discard next, and that call must neither wait nor
+  /// get lost.
   [[nodiscard]] bool query(event& mark) noexcept
     requires event_provider<Provider>
   {

@@ -44,9 +44,11 @@ static_assert(recipe<pytorch_native>);
 /// Makes the decisions of PyTorch 2.6 with expandable_segments. It maps pages into ranges of addresses, which
 /// blocks of any size share.
 ///
-/// Choose it if the device has virtual memory and sizes vary. `split.max` has one effect: small requests do
-/// not use large free blocks. The key garbage_collection_threshold is ignored, as in PyTorch. But if you set
-/// `eviction.threshold` directly, idle pages are released.
+/// Choose it if the device has virtual memory and sizes vary. Oversize blocks are split. With `split.max`, a
+/// request below it does not use a free block of that size or more. A larger request does not use a block
+/// with `split.slack` or more to spare. Neither rule holds for a block that unmapped addresses follow. The
+/// key garbage_collection_threshold is ignored, as in PyTorch. But if you set `eviction.threshold` directly,
+/// idle pages are released.
 struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;

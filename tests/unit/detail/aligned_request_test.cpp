@@ -189,6 +189,21 @@ TEST(aligned_request, stays_live_if_no_stream_can_be_recorded_or_waited_for) {
   }
 }
 
+TEST(aligned_request, finds_the_block_of_a_large_alignment) {
+  caching_allocator<pytorch<>, simulated_device> pool;
+  void* const other = pool.allocate(3000);
+  const aligned_request request(5_MiB, std::size_t{1} << 30);
+  void* const p = request.allocate(pool, {});
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % (std::size_t{1} << 30), 0u);
+  EXPECT_TRUE(request.record_stream(pool, p, stream_id{2}));
+  EXPECT_EQ(request.find(pool, other).address, nullptr);
+  EXPECT_EQ(aligned_request(6_MiB, std::size_t{1} << 30).find(pool, p).address, nullptr);
+  request.deallocate(pool, p);
+  EXPECT_EQ(request.find(pool, p).address, nullptr);
+  pool.deallocate(other);
+  EXPECT_EQ(pool.current_usage().live, 0u);
+}
+
 TEST(aligned_request_death, names_the_rule_that_is_broken) {
   tight pool;
   void* const first = pool.allocate(64);
@@ -199,7 +214,10 @@ TEST(aligned_request_death, names_the_rule_that_is_broken) {
   EXPECT_DEATH(aligned_request(99, 1024).deallocate(pool, p), "live block of this size and alignment");
   EXPECT_DEATH((request.deallocate(pool, p), request.deallocate(pool, p)),
                "live block of this size and alignment");
-  EXPECT_DEATH(aligned_request(99, 8).deallocate(pool, first), "not the requested size");
+  EXPECT_DEATH(aligned_request(100, std::size_t{1} << 50).deallocate(pool, p),
+               "live block of this size and alignment");
+  EXPECT_DEATH(aligned_request(99, 8).deallocate(pool, first),
+               "not the requested size: 99 bytes were passed, 64");
   request.deallocate(pool, p);
   pool.deallocate(first);
 }

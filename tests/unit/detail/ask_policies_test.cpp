@@ -100,7 +100,7 @@ TEST(ask_policies_death, an_impossible_segment_aborts) {
 
 template <typename Base, std::size_t Page>
 struct maps : Base {
-  [[nodiscard]] static std::size_t page_size(std::size_t) noexcept { return Page; }
+  [[nodiscard]] static std::size_t mapping_size(std::size_t) noexcept { return Page; }
   bool operator==(const maps&) const = default;
 };
 TEST(ask_policies_death, an_impossible_page_aborts) {

@@ -27,7 +27,7 @@ using oom_tests::advises;
 template <typename Recipe>
 bool empties_the_cache(const policies<Recipe>& chosen, failure_reason why) {
   for (const recovery_steps::step step : chosen.recovery.steps(why)) {
-    if (step == recovery_steps::step::evict_all) return true;
+    if (step == recovery_steps::step::release_cached) return true;
   }
   return false;
 }
