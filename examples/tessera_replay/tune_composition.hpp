@@ -188,8 +188,8 @@ struct any_in_place : in_place_choices {
   [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.segment_size(block, now); });
   }
-  [[nodiscard]] std::size_t page_size(std::size_t block) const noexcept {
-    return ask([=](const auto& p) { return p.page_size(block); });
+  [[nodiscard]] std::size_t mapping_size(std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.mapping_size(block); });
   }
   [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept {
     return ask([=](const auto& p) { return p.range_size(capacity); });

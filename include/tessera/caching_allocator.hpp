@@ -147,16 +147,16 @@ class caching_allocator
   /// Frees a block.
   ///   Returns:  false if no live block begins at `p`; then nothing changes
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return finish_free(manager_.deallocate(p)); }
-  /// Frees a block in order after the work of `stream`, which may reuse it at once. `stream` waits for the
-  /// other recorded streams.
+  /// Frees a block on `stream`, like cudaFreeAsync: `stream` may reuse it at once. If other streams are
+  /// recorded, `stream` is made to wait for them and for the block's own stream.
   ///   Returns:  false if no live block begins at `p`; then nothing changes
   [[nodiscard]] bool try_deallocate_after(void* p, stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
     return finish_free(sharing_.deallocate_after(p, stream));
   }
-  /// Serves a request with a live block, as if the block were freed and allocated again. Only its own stream
-  /// may use it. Statistics and events count a free and an allocation.
+  /// Serves a request with a live block, as if the block were freed and allocated again. It must have no
+  /// recorded streams. Statistics and events count a free and an allocation.
   ///   Returns:  false if the block does not fit; then nothing changes. A block fits if it is large enough
   ///             and would not be split.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
@@ -192,7 +192,7 @@ class caching_allocator
   }
 
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
-  /// reserved.
+  /// reserved. Then the eviction policy may release more.
   void trim(std::size_t keep = 0) noexcept {
     empty_cache(keep);
     evict(eviction_trigger::after_free);
@@ -203,8 +203,8 @@ class caching_allocator
     (void)process_events();
     release_idle(keep);
   }
-  /// Frees the pending blocks whose events have completed. Most policies do this at each allocation, lazy
-  /// policies only at some.
+  /// Frees the pending blocks whose events have completed. With most streams policies, each request does
+  /// this; with lazy ones, some do.
   ///   Returns:  whether it freed any block
   bool process_events() noexcept {
     const bool any = manager_.process_events();
@@ -269,7 +269,7 @@ class caching_allocator
 
   /// Takes a segment from the device, or maps memory at its address, and splits it into recorded blocks. For
   /// tools that start from a recorded state. A segment address of 0 means any address.
-  ///   * `size` is the size of a block that this segment would serve.
+  ///   * `size` is the block size for which growth would get this segment.
   ///   * `blocks` are the block_views of the segment, in the order of addresses.
   ///   * Their bytes are multiples of min_alignment. A block with 0 requested bytes is free.
   ///
@@ -350,7 +350,7 @@ class caching_allocator
     const recovery_steps steps = policies_.recovery.steps(why);
     for (const recovery_steps::step step : steps) {
       if (!recover(step, want)) continue;
-      const bool exactly = step == recovery_steps::step::grow_exactly;
+      const bool exactly = step == recovery_steps::step::retry_exact_size;
       if (detail::block* const found = grow(want, why, exactly)) return found;
     }
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
@@ -387,7 +387,7 @@ class caching_allocator
   /// Takes a recovery step.
   ///   Returns:  whether another try may succeed
   bool recover(recovery_steps::step step, request want) noexcept {
-    if (step == recovery_steps::step::grow_exactly) return true;
+    if (step == recovery_steps::step::retry_exact_size) return true;
     if (step == recovery_steps::step::release_cached) {
       empty_cache(0);
       if constexpr (detail::reclaiming_provider<Provider>) (void)device().reclaim();
@@ -464,8 +464,8 @@ class caching_allocator
   }
 
   tessera::policies<Recipe> policies_;
-  // The members below are destroyed before the manager: the backend's destructor releases memory through it.
   manager manager_;
+  // Destroyed before the manager: the backend's destructor releases memory through it.
   [[no_unique_address]] detail::stream_sharing<manager> sharing_{manager_};
   backend backend_{manager_};
   detail::callback_list pressure_;

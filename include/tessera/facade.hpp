@@ -15,7 +15,7 @@ namespace tessera {
 
 namespace detail {
 
-/// Stands for the wrapped allocator of a front end that has only the calls that all allocators share.
+/// The default `Inner`: the front end then has no optional calls, such as handles and statistics.
 struct shared_calls_only {};
 
 /// Returns its argument. It has a name because nvcc rejects lambdas in unevaluated operands.
@@ -32,7 +32,7 @@ using device_of =
 
 }  // namespace detail
 
-/// Gives a front end the whole interface of an allocator. The front end defines how to enter the allocator
+/// Gives a front end the calls that all front ends share. The front end defines how to enter the allocator
 /// inside.
 ///
 /// Choose it as the base of a class that wraps allocators to lock, check, count or select. This front end

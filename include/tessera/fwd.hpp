@@ -49,7 +49,7 @@ namespace detail {
 struct count_everything;
 }  // namespace detail
 
-// Front ends
+// Allocators
 class handle;
 template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
           typename Counting = detail::count_everything>

@@ -187,7 +187,7 @@ TEST(pytorch_expandable, a_page_ends_at_the_next_mapping) {
 TEST(pytorch_expandable_death, invalid_settings_of_ranges_abort) {
   expandable<> pool;
   pool.policies().growth.large = 0;
-  EXPECT_DEATH((void)pool.try_allocate(5_MiB), "page_size is a multiple of min_alignment");
+  EXPECT_DEATH((void)pool.try_allocate(5_MiB), "mapping_size is a multiple of min_alignment");
   pool.policies().growth.large = 20_MiB;
   pool.policies().growth.alignment = 96;
   EXPECT_DEATH((void)pool.try_allocate(5_MiB), "base_alignment is 1 or a multiple of min_alignment");

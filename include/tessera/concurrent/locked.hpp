@@ -32,14 +32,16 @@ namespace tessera {
 /// * The provider is not thread-safe: a free that records an event waits for the other thread's call, with
 ///   the mutex held.
 ///
-/// * A request that fails while other threads are in such calls waits for these calls, and then retries once.
+/// While other threads are in such calls:
+///
+/// * A request that fails waits for these calls, and then retries once.
 /// * If the provider can reclaim memory from other allocators, a failed request may retry up to eight more
 ///   times.
 /// * A trim does not release blocks that other threads are waiting for or releasing.
 ///
 /// Before pages are unmapped, the
-/// allocator waits with the mutex held until their streams finish their work. That work must not use the
-/// allocator.
+/// allocator waits with the mutex held until their streams finish their work. Host functions queued on
+/// these streams must not use the allocator.
 ///
 /// Rules for user code:
 ///

@@ -93,7 +93,7 @@ struct torch_npu : detail::torch_syntax {
       key::flag("release_lock_on_npumalloc", &s::release_lock,
                 "none: locked and per_stream unlock their mutex while a segment is acquired"),
       key::flag("multi_stream_lazy_reclaim", &s::multi_stream_lazy_reclaim,
-                "a request polls events only if more than 512 are pending or nothing fits"),
+                "a request polls events only if more than 512 events are pending or nothing fits"),
       {"pinned_max_round_threshold_mb", &s::pinned_max_round_threshold, format::mebibytes, "integer",
        "unlimited", "pinned requests above this size are not rounded up to a power of two"},
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, format::mebibytes, "integer", "unlimited",

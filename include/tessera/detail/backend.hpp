@@ -27,8 +27,8 @@
 ///
 /// | member of an instance(Manager&)       |                                                            |
 /// |---------------------------------------|------------------------------------------------------------|
-/// | obtain_block(list, size, policies)    | the free block that serves `size` bytes, or null; may map  |
-/// |                                       | memory for it                                              |
+/// | obtain_block(list, size, policies)    | the best free block, which split.may_serve then accepts or |
+/// |                                       | refuses; or null. May map memory for it                    |
 /// | take_offset(block, size, policies)    | bytes to leave free at the start of that block; called     |
 /// |                                       | once, just before the block is allocated                   |
 /// | grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     |
@@ -111,7 +111,7 @@ struct segment_backend : backend_defaults {
                               p.pages.backing(s.bytes));
     }
     std::size_t release_idle_at(std::uintptr_t address, std::size_t) noexcept {
-      block* const head = manager_.segment_at(address);
+      block* const head = manager_.first_block_at(address);
       return head != nullptr && head->is_free() && !head->is_split() ? release(*head) : 0;
     }
 
@@ -119,8 +119,9 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
 
    private:
-    /// If a new segment would serve as a whole, finds a cached segment of that size, or null. The split
-    /// policy may have refused that one: it knows neither the device's granularity nor the segment's pages.
+    /// Finds a cached segment equal to the one that growth would acquire, or null. The split
+    /// policy may have refused it: that policy knows neither the device's granularity nor the segment's
+    /// pages.
     template <typename Policies>
     [[nodiscard]] static block* idle_like_new(free_list& list, std::size_t size, std::size_t segment,
                                               const Policies& p) noexcept {

@@ -336,7 +336,7 @@ class block_manager {
     fresh.number = ++last_number_;
     return &fresh;
   }
-  /// Erases a range and its only block.
+  /// Erases a range. The caller erases its only block.
   void erase_range(segment& range) noexcept {
     segments_.hide(range, 0);
     segments_.erase(range, 0);
@@ -355,7 +355,7 @@ class block_manager {
   }
   /// Finds the block at the start of the segment at an address, or null.
   ///   Cost:  linear in the segments
-  [[nodiscard]] block* segment_at(std::uintptr_t address) const noexcept {
+  [[nodiscard]] block* first_block_at(std::uintptr_t address) const noexcept {
     segment* const s = segments_.find(address);
     return s != nullptr ? &s->first() : nullptr;
   }
@@ -366,7 +366,7 @@ class block_manager {
 
   /// Makes a new descriptor.
   ///   Requires:  a preceding reserve_blocks()
-  [[nodiscard]] block& insert_block() noexcept { return *blocks_.take(); }
+  [[nodiscard]] block& new_block() noexcept { return *blocks_.take(); }
   void erase_block(block& b) noexcept { blocks_.give_back(&b); }
 
   /// Removes `size` bytes at `address` from the free blocks. They are a whole free block, or are split off
@@ -601,7 +601,8 @@ class block_manager {
     }
   }
 
-  /// Makes a flagged block pending when it is freed, if streams are recorded for it.
+  /// Makes a flagged block pending when it is freed, if streams are recorded for it. In any case, an oversize
+  /// block is counted as freed.
   ///   Returns:  whether it is pending
   [[gnu::noinline]] bool defer_free(block& freed) noexcept {
     if (freed.status.flags.oversize) counters_.oversize_allocations.decrease(1);

@@ -55,7 +55,7 @@ struct expandable_backend : range_backend_defaults {
       const range_growth growth = ranges_.growth_for(size, p);
       ranges_.chunks().retry_orphaned(manager_.provider());
       const std::size_t granularity = ranges_.granularity(growth.kinds);
-      ranges_.note_page(growth.page);
+      ranges_.note_alignment(growth.mapping);
       block* at = lowest_place(list, size, granularity);
       if (at == nullptr) at = ranges_.reserve_range(list, size, growth);
       while (at != nullptr && (at->is_unmapped() || at->size < size)) {

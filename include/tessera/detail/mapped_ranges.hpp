@@ -42,9 +42,9 @@ void for_each_unmapped(const free_list& list, F f) {
 
 /// How a range grows.
 struct range_growth {
-  std::size_t page;   ///< bytes to map at once, a multiple of the granularity
-  std::size_t range;  ///< bytes of addresses to reserve if no range has room
-  page_order kinds;   ///< kinds of pages to ask for
+  std::size_t mapping;  ///< bytes to map at once, a multiple of the granularity
+  std::size_t range;    ///< bytes of addresses to reserve if no range has room
+  page_order kinds;     ///< kinds of pages to ask for
 };
 
 /// The ranges of one allocator. A range belongs to a free list and starts unmapped. Memory is mapped at the
@@ -90,8 +90,8 @@ class mapped_ranges {
   }
   /// Alignment of every chunk address, in bytes.
   [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
-  void note_page(std::size_t page) noexcept {
-    if (alignment_of(page) < alignment_) alignment_ = alignment_of(page);
+  void note_alignment(std::size_t address) noexcept {
+    if (alignment_of(address) < alignment_) alignment_ = alignment_of(address);
   }
   /// Returns the end of the chunk that begins at an address. Returns the address if no chunk begins there.
   [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
@@ -114,9 +114,10 @@ class mapped_ranges {
   /// Reserves a range. Returns its only block, which is unmapped. Returns null if the device refuses or host
   /// memory ran out.
   [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& growth) noexcept {
-    const std::size_t bytes = align_up(growth.range < max_request ? growth.range : max_request, growth.page);
+    const std::size_t bytes =
+        align_up(growth.range < max_request ? growth.range : max_request, growth.mapping);
     if (bytes < size) return nullptr;
-    void* const memory = provider().reserve(bytes, alignment_of(growth.page));
+    void* const memory = provider().reserve(bytes, alignment_of(growth.mapping));
     if (memory == nullptr) return nullptr;
     block* const whole = insert_range(list, reinterpret_cast<std::uintptr_t>(memory), bytes);
     if (whole == nullptr) {
@@ -124,7 +125,7 @@ class mapped_ranges {
       return nullptr;
     }
     manager_.report(action::range_reserve, whole->address, bytes, bytes, list.key());
-    note_page(whole->address);
+    note_alignment(whole->address);
     return whole;
   }
   /// Gives back a range without mapped memory.
@@ -160,7 +161,7 @@ class mapped_ranges {
     std::uintptr_t end = begin;
     bool works = manager_.reserve_blocks(4);  // two of the four for the request itself
     while (works && end - begin < bytes) {
-      *last = chunks_.plan(end, growth.page < room - end ? growth.page : room - end);
+      *last = chunks_.plan(end, growth.mapping < room - end ? growth.mapping : room - end);
       works = *last != nullptr;
       if (!works) break;
       end += (*last)->bytes;
@@ -168,7 +169,7 @@ class mapped_ranges {
     }
     if (!works) chunks_.destroy_all(provider(), fresh);
     if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
-      manager_.report(action::refused, 0, growth.page, growth.page, key);
+      manager_.report(action::refused, 0, growth.mapping, growth.mapping, key);
       return nullptr;
     }
     for (const chunk* c = fresh; c != nullptr; c = c->next)
@@ -176,22 +177,23 @@ class mapped_ranges {
     manager_.counters().mapped(pool, end - begin);
     return &mark_mapped(unmapped, begin, end - begin);
   }
-  /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the page is invalid.
+  /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the answer is invalid.
   template <typename Policies>
   [[nodiscard]] range_growth growth_for(std::size_t size, const Policies& p) const noexcept {
-    const std::size_t page = p.growth.mapping_size(size);
-    if (page == 0 || page % min_alignment != 0 || page > max_request)
-      refuse_answer("growth: page_size", size, page,
-                    "page_size is a multiple of min_alignment, up to max_request");
-    const page_order kinds = p.pages.backing(page);
-    return {align_up(page, granularity(kinds)), p.growth.range_size(manager_.provider().capacity()), kinds};
+    const std::size_t mapping = p.growth.mapping_size(size);
+    if (mapping == 0 || mapping % min_alignment != 0 || mapping > max_request)
+      refuse_answer("growth: mapping_size", size, mapping,
+                    "mapping_size is a multiple of min_alignment, above 0 and up to max_request");
+    const page_order kinds = p.pages.backing(mapping);
+    return {align_up(mapping, granularity(kinds)), p.growth.range_size(manager_.provider().capacity()),
+            kinds};
   }
   /// Maps the pages of a recorded segment at their address, in the range that contains it. If there is none,
   /// reserves a new range. Returns null if neither range contains the address, or the device refuses.
   [[nodiscard]] block* restore(const segment_view& s, const range_growth& growth) noexcept {
     free_list* const list = manager_.prepare_list(s.pool, s.stream);
     if (list == nullptr) return nullptr;
-    note_page(growth.page);
+    note_alignment(growth.mapping);
     block* hole = nullptr;
     const auto holds = [&s](const block& b) {
       return s.address >= b.address && s.address + s.bytes <= b.end();
@@ -389,7 +391,7 @@ class mapped_ranges {
   }
   /// Inserts a new unmapped block directly above another block.
   block& insert_unmapped(block& below, std::uintptr_t address, std::size_t bytes) noexcept {
-    block& fresh = manager_.insert_block();
+    block& fresh = manager_.new_block();
     fresh.address = address;
     fresh.size = bytes;
     fresh.list = below.list;

@@ -136,7 +136,7 @@ class pending_frees {
   /// Waits for every event so far, then calls completed(block&) for each block whose last event has
   /// completed. If the device fails, blocks stay pending.
   ///
-  /// During the wait, the use is in no queue, so that no concurrent call completes it. Other uses may come
+  /// A use that is waited for is in no queue, so that no concurrent call completes it. Other uses may come
   /// and go.
   template <typename F>
   void wait(Provider& device, F completed) noexcept {

@@ -54,12 +54,12 @@ class stitched_ranges {
   /// `growth.range` is 0. Returns none if the device refuses.
   [[nodiscard]] placement prepare_placement(free_list& list, std::size_t size, const range_growth& growth,
                                             bool should_save_pages) noexcept {
-    ranges_.note_page(growth.page);
+    ranges_.note_alignment(growth.mapping);
     ranges_.chunks().retry_orphaned(manager_.provider());
-    const placement found = placement_search(size, growth.page, should_save_pages).best(list);
+    const placement found = placement_search(size, growth.mapping, should_save_pages).best(list);
     if (found.first != nullptr || growth.range == 0) return found;
     (void)ranges_.reserve_range(list, size, growth);
-    return placement_search(size, growth.page, should_save_pages).best(list);
+    return placement_search(size, growth.mapping, should_save_pages).best(list);
   }
   /// Detaches idle chunks outside a placement from their addresses, few rather than many. Detaches `wanted`
   /// bytes if there are enough, at least `needed` bytes, or nothing. They stay detached until
@@ -99,7 +99,7 @@ class stitched_ranges {
     for (const block* b = at.first; works && b->is_unused() && b->address < at.end; b = b->next) {
       if (!b->is_unmapped()) continue;
       ++holes;
-      const auto [begin, needed_end] = needed_part(at, *b, growth.page);
+      const auto [begin, needed_end] = needed_part(at, *b, growth.mapping);
       std::uintptr_t end = needed_end;
       const std::uintptr_t stretched = begin + min_chunk < b->end() ? begin + min_chunk : b->end();
       if (end >= at.end && stretched > end && bytes + (stretched - begin) <= room) end = stretched;
@@ -360,8 +360,8 @@ struct stitching_backend : range_backend_defaults {
       const auto max_chunk = [&](std::size_t reserved) {
         growth_state then = now;
         then.reserved = reserved;
-        const std::size_t count = p.growth.max_chunk(then) / growth.page;
-        return count > 0 ? count * growth.page : growth.page;
+        const std::size_t count = p.growth.max_chunk(then) / growth.mapping;
+        return count > 0 ? count * growth.mapping : growth.mapping;
       };
       const std::size_t needed = excess(now.limit);
       const std::size_t wanted = excess(threshold);
@@ -381,7 +381,7 @@ struct stitching_backend : range_backend_defaults {
                                                           const Policies& p) noexcept {
       range_growth growth = stitched_.ranges().growth_for(size, p);
       growth.range = 0;
-      const std::size_t broken = stitched_.broken_page_bytes(fit, size, growth.page);
+      const std::size_t broken = stitched_.broken_page_bytes(fit, size, growth.mapping);
       if (broken == 0) return &fit;
       const placement at = stitched_.prepare_placement(list, size, growth, true);
       if (at.first == nullptr || at.consumed_page_bytes >= broken) return &fit;

@@ -129,8 +129,8 @@ class stream_resource {
   /// The default alignment of CCCL's pools.
   static constexpr std::size_t default_alignment = 256;
 
-  /// Calls without a stream use `sync_stream`, and wait for all work of that stream. Use that stream for
-  /// nothing else.
+  /// Calls without a stream use `sync_stream`, and wait for all work of that stream. Other work
+  /// on it delays these calls, so choose a stream of their own.
   explicit stream_resource(detail::handle_argument<A> allocator, stream_id sync_stream = {}) noexcept
       : allocator_(allocator), sync_stream_(sync_stream) {}
 

@@ -70,7 +70,8 @@ class failure_survey {
     const failure_reason expected = predict_failure(blocks_, settings_, report_.segment);
     for (const recovery_steps::step step : settings_.recovery.steps(expected)) {
       report_.empties_cache = report_.empties_cache || step == recovery_steps::step::release_cached;
-      report_.accepts_exact_size = report_.accepts_exact_size || step == recovery_steps::step::grow_exactly;
+      report_.accepts_exact_size =
+          report_.accepts_exact_size || step == recovery_steps::step::retry_exact_size;
     }
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;

@@ -15,13 +15,13 @@ namespace tessera {
 enum class eviction_trigger : unsigned char {
   before_growth,     ///< no cached block fits, and the device is about to be asked
   after_free,        ///< blocks may have become free: after a free, a poll, a trim or a recovery step
-  after_synchronize  ///< a stream was synchronized, by a front end that offers that
+  after_synchronize  ///< synchronize(stream) was called; only recipes that reuse across streams have it
 };
 
 /// A cached segment without live or pending blocks, and totals over all candidates.
 struct idle_segment {
   std::size_t bytes = 0;
-  std::uint64_t age = 0;        ///< searches of its pool since it became idle
+  std::uint64_t age = 0;        ///< searches of its pool, about one a request, since it became idle
   std::size_t candidates = 0;   ///< number of idle segments that may be released
   std::uint64_t total_age = 0;  ///< sum of their ages
   std::size_t remaining = 0;    ///< bytes still to be evicted
@@ -91,7 +91,8 @@ struct evict_idle_segments {
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
-    const bool evicts = trigger == eviction_trigger::after_free ? at_free.get() : before_growth.get();
+    const bool evicts = (trigger == eviction_trigger::after_free && at_free.get()) ||
+                        (trigger == eviction_trigger::before_growth && before_growth.get());
     return evicts ? now.cached : 0;
   }
   [[nodiscard]] static constexpr bool is_candidate(std::size_t, const usage&) noexcept { return true; }

@@ -116,8 +116,8 @@ struct grow_by_segments {
   bool operator==(const grow_by_segments&) const = default;
 };
 
-/// Takes a chunk of at least `small` bytes for a block of up to `boundary` bytes. For a larger block, takes a
-/// chunk of at least `large` bytes. 0 means the block's size.
+/// Takes a segment, which Paddle calls a chunk, of at least `small` bytes for a block of up to `boundary`
+/// bytes. For a larger block, takes a segment of at least `large` bytes. 0 means the block's size.
 ///   Source:  Paddle's auto_growth. With one pool, its auto_growth_chunk_size_in_mb is `large`.
 template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
           auto Boundary = tunable<std::size_t>{0}, auto Limit = tunable<memory_limit>{memory_limit::none}>
@@ -140,9 +140,9 @@ struct grow_by_chunks {
   bool operator==(const grow_by_chunks&) const = default;
 };
 
-/// Takes chunks by a plan. The first chunk often takes nearly all free memory. A block larger than every
-/// chunk gets a segment of its size. If the device lacks the next chunk, growth fails, even for a small
-/// block.
+/// Takes segments, which Paddle calls chunks, by a plan. The first chunk often takes nearly all free memory.
+/// A block larger than every chunk gets a segment of its size. If the device lacks the next chunk, growth
+/// fails, even for a small block.
 ///   Source:  Paddle's naive_best_fit; here segments of a block's size count as chunks
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}},
           auto Limit = tunable<memory_limit>{memory_limit::none}>

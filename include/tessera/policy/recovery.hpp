@@ -17,13 +17,13 @@ enum class failure_reason : unsigned char {
   by_capacity  ///< the device is too small; reported only to policies whose `checks_capacity` is true
 };
 
-/// Recovery steps, in the order in which they are tried. After each step, growth is tried again.
+/// Recovery steps, in the order in which they are tried. After a step that succeeds, growth is tried again.
 struct recovery_steps {
   enum class step : unsigned char {
-    release_oversize,  ///< releases free oversize blocks of the stream until they sum to the block's size; if
-                       ///< they do not, growth is not tried
+    release_oversize,  ///< releases free oversize blocks of the stream until they sum to the block's size;
+                       ///< fails if they do not
     release_cached,    ///< waits for pending frees, then releases every idle segment
-    grow_exactly       ///< asks for a segment of exactly the block's size, whatever the growth policy says
+    retry_exact_size   ///< asks for a segment of exactly the block's size, whatever the growth policy says
   };
   std::array<step, 2> steps{};
   std::size_t count = 0;
@@ -39,7 +39,7 @@ struct recovery_steps {
 ///
 ///   p.steps(reason)   the steps; with none, the allocation fails at once
 ///
-/// Optional member: `checks_capacity`, if true, asks for the steps by_capacity too.
+/// Optional member: `checks_capacity`, if true, lets the allocator predict by_capacity, too.
 template <typename P>
 concept recovery_policy = detail::regular<P> && requires(const P& p, failure_reason reason) {
   { p.steps(reason) } noexcept -> std::same_as<recovery_steps>;
@@ -65,13 +65,13 @@ struct recover_by_emptying_cache {
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason) const noexcept {
     using enum recovery_steps::step;
-    return {{release_cached, grow_exactly}, accepts_exact_size ? 2u : 1u};
+    return {{release_cached, retry_exact_size}, accepts_exact_size ? 2u : 1u};
   }
   bool operator==(const recover_by_emptying_cache&) const = default;
 };
 
-/// Releases oversize blocks for one segment. If that was not enough, releases the whole cache. Without
-/// `ReleasesOversize`, it releases the whole cache first.
+/// Releases free oversize blocks until they cover the request. If that was not enough, releases the whole
+/// cache. Without `ReleasesOversize`, it releases the whole cache first.
 ///
 /// With `fails_fast`, a request fails at once for one `Reason`: it exceeds the limit, or it exceeds the
 /// device's capacity. Choose that for services that prefer to reject a request rather than stall.

@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/// The end of a split block that serves the request; the remainder stays free. With `high`, addresses follow
-/// from the block's end, so the base_alignment of a growth policy has no effect.
+/// The end of a split block that serves the request; the remainder stays free. `high` ignores the
+/// base_alignment of a growth policy.
 enum class block_end : unsigned char { low, high };
 
 /// Decides whether the best-fitting free block may serve a request, and whether it is split.
@@ -77,8 +77,8 @@ struct split_if_remainder_at_least : split_never<> {
   bool operator==(const split_if_remainder_at_least&) const = default;
 };
 
-/// Splits blocks of less than `max` bytes. Blocks of `max` bytes or more are oversize, and serve only large
-/// requests.
+/// Splits blocks of less than `max` bytes. Blocks of `max` bytes or more are oversize, and serve only
+/// requests of at least `max` bytes.
 ///
 /// Choose a finite `max` to keep small requests from splitting huge segments. The rules, all in bytes:
 ///   * A request of up to `SmallLimit` splits a block if anything remains.

@@ -20,20 +20,20 @@ namespace tessera {
 ///   P::reuses_across_streams        whether a block may serve a stream with another key; if so, the device
 ///                                   must be an ordering_provider
 ///   p.reuse_rules()                 the rules for reuse across streams, applied if nothing else fits
-///   p.should_poll_events(pending)   whether a request polls the events of pending blocks before it searches,
+///   p.should_poll_events(events)    whether a request polls the events of pending blocks before it searches,
 ///                                   given their number; if not, it polls after a miss, and searches again
 ///
 /// Laws, checked by law::policy:
 ///   * Streams of one key need no events for each other, unless every stream needs events.
 ///   * With reuses_across_streams, each stream is its own key. Without it, reuse_rules() is empty.
 template <typename P>
-concept streams_policy = detail::regular<P> && requires(const P& p, stream_id stream, std::size_t pending) {
+concept streams_policy = detail::regular<P> && requires(const P& p, stream_id stream, std::size_t events) {
   { P::uses_events } -> std::convertible_to<bool>;
   { p.reuse_key(stream) } noexcept -> std::convertible_to<stream_id>;
   { p.needs_event(stream, stream) } noexcept -> std::same_as<bool>;
   { P::reuses_across_streams } -> std::convertible_to<bool>;
   { p.reuse_rules() } noexcept -> std::same_as<cross_stream_reuse>;
-  { p.should_poll_events(pending) } noexcept -> std::same_as<bool>;
+  { p.should_poll_events(events) } noexcept -> std::same_as<bool>;
 };
 
 namespace detail {
@@ -68,7 +68,8 @@ struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
   bool operator==(const reuse_on_same_stream_after_recorded&) const = default;
 };
 
-/// Reuses like `Streams`, but a request polls events first only if more than `threshold` blocks are pending.
+/// Reuses like `Streams`, but a request polls events first only if more than `threshold` events are pending:
+/// one for each pending block and recorded stream.
 ///
 /// Choose it if programs record streams for many blocks and profiles show the polling (one query per stream).
 /// Blocks become reusable later.
@@ -81,8 +82,8 @@ template <streams_policy Streams, auto Threshold = tunable<std::size_t>{0}>
 struct poll_events_lazily : Streams {
   [[no_unique_address]] parameter<Threshold> threshold{};
 
-  [[nodiscard]] constexpr bool should_poll_events(std::size_t pending) const noexcept {
-    return pending > threshold;
+  [[nodiscard]] constexpr bool should_poll_events(std::size_t events) const noexcept {
+    return events > threshold;
   }
   bool operator==(const poll_events_lazily&) const = default;
 };

@@ -28,8 +28,8 @@ struct cuda_async final {
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return settings.async_backend;
   }
-  /// Returns the policies for settings that it serves. Ignores keys of the native backend. By default,
-  /// nothing is released automatically.
+  /// Returns the policies for settings that this recipe accepts; aborts for others. Ignores keys of the
+  /// native backend. By default, nothing is released automatically.
   [[nodiscard]] static constexpr policies<cuda_async> configured(
       const config::pytorch::settings& settings) noexcept;
 };

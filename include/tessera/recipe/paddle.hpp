@@ -38,7 +38,7 @@ struct paddle_auto_growth final {
   [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
     return !settings.naive_best_fit;
   }
-  /// Returns the policies for settings that it serves.
+  /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr policies<paddle_auto_growth> configured(
       const config::paddle::settings& settings) noexcept;
 };
@@ -82,7 +82,7 @@ struct paddle_naive_best_fit final {
   [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
     return settings.naive_best_fit;
   }
-  /// Returns the policies for settings that it serves.
+  /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr policies<paddle_naive_best_fit> configured(
       const config::paddle::settings& settings) noexcept;
 };

@@ -29,7 +29,8 @@ struct pinned final {
   [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return !settings.pin_memory_expandable_segments;
   }
-  /// Returns the policies for settings that it serves. Uses only keys for pinned memory.
+  /// Returns the policies for settings that this recipe accepts; aborts for others. Uses only keys for pinned
+  /// memory.
   [[nodiscard]] static constexpr policies<pinned> configured(
       const config::pytorch::settings& settings) noexcept;
   [[nodiscard]] static constexpr policies<pinned> configured(

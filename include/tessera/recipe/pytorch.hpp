@@ -35,7 +35,7 @@ struct pytorch_native final {
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && !settings.expandable_segments;
   }
-  /// Returns the policies for settings that it serves.
+  /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr policies<pytorch_native> configured(
       const config::pytorch::settings& settings) noexcept;
 };
@@ -46,9 +46,9 @@ static_assert(recipe<pytorch_native>);
 ///
 /// Choose it if the device has virtual memory and sizes vary. Oversize blocks are split. With `split.max`, a
 /// request below it does not use a free block of that size or more. A larger request does not use a block
-/// with `split.slack` or more to spare. Neither rule holds for a block that unmapped addresses follow. The
-/// key garbage_collection_threshold is ignored, as in PyTorch. But if you set `eviction.threshold` directly,
-/// idle pages are released.
+/// with `split.slack` or more to spare. Neither rule holds for a free block below unmapped addresses, because
+/// growth extends it. The key garbage_collection_threshold is ignored, as in PyTorch. But if you set
+/// `eviction.threshold` directly, idle pages are released.
 struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
@@ -120,7 +120,7 @@ struct pytorch_2_14_native final {
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return pytorch_native::serves(settings);
   }
-  /// Returns the policies for settings that it serves.
+  /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr policies<pytorch_2_14_native> configured(
       const config::pytorch::settings& settings) noexcept;
 };

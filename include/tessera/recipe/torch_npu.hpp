@@ -37,7 +37,7 @@ struct torch_npu_native final {
   [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return !settings.expandable_segments;
   }
-  /// Returns the policies for settings that it serves.
+  /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr policies<torch_npu_native> configured(
       const config::torch_npu::settings& settings) noexcept;
 };

@@ -34,7 +34,7 @@ bool empties_the_cache(const policies<Recipe>& chosen, failure_reason why) {
 template <typename Recipe>
 bool grows_exactly(const policies<Recipe>& chosen) {
   for (const recovery_steps::step step : chosen.recovery.steps(failure_reason::by_device)) {
-    if (step == recovery_steps::step::grow_exactly) return true;
+    if (step == recovery_steps::step::retry_exact_size) return true;
   }
   return false;
 }

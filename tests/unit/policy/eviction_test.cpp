@@ -79,6 +79,7 @@ TEST(evict_idle_segments, distinguishes_both_triggers) {
   EXPECT_EQ(before.bytes_to_evict(eviction_trigger::after_free, now), 0u);
   EXPECT_EQ(after.bytes_to_evict(eviction_trigger::after_free, now), 3_MiB);
   EXPECT_EQ(after.bytes_to_evict(eviction_trigger::before_growth, now), 0u);
+  EXPECT_EQ(before.bytes_to_evict(eviction_trigger::after_synchronize, now), 0u);
   EXPECT_TRUE(before.is_candidate(1, now) && before.should_evict({}));
 }
 

@@ -21,7 +21,7 @@ steps of(const Recovery& recovery, failure_reason why) {
 
 TEST(recovery_policy, names_the_steps_in_order) {
   constexpr auto fitting = recovery_steps::step::release_oversize, all = recovery_steps::step::release_cached,
-                 exactly = recovery_steps::step::grow_exactly;
+                 exactly = recovery_steps::step::retry_exact_size;
   for (const failure_reason why : {failure_reason::by_device, failure_reason::by_limit}) {
     EXPECT_EQ(of(recover_never{}, why), steps{});
     EXPECT_EQ(of(recover_by_emptying_cache<>{}, why), steps{all});
