@@ -9,13 +9,13 @@
 #include <thread>
 #include <utility>
 
+#include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/pagemap.hpp>
-#include <tessera/provider/indexed.hpp>
 #include <tessera/provider/limiting.hpp>
 
 /// The arena of per_stream: an allocator for few streams, and the objects that all arenas share.

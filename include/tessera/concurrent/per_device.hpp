@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/fatal.hpp>
@@ -15,7 +16,6 @@
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/indexed.hpp>
 
 namespace tessera {
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/fatal.hpp>
@@ -28,7 +29,6 @@
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
-#include <tessera/provider/indexed.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads.

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/provider/indexed.hpp>
+#include <tessera/concurrent/indexed.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
