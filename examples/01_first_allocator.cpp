@@ -15,7 +15,7 @@ int main() {
   void* batch = pool.allocate(5_MiB, tessera::stream_id{1});          // for work on stream 1
   if (!pool.record_stream(weights, tessera::stream_id{1})) return 1;  // stream 1 also reads weights
   pool.deallocate(batch);
-  pool.deallocate(weights);  // pending until the work of stream 1 so far completes
+  pool.deallocate(weights);  // pending until a later call finds that stream 1 completed its work so far
 
   const tessera::usage now = pool.current_usage();
   std::printf("reserved %zu MiB, of it cached %zu and pending %zu\n", now.reserved >> 20, now.cached >> 20,

@@ -157,8 +157,8 @@ class caching_allocator
   }
   /// Serves a request with a live block, as if the block were freed and allocated again. It must have no
   /// recorded streams. Statistics and events count a free and an allocation.
-  ///   Returns:  false if the block does not fit; then nothing changes. A block fits if it is large enough
-  ///             and would not be split.
+  ///   Returns:  false if the block does not fit; then nothing changes. A block fits if the request has its
+  ///             pool and key, and the split policy lets it serve whole.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     detail::block* const live = bytes > 0 && bytes <= max_request ? manager_.find_live(p) : nullptr;
     if (live == nullptr || live->flags().has_recorded_streams) return false;

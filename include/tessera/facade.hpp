@@ -59,7 +59,8 @@ using device_of =
 ///   * To change a call, define it in the front end. `using facade<...>::name` keeps its other overloads.
 ///   * `Inner` is the type of the allocator inside. Calls that only some allocators have exist if `Inner` has
 ///     them: handles, statistics, process_events and trim_without_waiting.
-///   * If a front end defines after_free(front end), it is called after each call that may have freed memory.
+///   * If a front end defines after_free(front end), it is called after each deallocate and trim. It is also
+///     called after a try_deallocate or process_events that freed something.
 ///   * A front end of several allocators also defines enter_owner, which finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
 class facade : public detail::common_calls<Self> {
@@ -197,7 +198,8 @@ class facade : public detail::common_calls<Self> {
     return Self::enter(me, std::forward<F>(f));
   }
 
-  /// Called after each call that may have freed memory.
+  /// Called after each deallocate and trim, and after a try_deallocate or process_events that freed
+  /// something.
   static void after_free(Self&) noexcept {}
 
  private:

@@ -43,7 +43,7 @@
 /// | ~instance()                           | releases all memory; the manager still exists              |
 ///
 /// `list` is a free list, `size` the size of the wanted block, `policies` the allocator's policies. The
-/// allocator may be re-entered during device calls. Look up blocks again after them.
+/// allocator may be re-entered while the device acquires, releases or waits. Look up blocks again after that.
 namespace tessera::detail {
 
 /// Aborts if a policy returns an invalid number. The message names the broken rule.

@@ -82,8 +82,8 @@ struct grow_exactly {
 
 /// Takes a segment of one of two sizes, or of the block's size. All sizes are in bytes.
 ///   * A block of at most half of `Small` gets a segment of `Small` bytes.
-///   * Another block below `DedicatedFrom` gets a segment of `large` bytes.
-///   * A larger block gets a segment of its own size, rounded up to a multiple of `Small`.
+///   * Another block below `DedicatedFrom`, and of at most `large` bytes, gets a segment of `large` bytes.
+///   * Any other block gets a segment of its own size, rounded up to a multiple of `Small`.
 ///
 ///     constexpr tessera::grow_by_segments<> like_pytorch;
 ///     static_assert(like_pytorch.segment_size(5_MiB, {}) == 20_MiB);

@@ -82,7 +82,7 @@ struct split_if_remainder_at_least : split_never<> {
 ///
 /// Choose a finite `max` to keep small requests from splitting huge segments. The rules, all in bytes:
 ///   * A request of up to `SmallLimit` splits a block if anything remains.
-///   * A larger request, up to `max`, splits a block if more than `Waste` remains.
+///   * A larger request, below `max`, splits a block if more than `Waste` remains.
 ///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.
 ///   * An oversize block is split only with a `Waste` of 0; otherwise it serves as a whole.
 ///
