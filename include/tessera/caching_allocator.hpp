@@ -224,8 +224,8 @@ class caching_allocator
   /// Restarts the age of every idle segment.
   void restart_ages() noexcept { manager_.restart_ages(); }
 
-  /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. It returns
-  /// whether it freed memory.
+  /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. `call`
+  /// returns whether it freed memory.
   ///   Returns:  false if host memory ran out
   [[nodiscard]] bool on_pressure(detail::callback_list::function call, void* context) noexcept {
     return pressure_.add(call, context);

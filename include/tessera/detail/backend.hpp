@@ -119,9 +119,9 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
 
    private:
-    /// Finds a cached segment equal to the one that growth would acquire, or null. The split
-    /// policy may have refused it: that policy knows neither the device's granularity nor the segment's
-    /// pages.
+    /// Finds a cached segment equal to the one that growth would acquire, or null. An exact
+    /// fit refuses a segment that granularity or pages made larger than its block. Growth would acquire one
+    /// just as large, so this one serves.
     template <typename Policies>
     [[nodiscard]] static block* idle_like_new(free_list& list, std::size_t size, std::size_t segment,
                                               const Policies& p) noexcept {

@@ -10,8 +10,9 @@
 
 namespace tessera::detail {
 
-/// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and make_out_of_memory.
-/// They are allocate, which throws, the calls that take an alignment, and access to the allocator's parts.
+/// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and
+/// make_out_of_memory. They are allocate, which throws, the calls that take an alignment, and access to the
+/// allocator's parts.
 ///
 ///     void* const table = pool.allocate(1000, std::align_val_t{4096});
 ///     pool.deallocate(table, 1000, std::align_val_t{4096});
@@ -25,7 +26,8 @@ class common_calls {
   ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
   ///   Throws:   out_of_memory if recovery fails
   ///   Throws:   out_of_memory at once if `bytes` exceeds max_request
-  ///   Cost:     constant on a cache hit, plus an event query for each stream that pending frees wait for
+  ///   Cost:     constant on a cache hit; logarithmic among many free blocks of one size range
+  ///   Cost:     a query for each completed event, and one for each stream that pending frees wait for
   ///   Cost:     provider calls on a cache miss
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* p = self().try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;

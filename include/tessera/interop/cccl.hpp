@@ -141,7 +141,8 @@ class stream_resource {
     return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), detail::to_stream_id(stream));
   }
   /// Frees memory once the work submitted to `stream` so far completes. If `stream` is not the stream of the
-  /// allocation, deallocate records an event on `stream`. If the device fails to record it, the memory leaks.
+  /// allocation, deallocate records an event on `stream`. If the device fails to record it, it is
+  /// tried again later. The memory leaks if the use can be neither noted nor waited for.
   ///   Requires:  the same bytes and alignment as in the allocation; aborts if the mismatch is detected
   ///   Cost:      one more look-up than the allocator's deallocate; an event if the streams differ
   template <detail::stream_like Stream>

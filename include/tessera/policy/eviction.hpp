@@ -33,7 +33,8 @@ struct idle_segment {
 ///   p.is_candidate(bytes, now)        whether an idle segment of `bytes` bytes may be released
 ///   p.should_evict(segment)           whether this candidate is released; called in passes, each with new
 ///                                     totals, until enough was released or a pass releases nothing;
-///                                     the order of candidates is not that of their ages
+///                                     a pass visits every candidate, in no order of age; test
+///                                     `remaining` to stop within a pass
 ///
 /// A segment is released whole, so more bytes may go back than were asked for.
 ///

@@ -166,7 +166,7 @@ struct grow_by_plan {
 };
 
 /// Maps pages into ranges of addresses, at the lowest place with room for the block. Choose it if sizes vary:
-/// blocks of all sizes share a range, and unused pages go back one by one.
+/// blocks of all sizes share a range, and each unused unit goes back by itself.
 ///
 /// Memory is mapped in units of `Small` bytes for blocks of at most half of `Small`, and of `large` bytes for
 /// larger blocks.

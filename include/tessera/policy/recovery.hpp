@@ -71,10 +71,11 @@ struct recover_by_emptying_cache {
 };
 
 /// Releases free oversize blocks until they cover the request. If that was not enough, releases the whole
-/// cache. Without `ReleasesOversize`, it releases the whole cache first.
+/// cache. Without `ReleasesOversize`, releasing the whole cache is the only step.
 ///
-/// With `fails_fast`, a request fails at once for one `Reason`: it exceeds the limit, or it exceeds the
-/// device's capacity. Choose that for services that prefer to reject a request rather than stall.
+/// With `fails_fast`, a request fails at once for one `Reason`: with its segment, reserved memory
+/// would exceed the limit, or the device's capacity. Choose that for services that prefer to reject a request
+/// rather than stall.
 ///
 ///     constexpr tessera::recover_by_releasing_oversize_then_all<true> fails_at_limit;
 ///     static_assert(fails_at_limit.steps(tessera::failure_reason::by_limit).count == 0);

@@ -49,8 +49,9 @@
 /// | is_host_visible | false   | The host can read and write the memory at its addresses. Containers need |
 /// |                 |         | it                                                                       |
 /// | release_waits   | true    | release() waits for running work that uses the segment. cudaFree waits;  |
-/// |                 |         | aclrtFree does not. If false, the allocator waits for the block's own    |
-/// |                 |         | stream before release(). Recorded streams were waited for before         |
+/// |                 |         | aclrtFree does not. If false, and the provider has events, the allocator |
+/// |                 |         | waits for the block's own stream before release(). Recorded streams were |
+/// |                 |         | waited for before                                                        |
 /// | may_see_late    | false   | query() and is_done() may report finished work as unfinished, because a  |
 /// |                 |         | query to the device can fail. Memory then only stays pending longer      |
 ///

@@ -46,8 +46,8 @@ static_assert(recipe<pytorch_native>);
 ///
 /// Choose it if the device has virtual memory and sizes vary. Oversize blocks are split. With `split.max`, a
 /// request below it does not use a free block of that size or more. A larger request does not use a block
-/// with `split.slack` or more to spare. Neither rule holds for a free block below unmapped addresses, because
-/// growth extends it. The key garbage_collection_threshold is ignored, as in PyTorch. But if you set
+/// with `split.slack` or more to spare. Neither rule holds for a free block that unmapped addresses follow,
+/// because growth extends it. The key garbage_collection_threshold is ignored, as in PyTorch. But if you set
 /// `eviction.threshold` directly, idle pages are released.
 struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
@@ -100,8 +100,8 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
 ///   * Among free blocks of equal size, a block in the oldest segment serves.
 ///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit, so garbage collection
 ///     needs a lower one.
-///   * With throw_on_cudamalloc_oom, a request that exceeds the device fails at once; a request that exceeds
-///     a lower fraction is tried again.
+///   * With throw_on_cudamalloc_oom, a request fails at once if reserved memory and its segment would exceed
+///     the device. A request that exceeds a lower fraction is tried again.
 ///
 /// It has the settings of pytorch_native.
 ///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction,
