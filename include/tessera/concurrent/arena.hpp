@@ -188,13 +188,14 @@ class shared_callbacks {
 /// mutex.
 template <typename Recipe, typename Device, event_observer Observer, typename Counting>
 class alignas(64) arena {
-  using inner_type = mutex_guarded<Recipe, arena_device<Device>, forwarding_observer<Observer>, Counting>;
+  using inner_type =
+      mutex_guarded<Recipe, arena_device<Device>, forwarding_observer<Observer, true>, Counting>;
 
  public:
   using allocator = typename inner_type::allocator;
 
   arena(stream_id key, reentrancy_guard& guard, arena_device<Device> device, policies<Recipe> settings,
-        forwarding_observer<Observer> observer)
+        forwarding_observer<Observer, true> observer)
       : key_(key), inner_(guard, std::move(device), std::move(settings), std::move(observer)) {}
   arena(const arena&) = delete;
   arena& operator=(const arena&) = delete;

@@ -108,9 +108,9 @@ class reentrancy_guard {
   mutable std::mutex mutex_;  // guards the list
 };
 
-/// Passes events to an observer. With a mutex, several allocators share the observer, and one at a time
-/// reports.
-template <event_observer Observer>
+/// Passes events to an observer. `Shared` means that several allocators share the observer; with the mutex,
+/// one at a time reports.
+template <event_observer Observer, bool Shared = false>
 class forwarding_observer {
  public:
   forwarding_observer(Observer& to, reentrancy_guard& guard, std::mutex* mutex = nullptr) noexcept
@@ -124,14 +124,28 @@ class forwarding_observer {
     guard_->report(*to_, event);
   }
 
+  /// The events that the observer stores, for a snapshot of the allocator under one lock. The events in a
+  /// shared observer belong to several allocators.
+  template <typename F>
+    requires(!Shared && requires(const Observer& to, F f) { to.for_each(f); })
+  void for_each(F f) const {
+    const Observer& to = *to_;
+    to.for_each(f);
+  }
+  template <typename Entry>
+    requires requires(const Observer& to, const Entry& entry) { to.label_of(entry); }
+  [[nodiscard]] auto label_of(const Entry& entry) const noexcept {
+    return to_->label_of(entry);
+  }
+
  private:
   Observer* to_;
   reentrancy_guard* guard_;
   std::mutex* mutex_;
 };
 /// The specialization without an observer: does nothing.
-template <>
-class forwarding_observer<ignore_events> : public ignore_events {
+template <bool Shared>
+class forwarding_observer<ignore_events, Shared> : public ignore_events {
  public:
   forwarding_observer(ignore_events&, reentrancy_guard&, std::mutex* = nullptr) noexcept {}
 };
@@ -299,8 +313,8 @@ class mutex_guarded {
   /// * If it still fails, and other allocators were asked to release cached memory, asks them again and
   ///   retries up to eight times. They may have cached the memory again meanwhile.
   ///
-  /// The statistics count each try. Calls fail(allocator), which may throw, with the mutex held if the last try
-  /// fails.
+  /// The statistics count each try. Calls fail(allocator), which may throw, with the mutex held if the last
+  /// try fails.
   template <typename Prepare, typename Fail>
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, Prepare prepare, Fail fail) {
     return enter(*this, [&](allocator& in) {

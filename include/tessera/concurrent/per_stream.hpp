@@ -251,7 +251,7 @@ class per_stream
       const auto owner = static_cast<detail::pagemap::owner_number>(number);
       auto* const created = new (std::nothrow)
           arena(key, guard_, {budget_, device_, map_, owner, &empty_others, this}, settings_,
-                detail::forwarding_observer<Observer>(observer_, guard_, &observer_mutex_));
+                detail::forwarding_observer<Observer, true>(observer_, guard_, &observer_mutex_));
       if (created != nullptr && created->on_pressure(&detail::shared_callbacks::run, &callbacks_)) {
         arenas_[number].store(created, std::memory_order_release);
         return created;
