@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/provider/range_map.hpp>
 
 namespace tessera {
 
@@ -35,25 +36,25 @@ class stream_order {
   /// memory ran out.
   [[nodiscard]] bool reserve(stream_id stream, stream_id other) noexcept {
     if (stream == other) return true;
-    return detail::try_run([&] {
-      waits_.try_emplace({stream.handle, other.handle});
-      for (auto i = waits_of(other); i != waits_.end() && i->first.first == other.handle; ++i) {
-        const std::uint64_t third = i->first.second;
-        if (third != stream.handle) waits_.try_emplace({stream.handle, third});
-      }
-    });
+    if (!create({stream.handle, other.handle})) return false;
+    for (std::size_t i = first_of(other); i < count_ && pairs_[i]->key.first == other.handle; ++i) {
+      const stream_pair onward = pairs_[i]->key;
+      if (onward.second != stream.handle && !create({stream.handle, onward.second})) return false;
+      i = lower_bound(onward);  // the index may have changed
+    }
+    return true;
   }
   /// Records that the task of `stream` at `position` waits for `other` up to `other_position`.
   ///   Returns:  false if host memory ran out and nothing was recorded; never false after reserve()
   bool add(stream_id stream, std::uint64_t position, stream_id other, std::uint64_t other_position) noexcept {
     if (is_ordered_after(stream, other, other_position)) return true;
     if (!reserve(stream, other)) return false;
-    waits_.find({stream.handle, other.handle})->second.add({position, other_position});
-    for (auto i = waits_of(other); i != waits_.end() && i->first.first == other.handle; ++i) {
-      const std::uint64_t reached = i->second.reached_at(other_position);
-      const stream_id third{i->first.second};
+    find({stream.handle, other.handle})->add({position, other_position});
+    for (std::size_t i = first_of(other); i < count_ && pairs_[i]->key.first == other.handle; ++i) {
+      const std::uint64_t reached = pairs_[i]->waits.reached_at(other_position);
+      const stream_id third{pairs_[i]->key.second};
       if (!is_ordered_after(stream, third, reached))
-        waits_.find({stream.handle, third.handle})->second.add({position, reached});
+        find({stream.handle, third.handle})->add({position, reached});
     }
     return true;
   }
@@ -61,13 +62,20 @@ class stream_order {
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other,
                                       std::uint64_t position) const noexcept {
     if (stream == other || position == 0) return true;
-    const auto found = waits_.find({stream.handle, other.handle});
-    return found != waits_.end() && found->second.latest() >= position;
+    const history* const found = find({stream.handle, other.handle});
+    return found != nullptr && found->latest() >= position;
   }
 
  private:
-  /// The handles of the waiting stream and of the awaited stream.
-  using stream_pair = std::pair<std::uint64_t, std::uint64_t>;
+  /// An ordered pair of numbers, as a key.
+  struct stream_pair {
+    std::uint64_t first;
+    std::uint64_t second;
+    bool operator==(const stream_pair&) const = default;
+    friend bool operator<(const stream_pair& a, const stream_pair& b) noexcept {
+      return a.first != b.first ? a.first < b.first : a.second < b.second;
+    }
+  };
   struct wait {
     std::uint64_t position;  ///< of the waiting stream
     std::uint64_t at;        ///< of the awaited stream
@@ -95,13 +103,49 @@ class stream_order {
     std::array<wait, 32> waits_;
     std::size_t count_ = 0;
   };
+  /// The waiting stream and the awaited stream.
+  struct pair {
+    stream_pair key;
+    history waits;
+  };
+  using pair_list = std::unique_ptr<std::unique_ptr<pair>[]>;
 
-  /// The first pair whose waiting stream is `stream`, or a later one.
-  [[nodiscard]] std::map<stream_pair, history>::iterator waits_of(stream_id stream) noexcept {
-    return waits_.lower_bound({stream.handle, 0});
+  /// The index of a key, or the index at which to insert it.
+  [[nodiscard]] std::size_t lower_bound(stream_pair key) const noexcept {
+    const auto* const begin = pairs_.get();
+    const auto is_below = [](const std::unique_ptr<pair>& p, const stream_pair& k) { return p->key < k; };
+    return static_cast<std::size_t>(std::lower_bound(begin, begin + count_, key, is_below) - begin);
+  }
+  [[nodiscard]] std::size_t first_of(stream_id stream) const noexcept {
+    return lower_bound({stream.handle, 0});
+  }
+  [[nodiscard]] history* find(stream_pair key) const noexcept {
+    const std::size_t at = lower_bound(key);
+    return at < count_ && pairs_[at]->key == key ? &pairs_[at]->waits : nullptr;
+  }
+  /// Makes a pair without waits, unless it exists; false if host memory ran out.
+  [[nodiscard]] bool create(stream_pair key) noexcept {
+    if (find(key) != nullptr) return true;
+    std::unique_ptr<pair> created(new (std::nothrow) pair{key, {}});
+    if (created == nullptr) return false;
+    if (count_ == capacity_) {
+      const std::size_t capacity = capacity_ != 0 ? 2 * capacity_ : 8;
+      pair_list grown(new (std::nothrow) std::unique_ptr<pair>[capacity]);
+      if (grown == nullptr) return false;
+      std::move(pairs_.get(), pairs_.get() + count_, grown.get());
+      pairs_ = std::move(grown);
+      capacity_ = capacity;
+    }
+    const std::size_t at = lower_bound(key);
+    std::move_backward(pairs_.get() + at, pairs_.get() + count_, pairs_.get() + count_ + 1);
+    pairs_[at] = std::move(created);
+    ++count_;
+    return true;
   }
 
-  std::map<stream_pair, history> waits_;
+  pair_list pairs_;  // sorted by key
+  std::size_t count_ = 0;
+  std::size_t capacity_ = 0;
 };
 
 }  // namespace tessera
