@@ -45,6 +45,7 @@ class reentrancy_guard {
     call(reentrancy_guard& guard, lock held, const char* rule) noexcept
         : guard_(guard), held_(held), rule_(rule) {
       const std::lock_guard changing(guard_.mutex_);
+      // NOLINTNEXTLINE(cppcoreguidelines-prefer-member-initializer): needs the lock
       next_ = guard_.first_.exchange(this, std::memory_order_relaxed);
     }
     call(const call&) = delete;
@@ -339,7 +340,7 @@ class mutex_guarded {
 
   using callback = bool (*)(void* context) noexcept;
   [[nodiscard]] bool on_pressure(callback call, void* context) noexcept {
-    return enter(*this, [=, this](allocator& in) {
+    return enter(*this, [this, call, context](allocator& in) {
       auto* const added = new (std::nothrow) unlocked_callback{this, call, context, callbacks_};
       if (added == nullptr) return false;
       callbacks_ = added;

@@ -240,6 +240,7 @@ struct acl_malloc_policy {
       detail::refuse_acl_policy(
           error->rule, "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
       detail::refuse_acl_policy(error->rule, "low or high bandwidth does not go with peer-to-peer memory");
+      // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): the rules are literals
       detail::acl_policy_refused(error->rule.data());
     }
     return std::get<page_choice>(result);

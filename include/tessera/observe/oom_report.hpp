@@ -175,7 +175,7 @@ class oom_text {
 
   explicit oom_text(const oom_report& report) noexcept : report_(&report) {
     write();
-    report_ = nullptr;
+    report_ = nullptr;  // NOLINT(cppcoreguidelines-prefer-member-initializer): write() reads it
   }
   [[nodiscard]] const char* c_str() const noexcept { return text_; }
 

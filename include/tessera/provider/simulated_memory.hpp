@@ -345,7 +345,7 @@ class simulated_process {
                                                 std::uint64_t& handle) {
     if (exporter == number_) return {"the memory belongs to this process"};
     const held* const m = exported_by(exporter, theirs);
-    if (m == nullptr) return not_exported;
+    if (m == nullptr || !m->exported.has_value()) return not_exported;
     if (!m->exported->may_import(number_)) return {"this process is not listed"};
     if (m->memory->device() != memory_->device() && !peers_[m->memory->device()])
       return {"the memory is on another device, without peer access"};
