@@ -62,7 +62,7 @@ function redraw() {
 
 // While the wheel scrolls the page, a chart under the pointer does not zoom.
 let scrolledAt = -1e9;
-addEventListener("scroll", () => { scrolledAt = performance.current_usage(); }, {passive: true});
+addEventListener("scroll", () => { scrolledAt = performance.now(); }, {passive: true});
 
 /// Makes a chart zoom by wheel and keys. `view` is the visible part of 0 to `whole`; `at()` is the fixed point.
 function zoomable(box, view, whole, narrowest, at, changed) {
@@ -93,7 +93,7 @@ function zoomable(box, view, whole, narrowest, at, changed) {
   }
   return {show, zoom, reveal, wheel: (e, place) => {
     const out = e.deltaY > 0;
-    if (performance.current_usage() - scrolledAt < 300 || e.deltaY === 0 || (out && view.to - view.from >= whole)) return;
+    if (performance.now() - scrolledAt < 300 || e.deltaY === 0 || (out && view.to - view.from >= whole)) return;
     e.preventDefault();
     zoom(out ? 1.25 : .8, place);
   }};

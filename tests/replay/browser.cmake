@@ -50,22 +50,22 @@ function use() {
   // Time: the cursor by keys and pointer, the readout, zoom by keys, buttons, wheel and dragging.
   const high = root.scrollHeight;
   tell("page_stays", !press(timeBox, "Home") && press(timeBox, "x") && press(timeBox, "End", {ctrlKey: true}));
-  tell("home", current_usage() + " " + element("where").textContent);
+  tell("home", now() + " " + element("where").textContent);
   press(timeBox, "ArrowRight");
-  tell("right", current_usage() > 0 && current_usage() < data.events / 100);
+  tell("right", now() > 0 && now() < data.events / 100);
   press(timeBox, "End");
-  tell("end", current_usage() + " " + timeBox.getAttribute("aria-valuetext"));
+  tell("end", now() + " " + timeBox.getAttribute("aria-valuetext"));
   point(lines, "pointermove", .5, .5);
-  tell("pointed", Math.abs(current_usage() / data.events - .5) < .1);
+  tell("pointed", Math.abs(now() / data.events - .5) < .1);
   tell("readout", [...element("readout").tBodies[0].rows].every(r => /\d/.test(r.cells[1].textContent + r.cells[2].textContent)));
   press(timeBox, "+");
-  tell("zoomed", span() + " " + (time.from < current_usage() && current_usage() < time.to));
+  tell("zoomed", span() + " " + (time.from < now() && now() < time.to));
   press(timeBox, "PageDown");
   tell("paged", span() + " " + (time.to > .8 * data.events));
   for (let i = 0; i < 30; ++i) press(timeBox, "+");
   tell("deepest", span() + " of steps of " + width);
   press(timeBox, "ArrowLeft", {shiftKey: true});
-  tell("followed", current_usage() >= time.from && current_usage() <= time.to);
+  tell("followed", now() >= time.from && now() <= time.to);
   press(timeBox, "0");
   tell("whole", span());
   document.querySelector('[aria-controls="time"]').click();

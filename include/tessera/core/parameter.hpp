@@ -11,13 +11,14 @@
 namespace tessera {
 
 namespace detail {
-/// A regular type, like std::regular; it compiles in a tenth of the time.
+/// A regular type, like std::regular. It compiles in a tenth of the time, because it instantiates no traits.
 template <typename T>
-concept regular =
-    std::is_default_constructible_v<T> && std::is_copy_constructible_v<T> && std::is_copy_assignable_v<T> &&
-    std::is_destructible_v<T> && requires(const T& a, const T& b) {
-      { a == b } -> std::convertible_to<bool>;
-    };
+concept regular = requires(T& object, const T& a, const T& b) {
+  T{};
+  T(a);
+  object = a;
+  { a == b } -> std::same_as<bool>;
+};
 }  // namespace detail
 
 /// Marks a template argument as the initial value of a parameter that each allocator object may set.
