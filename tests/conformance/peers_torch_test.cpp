@@ -104,7 +104,7 @@ TYPED_TEST(peers_torch, statistics_are_those_of_the_snapshot_after_each_step) {
     } else {
       std::swap(live[random() % live.size()], live.back());
       if (random() % 4 == 0)
-        pool.device().submit(stream_id{5}, 1000), (void)pool.record_stream(live.back(), stream_id{5});
+        pool.provider().submit(stream_id{5}, 1000), (void)pool.record_stream(live.back(), stream_id{5});
       pool.deallocate(live.back());
       live.pop_back();
     }
@@ -133,7 +133,7 @@ TYPED_TEST(peers_torch, pending_blocks_are_waited_for_when_memory_runs_out) {
   for (int i = 0; i < 100; ++i) {
     void* const x = pool.try_allocate(160_MiB);
     ASSERT_NE(x, nullptr) << i;
-    pool.device().submit(other, 1'000'000);
+    pool.provider().submit(other, 1'000'000);
     ASSERT_TRUE(pool.record_stream(x, other));
     pool.deallocate(x);
   }
@@ -203,12 +203,12 @@ TEST(peers_torch_host, a_block_in_a_running_copy_is_not_reused) {
   constexpr stream_id copies{1}, others{2};
   for (const stream_id by : {copies, others}) {
     void* const t = pool.allocate(4);
-    pool.device().submit(by, 50'000'000);
+    pool.provider().submit(by, 50'000'000);
     (void)pool.record_stream(t, by);
     pool.deallocate(t);
     void* const too_soon = pool.allocate(4);
     EXPECT_NE(too_soon, t);
-    pool.device().synchronize(by);
+    pool.provider().synchronize(by);
     void* const then = pool.allocate(4);
     EXPECT_EQ(then, t);
     pool.deallocate(then), pool.deallocate(too_soon);
@@ -235,7 +235,7 @@ TEST(peers_torch_host, statistics_count_allocations_and_frees) {
   }
   const auto before = counted();
   pool.trim();
-  EXPECT_EQ(counted(), before) << "what lives does not go";
+  EXPECT_EQ(counted(), before) << "live blocks stay";
   pool.deallocate(live[0]), pool.deallocate(live[1]);
   EXPECT_EQ(counted().active_requests, (counter{1, 3, 3, 2}));
   EXPECT_EQ(counted().allocations, (counter{3, 3, 3, 0})) << "cached, and still taken";

@@ -26,12 +26,12 @@ constexpr std::uint64_t second = 1'000'000'000;
 TEST(torch_row, n072_the_same_stream_reuses_at_once_without_synchronising) {
   native pool;
   void* const p = pool.allocate(1_KiB, a);
-  pool.device().submit(a, second);
+  pool.provider().submit(a, second);
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(1_KiB, a), p);
-  const auto& calls = pool.device().calls();
+  const auto& calls = pool.provider().calls();
   EXPECT_EQ(calls.record + calls.query + calls.wait + calls.synchronize, 0u);
-  EXPECT_LT(pool.device().now_ns(), second);
+  EXPECT_LT(pool.provider().now_ns(), second);
 }
 TEST(torch_row, n073_another_stream_never_reuses) {
   native pool;
@@ -49,7 +49,7 @@ struct held_by_b {
 
   held_by_b() {
     (void)pool.record_stream(p, b);
-    pool.device().submit(b, second);
+    pool.provider().submit(b, second);
     pool.deallocate(p);
   }
 };
@@ -65,7 +65,7 @@ TEST(torch_row, n074_a_block_that_a_busy_stream_uses_is_freed_and_stays_active) 
 }
 TEST(torch_row, n075_the_next_request_completes_the_free_and_reuses_the_block) {
   held_by_b h;
-  h.pool.device().advance(second);
+  h.pool.provider().advance(second);
   h.pool.observer().events.clear();
   EXPECT_EQ(h.pool.allocate(1_KiB, a), h.p);
   EXPECT_EQ(h.pool.observer().actions(), (std::vector{action::free_completed, action::alloc}));
@@ -76,23 +76,23 @@ TEST(torch_row, n076_cuda_its_own_stream_keeps_no_block_pending) {
   native pool;
   void* const p = pool.allocate(1_KiB, a);
   EXPECT_TRUE(pool.record_stream(p, a));
-  pool.device().submit(a, second);
+  pool.provider().submit(a, second);
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(1_KiB, a), p);
-  EXPECT_EQ(pool.device().calls().record, 0u);
+  EXPECT_EQ(pool.provider().calls().record, 0u);
 }
 TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
   native pool;
   std::vector<void*> blocks;
   for (int i = 0; i < 513; ++i) blocks.push_back(pool.allocate(512));
   for (void* p : blocks) (void)pool.record_stream(p, b);
-  pool.device().submit(b, second);
+  pool.provider().submit(b, second);
   for (void* p : blocks) pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 513u * 512);
-  pool.device().advance(second);
+  pool.provider().advance(second);
   EXPECT_EQ(pool.allocate(512), blocks[0]);
   EXPECT_EQ(pool.current_usage().pending, 0u);
-  EXPECT_EQ(pool.device().calls().acquire, 1u);
+  EXPECT_EQ(pool.provider().calls().acquire, 1u);
 }
 
 // A private pool is a separate allocator.
@@ -123,7 +123,7 @@ TEST(torch_row, n088_a_pool_empties_the_cache_of_another_if_the_device_is_full) 
   simulated_device device = device_of(80_MiB);
   sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
   ordinary.deallocate(ordinary.allocate(60_MiB));
-  EXPECT_EQ(pool.try_allocate(60_MiB), nullptr) << "nobody said whose cache may go";
+  EXPECT_EQ(pool.try_allocate(60_MiB), nullptr) << "no cache was named for release";
   ASSERT_TRUE(pool.on_pressure(
       [](void* other) noexcept {
         static_cast<sharing*>(other)->trim();

@@ -50,7 +50,7 @@ TEST(torch_row, n001_npu_request_0_is_null_and_counts_nothing) {
   EXPECT_EQ(pool.statistics().all.allocation.allocated, 0);
   EXPECT_EQ(pool.statistics().all.segment.allocated, 0);
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
-  EXPECT_EQ(pool.device().calls().acquire, 0u);
+  EXPECT_EQ(pool.provider().calls().acquire, 0u);
 }
 TEST(torch_row, n002_npu_request_1_B) { expect_first(1, 512, 2_MiB); }
 TEST(torch_row, n003_npu_request_480_B_is_the_last_in_512) { expect_first(480, 512, 2_MiB); }
@@ -136,7 +136,7 @@ TEST(torch_row, n027_npu_1_EiB_is_refused_before_anything_is_tried) {
   native pool;
   EXPECT_THROW((void)pool.allocate(std::size_t{1} << 60), out_of_memory);
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
-  EXPECT_EQ(pool.device().calls().acquire, 0u);
+  EXPECT_EQ(pool.provider().calls().acquire, 0u);
 }
 
 // [64:8,128:2,256:2,512:2,1024:1,>:1]
@@ -178,20 +178,20 @@ TEST(torch_row, n076_npu_its_own_stream_recorded_keeps_a_block_pending) {
   native pool;
   void* const p = pool.allocate(5_MiB, stream_id{3});
   ASSERT_TRUE(pool.record_stream(p, stream_id{3}));
-  pool.device().submit(stream_id{3}, 1'000'000'000);
+  pool.provider().submit(stream_id{3}, 1'000'000'000);
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 5_MiB + 512);
   EXPECT_NE(pool.allocate(5_MiB, stream_id{3}), p);
-  pool.device().advance(1'000'000'000);
+  pool.provider().advance(1'000'000'000);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{3}), p);
 }
 TEST(torch_row, n077_npu_a_recorded_block_is_reused_once_its_event_completes) {
   native pool;
   void* const p = pool.allocate(5_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
-  pool.device().submit(stream_id{1}, 1'000'000'000);
+  pool.provider().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
-  pool.device().synchronize(stream_id{1});
+  pool.provider().synchronize(stream_id{1});
   EXPECT_EQ(pool.allocate(5_MiB), p);
 }
 TEST(torch_row, n078_npu_lazy_reclaim_polls_first_once_513_events_wait) {
@@ -206,10 +206,11 @@ TEST(torch_row, n078_npu_lazy_reclaim_polls_first_once_513_events_wait) {
       ASSERT_TRUE(pool.record_stream(q, stream_id{1}));
       pool.deallocate(q);
     }
-    EXPECT_EQ(pool.device().calls().query, 0u);
+    EXPECT_EQ(pool.provider().calls().query, 0u);
     void* const next = pool.allocate(2_MiB);
-    EXPECT_EQ(next == p, waiting == 513) << "their events have completed, but nobody looked while 512 waited";
-    EXPECT_EQ(pool.device().calls().query > 0, waiting == 513);
+    EXPECT_EQ(next == p, waiting == 513)
+        << "their events have completed, but no query was made while 512 waited";
+    EXPECT_EQ(pool.provider().calls().query > 0, waiting == 513);
     pool.deallocate(room);
   }
 }
@@ -250,7 +251,7 @@ TEST(torch_row, n101_npu_pages_of_a_huge_block_are_unmapped_and_counted) {
   pool.deallocate(p);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_EQ(pool.device().used(), 0u) << "torch_npu keeps the physical memory here and books it as gone";
+  EXPECT_EQ(pool.provider().used(), 0u) << "torch_npu keeps the physical memory here and books it as gone";
   EXPECT_EQ(pool.statistics().all.reserved_bytes.peak, peak);
   pool.deallocate(pool.allocate(10_GiB));
   pool.trim();

@@ -45,7 +45,7 @@ class watched_device : public tessera::simulated_device {
   }
   /// Makes every call of these kinds fail from now on.
   void fail_kinds(std::vector<call> which) { failing_kinds_ = std::move(which); }
-  /// From now on, no event completes and nobody can wait for one; or events complete again.
+  /// From now on, no event completes and every wait fails; or events complete again.
   void stick(bool stuck) {
     stuck_ = stuck;
     fail_kinds(stuck ? std::vector{call::wait, call::synchronize} : std::vector<call>{});

@@ -18,7 +18,7 @@ namespace {
 
 using namespace tessera;
 
-/// A history in which each block has an address of its own, and what lives at the end a segment.
+/// A history that gives each allocation an address of its own, and each block that is live at the end a segment.
 snapshot snapshot_of(const trace::recording& made) {
   snapshot as;
   as.name = "rmm";

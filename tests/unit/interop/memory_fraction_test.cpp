@@ -35,7 +35,7 @@ void keeps_to_its_share(Allocator& pool) {
   EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   ASSERT_TRUE(set_memory_fraction(pool, 0));
   EXPECT_EQ(pool.try_allocate(2_MiB, stream_id{1}), nullptr);
-  EXPECT_EQ(pool.current_usage().reserved, 80_MiB) << "what lives stays";
+  EXPECT_EQ(pool.current_usage().reserved, 80_MiB) << "live blocks stay";
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   void* const more = pool.try_allocate(200_MiB, stream_id{1});
   EXPECT_NE(more, nullptr);
@@ -98,12 +98,12 @@ TEST(memory_fraction, of_1_is_a_limit_that_refuses_before_the_device_is_asked) {
   caching_allocator<pytorch_family::native, simulated_device> pool{device_of(100_MiB)};
   EXPECT_FALSE(pool.current_usage().has_limit);
   EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
-  EXPECT_EQ(pool.device().calls().refused, 2u);
+  EXPECT_EQ(pool.provider().calls().refused, 2u);
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   EXPECT_TRUE(pool.current_usage().has_limit);
   EXPECT_EQ(pool.current_usage().limit, 100_MiB);
   EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
-  EXPECT_EQ(pool.device().calls().refused, 2u);
+  EXPECT_EQ(pool.provider().calls().refused, 2u);
 }
 
 /// The segments that are released if 60 of 100 MiB are idle, the threshold is half, and 20 MiB are requested.

@@ -80,7 +80,7 @@ int import_once(const victim& self, const shareable& shared) {
     self.reach(3);
     const detail::host_request request{.number = shared.number};
     if (::send(socket.get(), &request, sizeof request, MSG_NOSIGNAL) != sizeof request) return 2;
-    self.reach(4);  // nobody reads the answer
+    self.reach(4);  // the answer is not read
   }
   physical memory;
   if (!device.import_memory(shared, memory)) return 3;
