@@ -107,10 +107,10 @@ void metadata(benchmark::State& state) {
     std::int64_t hits = 0;
     std::int64_t requests = 0;
     for (std::size_t i = 0; i < 100'000; ++i) {
-      const std::uint64_t misses_before = pool.device().calls().acquire;
+      const std::uint64_t misses_before = pool.provider().calls().acquire;
       const std::int64_t requests_before = host.requests;
       replace_one();
-      if (pool.device().calls().acquire != misses_before) continue;
+      if (pool.provider().calls().acquire != misses_before) continue;
       ++hits;
       requests += host.requests - requests_before;
     }

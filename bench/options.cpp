@@ -39,7 +39,7 @@ struct by_handle {
     tessera::caching_allocator<tessera::pytorch<>, simulated_device> inside{bench::unlimited_device()};
     tessera::handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
     void deallocate(tessera::handle h) { inside.deallocate(h); }
-    simulated_device& device() { return inside.device(); }
+    simulated_device& provider() { return inside.provider(); }
   } pool;
 };
 
@@ -49,10 +49,10 @@ std::size_t device_calls(Pool& pool) {
     const simulated_device::counts& c = d.calls();
     return c.acquire + c.release + c.record + c.query + c.wait + c.discard;
   };
-  if constexpr (requires { pool.device().calls(); }) {
-    return count(pool.device());
+  if constexpr (requires { pool.provider().calls(); }) {
+    return count(pool.provider());
   } else {
-    return pool.with_device(count);
+    return pool.with_provider(count);
   }
 }
 

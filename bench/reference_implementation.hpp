@@ -118,7 +118,7 @@ class reference_implementation {
     release_cached();
   }
 
-  Provider& device() { return device_; }
+  Provider& provider() { return device_; }
   [[nodiscard]] const tessera::statistics<2>& statistics() const { return statistics_; }
 
  private:

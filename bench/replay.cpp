@@ -15,8 +15,8 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 
 #include "subjects.hpp"

@@ -34,9 +34,9 @@ struct reference {
 struct tessera_locked {
   struct : tessera::locked<tessera::pytorch<>, tessera::simulated_device> {
     using locked::locked;
-    auto& device() { return *this; }
+    auto& provider() { return *this; }
     void hold_events(bool held) {
-      with_device([held](tessera::simulated_device& device) { device.hold_events(held); });
+      with_provider([held](tessera::simulated_device& device) { device.hold_events(held); });
     }
   } pool{unlimited_device()};
 };
@@ -54,7 +54,7 @@ struct host_heap {
     static void deallocate(void* p) { std::free(p); }
     static void record_stream(void*, tessera::stream_id) {}
     static void trim() {}
-    auto& device() { return *this; }
+    auto& provider() { return *this; }
     static void hold_events(bool) {}
   } pool;
 };

@@ -10,15 +10,15 @@
 int main() {
   using namespace tessera::literals;
 
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
-  void* weights = pool.allocate(300_MiB);
-  void* batch = pool.allocate(5_MiB, tessera::stream_id{1});          // for work on stream 1
-  if (!pool.record_stream(weights, tessera::stream_id{1})) return 1;  // stream 1 also reads weights
-  pool.deallocate(batch);
-  pool.deallocate(weights);  // pending until a later call finds that stream 1 completed its work so far
+  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
+  void* weights = allocator.allocate(300_MiB);
+  void* batch = allocator.allocate(5_MiB, tessera::stream_id{1});          // for work on stream 1
+  if (!allocator.record_stream(weights, tessera::stream_id{1})) return 1;  // stream 1 also reads weights
+  allocator.deallocate(batch);
+  allocator.deallocate(weights);  // pending until a later call finds that stream 1 completed its work so far
 
-  const tessera::usage now = pool.current_usage();
+  const tessera::usage now = allocator.current_usage();
   std::printf("reserved %zu MiB, of it cached %zu and pending %zu\n", now.reserved >> 20, now.cached >> 20,
               now.pending >> 20);
-  return pool.audit() == nullptr ? 0 : 1;
+  return allocator.audit() == nullptr ? 0 : 1;
 }

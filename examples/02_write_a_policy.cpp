@@ -49,7 +49,7 @@ struct inference_server final {
   using pages = tessera::back_with<tessera::page_plan::huge_first>;
   using growth = grow_by_doubling;
   using eviction = tessera::evict_idle_above<tessera::percent(60)>;
-  using recovery = tessera::recover_by_releasing_oversize_then_all<>;
+  using recovery = tessera::recover_by_releasing_oversize;
 };
 
 int main() {

@@ -61,9 +61,9 @@ int main() {
 
   // The provider has no events, so the streams policy must not need any. Otherwise this does not compile.
   using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_immediately>;
-  tessera::caching_allocator<recipe, host_pages> pool{std::move(device)};
-  auto* numbers = static_cast<int*>(pool.allocate(1000 * sizeof(int)));
+  tessera::caching_allocator<recipe, host_pages> allocator{std::move(device)};
+  auto* numbers = static_cast<int*>(allocator.allocate(1000 * sizeof(int)));
   numbers[999] = 42;
-  std::printf("%d, in %zu bytes reserved\n", numbers[999], pool.current_usage().reserved);
-  pool.deallocate(numbers);
+  std::printf("%d, in %zu bytes reserved\n", numbers[999], allocator.current_usage().reserved);
+  allocator.deallocate(numbers);
 }

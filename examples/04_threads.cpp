@@ -16,20 +16,21 @@
 using namespace tessera::literals;
 
 /// Four threads allocate, each on its own stream. The main thread frees the blocks that remain.
-template <typename Pool>
-bool serve_four_threads(Pool& pool) {
+template <typename Allocator>
+bool serve_four_threads(Allocator& allocator) {
   std::vector<void*> results(4);
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < results.size(); ++t) {
-    threads.emplace_back([&pool, &results, t] {
-      for (int i = 0; i < 1000; ++i) pool.deallocate(pool.allocate(5_MiB, tessera::stream_id{t}));
-      results[t] = pool.allocate(1_MiB, tessera::stream_id{t});
+    threads.emplace_back([&allocator, &results, t] {
+      for (int i = 0; i < 1000; ++i) allocator.deallocate(allocator.allocate(5_MiB, tessera::stream_id{t}));
+      results[t] = allocator.allocate(1_MiB, tessera::stream_id{t});
     });
   }
   for (std::thread& t : threads) t.join();
-  for (void* p : results) pool.deallocate(p);
-  std::printf("reserved %zu MiB, live %zu\n", pool.current_usage().reserved >> 20, pool.current_usage().live);
-  return pool.audit() == nullptr && pool.current_usage().live == 0;
+  for (void* p : results) allocator.deallocate(p);
+  std::printf("reserved %zu MiB, live %zu\n", allocator.current_usage().reserved >> 20,
+              allocator.current_usage().live);
+  return allocator.audit() == nullptr && allocator.current_usage().live == 0;
 }
 
 /// Two devices, each with its own allocator. deallocate finds the device of a block.

@@ -35,16 +35,16 @@ float* map_all(device_type& device, std::span<const device_type::physical> chunk
 }
 
 /// The child: imports the chunks that the pipe names, and writes twice the first tensor into the second.
-int work_in_the_pool(int pipe) {
+int work_on_shared_memory(int pipe) {
   device_type device{options};
   shared_chunks shared;
   std::array<device_type::physical, 4> chunks;
   if (::read(pipe, &shared, sizeof shared) != sizeof shared) return 1;
   for (std::size_t i = 0; i < chunks.size(); ++i)
     if (!device.import_memory(shared[i], chunks[i])) return fail(device);
-  float* const pool = map_all(device, chunks);
-  for (std::size_t i = 0; pool != nullptr && i < tensor; ++i) pool[tensor + i] = 2 * pool[i];
-  return pool != nullptr ? 0 : fail(device);
+  float* const memory = map_all(device, chunks);
+  for (std::size_t i = 0; memory != nullptr && i < tensor; ++i) memory[tensor + i] = 2 * memory[i];
+  return memory != nullptr ? 0 : fail(device);
 }
 
 int main() {
@@ -53,7 +53,7 @@ int main() {
   const ::pid_t child = ::fork();  // before the device starts threads, which fork does not copy
   if (child == 0) {
     ::close(pipe[1]);
-    ::_exit(work_in_the_pool(pipe[0]));
+    ::_exit(work_on_shared_memory(pipe[0]));
   }
   device_type device{options};
   shared_chunks shared;
@@ -64,13 +64,14 @@ int main() {
         !device.allow(shared[i], child))
       return fail(device);
   }
-  float* const pool = map_all(device, chunks);
-  if (pool == nullptr) return fail(device);
-  for (std::size_t i = 0; i < tensor; ++i) pool[i] = static_cast<float>(i % 1000);
+  float* const memory = map_all(device, chunks);
+  if (memory == nullptr) return fail(device);
+  for (std::size_t i = 0; i < tensor; ++i) memory[i] = static_cast<float>(i % 1000);
 
   int status = 0;
   if (::write(pipe[1], &shared, sizeof shared) != sizeof shared || ::waitpid(child, &status, 0) != child)
     return 1;
-  std::printf("the other process computed %.0f from %.0f\n", pool[tensor + 999], pool[999]);
-  return status == 0 && pool[tensor + 999] == 1998 && pool[2 * tensor - 1] == 2 * pool[tensor - 1] ? 0 : 1;
+  std::printf("the other process computed %.0f from %.0f\n", memory[tensor + 999], memory[999]);
+  return status == 0 && memory[tensor + 999] == 1998 && memory[2 * tensor - 1] == 2 * memory[tensor - 1] ? 0
+                                                                                                         : 1;
 }

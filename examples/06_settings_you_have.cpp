@@ -30,13 +30,13 @@ int main() try {
   // Paddle reserves a fraction of the device in advance, frees memory in batches, and lets outputs overwrite inputs.
   using paddle =
       tessera::paddle<"FLAGS_allocator_strategy=naive_best_fit,FLAGS_fraction_of_gpu_memory_to_use=0.4">;
-  tessera::caching_allocator<paddle, tessera::simulated_device> pool;
-  tessera::deferred_free_queue garbage(pool, {.threshold = 64_MiB});
-  void* input = pool.allocate(30_MiB);
-  void* const output = tessera::allocate_in_place(pool, input, 30_MiB);
+  tessera::caching_allocator<paddle, tessera::simulated_device> allocator;
+  tessera::deferred_free_queue garbage(allocator, {.threshold = 64_MiB});
+  void* input = allocator.allocate(30_MiB);
+  void* const output = tessera::allocate_in_place(allocator, input, 30_MiB);
   garbage.push(output, 30_MiB);  // stays live until the queue holds 64 MiB
   std::printf("paddle, naive_best_fit: %3zu MiB reserved, of it live %zu\n",
-              pool.current_usage().reserved >> 20, pool.current_usage().live >> 20);
+              allocator.current_usage().reserved >> 20, allocator.current_usage().live >> 20);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

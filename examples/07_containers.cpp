@@ -16,14 +16,14 @@
 
 using namespace tessera::literals;
 using device_type = tessera::host_pinned;
-using pool_type = tessera::locked<tessera::pinned_packed, tessera::provider_ref<device_type>>;
+using allocator_type = tessera::locked<tessera::pinned_packed, tessera::provider_ref<device_type>>;
 
 int main() {
   device_type device{{.capacity = 64_MiB, .pin = device_type::pinning::where_allowed}};
-  pool_type pool{tessera::provider_ref(device)};
+  allocator_type allocator{tessera::provider_ref(device)};
 
   // A memory resource. The type of the container does not depend on where its memory is.
-  tessera::pmr_resource memory(pool);
+  tessera::pmr_resource memory(allocator);
   std::pmr::vector<float> batch(1000, 1.0f, &memory);
 
   // A block has at least 512 bytes. A pool of the standard library splits blocks into small nodes.
@@ -32,12 +32,12 @@ int main() {
   for (int i = 0; i < 1000; ++i) by_number.emplace(i, 1.0f);
 
   // A C++ allocator. The type of the container names where its memory is.
-  using allocator = tessera::typed_allocator<float, pool_type>;
-  std::vector<float, allocator> result(batch.size(), allocator(pool));
+  using floats = tessera::typed_allocator<float, allocator_type>;
+  std::vector<float, floats> result(batch.size(), floats(allocator));
 
   const tessera::stream_id stream = device.create_stream();
   {
-    tessera::unique_block scratch = tessera::make_block(pool, batch.size() * sizeof(float), stream);
+    tessera::unique_block scratch = tessera::make_block(allocator, batch.size() * sizeof(float), stream);
     auto* const doubled = static_cast<float*>(scratch.get());
     device.submit(stream, [&batch, doubled] {
       for (std::size_t i = 0; i < batch.size(); ++i) doubled[i] = 2 * batch[i];
@@ -52,6 +52,6 @@ int main() {
 
   const float sum = std::accumulate(result.begin(), result.end(), 0.0f);
   std::printf("sum %.0f, live %zu bytes of %zu reserved\n", static_cast<double>(sum),
-              pool.current_usage().live, pool.current_usage().reserved);
-  return sum == 2000 && pool.audit() == nullptr ? 0 : 1;
+              allocator.current_usage().live, allocator.current_usage().reserved);
+  return sum == 2000 && allocator.audit() == nullptr ? 0 : 1;
 }

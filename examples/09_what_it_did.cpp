@@ -21,34 +21,34 @@ int main(int count, char** arguments) {
   tessera::call_times times;
   using timed = tessera::timed<tessera::simulated_device>;  // measures the calls of the device
   using watched = tessera::caching_allocator<tessera::pytorch<>, timed, tessera::history<>>;
-  watched pool{timed(device, times)};
+  watched allocator{timed(device, times)};
 
-  pool.observer().label("load");
-  void* weights = pool.allocate(300_MiB);
-  pool.deallocate(pool.allocate(500_MiB));
-  pool.observer().label("step 1");
-  void* batch = pool.allocate(20_MiB);  // splits the cached block of 500 MiB
+  allocator.observer().label("load");
+  void* weights = allocator.allocate(300_MiB);
+  allocator.deallocate(allocator.allocate(500_MiB));
+  allocator.observer().label("step 1");
+  void* batch = allocator.allocate(20_MiB);  // splits the cached block of 500 MiB
   void* activations = nullptr;
   try {
-    activations = pool.allocate(490_MiB);
+    activations = allocator.allocate(490_MiB);
   } catch (const tessera::out_of_memory& error) {
-    std::puts(tessera::explain(pool, error.requested(), error.stream()).text().c_str());
+    std::puts(tessera::explain(allocator, error.requested(), error.stream()).text().c_str());
   }
 
   // The latest events, oldest first.
-  pool.observer().for_each([&pool](const auto& entry) {
+  allocator.observer().for_each([&allocator](const auto& entry) {
     using action = tessera::allocator_event::action;
     if (entry.event.what == action::alloc || entry.event.what == action::oom)
-      std::printf("%-8s %s %zu bytes\n", std::string(pool.observer().label_of(entry)).c_str(),
+      std::printf("%-8s %s %zu bytes\n", std::string(allocator.observer().label_of(entry)).c_str(),
                   entry.event.what == action::oom ? "no room for" : "got", entry.event.bytes);
   });
-  std::puts(tessera::memory_report(pool, &times).table().c_str());
+  std::puts(tessera::memory_report(allocator, &times).table().c_str());
 
   if (count > 1) {
     std::ofstream file(arguments[1], std::ios::binary);
-    file << tessera::to_pickle(tessera::take_snapshot(pool));
+    file << tessera::to_pickle(tessera::take_snapshot(allocator));
     if (!file.flush()) return 1;
   }
-  for (void* p : {weights, batch, activations}) pool.deallocate(p);
-  return pool.audit() == nullptr ? 0 : 1;
+  for (void* p : {weights, batch, activations}) allocator.deallocate(p);
+  return allocator.audit() == nullptr ? 0 : 1;
 }

@@ -20,14 +20,14 @@ void fill(float* row, std::size_t count) {
 int main(int count, char** arguments) {
   const std::string_view mistake = count > 1 ? arguments[1] : "none";
   // In your program, replace `locked` or `per_stream` by `guarded`.
-  using pool_type = tessera::guarded<tessera::pytorch_pinned<>, tessera::host_pinned>;
-  pool_type pool(tessera::host_pinned({.pin = tessera::host_pinned::pinning::where_allowed}));
-  const tessera::fault_reports reports(pool);  // reports which block was accessed
+  using allocator_type = tessera::guarded<tessera::pytorch_pinned<>, tessera::host_pinned>;
+  allocator_type allocator(tessera::host_pinned({.pin = tessera::host_pinned::pinning::where_allowed}));
+  const tessera::fault_reports reports(allocator);  // reports which block was accessed
 
-  pool.label("row of step 1");
-  auto* const row = static_cast<float*>(pool.allocate(250 * sizeof(float)));
+  allocator.label("row of step 1");
+  auto* const row = static_cast<float*>(allocator.allocate(250 * sizeof(float)));
   fill(row, mistake == "overrun" ? 251 : mistake == "far" ? 300 : 250);
-  pool.deallocate(row);                    // detects the write of element 250
+  allocator.deallocate(row);               // detects the write of element 250
   if (mistake == "freed") fill(row, 250);  // aborts
   std::puts("no error was detected");
 }

@@ -60,17 +60,18 @@ class spin_locked
 int main() {
   tessera::simulated_device device({.capacity = 100_MiB});
   int failures = 0;
-  spin_locked<tessera::pytorch<>, counted_device> pool{counted_device(device, count_failures{&failures})};
+  spin_locked<tessera::pytorch<>, counted_device> allocator{
+      counted_device(device, count_failures{&failures})};
 
-  const auto work = [&pool] {
-    for (int i = 0; i < 1000; ++i) pool.deallocate(pool.allocate(5_MiB));
+  const auto work = [&allocator] {
+    for (int i = 0; i < 1000; ++i) allocator.deallocate(allocator.allocate(5_MiB));
   };
   std::thread other(work);
   work();
   other.join();
 
-  std::printf("%zu MiB reserved, %d failed calls\n", pool.current_usage().reserved >> 20, failures);
-  void* const too_large = pool.try_allocate(200_MiB);
-  std::printf("%zu MiB reserved, %d failed calls\n", pool.current_usage().reserved >> 20, failures);
-  return too_large == nullptr && failures > 0 && pool.audit() == nullptr ? 0 : 1;
+  std::printf("%zu MiB reserved, %d failed calls\n", allocator.current_usage().reserved >> 20, failures);
+  void* const too_large = allocator.try_allocate(200_MiB);
+  std::printf("%zu MiB reserved, %d failed calls\n", allocator.current_usage().reserved >> 20, failures);
+  return too_large == nullptr && failures > 0 && allocator.audit() == nullptr ? 0 : 1;
 }

@@ -8,7 +8,7 @@
 
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/csv.hpp>
+#include <tessera/trace/csv.hpp>
 
 #include "files.hpp"
 

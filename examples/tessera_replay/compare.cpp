@@ -15,7 +15,7 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "commands.hpp"
 #include "compare.hpp"
@@ -36,9 +36,9 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
     found.failures = tessera::trace::replay(program, pool);
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
     const auto& counted = pool.statistics();
-    found.peak_reserved = pool.device().peak_used();
+    found.peak_reserved = pool.provider().peak_used();
     found.cached_at_end = pool.current_usage().cached;
-    found.calls = pool.device().calls();
+    found.calls = pool.provider().calls();
     found.retries = counted.num_alloc_retries;
   }
   std::sort(times.begin(), times.end());

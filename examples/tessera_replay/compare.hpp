@@ -11,7 +11,7 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "commands.hpp"
 #include "terminal.hpp"

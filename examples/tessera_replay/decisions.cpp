@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <string>
 
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "decisions.hpp"
 
 #include "commands.hpp"

@@ -13,7 +13,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 namespace replay {
 
@@ -124,7 +124,7 @@ void write_decisions(std::FILE* out, const program& source, simulated_device dev
       std::move(device), settings, {&log}};
   tessera::trace::replay(
       source, pool, [](std::size_t) {}, [&](std::size_t i, void* p) { log.line(i, source.events()[i], p); });
-  std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.device().used(), pool.device().peak_used());
+  std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.provider().used(), pool.provider().peak_used());
 }
 
 }  // namespace replay

@@ -10,7 +10,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "files.hpp"
 #include "memory_map.hpp"
 #include "svg.hpp"

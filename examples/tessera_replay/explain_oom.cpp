@@ -17,7 +17,7 @@
 #include <tessera/core/text.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "memory_map.hpp"
 #include "snapshot_recording.hpp"
 
@@ -193,7 +193,7 @@ int explain_one(replay::arguments args, const tessera::trace::recording& recordi
         const std::optional<failure> found = first_failure(source, pool);
         if (!found) {
           std::printf("%s: completes with a capacity of %zu bytes%s; peak reserved %zu bytes\n",
-                      title.c_str(), args.capacity, assumed, pool.device().peak_used());
+                      title.c_str(), args.capacity, assumed, pool.provider().peak_used());
           return +replay::done;
         }
         std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64

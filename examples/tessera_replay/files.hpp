@@ -15,7 +15,7 @@
 #include <variant>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/csv.hpp>
+#include <tessera/trace/csv.hpp>
 
 namespace replay {
 

@@ -6,7 +6,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"
 #include "commands.hpp"

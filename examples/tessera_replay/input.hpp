@@ -17,8 +17,8 @@
 
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "capacity.hpp"
 #include "commands.hpp"
 #include "files.hpp"

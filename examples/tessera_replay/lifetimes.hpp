@@ -12,8 +12,8 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "files.hpp"
 #include "read_rmm.hpp"

@@ -14,7 +14,7 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 namespace replay {
 

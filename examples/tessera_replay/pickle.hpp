@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/csv.hpp>
+#include <tessera/trace/csv.hpp>
 
 #include "files.hpp"
 

@@ -13,8 +13,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "files.hpp"
 

@@ -16,7 +16,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "pickle.hpp"
 

@@ -49,7 +49,7 @@ class recorded_device {
   void hold(segment given) { held_[given.address] = given.bytes; }
   /// Queues the segment that the recorded device returned next.
   void expect(segment next) { expected_.push_back(next); }
-  /// Removes and returns the queued segments that nobody acquired.
+  /// Removes and returns the queued segments that were not acquired.
   [[nodiscard]] std::deque<segment> take_unused() { return std::exchange(expected_, {}); }
   /// The latest request that did not match the queue; its address is 0.
   [[nodiscard]] const segment& asked() const noexcept { return asked_; }
@@ -180,11 +180,11 @@ class recorded_pool {
     }
     const segment whole{s.address, s.size};
     if constexpr (maps) {
-      device().expect_range(range);
-      device().mapped_there(whole);
-      device().give_at_most(device().missing());
+      provider().expect_range(range);
+      provider().mapped_there(whole);
+      provider().give_at_most(provider().missing());
     } else {
-      device().expect(whole);
+      provider().expect(whole);
     }
     return allocator_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, blocks);
   }
@@ -192,29 +192,29 @@ class recorded_pool {
   /// Adds memory that the recorded allocator acquired for the next request.
   void give(const segment& part) {
     if constexpr (maps) {
-      if (device().missing() == 0) device().expect_range(part.address);
-      device().mapped_there(part);
+      if (provider().missing() == 0) provider().expect_range(part.address);
+      provider().mapped_there(part);
     } else {
-      device().expect(part);
+      provider().expect(part);
     }
   }
   /// Releases memory that the recorded allocator released.
   ///   Returns:  false if it is in use here
   [[nodiscard]] bool take_away(const segment& part, bool large, stream_id stream) {
     if constexpr (maps) {
-      device().unmapped_there(part);
+      provider().unmapped_there(part);
     }
     return allocator_.release_idle_at(place_of(part, large, stream)) != 0 || maps;
   }
   /// Whether some recorded memory was not acquired here.
-  [[nodiscard]] bool has_unused() noexcept { return maps && device().missing() != 0; }
+  [[nodiscard]] bool has_unused() noexcept { return maps && provider().missing() != 0; }
 
   /// Allocates by the recipe. Null if that takes more memory than the recorded allocator acquired.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream) {
     if constexpr (maps) {
       if (bytes > operator""_GiB(512))
         return nullptr;  // the pages are planned before the device refuses them
-      device().give_at_most(device().missing());
+      provider().give_at_most(provider().missing());
     }
     return allocator_.try_allocate(bytes != 0 ? bytes : 1, stream);
   }
@@ -243,26 +243,26 @@ class recorded_pool {
     const tessera::detail::block* hole = chosen_here->next;
     while (!hole->is_unmapped() && hole != range) hole = hole->next;
     if (hole == range || hole == last) return 0;
-    const std::size_t page = chosen().growth.mapping_size(unlimited);
+    const std::size_t page = chosen().growth.mapping_unit(unlimited);
     return (there - range->address + hole->end() - chosen_here->address) / page * page;
   }
 
   /// Describes how the acquired memory differs from the recorded since the last call; empty if it does not.
   [[nodiscard]] std::string difference() {
     if constexpr (maps) {
-      const std::uint64_t at = device().differs_from();
+      const std::uint64_t at = provider().differs_from();
       return at == 0 ? "" : "the mapped pages differ from " + std::to_string(at) + " on";
     } else {
-      const auto unused = device().take_unused();
-      const bool strayed = device().strays() != strays_;
-      strays_ = device().strays();
+      const auto unused = provider().take_unused();
+      const bool strayed = provider().strays() != strays_;
+      strays_ = provider().strays();
       if (unused.empty() && !strayed) return {};
       return "recorded: " + (unused.empty() ? "none" : std::to_string(unused.front().bytes)) +
-             ", replayed: " + (strayed ? std::to_string(device().asked().bytes) : "none");
+             ", replayed: " + (strayed ? std::to_string(provider().asked().bytes) : "none");
     }
   }
 
-  [[nodiscard]] recorded_device& device() noexcept { return allocator_.device(); }
+  [[nodiscard]] recorded_device& provider() noexcept { return allocator_.provider(); }
   [[nodiscard]] usage current_usage() const noexcept { return allocator_.current_usage(); }
 
  private:

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <tessera/core/text.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "input.hpp"
 #include "report.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "compare.hpp"
 #include "memory_map.hpp"

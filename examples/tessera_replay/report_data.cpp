@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "memory_map.hpp"
 #include "snapshot_recording.hpp"
 

@@ -15,8 +15,8 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "files.hpp"
 #include "to_chrome.hpp"
 #include "to_rmm.hpp"

@@ -15,7 +15,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "blocks_at_start.hpp"
 #include "call_site.hpp"

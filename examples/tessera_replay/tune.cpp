@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "tune_search.hpp"
 

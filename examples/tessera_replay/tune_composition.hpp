@@ -177,19 +177,18 @@ struct any_in_place : in_place_choices {
       : in_place_choices{grow_by_pages<>{.large = p.large.get(),
                                          .limit = p.limit.get(),
                                          .alignment = p.alignment.get(),
-                                         .reserve = p.reserve}},
+                                         .range = p.range}},
         limit(p.limit.get()) {}
   template <auto Large>
   any_in_place(const grow_by_pages<20_MiB, Large>& p)
-      : in_place_choices{in_place_of_20{
-            .large = p.large.get(), .limit = p.limit.get(), .reserve = p.reserve}},
+      : in_place_choices{in_place_of_20{.large = p.large.get(), .limit = p.limit.get(), .range = p.range}},
         limit(p.limit.get()) {}
 
   [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.segment_size(block, now); });
   }
-  [[nodiscard]] std::size_t mapping_size(std::size_t block) const noexcept {
-    return ask([=](const auto& p) { return p.mapping_size(block); });
+  [[nodiscard]] std::size_t mapping_unit(std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.mapping_unit(block); });
   }
   [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept {
     return ask([=](const auto& p) { return p.range_size(capacity); });
@@ -244,9 +243,10 @@ struct any_eviction : eviction_choices {
   bool operator==(const any_eviction&) const = default;
 };
 
-using recovery_expandable = recover_by_releasing_oversize_then_all<tunable(false), false>;
-using recovery_choices = one_of<recover_by_releasing_oversize_then_all<>, recovery_expandable, recover_never,
-                                recover_by_emptying_cache<>, recover_by_emptying_cache<tunable(false)>>;
+using recovery_expandable = with_fail_fast<recover_by_emptying_cache<>>;
+using recovery_choices =
+    one_of<with_fail_fast<recover_by_releasing_oversize>, recovery_expandable, recover_never,
+           recover_by_emptying_cache<>, recover_by_emptying_cache<tunable(false)>>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;
   template <typename P>

@@ -155,9 +155,9 @@ std::vector<composition> neighbours(const composition& from, const program_trait
   vary(&composition::eviction, evictions_to_try(of));
   if (of.has_capacity)
     vary(&composition::recovery,
-         std::vector<any_recovery>{recover_by_releasing_oversize_then_all<>{}, recover_by_emptying_cache<>{},
-                                   recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true},
-                                   recover_never{}});
+         std::vector<any_recovery>{
+             with_fail_fast<recover_by_releasing_oversize>{}, recover_by_emptying_cache<>{},
+             recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true}, recover_never{}});
   return all;
 }
 

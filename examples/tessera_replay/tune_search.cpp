@@ -44,7 +44,7 @@ outcome run(const trace::program& program, const policies<Recipe>& chosen, std::
   const auto before = [&](std::size_t i) {
     if (i % 128 != 0) return;
     const bool is_late = until.processor_ns > 0 && i % 4096 == 0 && processor_ns() > end;
-    if (is_late || pool.device().used() > until.reserved || pool.device().now_ns() > until.device_ns)
+    if (is_late || pool.provider().used() > until.reserved || pool.provider().now_ns() > until.device_ns)
       throw given_up{};
   };
   const auto after = [&](std::size_t i, const void* p) {
@@ -58,9 +58,9 @@ outcome run(const trace::program& program, const policies<Recipe>& chosen, std::
     found.given_up = true;
   }
   found.processor_ns = (processor_ns() - begin) / static_cast<double>(operations(program));
-  found.peak_reserved = pool.device().peak_used();
-  found.device_ns = pool.device().now_ns();
-  const auto& made = pool.device().calls();
+  found.peak_reserved = pool.provider().peak_used();
+  found.device_ns = pool.provider().now_ns();
+  const auto& made = pool.provider().calls();
   found.calls = made.acquire + made.release + made.create + made.destroy + made.map + made.unmap;
   found.given_up =
       found.given_up || found.device_ns > until.device_ns || found.peak_reserved > until.reserved;

@@ -149,7 +149,7 @@ std::string cpp(const grow_by_pages<Small>& p) {
                                  set(p.large.get(), 20_MiB),
                                  limit(p.limit.get()),
                                  set(p.alignment.get(), std::size_t{1}),
-                                 set(p.reserve.get(), memory_limit{fraction{1'125'000'000}})});
+                                 set(p.range.get(), memory_limit{fraction{1'125'000'000}})});
 }
 std::string cpp(const grow_by_stitching<>& p) {
   return named("grow_by_stitching", {set(p.peak_parts.get(), std::size_t{64}), set(p.slack.get(), percent(4)),
@@ -176,15 +176,16 @@ std::string cpp(const evict_at_synchronize_above<>& p) {
   return named("evict_at_synchronize_above", {set(p.threshold.get(), std::size_t{0})});
 }
 
-template <bool Sparing>
-std::string cpp(const recover_by_releasing_oversize_then_all<tunable(false), Sparing>& p) {
-  return named("recover_by_releasing_oversize_then_all",
-               {set(p.fails_fast.get(), false), {"false", Sparing}});
-}
 std::string cpp(const recover_never&) { return "tessera::recover_never"; }
 template <auto AcceptsExactSize>
 std::string cpp(const recover_by_emptying_cache<AcceptsExactSize>& p) {
   return named("recover_by_emptying_cache", {set(p.accepts_exact_size.get(), false)});
+}
+
+std::string cpp(const recover_by_releasing_oversize&) { return "tessera::recover_by_releasing_oversize"; }
+template <typename Recovery>
+std::string cpp(const with_fail_fast<Recovery>& p) {
+  return named("with_fail_fast", {{cpp(p.inner)}, set(p.fails_fast.get(), false)});
 }
 
 template <typename... Policy>

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "read_snapshot.hpp"
 #include "verify.hpp"
 

@@ -18,8 +18,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "files.hpp"
 #include "recorded_pool.hpp"
@@ -87,7 +87,7 @@ class recorded_replay {
         segments_(Segments::configured(replayed(settings, false))),
         ranges_(Ranges::configured(replayed(settings, true))) {
     result_.device = device;
-    ranges_.growth.reserve = memory_limit(range_size);
+    ranges_.growth.range = memory_limit(range_size);
   }
 
   ///   Returns:  an error if the history contradicts itself
@@ -232,7 +232,7 @@ class recorded_replay {
       reserved_ += s.size;
       here_ += s.size;
     }
-    for (auto& [id, one] : pools_) one.visit([](auto& all) { all.device().forget_calls(); });
+    for (auto& [id, one] : pools_) one.visit([](auto& all) { all.provider().forget_calls(); });
     peak();
     return {};
   }
@@ -302,7 +302,7 @@ class recorded_replay {
     for (auto& [id, one] : pools_) {
       compare_memory(one);
       one.visit([&](auto& all) {
-        const recorded_device::counts& made = all.device().calls();
+        const recorded_device::counts& made = all.provider().calls();
         result_.calls.acquire += made.acquire;
         result_.calls.release += made.release;
         result_.calls.create += made.create;
@@ -347,10 +347,10 @@ class recorded_replay {
 };
 
 /// Replays one device's history from its start through the pytorch recipe under the recorded settings, and
-/// where they differ, through pytorch_2_14. Frees take effect where they completed, and memory goes back
-/// where it went back on the device, which knows its own limits.
+/// where they differ, through pytorch_2_14. Frees take effect where they completed, and segments are
+/// released where the device released them, because the device has limits of its own.
 ///
-///     #include <tessera/replay/csv.hpp>
+///     #include <tessera/trace/csv.hpp>
 ///     #include "read_snapshot.hpp"
 ///     using namespace tessera::trace;
 ///     const auto bytes = read_file("snapshot.pickle");

@@ -96,7 +96,7 @@ template <typename Recipe, typename Manager>
 /// It owns its provider and cannot be moved. Its destructor releases every segment, even if blocks are live;
 /// a leak_checked [tessera/debug/leak_checked.hpp] reports these. Only one thread at a time may use it; a
 /// thread_checked [tessera/debug/thread_checked.hpp] checks that.
-template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
 class caching_allocator
     : public detail::common_calls<caching_allocator<Recipe, Provider, Observer, Counting>> {
   using calls = detail::common_calls<caching_allocator>;
@@ -260,7 +260,7 @@ class caching_allocator
 
   /// The numbers of the policies; they may be changed at any time.
   [[nodiscard]] tessera::policies<Recipe>& policies() noexcept { return policies_; }
-  [[nodiscard]] Provider& device() noexcept { return manager_.provider(); }
+  [[nodiscard]] Provider& provider() noexcept { return manager_.provider(); }
   [[nodiscard]] Observer& observer() noexcept { return manager_.observer(); }
   /// Whether streams are recorded for any block, live or pending.
   [[nodiscard]] bool has_recorded_streams() const noexcept { return manager_.has_recorded_streams(); }
@@ -346,12 +346,12 @@ class caching_allocator
     }
     evict(eviction_trigger::before_growth);
     failure_reason why{};
-    if (detail::block* const found = grow(want, why)) return found;
+    if (detail::block* const found = borrow_or_grow(want, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
     for (const recovery_steps::step step : steps) {
       if (!recover(step, want)) continue;
       const bool exactly = step == recovery_steps::step::retry_exact_size;
-      if (detail::block* const found = grow(want, why, exactly)) return found;
+      if (detail::block* const found = borrow_or_grow(want, why, exactly)) return found;
     }
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
@@ -364,7 +364,7 @@ class caching_allocator
     return (polls_here && manager_.process_events()) || freed;
   }
   /// Gets memory from other streams or the device. Sets `why` to the predicted reason of a failure.
-  detail::block* grow(request want, failure_reason& why, bool exactly = false) noexcept {
+  detail::block* borrow_or_grow(request want, failure_reason& why, bool exactly = false) noexcept {
     if (detail::block* const found = borrow(want)) return found;
     const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, exactly);
     why = detail::predict_failure(manager_, policies_, segment);
@@ -390,7 +390,7 @@ class caching_allocator
     if (step == recovery_steps::step::retry_exact_size) return true;
     if (step == recovery_steps::step::release_cached) {
       empty_cache(0);
-      if constexpr (detail::reclaiming_provider<Provider>) (void)device().reclaim();
+      if constexpr (detail::reclaiming_provider<Provider>) (void)provider().reclaim();
       ++manager_.counters().num_alloc_retries;
       evict(eviction_trigger::after_free);
       return true;

@@ -29,13 +29,13 @@ namespace detail {
 template <typename Recipe, typename Allocator>
 struct recipe_holder {
   using recipe = Recipe;
-  Allocator pool;
+  Allocator allocator;
   recipe_holder(auto device, const auto& settings, auto observer)
-      : pool(std::move(device), Recipe::configured(settings), std::move(observer)) {}
+      : allocator(std::move(device), Recipe::configured(settings), std::move(observer)) {}
   recipe_holder(auto device, const auto& settings, auto observer)
     requires requires { Allocator::options_from(settings); }
-      : pool(std::move(device), Recipe::configured(settings), std::move(observer),
-             Allocator::options_from(settings)) {}
+      : allocator(std::move(device), Recipe::configured(settings), std::move(observer),
+                  Allocator::options_from(settings)) {}
 };
 
 /// The variant of the allocators of a family. It has std::monostate for a recipe that the provider does not
@@ -70,14 +70,14 @@ consteval std::size_t first_allocator() {
   }
 }
 
-/// Calls f(holder) with the active alternative of a variant. A holder contains an allocator `pool`.
+/// Calls f(holder) with the active alternative of a variant. A holder contains an `allocator`.
 template <typename Variant, typename F>
 decltype(auto) visit_holder(Variant& holders, F f) {
   constexpr std::size_t first = first_allocator<std::remove_const_t<Variant>>();
   using result = decltype(f(std::declval<std::variant_alternative_t<first, Variant>&>()));
   return std::visit(
       [&f](auto& in) -> result {
-        if constexpr (requires { in.pool; }) {
+        if constexpr (requires { in.allocator; }) {
           return f(in);
         } else {
           fatal("configured: there is no allocator");
@@ -116,7 +116,7 @@ template <typename Family, std::same_as<const char*>... Variable>
 ///
 ///   Cost:  a branch at each call
 template <typename Family, device_provider Provider,
-          template <typename, typename, typename, typename> typename Front, event_observer Observer,
+          template <typename, typename, typename, typename> typename Front, allocator_observer Observer,
           typename Counting>
 class configured : public facade<configured<Family, Provider, Front, Observer, Counting>> {
   using facade_type = facade<configured>;
@@ -154,7 +154,7 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   [[nodiscard]] pool_statistics statistics() const noexcept
     requires Counting::keeps_statistics
   {
-    return visit([](const auto& pool) { return pool.statistics().all; });
+    return visit([](const auto& allocator) { return allocator.statistics().all; });
   }
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
   /// Replaces the settings for all later decisions. Refuses a change that would choose another recipe. Also
@@ -188,7 +188,7 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.pool); });
+    return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.allocator); });
   }
 
   using indices = std::make_index_sequence<Family::count>;
@@ -240,7 +240,7 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
       }
     }
     if (refused || !same_recipe) return refused;
-    in.pool.with_policies([&](auto& policies) { policies = recipe::configured(wanted); });
+    in.allocator.with_policies([&](auto& policies) { policies = recipe::configured(wanted); });
     settings_ = wanted;
     return {};
   }

@@ -28,7 +28,7 @@ struct return_argument {
 /// The provider type of an allocator.
 template <typename Allocator>
 using device_of =
-    std::remove_reference_t<decltype(std::declval<Allocator&>().with_device(return_argument{}))>;
+    std::remove_reference_t<decltype(std::declval<Allocator&>().with_provider(return_argument{}))>;
 
 }  // namespace detail
 
@@ -159,8 +159,8 @@ class facade : public detail::common_calls<Self> {
   }
 
   template <typename F>
-  decltype(auto) with_device(F f) {
-    return inside([&f](auto& in) -> decltype(auto) { return in.with_device(f); });
+  decltype(auto) with_provider(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.with_provider(f); });
   }
   template <typename F>
   decltype(auto) with_policies(F f) {

@@ -13,7 +13,7 @@
 ///     template <typename Device>
 ///     class texture_cache {
 ///      public:
-///       explicit texture_cache(tessera::locked<tessera::stitched, Device>& pool);
+///       explicit texture_cache(tessera::locked<tessera::stitched, Device>& allocator);
 ///     };
 ///     }
 namespace tessera {
@@ -51,30 +51,30 @@ struct count_everything;
 
 // Allocators
 class handle;
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
           typename Counting = detail::count_everything>
 class caching_allocator;
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
           typename Counting = detail::count_everything>
 class locked;
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
           typename Counting = detail::count_everything>
 class per_stream;
 template <typename Recipe, device_provider Provider,
           template <typename, typename, typename, typename> typename Front = locked,
-          event_observer Observer = ignore_events, typename Counting = detail::count_everything>
+          allocator_observer Observer = ignore_events, typename Counting = detail::count_everything>
 class per_device;
 template <typename Family, device_provider Provider,
           template <typename, typename, typename, typename> typename Front = caching_allocator,
-          event_observer Observer = ignore_events, typename Counting = detail::count_everything>
+          allocator_observer Observer = ignore_events, typename Counting = detail::count_everything>
 class configured;
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
           typename Counting = detail::count_everything>
 class background_reclaiming;
-template <typename Recipe, device_provider Provider, event_observer Observer = ignore_events,
+template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
           typename Counting = detail::count_everything>
 class guarded;
-template <typename Recipe, ordering_provider Provider, event_observer Observer = ignore_events,
+template <typename Recipe, ordering_provider Provider, allocator_observer Observer = ignore_events,
           typename Counting = detail::count_everything>
 class driver_pool;
 

@@ -42,8 +42,8 @@ expect_fault(policy/split.hpp "# include <tessera/policy/growth.hpp>"
 expect_fault(detail/block_manager.hpp "#include <tessera/provider/simulated_device.hpp>"
              "may not include <tessera/provider/simulated_device.hpp>; allowed: core, ")
 expect_fault(policy/heap.hpp "#include <tessera/tessera.hpp>" "(folder 'policy') may not include <tessera/tessera.hpp>")
-expect_fault(replay/csv.hpp "#include <tessera/law/law.hpp>" "(folder 'replay') may not include <tessera/law/law.hpp>")
-expect_fault(tessera.hpp "#include <tessera/replay/csv.hpp>" "(folder 'root') may not include <tessera/replay/csv.hpp>")
+expect_fault(trace/csv.hpp "#include <tessera/law/law.hpp>" "(folder 'trace') may not include <tessera/law/law.hpp>")
+expect_fault(tessera.hpp "#include <tessera/trace/csv.hpp>" "(folder 'root') may not include <tessera/trace/csv.hpp>")
 expect_fault(details/help.hpp "" "details/help.hpp: there is no folder 'details'")
 expect_fault(core/more/a.hpp "" "core/more/a.hpp: there is no folder 'core/more'")
 expect_fault(core/a.hpp "#include <iostream>" "core/a.hpp may not include <iostream>, which is slow to compile")

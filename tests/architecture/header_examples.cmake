@@ -1,6 +1,6 @@
 # Compiles the examples in the doc comments of the headers. An example follows an empty `///`; its lines are indented by five
 # spaces. It is compiled after its header, tessera.hpp and its own #include lines, as the body of a function with the parameter
-# `pool`, a caching_allocator<pytorch<>, simulated_device>&. An example that begins with a namespace is compiled as it is.
+# `allocator`, a caching_allocator<pytorch<>, simulated_device>&. An example that begins with a namespace is compiled as it is.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder -P header_examples.cmake
 cmake_minimum_required(VERSION 3.24)
 set(flags -std=c++20 -Wall -Wextra -Werror -Wno-unused-variable -Wno-unused-local-typedefs -Wno-unused-but-set-variable
@@ -35,7 +35,7 @@ endfunction()
 set(all ${SCRATCH}/all.hpp)
 file(WRITE ${all} "#include <cstdio>\n#include <vector>\n#include <tessera/provider/provider_ref.hpp>\n#include <tessera/provider/simulated_device.hpp>\n#include <tessera/tessera.hpp>
 using namespace tessera::literals;
-using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;\n")
+using allocator_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;\n")
 execute_process(COMMAND ${COMPILER} ${flags} -x c++-header ${all} -o ${all}.gch COMMAND_ERROR_IS_FATAL ANY)
 
 file(GLOB_RECURSE headers RELATIVE ${ROOT} ${ROOT}/include/tessera/*.hpp)
@@ -69,7 +69,7 @@ foreach(header IN LISTS headers)
         string(PREPEND code "#line ${number} \"${header}\"\n")
         set(end "\n")
         if(NOT line MATCHES "///     namespace ")
-          string(PREPEND code "void example_${found}([[maybe_unused]] pool_type& pool) {{\n")
+          string(PREPEND code "void example_${found}([[maybe_unused]] allocator_type& allocator) {{\n")
           set(end "}}\n")
         endif()
       endif()

@@ -63,7 +63,7 @@ struct round_late {
 bool serves_composed() {
   using settled = pytorch<"max_split_size_mb:64,garbage_collection_threshold:0.8,roundup_power2_divisions:4">;
   using tuned = with<settled, round_to_divisions<512, divisions::all(4)>,
-                     grow_by_segments<2_MiB, tunable(32_MiB)>, recover_by_releasing_oversize_then_all<true>>;
+                     grow_by_segments<2_MiB, tunable(32_MiB)>, with_fail_fast<recover_by_releasing_oversize, true>>;
   using pages = with<torch_npu<>, split_below<tunable(64_MiB)>, evict_idle_above<percent(80)>,
                      back_with<page_choice{.pages = page_plan::huge_first, .peer_to_peer = true}>>;
   return serves_alone_and_in_adaptors<settled>("pytorch of a string") &&

@@ -111,7 +111,7 @@ struct all_that_is_allowed {
     pool.reset_peak_statistics();
     EXPECT_GT(explain(pool, 1_GiB).wanted, 0u);
     pool.with_policies([](auto& settings) { settings.growth.limit = unlimited; });
-    pool.with_device([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
+    pool.with_provider([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
     EXPECT_TRUE(self.calls++ > 0 || pool.on_pressure(&second, context));
     self.calls % 2 == 0 ? pool.trim() : pool.trim(40_MiB);
     return true;
@@ -182,9 +182,9 @@ TEST(callbacks_in_threads, a_round_wakes_its_worker) {
 }
 
 TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_allocator) {
-  const watchdog guard("with_device of a provider for many threads");
+  const watchdog guard("with_provider of a provider for many threads");
   const auto use = [](auto&& pool) {
-    pool.with_device([&pool](host_pinned& device) {
+    pool.with_provider([&pool](host_pinned& device) {
       EXPECT_GT(device.capacity(), 0u);
       pool.deallocate(pool.allocate(1_MiB));
       pool.trim();
@@ -197,13 +197,13 @@ TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_a
 }
 
 TEST(callbacks_in_threads, a_function_under_one_lock_takes_later_locks) {
-  const watchdog guard("with_device within with_policies");
+  const watchdog guard("with_provider within with_policies");
   const auto use = [](auto&& pool) {
     std::size_t seen = 0;
     pool.for_each_allocator([&](auto& inner) { inner.trim(), ++seen; });  // this calls the device
     pool.deallocate(pool.allocate(5_MiB));
     pool.for_each_allocator([&](auto& inner) {
-      pool.with_device([&](auto& device) { seen += device.used(); });
+      pool.with_provider([&](auto& device) { seen += device.used(); });
       inner.trim();
     });
     EXPECT_GE(seen, 20_MiB);
@@ -317,7 +317,7 @@ template <typename Pool>
 void expect_rules_of(auto expect) {
   expect([](Pool& pool, auto f) { pool.with_policies(f); }, "with_policies: the function must not use");
   expect([](Pool& pool, auto f) { pool.with_observer(f); }, "with_observer: the function must not use");
-  expect([](Pool& pool, auto f) { pool.with_device(f); }, "with_device: .* must not use");
+  expect([](Pool& pool, auto f) { pool.with_provider(f); }, "with_provider: .* must not use");
   expect([](Pool& pool, auto f) { pool.for_each_allocator(f); },
          "for_each_allocator: the function must not use");
 }
@@ -327,8 +327,8 @@ TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked
   using background = background_reclaiming<pytorch<>, device_type>;
   expect_rules_of<one>([](auto lend, const char* rule) { expect_that_nobody_uses<one>(lend, rule); });
   expect_rules_of<many>([](auto lend, const char* rule) { expect_that_nobody_uses<many>(lend, rule); });
-  expect_that_nobody_uses<background>([](background& pool, auto f) { pool.with_device(f); },
-                                      "with_device: .* must not use");
+  expect_that_nobody_uses<background>([](background& pool, auto f) { pool.with_provider(f); },
+                                      "with_provider: .* must not use");
 }
 
 /// Requests more memory than there is from the allocator that calls it.

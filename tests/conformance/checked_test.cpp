@@ -40,12 +40,12 @@ void makes_the_same_decisions() {
   const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB, .log_calls = 100'000};
   caching_allocator<Recipe, Device> plain{Device(how)};
   caching_allocator<Recipe, checked_provider<Device>> watched{checked_provider(Device(how))};
-  for (auto* const device : {&plain.device(), &watched.device().inner()}) {
+  for (auto* const device : {&plain.provider(), &watched.provider().inner()}) {
     for (const stream_id s : streams) device->submit(s, 20'000'000);
   }
   ASSERT_EQ(first_broken_rule(plain, small, streams), "");
   ASSERT_EQ(first_broken_rule(watched, small, streams), "");
-  const Device &one = plain.device(), &two = watched.device().inner();
+  const Device &one = plain.provider(), &two = watched.provider().inner();
   EXPECT_EQ(one.now_ns(), two.now_ns());
   ASSERT_EQ(one.log().size(), two.log().size());
   EXPECT_GT(one.log().size(), 100u);
@@ -68,7 +68,7 @@ TYPED_TEST(checked, reports_nothing) {
   const simulated_device::options how{.capacity = 700_MiB, .page_granularity = 64_KiB};
   caching_allocator<TypeParam, checked_provider<simulated_device>> pool{
       checked_provider(simulated_device(how))};
-  for (const stream_id s : streams) pool.device().inner().submit(s, 20'000'000);
+  for (const stream_id s : streams) pool.provider().inner().submit(s, 20'000'000);
   ASSERT_EQ(first_broken_rule(pool, small, streams), "");
 }
 
@@ -81,7 +81,7 @@ TYPED_TEST(checked, refusals_are_not_reported) {
   for (const std::uint64_t every : {3u, 7u, 50u}) {
     caching_allocator<TypeParam, device> pool{
         device(simulated_device({.capacity = 200_MiB, .page_granularity = 64_KiB, .fail_every = every}))};
-    auto& under = pool.device().inner();
+    auto& under = pool.provider().inner();
     for (int i = 0; i < 400; ++i) {
       void* const p =
           pool.try_allocate(std::size_t{1} << (i * 7 % 25), stream_id{static_cast<unsigned>(i % 3)});

@@ -32,7 +32,7 @@ class faults : public testing::Test {
   static void SetUpTestSuite() {
     tested_allocator<Case> healthy;
     wrong_at_best = healthy.run(plan(), undisturbed);
-    calls = healthy.device().made();
+    calls = healthy.provider().made();
     if (wrong_at_best.empty()) wrong_at_best = healthy.empty();
   }
   void SetUp() override {
@@ -126,7 +126,7 @@ TYPED_TEST(faults, in_the_destructor_leak_only_memory_whose_release_failed) {
     bool any_failed = true;
     for (std::uint64_t k = 1; any_failed; ++k) {
       tested_allocator<TypeParam> p;
-      watched_device& device = p.device();
+      watched_device& device = p.provider();
       ASSERT_EQ(p.run(part, standing), "");
       device.fail({{k, k}});
       p.end();
@@ -138,10 +138,10 @@ TYPED_TEST(faults, in_the_destructor_leak_only_memory_whose_release_failed) {
     }
     tested_allocator<TypeParam> p;
     ASSERT_EQ(p.run(part, standing), "");
-    const std::size_t used = p.device().used();
-    p.device().fail({{1, ~std::uint64_t{0}}});
+    const std::size_t used = p.provider().used();
+    p.provider().fail({{1, ~std::uint64_t{0}}});
     p.end();
-    ASSERT_EQ(p.device().used(), used) << "with all calls of the end failing";
+    ASSERT_EQ(p.provider().used(), used) << "with all calls of the end failing";
   }
 }
 

@@ -143,9 +143,9 @@ TEST(host_memory_for_segments, that_has_run_out_releases_them_and_reports_no_add
     fails_at = 0;
     EXPECT_FALSE(pool.observer().have_address) << k;
     if (p != nullptr) continue;
-    EXPECT_EQ(pool.device().used(), 0u) << k;
-    EXPECT_EQ(pool.observer().told, pool.device().calls().acquire) << k;
-    in_vain += pool.device().calls().release;
+    EXPECT_EQ(pool.provider().used(), 0u) << k;
+    EXPECT_EQ(pool.observer().told, pool.provider().calls().acquire) << k;
+    in_vain += pool.provider().calls().release;
   }
   EXPECT_GT(in_vain, 0u);
 }

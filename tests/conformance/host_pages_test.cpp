@@ -256,7 +256,8 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     EXPECT_EQ(pool.current_usage().reserved, 0u);
     EXPECT_TRUE(recorded.memory.empty());
     // The range reserved for the refused block stays for the next one. It holds only addresses.
-    EXPECT_EQ(pool.device().held(), host_pinned::holdings{.reserved = event_memory::bytes(recorded.ranges)});
+    EXPECT_EQ(pool.provider().held(),
+              host_pinned::holdings{.reserved = event_memory::bytes(recorded.ranges)});
     EXPECT_LE(recorded.ranges.size(), 1u);
   }
 }
@@ -279,7 +280,7 @@ TYPED_TEST(host_pages, are_locked_if_required) {
   for (int i = 0; i < 3; ++i) live.push_back(pool.allocate(900_KiB));
   EXPECT_GE(pool.current_usage().reserved, 2700_KiB);
   EXPECT_EQ(number_in("/proc/self/status", "VmLck") - before, pool.current_usage().reserved);
-  EXPECT_EQ(pool.device().held().locked, pool.current_usage().reserved);
+  EXPECT_EQ(pool.provider().held().locked, pool.current_usage().reserved);
   if (this->has_ranges) {
     EXPECT_EQ(locked(), pool.current_usage().reserved);
   }
@@ -311,7 +312,7 @@ TYPED_TEST(host_pages, keep_their_contents) {
   std::vector<block> live;
   std::atomic<int> damaged = 0;
   const auto check_on = [&](const block& b, stream_id stream) {
-    ASSERT_TRUE(pool.device().submit(stream, [b, &damaged] {
+    ASSERT_TRUE(pool.provider().submit(stream, [b, &damaged] {
       while (!*b.filled) std::this_thread::yield();
       damaged += !is_intact(b.at, b.bytes, b.seed);
     }));
@@ -330,7 +331,7 @@ TYPED_TEST(host_pages, keep_their_contents) {
       }
       const block& b =
           live.emplace_back(block{p, bytes, i, stream, std::make_shared<std::atomic<bool>>(false)});
-      ASSERT_TRUE(pool.device().submit(stream, [b] {
+      ASSERT_TRUE(pool.provider().submit(stream, [b] {
         fill(b.at, b.bytes, b.seed);
         *b.filled = true;
       }));
@@ -345,7 +346,7 @@ TYPED_TEST(host_pages, keep_their_contents) {
       check_on(b, b.stream);
       if (pick(4) == 0) continue;
       // A segment is released without a wait for the stream that reuses it.
-      if (!this->has_ranges) pool.device().synchronize(b.stream);
+      if (!this->has_ranges) pool.provider().synchronize(b.stream);
       pool.deallocate(b.at);
       live.pop_back();
     }
@@ -353,7 +354,7 @@ TYPED_TEST(host_pages, keep_their_contents) {
     ASSERT_EQ(event_memory::bytes(recorded.memory), pool.current_usage().reserved);
   }
   for (const block& b : live) check_on(b, b.stream);
-  for (const stream_id stream : streams) pool.device().synchronize(stream);
+  for (const stream_id stream : streams) pool.provider().synchronize(stream);
   EXPECT_EQ(damaged, 0);
   EXPECT_GT(recorded.released, 10u) << "memory came and went meanwhile";
   EXPECT_LT(refused, 350u);

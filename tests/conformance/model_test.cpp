@@ -13,8 +13,8 @@
 
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 
 #include "shrink.hpp"
@@ -47,7 +47,7 @@ struct overlapping : sound {
   }
   void deallocate(void* p, std::size_t) { deallocate(p); }
   handle allocate_by_handle(std::size_t, stream_id) = delete;
-  simulated_device& device() { return sound::device().inner(); }  // required by trace::replay
+  simulated_device& provider() { return sound::provider().inner(); }  // required by trace::replay
   std::map<std::size_t, int> freed;
   std::map<void*, std::size_t> sizes;
   void* last = nullptr;

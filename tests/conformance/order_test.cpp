@@ -152,7 +152,7 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
   std::vector<held> live;
   driver_pool<Recipe, ordered_device> pool{ordered_device{simulated_device::options{.capacity = 96_MiB}},
                                            chosen};
-  ordered_device& device = pool.device();
+  ordered_device& device = pool.provider();
   device.tell_lies(lie);
   const auto some_stream = [&] { return stream_id{pick(streams)}; };
   const auto put_behind = [&](stream_id later, stream_id earlier) {
@@ -256,7 +256,7 @@ bool is_corrupted() {
   constexpr std::size_t bytes = 2_MiB;
   auto* const p = static_cast<unsigned char*>(pool.allocate_async(bytes, a));
   std::atomic<bool> filled = false, may_read = false, intact = true, written = false;
-  pool.device().submit(a, [&, p] {
+  pool.provider().submit(a, [&, p] {
     std::memset(p, 1, bytes);
     filled = true;
     while (!may_read) std::this_thread::yield();
@@ -266,7 +266,7 @@ bool is_corrupted() {
   auto* const q = static_cast<unsigned char*>(pool.allocate_async(bytes, b));
   EXPECT_EQ(p, q);
   while (!filled) std::this_thread::yield();
-  pool.device().submit(b, [&, q] {
+  pool.provider().submit(b, [&, q] {
     std::memset(q, 2, bytes);
     written = true;
   });
@@ -309,8 +309,8 @@ TEST(order, keeps_data_separate_in_a_random_program) {
         const std::size_t bytes = 1 + pick(std::size_t{1} << (6 + pick(12)));
         auto* const p = static_cast<unsigned char*>(pool.allocate_async(bytes, stream));
         const auto mark = static_cast<unsigned char>(i);
-        pool.device().submit(stream, [p, bytes, mark] { std::memset(p, mark, bytes); });
-        pool.device().submit(stream, [p, bytes, mark, &corrupted] {
+        pool.provider().submit(stream, [p, bytes, mark] { std::memset(p, mark, bytes); });
+        pool.provider().submit(stream, [p, bytes, mark, &corrupted] {
           corrupted += std::any_of(p, p + bytes, [mark](unsigned char at) { return at != mark; });
         });
         live.push_back({p, stream});
@@ -322,8 +322,8 @@ TEST(order, keeps_data_separate_in_a_random_program) {
       }
       if (pick(16) == 0) {
         host_pinned::event mark;
-        EXPECT_TRUE(pool.device().record(on[pick(streams)], mark));
-        EXPECT_TRUE(pool.device().make_wait(on[pick(streams)], mark));
+        EXPECT_TRUE(pool.provider().record(on[pick(streams)], mark));
+        EXPECT_TRUE(pool.provider().make_wait(on[pick(streams)], mark));
       }
       if (pick(200) == 0) pool.trim_to(0);
       if (pick(400) == 0) (void)pool.synchronize(on[pick(streams)]);

@@ -143,7 +143,7 @@ TEST(peers_umpire, a_pool_with_a_limit_serves_slowly_growing_requests) {
     void* const p = pool.try_allocate(1_MiB + i * 1024);
     ASSERT_NE(p, nullptr) << i;
     pool.deallocate(p);
-    EXPECT_LE(pool.device().taken(), 4_MiB);
+    EXPECT_LE(pool.provider().taken(), 4_MiB);
   }
   pool.deallocate(stays);
   EXPECT_EQ(pool.audit(), nullptr);

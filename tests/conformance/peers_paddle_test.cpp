@@ -59,7 +59,7 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
              paddle_family::naive_best_fit::configured(
                  {.naive_best_fit = true, .fraction_of_gpu_memory = percent(60)}));
   const auto of_the_rest = [&pool] {
-    return percent(60).of(chunk_plan::available(pool.device().available()));
+    return percent(60).of(chunk_plan::available(pool.provider().available()));
   };
   const std::size_t chunk = of_the_rest();
   void* const first = pool.try_allocate(chunk - 1000);
@@ -68,7 +68,7 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
   ASSERT_NE(second, nullptr);
   const std::size_t third = of_the_rest() - 1000;
   pool.deallocate(pool.try_allocate(third));
-  EXPECT_EQ(pool.device().calls().acquire, 3u);
+  EXPECT_EQ(pool.provider().calls().acquire, 3u);
   pool.deallocate(first), pool.deallocate(second);
 }
 

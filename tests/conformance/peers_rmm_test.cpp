@@ -138,7 +138,7 @@ TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   (void)pool.allocate(4000);
   (void)pool.allocate(500);
   EXPECT_THROW((void)pool.allocate(2000), out_of_memory);
-  EXPECT_EQ(pool.device().taken(), pool.current_usage().reserved);
+  EXPECT_EQ(pool.provider().taken(), pool.current_usage().reserved);
 
   // A pool whose first chunk is as large as its limit serves from that chunk and does not grow.
   policies<paddle_family::auto_growth> whole;
@@ -149,15 +149,15 @@ TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
   (void)filled.allocate(900'000);
   EXPECT_EQ(filled.current_usage().reserved, 1'000'448u);
   EXPECT_EQ(filled.try_allocate(100'000), nullptr);
-  EXPECT_EQ(filled.device().calls().acquire, 1u);
+  EXPECT_EQ(filled.provider().calls().acquire, 1u);
 }
 
 TEST(peers_rmm_pool, outlives_the_streams_it_served) {
   caching_allocator<pytorch_family::native, simulated_device> pool;
   void* const on_it = pool.allocate(10'000, stream_id{1});
-  pool.device().submit(stream_id{1}, 1000);
+  pool.provider().submit(stream_id{1}, 1000);
   pool.deallocate(on_it);
-  pool.device().synchronize(stream_id{1});  // the stream is not used any more
+  pool.provider().synchronize(stream_id{1});  // the stream is not used any more
   EXPECT_NE(pool.allocate(10'000), nullptr);
   pool.trim();
   EXPECT_EQ(pool.audit(), nullptr);
@@ -168,22 +168,22 @@ TEST(peers_rmm_limiting, counts_and_refuses_requests_above_it) {
   caching_allocator<passthrough, inner> pool{inner({}, 10_MiB)};
   void* const first = pool.allocate(4_MiB);
   void* const second = pool.allocate(4_MiB);
-  EXPECT_EQ(pool.device().taken(), 8_MiB);
+  EXPECT_EQ(pool.provider().taken(), 8_MiB);
   EXPECT_THROW((void)pool.allocate(3_MiB), out_of_memory);
-  EXPECT_EQ(pool.device().taken(), 8_MiB) << "a refusal takes nothing";
+  EXPECT_EQ(pool.provider().taken(), 8_MiB) << "a refusal takes nothing";
   pool.deallocate(first);
-  EXPECT_EQ(pool.device().limit() - pool.device().taken(), 6_MiB);
+  EXPECT_EQ(pool.provider().limit() - pool.provider().taken(), 6_MiB);
   void* const third = pool.allocate(6_MiB);
-  EXPECT_EQ(pool.device().limit() - pool.device().taken(), 0u);
+  EXPECT_EQ(pool.provider().limit() - pool.provider().taken(), 0u);
   pool.deallocate(second), pool.deallocate(third);
-  EXPECT_EQ(pool.device().taken(), 0u);
+  EXPECT_EQ(pool.provider().taken(), 0u);
   EXPECT_THROW((void)pool.allocate(10_MiB + 1), out_of_memory);
 
   // Of two nested limits, the smaller one applies.
   caching_allocator<passthrough, limiting<inner>> both{limiting<inner>(inner({}, 2_MiB), 5_MiB)};
   EXPECT_THROW((void)both.allocate(4_MiB), out_of_memory);
   both.deallocate(both.allocate(2_MiB));
-  EXPECT_EQ(both.device().taken(), 0u);
+  EXPECT_EQ(both.provider().taken(), 0u);
 }
 
 TEST(peers_rmm_statistics, have_value_peak_and_total) {
@@ -291,11 +291,11 @@ TEST(peers_cuda_pools, keep_memory_up_to_the_threshold_at_synchronizations) {
     for (int i = 0; i < 20; ++i) {
       void* blocks[3];
       for (void*& p : blocks) p = pool.allocate_async(4_MiB, stream);
-      pool.device().submit(stream, 1000);
+      pool.provider().submit(stream, 1000);
       for (void* p : blocks) pool.free_async(p, stream);
       ASSERT_TRUE(pool.synchronize(stream));
     }
-    EXPECT_EQ(pool.device().calls().acquire, threshold == 0 ? 60u : 3u);
+    EXPECT_EQ(pool.provider().calls().acquire, threshold == 0 ? 60u : 3u);
     EXPECT_EQ(pool.get(pool_attribute::reserved_current), threshold == 0 ? 0u : 12_MiB);
     EXPECT_EQ(pool.get(pool_attribute::used_current), 0u);
     EXPECT_EQ(pool.get(pool_attribute::used_high), 12_MiB);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 
 /// Recorded programs for allocators of any kind.
@@ -34,7 +34,7 @@ class replayed {
   void deallocate(void* p) { pool_.deallocate(p); }
   void record_stream(void* p, tessera::stream_id stream) { (void)pool_.record_stream(p, stream); }
   void trim() { pool_.trim(); }
-  [[nodiscard]] tessera::simulated_device& device() noexcept { return device_; }
+  [[nodiscard]] tessera::simulated_device& provider() noexcept { return device_; }
 
  private:
   Pool& pool_;

@@ -71,8 +71,8 @@ TEST_P(reference_implementation, gives_the_same_addresses_and_statistics) {
       }
       if (w.recorded > 0 && i % 50 == 0) {
         const bool hold = random() % 2 == 0;
-        tested.device().hold_events(hold);
-        reference.device().hold_events(hold);
+        tested.provider().hold_events(hold);
+        reference.provider().hold_events(hold);
       }
       if (random() % 64 == 0) {
         ASSERT_TRUE(equal(tested.statistics(), reference.statistics())) << "operation " << i;

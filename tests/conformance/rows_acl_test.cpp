@@ -35,7 +35,7 @@ TEST(paddle_row, n46_huge_first_takes_normal_pages_up_to_1M_and_huge_only_2M_for
     // The device has pages of one size only.
     caching_allocator<with<passthrough, Pages>, simulated_npu> pool{
         simulated_npu{simulated_device::options{.huge_budget = bytes <= 1_MiB ? 0 : unlimited}}};
-    return pool.try_allocate(bytes) != nullptr ? pool.device().used() : 0;
+    return pool.try_allocate(bytes) != nullptr ? pool.provider().used() : 0;
   };
   EXPECT_EQ(used(back_with<page_plan::huge_first>{}, 1_MiB), 1_MiB)
       << "as aclrtMallocAlign32, which adds nothing";
@@ -43,8 +43,8 @@ TEST(paddle_row, n46_huge_first_takes_normal_pages_up_to_1M_and_huge_only_2M_for
   EXPECT_EQ(used(back_with<page_plan::huge_only>{}, 1_KiB), 0u) << "no normal page serves";
   caching_allocator<with<passthrough, back_with<page_plan::huge_only>>, simulated_npu> pool;
   ASSERT_NE(pool.try_allocate(1_KiB), nullptr);
-  EXPECT_EQ(pool.device().used(), 2_MiB);
-  EXPECT_EQ(pool.device().held().page_table_entries, 1u);
+  EXPECT_EQ(pool.provider().used(), 2_MiB);
+  EXPECT_EQ(pool.provider().held().page_table_entries, 1u);
 }
 
 TEST(paddle_row, n47_policy_0x1001_is_strict_huge_with_high_bandwidth_and_never_the_default) {

@@ -105,7 +105,7 @@ TEST(paddle_row, n57_threshold_0_releases_at_a_synchronization_and_unlimited_kee
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 4_MiB);
   EXPECT_TRUE(pool.synchronize(a));
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
-  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.provider().used(), 0u);
 
   ASSERT_TRUE(pool.set(pool_attribute::release_threshold, unlimited));
   pool.free_async(pool.allocate_async(3_MiB, a), a);
@@ -122,13 +122,13 @@ TEST(paddle_row, n58_trim_to_keeps_the_minimum_and_live_blocks) {
     pool.trim_to(least);
     EXPECT_EQ(pool.get(pool_attribute::reserved_current), 6_MiB);
   }
-  pool.device().submit(a, 1'000'000'000);
+  pool.provider().submit(a, 1'000'000'000);
   pool.free_async(p, a);
-  const auto before = pool.device().now_ns();
+  const auto before = pool.provider().now_ns();
   pool.trim_to(0);  // the work before an earlier free is done; the work before this free is not known to be
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
-  EXPECT_LT(pool.device().now_ns(), before + 1'000'000'000);
-  pool.device().advance(1'000'000'000);
+  EXPECT_LT(pool.provider().now_ns(), before + 1'000'000'000);
+  pool.provider().advance(1'000'000'000);
   pool.trim_to(0);
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
 }
@@ -137,16 +137,16 @@ TEST(paddle_row, n58_trim_to_keeps_the_minimum_and_live_blocks) {
 /// the same block.
 bool crosses(driver& pool, bool waits) {
   void* const p = pool.allocate_async(2_MiB, a);
-  pool.device().submit(a, 1'000'000'000);
+  pool.provider().submit(a, 1'000'000'000);
   pool.free_async(p, a);
   if (waits) {
     simulated_device::event freed;
-    EXPECT_TRUE(pool.device().record(a, freed));
-    EXPECT_TRUE(pool.device().make_wait(b, freed));
+    EXPECT_TRUE(pool.provider().record(a, freed));
+    EXPECT_TRUE(pool.provider().make_wait(b, freed));
   }
-  const auto before = pool.device().now_ns();
+  const auto before = pool.provider().now_ns();
   void* const q = pool.allocate_async(2_MiB, b);
-  EXPECT_LT(pool.device().now_ns(), before + 1'000'000'000);  // no wait on the host
+  EXPECT_LT(pool.provider().now_ns(), before + 1'000'000'000);  // no wait on the host
   pool.free_async(q, b);
   EXPECT_STREQ(pool.audit(), nullptr);
   return q == p;
@@ -169,7 +169,7 @@ TEST(paddle_row, n59_with_all_three_rules_off_only_the_same_stream_reuses) {
                     pool_attribute::allow_internal_dependencies});
   EXPECT_FALSE(crosses(pool, true));
   void* const p = pool.allocate_async(2_MiB, a);
-  pool.device().submit(a, 1'000'000'000);
+  pool.provider().submit(a, 1'000'000'000);
   pool.free_async(p, a);
   EXPECT_EQ(pool.allocate_async(2_MiB, a), p);
 }

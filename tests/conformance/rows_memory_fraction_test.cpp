@@ -54,7 +54,7 @@ TEST(torch_row, n059_a_memory_fraction_out_of_range_is_an_error_that_changes_not
 TEST(torch_row, n060_half_of_the_device_is_not_passed) {
   cuda pool{of_capacity(80_GiB)};
   ASSERT_TRUE(set_memory_fraction(pool, 0.5));
-  const std::size_t total = pool.device().capacity();
+  const std::size_t total = pool.provider().capacity();
   void* const most = pool.try_allocate(static_cast<std::size_t>(0.499 * static_cast<double>(total)));
   ASSERT_NE(most, nullptr);
   pool.deallocate(most);
@@ -68,7 +68,7 @@ TEST(torch_row, n061_npu_a_fifth_is_too_much_for_a_tenth) {
   npu pool{of_capacity<simulated_npu>(64_GiB)};
   ASSERT_TRUE(set_memory_fraction(pool, 0.1));
   EXPECT_EQ(pool.try_allocate(64_GiB / 5), nullptr);
-  EXPECT_EQ(pool.device().calls().acquire, 0u);
+  EXPECT_EQ(pool.provider().calls().acquire, 0u);
   EXPECT_NE(pool.try_allocate(64_GiB / 20), nullptr);
 }
 

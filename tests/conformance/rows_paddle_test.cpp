@@ -43,9 +43,9 @@ naive preallocating(paddle_settings settings, std::size_t capacity = 16_GiB) {
 template <typename Pool>
 bool is_pooled(Pool& pool, std::size_t bytes) {
   const std::size_t before = pool.current_usage().reserved;
-  const std::uint64_t calls = pool.device().calls().release;
+  const std::uint64_t calls = pool.provider().calls().release;
   pool.deallocate(pool.allocate(bytes));
-  const bool stayed = pool.device().calls().release == calls;
+  const bool stayed = pool.provider().calls().release == calls;
   EXPECT_TRUE(stayed || pool.current_usage().reserved == before);
   return stayed;
 }
@@ -111,10 +111,10 @@ TEST(paddle_row, n06_a_direct_block_is_one_call_of_the_device_each_way) {
   void* const pooled = pool.allocate(1_MiB);
   const usage before = pool.current_usage();
   void* const direct = pool.allocate(20_MiB);
-  EXPECT_EQ(pool.device().calls().acquire, 2u);
+  EXPECT_EQ(pool.provider().calls().acquire, 2u);
   EXPECT_EQ(pool.current_usage().cached, before.cached);
   pool.deallocate(direct);
-  EXPECT_EQ(pool.device().calls().release, 1u);
+  EXPECT_EQ(pool.provider().calls().release, 1u);
   EXPECT_EQ(pool.current_usage(), before);
   pool.deallocate(pooled);
 }
@@ -126,12 +126,12 @@ TEST(paddle_row, n07_with_a_fraction_of_0_every_request_acquires_and_every_free_
     blocks.push_back(pool.allocate(i * 1000));
     EXPECT_EQ(pool.current_usage().cached, 0u);
   }
-  EXPECT_EQ(pool.device().calls().acquire, 10u);
+  EXPECT_EQ(pool.provider().calls().acquire, 10u);
   for (void* p : blocks) {
     pool.deallocate(p);
     EXPECT_EQ(pool.current_usage().cached, 0u);
   }
-  EXPECT_EQ(pool.device().calls().release, 10u);
+  EXPECT_EQ(pool.provider().calls().release, 10u);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
@@ -151,14 +151,14 @@ TEST(paddle_row, n09_a_chunk_is_released_whole_and_the_next_one_is_a_first_one) 
   void* p = pool.allocate(1_MiB);
   void* const other = pool.allocate(1_MiB);
   pool.deallocate(p);
-  EXPECT_EQ(pool.device().calls().release, 0u);
+  EXPECT_EQ(pool.provider().calls().release, 0u);
   pool.trim();  // a block of the chunk is live
   EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   pool.deallocate(other);
-  EXPECT_EQ(pool.device().calls().release, 0u);
+  EXPECT_EQ(pool.provider().calls().release, 0u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_EQ(pool.device().calls().release, 1u);
+  EXPECT_EQ(pool.provider().calls().release, 1u);
   p = pool.allocate(1);
   EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   pool.deallocate(p);
@@ -176,7 +176,7 @@ TEST(paddle_row, n10_a_miss_takes_a_further_chunk_or_the_size_of_a_larger_block)
   blocks.push_back(pool.allocate(1_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 15_MiB + 256);
   for (void* p : blocks) pool.deallocate(p);
-  EXPECT_EQ(pool.device().calls().release, 0u);
+  EXPECT_EQ(pool.provider().calls().release, 0u);
 }
 
 TEST(paddle_row, n11_neighbours_merge_in_either_order_and_a_second_free_is_found) {
@@ -189,7 +189,7 @@ TEST(paddle_row, n11_neighbours_merge_in_either_order_and_a_second_free_is_found
     pool.deallocate(low_first ? above : below);
     EXPECT_FALSE(pool.try_deallocate(above));
     EXPECT_EQ(pool.allocate(3_MiB - 64), below);
-    EXPECT_EQ(pool.device().calls().acquire, 1u);
+    EXPECT_EQ(pool.provider().calls().acquire, 1u);
     pool.deallocate(wall), pool.deallocate(below);
   }
 }
@@ -217,7 +217,7 @@ TEST(paddle_row, n13_over_the_limit_is_an_error_though_the_device_has_room) {
   limited_pool pool(limited_device(device_of(16_GiB), 100_MiB));
   void* const live = pool.allocate(60_MiB);
   EXPECT_THROW((void)pool.allocate(50_MiB), out_of_memory);
-  EXPECT_EQ(pool.device().inner().used(), 60_MiB);
+  EXPECT_EQ(pool.provider().inner().used(), 60_MiB);
   pool.deallocate(live);
 }
 
@@ -243,8 +243,8 @@ TEST(paddle_row, n15_idle_chunks_count_and_are_released_if_the_limit_refuses) {
   EXPECT_EQ(pool.current_usage().cached, 60_MiB);
   void* const p = pool.allocate(50_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 50_MiB);
-  EXPECT_EQ(pool.device().taken(), 50_MiB);
-  EXPECT_EQ(pool.device().inner().calls().release, 2u);
+  EXPECT_EQ(pool.provider().taken(), 50_MiB);
+  EXPECT_EQ(pool.provider().inner().calls().release, 2u);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
   pool.deallocate(p);
 }
@@ -264,7 +264,7 @@ TEST(paddle_row, n17_the_limit_includes_virtual_memory_unlike_paddles) {
   EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
   void* const rest = pool.try_allocate(40_MiB);
   EXPECT_NE(rest, nullptr);
-  EXPECT_EQ(pool.device().taken(), 100_MiB);
+  EXPECT_EQ(pool.provider().taken(), 100_MiB);
   EXPECT_EQ(pool.try_allocate(1), nullptr);
   pool.deallocate(live), pool.deallocate(rest);
 }
@@ -302,7 +302,7 @@ TEST(paddle_row, n19_without_a_chunk_size_a_request_of_1000_takes_1024) {
   auto pool = auto_growth({});
   void* const p = pool.allocate(1000);
   EXPECT_EQ(pool.current_usage().live, 1024u);
-  EXPECT_EQ(pool.device().used(), 1024u);
+  EXPECT_EQ(pool.provider().used(), 1024u);
   pool.deallocate(p);
 }
 
@@ -319,7 +319,7 @@ TEST(paddle_row, n21_a_request_of_1_mib_gets_the_high_end_of_a_chunk) {
   simulated_device device({.granularity = 256, .log_calls = 1});
   growing pool(std::move(device), paddle_family::auto_growth::configured({.auto_growth_chunk_size = 10_MiB}));
   void* const p = pool.allocate(1_MiB);
-  EXPECT_EQ(number(p), pool.device().log().back().address + 9_MiB);
+  EXPECT_EQ(number(p), pool.provider().log().back().address + 9_MiB);
   pool.deallocate(p);
 }
 
@@ -398,7 +398,7 @@ TEST(paddle_row, n27_a_sweep_frees_nothing_of_a_chunk_with_a_live_block) {
   pool.deallocate(pool.allocate(9_MiB));
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
-  EXPECT_EQ(pool.device().calls().release, 0u);
+  EXPECT_EQ(pool.provider().calls().release, 0u);
   pool.deallocate(lives);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
@@ -407,7 +407,7 @@ TEST(paddle_row, n28_a_request_of_0_bytes_returns_null_without_a_call_and_null_m
   auto pool = auto_growth({.auto_growth_chunk_size = 10_MiB});
   void* const nothing = pool.allocate(0);
   EXPECT_EQ(nothing, nullptr);
-  EXPECT_EQ(pool.device().calls().acquire, 0u);
+  EXPECT_EQ(pool.provider().calls().acquire, 0u);
   pool.deallocate(nothing);
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
@@ -431,7 +431,7 @@ TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all
   EXPECT_EQ(again, second);
   for (void* p : {first, again, third}) pool.deallocate(p);
   EXPECT_EQ(pool.allocate(230 * unit), first);
-  EXPECT_EQ(pool.device().calls().acquire, 1u);
+  EXPECT_EQ(pool.provider().calls().acquire, 1u);
   pool.deallocate(first);
 }
 
@@ -471,20 +471,20 @@ TEST(paddle_row, n33_a_recorded_stream_keeps_a_block_pending_and_its_own_stream_
   auto pool = auto_growth({.free_idle_chunk = true});
   void* p = pool.allocate(1_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{1}));
-  pool.device().submit(stream_id{1}, 1'000'000'000);
+  pool.provider().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 
   p = pool.allocate(1_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
-  pool.device().submit(stream_id{2}, 5'000'000'000);
+  pool.provider().submit(stream_id{2}, 5'000'000'000);
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 1_MiB);
-  EXPECT_EQ(pool.device().calls().release, 1u);
-  pool.device().advance(5'000'000'000);
+  EXPECT_EQ(pool.provider().calls().release, 1u);
+  pool.provider().advance(5'000'000'000);
   void* const next = pool.allocate(512_KiB, stream_id{3});
   EXPECT_EQ(pool.current_usage().pending, 0u);
-  EXPECT_EQ(pool.device().calls().release, 2u);
+  EXPECT_EQ(pool.provider().calls().release, 2u);
   pool.deallocate(next);
 }
 
@@ -492,10 +492,10 @@ TEST(paddle_row, n34_a_completed_block_of_another_stream_serves_if_memory_ran_ou
   auto pool = auto_growth({}, 10_MiB);
   void* const other = pool.allocate(8_MiB, stream_id{2});
   EXPECT_TRUE(pool.record_stream(other, stream_id{3}));
-  pool.device().submit(stream_id{3}, 1'000'000);
+  pool.provider().submit(stream_id{3}, 1'000'000);
   pool.deallocate(other);
   EXPECT_EQ(pool.current_usage().pending, 8_MiB);
-  pool.device().advance(1'000'000);
+  pool.provider().advance(1'000'000);
   void* const p = pool.try_allocate(8_MiB, stream_id{1});
   EXPECT_NE(p, nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 8_MiB);

@@ -89,7 +89,7 @@ TEST(torch_row, n110_a_too_small_block_of_the_same_bucket_is_never_handed_out) {
   pool.deallocate(small);
   void* const large = pool.allocate(100_MiB);
   EXPECT_NE(large, small);
-  EXPECT_TRUE(pool.device().can_use(large, 100_MiB));
+  EXPECT_TRUE(pool.provider().can_use(large, 100_MiB));
   EXPECT_EQ(active_bytes(pool), bytes(100_MiB));
   EXPECT_EQ(allocated_bytes(pool), bytes(170_MiB));
   pool.deallocate(large);
@@ -132,13 +132,13 @@ TEST(torch_row, n113_npu_expandable_a_block_in_a_pending_copy_stays_until_that_i
   constexpr stream_id copies{7};
   void* const used = pool.allocate(64_MiB);
   ASSERT_TRUE(pool.record_stream(used, copies));
-  pool.device().submit(copies, 1'000'000);
+  pool.provider().submit(copies, 1'000'000);
   pool.deallocate(used);
   pool.trim_without_waiting();
   EXPECT_EQ(active_bytes(pool), bytes(64_MiB + 512));
   EXPECT_EQ(allocated_bytes(pool), bytes(80_MiB));
-  EXPECT_EQ(pool.device().calls().wait, 0u);
-  pool.device().advance(1'000'000);
+  EXPECT_EQ(pool.provider().calls().wait, 0u);
+  pool.provider().advance(1'000'000);
   pool.trim_without_waiting();
   EXPECT_EQ(active_bytes(pool), 0);
   EXPECT_EQ(allocated_bytes(pool), 0);
@@ -149,13 +149,13 @@ template <typename Recipe>
 void copy_of_a_freed_block_is_whole() {
   caching_allocator<Recipe, host_pinned> pool{
       host_pinned{host_pinned::options{.capacity = 128_MiB, .pin = host_pinned::pinning::never}}};
-  const stream_id copies = pool.device().create_stream();
+  const stream_id copies = pool.provider().create_stream();
   std::atomic<bool> may_copy = false;
   std::vector<unsigned char> copy(4_MiB);
   auto* const used = static_cast<unsigned char*>(pool.allocate(4_MiB, copies));
   std::memset(used, 1, copy.size());
   ASSERT_TRUE(pool.record_stream(used, copies));
-  pool.device().submit(copies, [&] {
+  pool.provider().submit(copies, [&] {
     while (!may_copy) std::this_thread::yield();
     std::memcpy(copy.data(), used, copy.size());
   });
@@ -167,7 +167,7 @@ void copy_of_a_freed_block_is_whole() {
     std::memset(next, 2, copy.size());
   }
   may_copy = true;
-  pool.device().synchronize(copies);
+  pool.provider().synchronize(copies);
   EXPECT_EQ(copy, std::vector<unsigned char>(4_MiB, 1));
   EXPECT_EQ(pool.allocate(4_MiB), used);
 }

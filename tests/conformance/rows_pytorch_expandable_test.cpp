@@ -49,8 +49,8 @@ TEST(torch_row, n071_a_request_beyond_the_reserve_is_out_of_memory_and_changes_n
   EXPECT_EQ(pool.observer().count(action::oom), 2u);
   EXPECT_EQ(pool.statistics().num_ooms, 2u);
   EXPECT_EQ(reserved(pool), 0u);
-  EXPECT_EQ(pool.device().held().reserved, 0u);
-  EXPECT_STREQ(pool.device().last_error(), "") << "the device was not asked for what cannot be";
+  EXPECT_EQ(pool.provider().held().reserved, 0u);
+  EXPECT_STREQ(pool.provider().last_error(), "") << "the device was not asked for what cannot be";
 }
 TEST(torch_row, n071_requests_within_the_reserve_take_range_after_range) {
   expandable pool = reserving(percent(5), 80_GiB);

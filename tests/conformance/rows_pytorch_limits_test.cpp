@@ -39,9 +39,9 @@ TEST(torch_row, n062_a_second_half_is_served_from_the_first_once_that_is_freed) 
   void* const half = pool.allocate(512_MiB);
   EXPECT_THROW((void)pool.allocate(512_MiB), out_of_memory);
   pool.deallocate(half);
-  const auto asked = pool.device().calls().acquire;
+  const auto asked = pool.provider().calls().acquire;
   EXPECT_EQ(pool.allocate(512_MiB), half);
-  EXPECT_EQ(pool.device().calls().acquire, asked);
+  EXPECT_EQ(pool.provider().calls().acquire, asked);
 }
 
 TEST(torch_row, n063_a_limit_with_max_split_applies_only_in_ranges) {

@@ -24,7 +24,7 @@ TEST(torch_row, n001_no_bytes_are_null_and_count_nothing) {
   native pool;
   EXPECT_EQ(pool.allocate(0), nullptr);
   EXPECT_TRUE(pool.observer().events.empty());
-  EXPECT_EQ(pool.device().calls().acquire, 0u);
+  EXPECT_EQ(pool.provider().calls().acquire, 0u);
   EXPECT_EQ(pool.statistics().all.allocation, counter{});
   EXPECT_EQ(reserved(pool), 0u);
 }
@@ -129,7 +129,7 @@ TEST(torch_row, n024_emptying_the_cache_releases_all_at_the_end_of_the_trace) {
   pool.deallocate(pool.allocate(5_MiB));
   pool.trim();
   EXPECT_EQ(reserved(pool), 0u);
-  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.provider().used(), 0u);
   EXPECT_EQ(pool.observer().events.back().what, action::segment_free);
   EXPECT_EQ(pool.observer().events.back().bytes, 20_MiB);
 }
@@ -152,13 +152,13 @@ TEST(torch_row, n026_800000000_GiB_are_out_of_memory_with_this_message) {
               std::string_view::npos)
         << error.what();
   }
-  EXPECT_GT(pool.device().calls().refused, 0u);
+  EXPECT_GT(pool.provider().calls().refused, 0u);
 }
 TEST(torch_row, n027_1_EiB_and_more_are_refused_without_a_device_call) {
   native pool;
   EXPECT_THROW((void)pool.allocate(std::size_t{1} << 60), out_of_memory);
   EXPECT_THROW((void)pool.allocate(~std::size_t{0}), out_of_memory);
-  EXPECT_EQ(pool.device().calls().acquire, 0u);
+  EXPECT_EQ(pool.provider().calls().acquire, 0u);
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
 }
 

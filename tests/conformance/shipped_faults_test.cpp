@@ -35,7 +35,7 @@ class shipped_faults : public testing::Test {
   static void SetUpTestSuite() {
     tested_allocator<kept> healthy;
     ASSERT_EQ(healthy.run(plan(), undisturbed), "") << "though nothing failed";
-    calls = healthy.device().made();
+    calls = healthy.provider().made();
     ASSERT_EQ(healthy.empty(), "") << "though nothing failed";
   }
   template <typename Harm, typename Heal>
@@ -91,11 +91,11 @@ TYPED_TEST(shipped_faults, of_streams_that_never_complete_are_tolerated) {
     tested_allocator<typename TestFixture::kept> p;
     for (std::size_t part = 0; part < 2; ++part) {
       const auto at = this->plan().begin() + static_cast<std::ptrdiff_t>(begin);
-      p.device().stick(part == 1);
+      p.provider().stick(part == 1);
       const program now = part == 0 ? program(this->plan().begin(), at) : program(at, this->plan().end());
       ASSERT_EQ(p.run(now, standing), "") << "stuck from operation " << begin << " on";
     }
-    heal(p.device());
+    heal(p.provider());
     ASSERT_EQ(p.empty(), "") << "stuck from operation " << begin << " on, until then";
     p.end();
     ASSERT_EQ(p.holds_nothing(), "");
@@ -108,7 +108,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_complete_end_with_the_allocator
   for (std::size_t length = 20; length <= this->plan().size(); length += 10) {
     tested_allocator<typename TestFixture::kept> p;
     std::vector<usage> standing;
-    p.device().stick(true);
+    p.provider().stick(true);
     const program part(this->plan().begin(), this->plan().begin() + static_cast<std::ptrdiff_t>(length));
     ASSERT_EQ(p.run(part, standing), "");
     p.end();

@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/replay/csv.hpp>
+#include <tessera/trace/csv.hpp>
 #include "tessera_replay/files.hpp"
 
 namespace conformance {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "model.hpp"
 

@@ -33,7 +33,7 @@ int corrupted_rounds(int rounds) {
     std::atomic<bool> may_read = false;
     std::atomic<bool> intact = true;
     (void)pool.record_stream(p, side);
-    pool.device().submit(side, [p, &may_read, &intact] {
+    pool.provider().submit(side, [p, &may_read, &intact] {
       while (!may_read) std::this_thread::yield();
       for (std::size_t i = 0; i < block_bytes; ++i) {
         if (p[i] != 1) intact = false;
@@ -42,10 +42,10 @@ int corrupted_rounds(int rounds) {
     pool.deallocate(p);
     // The next owner writes in order with stream 0, which is not ordered with the side stream.
     auto* const q = static_cast<unsigned char*>(pool.allocate(block_bytes));
-    pool.device().submit(stream_id{}, [q] { std::memset(q, 2, block_bytes); });
-    pool.device().synchronize(stream_id{});
+    pool.provider().submit(stream_id{}, [q] { std::memset(q, 2, block_bytes); });
+    pool.provider().synchronize(stream_id{});
     may_read = true;
-    pool.device().synchronize(side);
+    pool.provider().synchronize(side);
     corrupted += !intact;
     pool.deallocate(q);
   }

@@ -129,7 +129,7 @@ class subject_of final : public subject {
   /// Only while no other thread uses the device.
   template <typename F>
   decltype(auto) on_device(F f) {
-    return front().with_device([&f](auto&) -> decltype(auto) { return f(); });
+    return front().with_provider([&f](auto&) -> decltype(auto) { return f(); });
   }
 
   std::unique_ptr<stand> on_;

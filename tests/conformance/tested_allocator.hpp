@@ -158,7 +158,7 @@ class tested_allocator {
   [[nodiscard]] std::string holds_nothing() const {
     return device_.held().reserved != 0 ? "the device has ranges" : holds_no_memory();
   }
-  [[nodiscard]] watched_device& device() { return device_; }
+  [[nodiscard]] watched_device& provider() { return device_; }
 
  private:
   [[nodiscard]] std::string holds_no_memory() const {
@@ -248,7 +248,8 @@ class tested_allocator {
       return found != recorded_.memory.end() && found->second == bytes;
     });
     if (!device_.broken().empty()) return device_.broken();
-    if (device_.used() != now.reserved + stray) return "the device has given what nobody knows";
+    if (device_.used() != now.reserved + stray)
+      return "the device has segments that the allocator does not know";
     if (retried && stray != 0) return "what could not be given back is not tried again";
     const counter given = pool_->statistics().device_bytes;
     if (given.current != static_cast<std::int64_t>(device_.used()))
@@ -266,7 +267,7 @@ class tested_allocator {
       return "the device's books on what is mapped do not agree";
     if (stray == 0 && (mapped != named || not_granted != 0)) return "memory is half mapped";
     if (device_has.reserved != event_memory::bytes(recorded_.ranges))
-      return "the device has ranges that nobody knows";
+      return "the device has ranges that the allocator does not know";
     for (const auto& [at, bytes] : recorded_.memory) {
       if (!device_.can_use(reinterpret_cast<const void*>(at), bytes)) return "reserved memory cannot be used";
       if (Case::has_ranges && !event_memory::holds(recorded_.ranges, at, bytes))
@@ -296,9 +297,9 @@ template <typename Case, typename Harm, typename Heal>
 std::string consequences(const program& plan, const std::vector<usage>& undisturbed, Harm harm, Heal heal) {
   tested_allocator<Case> p;
   std::vector<usage> standing;
-  harm(p.device());
+  harm(p.provider());
   if (const std::string wrong = p.run(plan, standing); !wrong.empty()) return wrong;
-  heal(p.device());
+  heal(p.provider());
   if (const std::string left = p.empty(); !left.empty()) return "once calls work again: " + left;
   if (const std::string wrong = p.run(plan, standing); !wrong.empty()) return "the second time: " + wrong;
   if (standing != undisturbed) return "the second time it goes another way than where nothing failed";

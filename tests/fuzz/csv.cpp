@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/lifetimes.hpp"
 

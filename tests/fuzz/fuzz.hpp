@@ -8,7 +8,7 @@
 #include <string_view>
 #include <variant>
 
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 
 /// The function that a fuzzing engine calls with each input. replay_files.cpp calls it with files.

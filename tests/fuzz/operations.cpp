@@ -206,7 +206,7 @@ class user {
 
   template <typename F>
   void on_device(F f) {
-    pool_.with_device([&f](auto& device) { f(device); });
+    pool_.with_provider([&f](auto& device) { f(device); });
   }
   void check() {
     const char* const broken = pool_.audit();

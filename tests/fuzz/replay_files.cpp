@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/replay/csv.hpp>
+#include <tessera/trace/csv.hpp>
 
 #include "fuzz.hpp"
 

@@ -176,7 +176,7 @@ struct grows {
 
   [[nodiscard]] std::size_t segment_size(std::size_t n, const usage&) const noexcept { return segment(n); }
   static constexpr memory_limit limit{};
-  [[nodiscard]] std::size_t mapping_size(std::size_t n) const noexcept { return page(n); }
+  [[nodiscard]] std::size_t mapping_unit(std::size_t n) const noexcept { return page(n); }
   [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept { return range(capacity); }
   [[nodiscard]] std::size_t base_alignment(std::size_t n) const noexcept { return alignment(n); }
   [[nodiscard]] std::size_t move_threshold(const stitching_backend::growth_state& s) const noexcept {
@@ -201,7 +201,7 @@ TEST(policies_law, growth_must) {
   EXPECT_EQ(growth({.segment = too_little}), "growth covers: segment_size(n) >= n");
   EXPECT_EQ(growth({.segment = too_much}), "growth stays in range: segment_size(n) < 2^63");
   EXPECT_EQ(growth({.page = [](std::size_t) { return std::size_t{96}; }}),
-            "growth maps whole units: mapping_size(n) is a multiple of min_alignment");
+            "growth maps whole units: mapping_unit(n) is a multiple of min_alignment");
   EXPECT_EQ(growth({.alignment = [](std::size_t) { return std::size_t{32}; }}),
             "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
   EXPECT_EQ(growth({.range = too_little}), "growth reserves what can be mapped: range_size(c) >= c");

@@ -71,8 +71,8 @@ static_assert(law::policy(evict_at_synchronize_above<>{}) &&
 static_assert(law::policy(recover_never{}) && law::policy(recover_by_emptying_cache<>{}));
 static_assert(law::policy(recover_by_emptying_cache<tunable(false)>{}) &&
               law::policy(recover_by_emptying_cache<true>{}));
-static_assert(law::policy(recover_by_releasing_oversize_then_all<>{}) &&
-              law::policy(recover_by_releasing_oversize_then_all<true>{}));
+static_assert(law::policy(recover_by_releasing_oversize{}) &&
+              law::policy(with_fail_fast<recover_by_releasing_oversize, true>{}));
 
 constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
   static_assert(law::recipe<Recipe>());

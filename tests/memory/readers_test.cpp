@@ -20,9 +20,9 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/lifetimes.hpp"
 #include "tessera_replay/pickle.hpp"

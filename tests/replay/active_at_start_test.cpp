@@ -10,7 +10,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/blocks_at_start.hpp"
 
 namespace {

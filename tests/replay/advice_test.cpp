@@ -10,9 +10,9 @@
 
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
 // Tests the advice of a report: runs the same program on the same device with the changed recipe.

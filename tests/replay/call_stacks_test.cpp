@@ -11,7 +11,7 @@
 
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/call_site.hpp"
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/read_snapshot.hpp"

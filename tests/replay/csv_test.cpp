@@ -13,8 +13,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
 #include "recording_lines.hpp"

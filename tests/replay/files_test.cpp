@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/replay/csv.hpp>
+#include <tessera/trace/csv.hpp>
 #include "tessera_replay/files.hpp"
 
 namespace {

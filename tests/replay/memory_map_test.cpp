@@ -14,9 +14,9 @@
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/stitched.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/memory_map.hpp"
 

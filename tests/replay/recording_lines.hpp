@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 
 /// The events of a recording that a reader returned.
 namespace recording_lines {

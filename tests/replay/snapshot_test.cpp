@@ -11,7 +11,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/recorded_pool.hpp"
 #include "tessera_replay/snapshot_recording.hpp"

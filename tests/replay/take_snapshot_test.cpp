@@ -27,8 +27,8 @@
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/stitched.hpp>
-#include <tessera/replay/recording.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/snapshot_recording.hpp"
@@ -77,7 +77,7 @@ TEST(take_snapshot, has_the_state_of_an_allocator) {
   void* const used = pool.allocate(600, stream_id{3});
   (void)pool.allocate(30_MiB);
   (void)pool.record_stream(used, stream_id{4});
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   pool.deallocate(used);
   const snapshot seen = take_snapshot(pool);
   ASSERT_EQ(seen.segments.size(), 2u);
@@ -96,9 +96,9 @@ TEST(take_snapshot, has_the_state_of_an_allocator) {
   EXPECT_EQ(small.count_bytes().active, 2048u);
   EXPECT_EQ(small.count_bytes().requested, 1600u);
   EXPECT_TRUE(seen.segments[1].large);
-  ASSERT_EQ(seen.traces.size(), 1u) << "a list for each device, also where nobody listened";
+  ASSERT_EQ(seen.traces.size(), 1u) << "a list for each device, also without an observer";
   EXPECT_TRUE(seen.traces[0].empty());
-  pool.device().hold_events(false);
+  pool.provider().hold_events(false);
 }
 
 TEST(take_snapshot, of_nothing_is_empty) {
@@ -154,7 +154,7 @@ TEST(take_snapshot, translates_the_settings_to_those_of_pytorch) {
   EXPECT_FALSE(native.expandable_segments);
   EXPECT_EQ(native.roundup_power2_divisions[8], 1u);
   EXPECT_EQ(native.roundup_power2_divisions[15], 4u);
-  EXPECT_NE(native.recipe.find("pytorch"), std::string::npos) << native.recipe;
+  EXPECT_EQ(native.recipe, "tessera::pytorch_native");
   caching_allocator<stitched, simulated_device> ranges;
   (void)ranges.allocate(1);
   const auto in_ranges = take_snapshot(ranges).configured;
@@ -266,7 +266,7 @@ class random_program {
     } else if (choice < 96) {
       (void)pool_.record_stream(live_[dice_() % live_.size()], stream_id{dice_() % 3});
     } else if (choice < 98) {
-      pool_.device().hold_events(choice == 96);
+      pool_.provider().hold_events(choice == 96);
     } else if (choice == 98) {
       pool_.observer().label("step " + std::to_string(dice_() % 5));
     } else if (dice_() % 8 == 0) {

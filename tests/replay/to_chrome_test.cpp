@@ -17,8 +17,8 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/stitched.hpp>
-#include <tessera/replay/csv.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/csv.hpp>
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/to_chrome.hpp"
@@ -137,7 +137,7 @@ TEST(to_chrome, shows_blocks_counters_and_calls) {
   pool.observer().label("");
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   (void)pool.record_stream(p, stream_id{5});
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   pool.deallocate(p);
   void* const q = pool.allocate(100);
   (void)q;
@@ -154,7 +154,7 @@ TEST(to_chrome, shows_blocks_counters_and_calls) {
   EXPECT_EQ(found.levels.at("requested"), (std::vector<double>{0, 1_MiB + 1, 1_MiB + 101}))
       << "the freed block is still used";
   EXPECT_EQ(found.levels.at("reserved"), (std::vector<double>{0, 20_MiB, 22_MiB}));
-  pool.device().hold_events(false);
+  pool.provider().hold_events(false);
   // Freed while another stream uses it: its slice continues, with a mark.
   EXPECT_NE(text.find("{\"ph\":\"n\""), std::string::npos);
   EXPECT_NE(text.find("\"device_free\":10485760"), std::string::npos);
@@ -177,7 +177,7 @@ void expect_counters_of_statistics(std::size_t kept) {
       live.pop_back();
     } else {
       (void)pool.record_stream(live[dice() % live.size()], stream_id{dice() % 3});
-      pool.device().hold_events(choice == 95);
+      pool.provider().hold_events(choice == 95);
     }
   }
   const snapshot seen = take_snapshot(pool);

@@ -15,7 +15,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
-#include <tessera/replay/csv.hpp>
+#include <tessera/trace/csv.hpp>
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/pickle.hpp"
 #include "tessera_replay/read_snapshot.hpp"

@@ -13,7 +13,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>
-#include <tessera/replay/csv.hpp>
+#include <tessera/trace/csv.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
@@ -64,7 +64,7 @@ struct native_by_hand {
   using pages = back_with<page_plan::huge_first>;
   using growth = grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(80))>;
   using eviction = evict_idle_above<percent(60)>;
-  using recovery = recover_by_releasing_oversize_then_all<false>;
+  using recovery = recover_by_releasing_oversize;
 };
 TEST(torch_npu_decisions, of_a_text_equal_those_of_the_recipe) {
   expect_the_same<

@@ -14,8 +14,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
 #include "tessera_replay/input.hpp"
@@ -79,8 +79,8 @@ deeds done_by(const trace::program& program, const policies<Recipe>& chosen, std
       [&](std::size_t, const void* p) {
         done.addresses = (done.addresses ^ reinterpret_cast<std::uintptr_t>(p)) * 0x100000001b3u;
       });
-  done.peak_reserved = pool.device().peak_used();
-  done.device_ns = pool.device().now_ns();
+  done.peak_reserved = pool.provider().peak_used();
+  done.device_ns = pool.provider().now_ns();
   return done;
 }
 

@@ -10,8 +10,8 @@
 #include <variant>
 
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/replay/csv.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
 
 int main(int count, char** words) {
@@ -22,6 +22,6 @@ int main(int count, char** words) {
   tessera::caching_allocator<tuned, tessera::simulated_device> pool{tessera::simulated_device{
       tessera::simulated_device::options{.capacity = std::strtoull(words[2], nullptr, 10)}}};
   const std::size_t failures = tessera::trace::replay(program, pool);
-  std::printf("%zu %ju %zu\n", pool.device().peak_used(), static_cast<std::uintmax_t>(pool.device().now_ns()),
-              failures);
+  std::printf("%zu %ju %zu\n", pool.provider().peak_used(),
+              static_cast<std::uintmax_t>(pool.provider().now_ns()), failures);
 }

@@ -12,7 +12,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 #include "tessera_replay/start_state.hpp"
 #include "tessera_replay/verify.hpp"
 

@@ -54,7 +54,7 @@ TEST(bump_growth, hands_out_neighbouring_addresses_and_reuses_none) {
   pool.deallocate(r);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.provider().used(), 0u);
 }
 
 TEST(bump_growth, runs_a_random_program_with_streams) {
@@ -97,7 +97,7 @@ TEST(bump_growth, runs_a_random_program_with_streams) {
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(pool.statistics().all.inactive_split_bytes.current, 0);
-  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.provider().used(), 0u);
 }
 
 TEST(bump_growth, recovers_by_releasing_idle_segments) {

@@ -19,7 +19,7 @@ using torch = caching_allocator<pytorch<>, simulated_device>;
 TEST(caching_allocator, answers_zero_bytes_with_null) {
   torch pool;
   EXPECT_EQ(pool.allocate(0), nullptr);
-  EXPECT_EQ(pool.device().calls().acquire, 0u);
+  EXPECT_EQ(pool.provider().calls().acquire, 0u);
   pool.deallocate(nullptr);
 }
 
@@ -47,7 +47,7 @@ TEST(caching_allocator, refuses_absurd_sizes) {
   EXPECT_EQ(pool.try_allocate(max_request + 1), nullptr);
   EXPECT_THROW((void)pool.allocate(~std::size_t{0}), out_of_memory);
   EXPECT_EQ(pool.try_allocate(max_request), nullptr);
-  EXPECT_EQ(pool.device().calls().acquire,
+  EXPECT_EQ(pool.provider().calls().acquire,
             2u);  // only the last one is requested, before and after the cache is emptied
 }
 
@@ -219,10 +219,10 @@ TEST(caching_allocator, falls_back_from_huge_pages) {
   caching_allocator<recipe, simulated_device> pool{
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)pool.allocate(20_MiB);
-  EXPECT_EQ(pool.device().calls().acquire, 1u);
+  EXPECT_EQ(pool.provider().calls().acquire, 1u);
   (void)pool.allocate(20_MiB);
-  EXPECT_EQ(pool.device().calls().acquire, 3u);
-  EXPECT_EQ(pool.device().calls().refused, 1u);
+  EXPECT_EQ(pool.provider().calls().acquire, 3u);
+  EXPECT_EQ(pool.provider().calls().refused, 1u);
 }
 
 TEST(caching_allocator, passes_through) {
@@ -233,10 +233,10 @@ TEST(caching_allocator, passes_through) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   void* q = pool.allocate(1000);
   (void)pool.record_stream(q, stream_id{1});
-  pool.device().submit(stream_id{1}, 1000);
+  pool.provider().submit(stream_id{1}, 1000);
   pool.deallocate(q);
   EXPECT_EQ(pool.current_usage().pending, 1024u);
-  pool.device().advance(1'000'000);
+  pool.provider().advance(1'000'000);
   (void)pool.allocate(10);
   EXPECT_EQ(pool.current_usage().reserved, 512u);
 }
@@ -292,7 +292,7 @@ static_assert(law::policy(share_by_parity{}));
 
 TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
   caching_allocator<with<pytorch<>, share_by_parity>, simulated_device> pool;
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   void* p = pool.allocate(5_MiB, stream_id{3});
   (void)pool.record_stream(p, stream_id{1});
   pool.deallocate(p);
@@ -348,7 +348,7 @@ TEST(caching_allocator, takes_over_a_segment_in_pieces) {
     pool.deallocate(segment);
     pool.trim();
     EXPECT_EQ(pool.statistics().oversize_segments.current, 0);
-    EXPECT_EQ(pool.device().used(), 0u);
+    EXPECT_EQ(pool.provider().used(), 0u);
   }
 }
 

@@ -34,7 +34,7 @@ bool is_whole(const auto& pool) { return pool.audit() == nullptr; }
 /// Frees a block of `bytes` on a stream that is busy for a long time.
 void* freed_behind_work(auto& pool, std::size_t bytes, stream_id stream) {
   void* const p = pool.allocate(bytes, stream);
-  pool.device().submit(stream, long_time);
+  pool.provider().submit(stream, long_time);
   pool.deallocate(p);
   return p;
 }
@@ -62,14 +62,14 @@ TEST(cuda_async, takes_what_is_done_from_another_stream) {
   async pool{simulated_device{}, only(false, true, false)};
   void* const p = freed_behind_work(pool, 2_MiB, a);
   EXPECT_NE(pool.allocate(2_MiB, b), p);
-  pool.device().advance(long_time);
+  pool.provider().advance(long_time);
   EXPECT_EQ(pool.allocate(2_MiB, c), p);
   EXPECT_TRUE(is_whole(pool));
 }
 
 TEST(cuda_async, takes_the_unused_rest_of_a_segment_though_its_stream_is_busy) {
   async pool{simulated_device{}, only(false, true, false)};
-  pool.device().submit(a, long_time);
+  pool.provider().submit(a, long_time);
   void* const p = pool.allocate(1_MiB, a);
   EXPECT_EQ(pool.allocate(1_MiB, b), at(p) + 1_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
@@ -98,28 +98,28 @@ TEST(cuda_async, discards_each_event_that_it_waited_for) {
   (void)freed_behind_work(pool, 2_MiB, a);
   (void)freed_behind_work(pool, 2_MiB, b);
   pool.trim();
-  EXPECT_GT(pool.device().calls().record, 0u);
-  EXPECT_EQ(pool.device().calls().discard, pool.device().calls().record);
+  EXPECT_GT(pool.provider().calls().record, 0u);
+  EXPECT_EQ(pool.provider().calls().discard, pool.provider().calls().record);
 }
 
 TEST(cuda_async, follows_a_wait_that_was_passed_on) {
   async pool{simulated_device{}, only(true, false, false)};
   void* const p = freed_behind_work(pool, 2_MiB, a);
   simulated_device::event mark;
-  ASSERT_TRUE(pool.device().record(a, mark) && pool.device().make_wait(b, mark));
-  ASSERT_TRUE(pool.device().record(b, mark) && pool.device().make_wait(c, mark));
+  ASSERT_TRUE(pool.provider().record(a, mark) && pool.provider().make_wait(b, mark));
+  ASSERT_TRUE(pool.provider().record(b, mark) && pool.provider().make_wait(c, mark));
   EXPECT_EQ(pool.allocate(2_MiB, c), p);
 }
 
 TEST(cuda_async, does_not_follow_a_wait_for_what_was_before) {
   async pool{simulated_device{}, only(true, false, false)};
   void* const p = pool.allocate(2_MiB, a);
-  pool.device().submit(a, long_time);
+  pool.provider().submit(a, long_time);
   simulated_device::event early;
-  ASSERT_TRUE(pool.device().record(a, early));
-  pool.device().submit(a, long_time);
+  ASSERT_TRUE(pool.provider().record(a, early));
+  pool.provider().submit(a, long_time);
   pool.deallocate(p);
-  ASSERT_TRUE(pool.device().make_wait(b, early));
+  ASSERT_TRUE(pool.provider().make_wait(b, early));
   EXPECT_NE(pool.allocate(2_MiB, b), p);
 }
 
@@ -127,14 +127,14 @@ TEST(cuda_async, inserts_a_wait_if_nothing_else_helps) {
   async pool{simulated_device{}, only(false, false, true)};
   void* const p = freed_behind_work(pool, 2_MiB, a);
   EXPECT_EQ(pool.allocate(2_MiB, b), p);
-  EXPECT_EQ(pool.device().calls().make_wait, 1u);
-  EXPECT_TRUE(pool.device().is_ordered_after(b, a, pool.device().position(a)));
+  EXPECT_EQ(pool.provider().calls().make_wait, 1u);
+  EXPECT_TRUE(pool.provider().is_ordered_after(b, a, pool.provider().position(a)));
 }
 
 TEST(cuda_async, acquires_if_a_wait_cannot_be_inserted) {
   async pool{simulated_device{}, only(false, false, true)};
   void* const p = freed_behind_work(pool, 2_MiB, a);
-  pool.device().fail_call(1);
+  pool.provider().fail_call(1);
   void* const q = pool.allocate(2_MiB, b);
   EXPECT_NE(q, p);
   EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
@@ -149,20 +149,20 @@ TEST(cuda_async, prefers_following_to_luck_and_luck_to_waiting) {
     void* const followed = pool.allocate(8_MiB, a);
     void* const done = pool.allocate(6_MiB, b);
     void* const busy = pool.allocate(4_MiB, c);
-    pool.device().submit(a, long_time);
-    pool.device().submit(b, 1);
-    pool.device().submit(c, long_time);
-    pool.device().advance(1);
+    pool.provider().submit(a, long_time);
+    pool.provider().submit(b, 1);
+    pool.provider().submit(c, long_time);
+    pool.provider().advance(1);
     pool.deallocate(followed);
     pool.deallocate(done);
     pool.deallocate(busy);
     constexpr stream_id d{4};
-    ASSERT_TRUE(!waits || pool.device().make_wait(d, a, pool.device().position(a)));
+    ASSERT_TRUE(!waits || pool.provider().make_wait(d, a, pool.provider().position(a)));
     EXPECT_EQ(pool.allocate(4_MiB, d), waits ? followed : done);
-    const auto inserted = pool.device().calls().make_wait;
+    const auto inserted = pool.provider().calls().make_wait;
     EXPECT_EQ(pool.allocate(2_MiB, d), waits ? static_cast<void*>(at(followed) + 4_MiB) : at(done) + 4_MiB);
     EXPECT_EQ(pool.allocate(6_MiB, d), waits ? done : followed);
-    EXPECT_EQ(pool.device().calls().make_wait, inserted + (waits ? 0 : 1));
+    EXPECT_EQ(pool.provider().calls().make_wait, inserted + (waits ? 0 : 1));
     EXPECT_TRUE(is_whole(pool));
   }
 }
@@ -172,7 +172,7 @@ TEST(cuda_async, takes_over_only_the_part_it_needs) {
   void* const p = freed_behind_work(pool, 8_MiB, a);
   EXPECT_EQ(pool.allocate(1_MiB, b), p);
   EXPECT_EQ(pool.allocate(7_MiB, a), at(p) + 1_MiB);  // at once, because the rest never left its stream
-  EXPECT_EQ(pool.device().calls().make_wait, 1u);
+  EXPECT_EQ(pool.provider().calls().make_wait, 1u);
   EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
   EXPECT_TRUE(is_whole(pool));
 }
@@ -220,19 +220,19 @@ TEST(cuda_async, gives_a_segment_back_whose_parts_wait_on_several_streams) {
   void* const low = pool.allocate(4_MiB, a);
   pool.deallocate(low);
   pool.deallocate(pool.allocate(1_MiB, b));
-  pool.device().submit(b, long_time);
+  pool.provider().submit(b, long_time);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.provider().used(), 0u);
   EXPECT_TRUE(is_whole(pool));
 }
 
 TEST(cuda_async, waits_for_streams_when_everything_is_to_go) {
   async pool;
   (void)freed_behind_work(pool, 2_MiB, a);
-  const auto before = pool.device().now_ns();
+  const auto before = pool.provider().now_ns();
   pool.trim();
-  EXPECT_GE(pool.device().now_ns(), before + long_time);
+  EXPECT_GE(pool.provider().now_ns(), before + long_time);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
@@ -244,10 +244,10 @@ TEST(cuda_async, waits_before_it_gives_up) {
   pool.deallocate(low);
   void* const kept = pool.allocate(1_MiB, a);
   ASSERT_EQ(kept, low);
-  pool.device().submit(a, long_time);
+  pool.provider().submit(a, long_time);
   pool.deallocate(high);
   void* const rest = pool.allocate(5_MiB, a);
-  pool.device().submit(a, long_time);
+  pool.provider().submit(a, long_time);
   pool.deallocate(rest);
   EXPECT_EQ(pool.allocate(5_MiB, b), rest);
   EXPECT_TRUE(is_whole(pool));
@@ -259,10 +259,10 @@ TEST(cuda_async, keeps_recorded_blocks_until_their_event_and_orders_others_after
   async pool{simulated_device{}, only(true, false, false)};
   void* const p = pool.allocate(2_MiB, a);
   ASSERT_TRUE(pool.record_stream(p, b));
-  pool.device().submit(b, 1'000'000);
+  pool.provider().submit(b, 1'000'000);
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 2_MiB);
-  pool.device().advance(1'000'000);
+  pool.provider().advance(1'000'000);
   EXPECT_EQ(pool.allocate(2_MiB, a), p);
 }
 
@@ -270,8 +270,8 @@ TEST(cuda_async, gives_nothing_back_that_a_stream_still_uses) {
   caching_allocator<with<cuda_async, evict_at_free<>>, simulated_device> pool;
   (void)freed_behind_work(pool, 2_MiB, a);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
-  EXPECT_EQ(pool.device().calls().release, 0u);
-  pool.device().advance(long_time);
+  EXPECT_EQ(pool.provider().calls().release, 0u);
+  pool.provider().advance(long_time);
   pool.deallocate(pool.allocate(4_MiB, b));
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
@@ -297,7 +297,7 @@ TEST(cuda_async, knows_the_order_when_32_bits_have_run_over) {
     EXPECT_NE(pool.allocate(2_MiB, b), p) << i;
     EXPECT_EQ(pool.allocate(2_MiB, a), p) << i;
     pool.deallocate(p);
-    pool.device().advance(long_time);
+    pool.provider().advance(long_time);
     EXPECT_EQ(pool.allocate(2_MiB, b), p) << i;
     EXPECT_TRUE(is_whole(pool));
   }
@@ -320,7 +320,7 @@ TEST(cuda_async, works_in_front_ends_for_threads) {
 
 TEST(cuda_async, memory_is_released_after_a_wait_even_while_events_are_held) {
   caching_allocator<cuda_async, simulated_device> pool;
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   pool.deallocate(pool.allocate(60_MiB, stream_id{3}));
   EXPECT_EQ(pool.current_usage().cached, pool.current_usage().reserved);
   pool.trim();

@@ -26,16 +26,16 @@ host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned
 
 template <typename Pool>
 stream_id begin_stream(Pool& pool) {
-  return pool.with_device([](auto& d) { return d.create_stream(); });
+  return pool.with_provider([](auto& d) { return d.create_stream(); });
 }
 template <typename Pool>
 void end_stream(Pool& pool, stream_id stream) {
-  pool.with_device([stream](auto& d) { EXPECT_TRUE(d.destroy_stream(stream)); });
+  pool.with_provider([stream](auto& d) { EXPECT_TRUE(d.destroy_stream(stream)); });
 }
 /// The stream is busy until `go` is set.
 template <typename Pool>
 void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
-  pool.with_device([&go, stream](auto& d) {
+  pool.with_provider([&go, stream](auto& d) {
     d.submit(stream, [&go] {
       while (!go) std::this_thread::yield();
     });
@@ -161,9 +161,9 @@ TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_befor
 
 TEST(ended_streams_host_pinned, are_refused_by_a_driver_pool) {
   driver_pool<cuda_async, host_pinned> pool(host());
-  const stream_id stream = pool.device().create_stream();
+  const stream_id stream = pool.provider().create_stream();
   void* const p = pool.allocate_async(5_MiB, stream);
-  ASSERT_TRUE(pool.device().destroy_stream(stream));
+  ASSERT_TRUE(pool.provider().destroy_stream(stream));
   EXPECT_FALSE(pool.try_free_async(p, stream));
   EXPECT_FALSE(pool.record_stream(p, stream_id{stream.handle + 1}));
   EXPECT_EQ(pool.current_usage().live, 5_MiB);

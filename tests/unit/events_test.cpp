@@ -72,7 +72,7 @@ TEST(events, tell_of_pages_and_ranges) {
   expect_event(kept[2], action::segment_map, static_cast<char*>(p) + 20_MiB, 20_MiB, 20_MiB, own);
   expect_event(kept[3], action::alloc, p, 30_MiB, 30_MiB, own);
   kept.clear();
-  pool.device().fail_call(1);
+  pool.provider().fail_call(1);
   pool.deallocate(p);
   EXPECT_NE(pool.try_allocate(45_MiB, own), nullptr);
   const auto refused =
@@ -151,8 +151,8 @@ TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
       live.emplace_back(p, q);
       if (random() % 4 == 0) {
         ASSERT_TRUE(pool.record_stream(p, other) && sums.record_stream(q, other));
-        pool.device().submit(other, 100'000);
-        sums.device().submit(other, 100'000);
+        pool.provider().submit(other, 100'000);
+        sums.provider().submit(other, 100'000);
       }
     } else if (!live.empty()) {
       auto& chosen = live[random() % live.size()];
@@ -161,7 +161,7 @@ TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
       chosen = live.back();
       live.pop_back();
     }
-    if (step % 50 == 0) pool.device().advance(100'000), sums.device().advance(100'000);
+    if (step % 50 == 0) pool.provider().advance(100'000), sums.provider().advance(100'000);
     if (step % 400 == 399) pool.trim(20_MiB), sums.trim(20_MiB);
     for (const allocator_event& e : pool.observer().kept) {
       const auto bytes = static_cast<std::int64_t>(e.bytes), block = static_cast<std::int64_t>(e.block);

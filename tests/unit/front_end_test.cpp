@@ -169,12 +169,12 @@ TEST(front_end, learns_of_pending_blocks_that_become_free) {
   constexpr stream_id other{1};
   void* const p = pool.allocate(5_MiB);
   ASSERT_TRUE(pool.record_stream(p, other));
-  pool.with_device([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
+  pool.with_provider([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
   pool.deallocate(p);
   const int before = pool.frees;
   EXPECT_FALSE(pool.process_events());
   EXPECT_EQ(pool.frees, before);
-  pool.with_device([](simulated_device& device) { device.advance(1'000'000'000); });
+  pool.with_provider([](simulated_device& device) { device.advance(1'000'000'000); });
   EXPECT_TRUE(pool.process_events());
   EXPECT_EQ(pool.frees, before + 1);
 }

@@ -79,15 +79,15 @@ TEST(handle_death, of_no_live_block_is_not_recorded) {
 
 TEST(handle, is_held_back_for_recorded_streams) {
   pool_type pool;
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   const handle h = pool.allocate_by_handle(1_KiB);
   EXPECT_TRUE(pool.record_stream(h, stream_id{4}));
   EXPECT_TRUE(pool.record_stream(h, stream_id{4}));
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(h);
   EXPECT_EQ(pool.current_usage().pending, 1_KiB);
-  EXPECT_EQ(pool.device().calls().record, 1u);
-  pool.device().hold_events(false);
+  EXPECT_EQ(pool.provider().calls().record, 1u);
+  pool.provider().hold_events(false);
   void* const p = pool.allocate(1_KiB);
   EXPECT_EQ(pool.current_usage().pending, 0u);
   pool.deallocate(p);
@@ -203,13 +203,13 @@ TEST(block_freed_at_once, is_released_if_the_recipe_evicts_at_free) {
   caching_allocator<passthrough, simulated_device> pool;
   pool.deallocate(pool.allocate(1_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.provider().used(), 0u);
 }
 TEST(trim, evicts_completed_blocks_if_the_recipe_reports_so) {
   caching_allocator<passthrough, simulated_device> pool;
   void* const p = pool.allocate(5_MiB);
   (void)pool.record_stream(p, stream_id{1});
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 5_MiB);
   pool.trim(1_GiB);

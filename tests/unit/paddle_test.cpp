@@ -122,7 +122,7 @@ TEST(paddle_auto_growth, releases_idle_chunks_after_every_free_if_configured) {
   EXPECT_EQ(pool.current_usage().reserved, 1_MiB);
   pool.deallocate(c);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_EQ(pool.device().calls().release, 2u);
+  EXPECT_EQ(pool.provider().calls().release, 2u);
 }
 
 TEST(paddle_auto_growth, requests_only_the_block_if_configured_after_all_is_released) {
@@ -199,7 +199,7 @@ TEST(paddle_naive_best_fit, further_chunks_are_a_share_of_the_rest) {
   const std::size_t available = chunk_plan::available(525_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 475_MiB + align_up(available / 2, 256));
   for (void* p : {first, second}) pool.deallocate(p);
-  EXPECT_EQ(pool.device().calls().release, 0u);
+  EXPECT_EQ(pool.provider().calls().release, 0u);
 }
 
 TEST(paddle_naive_best_fit, a_chunk_that_cannot_be_had_fails_a_request_that_needs_one) {
@@ -232,10 +232,10 @@ TEST(paddle_naive_best_fit, a_pending_direct_segment_is_released_once_its_stream
   void* const kept = pool.allocate(1);
   void* const direct = pool.allocate(20_MiB);
   ASSERT_TRUE(pool.record_stream(direct, stream_id{3}));
-  pool.device().submit(stream_id{3}, 1'000'000'000);
+  pool.provider().submit(stream_id{3}, 1'000'000'000);
   pool.deallocate(direct);
   EXPECT_EQ(pool.current_usage().reserved, 30_MiB + 256);
-  pool.device().advance(1'000'000'000);
+  pool.provider().advance(1'000'000'000);
   pool.deallocate(pool.allocate(1));
   EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
   pool.deallocate(kept);
@@ -252,7 +252,7 @@ TEST(paddle_naive_best_fit, keeps_chunks_that_a_coarse_device_rounds_up) {
   const std::size_t before = pool.current_usage().reserved;
   for (void* p : blocks) pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().reserved, before);
-  EXPECT_EQ(pool.device().calls().release, 0u);
+  EXPECT_EQ(pool.provider().calls().release, 0u);
 }
 
 TEST(paddle_naive_best_fit, serves_all_streams_from_one_chunk) {

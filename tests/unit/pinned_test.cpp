@@ -21,7 +21,7 @@ TYPED_TEST_SUITE(pinned_recipes, all);
 
 TYPED_TEST(pinned_recipes, reuse_a_block_at_once_on_any_stream_if_none_was_recorded) {
   caching_allocator<TypeParam, simulated_device> pool;
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   void* const p = pool.allocate(1_MiB, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(1_MiB, stream_id{2}), p);
@@ -32,13 +32,13 @@ TYPED_TEST(pinned_recipes, keep_a_block_pending_for_its_own_stream_too) {
   for (stream_id stream : {stream_id{}, stream_id{3}}) {
     void* const p = pool.allocate(1_MiB, stream);
     ASSERT_TRUE(pool.record_stream(p, stream));
-    pool.device().submit(stream, 1'000'000'000);
+    pool.provider().submit(stream, 1'000'000'000);
     pool.deallocate(p);
     EXPECT_GE(pool.current_usage().pending, 1_MiB);
     void* const other = pool.allocate(1_MiB, stream);
     EXPECT_NE(other, p);
     pool.deallocate(other);
-    pool.device().advance(1'000'000'000);
+    pool.provider().advance(1'000'000'000);
     pool.deallocate(pool.allocate(1_MiB, stream));
     EXPECT_EQ(pool.current_usage().pending, 0u);
     EXPECT_STREQ(pool.audit(), nullptr);
@@ -78,11 +78,11 @@ TEST(pinned, releases_a_large_block_once_its_streams_complete) {
       simulated_device{}, pinned::configured(config::pytorch::settings{.pinned_max_cached_size = 32_MiB}));
   void* const p = pool.allocate(64_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
-  pool.device().submit(stream_id{1}, 1'000'000'000);
+  pool.provider().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().reserved, 64_MiB);
   EXPECT_FALSE(pool.process_events());
-  pool.device().advance(1'000'000'000);
+  pool.provider().advance(1'000'000'000);
   EXPECT_TRUE(pool.process_events());
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }

@@ -106,7 +106,7 @@ class falling_ranges : public simulated_device {
 };
 TEST(pytorch_2_14, of_equal_blocks_in_ranges_that_of_the_oldest_range_serves) {
   const auto which = [](auto&& pool) {
-    pool.policies().growth.reserve = 40_MiB;
+    pool.policies().growth.range = 40_MiB;
     void* const x = pool.allocate(40_MiB);
     void* const y = pool.allocate(40_MiB);
     EXPECT_LT(y, x);
@@ -135,7 +135,7 @@ TEST(pytorch_2_14, a_memory_fraction_of_1_is_no_limit) {
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   EXPECT_FALSE(pool.current_usage().has_limit);
   EXPECT_EQ(pool.try_allocate(120_MiB), nullptr);
-  EXPECT_EQ(pool.device().calls().refused, 2u)
+  EXPECT_EQ(pool.provider().calls().refused, 2u)
       << "the device was asked, and again after everything went back";
 }
 

@@ -94,7 +94,7 @@ TEST(pytorch_expandable, a_map_that_fails_half_way_leaves_nothing) {
   expandable<> pool{small_device(50_MiB)};
   EXPECT_EQ(pool.try_allocate(60_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.provider().used(), 0u);
   EXPECT_NE(pool.try_allocate(40_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 40_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -127,11 +127,11 @@ TEST(pytorch_expandable, a_range_is_released_with_its_last_page) {
 TEST(pytorch_expandable, pages_are_not_taken_from_under_a_stream) {
   expandable<> pool{small_device(1_GiB)};
   void* const p = pool.allocate(30_MiB, stream_id{5});
-  pool.device().submit(stream_id{5}, 7'000'000);
+  pool.provider().submit(stream_id{5}, 7'000'000);
   pool.deallocate(p);
-  const auto before = pool.device().now_ns();
+  const auto before = pool.provider().now_ns();
   pool.trim();
-  EXPECT_GE(pool.device().now_ns(), before + 7'000'000);
+  EXPECT_GE(pool.provider().now_ns(), before + 7'000'000);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
@@ -164,8 +164,8 @@ TEST(pytorch_expandable, a_page_is_mapped_only_at_valid_addresses) {
   pool.deallocate(small[1]);
   pool.trim();  // 256 KiB at a multiple of 2 MiB are unmapped, and everything from 1 MiB after it on
   for (std::size_t i = 2; i < 8; ++i) pool.deallocate(small[i]);
-  EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << pool.device().last_error();
-  EXPECT_STREQ(pool.device().last_error(), "");
+  EXPECT_NE(pool.try_allocate(5_MiB), nullptr) << pool.provider().last_error();
+  EXPECT_STREQ(pool.provider().last_error(), "");
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -179,7 +179,7 @@ TEST(pytorch_expandable, a_page_ends_at_the_next_mapping) {
   pool.policies().growth.large = 20_MiB;
   EXPECT_EQ(pool.try_allocate(8_MiB), low);
   EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
-  EXPECT_STREQ(pool.device().last_error(), "");
+  EXPECT_STREQ(pool.provider().last_error(), "");
   pool.deallocate(high);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -187,7 +187,7 @@ TEST(pytorch_expandable, a_page_ends_at_the_next_mapping) {
 TEST(pytorch_expandable_death, invalid_settings_of_ranges_abort) {
   expandable<> pool;
   pool.policies().growth.large = 0;
-  EXPECT_DEATH((void)pool.try_allocate(5_MiB), "mapping_size is a multiple of min_alignment");
+  EXPECT_DEATH((void)pool.try_allocate(5_MiB), "mapping_unit is a multiple of min_alignment");
   pool.policies().growth.large = 20_MiB;
   pool.policies().growth.alignment = 96;
   EXPECT_DEATH((void)pool.try_allocate(5_MiB), "base_alignment is 1 or a multiple of min_alignment");
@@ -200,13 +200,13 @@ TEST(pytorch_expandable, a_block_beside_a_hole_serves_that_became_free_in_recove
   expandable<> pool{small_device(20_MiB)};
   (void)pool.allocate(16_MiB);
   void* const waits = pool.allocate(4_MiB);
-  pool.device().submit(stream_id{1}, 1'000'000);
+  pool.provider().submit(stream_id{1}, 1'000'000);
   ASSERT_TRUE(pool.record_stream(waits, stream_id{1}));
   pool.deallocate(waits);
   EXPECT_EQ(pool.try_allocate(4_MiB), waits);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
-  EXPECT_EQ(pool.device().calls().map, 1u) << "nothing more is mapped";
+  EXPECT_EQ(pool.provider().calls().map, 1u) << "nothing more is mapped";
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 TEST(pytorch_expandable, a_block_beside_a_hole_serves_although_it_is_kept_for_larger_requests) {
@@ -228,7 +228,7 @@ TEST(pytorch_expandable, large_blocks_are_split_and_stay_until_all_are_released)
   EXPECT_EQ(pool.current_usage().live, 65_MiB) << "what is oversize is cut";
   void* const other = pool.allocate(20_MiB, stream_id{1});
   pool.deallocate(other);
-  EXPECT_EQ(pool.device().calls().unmap, 0u) << "nothing was collected above the threshold";
+  EXPECT_EQ(pool.provider().calls().unmap, 0u) << "nothing was collected above the threshold";
   EXPECT_EQ(pool.try_allocate(40_MiB, stream_id{2}), nullptr);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u) << "oversize blocks do not go back one by one";
 }
@@ -244,7 +244,8 @@ TEST(pytorch_expandable, idle_pages_above_a_threshold_are_released) {
   for (int i = 0; i < 10; ++i) pool.deallocate(pool.allocate(1_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 62_MiB);
   EXPECT_NE(pool.try_allocate(45_MiB), nullptr);
-  EXPECT_EQ(pool.device().calls().unmap, 2u) << "before growing past half of the limit, the idle pages went";
+  EXPECT_EQ(pool.provider().calls().unmap, 2u)
+      << "before growing past half of the limit, the idle pages went";
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(used);
 }

@@ -68,16 +68,16 @@ TEST(pytorch, keeps_a_block_pending_until_the_recorded_stream_completes) {
   void* p = pool.allocate(1_KiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
-  pool.device().submit(stream_id{1}, 1'000'000'000);
+  pool.provider().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 1_KiB);
   EXPECT_EQ(pool.current_usage().live, 0u);
   EXPECT_EQ(pool.statistics().all.active_bytes.current, std::int64_t{1_KiB});
   EXPECT_EQ(pool.statistics().all.allocated_bytes.current, 0);
-  EXPECT_EQ(pool.device().calls().record, 1u);
+  EXPECT_EQ(pool.provider().calls().record, 1u);
   void* q = pool.allocate(1_KiB);
   EXPECT_NE(q, p);
-  pool.device().advance(1'000'000'000);
+  pool.provider().advance(1'000'000'000);
   EXPECT_EQ(pool.allocate(1_KiB), p);
   EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -149,14 +149,14 @@ TEST(pytorch, respects_a_limit_below_the_device) {
   torch pool{device_of(1_GiB), {.growth = {.limit = 40_MiB}}};
   EXPECT_NE(pool.try_allocate(30_MiB), nullptr);
   EXPECT_EQ(pool.try_allocate(20_MiB), nullptr);
-  EXPECT_EQ(pool.device().calls().refused, 0u);
+  EXPECT_EQ(pool.provider().calls().refused, 0u);
   EXPECT_EQ(pool.current_usage().limit, 40_MiB);
   pool.policies().growth.limit = unlimited;
   EXPECT_NE(pool.try_allocate(20_MiB), nullptr);
 }
 
 TEST(pytorch, rejects_at_once_if_the_limit_refused) {
-  using strict = with<pytorch<>, recover_by_releasing_oversize_then_all<true>>;
+  using strict = with<pytorch<>, with_fail_fast<recover_by_releasing_oversize, true>>;
   caching_allocator<strict, simulated_device> pool{device_of(1_GiB), {.growth = {.limit = 40_MiB}}};
   void* p = pool.allocate(30_MiB);
   pool.deallocate(p);

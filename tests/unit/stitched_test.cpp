@@ -44,22 +44,22 @@ TEST(stitched, joins_idle_pages) {
   pool.deallocate(high);
   ASSERT_NE(pool.try_allocate(70_MiB), nullptr);
   EXPECT_LE(pool.current_usage().reserved, 110_MiB);
-  EXPECT_GT(pool.device().calls().unmap, 0u);
+  EXPECT_GT(pool.provider().calls().unmap, 0u);
   EXPECT_TRUE(is_whole(pool));
-  EXPECT_TRUE(pool.device().can_use(used, 20_MiB));
-  EXPECT_TRUE(pool.device().can_use(end, 8_MiB));
+  EXPECT_TRUE(pool.provider().can_use(used, 20_MiB));
+  EXPECT_TRUE(pool.provider().can_use(end, 8_MiB));
 }
 
 TEST(stitched, moves_idle_pages_from_stream_to_stream_once_their_work_is_done) {
   pool_of<> pool{device_of(100_MiB)};
   void* const p = pool.allocate(96_MiB, stream_id{1});
-  pool.device().submit(stream_id{1}, 5'000'000);
+  pool.provider().submit(stream_id{1}, 5'000'000);
   pool.deallocate(p);
-  const auto before = pool.device().now_ns();
+  const auto before = pool.provider().now_ns();
   void* const q = pool.try_allocate(90_MiB, stream_id{2});
   ASSERT_NE(q, nullptr);
-  EXPECT_GE(pool.device().now_ns(), before + 5'000'000);
-  EXPECT_TRUE(pool.device().can_use(q, 90_MiB));
+  EXPECT_GE(pool.provider().now_ns(), before + 5'000'000);
+  EXPECT_TRUE(pool.provider().can_use(q, 90_MiB));
   EXPECT_TRUE(is_whole(pool));
 }
 
@@ -79,7 +79,7 @@ TEST(stitched, moves_no_pages_while_little_is_reserved) {
   pool.deallocate(first);
   // The peak is 128 MiB, and 4 % more may be reserved. So a request of 66 MiB moves idle memory instead.
   (void)pool.allocate(66_MiB);
-  EXPECT_GT(pool.device().calls().unmap, 0u);
+  EXPECT_GT(pool.provider().calls().unmap, 0u);
   EXPECT_LE(pool.current_usage().reserved, 136_MiB);
   EXPECT_TRUE(is_whole(pool));
 }
@@ -122,8 +122,8 @@ TEST(stitched, unreserves_ranges_without_pages) {
   pool_of<> pool{device_of(64_MiB)};
   for (std::uint64_t s = 0; s < 50; ++s) pool.deallocate(pool.allocate(60_MiB, stream_id{s}));
   pool.trim();
-  EXPECT_EQ(pool.device().held().reserved, 0u);
-  EXPECT_EQ(pool.device().used(), 0u);
+  EXPECT_EQ(pool.provider().held().reserved, 0u);
+  EXPECT_EQ(pool.provider().used(), 0u);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
@@ -143,7 +143,7 @@ TEST(stitched, maps_more_than_requested_only_below_the_earlier_peak) {
 /// Counts the calls that map and unmap during a program of requests between 2 and 102 MiB, which are all
 /// freed at the end.
 std::uint64_t calls_of_a_run(auto& pool) {
-  const auto before = pool.device().calls();
+  const auto before = pool.provider().calls();
   std::uint64_t random = 1;
   std::vector<void*> live;
   for (int i = 0; i < 400; ++i) {
@@ -158,17 +158,17 @@ std::uint64_t calls_of_a_run(auto& pool) {
     }
   }
   for (void* p : live) pool.deallocate(p);
-  const auto after = pool.device().calls();
+  const auto after = pool.provider().calls();
   return after.map + after.unmap - before.map - before.unmap;
 }
 TEST(stitched, needs_as_many_calls_after_everything_is_released) {
   pool_of<> pool;
   const std::uint64_t first = calls_of_a_run(pool);
-  const std::size_t peak = pool.device().peak_used();
+  const std::size_t peak = pool.provider().peak_used();
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_EQ(calls_of_a_run(pool), first);
-  EXPECT_EQ(pool.device().peak_used(), peak);
+  EXPECT_EQ(pool.provider().peak_used(), peak);
   pool.trim();
   pool.reset_peak_statistics();
   void* const kept = pool.allocate(1_MiB);
@@ -216,8 +216,8 @@ TEST(stitched, trades_memory_for_calls_at_one_knob) {
         live.pop_back();
       }
     }
-    const auto& calls = pool.device().calls();
-    return std::pair(calls.map + calls.unmap, pool.device().peak_used());
+    const auto& calls = pool.provider().calls();
+    return std::pair(calls.map + calls.unmap, pool.provider().peak_used());
   };
   const auto many = run(512), few = run(8);
   EXPECT_GT(many.first, few.first);
@@ -230,7 +230,7 @@ TEST(stitched, treats_parameters_of_0_as_1) {
   pool.policies().growth.rest_parts = 0;
   (void)pool.allocate(300_MiB);
   EXPECT_NE(pool.try_allocate(300_MiB), nullptr);
-  EXPECT_EQ(pool.device().calls().map, 2u) << "all at once";
+  EXPECT_EQ(pool.provider().calls().map, 2u) << "all at once";
   EXPECT_TRUE(is_whole(pool));
 }
 
@@ -249,10 +249,10 @@ struct least_pieces : grow_by_stitching<> {
 TEST(stitched, makes_pieces_of_any_size_that_a_policy_names) {
   pool_of<one_piece_each> whole;
   (void)whole.allocate(100_MiB);
-  EXPECT_EQ(whole.device().calls().map, 1u);
+  EXPECT_EQ(whole.provider().calls().map, 1u);
   pool_of<least_pieces> cut;
   (void)cut.allocate(100_MiB);
-  EXPECT_EQ(cut.device().calls().map, 50u) << "in pages, as nothing smaller is mapped";
+  EXPECT_EQ(cut.provider().calls().map, 50u) << "in pages, as nothing smaller is mapped";
 }
 
 TEST(stitched, aligns_the_base_of_large_blocks_if_there_is_room) {

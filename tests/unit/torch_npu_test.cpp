@@ -77,33 +77,33 @@ TEST(torch_npu_death, settings_and_recipe_must_fit) {
 TEST(torch_npu, segments_are_in_pages_of_2_MiB_as_long_as_there_are_any) {
   auto pool = made<native>({}, {.page_granularity = 4_KiB, .huge_budget = 20_MiB});
   (void)pool.allocate(5_MiB);
-  EXPECT_EQ(pool.device().held().page_table_entries, 10u);
+  EXPECT_EQ(pool.provider().held().page_table_entries, 10u);
   (void)pool.allocate(1);
-  EXPECT_EQ(pool.device().held().page_table_entries, 10u + 512u) << "2 MiB in normal pages";
+  EXPECT_EQ(pool.provider().held().page_table_entries, 10u + 512u) << "2 MiB in normal pages";
 }
 
 TEST(torch_npu, an_odd_segment_size_is_counted_in_whole_pages) {
   auto pool = made<native>({.large_segment_size = 21_MiB});
   (void)pool.allocate(5_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 22_MiB);
-  EXPECT_EQ(pool.device().used(), 22_MiB);
+  EXPECT_EQ(pool.provider().used(), 22_MiB);
 }
 
 TEST(torch_npu, page_size_1g_rounds_large_segments_to_1_GiB) {
   auto pool = made<native>({.huge_1g_pages = true});
   (void)pool.allocate(5_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 1_GiB);
-  EXPECT_EQ(pool.device().held().page_table_entries, 1u);
+  EXPECT_EQ(pool.provider().held().page_table_entries, 1u);
   (void)pool.allocate(1_GiB);  // and 32 bytes
   EXPECT_EQ(pool.current_usage().reserved, 3_GiB);
-  EXPECT_EQ(pool.device().held().page_table_entries, 3u);
+  EXPECT_EQ(pool.provider().held().page_table_entries, 3u);
 }
 
 TEST(torch_npu, page_size_1g_leaves_small_requests_alone) {
   auto pool = made<native>({.huge_1g_pages = true});
   (void)pool.allocate(1_MiB - 32);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
-  EXPECT_EQ(pool.device().held().page_table_entries, 1u) << "one page of 2 MiB";
+  EXPECT_EQ(pool.provider().held().page_table_entries, 1u) << "one page of 2 MiB";
   (void)pool.allocate(1_MiB - 31);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB + 1_GiB);
 }
@@ -113,7 +113,7 @@ TEST(torch_npu, page_size_1g_takes_smaller_pages_if_1_GiB_ones_fail) {
   (void)pool.allocate(5_MiB);
   (void)pool.allocate(1020_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 2_GiB);
-  EXPECT_EQ(pool.device().held().page_table_entries, 1u + 512u);
+  EXPECT_EQ(pool.provider().held().page_table_entries, 1u + 512u);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u) << "which is no want of memory";
 }
 
@@ -135,10 +135,10 @@ TEST(torch_npu, page_size_1g_is_the_page_of_large_ranges_alone) {
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   void* const first = pool.allocate(1000_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB + 1_GiB);
-  EXPECT_EQ(pool.device().held().page_table_entries, 2u);
+  EXPECT_EQ(pool.provider().held().page_table_entries, 2u);
   void* const second = pool.allocate(100_MiB);
   EXPECT_EQ(at(second), at(first) + 1000_MiB + 16_KiB);
-  EXPECT_EQ(pool.device().held().page_table_entries, 2u + 512u) << "the second page is in pieces of 2 MiB";
+  EXPECT_EQ(pool.provider().held().page_table_entries, 2u + 512u) << "the second page is in pieces of 2 MiB";
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -186,17 +186,17 @@ TEST(torch_npu, lazy_reclaim_polls_events_before_it_acquires) {
     auto pool = made<native>({.multi_stream_lazy_reclaim = lazy});
     void* const p = pool.allocate(40_MiB);
     ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
-    pool.device().submit(stream_id{1}, 1'000'000'000);
+    pool.provider().submit(stream_id{1}, 1'000'000'000);
     pool.deallocate(p);
     void* const small = pool.allocate(1);
-    EXPECT_EQ(pool.device().calls().query, 1u) << "of the miss, which has a look in either case";
+    EXPECT_EQ(pool.provider().calls().query, 1u) << "of the miss, which has a look in either case";
     pool.deallocate(small);
     pool.deallocate(pool.allocate(1));
-    EXPECT_EQ(pool.device().calls().query, lazy ? 1u : 2u);
-    pool.device().advance(1'000'000'000);
+    EXPECT_EQ(pool.provider().calls().query, lazy ? 1u : 2u);
+    pool.provider().advance(1'000'000'000);
     EXPECT_EQ(pool.allocate(40_MiB), p);
-    EXPECT_EQ(pool.device().calls().query, lazy ? 2u : 3u);
-    EXPECT_EQ(pool.device().calls().acquire, 2u);
+    EXPECT_EQ(pool.provider().calls().query, lazy ? 2u : 3u);
+    EXPECT_EQ(pool.provider().calls().acquire, 2u);
     EXPECT_EQ(pool.current_usage().pending, 0u);
   }
 }
@@ -241,13 +241,13 @@ TEST(torch_npu, segments_are_released_once_their_stream_completes) {
   const auto waited = [](auto give_back) {
     auto pool = made<native>({}, {.capacity = 100_MiB});
     void* const p = pool.allocate(40_MiB, stream_id{5});
-    pool.device().submit(stream_id{5}, 7'000'000'000);
-    pool.device().submit(stream_id{6}, 90'000'000'000);
+    pool.provider().submit(stream_id{5}, 7'000'000'000);
+    pool.provider().submit(stream_id{6}, 90'000'000'000);
     pool.deallocate(p);
     give_back(pool);
-    EXPECT_EQ(pool.device().calls().release, 1u);
-    EXPECT_EQ(pool.device().calls().record, pool.device().calls().discard);
-    return pool.device().now_ns();
+    EXPECT_EQ(pool.provider().calls().release, 1u);
+    EXPECT_EQ(pool.provider().calls().record, pool.provider().calls().discard);
+    return pool.provider().now_ns();
   };
   for (const std::uint64_t ended : {waited([](native& pool) { pool.trim(); }),
                                     waited([](native& pool) { (void)pool.allocate(80_MiB); })}) {
@@ -282,19 +282,19 @@ TEST(torch_npu, a_segment_stays_if_its_stream_cannot_be_waited_for) {
   auto pool = made<native>({});
   pool.deallocate(pool.allocate(40_MiB));
   for (const std::uint64_t failing : {2u, 3u}) {  // wait and release
-    pool.device().fail_call(failing);
+    pool.provider().fail_call(failing);
     pool.trim();
     EXPECT_EQ(pool.current_usage().reserved, 42_MiB) << failing;
     EXPECT_STREQ(pool.audit(), nullptr);
   }
-  pool.device().fail_every(1);
+  pool.provider().fail_every(1);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 42_MiB);
-  pool.device().fail_every(0);
-  pool.device().fail_call(1);
+  pool.provider().fail_every(0);
+  pool.provider().fail_call(1);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u) << "a stream that takes no mark is synchronized";
-  EXPECT_EQ(pool.device().calls().synchronize, 2u);
+  EXPECT_EQ(pool.provider().calls().synchronize, 2u);
 }
 
 TEST(torch_npu, a_preset_has_its_settings) {

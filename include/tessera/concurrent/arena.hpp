@@ -186,7 +186,7 @@ class shared_callbacks {
 
 /// An allocator for few streams. Other threads push their frees into its queue, so they need not wait for its
 /// mutex.
-template <typename Recipe, typename Device, event_observer Observer, typename Counting>
+template <typename Recipe, typename Device, allocator_observer Observer, typename Counting>
 class alignas(64) arena {
   using inner_type =
       mutex_guarded<Recipe, arena_device<Device>, forwarding_observer<Observer, true>, Counting>;

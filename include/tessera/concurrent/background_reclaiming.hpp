@@ -149,7 +149,7 @@ struct background_options {
 /// allocator. If the thread cannot be started, callers do its work, as without `enabled`.
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never
 ///            sleeps
-template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
 class background_reclaiming
     : public facade<background_reclaiming<Recipe, Provider, Observer, Counting>,
                     locked<Recipe, detail::background_events<Provider>, Observer, Counting>> {
@@ -189,8 +189,8 @@ class background_reclaiming
   [[nodiscard]] bool has_worker() const noexcept { return state_.worker.is_running(); }
 
   template <typename F>
-  decltype(auto) with_device(F f) {
-    return locked_.with_device([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
+  decltype(auto) with_provider(F f) {
+    return locked_.with_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
   }
 
  private:

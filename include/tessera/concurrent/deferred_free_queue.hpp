@@ -28,9 +28,9 @@ struct deferred_free_options {
 /// Choose it if a program frees many blocks at once, for example after each operation of a graph. One thread
 /// at a time may use it.
 ///
-///     tessera::deferred_free_queue garbage(pool, {.threshold = 64_MiB});
-///     garbage.push(pool.allocate(40_MiB), 40_MiB);  // kept
-///     garbage.push(pool.allocate(40_MiB), 40_MiB);  // both are freed
+///     tessera::deferred_free_queue garbage(allocator, {.threshold = 64_MiB});
+///     garbage.push(allocator.allocate(40_MiB), 40_MiB);  // kept
+///     garbage.push(allocator.allocate(40_MiB), 40_MiB);  // both are freed
 ///
 /// Without `waits`, work that uses the blocks may still be running when they are freed. Later requests of the
 /// same stream may use them at once. With `waits`, the queue records an event after that work and polls it.
@@ -89,7 +89,7 @@ class deferred_free_queue {
   void poll() noexcept {
     if constexpr (event_provider<device>) {
       while (oldest_ != nullptr && ensure_recorded(*oldest_) &&
-             allocator_->with_device([this](device& d) { return d.query(oldest_->mark); }))
+             allocator_->with_provider([this](device& d) { return d.query(oldest_->mark); }))
         free_oldest();
     }
   }
@@ -127,7 +127,7 @@ class deferred_free_queue {
     allocator_->deallocate(p);
   }
   void wait_for_stream() noexcept {
-    allocator_->with_device([this](device& d) { (void)detail::finish_work(d, options_.stream); });
+    allocator_->with_provider([this](device& d) { (void)detail::finish_work(d, options_.stream); });
   }
 
   /// Records the event of a batch unless it is recorded already. If the device fails, a later call tries
@@ -135,13 +135,13 @@ class deferred_free_queue {
   bool ensure_recorded(batch& b) noexcept {
     if constexpr (event_provider<device>) {
       if (!b.recorded)
-        b.recorded = allocator_->with_device([&](device& d) { return d.record(options_.stream, b.mark); });
+        b.recorded = allocator_->with_provider([&](device& d) { return d.record(options_.stream, b.mark); });
     }
     return b.recorded;
   }
   void free_oldest() noexcept {
     if constexpr (event_provider<device>) {
-      if (oldest_->recorded) allocator_->with_device([this](device& d) { d.discard(oldest_->mark); });
+      if (oldest_->recorded) allocator_->with_provider([this](device& d) { d.discard(oldest_->mark); });
     }
     batch* const removed = std::exchange(oldest_, oldest_->next);
     if (oldest_ == nullptr) newest_ = nullptr;
@@ -152,7 +152,7 @@ class deferred_free_queue {
   void wait_and_free_oldest() noexcept {
     if constexpr (event_provider<device>) {
       if (ensure_recorded(*oldest_))
-        allocator_->with_device([this](device& d) { (void)d.wait(oldest_->mark); });
+        allocator_->with_provider([this](device& d) { (void)d.wait(oldest_->mark); });
     }
     free_oldest();
   }

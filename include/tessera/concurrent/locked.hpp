@@ -14,8 +14,8 @@
 namespace tessera {
 
 /// A caching_allocator with a mutex, for several threads. It has the same template arguments and makes the
-/// same decisions. Instead of policies(), observer() and device(), call with_policies, with_observer and
-/// with_device. Call for_each_allocator for introspect, restore and synchronize.
+/// same decisions. Instead of policies(), observer() and provider(), call with_policies, with_observer and
+/// with_provider. Call for_each_allocator for introspect, restore and synchronize.
 ///
 /// Choose it by default if threads share an allocator. per_stream scales better if each thread has its own
 /// stream.
@@ -50,8 +50,8 @@ namespace tessera {
 /// * The observer and the functions passed to with_policies, with_observer and for_each_allocator run with
 ///   the mutex held. The program aborts if they use the allocator.
 /// * A provider that is not thread-safe receives calls from one thread at a time. Then neither the provider
-///   nor a function passed to with_device may use the allocator.
-template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+///   nor a function passed to with_provider may use the allocator.
+template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
 class locked
     : public facade<
           locked<Recipe, Provider, Observer, Counting>,
@@ -94,15 +94,15 @@ class locked
                                  [&](allocator&) -> decltype(auto) { return f(observer_); });
   }
   template <typename F>
-  decltype(auto) with_device(F f) {
+  decltype(auto) with_provider(F f) {
     if constexpr (detail::is_thread_safe<Provider>) {
-      return inner_.device().with_device(f);
+      return inner_.provider().with_provider(f);
     } else {
       using guard = detail::reentrancy_guard;
       guard_.template check<Observer>(guard::lock::device);
-      return inner_.device().with_device([&](Provider& device) -> decltype(auto) {
+      return inner_.provider().with_provider([&](Provider& device) -> decltype(auto) {
         const guard::call running(guard_, guard::lock::device,
-                                  "with_device: the function must not use the allocator");
+                                  "with_provider: the function must not use the allocator");
         return f(device);
       });
     }
@@ -118,7 +118,7 @@ class locked
 
  private:
   friend facade_type;
-  template <typename, device_provider, event_observer, typename>
+  template <typename, device_provider, allocator_observer, typename>
   friend class background_reclaiming;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {

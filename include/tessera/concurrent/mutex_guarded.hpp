@@ -76,7 +76,7 @@ class reentrancy_guard {
 
   /// Reports an event to an observer.
   ///   Requires:  one thread at a time calls it, with a lock held
-  template <event_observer Observer>
+  template <allocator_observer Observer>
   void report(Observer& observer, const allocator_event& event) noexcept {
     reporting_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     observer.on(event);
@@ -85,7 +85,7 @@ class reentrancy_guard {
 
   /// Aborts if the calling thread must not take a lock. Call it before taking the lock.
   ///   Cost:  one load while no user function runs; a second load with an observer
-  template <event_observer Observer>
+  template <allocator_observer Observer>
   void check(lock wanted) const noexcept {
     const bool is_reporting =
         is_heard<Observer> && reporting_.load(std::memory_order_relaxed) != std::thread::id{};
@@ -111,7 +111,7 @@ class reentrancy_guard {
 
 /// Passes events to an observer. `Shared` means that several allocators share the observer; with the mutex,
 /// one at a time reports.
-template <event_observer Observer, bool Shared = false>
+template <allocator_observer Observer, bool Shared = false>
 class forwarding_observer {
  public:
   forwarding_observer(Observer& to, reentrancy_guard& guard, std::mutex* mutex = nullptr) noexcept
@@ -270,7 +270,7 @@ using unlocking_provider = provider_adaptor<Device, unlock_slow_calls>;
 /// A caching allocator and its mutex. The mutex is unlocked while the device acquires or releases segments or
 /// waits for events, and while a callback of on_pressure runs. `Device` must accept concurrent calls.
 ///   Requires:  `guard`, which several allocators may share, outlives it
-template <typename Recipe, typename Device, event_observer Observer, typename Counting>
+template <typename Recipe, typename Device, allocator_observer Observer, typename Counting>
 class mutex_guarded {
  public:
   using allocator = caching_allocator<Recipe, unlocking_provider<Device>, Observer, Counting>;
@@ -348,7 +348,7 @@ class mutex_guarded {
     });
   }
 
-  [[nodiscard]] Device& device() noexcept { return device_; }
+  [[nodiscard]] Device& provider() noexcept { return device_; }
 
  private:
   static constexpr int max_tries = 8;
@@ -363,7 +363,7 @@ class mutex_guarded {
     }
     if constexpr (detail::reclaiming_provider<unlocking_provider<Device>>) {
       const bool may_help = before.reclaims != mutex_.counted().reclaims;
-      for (int i = 0; p == nullptr && may_help && i < max_tries && allocator_->device().reclaim(); ++i)
+      for (int i = 0; p == nullptr && may_help && i < max_tries && allocator_->provider().reclaim(); ++i)
         p = allocator_->try_allocate(bytes, stream);
     }
     return p;

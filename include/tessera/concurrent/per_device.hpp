@@ -35,7 +35,7 @@ namespace tessera {
 ///
 ///   Requires:  the devices' addresses do not overlap
 template <typename Recipe, device_provider Provider,
-          template <typename, typename, typename, typename> typename Front, event_observer Observer,
+          template <typename, typename, typename, typename> typename Front, allocator_observer Observer,
           typename Counting>
 class per_device : private facade<per_device<Recipe, Provider, Front, Observer, Counting>> {
   using facade_type = facade<per_device>;

@@ -52,7 +52,7 @@ namespace tessera {
 ///   too.
 ///
 /// Apart from this list, it makes the same decisions as a caching_allocator if one thread uses it.
-template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
 class per_stream
     : public facade<per_stream<Recipe, Provider, Observer, Counting>,
                     detail::arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>> {
@@ -154,12 +154,12 @@ class per_stream
     enter(*this, [this](allocator& in) { in.policies() = settings_; });
   }
   template <typename F>
-  decltype(auto) with_device(F f) {
-    const auto call = [&]() -> decltype(auto) { return device_.with_device(f); };
+  decltype(auto) with_provider(F f) {
+    const auto call = [&]() -> decltype(auto) { return device_.with_provider(f); };
     if constexpr (detail::is_thread_safe<Provider>) {
       return call();
     } else {
-      return call_for_user("with_device: the function must not use the allocator", call);
+      return call_for_user("with_provider: the function must not use the allocator", call);
     }
   }
   template <typename F>

@@ -39,12 +39,12 @@ template <typename Family, device_provider Memory>
 struct pinned_pool {
   Memory memory;
   detail::preallocated_region<Memory> region;
-  configured<Family, preallocating<Memory, true>, background_reclaiming> pool;
+  configured<Family, preallocating<Memory, true>, background_reclaiming> allocator;
 
   pinned_pool(const typename Family::settings& settings, auto&... from)
       : memory(from...),
         region(memory, settings.pinned_reserve_segment_size),
-        pool(settings, preallocating<Memory, true>(region)) {}
+        allocator(settings, preallocating<Memory, true>(region)) {}
 };
 
 }  // namespace detail
@@ -53,14 +53,15 @@ struct pinned_pool {
 /// torch_npu. The settings choose the recipe and its numbers, background threads, a large reserved segment,
 /// and registration with a device.
 ///
-/// Choose it to reuse these settings. `Family` is pytorch_family::pinned_family or torch_npu_family::pinned_family. `Host`
-/// provides the memory. `Device` is optional: it registers the memory if the settings require it. Then the
-/// streams are those of `Device`, and the memory of `Host` need not be pinned.
+/// Choose it to reuse these settings. `Family` is pytorch_family::pinned_family or
+/// torch_npu_family::pinned_family. `Host` provides the memory. `Device` is optional: it registers the memory
+/// if the settings require it. Then the streams are those of `Device`, and the memory of `Host` need not be
+/// pinned.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     const tessera::config::pytorch::settings settings{.pinned_use_background_threads = true};
-///     using pinned_memory = tessera::pinned_host<tessera::pytorch_family::pinned_family, tessera::host_pinned>;
-///     pinned_memory pinned(settings, tessera::host_pinned{});
+///     using family = tessera::pytorch_family::pinned_family;
+///     tessera::pinned_host<family, tessera::host_pinned> pinned(settings, tessera::host_pinned{});
 ///     void* batch = pinned.allocate(4_MiB);
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
 ///     pinned.deallocate(batch);                                        // reused once the copy is done
@@ -97,41 +98,42 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
   pinned_host& operator=(const pinned_host&) = delete;
 
   [[nodiscard]] host_statistics statistics() const noexcept {
-    return visit([]<typename Recipe, typename... Rest>(const background_reclaiming<Recipe, Rest...>& pool) {
-      return host_statistics::from<Recipe>(pool.statistics());
-    });
+    return visit(
+        []<typename Recipe, typename... Rest>(const background_reclaiming<Recipe, Rest...>& allocator) {
+          return host_statistics::from<Recipe>(allocator.statistics());
+        });
   }
   [[nodiscard]] const settings_type& settings() const noexcept {
-    return enter(*this, [](const auto& pool) -> const settings_type& { return pool.settings(); });
+    return enter(*this, [](const auto& allocator) -> const settings_type& { return allocator.settings(); });
   }
   /// Replaces the settings like configured::change. Settings that no policy reads, such as the reserved
   /// segment, cannot change any more.
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
-    return enter(*this, [&wanted](auto& pool) { return pool.change(wanted); });
+    return enter(*this, [&wanted](auto& allocator) { return allocator.change(wanted); });
   }
   /// Calls f(host). No other thread calls the host meanwhile unless it is thread-safe.
   ///   Requires:  f does not use the allocator
   template <typename F>
   decltype(auto) with_host(F f) {
-    return this->with_device([this, &f](auto&) -> decltype(auto) { return f(host_); });
+    return this->with_provider([this, &f](auto&) -> decltype(auto) { return f(host_); });
   }
 
   /// Calls f(allocator) with the chosen background_reclaiming. `f` must return the same type for each recipe
   /// of the family.
   template <typename F>
   decltype(auto) visit(F f) {
-    return enter(*this, [&f](auto& pool) -> decltype(auto) { return pool.visit(f); });
+    return enter(*this, [&f](auto& allocator) -> decltype(auto) { return allocator.visit(f); });
   }
   template <typename F>
   decltype(auto) visit(F f) const {
-    return enter(*this, [&f](const auto& pool) -> decltype(auto) { return pool.visit(f); });
+    return enter(*this, [&f](const auto& allocator) -> decltype(auto) { return allocator.visit(f); });
   }
 
  private:
   friend facade_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.pool); });
+    return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.allocator); });
   }
 
   Host host_;

@@ -25,9 +25,9 @@ namespace tessera {
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::waiting<shared> pool(std::chrono::seconds(2));
-///     void* p = pool.allocate(5_MiB);  // throws out_of_memory two seconds after it found none
-///     pool.deallocate(p);
+///     tessera::waiting<shared> allocator(std::chrono::seconds(2));
+///     void* p = allocator.allocate(5_MiB);  // throws out_of_memory two seconds after it found none
+///     allocator.deallocate(p);
 ///
 /// Each free by another thread through this allocator starts a retry. Frees by the waiting thread itself do
 /// not. After the timeout, it retries once more and then fails. The statistics count each try. A request in

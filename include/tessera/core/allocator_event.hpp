@@ -48,7 +48,7 @@ struct allocator_event {
 ///     watched.deallocate(watched.allocate(5_MiB));
 ///     std::printf("%zu segments acquired\n", watched.observer().count);
 template <typename S>
-concept event_observer = std::movable<S> && requires(S& observer, const allocator_event& event) {
+concept allocator_observer = std::movable<S> && requires(S& observer, const allocator_event& event) {
   { observer.on(event) } noexcept;
 };
 
@@ -59,7 +59,7 @@ struct ignore_events {
 
 namespace detail {
 /// Whether an observer is a type other than ignore_events.
-template <event_observer Observer>
+template <allocator_observer Observer>
 inline constexpr bool is_heard = !std::derived_from<Observer, ignore_events>;
 }  // namespace detail
 

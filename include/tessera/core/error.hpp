@@ -33,7 +33,7 @@ struct oom_numbers {
 /// explain() [tessera/observe/explain.hpp] says why the request failed, and suggests settings.
 ///
 ///     try {
-///       pool.deallocate(pool.allocate(100_GiB));
+///       allocator.deallocate(allocator.allocate(100_GiB));
 ///     } catch (const tessera::out_of_memory& error) {
 ///       std::puts(error.what());
 ///     }

@@ -93,7 +93,7 @@ using guarded_locked = locked<guarded_recipe<Recipe>, detail::guard_pages<Provid
 /// A process has a limited number of mappings (/proc/sys/vm/max_map_count, usually 65,530).
 /// options::max_mappings limits the use of one allocator. Divide the number if there are several guarded
 /// allocators.
-template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
 class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
                               detail::guarded_locked<Recipe, Provider, Observer, Counting>> {
   using locked_type = detail::guarded_locked<Recipe, Provider, Observer, Counting>;
@@ -153,15 +153,15 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   /// Returns why the latest request for memory failed: the provider's last_error(), or the limit of mappings.
   [[nodiscard]] std::string last_error() {
     if (const char* const own = memory_.failure_reason(); own != nullptr) return own;
-    return with_device([](auto& device) {
+    return with_provider([](auto& device) {
       if constexpr (requires { device.last_error(); }) return std::string(device.last_error());
       return std::string();
     });
   }
 
   template <typename F>
-  decltype(auto) with_device(F f) {
-    return locked_.with_device([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
+  decltype(auto) with_provider(F f) {
+    return locked_.with_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
   }
 
  private:

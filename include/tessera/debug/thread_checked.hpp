@@ -20,8 +20,8 @@ namespace tessera {
 /// Choose it to check that only one thread uses an allocator. The first thread that uses the allocator owns
 /// it until detach_from_thread(). Any thread may destroy it. Linux.
 ///
-///     using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::thread_checked<pool_type> mine;
+///     using allocator_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
+///     tessera::thread_checked<allocator_type> mine;
 ///     mine.deallocate(mine.allocate(5_MiB));
 ///     mine.detach_from_thread();  // the next thread that uses it owns it
 ///
@@ -50,7 +50,7 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
     return allocator_;
   }
   [[nodiscard]] auto& policies() noexcept { return inner().policies(); }
-  [[nodiscard]] auto& device() noexcept { return inner().device(); }
+  [[nodiscard]] auto& provider() noexcept { return inner().provider(); }
   [[nodiscard]] auto& observer() noexcept { return inner().observer(); }
 
  private:

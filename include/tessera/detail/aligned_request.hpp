@@ -41,13 +41,15 @@ struct aligned_request {
   /// Serves the request.
   ///   Throws:  the exceptions of the allocator's allocate
   template <typename A>
-  [[nodiscard]] void* allocate(A& pool, stream_id stream) const {
-    return serve(pool, [&pool, stream](std::size_t size) { return pool.allocate(size, stream); });
+  [[nodiscard]] void* allocate(A& allocator, stream_id stream) const {
+    return serve(allocator,
+                 [&allocator, stream](std::size_t size) { return allocator.allocate(size, stream); });
   }
   /// Returns null if allocate would throw.
   template <typename A>
-  [[nodiscard]] void* try_allocate(A& pool, stream_id stream) const noexcept {
-    return serve(pool, [&pool, stream](std::size_t size) { return pool.try_allocate(size, stream); });
+  [[nodiscard]] void* try_allocate(A& allocator, stream_id stream) const noexcept {
+    return serve(allocator,
+                 [&allocator, stream](std::size_t size) { return allocator.try_allocate(size, stream); });
   }
 
   /// A block that serves a request.
@@ -58,10 +60,10 @@ struct aligned_request {
   /// Finds the block of an address that allocate returned. Returns a null block if there is none.
   ///   Cost:  one look-up per 64 bytes of the alignment; above `searched_alignment`, linear in the blocks
   template <typename A>
-  [[nodiscard]] block find(A& pool, void* p) const noexcept {
+  [[nodiscard]] block find(A& allocator, void* p) const noexcept {
     block found;
     if (number(p) % alignment != 0) return found;
-    pool.with_owner(p, [&](auto& in) {
+    allocator.with_owner(p, [&](auto& in) {
       const auto blocks = in.introspect();
       const auto look_at = [&](std::uintptr_t address) {
         void* const begin = reinterpret_cast<void*>(address);
@@ -87,24 +89,25 @@ struct aligned_request {
   ///   Cost:      the cost of the allocator's deallocate, for a block of just the requested bytes; otherwise
   ///              the cost of find
   template <typename A>
-  void deallocate(A& pool, void* p) const noexcept {
-    if (alignment <= min_alignment) return pool.deallocate(p, bytes);
-    if (p == nullptr || (alignment <= tried_alignment && pool.try_deallocate(p))) return;
-    free(pool, require(pool, "deallocate", p));
+  void deallocate(A& allocator, void* p) const noexcept {
+    if (alignment <= min_alignment) return allocator.deallocate(p, bytes);
+    if (p == nullptr || (alignment <= tried_alignment && allocator.try_deallocate(p))) return;
+    free(allocator, require(allocator, "deallocate", p));
   }
   /// Records that a stream uses memory that allocate returned for an equal request.
   template <typename A>
-  [[nodiscard]] bool record_stream(A& pool, void* p, stream_id stream) const noexcept {
-    return pool.record_stream(require(pool, "record_stream", p).address, stream);
+  [[nodiscard]] bool record_stream(A& allocator, void* p, stream_id stream) const noexcept {
+    return allocator.record_stream(require(allocator, "record_stream", p).address, stream);
   }
   /// Frees like deallocate, after the work on `stream` before this call. The block stays live if that use can
   /// be neither recorded nor waited for by `finish(stream)`.
   template <typename A, typename Finish>
-  void deallocate_after(A& pool, void* p, stream_id stream, Finish finish) const noexcept {
+  void deallocate_after(A& allocator, void* p, stream_id stream, Finish finish) const noexcept {
     if (p == nullptr) return;
-    if (alignment <= tried_alignment && pool.try_record_stream(p, stream)) return deallocate(pool, p);
-    const block found = require(pool, "deallocate", p);
-    if (pool.record_stream(found.address, stream) || finish(stream)) free(pool, found);
+    if (alignment <= tried_alignment && allocator.try_record_stream(p, stream))
+      return deallocate(allocator, p);
+    const block found = require(allocator, "deallocate", p);
+    if (allocator.record_stream(found.address, stream) || finish(stream)) free(allocator, found);
   }
 
  private:
@@ -113,31 +116,32 @@ struct aligned_request {
   }
   /// Aligns the address that `take(bytes)` returns, which may be null.
   template <typename A, typename Take>
-  [[nodiscard]] void* serve(A& pool, Take take) const {
+  [[nodiscard]] void* serve(A& allocator, Take take) const {
     if (alignment <= tried_alignment) {
       void* const p = take(bytes);
       if (number(p) % alignment == 0) return p;
-      pool.deallocate(p, bytes);
+      allocator.deallocate(p, bytes);
     }
     return reinterpret_cast<void*>(align_up(number(take(with_room())), alignment));
   }
   /// Finds the block of an address. Aborts if there is none.
   template <typename A>
-  [[nodiscard]] block require(A& pool, const char* call, void* p) const noexcept {
-    const block found = find(pool, p);
-    if (found.address == nullptr) refuse(pool, call, p);
+  [[nodiscard]] block require(A& allocator, const char* call, void* p) const noexcept {
+    const block found = find(allocator, p);
+    if (found.address == nullptr) refuse(allocator, call, p);
     return found;
   }
   template <typename A>
-  static void free(A& pool, const block& found) noexcept {
-    pool.deallocate(found.address, found.bytes);
+  static void free(A& allocator, const block& found) noexcept {
+    allocator.deallocate(found.address, found.bytes);
   }
   template <typename A>
-  [[noreturn, gnu::noinline, gnu::cold]] static void refuse(A& pool, const char* call, void* p) noexcept {
+  [[noreturn, gnu::noinline, gnu::cold]] static void refuse(A& allocator, const char* call,
+                                                            void* p) noexcept {
     fixed_text text;
     text.add(call).add(": not the address of a live block of this size and alignment; ");
     bool is_known = false;
-    pool.with_owner(p, [&](auto& in) { is_known = add_block_at(text, in.introspect(), p); });
+    allocator.with_owner(p, [&](auto& in) { is_known = add_block_at(text, in.introspect(), p); });
     if (!is_known) text.add(in_no_segment);
     fatal(text.c_str(), p);
   }

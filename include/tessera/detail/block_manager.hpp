@@ -51,7 +51,7 @@ struct manager_traits {
 ///
 /// Functions of the hit path are always_inline if that saves instructions. Without any of them, recorded
 /// programs take 11 % more instructions at -O2, and 3 % more at -O3 (bench/replay under callgrind, g++ 12).
-template <device_provider Provider, event_observer Observer, typename Counting,
+template <device_provider Provider, allocator_observer Observer, typename Counting,
           typename Traits = manager_traits>
 class block_manager {
   static_assert(!Traits::has_ranges || !Traits::reuses_across_streams,

@@ -57,7 +57,7 @@ class callback_list {
 
 /// Reports events to an observer, one at a time. The allocator is half changed during the call, so the
 /// observer must not change it.
-template <event_observer Observer>
+template <allocator_observer Observer>
 class reporter {
  public:
   explicit reporter(Observer to) : to_(std::move(to)) {}
@@ -77,7 +77,7 @@ class reporter {
 };
 
 /// Without an observer, nothing is reported.
-template <event_observer Observer>
+template <allocator_observer Observer>
   requires(!is_heard<Observer>)
 class reporter<Observer> {
  public:

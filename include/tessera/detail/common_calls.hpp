@@ -14,8 +14,8 @@ namespace tessera::detail {
 /// make_out_of_memory. They are allocate, which throws, the calls that take an alignment, and access to the
 /// allocator's parts.
 ///
-///     void* const table = pool.allocate(1000, std::align_val_t{4096});
-///     pool.deallocate(table, 1000, std::align_val_t{4096});
+///     void* const table = allocator.allocate(1000, std::align_val_t{4096});
+///     allocator.deallocate(table, 1000, std::align_val_t{4096});
 ///
 /// Free and record an aligned block with the bytes and alignment of its request: its address may lie inside
 /// the block. An alignment must be a power of two; otherwise the program aborts.
@@ -59,8 +59,8 @@ class common_calls {
 
   /// Calls f(provider).
   template <typename F>
-  decltype(auto) with_device(F f) {
-    return f(self().device());
+  decltype(auto) with_provider(F f) {
+    return f(self().provider());
   }
   /// Calls f(policies).
   template <typename F>

@@ -16,9 +16,9 @@ namespace tessera {
 /// detected: a handle of another allocator, and a stale handle whose descriptor now belongs to another
 /// handle's block.
 ///
-///     const tessera::handle block = pool.allocate_by_handle(5_MiB);
+///     const tessera::handle block = allocator.allocate_by_handle(5_MiB);
 ///     void* const context = block.to_pointer();  // for a caller in C, who keeps it and gives it back
-///     pool.deallocate(tessera::handle::from_pointer(context));
+///     allocator.deallocate(tessera::handle::from_pointer(context));
 ///
 ///   Cost:  as a pointer; an allocation and its free save the look-up of the address
 class handle {

@@ -18,7 +18,7 @@ namespace tessera::detail {
 /// The members of a policy whose backend maps memory into ranges.
 template <typename P>
 concept answers_range_questions = requires(const P& p, std::size_t bytes) {
-  { p.mapping_size(bytes) } noexcept -> std::same_as<std::size_t>;
+  { p.mapping_unit(bytes) } noexcept -> std::same_as<std::size_t>;
   { p.range_size(bytes) } noexcept -> std::same_as<std::size_t>;
   { p.base_alignment(bytes) } noexcept -> std::same_as<std::size_t>;
 };
@@ -180,10 +180,10 @@ class mapped_ranges {
   /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the answer is invalid.
   template <typename Policies>
   [[nodiscard]] range_growth growth_for(std::size_t size, const Policies& p) const noexcept {
-    const std::size_t mapping = p.growth.mapping_size(size);
+    const std::size_t mapping = p.growth.mapping_unit(size);
     if (mapping == 0 || mapping % min_alignment != 0 || mapping > max_request)
-      refuse_answer("growth: mapping_size", size, mapping,
-                    "mapping_size is a multiple of min_alignment, above 0 and up to max_request");
+      refuse_answer("growth: mapping_unit", size, mapping,
+                    "mapping_unit is a multiple of min_alignment, above 0 and up to max_request");
     const page_order kinds = p.pages.backing(mapping);
     return {align_up(mapping, granularity(kinds)), p.growth.range_size(manager_.provider().capacity()),
             kinds};

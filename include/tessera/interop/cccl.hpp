@@ -109,8 +109,8 @@ concept property_with_value = requires { typename Property::value_type; };
 /// CCCL 2.x and 3.0, which is part of CUDA 13.0, call allocate(bytes, alignment) and allocate_async(bytes,
 /// alignment, stream). These calls do not compile here. Use a newer CCCL, or a pmr_resource for host memory.
 ///
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
-///     tessera::stream_resource memory(pool);
+///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
+///     tessera::stream_resource memory(allocator);
 ///     void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
 ///     memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
 ///
@@ -185,7 +185,7 @@ class stream_resource {
  private:
   /// Waits for the work of a stream. Returns true at once if the device has no events and no streams.
   [[nodiscard]] bool wait_for(stream_id stream) noexcept {
-    return allocator_.get().with_device([stream]<typename Device>(Device& device) {
+    return allocator_.get().with_provider([stream]<typename Device>(Device& device) {
       constexpr bool has_streams = event_provider<Device> || requires { device.synchronize(stream); };
       return !has_streams || detail::finish_work(device, stream);
     });

@@ -42,13 +42,13 @@ enum class pool_attribute : unsigned char {
 ///   Requires:  the provider knows all waits between streams
 ///
 ///     constexpr tessera::stream_id stream{1};
-///     using pool_type = tessera::driver_pool<tessera::cuda_async, tessera::simulated_device>;
-///     pool_type driver;
-///     (void)driver.set(pool_type::attribute::release_threshold, 2_GiB);
+///     using allocator_type = tessera::driver_pool<tessera::cuda_async, tessera::simulated_device>;
+///     allocator_type driver;
+///     (void)driver.set(allocator_type::attribute::release_threshold, 2_GiB);
 ///     void* p = driver.allocate_async(5_MiB, stream);
 ///     driver.free_async(p, stream);
 ///     driver.synchronize(stream);  // releases what is reserved above 2 GiB
-template <typename Recipe, ordering_provider Provider, event_observer Observer, typename Counting>
+template <typename Recipe, ordering_provider Provider, allocator_observer Observer, typename Counting>
 class driver_pool {
   static_assert(Recipe::streams::reuses_across_streams,
                 "driver_pool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
@@ -83,14 +83,14 @@ class driver_pool {
   ///   Requires:  a live block of this pool and an existing stream; aborts otherwise
   void free_async(void* p, stream_id stream) noexcept {
     if (p == nullptr || try_free_async(p, stream)) return;
-    if (!detail::has_stream(pool_.device(), stream))
+    if (!detail::has_stream(pool_.provider(), stream))
       detail::fatal(detail::fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(),
                     p);
     refuse_address(pool_.introspect(), "free_async", p);
   }
   /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
-    return detail::has_stream(pool_.device(), stream) && pool_.try_deallocate_after(p, stream);
+    return detail::has_stream(pool_.provider(), stream) && pool_.try_deallocate_after(p, stream);
   }
   /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for
   /// the stream of the allocation. Recording only the latter changes nothing.
@@ -143,7 +143,7 @@ class driver_pool {
 
   /// The underlying allocator.
   [[nodiscard]] caching_allocator<Recipe, Provider, Observer, Counting>& pool() noexcept { return pool_; }
-  [[nodiscard]] Provider& device() noexcept { return pool_.device(); }
+  [[nodiscard]] Provider& provider() noexcept { return pool_.provider(); }
   [[nodiscard]] usage current_usage() const noexcept { return pool_.current_usage(); }
   [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
 

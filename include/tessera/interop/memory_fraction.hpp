@@ -34,13 +34,14 @@ template <typename Recipe>
 ///
 /// The recipes of PyTorch and torch_npu collect garbage only after this call; idle segments age from then on.
 ///
-///     if (tessera::set_memory_fraction(pool, 0.25)) std::printf("%zu bytes at most\n", pool.current_usage().limit);
+///     if (!tessera::set_memory_fraction(allocator, 0.25)) return;
+///     std::printf("%zu bytes at most\n", allocator.current_usage().limit);
 ///
 ///   Returns:  false, and nothing changed, if `fraction` is not from 0 to 1
 template <typename Allocator>
-[[nodiscard]] bool set_memory_fraction(Allocator& pool, double fraction) {
+[[nodiscard]] bool set_memory_fraction(Allocator& allocator, double fraction) {
   if (!(fraction >= 0 && fraction <= 1)) return false;
-  pool.for_each_device([fraction](auto& front, std::size_t) {
+  allocator.for_each_device([fraction](auto& front, std::size_t) {
     bool had_limit = false;
     front.with_policies([fraction, &had_limit](auto& settings) {
       had_limit = memory_limit(settings.growth.limit) != memory_limit{};
@@ -53,9 +54,9 @@ template <typename Allocator>
 
 /// Returns the memory fraction of the allocator of one device, to a billionth.
 template <typename Allocator>
-[[nodiscard]] double memory_fraction(Allocator& pool) {
+[[nodiscard]] double memory_fraction(Allocator& allocator) {
   double fraction = 1;
-  pool.with_policies(
+  allocator.with_policies(
       [&fraction](const auto& settings) { fraction = memory_limit(settings.growth.limit).share.value(); });
   return fraction;
 }

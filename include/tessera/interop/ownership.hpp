@@ -18,8 +18,8 @@ namespace tessera {
 /// no block. make_block allocates one.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
-///     tessera::unique_block weights = tessera::make_block(pool, 1000, tessera::stream_id{1});
+///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> allocator;
+///     tessera::unique_block weights = tessera::make_block(allocator, 1000, tessera::stream_id{1});
 ///     if (!weights.record_stream(tessera::stream_id{2})) return;
 ///     std::printf("%zu bytes at %p\n", weights.size(), weights.get());
 ///
@@ -79,9 +79,10 @@ class unique_block {
   /// A deleter for std::unique_ptr and std::shared_ptr that returns the memory to an allocator. It calls no
   /// destructor.
   ///
-  ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
-  ///     using deleter = tessera::unique_block<decltype(pool)>::deleter;
-  ///     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
+  ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
+  ///     using deleter = tessera::unique_block<decltype(allocator)>::deleter;
+  ///     auto* const floats = static_cast<float*>(allocator.allocate(4000));
+  ///     std::unique_ptr<float[], deleter> row(floats, deleter(allocator));
   ///
   ///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
   class deleter {
@@ -122,11 +123,11 @@ template <typename A>
 /// reaches the rest of `A`.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-///     auto pool = tessera::shared_allocator<pool_type>::make();
-///     auto same = pool;
-///     same.deallocate(pool.allocate(1000));
-///     std::printf("%zu bytes reserved\n", pool->current_usage().reserved);
+///     using allocator_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+///     auto allocator = tessera::shared_allocator<allocator_type>::make();
+///     auto same = allocator;
+///     same.deallocate(allocator.allocate(1000));
+///     std::printf("%zu bytes reserved\n", allocator->current_usage().reserved);
 ///
 /// Threads may copy and destroy their own handles at any time. `A` decides whether other calls are
 /// thread-safe. A default constructed or moved-from handle owns nothing and may only be assigned to, compared

@@ -21,10 +21,10 @@
 ///     using namespace tessera;
 ///     using device = limiting<simulated_device>;
 ///     const config::paddle::settings flags{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
-///     waiting<locked<paddle<>, device>> pool(std::chrono::milliseconds(flags.retry_milliseconds),
+///     waiting<locked<paddle<>, device>> allocator(std::chrono::milliseconds(flags.retry_milliseconds),
 ///                                             device({}, flags.limit()), paddle<>::configured(flags));
 ///     deferred_free_queue garbage(
-///         pool, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion});
+///         allocator, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion});
 namespace tessera {
 
 /// The decisions of two passes of Paddle over a graph: which variables to free early, and which inputs an
@@ -112,21 +112,22 @@ struct paddle_passes {
 /// exactly. Otherwise allocates, then deallocates the donor. `donor` is null afterwards. Choose it for an
 /// input that paddle_passes::may_reuse permits.
 ///
-///     void* input = pool.allocate(30_MiB);
-///     void* output = tessera::allocate_in_place(pool, input, 30_MiB);  // at the same address; input is null
-///     pool.deallocate(output);
+///     void* input = allocator.allocate(30_MiB);
+///     void* output = tessera::allocate_in_place(allocator, input, 30_MiB);  // the same address; input is null
+///     allocator.deallocate(output);
 ///
-///   Requires:  `donor` is the address of a live block of `pool`, or null
+///   Requires:  `donor` is the address of a live block of `allocator`, or null
 ///   Requires:  work that uses the donor precedes the output's work on `stream`
 ///   Throws:    the exceptions of allocate; `donor` is then unchanged
 template <typename Allocator>
-[[nodiscard]] void* allocate_in_place(Allocator& pool, void*& donor, std::size_t bytes,
+[[nodiscard]] void* allocate_in_place(Allocator& allocator, void*& donor, std::size_t bytes,
                                       stream_id stream = {}) {
-  if (donor != nullptr && pool.reuse_in_place(donor, bytes, stream)) return std::exchange(donor, nullptr);
-  void* const output = pool.allocate(bytes, stream);
+  if (donor != nullptr && allocator.reuse_in_place(donor, bytes, stream))
+    return std::exchange(donor, nullptr);
+  void* const output = allocator.allocate(bytes, stream);
   if (output != nullptr && output == donor)
     detail::fatal("allocate_in_place: the donor is not a live block", donor);
-  pool.deallocate(std::exchange(donor, nullptr));
+  allocator.deallocate(std::exchange(donor, nullptr));
   return output;
 }
 

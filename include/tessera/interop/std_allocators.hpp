@@ -19,8 +19,8 @@ namespace tessera {
 /// Adapts an allocator to std::pmr::memory_resource. All requests use one stream.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool;
-///     tessera::pmr_resource memory(pool);
+///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> allocator;
+///     tessera::pmr_resource memory(allocator);
 ///     std::pmr::vector<float> batch(1000, &memory);
 ///
 /// A block has at least 512 bytes, or 4 KiB with the recipe `pinned`, which never splits. For many small
@@ -75,9 +75,9 @@ pmr_resource(A&&, stream_id = {}) -> pmr_resource<std::remove_cvref_t<A>>;
 /// stream.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool;
-///     using floats = tessera::typed_allocator<float, decltype(pool)>;
-///     std::vector<float, floats> batch(1000, floats(pool));
+///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> allocator;
+///     using floats = tessera::typed_allocator<float, decltype(allocator)>;
+///     std::vector<float, floats> batch(1000, floats(allocator));
 ///
 /// Moving or swapping a container also moves its allocator, so that no element is copied. Copy assignment
 /// keeps the allocator of the target. Two typed_allocators are equal if they use the same allocator, on any
@@ -88,13 +88,13 @@ pmr_resource(A&&, stream_id = {}) -> pmr_resource<std::remove_cvref_t<A>>;
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     namespace example {
-///     using pool_type = tessera::locked<tessera::pinned_packed, tessera::host_pinned>;
-///     inline pool_type& json_pool() {
-///       static auto* const pool = new pool_type;  // never destroyed, so that it outlives static containers
-///       return *pool;
+///     using allocator_type = tessera::locked<tessera::pinned_packed, tessera::host_pinned>;
+///     inline allocator_type& json_memory() {
+///       static auto* const allocator = new allocator_type;  // never destroyed: it outlives static containers
+///       return *allocator;
 ///     }
 ///     template <typename T>
-///     using json_allocator = tessera::typed_allocator<T, tessera::allocator_from<json_pool>>;
+///     using json_allocator = tessera::typed_allocator<T, tessera::allocator_from<json_memory>>;
 ///     inline std::vector<int, json_allocator<int>> numbers;
 ///     }  // namespace example
 ///

@@ -131,8 +131,8 @@ constexpr bool policy(const P& p) {
     detail::require(p.segment_size(size, usage{}) <= unlimited / 2,
                     "growth stays in range: segment_size(n) < 2^63");
     if constexpr (expandable_backend::accepts_growth<P>) {
-      detail::require(p.mapping_size(size) > 0 && p.mapping_size(size) % min_alignment == 0,
-                      "growth maps whole units: mapping_size(n) is a multiple of min_alignment");
+      detail::require(p.mapping_unit(size) > 0 && p.mapping_unit(size) % min_alignment == 0,
+                      "growth maps whole units: mapping_unit(n) is a multiple of min_alignment");
       const std::size_t to = p.base_alignment(size);
       detail::require(to == 1 || (to > 0 && to % min_alignment == 0),
                       "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");

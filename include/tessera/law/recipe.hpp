@@ -78,7 +78,7 @@ constexpr int ask_once(const P& p) {
   if constexpr (pages_policy<P>) (void)p.backing(min_alignment);
   if constexpr (growth_policy<P>) (void)p.segment_size(min_alignment, usage{});
   if constexpr (expandable_backend::accepts_growth<P>) {
-    (void)p.mapping_size(min_alignment);
+    (void)p.mapping_unit(min_alignment);
     (void)p.base_alignment(min_alignment);
     (void)p.range_size(min_alignment);
   }

@@ -57,7 +57,7 @@ class failure_survey {
     report_.pool = settings_.pools.select(size);
     report_.segment = segment_size_for(blocks_, settings_, size);
     report_.wanted = report_.segment;
-    if constexpr (!has_segments) report_.wanted = align_up(size, settings_.growth.mapping_size(size));
+    if constexpr (!has_segments) report_.wanted = align_up(size, settings_.growth.mapping_unit(size));
     report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
     report_.page_in_place = mapped_page_size(size);
     report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
@@ -88,7 +88,7 @@ class failure_survey {
       report_.device_is_limited = blocks_.provider().would_exceed_limit(report_.segment);
     std::size_t backed = report_.segment;
     if constexpr (!has_segments) {
-      backed = settings_.growth.mapping_size(report_.block);
+      backed = settings_.growth.mapping_unit(report_.block);
       const std::size_t range = settings_.growth.range_size(report_.capacity);
       report_.range = align_up((std::min)(range, max_request), backed);
     }
@@ -346,9 +346,9 @@ inline void add_hints(oom_report& report) noexcept {
 
 /// Returns the report of one caching_allocator, without hints.
 template <typename Allocator>
-[[nodiscard, gnu::noinline, gnu::cold]] oom_report survey_of(Allocator& pool, std::size_t bytes,
+[[nodiscard, gnu::noinline, gnu::cold]] oom_report survey_of(Allocator& allocator, std::size_t bytes,
                                                              stream_id stream) noexcept {
-  return failure_survey(pool.introspect(), pool.policies(), bytes, stream).report();
+  return failure_survey(allocator.introspect(), allocator.policies(), bytes, stream).report();
 }
 
 /// Adds the report of another arena of the same allocator.
@@ -370,12 +370,13 @@ inline void add_arena(oom_report& report, const oom_report& other) noexcept {
 /// Returns the report of an allocator with arenas: the report of the arena of `stream`, plus the memory of
 /// the other arenas.
 template <typename Allocator>
-[[nodiscard]] oom_report survey_of_arenas(Allocator& pool, std::size_t bytes, stream_id stream) noexcept {
+[[nodiscard]] oom_report survey_of_arenas(Allocator& allocator, std::size_t bytes,
+                                          stream_id stream) noexcept {
   oom_report report{.requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
   const bool has_arena =
-      pool.with_arena(stream, [&](auto& arena) { report = survey_of(arena, bytes, stream); });
+      allocator.with_arena(stream, [&](auto& arena) { report = survey_of(arena, bytes, stream); });
   if (!has_arena) return report;
-  pool.for_each_other_arena(stream, [&](auto& arena) {
+  allocator.for_each_other_arena(stream, [&](auto& arena) {
     if (!report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
   });
   report.available = (std::min)(report.available, oom_report::above(report.capacity, report.now.reserved));
@@ -391,21 +392,21 @@ struct ignore_call {
 
 /// Returns the report of an allocator of any kind, without hints.
 template <typename Allocator>
-[[nodiscard]] oom_report survey_of_any(Allocator& pool, std::size_t bytes, stream_id stream) noexcept {
+[[nodiscard]] oom_report survey_of_any(Allocator& allocator, std::size_t bytes, stream_id stream) noexcept {
   oom_report report{};
-  if constexpr (requires { pool.introspect(); }) {
-    report = survey_of(pool, bytes, stream);
-  } else if constexpr (requires { pool.with_arena(stream, ignore_call{}); }) {
-    report = survey_of_arenas(pool, bytes, stream);
-  } else if constexpr (requires { pool.visit(ignore_call{}); }) {
-    pool.visit([&](auto& inner) { report = survey_of_any(inner, bytes, stream); });
-  } else if constexpr (requires { pool.inner(); }) {
-    report = survey_of_any(pool.inner(), bytes, stream);
+  if constexpr (requires { allocator.introspect(); }) {
+    report = survey_of(allocator, bytes, stream);
+  } else if constexpr (requires { allocator.with_arena(stream, ignore_call{}); }) {
+    report = survey_of_arenas(allocator, bytes, stream);
+  } else if constexpr (requires { allocator.visit(ignore_call{}); }) {
+    allocator.visit([&](auto& inner) { report = survey_of_any(inner, bytes, stream); });
+  } else if constexpr (requires { allocator.inner(); }) {
+    report = survey_of_any(allocator.inner(), bytes, stream);
   } else {
-    pool.for_each_allocator([&](auto& inner) { report = survey_of(inner, bytes, stream); });
+    allocator.for_each_allocator([&](auto& inner) { report = survey_of(inner, bytes, stream); });
   }
-  if constexpr (requires { pool.timeout().count(); }) {
-    if (bytes <= max_request) report.waited_ms = pool.timeout().count();
+  if constexpr (requires { allocator.timeout().count(); }) {
+    if (bytes <= max_request) report.waited_ms = allocator.timeout().count();
   }
   return report;
 }
@@ -418,15 +419,15 @@ template <typename Allocator>
 /// per_device, pass the front() of one device.
 ///
 ///     try {
-///       pool.deallocate(pool.allocate(100_GiB));
+///       allocator.deallocate(allocator.allocate(100_GiB));
 ///     } catch (const tessera::out_of_memory& error) {
-///       std::puts(tessera::explain(pool, error.requested(), error.stream()).text().c_str());
+///       std::puts(tessera::explain(allocator, error.requested(), error.stream()).text().c_str());
 ///     }
 ///
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>
-[[nodiscard]] oom_report explain(Allocator& pool, std::size_t bytes, stream_id stream = {}) noexcept {
-  oom_report report = detail::survey_of_any(pool, bytes, stream);
+[[nodiscard]] oom_report explain(Allocator& allocator, std::size_t bytes, stream_id stream = {}) noexcept {
+  oom_report report = detail::survey_of_any(allocator, bytes, stream);
   detail::add_hints(report);
   return report;
 }

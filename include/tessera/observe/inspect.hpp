@@ -23,8 +23,8 @@ namespace detail {
 /// share their segments or pages.
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>
-[[nodiscard]] std::size_t non_releasable_bytes(Allocator& pool) {
-  const auto blocks = pool.introspect();
+[[nodiscard]] std::size_t non_releasable_bytes(Allocator& allocator) {
+  const auto blocks = allocator.introspect();
   constexpr bool has_ranges = decltype(blocks)::has_ranges;
   std::size_t result = 0;
   blocks.for_each_segment([&](const block& first) {
@@ -51,14 +51,14 @@ template <typename Allocator>
 ///   Requires:  f does not use the allocator
 ///
 ///     std::size_t largest = 0;  // bytes of the largest free block
-///     tessera::for_each_block(pool, [&](const tessera::segment_view&, const tessera::block_view& b) {
+///     tessera::for_each_block(allocator, [&](const tessera::segment_view&, const tessera::block_view& b) {
 ///       if (b.is == tessera::block_view::state::free && b.bytes > largest) largest = b.bytes;
 ///     });
 ///
 ///   Cost:  linear in the blocks
 template <typename Allocator, typename F>
-void for_each_block(Allocator& pool, F f) {
-  const auto blocks = pool.introspect();
+void for_each_block(Allocator& allocator, F f) {
+  const auto blocks = allocator.introspect();
   const auto look = [&f, in_range = blocks.has_ranges](const detail::block& first) {
     const detail::block* const end = first.prev;
     for (const detail::block* b = &first; b != end;) {
@@ -77,17 +77,17 @@ void for_each_block(Allocator& pool, F f) {
 
 /// Looks up the live block that begins at an address, in any allocator.
 ///
-///     void* const p = pool.allocate(1000);
-///     const tessera::block_view block = tessera::live_block_at(pool, p);
+///     void* const p = allocator.allocate(1000);
+///     const tessera::block_view block = tessera::live_block_at(allocator, p);
 ///     std::printf("%zu bytes serve %zu\n", block.bytes, block.requested);
-///     pool.deallocate(p);
+///     allocator.deallocate(p);
 ///
 ///   Returns:  the block; a block of 0 bytes if there is none
 ///   Cost:     constant
 template <typename Allocator>
-[[nodiscard]] block_view live_block_at(Allocator& pool, const void* p) noexcept {
+[[nodiscard]] block_view live_block_at(Allocator& allocator, const void* p) noexcept {
   block_view result{};
-  pool.with_owner(p, [&result, p](auto& in) {
+  allocator.with_owner(p, [&result, p](auto& in) {
     if (const detail::block* const live = in.introspect().find_live(p)) result = detail::view_of(*live);
   });
   return result;
@@ -98,18 +98,18 @@ template <typename Allocator>
 /// Interprocess handles of CUDA and ACL refer to segments. To share a block, send its segment's handle and
 /// its offset in the segment.
 ///
-///     void* const p = pool.allocate(1000);
-///     const tessera::segment_view segment = tessera::segment_of(pool, p);
+///     void* const p = allocator.allocate(1000);
+///     const tessera::segment_view segment = tessera::segment_of(allocator, p);
 ///     std::printf("%zu bytes into a segment of %zu\n",
 ///                 reinterpret_cast<std::uintptr_t>(p) - segment.address, segment.bytes);
-///     pool.deallocate(p);
+///     allocator.deallocate(p);
 ///
 ///   Returns:  the segment; a segment of 0 bytes if there is no such block
 ///   Cost:     linear in the blocks of that segment
 template <typename Allocator>
-[[nodiscard]] segment_view segment_of(Allocator& pool, const void* p) noexcept {
+[[nodiscard]] segment_view segment_of(Allocator& allocator, const void* p) noexcept {
   segment_view result{};
-  pool.with_owner(p, [&result, p](auto& in) {
+  allocator.with_owner(p, [&result, p](auto& in) {
     const detail::block* const live = in.introspect().find_live(p);
     if (live == nullptr) return;
     const auto ends = [](const detail::block& b) {
@@ -126,9 +126,9 @@ template <typename Allocator>
 }
 /// Finds the segment of a block that was allocated with an alignment. Its address may lie inside the block.
 template <typename Allocator>
-[[nodiscard]] segment_view segment_of(Allocator& pool, void* p, std::size_t bytes,
+[[nodiscard]] segment_view segment_of(Allocator& allocator, void* p, std::size_t bytes,
                                       std::align_val_t alignment) noexcept {
-  return segment_of(pool, detail::aligned_request(bytes, alignment).find(pool, p).address);
+  return segment_of(allocator, detail::aligned_request(bytes, alignment).find(allocator, p).address);
 }
 
 }  // namespace tessera

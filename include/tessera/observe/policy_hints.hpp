@@ -84,7 +84,7 @@ struct hint_text {
     case oom_hint::split_blocks:
       return {"split larger free blocks, of up to %s", split_if_remainder_at_least<1>::hint, split};
     case oom_hint::enlarge_range:
-      return {"no more than %s of addresses are reserved at once", "a larger growth.reserve", growth};
+      return {"no more than %s of addresses are reserved at once", "a larger growth.range", growth};
     case oom_hint::map_pages:
       return {"map pages, of which %s between live blocks could be released", grow_by_pages<>::hint, growth};
     case oom_hint::stitch:
@@ -105,11 +105,11 @@ struct hint_text {
 
 /// Returns the size of a page that the suggestion map_pages would map for a block.
 [[nodiscard]] constexpr std::size_t mapped_page_size(std::size_t block) noexcept {
-  return grow_by_pages<>{}.mapping_size(block);
+  return grow_by_pages<>{}.mapping_unit(block);
 }
 /// Returns the size of a page that the suggestion stitch would map for a block.
 [[nodiscard]] constexpr std::size_t stitched_page_size(std::size_t block) noexcept {
-  return grow_by_stitching<>{}.mapping_size(block);
+  return grow_by_stitching<>{}.mapping_unit(block);
 }
 /// The streams policy that goes with mapped pages.
 inline constexpr const char* streams_with_mapped_pages = reuse_on_same_stream::hint;

@@ -25,7 +25,7 @@ namespace tessera {
 /// All statistics of one allocator at one time. Counters have PyTorch's names. Every recipe has the same
 /// counters.
 ///
-///     std::puts(tessera::memory_report(pool).table().c_str());
+///     std::puts(tessera::memory_report(allocator).table().c_str());
 struct memory_report {
   struct count {
     const char* name;
@@ -48,10 +48,11 @@ struct memory_report {
   /// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
   ///   Cost:  linear in the blocks
   template <typename Allocator>
-  explicit memory_report(Allocator& pool, const call_times* times = nullptr) {
+  explicit memory_report(Allocator& allocator, const call_times* times = nullptr) {
     static_assert(
-        !requires { pool.devices(); }, "memory_report: make one for each device's allocator of a per_device");
-    pool.for_each_device([this](auto& front, std::size_t) { add(front); });
+        !requires { allocator.devices(); },
+        "memory_report: make one for each device's allocator of a per_device");
+    allocator.for_each_device([this](auto& front, std::size_t) { add(front); });
     for (std::size_t i = 0; times != nullptr && i < calls.size(); ++i)
       calls[i] = times->of(static_cast<provider_call::kind>(i));
   }

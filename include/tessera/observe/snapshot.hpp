@@ -229,23 +229,35 @@ inline constexpr std::pair<snapshot::action, std::string_view> pytorch_actions[]
 /// An observer that stores events and can iterate over them, such as history.
 template <typename S>
 concept event_store =
-    event_observer<S> && requires(const S& observer) { observer.for_each(return_argument{}); };
+    allocator_observer<S> && requires(const S& observer) { observer.for_each(return_argument{}); };
 
-/// The C++ spelling of a type.
+/// The C++ spelling of a type. A namespace of its own, because g++ leaves out the function's namespace.
+namespace spelling {
 template <typename T>
-[[nodiscard]] std::string_view type_name() noexcept {
+[[nodiscard]] std::string_view of_type() noexcept {
   const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
   const std::size_t begin = signature.find("T = ") + 4;
   return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
+}
+}  // namespace spelling
+
+/// The name of a recipe. A variant of a public recipe, such as tessera::detail::pytorch_native, is named
+/// without `detail::`.
+template <typename Recipe>
+[[nodiscard]] std::string recipe_name() {
+  std::string name(spelling::of_type<Recipe>());
+  if (constexpr std::string_view hidden = "tessera::detail::"; name.starts_with(hidden))
+    name.erase(hidden.find("detail::"), std::string_view("detail::").size());
+  return name;
 }
 
 /// Builds a snapshot from one or more allocators.
 class snapshot_builder {
  public:
   template <typename Allocator>
-  void add_allocator(Allocator& pool, std::size_t device) {
-    const bool one_pool = number_of_pools(pool.policies()) == 1;
-    for_each_block(pool, [&](const segment_view& s, const block_view& b) {
+  void add_allocator(Allocator& allocator, std::size_t device) {
+    const bool one_pool = number_of_pools(allocator.policies()) == 1;
+    for_each_block(allocator, [&](const segment_view& s, const block_view& b) {
       if (result_.segments.empty() || result_.segments.back().address != s.address ||
           result_.segments.back().device != device) {
         result_.segments.push_back({.device = device,
@@ -257,9 +269,9 @@ class snapshot_builder {
       }
       result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, b.is});
     });
-    if (result_.configured.recipe.empty()) add_settings(pool.policies());
-    if constexpr (event_store<std::remove_cvref_t<decltype(pool.observer())>>)
-      add_history(pool.observer(), device);
+    if (result_.configured.recipe.empty()) add_settings(allocator.policies());
+    if constexpr (event_store<std::remove_cvref_t<decltype(allocator.observer())>>)
+      add_history(allocator.observer(), device);
   }
 
   /// Copies the events that an observer stores, and sends it a `snapshot` event.
@@ -330,7 +342,7 @@ class snapshot_builder {
   template <typename Recipe>
   void add_settings(const policies<Recipe>& chosen) {
     snapshot::settings& to = result_.configured;
-    to.recipe = type_name<Recipe>();
+    to.recipe = recipe_name<Recipe>();
     to.max_split_size = chosen.split.oversize();
     to.expandable_segments = Recipe::growth::backend::has_ranges;
     if constexpr (requires {
@@ -358,19 +370,19 @@ class snapshot_builder {
 ///
 ///     #include <tessera/observe/history.hpp>
 ///     #include <tessera/concurrent/locked.hpp>
-///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> pool;
-///     const tessera::snapshot seen = tessera::take_snapshot(pool);
+///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> allocator;
+///     const tessera::snapshot seen = tessera::take_snapshot(allocator);
 ///
 ///   Throws:  std::bad_alloc
 ///   Cost:    linear in the blocks and in the history
 template <typename Allocator>
-[[nodiscard]] snapshot take_snapshot(Allocator& pool) {
+[[nodiscard]] snapshot take_snapshot(Allocator& allocator) {
   detail::snapshot_builder builder;
-  pool.for_each_device([&](auto& front, std::size_t device) {
+  allocator.for_each_device([&](auto& front, std::size_t device) {
     front.for_each_allocator([&](auto& one) { builder.add_allocator(one, device); });
   });
   if (!builder.has_history()) {
-    pool.for_each_device([&](auto& front, std::size_t device) {
+    allocator.for_each_device([&](auto& front, std::size_t device) {
       front.with_observer([&](auto& observer) { builder.add_history(observer, device); });
     });
   }

@@ -331,7 +331,7 @@ class snapshot_writer {
 ///
 ///     #include <fstream>
 ///     std::ofstream file("memory.pickle", std::ios::binary);
-///     file << tessera::to_pickle(tessera::take_snapshot(pool));
+///     file << tessera::to_pickle(tessera::take_snapshot(allocator));
 ///
 ///   Returns:  the bytes of the file
 ///   Throws:   std::bad_alloc

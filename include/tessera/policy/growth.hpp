@@ -29,7 +29,7 @@ using detail::stitching_backend;
 ///
 /// | question                     |                                                                 |
 /// |------------------------------|-----------------------------------------------------------------|
-/// | p.mapping_size(block)        | bytes to map at once for a block of `block` bytes; for          |
+/// | p.mapping_unit(block)        | bytes to map at once for a block of `block` bytes; for          |
 /// |                              | stitching, the granularity of mapped memory                     |
 /// | p.range_size(capacity)       | bytes of addresses to reserve at once                           |
 /// | p.base_alignment(block)      | alignment of the block's address if there is room; 1 or a       |
@@ -179,7 +179,7 @@ struct grow_by_plan {
 ///            and base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{memory_limit::none}, auto Alignment = tunable<std::size_t>{1},
-          auto Reserve = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
+          auto Range = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
           memory_limit::rounding Rule = memory_limit::rounding::truncate>
 struct grow_by_pages {
   static constexpr const char* hint = "grow_by_pages";  ///< what explain() suggests
@@ -192,18 +192,18 @@ struct grow_by_pages {
   [[no_unique_address]] parameter<Large> large{};
   [[no_unique_address]] detail::growth_limit<Limit, Rule> limit{};
   [[no_unique_address]] parameter<Alignment> alignment{};
-  [[no_unique_address]] parameter<Reserve> reserve{};
+  [[no_unique_address]] parameter<Range> range{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     constexpr std::size_t dedicated_from = Small / 2 < 10_MiB ? 10_MiB : 0;
     return grow_by_segments<Small, Large, dedicated_from>{.large = large}.segment_size(block, {});
   }
-  [[nodiscard]] constexpr std::size_t mapping_size(std::size_t block) const noexcept {
+  [[nodiscard]] constexpr std::size_t mapping_unit(std::size_t block) const noexcept {
     return block <= Small / 2 ? Small : large.get();
   }
   [[nodiscard]] constexpr std::size_t range_size(std::size_t capacity) const noexcept {
     const std::size_t all = detail::saturating_add(capacity, capacity / 8);
-    const memory_limit setting(reserve.get());
+    const memory_limit setting(range.get());
     const std::size_t wanted = setting.bytes != unlimited ? setting.bytes : setting.share.of(capacity);
     return wanted < all ? wanted : all;
   }
@@ -246,7 +246,7 @@ struct grow_by_stitching {
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return align_up(block, page);
   }
-  [[nodiscard]] static constexpr std::size_t mapping_size(std::size_t) noexcept { return page; }
+  [[nodiscard]] static constexpr std::size_t mapping_unit(std::size_t) noexcept { return page; }
   [[nodiscard]] static constexpr std::size_t range_size(std::size_t capacity) noexcept {
     return detail::saturating_add(capacity, capacity / 8);
   }

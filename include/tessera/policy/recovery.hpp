@@ -71,30 +71,39 @@ struct recover_by_emptying_cache {
 };
 
 /// Releases free oversize blocks until they cover the request. If that was not enough, releases the whole
-/// cache. Without `ReleasesOversize`, releasing the whole cache is the only step.
+/// cache.
 ///
-/// With `fails_fast`, a request fails at once for one `Reason`: with its segment, reserved memory
-/// would exceed the limit, or the device's capacity. Choose that for services that prefer to reject a request
-/// rather than stall.
+/// Choose it together with split_below, which makes blocks oversize.
+///   Source:  PyTorch. With expandable segments, it uses recover_by_emptying_cache.
+struct recover_by_releasing_oversize {
+  [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept {
+    using enum recovery_steps::step;
+    return {{release_oversize, release_cached}, 2};
+  }
+  bool operator==(const recover_by_releasing_oversize&) const = default;
+};
+
+/// Recovers like `Recovery`. If `fails_fast` is set, a request fails at once for one `Reason`: with its
+/// segment, reserved memory would exceed the limit, or the device's capacity.
 ///
-///     constexpr tessera::recover_by_releasing_oversize_then_all<true> fails_at_limit;
+/// Choose it for services that prefer to reject a request rather than stall.
+///
+///     constexpr tessera::with_fail_fast<tessera::recover_by_emptying_cache<>, true> fails_at_limit;
 ///     static_assert(fails_at_limit.steps(tessera::failure_reason::by_limit).count == 0);
 ///
-///   Source:  PyTorch; `fails_fast` is its throw_on_cudamalloc_oom. With expandable segments, PyTorch
-///            releases the whole cache first. PyTorch 2.14 fails fast by capacity.
-template <auto FailsFast = tunable<bool>{false}, bool ReleasesOversize = true,
+///   Source:  PyTorch's throw_on_cudamalloc_oom. PyTorch 2.14 fails fast by capacity.
+template <typename Recovery, auto FailsFast = tunable<bool>{false},
           failure_reason Reason = failure_reason::by_limit>
-struct recover_by_releasing_oversize_then_all {
+struct with_fail_fast {
   static constexpr bool checks_capacity = Reason == failure_reason::by_capacity;
+  [[no_unique_address]] Recovery inner{};
   [[no_unique_address]] parameter<FailsFast> fails_fast{};
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
-    using enum recovery_steps::step;
     if (reason == Reason && fails_fast) return {};
-    if (!ReleasesOversize) return {{release_cached}, 1};
-    return {{release_oversize, release_cached}, 2};
+    return inner.steps(reason);
   }
-  bool operator==(const recover_by_releasing_oversize_then_all&) const = default;
+  bool operator==(const with_fail_fast&) const = default;
 };
 
 }  // namespace tessera

@@ -88,7 +88,7 @@ class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider
 
   /// Calls f(provider), and prevents concurrent calls unless the provider is thread-safe.
   template <typename F>
-  decltype(auto) with_device(F&& f) {
+  decltype(auto) with_provider(F&& f) {
     return this->hook()(provider_call::acquire,
                         [&]() -> decltype(auto) { return std::forward<F>(f)(this->inner()); });
   }

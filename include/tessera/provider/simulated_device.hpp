@@ -238,7 +238,7 @@ static_assert(ordering_provider<simulated_device> && paged_provider<simulated_de
 ///
 ///     tessera::caching_allocator<tessera::torch_npu<"page_size:1g">, tessera::simulated_npu> npu;
 ///     npu.deallocate(npu.allocate(5_MiB));
-///     std::printf("%zu bytes used\n", npu.device().used());
+///     std::printf("%zu bytes used\n", npu.provider().used());
 class simulated_npu : public simulated_device {
  public:
   static constexpr bool map_grants_access = true;

@@ -30,7 +30,7 @@ struct pytorch_native final {
   using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_segments<>;
   using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = recover_by_releasing_oversize_then_all<>;
+  using recovery = with_fail_fast<recover_by_releasing_oversize>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && !settings.expandable_segments;
@@ -57,7 +57,7 @@ struct pytorch_expandable final {
   using pages = back_with<page_plan::normal_only>;
   using growth = grow_by_pages<>;
   using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
+  using recovery = with_fail_fast<recover_by_emptying_cache<>>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && settings.expandable_segments;
@@ -91,7 +91,7 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch::settings& settings) noexcept {
   if (!serves(settings)) detail::fatal("pytorch_expandable::configured: settings for another recipe");
   auto chosen = detail::with_pytorch_settings<pytorch_expandable>(settings);
-  chosen.growth.reserve = settings.expandable_segments_reserve;
+  chosen.growth.range = settings.expandable_segments_reserve;
   return chosen;
 }
 
@@ -115,7 +115,7 @@ struct pytorch_2_14_native final {
   using growth = grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
                                   memory_limit::rounding::nearest>;
   using eviction = pytorch_native::eviction;
-  using recovery = recover_by_releasing_oversize_then_all<tunable(false), true, failure_reason::by_capacity>;
+  using recovery = with_fail_fast<recover_by_releasing_oversize, tunable(false), failure_reason::by_capacity>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return pytorch_native::serves(settings);
@@ -138,7 +138,7 @@ struct pytorch_2_14_expandable final {
       grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
                     tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest>;
   using eviction = pytorch_expandable::eviction;
-  using recovery = recover_by_releasing_oversize_then_all<tunable(false), false, failure_reason::by_capacity>;
+  using recovery = with_fail_fast<recover_by_emptying_cache<>, tunable(false), failure_reason::by_capacity>;
 
   [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
     return pytorch_expandable::serves(settings);
@@ -206,7 +206,8 @@ struct pytorch_2_14_family : detail::family<config::pytorch_2_14, detail::pytorc
 
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF, for example pytorch<"max_split_size_mb:128">.
 ///
-///     tessera::caching_allocator<tessera::pytorch<"max_split_size_mb:128">, tessera::simulated_device> tuned;
+///     using recipe = tessera::pytorch<"max_split_size_mb:128">;
+///     tessera::caching_allocator<recipe, tessera::simulated_device> tuned;
 ///     tuned.policies().split.slack = 64_MiB;  // changed while the program runs
 template <config::detail::fixed_string Conf = "">
 using pytorch = pytorch_family::from<Conf>;
@@ -214,7 +215,7 @@ using pytorch = pytorch_family::from<Conf>;
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF in PyTorch 2.14, for example
 /// pytorch_2_14<"expandable_segments:True">.
 ///
-///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> pool;
+///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> allocator;
 template <config::detail::fixed_string Conf = "">
 using pytorch_2_14 = pytorch_2_14_family::from<Conf>;
 

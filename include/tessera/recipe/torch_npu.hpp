@@ -32,7 +32,7 @@ struct torch_npu_native final {
   using pages = back_with<tunable(page_choice{.pages = page_plan::huge_first})>;
   using growth = grow_by_segments<>;
   using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = recover_by_releasing_oversize_then_all<>;
+  using recovery = with_fail_fast<recover_by_releasing_oversize>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return !settings.expandable_segments;
@@ -54,7 +54,7 @@ struct torch_npu_expandable final {
   using pages = torch_npu_native::pages;
   using growth = grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
   using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = recover_by_releasing_oversize_then_all<tunable(false), false>;
+  using recovery = with_fail_fast<recover_by_emptying_cache<>>;
 
   [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
     return settings.expandable_segments;

@@ -62,28 +62,28 @@ TEST(deferred_free_queue, frees_at_the_end_what_is_left) {
     garbage.push(pool.allocate(1_MiB), 1_MiB);
     garbage.flush();
     garbage.push(pool.allocate(1_MiB), 1_MiB);
-    pool.device().submit(stream_id{}, 1'000'000);
+    pool.provider().submit(stream_id{}, 1'000'000);
   }
   EXPECT_EQ(pool.current_usage().live, 0u);
-  EXPECT_EQ(pool.device().calls().record, pool.device().calls().discard);
+  EXPECT_EQ(pool.provider().calls().record, pool.provider().calls().discard);
 }
 
 TEST(deferred_free_queue, fast_it_frees_while_work_is_under_way) {
   torch pool;
   deferred_free_queue<torch> garbage(pool, {.stream = stream_id{3}});
   void* const p = pool.allocate(1_MiB, stream_id{3});
-  pool.device().submit(stream_id{3}, 1'000'000'000);
+  pool.provider().submit(stream_id{3}, 1'000'000'000);
   garbage.push(p, 1_MiB);
   EXPECT_EQ(pool.current_usage().live, 0u);
-  EXPECT_EQ(pool.device().calls().record, 0u);
+  EXPECT_EQ(pool.provider().calls().record, 0u);
 }
 
 template <typename Pool>
 std::uint64_t time_of(Pool& pool) {
-  if constexpr (requires { pool.device(); }) {
-    return pool.device().now_ns();
+  if constexpr (requires { pool.provider(); }) {
+    return pool.provider().now_ns();
   } else {
-    return pool.with_device([](auto& d) { return d.now_ns(); });
+    return pool.with_provider([](auto& d) { return d.now_ns(); });
   }
 }
 
@@ -91,16 +91,16 @@ template <typename Pool>
 void waits_for_the_stream_without_holding_up_the_caller() {
   Pool pool;
   constexpr std::uint64_t long_time = 1'000'000'000;
-  const auto with_device = [&](auto f) {
-    if constexpr (requires { pool.device(); }) {
-      f(pool.device());
+  const auto with_provider = [&](auto f) {
+    if constexpr (requires { pool.provider(); }) {
+      f(pool.provider());
     } else {
-      pool.with_device(f);
+      pool.with_provider(f);
     }
   };
   deferred_free_queue<Pool> garbage(pool, {.waits = true, .stream = stream_id{3}});
   void* const p = pool.allocate(1_MiB, stream_id{3});
-  with_device([](auto& d) { d.submit(stream_id{3}, long_time); });
+  with_provider([](auto& d) { d.submit(stream_id{3}, long_time); });
   garbage.push(p, 1_MiB);
   EXPECT_TRUE(garbage.has_pending());
   EXPECT_LT(time_of(pool), long_time);
@@ -109,7 +109,7 @@ void waits_for_the_stream_without_holding_up_the_caller() {
   EXPECT_NE(second, p);
   garbage.poll();
   EXPECT_EQ(pool.current_usage().live, 2_MiB);
-  with_device([](auto& d) { d.advance(long_time); });
+  with_provider([](auto& d) { d.advance(long_time); });
   garbage.push(second, 1_MiB);
   EXPECT_EQ(pool.current_usage().live, 1_MiB);
   garbage.poll();
@@ -126,7 +126,7 @@ TEST(deferred_free_queue, one_event_stands_for_all_that_is_freed_together) {
   torch pool;
   deferred_free_queue<torch> garbage(pool, {.threshold = 8_MiB, .waits = true});
   for (int i = 0; i < 16; ++i) garbage.push(pool.allocate(1_MiB), 1_MiB);
-  EXPECT_EQ(pool.device().calls().record, 2u);
+  EXPECT_EQ(pool.provider().calls().record, 2u);
   garbage.finish();
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
@@ -135,16 +135,16 @@ TEST(deferred_free_queue, an_event_that_fails_is_tried_again) {
   torch pool;
   deferred_free_queue<torch> garbage(pool, {.waits = true});
   void* const p = pool.allocate(1_MiB);
-  pool.device().submit(stream_id{}, 1'000'000);
-  pool.device().fail_call(1);
+  pool.provider().submit(stream_id{}, 1'000'000);
+  pool.provider().fail_call(1);
   garbage.push(p, 1_MiB);
   EXPECT_TRUE(garbage.has_pending());
-  pool.device().fail_call(1);
+  pool.provider().fail_call(1);
   garbage.poll();
   EXPECT_EQ(pool.current_usage().live, 1_MiB);
   garbage.poll();
   EXPECT_EQ(pool.current_usage().live, 1_MiB);
-  pool.device().advance(2'000'000);
+  pool.provider().advance(2'000'000);
   garbage.poll();
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
@@ -154,10 +154,10 @@ TEST(deferred_free_queue, waits_for_the_oldest_if_too_many_wait) {
   deferred_free_queue<torch> garbage(pool, {.waits = true});
   std::vector<void*> blocks;
   for (int i = 0; i < 1'500; ++i) blocks.push_back(pool.allocate(512));
-  pool.device().submit(stream_id{}, 1'000'000'000'000);
+  pool.provider().submit(stream_id{}, 1'000'000'000'000);
   for (void* p : blocks) garbage.push(p, 512);
   EXPECT_LE(pool.statistics().all.allocation.current, 1'024);
-  EXPECT_GE(pool.device().now_ns(), 1'000'000'000'000u);
+  EXPECT_GE(pool.provider().now_ns(), 1'000'000'000'000u);
   garbage.finish();
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
@@ -176,11 +176,11 @@ TEST(deferred_free_queue, blocks_the_caller_without_events) {
   pool_type pool;
   deferred_free_queue<pool_type> garbage(pool, {.waits = true, .stream = stream_id{3}});
   void* const p = pool.allocate(1_MiB);
-  pool.device().submit(stream_id{3}, 1'000'000'000);
+  pool.provider().submit(stream_id{3}, 1'000'000'000);
   garbage.push(p, 1_MiB);
   EXPECT_EQ(pool.current_usage().live, 0u);
-  EXPECT_EQ(pool.device().waits, 1);
-  EXPECT_GE(pool.device().now_ns(), 1'000'000'000u);
+  EXPECT_EQ(pool.provider().waits, 1);
+  EXPECT_GE(pool.provider().now_ns(), 1'000'000'000u);
 }
 
 }  // namespace

@@ -71,10 +71,10 @@ void decide_alone_as_without_a_lock() {
     const auto of_plain = plain.statistics(), of_safe = safe.statistics();
     for (const auto& [name, of] : detail::pool_counters) EXPECT_EQ(of_plain.all.*of, of_safe.all.*of) << name;
     for (const auto& [name, of] : detail::event_counts<2>) EXPECT_EQ(of_plain.*of, of_safe.*of) << name;
-    const auto calls = safe.with_device([](auto& d) { return d.calls(); });
-    EXPECT_EQ(plain.device().calls().query, calls.query);
-    EXPECT_EQ(plain.device().calls().discard, calls.discard);
-    EXPECT_EQ(plain.device().calls().unmap, calls.unmap);
+    const auto calls = safe.with_provider([](auto& d) { return d.calls(); });
+    EXPECT_EQ(plain.provider().calls().query, calls.query);
+    EXPECT_EQ(plain.provider().calls().discard, calls.discard);
+    EXPECT_EQ(plain.provider().calls().unmap, calls.unmap);
     EXPECT_GT(calls.failed, 0u);
   }
 }
@@ -97,7 +97,7 @@ TEST(locked_threads, ask_of_a_device_what_the_recipe_asks) {
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)paged.allocate(20_MiB);
   (void)paged.allocate(20_MiB);
-  EXPECT_EQ(paged.with_device([](auto& d) { return d.calls().acquire; }), 3u);
+  EXPECT_EQ(paged.with_provider([](auto& d) { return d.calls().acquire; }), 3u);
 }
 
 TEST(locked_threads, explain_out_of_memory) {
@@ -341,13 +341,13 @@ TEST(locked_threads, may_use_the_allocator_in_callbacks_under_pressure) {
 TEST(locked_threads, reach_settings_and_device_safely) {
   locked<pytorch<>, host_pinned> pool{
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
-  const stream_id side = pool.with_device([](auto& d) { return d.create_stream(); });
+  const stream_id side = pool.with_provider([](auto& d) { return d.create_stream(); });
   std::thread setting([&] {
     for (std::size_t i = 0; i < 100; ++i) pool.with_policies([](auto& s) { s.growth.limit = 64_MiB; });
   });
   for (int i = 0; i < 200; ++i) {
     void* const p = pool.allocate(1_MiB);
-    pool.with_device([=](auto& d) { return d.submit(side, [p] { *static_cast<char*>(p) = 1; }); });
+    pool.with_provider([=](auto& d) { return d.submit(side, [p] { *static_cast<char*>(p) = 1; }); });
     EXPECT_TRUE(pool.record_stream(p, side));
     pool.deallocate(p);
   }
@@ -363,11 +363,11 @@ TEST(locked, retires_and_trims_without_waiting) {
   const auto free_in_use = [&] {
     void* const p = pool.allocate(5_MiB);
     EXPECT_TRUE(pool.record_stream(p, other));
-    pool.with_device([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
+    pool.with_provider([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
     pool.deallocate(p);
   };
   const auto finish = [&] {
-    pool.with_device([](simulated_device& device) { device.advance(1'000'000'000); });
+    pool.with_provider([](simulated_device& device) { device.advance(1'000'000'000); });
   };
   free_in_use();
   EXPECT_FALSE(pool.process_events());

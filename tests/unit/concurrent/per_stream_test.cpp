@@ -105,9 +105,9 @@ void tell_a_limit_from_a_full_device() {
   EXPECT_TRUE(second_stream_is_served(100_MiB, {}));
 }
 TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
-  tell_a_limit_from_a_full_device<with<pytorch<>, recover_by_releasing_oversize_then_all<true>>>();
+  tell_a_limit_from_a_full_device<with<pytorch<>, with_fail_fast<recover_by_releasing_oversize, true>>>();
   tell_a_limit_from_a_full_device<
-      with<pytorch_family::expandable, recover_by_releasing_oversize_then_all<true>>>();
+      with<pytorch_family::expandable, with_fail_fast<recover_by_emptying_cache<>, true>>>();
 }
 
 template <typename recipe>
@@ -214,12 +214,12 @@ TEST(per_stream_threads, free_more_at_once_than_can_be_handed_over) {
 TEST(per_stream_threads, record_the_event_of_a_stream_that_ends_after_the_free) {
   per_stream<pytorch<>, host_pinned> pool{
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
-  const stream_id side = pool.with_device([](auto& d) { return d.create_stream(); });
+  const stream_id side = pool.with_provider([](auto& d) { return d.create_stream(); });
   void* const p = pool.allocate(1_MiB);
   ASSERT_TRUE(pool.record_stream(p, side));
   std::thread([&] {
     pool.deallocate(p);
-    pool.with_device([&](auto& d) { d.destroy_stream(side); });
+    pool.with_provider([&](auto& d) { d.destroy_stream(side); });
   }).join();
   void* const q = pool.allocate(1_KiB);
   EXPECT_EQ(pool.current_usage().pending, 0u);

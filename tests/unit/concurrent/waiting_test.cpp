@@ -198,7 +198,7 @@ TEST(waiting, waits_as_long_as_paddle_by_default) {
   EXPECT_EQ(one_mutex(std::chrono::milliseconds::max()).timeout(), std::chrono::hours(24 * 365));
 }
 
-template <typename Recipe, device_provider Provider, event_observer Observer, typename Counting>
+template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
 using patient = waiting<locked<Recipe, Provider, Observer, Counting>>;
 
 TEST(waiting, is_a_front_of_several_devices) {

@@ -185,7 +185,7 @@ TYPED_TEST(checked_host, reports_nothing) {
   using device = checked_provider<host_pinned>;
   caching_allocator<TypeParam, device> pool{
       device(host_pinned({.capacity = 400_MiB, .pin = host_pinned::pinning::never}))};
-  const stream_id side = pool.device().inner().create_stream();
+  const stream_id side = pool.provider().inner().create_stream();
   ASSERT_EQ(first_broken_rule(pool, plan{7, 3'000, 4_MiB, 60, 97}, {stream_id{0}, side}), "");
 }
 

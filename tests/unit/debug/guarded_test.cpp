@@ -120,13 +120,13 @@ TEST(guarded_host_pinned, keeps_to_the_limit_of_growth_and_to_the_capacity) {
 
 TEST(guarded_host_pinned, waits_for_the_streams_of_a_block_without_blocking_others) {
   streamed pool(host_memory());
-  const stream_id own = pool.with_device([](host_pinned& d) { return d.create_stream(); });
-  const stream_id other = pool.with_device([](host_pinned& d) { return d.create_stream(); });
+  const stream_id own = pool.with_provider([](host_pinned& d) { return d.create_stream(); });
+  const stream_id other = pool.with_provider([](host_pinned& d) { return d.create_stream(); });
   for (const stream_id busy : {own, other}) {
     auto* const p = bytes_of(pool.allocate(1000, own));
     EXPECT_TRUE(pool.record_stream(p, other));
     std::atomic<bool> go{false};
-    pool.with_device([&](host_pinned& d) {
+    pool.with_provider([&](host_pinned& d) {
       d.submit(busy, [&go, p] {
         while (!go) std::this_thread::yield();
         p[0] = 1;  // faults if its memory is unmapped
@@ -135,7 +135,7 @@ TEST(guarded_host_pinned, waits_for_the_streams_of_a_block_without_blocking_othe
     pool.deallocate(p);
     EXPECT_EQ(pool.current_usage().pending, 1024u);
     go = true;
-    pool.with_device([&](host_pinned& d) { d.synchronize(busy); });
+    pool.with_provider([&](host_pinned& d) { d.synchronize(busy); });
     EXPECT_TRUE(pool.process_events());
     EXPECT_EQ(pool.current_usage().reserved, 0u);
   }

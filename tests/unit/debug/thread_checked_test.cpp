@@ -43,7 +43,7 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
   EXPECT_GT(pool.footprint(), 0u);
   EXPECT_TRUE(pool.on_pressure([](void*) noexcept { return false; }, nullptr));
-  EXPECT_EQ(pool.device().capacity(), 1_GiB);
+  EXPECT_EQ(pool.provider().capacity(), 1_GiB);
   pool.policies().split.max = 64_MiB;
   {
     const unique_block block = make_block(pool, 1000);
@@ -127,7 +127,7 @@ TEST(thread_checked_death, names_both_threads) {
   });
   dies([](checked& c) { c.trim(); });
   dies([](checked& c) { (void)c.current_usage(); });
-  dies([](checked& c) { (void)c.device(); });
+  dies([](checked& c) { (void)c.provider(); });
   dies([](checked& c) { c.detach_from_thread(); });  // which the other one must report
   pool.deallocate(p), pool.deallocate(h);
 }

@@ -155,10 +155,10 @@ TEST(aligned_request, is_reused_in_order_of_the_stream_that_freed_it) {
     const aligned_request request(1000, alignment);
     const auto never = [](stream_id) { return false; };
     void* const p = request.allocate(pool, stream_id{1});
-    pool.device().submit(stream_id{2}, 1000);
+    pool.provider().submit(stream_id{2}, 1000);
     request.deallocate_after(pool, p, stream_id{2}, never);
     EXPECT_GT(pool.current_usage().pending, 0u) << alignment;
-    pool.device().advance(2000);
+    pool.provider().advance(2000);
     pool.trim();
     EXPECT_EQ(pool.current_usage().reserved, 0u);
     request.deallocate_after(pool, nullptr, stream_id{2}, never);

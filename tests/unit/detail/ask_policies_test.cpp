@@ -100,14 +100,14 @@ TEST(ask_policies_death, an_impossible_segment_aborts) {
 
 template <typename Base, std::size_t Page>
 struct maps : Base {
-  [[nodiscard]] static std::size_t mapping_size(std::size_t) noexcept { return Page; }
+  [[nodiscard]] static std::size_t mapping_unit(std::size_t) noexcept { return Page; }
   bool operator==(const maps&) const = default;
 };
 TEST(ask_policies_death, an_impossible_page_aborts) {
   pool_with<maps<grow_by_stitching<>, 0>> none;
-  EXPECT_DEATH((void)none.try_allocate(2_MiB), "Recipe::growth: mapping_size\\(2097152\\) is 0; ");
+  EXPECT_DEATH((void)none.try_allocate(2_MiB), "Recipe::growth: mapping_unit\\(2097152\\) is 0; ");
   pool_with<maps<grow_by_pages<>, 100>> uneven;
-  EXPECT_DEATH((void)uneven.try_allocate(2_MiB), "mapping_size is a multiple of min_alignment");
+  EXPECT_DEATH((void)uneven.try_allocate(2_MiB), "mapping_unit is a multiple of min_alignment");
 }
 
 template <std::size_t Count>

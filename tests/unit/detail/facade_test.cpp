@@ -107,13 +107,13 @@ static_assert(!aligns_by_a_number<tight> && !aligns_by_a_number<tight_locked>);
 
 TEST(facade, hold_back_for_the_streams_that_are_recorded) {
   caching_allocator<with<packed_tightly, reuse_on_same_stream>, simulated_device> pool;
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   void* const shift = pool.allocate(64);
   void* const p = pool.allocate(1000, std::align_val_t{4096}, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, 1000, std::align_val_t{4096}, stream_id{2}));
   pool.deallocate(p, 1000, std::align_val_t{4096});
   EXPECT_GE(pool.current_usage().pending, 1000u);
-  pool.device().hold_events(false);
+  pool.provider().hold_events(false);
   pool.deallocate(shift);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);

@@ -43,7 +43,7 @@ TEST(driver_pool, frees_in_order_of_the_stream_that_frees) {
   driver pool;
   only_same_stream(pool);
   void* const p = pool.allocate_async(2_MiB, a);
-  pool.device().submit(b, long_time);
+  pool.provider().submit(b, long_time);
   pool.free_async(p, b);
   EXPECT_NE(pool.allocate_async(2_MiB, a), p);
   EXPECT_EQ(pool.allocate_async(2_MiB, b), p);
@@ -54,15 +54,15 @@ TEST(driver_pool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) 
   driver pool;
   void* const p = pool.allocate_async(2_MiB, a);
   ASSERT_TRUE(pool.record_stream(p, b) && pool.record_stream(p, a));
-  pool.device().submit(a, long_time);
-  pool.device().submit(b, 2 * long_time);
+  pool.provider().submit(a, long_time);
+  pool.provider().submit(b, 2 * long_time);
   pool.free_async(p, c);
   EXPECT_EQ(pool.current_usage().pending, 0u);
-  EXPECT_TRUE(pool.device().is_ordered_after(c, b, 1));
-  EXPECT_TRUE(pool.device().is_ordered_after(c, a, 1));
-  EXPECT_FALSE(pool.device().is_ordered_after(a, b, 1));  // the stream of the allocation continues
+  EXPECT_TRUE(pool.provider().is_ordered_after(c, b, 1));
+  EXPECT_TRUE(pool.provider().is_ordered_after(c, a, 1));
+  EXPECT_FALSE(pool.provider().is_ordered_after(a, b, 1));  // the stream of the allocation continues
   EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
-  EXPECT_EQ(pool.device().calls().record, 0u);
+  EXPECT_EQ(pool.provider().calls().record, 0u);
   pool.free_async(p, c);
   EXPECT_TRUE(is_whole(pool));
 }
@@ -71,13 +71,13 @@ TEST(driver_pool, keeps_a_block_pending_if_the_join_fails) {
   driver pool;
   void* const p = pool.allocate_async(2_MiB, a);
   ASSERT_TRUE(pool.record_stream(p, b));
-  pool.device().submit(b, long_time);
-  pool.device().fail_call(1);
+  pool.provider().submit(b, long_time);
+  pool.provider().fail_call(1);
   pool.free_async(p, c);
   EXPECT_EQ(pool.current_usage().pending, 2_MiB);
   EXPECT_EQ(pool.get(pool_attribute::used_current), 2_MiB);
   EXPECT_TRUE(is_whole(pool));
-  pool.device().advance(long_time);
+  pool.provider().advance(long_time);
   EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
   EXPECT_TRUE(is_whole(pool));
 }
@@ -90,7 +90,7 @@ TEST(driver_pool, releases_only_idle_memory_above_the_threshold) {
   void* const busy = pool.allocate_async(6_MiB, b);
   pool.free_async(small, a);
   pool.free_async(large, a);
-  pool.device().submit(b, long_time);
+  pool.provider().submit(b, long_time);
   pool.free_async(busy, b);
   EXPECT_TRUE(pool.synchronize(a));
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 6_MiB);  // the work of b is not done
@@ -111,7 +111,7 @@ TEST(driver_pool, stops_giving_back_at_the_threshold) {
 TEST(driver_pool, reports_that_a_stream_could_not_be_waited_for) {
   driver pool;
   pool.free_async(pool.allocate_async(2_MiB, a), a);
-  pool.device().fail_call(1);
+  pool.provider().fail_call(1);
   EXPECT_FALSE(pool.synchronize(a));
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
   EXPECT_TRUE(pool.synchronize(a));
@@ -124,12 +124,12 @@ TEST(driver_pool, trims_a_segment_whose_parts_were_freed_on_several_streams) {
   void* const low = pool.allocate_async(1_MiB, a);
   void* const high = pool.allocate_async(1_MiB, a);
   pool.free_async(low, b);
-  pool.device().submit(c, long_time);
+  pool.provider().submit(c, long_time);
   pool.free_async(high, c);
   EXPECT_TRUE(is_whole(pool));
   pool.trim_to(0);
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
-  pool.device().advance(long_time);
+  pool.provider().advance(long_time);
   pool.trim_to(0);
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
   EXPECT_TRUE(is_whole(pool));

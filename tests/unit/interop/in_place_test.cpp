@@ -155,7 +155,7 @@ TEST(in_place, a_block_that_another_stream_uses_is_not_overwritten) {
   void* donor = pool.allocate(1_MiB);
   void* const at = donor;
   ASSERT_TRUE(pool.record_stream(donor, stream_id{5}));
-  pool.device().submit(stream_id{5}, 1'000'000'000);
+  pool.provider().submit(stream_id{5}, 1'000'000'000);
   void* const output = allocate_in_place(pool, donor, 1_MiB);
   EXPECT_NE(output, at);
   EXPECT_EQ(pool.current_usage().pending, 1_MiB);

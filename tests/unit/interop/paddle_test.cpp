@@ -101,7 +101,7 @@ TEST(paddle_adaptors, obey_the_flags) {
   deferred_free_queue<allocator> garbage(
       pool, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion, .stream = compute});
   const auto submit = [&] {
-    pool.with_device([](bounded& device) { device.inner().submit(compute, long_time); });
+    pool.with_provider([](bounded& device) { device.inner().submit(compute, long_time); });
   };
 
   std::array<paddle_passes::variable, 4> variables{{{700'000}, {100'000}, {500'000}, {200'000}}};
@@ -118,7 +118,7 @@ TEST(paddle_adaptors, obey_the_flags) {
   EXPECT_EQ(garbage.queued_bytes(), 0u);
   EXPECT_TRUE(garbage.has_pending());
   EXPECT_GT(pool.current_usage().live, 1'500'000u) << "work that uses them is under way";
-  pool.with_device([](bounded& device) { device.inner().advance(long_time); });
+  pool.with_provider([](bounded& device) { device.inner().advance(long_time); });
   garbage.poll();
   EXPECT_LT(pool.current_usage().live, 400'000u);
 

@@ -42,7 +42,7 @@ gated_ref reach_device(int number) {
 }
 
 template <typename Recipe,
-          template <typename, device_provider, event_observer, typename> typename Front = locked,
+          template <typename, device_provider, allocator_observer, typename> typename Front = locked,
           typename Counting = detail::count_everything>
 struct of {
   static gated_ref make_device(int number) { return reach_device(number); }

@@ -97,7 +97,7 @@ TEST(shared_allocator, is_reached_by_tools) {
   std::size_t live = 0;
   pool.for_each_allocator([&](auto& in) { live += in.current_usage().live; });
   EXPECT_EQ(live, 512u);
-  EXPECT_EQ(pool.with_device([](auto& d) { return d.used(); }), 2_MiB);
+  EXPECT_EQ(pool.with_provider([](auto& d) { return d.used(); }), 2_MiB);
   std::size_t settings = 0;
   pool.with_policies([&](auto&) { ++settings; });
   EXPECT_EQ(settings, 1u);

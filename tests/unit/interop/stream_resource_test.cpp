@@ -115,12 +115,12 @@ TEST(stream_resource, reuses_in_order_of_the_stream_that_freed_it) {
   torch pool;
   stream_resource memory(pool);
   void* const p = memory.allocate(stream(1), 1000);
-  pool.device().submit(stream_id{2}, 1'000'000);
+  pool.provider().submit(stream_id{2}, 1'000'000);
   memory.deallocate(stream(2), p, 1000);
   EXPECT_EQ(pool.current_usage().pending, 1024u);
   void* const other = memory.allocate(stream(1), 1000);
   EXPECT_NE(other, p);
-  pool.device().advance(2'000'000);
+  pool.provider().advance(2'000'000);
   EXPECT_EQ(memory.allocate(stream(1), 1000), p);
 }
 
@@ -128,11 +128,11 @@ TEST(stream_resource, waits_if_memory_is_for_any_stream_at_once) {
   torch pool;
   stream_resource memory(pool, stream_id{9});
   void* const p = memory.allocate(stream(9), 1000);
-  pool.device().submit(stream_id{9}, 1'000'000);
+  pool.provider().submit(stream_id{9}, 1'000'000);
   memory.deallocate(stream(9), p, 1000);  // that work may still use it
-  const std::uint64_t before = pool.device().now_ns();
+  const std::uint64_t before = pool.provider().now_ns();
   EXPECT_EQ(memory.allocate_sync(1000), p);
-  EXPECT_GE(pool.device().now_ns(), before + 1'000'000);
+  EXPECT_GE(pool.provider().now_ns(), before + 1'000'000);
   memory.deallocate_sync(p, 1000);
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
@@ -147,7 +147,7 @@ struct broken_device : simulated_device {
 TEST(stream_resource, reports_that_the_device_could_not_wait) {
   caching_allocator<pytorch<>, broken_device> pool;
   stream_resource memory(pool);
-  pool.device().broken = true;
+  pool.provider().broken = true;
   EXPECT_THROW((void)memory.allocate_sync(1000), std::runtime_error);
   EXPECT_EQ(pool.current_usage().live, 0u);
 }

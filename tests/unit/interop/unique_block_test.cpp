@@ -111,7 +111,7 @@ TEST(unique_block, waits_for_the_streams_it_recorded) {
   torch pool;
   block held = make_block(pool, 1000, stream_id{1});
   EXPECT_TRUE(held.record_stream(stream_id{2}));
-  pool.device().submit(stream_id{2}, 1'000'000);
+  pool.provider().submit(stream_id{2}, 1'000'000);
   held.reset();
   EXPECT_EQ(pool.current_usage().pending, 1024u);
   pool.trim();

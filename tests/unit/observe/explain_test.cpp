@@ -209,7 +209,7 @@ TEST(explain, a_pending_block_waits_if_streams_do_not_wait) {
   const stream_id one{1}, two{2};
   using never_waits = with<cuda_async, reuse_across_streams<true, false, false>, recover_never>;
   const auto prepare = [&](auto& pool) {
-    pool.device().submit(one, 1'000'000'000);
+    pool.provider().submit(one, 1'000'000'000);
     pool.deallocate(pool.allocate(10_MiB, one));
     (void)pool.allocate(1_MiB, one);  // split from those
   };
@@ -254,7 +254,7 @@ TEST(explain, suggests_to_wait_for_pending_blocks) {
   over<with<pytorch<>, recover_never>> pool{of(40_MiB)};
   void* const p = pool.allocate(30_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   pool.deallocate(p);
   const oom_report report = refused(pool, 30_MiB);
   EXPECT_EQ(report.now.pending, 30_MiB);
@@ -339,7 +339,7 @@ TEST(explain, suggests_other_pages) {
 }
 
 TEST(explain, suggests_a_larger_range) {
-  over<pytorch_family::expandable> pool{of(4_GiB), {.growth = {.reserve = 1_GiB}}};
+  over<pytorch_family::expandable> pool{of(4_GiB), {.growth = {.range = 1_GiB}}};
   const oom_report error = explain(pool, 2_GiB);
   EXPECT_EQ(pool.try_allocate(2_GiB), nullptr);
   EXPECT_EQ(error.range, 1040_MiB) << "in whole pages";
@@ -414,7 +414,7 @@ TEST(explain, suggests_to_try_again) {
   void* const p = pool.allocate(8_MiB);
   (void)pool.allocate(8_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   pool.deallocate(p);
   const oom_report report =
       refused(pool, 7_MiB);  // which waited for the stream, and then asked only the device
@@ -426,9 +426,9 @@ TEST(explain, suggests_to_try_again) {
 TEST(explain, idle_memory_of_pending_work_is_released_later) {
   const stream_id one{1};
   over<cuda_async> pool{of(100_MiB)};
-  pool.device().submit(one, 1'000'000'000);
+  pool.provider().submit(one, 1'000'000'000);
   pool.deallocate(pool.allocate(60_MiB, one));
-  pool.device().fail_every(1);  // waits, too
+  pool.provider().fail_every(1);  // waits, too
   const oom_report report = refused(pool, 80_MiB);
   EXPECT_EQ(report.now.live, 0u);
   EXPECT_EQ(report.now.pending, 0u);
@@ -439,18 +439,18 @@ TEST(explain, idle_memory_of_pending_work_is_released_later) {
                       "device failed: waiting [concurrent/waiting.hpp]"),
             std::string_view::npos)
       << explain(pool, 80_MiB).text().c_str();
-  pool.device().fail_every(0);
+  pool.provider().fail_every(0);
   EXPECT_NE(pool.try_allocate(80_MiB), nullptr) << "the advice is true";
 }
 
 TEST(explain, reports_idle_memory_that_the_device_does_not_take) {
   over<pytorch<>> pool{of(100_MiB)};
   pool.deallocate(pool.allocate(60_MiB));
-  pool.device().fail_every(1);
+  pool.provider().fail_every(1);
   const oom_report report = refused(pool, 80_MiB);
   EXPECT_EQ(report.idle, 60_MiB);
   EXPECT_EQ(hints_of(report), std::vector{oom_report::hint::release_later});
-  pool.device().fail_every(0);
+  pool.provider().fail_every(0);
   EXPECT_NE(pool.try_allocate(80_MiB), nullptr) << "the advice is true";
 }
 
@@ -467,7 +467,7 @@ TEST(explain, says_that_the_request_exceeds_the_device) {
 
 TEST(explain, reports_a_device_that_refuses_although_it_has_memory) {
   over<pytorch<>> pool{of(30_MiB)};
-  pool.device().fail_every(1);
+  pool.provider().fail_every(1);
   const oom_report error = explain(pool, 20_MiB);
   EXPECT_EQ(pool.try_allocate(20_MiB), nullptr);
   EXPECT_TRUE(hints_of(error).empty());

@@ -103,7 +103,7 @@ TEST(history, observes_all_events_of_an_allocator) {
   void* const p = pool.allocate(1_MiB + 1);
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   (void)pool.record_stream(p, stream_id{7});
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   pool.deallocate(p);
   pool.trim();
   std::vector<action> all;

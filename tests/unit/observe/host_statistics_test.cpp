@@ -15,7 +15,7 @@ TEST(host_statistics, counts_acquired_and_active_memory) {
   void* const second = pool.allocate(80'000);
   pool.deallocate(first);
   ASSERT_TRUE(pool.record_stream(second, stream_id{1}));
-  pool.device().submit(stream_id{1}, 1'000'000);
+  pool.provider().submit(stream_id{1}, 1'000'000);
   pool.deallocate(second);
   host_statistics result = host_statistics::from<pinned>(pool.statistics());
   EXPECT_EQ(result.allocations, (counter{2, 2, 2, 0}));

@@ -154,7 +154,7 @@ TEST(inspect, shows_each_block_of_a_segment_in_order) {
   void* const a = pool.allocate(1000, stream_id{3});
   void* const b = pool.allocate(600, stream_id{3});
   (void)pool.record_stream(b, stream_id{4});
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   pool.deallocate(b);
   const auto found = look_at(pool);
   ASSERT_EQ(found.size(), 1u);
@@ -219,7 +219,7 @@ TEST(inspect, shows_segments_that_are_being_released) {
   pool.deallocate(pool.allocate(30_MiB));
   pool.deallocate(pool.allocate(1));
   std::vector<std::size_t> seen;
-  pool.device().look = [&] {
+  pool.provider().look = [&] {
     std::size_t reserved = 0;
     for (const auto& [address, part] : look_at(pool)) {
       EXPECT_EQ(part.blocks.size(), 1u);
@@ -229,13 +229,13 @@ TEST(inspect, shows_segments_that_are_being_released) {
     EXPECT_EQ(reserved, pool.current_usage().reserved);
     seen.push_back(reserved);
   };
-  pool.device().works = false;
+  pool.provider().works = false;
   pool.trim();
   ASSERT_FALSE(seen.empty());
   for (const std::size_t reserved : seen) EXPECT_EQ(reserved, 32_MiB);
   EXPECT_EQ(look_at(pool).size(), 2u) << "they stay where the device fails";
   seen.clear();
-  pool.device().works = true;
+  pool.provider().works = true;
   pool.trim();
   ASSERT_EQ(seen.size(), 2u);
   EXPECT_EQ(seen[0], 32_MiB);

@@ -154,7 +154,7 @@ TYPED_TEST(advice, suggests_only_changes_and_fits_twelve_lines) {
         live.pop_back();
         continue;
       }
-      if (i % 500 == 0) pool.device().hold_events(pick(2) == 0);
+      if (i % 500 == 0) pool.provider().hold_events(pick(2) == 0);
       const std::size_t bytes = 1 + pick(std::size_t{1} << (8 + pick(19)));
       const stream_id stream{pick(3)};
       if (void* const p = pool.try_allocate(bytes, stream)) {

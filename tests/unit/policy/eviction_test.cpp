@@ -38,10 +38,10 @@ TEST(evict_at_free, gives_a_segment_back_once_the_last_stream_is_done_with_it) {
   pool_with<evict_at_free<1_MiB>> pool;
   void* const used = pool.allocate(4_MiB);
   ASSERT_TRUE(pool.record_stream(used, stream_id{7}));
-  pool.device().submit(stream_id{7}, 1'000'000'000);
+  pool.provider().submit(stream_id{7}, 1'000'000'000);
   pool.deallocate(used);
   EXPECT_EQ(pool.current_usage().pending, 4_MiB);
-  pool.device().advance(1'000'000'000);
+  pool.provider().advance(1'000'000'000);
   pool.deallocate(pool.allocate(512));
   EXPECT_EQ(pool.current_usage().reserved, 512u);
 }

@@ -144,16 +144,16 @@ TEST(grow_by_pages, compares_the_limit_with_the_segment_of_grow_by_segments) {
 
 TEST(grow_by_pages, has_small_pages_for_small_blocks) {
   constexpr grow_by_pages<2_MiB, 6_MiB> growth{};
-  EXPECT_EQ(growth.mapping_size(1_MiB), 2_MiB);
-  EXPECT_EQ(growth.mapping_size(1_MiB + step), 6_MiB);
+  EXPECT_EQ(growth.mapping_unit(1_MiB), 2_MiB);
+  EXPECT_EQ(growth.mapping_unit(1_MiB + step), 6_MiB);
 }
 
 TEST(grow_by_pages, reserves_the_configured_addresses_up_to_nine_eighths_of_the_device) {
   EXPECT_EQ(grow_by_pages<>{}.range_size(8_GiB), 9_GiB);
-  EXPECT_EQ((grow_by_pages<>{.reserve = 3_GiB}.range_size(8_GiB)), 3_GiB);
-  EXPECT_EQ((grow_by_pages<>{.reserve = percent(50)}.range_size(8_GiB)), 4_GiB);
-  EXPECT_EQ((grow_by_pages<>{.reserve = 30_GiB}.range_size(8_GiB)), 9_GiB);
-  EXPECT_EQ((grow_by_pages<>{.reserve = fraction{3'000'000'000}}.range_size(8_GiB)), 9_GiB);
+  EXPECT_EQ((grow_by_pages<>{.range = 3_GiB}.range_size(8_GiB)), 3_GiB);
+  EXPECT_EQ((grow_by_pages<>{.range = percent(50)}.range_size(8_GiB)), 4_GiB);
+  EXPECT_EQ((grow_by_pages<>{.range = 30_GiB}.range_size(8_GiB)), 9_GiB);
+  EXPECT_EQ((grow_by_pages<>{.range = fraction{3'000'000'000}}.range_size(8_GiB)), 9_GiB);
 }
 
 template <typename Growth>
@@ -177,7 +177,7 @@ TEST(grow_by_stitching, maps_multiples_of_two_mebibytes) {
   constexpr grow_by_stitching<> growth{};
   EXPECT_EQ(growth.segment_size(step, {}), 2_MiB);
   EXPECT_EQ(growth.segment_size(2_MiB + step, {}), 4_MiB);
-  EXPECT_EQ(growth.mapping_size(step), 2_MiB);
+  EXPECT_EQ(growth.mapping_unit(step), 2_MiB);
   EXPECT_EQ(growth.range_size(8_GiB), 9_GiB);
   EXPECT_EQ((grow_by_stitching<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }

@@ -170,25 +170,25 @@ TEST(pages, the_choice_of_one_kind_requests_only_that) {
 
 TEST(pages, allocator_requests_huge_pages_then_normal_ones) {
   direct<back_with<page_plan::huge_first>> pool;
-  pool.device().budget[page_kind::page_size::huge] = 4_MiB;
+  pool.provider().budget[page_kind::page_size::huge] = 4_MiB;
   using asked = std::vector<recording_device::asked>;
   (void)pool.allocate(1_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_MiB, page_kind::normal}}));
+  EXPECT_EQ(pool.provider().log, (asked{{1_MiB, page_kind::normal}}));
   (void)pool.allocate(1_MiB + 1);
   (void)pool.allocate(2_MiB);
   (void)pool.allocate(3_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_MiB, page_kind::normal},
-                                      {2_MiB, page_kind::huge},
-                                      {2_MiB, page_kind::huge},
-                                      {4_MiB, page_kind::huge},
-                                      {4_MiB, page_kind::normal}}));
+  EXPECT_EQ(pool.provider().log, (asked{{1_MiB, page_kind::normal},
+                                        {2_MiB, page_kind::huge},
+                                        {2_MiB, page_kind::huge},
+                                        {4_MiB, page_kind::huge},
+                                        {4_MiB, page_kind::normal}}));
   EXPECT_EQ(pool.current_usage().reserved, 1_MiB + 2_MiB + 2_MiB + 4_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(pages, allocator_has_no_fallback_from_huge_only) {
   direct<back_with<page_plan::huge_only>> pool;
-  pool.device().budget[page_kind::page_size::huge] = 4_MiB;
+  pool.provider().budget[page_kind::page_size::huge] = 4_MiB;
   void* small = pool.allocate(1_KiB);
   (void)pool.allocate(2_MiB);
   try {
@@ -197,20 +197,20 @@ TEST(pages, allocator_has_no_fallback_from_huge_only) {
   } catch (const out_of_memory& full) {
     EXPECT_EQ(full.segment(), 2_MiB);
   }
-  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, page_kind::huge);
+  for (const auto& asked : pool.provider().log) EXPECT_EQ(asked.kind, page_kind::huge);
   pool.deallocate(small);
   EXPECT_NE(pool.try_allocate(1_KiB), nullptr);
 }
 
 TEST(pages, allocator_has_no_fallback_from_giant_only) {
   direct<back_with<page_plan::huge_1g_only>> pool;
-  pool.device().budget[page_kind::page_size::huge_1g] = 3_GiB;
-  pool.device().budget[page_kind::page_size::huge] = 64_GiB;
+  pool.provider().budget[page_kind::page_size::huge_1g] = 3_GiB;
+  pool.provider().budget[page_kind::page_size::huge] = 64_GiB;
   (void)pool.allocate(19 * 1_GiB / 10);
   EXPECT_EQ(pool.current_usage().reserved, 2_GiB);
   EXPECT_EQ(pool.try_allocate(1_GiB + 1), nullptr);
   EXPECT_NE(pool.try_allocate(1), nullptr);
-  for (const auto& asked : pool.device().log) EXPECT_EQ(asked.kind, page_kind::huge_1g);
+  for (const auto& asked : pool.provider().log) EXPECT_EQ(asked.kind, page_kind::huge_1g);
 }
 
 // torch_npu under page_size:1g: a small pool in segments of 2 MiB. If 1 GiB pages fail, smaller ones are
@@ -218,39 +218,39 @@ TEST(pages, allocator_has_no_fallback_from_giant_only) {
 TEST(pages, allocator_falls_back_from_giant_pages_twice) {
   using recipe = with<pytorch<>, reuse_immediately, back_with<page_plan::huge_1g_first>>;
   caching_allocator<recipe, recording_device> pool;
-  pool.device().budget[page_kind::page_size::huge_1g] = 1_GiB;
-  pool.device().budget[page_kind::page_size::huge] = 1_GiB + 2_MiB;
+  pool.provider().budget[page_kind::page_size::huge_1g] = 1_GiB;
+  pool.provider().budget[page_kind::page_size::huge] = 1_GiB + 2_MiB;
   using asked = std::vector<recording_device::asked>;
   (void)pool.allocate(512);
-  EXPECT_EQ(pool.device().log, (asked{{2_MiB, page_kind::huge}}));
-  pool.device().log.clear();
+  EXPECT_EQ(pool.provider().log, (asked{{2_MiB, page_kind::huge}}));
+  pool.provider().log.clear();
   (void)pool.allocate(2_MiB);
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_GiB, page_kind::huge_1g}}));
-  pool.device().log.clear();
+  EXPECT_EQ(pool.provider().log, (asked{{1_GiB, page_kind::huge_1g}}));
+  pool.provider().log.clear();
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log, (asked{{1_GiB, page_kind::huge_1g}, {1_GiB, page_kind::huge}}));
-  pool.device().log.clear();
+  EXPECT_EQ(pool.provider().log, (asked{{1_GiB, page_kind::huge_1g}, {1_GiB, page_kind::huge}}));
+  pool.provider().log.clear();
   (void)pool.allocate(900_MiB);
-  EXPECT_EQ(pool.device().log,
+  EXPECT_EQ(pool.provider().log,
             (asked{{1_GiB, page_kind::huge_1g}, {1_GiB, page_kind::huge}, {1_GiB, page_kind::normal}}));
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(pages, allocator_requests_the_kind_chosen_at_run_time) {
   direct<back_with<>> pool;
-  pool.device().budget[page_kind::page_size::huge_1g] = 1_GiB;
+  pool.provider().budget[page_kind::page_size::huge_1g] = 1_GiB;
   pool.policies().pages.choice =
       page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true, .read_only = true};
   (void)pool.allocate(1);
   pool.policies().pages.choice =
       page_choice{.pages = page_plan::normal_only, .speed = page_kind::bandwidth::low};
   (void)pool.allocate(1);
-  ASSERT_EQ(pool.device().log.size(), 2u);
-  EXPECT_EQ(pool.device().log[0],
+  ASSERT_EQ(pool.provider().log.size(), 2u);
+  EXPECT_EQ(pool.provider().log[0],
             (recording_device::asked{
                 1_GiB, {page_kind::page_size::huge_1g, page_kind::bandwidth::any, true, true}}));
-  EXPECT_EQ(pool.device().log[1],
+  EXPECT_EQ(pool.provider().log[1],
             (recording_device::asked{512, {page_kind::page_size::normal, page_kind::bandwidth::low}}));
 }
 
@@ -267,10 +267,10 @@ TEST(pages, budget_of_the_simulated_device_runs_out) {
   (void)first.allocate(1_MiB);  // takes none of the budget
   (void)first.allocate(1_MiB + 1);
   (void)first.allocate(1_MiB + 1);
-  EXPECT_EQ(first.device().calls().refused, 0u);
+  EXPECT_EQ(first.provider().calls().refused, 0u);
   (void)first.allocate(1_MiB + 1);
-  EXPECT_EQ(first.device().calls().refused, 1u);
-  EXPECT_EQ(first.device().used(), 7_MiB);
+  EXPECT_EQ(first.provider().calls().refused, 1u);
+  EXPECT_EQ(first.provider().used(), 7_MiB);
 
   caching_allocator<with<passthrough, back_with<page_plan::huge_only>>, simulated_device> only{
       simulated_device(options)};

@@ -27,11 +27,11 @@ TEST(recovery_policy, names_the_steps_in_order) {
     EXPECT_EQ(of(recover_by_emptying_cache<>{}, why), steps{all});
     EXPECT_EQ(of(recover_by_emptying_cache<tunable(false)>{}, why), steps{all});
     EXPECT_EQ(of(recover_by_emptying_cache<true>{}, why), (steps{all, exactly}));
-    EXPECT_EQ(of(recover_by_releasing_oversize_then_all<>{}, why), (steps{fitting, all}));
+    EXPECT_EQ(of(recover_by_releasing_oversize{}, why), (steps{fitting, all}));
   }
-  EXPECT_EQ(of(recover_by_releasing_oversize_then_all<true>{}, failure_reason::by_device),
+  EXPECT_EQ(of(with_fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_device),
             (steps{fitting, all}));
-  EXPECT_EQ(of(recover_by_releasing_oversize_then_all<true>{}, failure_reason::by_limit), steps{});
+  EXPECT_EQ(of(with_fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_limit), steps{});
 }
 
 TEST(pools_policy, counts_the_boundary_as_small) {

@@ -20,7 +20,7 @@ constexpr stream_id own{1}, other{2};
 
 TEST(reuse_on_same_stream_after_recorded, keeps_a_block_pending_for_its_own_stream_once_recorded) {
   pool_with<reuse_on_same_stream_after_recorded> pool;
-  pool.device().hold_events(true);
+  pool.provider().hold_events(true);
   void* const p = pool.allocate(10_MiB, own);
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(10_MiB, own), p);
@@ -28,7 +28,7 @@ TEST(reuse_on_same_stream_after_recorded, keeps_a_block_pending_for_its_own_stre
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 10_MiB);
   EXPECT_NE(pool.allocate(10_MiB, own), p);
-  pool.device().hold_events(false);
+  pool.provider().hold_events(false);
   EXPECT_NE(pool.allocate(10_MiB, other), p);
   EXPECT_EQ(pool.allocate(10_MiB, own), p);
 }
@@ -39,13 +39,13 @@ TEST(reuse_after_recorded_streams, shares_blocks_among_streams_and_waits_for_all
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(10_MiB, other), p);
   ASSERT_TRUE(pool.record_stream(p, own) && pool.record_stream(p, stream_id{}));
-  pool.device().submit(own, 1'000'000'000);
-  pool.device().submit(stream_id{}, 2'000'000'000);
+  pool.provider().submit(own, 1'000'000'000);
+  pool.provider().submit(stream_id{}, 2'000'000'000);
   pool.deallocate(p);
-  pool.device().advance(1'500'000'000);
+  pool.provider().advance(1'500'000'000);
   void* const second = pool.allocate(10_MiB, own);
   EXPECT_NE(second, p);
-  pool.device().advance(1'000'000'000);
+  pool.provider().advance(1'000'000'000);
   EXPECT_EQ(pool.allocate(10_MiB, own), p);
 }
 

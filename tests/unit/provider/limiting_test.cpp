@@ -148,10 +148,10 @@ TEST(limiting, limits_pages_too) {
     while (void* const p = pool.try_allocate(3_MiB)) blocks.push_back(p);
     EXPECT_LE(pool.current_usage().reserved, limit);
     EXPECT_GT(pool.current_usage().reserved + 20_MiB, limit);
-    EXPECT_EQ(pool.device().taken(), pool.current_usage().reserved);
+    EXPECT_EQ(pool.provider().taken(), pool.current_usage().reserved);
     for (void* p : blocks) pool.deallocate(p);
     pool.trim();
-    EXPECT_EQ(pool.device().taken(), 0u);
+    EXPECT_EQ(pool.provider().taken(), 0u);
     EXPECT_STREQ(pool.audit(), nullptr);
   }
 }
@@ -162,14 +162,14 @@ TEST(limiting, limits_stitched_pages) {
   for (std::size_t bytes : {5_MiB, 9_MiB, 13_MiB, 3_MiB}) blocks.push_back(pool.allocate(bytes));
   for (void*& p : blocks) pool.deallocate(std::exchange(p, nullptr));
   blocks.assign(1, pool.allocate(60_MiB));
-  EXPECT_LE(pool.device().taken(), 64_MiB);
+  EXPECT_LE(pool.provider().taken(), 64_MiB);
   EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
-  EXPECT_EQ(pool.device().taken(), pool.current_usage().reserved);
+  EXPECT_EQ(pool.provider().taken(), pool.current_usage().reserved);
   pool.deallocate(blocks.front());
 }
 
 TEST(limiting, a_refusal_because_of_the_limit_differs_from_a_full_device) {
-  using recipe = with<pytorch<>, recover_by_releasing_oversize_then_all<true>>;
+  using recipe = with<pytorch<>, with_fail_fast<recover_by_releasing_oversize, true>>;
   caching_allocator<recipe, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   pool.deallocate(pool.allocate(30_MiB));
   EXPECT_EQ(pool.try_allocate(35_MiB), nullptr);
@@ -224,7 +224,7 @@ TEST(limiting, limits_all_arenas_together) {
   pool.deallocate(b);
   pool.deallocate(c);
   pool.trim();
-  EXPECT_EQ(pool.with_device([](auto& d) { return d.taken(); }), 0u);
+  EXPECT_EQ(pool.with_provider([](auto& d) { return d.taken(); }), 0u);
 }
 
 TEST(limiting, is_named_when_memory_runs_out) {

@@ -96,13 +96,13 @@ class program {
 ///     using namespace tessera::trace;
 ///     const recording recorded{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
 ///     const program source(recorded);
-///     const std::size_t failures = replay(source, pool);
-///     const std::size_t reserved = pool.current_usage().reserved;
-///     std::printf("%zu failed, %zu bytes reserved, %zu at peak live\n", failures, reserved, source.peak_live());
+///     const std::size_t failures = replay(source, allocator);
+///     const std::size_t reserved = allocator.current_usage().reserved;
+///     std::printf("%zu failed, %zu bytes reserved, %zu at peak", failures, reserved, source.peak_live());
 ///
 ///   Returns:  the number of failed allocations
 template <typename Allocator, typename Before, typename After>
-std::size_t replay(const program& source, Allocator& pool, Before before, After after) {
+std::size_t replay(const program& source, Allocator& allocator, Before before, After after) {
   // One extra slot for events without an allocation.
   std::vector<void*> addresses(source.slots() + 1);
   const std::vector<event>& events = source.events();
@@ -112,26 +112,26 @@ std::size_t replay(const program& source, Allocator& pool, Before before, After 
     void*& p = addresses[source.slot(i)];
     before(i);
     if (e.what == event::kind::allocate) {  // a switch would use a slower jump table
-      p = pool.try_allocate(e.bytes, e.stream);
+      p = allocator.try_allocate(e.bytes, e.stream);
       failures += p == nullptr;
       after(i, p);
     } else if (e.what == event::kind::free) {
-      pool.deallocate(p);
+      allocator.deallocate(p);
       after(i, std::exchange(p, nullptr));
     } else if (e.what == event::kind::record_stream) {
-      if (p != nullptr) (void)pool.record_stream(p, e.stream);
+      if (p != nullptr) (void)allocator.record_stream(p, e.stream);
       after(i, p);
     } else {
-      if (e.what == event::kind::answer_events) pool.device().hold_events(e.bytes == 0);
-      if (e.what == event::kind::empty_cache) pool.trim();
+      if (e.what == event::kind::answer_events) allocator.provider().hold_events(e.bytes == 0);
+      if (e.what == event::kind::empty_cache) allocator.trim();
       after(i, nullptr);
     }
   }
   return failures;
 }
 template <typename Allocator>
-std::size_t replay(const program& source, Allocator& pool) {
-  return replay(source, pool, [](std::size_t) {}, [](std::size_t, void*) {});
+std::size_t replay(const program& source, Allocator& allocator) {
+  return replay(source, allocator, [](std::size_t) {}, [](std::size_t, void*) {});
 }
 
 }  // namespace tessera::trace

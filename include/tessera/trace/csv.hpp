@@ -16,7 +16,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/replay/recording.hpp>
+#include <tessera/trace/recording.hpp>
 
 namespace tessera::trace {
 
