@@ -26,7 +26,7 @@ namespace cuda_driver {
 class gpu {
  public:
   static constexpr bool is_thread_safe = true;
-  static constexpr bool may_see_late = true;  // if the driver fails to answer
+  static constexpr bool completion_may_lag = true;  // if the driver fails to answer
   static constexpr bool map_grants_access = false;
   static constexpr bool unmap_wants_size = true;
   struct event {

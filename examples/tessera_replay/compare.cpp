@@ -55,7 +55,7 @@ template <typename Recipe>
 bool is_recorded(const tessera::policies<Recipe>& settings, const replay::recorded_run& run) {
   constexpr bool by_2_14 = is_of<Recipe, tessera::pytorch_2_14_family>;
   if constexpr (by_2_14 || is_of<Recipe, tessera::pytorch_family>) {
-    return run.by_2_14() == by_2_14 && Recipe::serves(run.settings) &&
+    return run.by_2_14() == by_2_14 && Recipe::accepts(run.settings) &&
            settings == Recipe::configured(run.settings);
   }
   return false;

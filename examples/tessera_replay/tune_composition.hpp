@@ -128,8 +128,8 @@ struct any_split : split_choices {
   [[nodiscard]] block_end allocated_end() const noexcept {
     return ask([](const auto& p) { return p.allocated_end(); });
   }
-  [[nodiscard]] std::size_t oversize() const noexcept {
-    return ask([](const auto& p) { return p.oversize(); });
+  [[nodiscard]] std::size_t oversize_from() const noexcept {
+    return ask([](const auto& p) { return p.oversize_from(); });
   }
   bool operator==(const any_split&) const = default;
 };
@@ -165,22 +165,22 @@ struct any_segments : segments_choices {
   bool operator==(const any_segments&) const = default;
 };
 
-using in_place_of_20 = grow_by_pages<20_MiB>;
-using in_place_choices = one_of<grow_by_pages<>, in_place_of_20>;
+using in_place_of_20 = grow_by_mapping<20_MiB>;
+using in_place_choices = one_of<grow_by_mapping<>, in_place_of_20>;
 /// Growth in place.
 struct any_in_place : in_place_choices {
   using backend = expandable_backend;
   tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
   any_in_place() = default;
   template <auto Large, auto Alignment>
-  any_in_place(const grow_by_pages<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
-      : in_place_choices{grow_by_pages<>{.large = p.large.get(),
-                                         .limit = p.limit.get(),
-                                         .alignment = p.alignment.get(),
-                                         .range = p.range}},
+  any_in_place(const grow_by_mapping<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
+      : in_place_choices{grow_by_mapping<>{.large = p.large.get(),
+                                           .limit = p.limit.get(),
+                                           .alignment = p.alignment.get(),
+                                           .range = p.range}},
         limit(p.limit.get()) {}
   template <auto Large>
-  any_in_place(const grow_by_pages<20_MiB, Large>& p)
+  any_in_place(const grow_by_mapping<20_MiB, Large>& p)
       : in_place_choices{in_place_of_20{.large = p.large.get(), .limit = p.limit.get(), .range = p.range}},
         limit(p.limit.get()) {}
 

@@ -64,7 +64,7 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const program_trai
       all.push_back(
           grow_by_plan<>{.plan = chunk_plan{align_up(of.peak_live / 100 * percent, 2_MiB), further}});
   for (std::size_t large : {2_MiB, 4_MiB, 8_MiB, 16_MiB, 20_MiB, 32_MiB, 64_MiB, 128_MiB})
-    all.push_back(grow_by_pages<>{.large = large});
+    all.push_back(grow_by_mapping<>{.large = large});
   all.push_back(in_place_of_20{});
   const auto* held = std::get_if<grow_by_stitching<>>(&now.chosen);
   const grow_by_stitching<> from = held != nullptr ? *held : grow_by_stitching<>{};

@@ -144,12 +144,12 @@ std::string cpp(const grow_by_plan<>& p) {
   return named("grow_by_plan", {set(p.plan.get(), chunk_plan{}), limit(p.limit.get())});
 }
 template <std::size_t Small>
-std::string cpp(const grow_by_pages<Small>& p) {
-  return named("grow_by_pages", {{plain(Small).words, Small == 2_MiB},
-                                 set(p.large.get(), 20_MiB),
-                                 limit(p.limit.get()),
-                                 set(p.alignment.get(), std::size_t{1}),
-                                 set(p.range.get(), memory_limit{fraction{1'125'000'000}})});
+std::string cpp(const grow_by_mapping<Small>& p) {
+  return named("grow_by_mapping", {{plain(Small).words, Small == 2_MiB},
+                                   set(p.large.get(), 20_MiB),
+                                   limit(p.limit.get()),
+                                   set(p.alignment.get(), std::size_t{1}),
+                                   set(p.range.get(), memory_limit{fraction{1'125'000'000}})});
 }
 std::string cpp(const grow_by_stitching<>& p) {
   return named("grow_by_stitching", {set(p.peak_parts.get(), std::size_t{64}), set(p.slack.get(), percent(4)),

@@ -62,8 +62,8 @@ template <typename Recipe, typename Introspection>
   return numbers;
 }
 
-/// Predicts why growth would fail: by_limit or by_capacity. Otherwise returns by_device, the one reason that
-/// only a device call can show.
+/// Returns the reason for which growth cannot succeed: by_limit or by_capacity. Returns by_device if neither
+/// applies: growth may succeed, and if it fails, the device refused.
 template <typename Recipe, typename Manager>
 [[nodiscard]] failure_reason predict_failure(const Manager& manager, const policies<Recipe>& p,
                                              std::size_t segment) noexcept {
@@ -147,18 +147,20 @@ class caching_allocator
   /// Frees a block.
   ///   Returns:  false if no live block begins at `p`; then nothing changes
   [[nodiscard]] bool try_deallocate(void* p) noexcept { return finish_free(manager_.deallocate(p)); }
-  /// Frees a block on `stream`, like cudaFreeAsync: `stream` may reuse it at once. If other streams are
-  /// recorded, `stream` is made to wait for them and for the block's own stream.
+  /// Frees a block on `stream`, like cudaFreeAsync: `stream` may reuse it at once. If any stream is recorded
+  /// for the block, `stream` is made to wait for the others recorded and for the block's own stream.
+  /// Otherwise the caller has ordered `stream` after the last use of the block.
   ///   Returns:  false if no live block begins at `p`; then nothing changes
-  [[nodiscard]] bool try_deallocate_after(void* p, stream_id stream) noexcept
+  [[nodiscard]] bool try_deallocate_on(void* p, stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
-    return finish_free(sharing_.deallocate_after(p, stream));
+    return finish_free(sharing_.deallocate_on(p, stream));
   }
-  /// Serves a request with a live block, as if the block were freed and allocated again. It must have no
-  /// recorded streams. Statistics and events count a free and an allocation.
-  ///   Returns:  false if the block does not fit; then nothing changes. A block fits if the request has its
-  ///             pool and key, and the split policy lets it serve whole.
+  /// Gives a live block to a new request without freeing it. Statistics and events count a free and an
+  /// allocation.
+  ///   Returns:  false, and nothing changes, if no live block begins at `p`, if streams are recorded for it,
+  ///             or if it does not fit. A block fits if the request has its pool and key, and the split
+  ///             policy lets it serve whole.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     detail::block* const live = bytes > 0 && bytes <= max_request ? manager_.find_live(p) : nullptr;
     if (live == nullptr || live->flags().has_recorded_streams) return false;
@@ -171,11 +173,12 @@ class caching_allocator
     return fits;
   }
 
-  /// Records that `stream` uses a live block, so that a free waits for that use. Null and an empty handle are
-  /// ignored.
+  /// Records that `stream` uses a live block, so that a free waits for that use. For null and an empty
+  /// handle, nothing is recorded.
   ///   Requires:  `p` as in deallocate(p)
   ///   Returns:   true if the use is recorded, or needs no record, for example on the block's own stream.
-  ///              False for null, for a stream that does not exist, and if host memory ran out.
+  ///              False for null and an empty handle, for a stream that does not exist, and if host memory
+  ///              ran out.
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     detail::block* const live = manager_.find_live(p);
     if (live == nullptr && p != nullptr) detail::refuse_address(introspect(), "record_stream", p);
@@ -203,8 +206,8 @@ class caching_allocator
     (void)process_events();
     release_idle(keep);
   }
-  /// Frees the pending blocks whose events have completed. With most streams policies, each request does
-  /// this; with lazy ones, some do.
+  /// Frees the pending blocks whose events have completed. Requests do this, too: each one, or with
+  /// poll_events_lazily those that miss or find many pending events.
   ///   Returns:  whether it freed any block
   bool process_events() noexcept {
     const bool any = manager_.process_events();
@@ -239,7 +242,7 @@ class caching_allocator
   [[nodiscard]] auto statistics() const noexcept
     requires Counting::keeps_statistics
   {
-    return manager_.counters().report(policies_.split.oversize());
+    return manager_.counters().report(policies_.split.oversize_from());
   }
   void reset_peak_statistics() noexcept
     requires Counting::keeps_statistics
@@ -269,7 +272,7 @@ class caching_allocator
 
   /// Takes a segment from the device, or maps memory at its address, and splits it into recorded blocks. For
   /// tools that start from a recorded state. A segment address of 0 means any address.
-  ///   * `size` is the block size for which growth would get this segment.
+  ///   * Growth for a block of `size` bytes would get this segment.
   ///   * `blocks` are the block_views of the segment, in the order of addresses.
   ///   * Their bytes are multiples of min_alignment. A block with 0 requested bytes is free.
   ///
@@ -281,7 +284,8 @@ class caching_allocator
     return found != nullptr && (segment.address == 0 || found->address == segment.address) &&
            found->size >= segment.bytes && manager_.restore_blocks(*found, blocks);
   }
-  /// Releases the idle segment that begins at an address. In a range, releases the free part of it.
+  /// Releases the idle segment that begins at an address. In a range, releases the free chunks
+  /// within the addresses of `segment`.
   ///   Returns:  bytes that went back to the device
   std::size_t release_idle_at(const segment_view& segment) noexcept {
     return backend_.release_idle_at(segment.address, segment.bytes);
@@ -321,11 +325,11 @@ class caching_allocator
   }
   template <bool ByHandle>
   [[gnu::always_inline]] detail::block& allocate_from(detail::block& found, request want) noexcept {
-    const std::size_t gap = backend_.take_offset(found, want.size, policies_);
+    const std::size_t gap = backend_.consume_placement(found, want.size, policies_);
     const std::size_t room = found.size - gap;
     const std::size_t size = policies_.split.should_split(want.size, room) ? want.size : room;
     const std::size_t offset = policies_.split.allocated_end() == block_end::low ? gap : found.size - size;
-    const bool oversize = size >= policies_.split.oversize();
+    const bool oversize = size >= policies_.split.oversize_from();
     return manager_.template allocate<ByHandle>(found, want.bytes, size, offset, oversize, want.stream);
   }
   bool finish_free(detail::free_result result) noexcept {
@@ -346,12 +350,12 @@ class caching_allocator
     }
     evict(eviction_trigger::before_growth);
     failure_reason why{};
-    if (detail::block* const found = borrow_or_grow(want, why)) return found;
+    if (detail::block* const found = reuse_or_grow(want, why)) return found;
     const recovery_steps steps = policies_.recovery.steps(why);
     for (const recovery_steps::step step : steps) {
       if (!recover(step, want)) continue;
       const bool exactly = step == recovery_steps::step::retry_exact_size;
-      if (detail::block* const found = borrow_or_grow(want, why, exactly)) return found;
+      if (detail::block* const found = reuse_or_grow(want, why, exactly)) return found;
     }
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
@@ -363,20 +367,21 @@ class caching_allocator
     const bool polls_here = !policies_.streams.should_poll_events(manager_.pending_events());
     return (polls_here && manager_.process_events()) || freed;
   }
-  /// Gets memory from other streams or the device. Sets `why` to the predicted reason of a failure.
-  detail::block* borrow_or_grow(request want, failure_reason& why, bool exactly = false) noexcept {
-    if (detail::block* const found = borrow(want)) return found;
+  /// Gets memory from other streams or the device. Sets `why` to the reason for which growth fails.
+  detail::block* reuse_or_grow(request want, failure_reason& why, bool exactly = false) noexcept {
+    if (detail::block* const found = take_from_other_streams(want)) return found;
     const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, exactly);
     why = detail::predict_failure(manager_, policies_, segment);
     if (is_growth_pointless(why)) return nullptr;
     detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
     return list != nullptr ? backend_.grow(*list, want.size, segment, policies_) : nullptr;
   }
-  /// Finds a free block of another stream that the recipe lets serve this request, or null.
-  detail::block* borrow(request want) noexcept {
+  /// Moves free memory of other streams to this request's list, if the recipe allows it. May make the stream
+  /// wait. Returns that memory as one free block, or null.
+  detail::block* take_from_other_streams(request want) noexcept {
     if constexpr (!Recipe::streams::reuses_across_streams) return nullptr;
     detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
-    return list != nullptr ? sharing_.borrow(*list, want.size, policies_) : nullptr;
+    return list != nullptr ? sharing_.take_from_other_streams(*list, want.size, policies_) : nullptr;
   }
   /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the
   /// limit.
@@ -404,7 +409,7 @@ class caching_allocator
   /// Releases free oversize blocks until `wanted` bytes went back.
   ///   Returns:  whether that many went back
   bool release_oversize(detail::free_list& list, std::size_t wanted) noexcept {
-    const std::size_t oversize = policies_.split.oversize();
+    const std::size_t oversize = policies_.split.oversize_from();
     const auto release = [this](detail::block& b) { return backend_.release(b); };
     using order = typename manager::order;
     return oversize <= unlimited / 2 &&

@@ -130,8 +130,8 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
       : settings_(settings) {
     make(indices{}, device, observer);
   }
-  /// Reads the settings from an environment variable. Without its name, it reads the variables of the original
-  /// system, such as PYTORCH_CUDA_ALLOC_CONF. Absent settings have their defaults.
+  /// Reads the settings from an environment variable. Without its name, it reads the variables of the
+  /// original system, such as PYTORCH_CUDA_ALLOC_CONF. Absent settings have their defaults.
   ///
   ///     #include <tessera/concurrent/locked.hpp>
   ///     using tessera::configured;

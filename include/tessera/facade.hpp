@@ -57,10 +57,12 @@ using device_of =
 ///
 ///   * `enter` calls f(allocator) and returns its result. It may take a lock or run a check around the call.
 ///   * To change a call, define it in the front end. `using facade<...>::name` keeps its other overloads.
-///   * `Inner` is the type of the allocator inside. Calls that only some allocators have exist if `Inner` has
-///     them: handles, statistics, process_events and trim_without_waiting.
-///   * If a front end defines after_free(front end), it is called after each deallocate and trim. It is also
-///     called after a try_deallocate or process_events that freed something.
+///   * If `enter` takes a lock, define on_pressure and for_each_device, too. By default, the functions given
+///     to them run inside `enter`, and would deadlock if they used the allocator.
+///   * `Inner` is the type of the allocator inside. Handles, statistics, process_events and
+///     trim_without_waiting are optional: the front end has them if `Inner` does.
+///   * A front end may define `static void after_free(Self&) noexcept`. It runs after each deallocate and
+///     trim call, and after a try_deallocate or process_events that freed something.
 ///   * A front end of several allocators also defines enter_owner, which finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
 class facade : public detail::common_calls<Self> {
@@ -145,10 +147,14 @@ class facade : public detail::common_calls<Self> {
   {
     return inside([](const auto& in) { return in.statistics(); });
   }
-  void reset_peak_statistics() noexcept {
+  void reset_peak_statistics() noexcept
+    requires requires(Inner& in) { in.reset_peak_statistics(); }
+  {
     inside([](auto& in) { in.reset_peak_statistics(); });
   }
-  void reset_accumulated_statistics() noexcept {
+  void reset_accumulated_statistics() noexcept
+    requires requires(Inner& in) { in.reset_accumulated_statistics(); }
+  {
     inside([](auto& in) { in.reset_accumulated_statistics(); });
   }
   [[nodiscard]] std::size_t footprint() const noexcept {
@@ -190,9 +196,9 @@ class facade : public detail::common_calls<Self> {
   }
 
  protected:
-  /// Enters the allocator that owns an address. A front end of several allocators hides this with its own
-  /// version. If there is no owner, that version returns a default value, or aborts if `call` is not null.
-  /// `call` is the name of the call.
+  /// Enters the allocator that owns an address. A front end of several allocators must define its own. If
+  /// `call`, the name of a call, is given and a non-null address has no owner, it must abort and name the
+  /// call. If `call` is null, it must return a default value.
   template <typename Me, typename F>
   static decltype(auto) enter_owner(Me& me, const void*, const char* /*call*/, F&& f) {
     return Self::enter(me, std::forward<F>(f));

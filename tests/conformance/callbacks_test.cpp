@@ -13,10 +13,10 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/facade.hpp>
@@ -64,8 +64,8 @@ struct under_settings {
 };
 struct for_the_host {
   static constexpr std::uint64_t threads = 3;
-  pinned_host<pytorch_family::pinned_family, device_type> pool{{.pinned_use_background_threads = true},
-                                                               of(room)};
+  configured_pinned<pytorch_family::pinned_family, device_type> pool{{.pinned_use_background_threads = true},
+                                                                     of(room)};
 };
 struct in_a_copy {
   static constexpr std::uint64_t threads = 3;

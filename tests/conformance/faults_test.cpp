@@ -51,7 +51,7 @@ class faults : public testing::Test {
   }
 };
 
-using mixed_pages = grow_by_pages<256_KiB, 6_MiB>;
+using mixed_pages = grow_by_mapping<256_KiB, 6_MiB>;
 constexpr chunk_plan small_chunks{.first = 20_MiB, .further = 3_MiB};
 using cases = testing::Types<
     under<pytorch<>>, under<passthrough>, under<power_of_two>,
@@ -72,12 +72,13 @@ using cases = testing::Types<
     under<with<pytorch_family::expandable, split_if_remainder_at_least<512, block_end::high>, pool_together,
                mixed_pages>>,
     under<with<pytorch_family::expandable, reuse_immediately, evict_at_free<>>>,
-    under<with<pytorch_family::expandable, evict_at_free<>, grow_by_pages<2_MiB, 10_MiB>>>,
+    under<with<pytorch_family::expandable, evict_at_free<>, grow_by_mapping<2_MiB, 10_MiB>>>,
     under<with<pytorch_family::expandable, back_with<page_plan::huge_first>, pool_together, mixed_pages>>,
     under<with<pytorch_family::expandable, recover_by_emptying_cache<>,
-               grow_by_pages<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>,
-    under<with<pytorch_family::expandable, back_with<page_plan::huge_1g_first>, grow_by_pages<2_MiB, 1_GiB>>,
-          40>,
+               grow_by_mapping<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>,
+    under<
+        with<pytorch_family::expandable, back_with<page_plan::huge_1g_first>, grow_by_mapping<2_MiB, 1_GiB>>,
+        40>,
     under<stitched>, under<with<stitched, pool_together, evict_idle_above<percent(60)>>>,
     under<with<stitched, reuse_immediately, back_with<page_plan::huge_first>>>>;
 TYPED_TEST_SUITE(faults, cases);

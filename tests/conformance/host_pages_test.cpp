@@ -164,7 +164,7 @@ class host_pages : public testing::Test {
     return host_pinned{host_pinned::options{.capacity = capacity, .pin = pin}};
   }
 };
-using small_pages = grow_by_pages<2_MiB, tunable(4_MiB)>;
+using small_pages = grow_by_mapping<2_MiB, tunable(4_MiB)>;
 using recipes = testing::Types<pytorch<>, passthrough,
                                with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(50)>>,
                                with<pytorch_family::expandable, small_pages>,

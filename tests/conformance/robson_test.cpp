@@ -160,10 +160,10 @@ using best_fit_from = caching_allocator<with<passthrough, split_if_remainder_at_
                                         simulated_device>;
 /// Pages of one word that are unmapped at once. So all free memory is unmapped and mapped again at the lowest
 /// place.
-using first_fit =
-    caching_allocator<with<pytorch_family::expandable, round_to_multiple<4_KiB>, pool_together,
-                           split_if_remainder_at_least<4_KiB>, grow_by_pages<4_KiB, 4_KiB>, evict_at_free<>>,
-                      simulated_device>;
+using first_fit = caching_allocator<
+    with<pytorch_family::expandable, round_to_multiple<4_KiB>, pool_together,
+         split_if_remainder_at_least<4_KiB>, grow_by_mapping<4_KiB, 4_KiB>, evict_at_free<>>,
+    simulated_device>;
 
 /// One attack on a placement, and its result.
 template <block_end End>

@@ -518,7 +518,7 @@ TEST(paddle_row, n35_a_block_outlives_its_thread_and_is_released_once) {
 // Growth in place takes only the pages that a block needs. Paddle backs 2 MiB with 4.
 TEST(paddle_row, n36_growth_in_place_maps_only_the_missing_bytes_after_a_free_block) {
   using in_pages =
-      with<paddle_family::auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
+      with<paddle_family::auto_growth, grow_by_mapping<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.page_granularity = 1_MiB}));
   void* const first = pool.allocate(2_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
@@ -533,7 +533,7 @@ TEST(paddle_row, n36_growth_in_place_maps_only_the_missing_bytes_after_a_free_bl
 
 TEST(paddle_row, n38_addresses_do_not_run_out_unlike_in_paddle) {
   using in_pages =
-      with<paddle_family::auto_growth, grow_by_pages<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
+      with<paddle_family::auto_growth, grow_by_mapping<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   constexpr std::size_t total = 64_MiB, size = 8_MiB;
   caching_allocator<in_pages, simulated_device> pool(simulated_device({.capacity = total}));
   for (std::size_t i = 0; i < 10 * (total / size + 1); ++i) {

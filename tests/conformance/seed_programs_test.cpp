@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
@@ -122,8 +122,8 @@ TYPED_TEST(seed_programs_on_special_pages, learn_and_leave_nothing) { learn_and_
 TEST(seed_programs_of_pinned_memory, npu_6_a_thread_processes_completed_events) {
   host_place place;
   {
-    pinned_host<torch_npu_family::pinned_family, provider_ref<host_pinned>> pool(npu_6::settings,
-                                                                                 provider_ref(place.device));
+    configured_pinned<torch_npu_family::pinned_family, provider_ref<host_pinned>> pool(
+        npu_6::settings, provider_ref(place.device));
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(step(pool, place));
     EXPECT_TRUE(pool.visit([](const auto& in) { return in.has_worker(); }));
   }
@@ -132,7 +132,7 @@ TEST(seed_programs_of_pinned_memory, npu_6_a_thread_processes_completed_events) 
 TEST(seed_programs_of_pinned_memory, npu_8_the_device_accesses_registered_memory) {
   host_place place, memory;
   {
-    pinned_host<torch_npu_family::pinned_family, provider_ref<host_pinned>, host_pinned> pool(
+    configured_pinned<torch_npu_family::pinned_family, provider_ref<host_pinned>, host_pinned> pool(
         npu_8::settings, provider_ref(memory.device), place.device);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(step(pool, place));
     EXPECT_GT(reserved(pool), 0u);

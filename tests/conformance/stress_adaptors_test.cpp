@@ -10,10 +10,10 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/ownership.hpp>
@@ -93,13 +93,14 @@ TEST(stress_threads, configured_while_settings_change) {
 }
 
 TEST(stress_threads, pinned_memory_that_is_registered_and_processed_in_background) {
-  const watchdog guard("pinned_host");
+  const watchdog guard("configured_pinned");
   host_pinned host = unlocked(), device = unlocked();
   {
     const config::pytorch::settings said{.pinned_use_background_threads = true,
                                          .pinned_use_host_register = true,
                                          .pinned_reserve_segment_size = 4_MiB};
-    tessera::pinned_host<pytorch_family::pinned_family, memory, host_pinned> pool(said, memory(host), device);
+    tessera::configured_pinned<pytorch_family::pinned_family, memory, host_pinned> pool(said, memory(host),
+                                                                                        device);
     stress<false>(pool, device, usual / 2);
   }
   expect_all_back(host);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -37,7 +37,7 @@ compositions variations() {
       "high_end_in_ranges"});
   add(named<with<pytorch_family::expandable, reuse_immediately, evict_at_free<>>>{"evicting_in_ranges"});
   add(named<with<pytorch_family::expandable, back_with<page_plan::huge_first>,
-                 grow_by_pages<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>{"aligned_in_ranges"});
+                 grow_by_mapping<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>{"aligned_in_ranges"});
   add(named<with<stitched, pool_together, evict_idle_above<percent(60)>>>{"stitched_together"});
   add(named<with<stitched, split_below<32_MiB, 20_MiB, 1_MiB, 0>, reuse_immediately>>{"stitched_up_to"});
   add(named<with<cuda_async, pool_small_and_large<1_MiB>, evict_idle_above<percent(60)>>>{"crossing_pools"});

@@ -4,6 +4,6 @@
 
 struct recipe : complete {
   using streams = tessera::reuse_across_streams<>;
-  using growth = tessera::grow_by_pages<>;
+  using growth = tessera::grow_by_mapping<>;
 };
 template class tessera::caching_allocator<recipe, tessera::simulated_device>;

@@ -1,9 +1,9 @@
-// expect first: grow_by_pages<Small>: Small is in bytes
+// expect first: grow_by_mapping<Small>: Small is in bytes
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using wrong = tessera::with<tessera::pytorch<>, tessera::grow_by_pages<2, 20>>;
+using wrong = tessera::with<tessera::pytorch<>, tessera::grow_by_mapping<2, 20>>;
 
 int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -5,7 +5,7 @@
 
 struct pool_by_size {
   static constexpr std::size_t count = 2;
-  static constexpr std::size_t oversize() noexcept { return tessera::unlimited; }
+  static constexpr std::size_t oversize_from() noexcept { return tessera::unlimited; }
   [[nodiscard]] std::size_t select(std::size_t block) const { return block > 512 ? 1 : 0; }
   bool operator==(const pool_by_size&) const = default;
 };

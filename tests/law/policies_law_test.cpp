@@ -118,13 +118,13 @@ struct splits {
   std::size_t whole_from = unlimited;
 
   [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
-    return serves(wanted, block);
+    return accepts(wanted, block);
   }
   [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
     return cuts(wanted, block);
   }
   [[nodiscard]] static block_end allocated_end() noexcept { return block_end::low; }
-  [[nodiscard]] std::size_t oversize() const noexcept { return whole_from; }
+  [[nodiscard]] std::size_t oversize_from() const noexcept { return whole_from; }
   bool operator==(const splits&) const = default;
 };
 std::string split(const splits& p) {
@@ -138,7 +138,7 @@ TEST(policies_law, split_must) {
   EXPECT_EQ(split({.serves = [](std::size_t wanted, std::size_t block) { return block > wanted; }}),
             "split lets a block of the wanted size serve: may_serve(n, n)");
   EXPECT_EQ(split({.whole_from = 1_MiB}),
-            "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize() on");
+            "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize_from() on");
 }
 
 template <bool UsesPageKinds>

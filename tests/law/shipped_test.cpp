@@ -58,7 +58,7 @@ static_assert(law::policy(back_with<page_choice{.speed = page_kind::bandwidth::h
 static_assert(law::policy(grow_exactly<>{}) && law::policy(grow_by_segments<2_MiB, 20_MiB>{}));
 static_assert(law::policy(grow_by_chunks<>{}) && law::policy(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
 static_assert(law::policy(grow_by_plan<>{}) && law::policy(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
-static_assert(law::policy(grow_by_pages<>{}) && law::policy(grow_by_stitching<>{}));
+static_assert(law::policy(grow_by_mapping<>{}) && law::policy(grow_by_stitching<>{}));
 static_assert(law::policy(evict_never{}) && law::policy(evict_at_free<>{}));
 static_assert(law::policy(evict_idle_segments<>{}) && law::policy(evict_idle_segments<true, true>{}));
 static_assert(law::policy(evict_at_free_above_plan<>{}) &&

@@ -68,8 +68,8 @@ void try_all(tallies& count, const trace::program& source) {
     if (!here) continue;
     using growth = typename Recipe::growth;
     if constexpr (!growth::backend::has_ranges) {
-      try_out<with<Recipe, grow_by_pages<>>>(count.in_place, oom_report::hint::map_pages, *here, source,
-                                             capacity);
+      try_out<with<Recipe, grow_by_mapping<>>>(count.in_place, oom_report::hint::map_pages, *here, source,
+                                               capacity);
       try_out<with<Recipe, recover_by_emptying_cache<true>>>(count.exactly, oom_report::hint::grow_exactly,
                                                              *here, source, capacity);
     }
@@ -100,7 +100,7 @@ TEST(advice_on_recorded_programs, usually_serves_the_failed_request) {
     EXPECT_GE(t.served * 10, t.advised * 9)
         << what << " was advised " << t.advised << " times and served " << t.served;
   };
-  expect("grow_by_pages", count.in_place, 8);
+  expect("grow_by_mapping", count.in_place, 8);
   expect("grow_by_stitching", count.stitched, 20);
   expect("recover_by_emptying_cache<true>", count.exactly, 3);
   expect("round_to_multiple<512>", count.rounding, 5);

@@ -43,8 +43,8 @@ expect(1 "  hint: accept a segment of only 8.00 MiB: recover_by_emptying_cache<t
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  the blocks that keep these segments, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
 expect(1 ": grow_by_stitching [policy/growth.hpp]\n  the blocks that keep these segments, " explain-oom ${trace} --capacity 1826989966)
-expect(1 ": grow_by_pages [policy/growth.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
-expect(1 ": grow_by_pages [policy/growth.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
+expect(1 ": grow_by_mapping [policy/growth.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
+expect(1 ": grow_by_mapping [policy/growth.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
        --capacity 950000000 --recipe torch_npu --conf garbage_collection_threshold:0.9)
 expect(1 ": back_with<page_plan::normal_only> [policy/pages.hpp] (no page_size)\n" explain-oom ${streams} --capacity 930000000 --recipe torch_npu
        --conf page_size:1g)

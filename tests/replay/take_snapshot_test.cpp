@@ -12,10 +12,10 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/driver_pool.hpp>
@@ -233,7 +233,7 @@ TEST(take_snapshot, reaches_every_front_end) {
   (void)driver.allocate_async(10, stream_id{1});
   EXPECT_EQ(live(driver.pool()), found(10, 1));
 
-  pinned_host<pytorch_family::pinned_family, simulated_device> host({}, simulated_device{});
+  configured_pinned<pytorch_family::pinned_family, simulated_device> host({}, simulated_device{});
   (void)host.allocate(11);
   EXPECT_EQ(live(host), found(11, 1));
 }

@@ -79,7 +79,7 @@ struct expandable_by_hand {
   using streams = reuse_on_same_stream_after_recorded;
   using split = split_if_remainder_at_least<512>;
   using pages = back_with<page_plan::huge_first>;
-  using growth = grow_by_pages<2_MiB, 40_MiB, unlimited, 3_KiB>;
+  using growth = grow_by_mapping<2_MiB, 40_MiB, unlimited, 3_KiB>;
   using eviction = evict_never;
   using recovery = recover_by_emptying_cache<>;
 };

@@ -116,7 +116,7 @@ static_assert(law::policy(segments_below<64_MiB>{.large = 64_MiB}));
 static_assert(law::policy(segments_below<256_MiB>{.large = 512_MiB}));
 static_assert(law::policy(grow_by_chunks<>{.small = 2_MiB, .large = 1_GiB}));
 static_assert(law::policy(grow_by_plan<>{.plan = chunk_plan{2_MiB, 16_MiB}}));
-static_assert(law::policy(grow_by_pages<>{.large = 128_MiB}));
+static_assert(law::policy(grow_by_mapping<>{.large = 128_MiB}));
 static_assert(law::policy(grow_by_stitching<>{.peak_parts = 4, .slack = percent(0)}));
 static_assert(law::policy(multiple<64>{}) && law::policy(multiple<2_MiB>{}));
 static_assert(law::policy(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 1_MiB}));

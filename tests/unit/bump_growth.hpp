@@ -39,7 +39,8 @@ struct bump_backend : tessera::detail::backend_defaults {
       return current.end - current.next >= size ? block_at(current) : nullptr;
     }
     template <typename Policies>
-    [[nodiscard]] std::size_t take_offset(const block& free, std::size_t size, const Policies& p) noexcept {
+    [[nodiscard]] std::size_t consume_placement(const block& free, std::size_t size,
+                                                const Policies& p) noexcept {
       arena& current = arenas_[key_of(*free.list)];
       const std::size_t offset = current.next - free.address;
       const std::size_t room = free.size - offset;
@@ -49,8 +50,8 @@ struct bump_backend : tessera::detail::backend_defaults {
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t, std::size_t segment, const Policies& p) noexcept {
       const auto key = key_of(list);
-      block* const fresh = manager_.acquire(list.pool(), list.key(), segment, segment >= p.split.oversize(),
-                                            p.pages.backing(segment));
+      block* const fresh = manager_.acquire(list.pool(), list.key(), segment,
+                                            segment >= p.split.oversize_from(), p.pages.backing(segment));
       if (fresh != nullptr) arenas_[key] = {fresh->address, fresh->address, fresh->end()};
       return fresh;
     }

@@ -9,11 +9,11 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
@@ -174,9 +174,9 @@ std::vector<row> several_threads() {
       {"background_reclaiming", &plain<background_reclaiming<pytorch<>, simulated_device>>},
       {"per_device", &make<devices<per_device<pytorch<>, simulated_device>>>},
       {"per_device of per_stream", &make<devices<per_device<pytorch<>, simulated_device, per_stream>>>},
-      {"pinned_host",
+      {"configured_pinned",
        [](unsigned) {
-         return std::make_unique<stack_of<pinned_host<torch_npu_family::pinned_family, host_pinned>>>(
+         return std::make_unique<stack_of<configured_pinned<torch_npu_family::pinned_family, host_pinned>>>(
              config::torch_npu::settings{}, host());
        }},
       {"guarded",

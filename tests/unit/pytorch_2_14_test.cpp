@@ -159,7 +159,7 @@ TEST(pytorch_2_14, garbage_is_collected_only_with_a_fraction_below_1) {
 /// The recovery steps for 80 MiB on a device of 100 MiB, with 40 idle on another stream.
 template <typename Recipe>
 statistics<2> tried(double share) {
-  const bool expandable = !Recipe::serves({});
+  const bool expandable = !Recipe::accepts({});
   on_device<Recipe> pool{device_of(100_MiB),
                          Recipe::configured({.expandable_segments = expandable, .throw_on_oom = true})};
   EXPECT_TRUE(set_memory_fraction(pool, share));

@@ -156,7 +156,7 @@ TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_if_pools_do) {
 }
 
 TEST(pytorch_expandable, a_page_is_mapped_only_at_valid_addresses) {
-  expandable<pool_together, back_with<page_plan::huge_first>, grow_by_pages<256_KiB, 6_MiB>, recover_never>
+  expandable<pool_together, back_with<page_plan::huge_first>, grow_by_mapping<256_KiB, 6_MiB>, recover_never>
       pool{simulated_device{simulated_device::options{.capacity = 64_MiB, .page_granularity = 64_KiB}}};
   std::vector<void*> small;
   for (int i = 0; i < 8; ++i) small.push_back(pool.allocate(128_KiB));
@@ -235,7 +235,7 @@ TEST(pytorch_expandable, large_blocks_are_split_and_stay_until_all_are_released)
 
 // Neither PyTorch nor torch_npu can combine these with expandable segments.
 TEST(pytorch_expandable, idle_pages_above_a_threshold_are_released) {
-  expandable<evict_idle_above<percent(50)>, grow_by_pages<2_MiB, tunable(20_MiB), 100_MiB>> pool{
+  expandable<evict_idle_above<percent(50)>, grow_by_mapping<2_MiB, tunable(20_MiB), 100_MiB>> pool{
       small_device(1_GiB)};
   pool.deallocate(pool.allocate(1_MiB));
   void* const old = pool.allocate(40_MiB);

@@ -21,8 +21,8 @@
 /// The arena of per_stream: an allocator for few streams, and the objects that all arenas share.
 namespace tessera::detail {
 
-// Results of several arenas, combined. The peak of a sum is the sum of the peaks. It is an upper bound, because
-// the arenas may reach their peaks at different times.
+// Results of several arenas, combined. The peak of a sum is the sum of the peaks. It is an upper bound,
+// because the arenas may reach their peaks at different times.
 
 inline void add_to(std::size_t& sum, std::size_t part) noexcept { sum += part; }
 inline void add_to(usage& sum, const usage& part) noexcept { sum += part; }
@@ -220,8 +220,8 @@ class alignas(64) arena {
     return inner_.try_allocate(bytes, stream, prepare, [](allocator&) {});
   }
 
-  /// Frees a block at once if no other thread uses the arena; else queues the free. The next call that enters
-  /// the arena processes it.
+  /// Frees a block at once if the calling thread is the last that allocated from the arena, or if streams are
+  /// recorded. Otherwise queues the free; the next call that enters the arena processes it.
   ///   Requires:  the address lies in a segment of this arena
   void deallocate(remote_free_queue::item freed) noexcept {
     // A recorded stream may be destroyed after this call, so its event must be recorded now.

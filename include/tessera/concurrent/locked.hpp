@@ -9,7 +9,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/shared_provider.hpp>
+#include <tessera/provider/serialized_provider.hpp>
 
 namespace tessera {
 
@@ -29,19 +29,18 @@ namespace tessera {
 /// does not wait for another thread's miss. There are two exceptions:
 ///
 /// * The recipe maps pages into ranges: map and unmap calls keep the mutex.
-/// * The provider is not thread-safe: a free that records an event waits for the other thread's call, with
-///   the mutex held.
+/// * A provider that is not thread-safe serves one call at a time. A free that must record an event then
+///   waits, with the mutex held, until another thread's acquire, release or wait returns.
 ///
-/// While other threads are in such calls:
+/// While another thread is in acquire, release or wait:
 ///
-/// * A request that fails waits for these calls, and then retries once.
+/// * A request that fails waits until these calls return, and then retries once.
 /// * If the provider can reclaim memory from other allocators, a failed request may retry up to eight more
 ///   times.
 /// * A trim does not release blocks that other threads are waiting for or releasing.
 ///
-/// Before pages are unmapped, the
-/// allocator waits with the mutex held until their streams finish their work. Host functions queued on
-/// these streams must not use the allocator.
+/// Before pages are unmapped, the allocator waits with the mutex held until their streams finish their work.
+/// Host functions queued on these streams must not use the allocator.
 ///
 /// Rules for user code:
 ///
@@ -55,9 +54,9 @@ template <typename Recipe, device_provider Provider, allocator_observer Observer
 class locked
     : public facade<
           locked<Recipe, Provider, Observer, Counting>,
-          typename detail::mutex_guarded<Recipe, detail::shared_provider<Provider>,
+          typename detail::mutex_guarded<Recipe, detail::serialized_provider<Provider>,
                                          detail::forwarding_observer<Observer>, Counting>::allocator> {
-  using inner_type = detail::mutex_guarded<Recipe, detail::shared_provider<Provider>,
+  using inner_type = detail::mutex_guarded<Recipe, detail::serialized_provider<Provider>,
                                            detail::forwarding_observer<Observer>, Counting>;
   using allocator = typename inner_type::allocator;
   using facade_type = facade<locked, allocator>;

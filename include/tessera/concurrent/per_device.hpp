@@ -88,9 +88,9 @@ class per_device : private facade<per_device<Recipe, Provider, Front, Observer, 
       facade_type::try_record_stream;
   /// Trims each device.
   using facade_type::trim;
-  /// Calls f for each device.
   using facade_type::with_owner;
   using facade_type::with_policies, facade_type::with_observer, facade_type::for_each_allocator;
+  /// Calls f(front, device) for each device.
   template <typename F>
   void for_each_device(F f) {
     for (std::size_t d = 0; d < devices(); ++d) f(front(d), d);

@@ -22,7 +22,7 @@
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/shared_provider.hpp>
+#include <tessera/provider/serialized_provider.hpp>
 
 namespace tessera {
 
@@ -39,7 +39,8 @@ namespace tessera {
 ///     shared.deallocate(p);                                     // by any thread
 ///
 /// * At most 256 arenas are created on demand, and never destroyed. Further streams share them.
-/// * A free by another thread is queued. The next call that enters the arena processes it and detects a wrong
+/// * A free by any thread but the last that allocated from the arena is queued, unless streams are recorded.
+///   The next call that enters the arena processes it and detects a wrong
 ///   address. current_usage() and statistics() also enter each arena, so they may release segments.
 /// * The limit of growth holds for all arenas together. If the recipe recovers by emptying the cache, all
 ///   arenas empty their caches. Another thread may take the released memory. The allocator retries up to
@@ -55,8 +56,8 @@ namespace tessera {
 template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
 class per_stream
     : public facade<per_stream<Recipe, Provider, Observer, Counting>,
-                    detail::arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>> {
-  using arena = detail::arena<Recipe, detail::shared_provider<Provider>, Observer, Counting>;
+                    detail::arena<Recipe, detail::serialized_provider<Provider>, Observer, Counting>> {
+  using arena = detail::arena<Recipe, detail::serialized_provider<Provider>, Observer, Counting>;
   using allocator = typename arena::allocator;
   using facade_type = facade<per_stream, arena>;
   using guard = detail::reentrancy_guard;
@@ -296,7 +297,7 @@ class per_stream
     return any;
   }
 
-  detail::shared_provider<Provider> device_;
+  detail::serialized_provider<Provider> device_;
   detail::pagemap map_;
   policies<Recipe> settings_;
   const typename Recipe::streams streams_;

@@ -74,11 +74,11 @@ struct torch_npu : detail::torch_syntax {
        "number of block sizes between two powers of two; in a list, the first entry also covers all smaller "
        "sizes, > covers all above the entry before it, and other sizes are not divided"},
       key::flag("pinned_use_background_threads", &s::pinned_use_background_threads,
-                "pinned_host: a thread polls events, so that requests need not"),
+                "configured_pinned: a thread polls events, so that requests need not"),
       key::flag("pin_memory_expandable_segments", &s::pin_memory_expandable_segments,
                 "pinned memory is mapped in pages of 20 MiB, and statistics omit its blocks"),
       key::flag("pinned_mem_register", &s::pinned_mem_register,
-                "pinned_host: segments are registered with the device"),
+                "configured_pinned: segments are registered with the device"),
       {"max_non_split_rounding_mb", &s::max_non_split_rounding, format::mebibytes,
        "integer, at least large_segment_size_mb", "large_segment_size_mb",
        "the maximum by which an oversize block may exceed the request that it serves"},
@@ -99,7 +99,7 @@ struct torch_npu : detail::torch_syntax {
       {"pinned_max_cached_size_mb", &s::pinned_max_cached_size, format::mebibytes, "integer", "unlimited",
        "pinned blocks above this size are released when they are freed"},
       key::size("pinned_reserve_segment_size_mb", &s::pinned_reserve_segment_size,
-                "pinned_host: bytes that the first request reserves; later requests split them"),
+                "configured_pinned: bytes that the first request reserves; later requests split them"),
   }};
 
   static constexpr std::string_view expandable_rule =

@@ -95,8 +95,8 @@ constexpr fraction percent(Count) = delete;
 struct memory_limit {
   /// How a fraction of the device becomes a number of bytes.
   enum class rounding : unsigned char {
-    truncate,  ///< rounded down; 100 percent may be a limit, too
-    nearest    ///< rounded to the nearest byte; 100 percent is no limit
+    truncate,  ///< rounded down; limits_at_100_percent applies
+    nearest    ///< rounded to the nearest byte; limits_at_100_percent is ignored
   };
   static const memory_limit none;
 

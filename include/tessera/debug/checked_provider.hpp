@@ -242,7 +242,7 @@ namespace tessera {
 /// * physical memory: empty or reused handles; maps outside of ranges or over other maps
 /// * calls that report success although they had no effect
 /// * events: ready too early, after a later event, or no longer ready; not if the provider declares
-///   may_see_late
+///   completion_may_lag
 /// * capacity, granularity and page size: constant and valid
 ///
 /// A failed call is always valid, and the failure is returned. Some errors do not show in a single answer:
@@ -256,7 +256,7 @@ namespace tessera {
 template <device_provider Device>
 class checked_provider : public provider_adaptor<Device> {
   using table = detail::provider_shadow::table;
-  static constexpr bool knows_order = ordering_provider<Device> && !detail::may_see_late<Device>;
+  static constexpr bool knows_order = ordering_provider<Device> && !detail::completion_may_lag<Device>;
   static constexpr bool knows_handles = [] {
     if constexpr (requires { typename Device::physical; })
       return std::has_unique_object_representations_v<typename Device::physical>;
@@ -321,7 +321,7 @@ class checked_provider : public provider_adaptor<Device> {
       require_ready(mark, "checked_provider: query reports an event as ready before its work is done");
       return true;
     }
-    if (detail::may_see_late<Device>) return false;
+    if (detail::completion_may_lag<Device>) return false;
     if (mark.was_ready) detail::fatal("checked_provider: query reports a ready event as not ready");
     if (mark.ended != 0 && mark.ended < done)
       detail::fatal("checked_provider: query reports an event as not ready after a later event was ready");

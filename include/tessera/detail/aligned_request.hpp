@@ -102,7 +102,7 @@ struct aligned_request {
   /// Frees like deallocate, after the work on `stream` before this call. The block stays live if that use can
   /// be neither recorded nor waited for by `finish(stream)`.
   template <typename A, typename Finish>
-  void deallocate_after(A& allocator, void* p, stream_id stream, Finish finish) const noexcept {
+  void deallocate_recording(A& allocator, void* p, stream_id stream, Finish finish) const noexcept {
     if (p == nullptr) return;
     if (alignment <= tried_alignment && allocator.try_record_stream(p, stream))
       return deallocate(allocator, p);

@@ -19,7 +19,7 @@ template <typename Manager>
   const auto require = [&broken](bool holds, const char* rule) {
     if (!holds && broken == nullptr) broken = rule;
   };
-  usage found{.cached = manager.hidden_bytes(), .reserved = manager.hidden_bytes()};
+  usage found{.cached = manager.releasing_bytes(), .reserved = manager.releasing_bytes()};
   std::size_t live = 0;
   std::size_t free = 0;
   std::size_t in_lists = 0;
@@ -62,9 +62,9 @@ template <typename Manager>
   std::size_t indexed = 0;
   manager.for_each_list([&](const free_list& list) {
     if (shares) in_lists -= list.segments;
-    if (const block* const cached = list.last_resized(); cached != nullptr) {
+    if (const block* const resized = list.last_resized(); resized != nullptr) {
       ++indexed;
-      require(cached->is_free() && cached->list == &list, "the cached block is free");
+      require(resized->is_free() && resized->list == &list, "the last resized block is free");
     }
     using order = typename Manager::order;
     for (const block *b = list.first(), *last = nullptr; b != nullptr;
@@ -76,7 +76,7 @@ template <typename Manager>
     }
   });
   require(indexed == free, "each free block is indexed once");
-  require(in_lists == 0 || manager.hidden_bytes() > 0, "free lists count their blocks");
+  require(in_lists == 0 || manager.releasing_bytes() > 0, "free lists count their blocks");
   require(live == manager.live_count(), "each live block is mapped once");
   require(found.requested == expected.requested, "statistics: requested bytes");
   require(found.live == expected.live, "statistics: live bytes");

@@ -19,7 +19,7 @@
 /// |---------------------------|--------------------------------------------------------------------|
 /// | B::has_ranges             | segments are ranges, in which memory is mapped page by page; the   |
 /// |                           | provider must be a virtual_memory_provider                         |
-/// | B::places_blocks          | take_offset may return a value other than 0                        |
+/// | B::places_blocks          | consume_placement may return a value other than 0                        |
 /// | B::moves_memory           | idle memory moves, so that growth may work at the limit            |
 /// | B::supports_stream_reuse  | free blocks may serve other streams, see stream_sharing            |
 /// | B::accepts_order(order)   | whether it supports an order of free blocks                        |
@@ -27,20 +27,20 @@
 ///
 /// | member of an instance(Manager&)       |                                                            |
 /// |---------------------------------------|------------------------------------------------------------|
-/// | obtain_block(list, size, policies)    | the best free block, which split.may_serve then accepts or |
-/// |                                       | refuses; or null. May map memory for it                    |
-/// | take_offset(block, size, policies)    | bytes to leave free at the start of that block; called     |
-/// |                                       | once, just before the block is allocated                   |
-/// | grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     |
-/// |                                       | bytes; returns the free block that holds them, or null     |
-/// | releasable(block)                     | bytes that release() would give back; may query the device |
-/// | release(block)                        | gives an idle block's memory back; returns its bytes, or 0 |
-/// | restore(segment, size, policies)      | gets memory at a recorded address; a free block, or null   |
-/// | release_idle_at(address, bytes)       | gives back idle memory in recorded addresses; its bytes    |
-/// | end_of_chunk(address)                 | with ranges: end of the chunk that begins at `address`     |
-/// | shrink()                              | frees host memory of unused metadata                       |
-/// | footprint()                           | bytes of host memory, without the manager's                |
-/// | ~instance()                           | releases all memory; the manager still exists              |
+/// | obtain_block(list, size, policies)    | the best free block, or null; the caller then asks         |
+/// |                                       | split.may_serve. May map memory for it                     |
+/// | consume_placement(block, size, policies)    | bytes to leave free at the start of that block; called
+/// | |                                       | once, just before the block is allocated                   | |
+/// grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     | |
+/// | bytes; returns the free block that holds them, or null     | | releasable(block)                     |
+/// bytes that release() would give back; may query the device | | release(block)                        |
+/// gives an idle block's memory back; returns its bytes, or 0 | | restore(segment, size, policies)      |
+/// gets memory at a recorded address; a free block, or null   | | release_idle_at(address, bytes)       |
+/// gives back idle memory in recorded addresses; its bytes    | | end_of_chunk(address)                 |
+/// with ranges: end of the chunk that begins at `address`     | | shrink()                              |
+/// frees host memory of unused metadata                       | | footprint()                           |
+/// bytes of host memory, without the manager's                | | ~instance()                           |
+/// releases all memory; the manager still exists              |
 ///
 /// `list` is a free list, `size` the size of the wanted block, `policies` the allocator's policies. The
 /// allocator may be re-entered while the device acquires, releases or waits. Look up blocks again after that.
@@ -86,15 +86,15 @@ struct segment_backend : backend_defaults {
       return manager_.best_fit(list, size);
     }
     template <typename Policies>
-    [[nodiscard]] static constexpr std::size_t take_offset(const block&, std::size_t,
-                                                           const Policies&) noexcept {
+    [[nodiscard]] static constexpr std::size_t consume_placement(const block&, std::size_t,
+                                                                 const Policies&) noexcept {
       return 0;
     }
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t segment,
                               const Policies& p) noexcept {
       if (block* const idle = idle_like_new(list, size, segment, p)) return idle;
-      return manager_.acquire(list.pool(), list.key(), segment, segment >= p.split.oversize(),
+      return manager_.acquire(list.pool(), list.key(), segment, segment >= p.split.oversize_from(),
                               p.pages.backing(segment));
     }
 
@@ -107,7 +107,7 @@ struct segment_backend : backend_defaults {
 
     template <typename Policies>
     [[nodiscard]] block* restore(const segment_view& s, std::size_t, const Policies& p) noexcept {
-      return manager_.acquire(s.pool, s.stream, s.bytes, s.bytes >= p.split.oversize(),
+      return manager_.acquire(s.pool, s.stream, s.bytes, s.bytes >= p.split.oversize_from(),
                               p.pages.backing(s.bytes));
     }
     std::size_t release_idle_at(std::uintptr_t address, std::size_t) noexcept {
@@ -119,13 +119,13 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
 
    private:
-    /// Finds a cached segment equal to the one that growth would acquire, or null. An exact
-    /// fit refuses a segment that granularity or pages made larger than its block. Growth would acquire one
-    /// just as large, so this one serves.
+    /// Finds a cached segment equal to the one that growth would acquire, or null. With block_fit::exact, the
+    /// split policy refuses a cached segment that was rounded up to granularity or pages. Growth would
+    /// acquire one of the same size, so the cached one serves.
     template <typename Policies>
     [[nodiscard]] static block* idle_like_new(free_list& list, std::size_t size, std::size_t segment,
                                               const Policies& p) noexcept {
-      if (segment == size || segment >= p.split.oversize() || p.split.should_split(size, segment))
+      if (segment == size || segment >= p.split.oversize_from() || p.split.should_split(size, segment))
         return nullptr;
       block* const fit = list.template best_fit<typename Manager::order>(size);
       return fit != nullptr && fit->size == segment ? fit : nullptr;

@@ -145,8 +145,8 @@ struct segment : block {
   return static_cast<segment&>(*whole.prev);
 }
 
-/// The segments of one allocator, in no particular order. A segment is hidden while the device is asked to
-/// take it back.
+/// The segments of one allocator, in no particular order. A segment is being released while the device is
+/// asked to take it back.
 class segment_list {
  public:
   /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
@@ -162,34 +162,34 @@ class segment_list {
     ++count_;
     return fresh;
   }
-  void hide(segment& s, std::size_t bytes) noexcept {
+  void begin_release(segment& s, std::size_t bytes) noexcept {
     unlink(s, first_);
-    link(s, hidden_);
+    link(s, releasing_);
     --count_;
-    hidden_bytes_ += bytes;
+    releasing_bytes_ += bytes;
   }
-  void unhide(segment& s, std::size_t bytes) noexcept {
-    unlink(s, hidden_);
+  void cancel_release(segment& s, std::size_t bytes) noexcept {
+    unlink(s, releasing_);
     link(s, first_);
     ++count_;
-    hidden_bytes_ -= bytes;
+    releasing_bytes_ -= bytes;
   }
-  /// Erases a hidden segment.
+  /// Erases a segment that is being released.
   void erase(segment& released, std::size_t bytes) noexcept {
-    unlink(released, hidden_);
-    hidden_bytes_ -= bytes;
+    unlink(released, releasing_);
+    releasing_bytes_ -= bytes;
     nodes_.give_back(&released);
   }
 
-  /// Calls f(segment&) for each segment that is not hidden. f may not insert or erase segments.
+  /// Calls f(segment&) for each segment that is not being released. f may not insert or erase segments.
   template <typename F>
   void for_each(F f) {
     for (segment* s = first_; s != nullptr; s = s->next_segment) f(*s);
   }
   template <typename F>
-  void for_each(bool with_hidden, F f) const {
+  void for_each(bool with_releasing, F f) const {
     for (const segment* s = first_; s != nullptr; s = s->next_segment) f(*s);
-    for (const segment* s = with_hidden ? hidden_ : nullptr; s != nullptr; s = s->next_segment) f(*s);
+    for (const segment* s = with_releasing ? releasing_ : nullptr; s != nullptr; s = s->next_segment) f(*s);
   }
   /// Finds the segment that begins at an address, or null.
   ///   Cost:  linear in the segments
@@ -198,9 +198,9 @@ class segment_list {
     while (s != nullptr && s->first().address != address) s = s->next_segment;
     return s;
   }
-  /// Number of segments that are not hidden.
+  /// Number of segments that are not being released.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
-  [[nodiscard]] std::size_t hidden_bytes() const noexcept { return hidden_bytes_; }
+  [[nodiscard]] std::size_t releasing_bytes() const noexcept { return releasing_bytes_; }
   [[nodiscard]] std::size_t footprint() const noexcept { return nodes_.footprint(); }
   void shrink() noexcept { nodes_.purge(); }
 
@@ -219,9 +219,9 @@ class segment_list {
 
   slab<segment> nodes_;
   segment* first_ = nullptr;
-  segment* hidden_ = nullptr;
+  segment* releasing_ = nullptr;
   std::size_t count_ = 0;
-  std::size_t hidden_bytes_ = 0;
+  std::size_t releasing_bytes_ = 0;
 };
 
 }  // namespace tessera::detail

@@ -287,11 +287,11 @@ class block_manager {
     const std::size_t bytes = idle.size;
     segment& owner = segment_of(idle);
     idle.list->template erase<order>(idle);
-    segments_.hide(owner, bytes);
+    segments_.begin_release(owner, bytes);
     const bool released = wait_before_release(provider_, idle.list->key()) &&
                           provider_.release(reinterpret_cast<void*>(address), bytes);
     if (!released) {
-      segments_.unhide(owner, bytes);
+      segments_.cancel_release(owner, bytes);
       idle.list->template insert<order>(idle);
       return 0;
     }
@@ -338,7 +338,7 @@ class block_manager {
   }
   /// Erases a range. The caller erases its only block.
   void erase_range(segment& range) noexcept {
-    segments_.hide(range, 0);
+    segments_.begin_release(range, 0);
     segments_.erase(range, 0);
   }
   /// Calls f(block&) with the first block of each segment, in no particular order. `first.prev` is the
@@ -347,11 +347,11 @@ class block_manager {
   void for_each_segment(F f) {
     segments_.for_each([&f](segment& s) { f(s.first()); });
   }
-  /// Calls f(const block&) likewise. With `hidden`, includes the segments that the device is being asked to
-  /// take back.
+  /// Calls f(const block&) likewise. With `with_releasing`, includes the segments that the device is being
+  /// asked to take back.
   template <typename F>
-  void for_each_segment(F f, bool hidden = false) const {
-    segments_.for_each(hidden, [&f](const segment& s) { f(s.first()); });
+  void for_each_segment(F f, bool with_releasing = false) const {
+    segments_.for_each(with_releasing, [&f](const segment& s) { f(s.first()); });
   }
   /// Finds the block at the start of the segment at an address, or null.
   ///   Cost:  linear in the segments
@@ -359,8 +359,8 @@ class block_manager {
     segment* const s = segments_.find(address);
     return s != nullptr ? &s->first() : nullptr;
   }
-  /// Bytes of the hidden segments, which the device is being asked to take back.
-  [[nodiscard]] std::size_t hidden_bytes() const noexcept { return segments_.hidden_bytes(); }
+  /// Bytes of the segments that are being released.
+  [[nodiscard]] std::size_t releasing_bytes() const noexcept { return segments_.releasing_bytes(); }
 
   // Blocks, for backends.
 
@@ -518,7 +518,7 @@ class block_manager {
   }
   /// Reserved bytes without the segments that the device is being asked to take back.
   [[nodiscard]] std::size_t reserved_after_releases() const noexcept {
-    return counters_.reserved() - hidden_bytes();
+    return counters_.reserved() - releasing_bytes();
   }
   /// Whether `bytes` more would exceed `limit`, or a limit that the provider knows. Segments that the device
   /// is being asked for count as reserved.

@@ -103,9 +103,9 @@ class common_calls {
   common_calls() = default;
 
  private:
-  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Self& pool, std::size_t bytes,
+  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Self& allocator, std::size_t bytes,
                                                                    stream_id stream) {
-    Self::raise(pool.make_out_of_memory(bytes, stream));
+    Self::raise(allocator.make_out_of_memory(bytes, stream));
   }
   [[nodiscard]] Self& self() noexcept { return static_cast<Self&>(*this); }
 };

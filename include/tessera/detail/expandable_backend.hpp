@@ -27,8 +27,8 @@ struct expandable_backend : range_backend_defaults {
     instance& operator=(const instance&) = delete;
     ~instance() { ranges_.release_all(); }
 
-    /// Finds the best-fitting free block, by the size to which each can grow in place. Prefers a block with
-    /// less room to grow.
+    /// Starts at the smallest free block that fits. Moves to the next larger one while that one, with the
+    /// unmapped bytes above it, is smaller than the current one with its own.
     ///   Source:  PyTorch's get_free_block
     template <typename Policies>
     [[nodiscard]] block* obtain_block(free_list& list, std::size_t size, const Policies&) noexcept {
@@ -43,8 +43,8 @@ struct expandable_backend : range_backend_defaults {
       return found;
     }
     template <typename Policies>
-    [[nodiscard]] static std::size_t take_offset(const block& free, std::size_t size,
-                                                 const Policies& p) noexcept {
+    [[nodiscard]] static std::size_t consume_placement(const block& free, std::size_t size,
+                                                       const Policies& p) noexcept {
       return mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
     }
     /// Makes `size` contiguous bytes free, at the lowest possible place of the list's ranges, or in a new

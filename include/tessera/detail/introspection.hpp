@@ -21,20 +21,20 @@ class introspection {
   static constexpr bool has_ranges = Manager::traits::has_ranges;
 
   /// Calls f(const block&) with the first block of each segment, in no particular order. `first.prev` is the
-  /// segment, which ends the list of its blocks. With `hidden`, includes the segments that the device is
-  /// being asked to take back.
+  /// segment, which ends the list of its blocks. With `with_releasing`, includes the segments that the device
+  /// is being asked to take back.
   template <typename F>
-  void for_each_segment(F f, bool hidden = false) const {
-    manager_->for_each_segment(f, hidden);
+  void for_each_segment(F f, bool with_releasing = false) const {
+    manager_->for_each_segment(f, with_releasing);
   }
   /// Calls f(const block&) for each block of these segments.
   template <typename F>
-  void for_each_block(F f, bool hidden = false) const {
+  void for_each_block(F f, bool with_releasing = false) const {
     manager_->for_each_segment(
         [&f](const block& first) {
           for (const block *b = &first, *end = first.prev; b != end; b = b->next) f(*b);
         },
-        hidden);
+        with_releasing);
   }
   /// Calls f(block, age) for each free block that is a whole segment. In ranges, calls it for each free
   /// block. The age is the number of searches of its pool since the block became free.

@@ -36,8 +36,8 @@ struct placement {
 class placement_search {
  public:
   /// Pages and unmapped blocks begin at multiples of `page`. The best placement has the fewest unmapped
-  /// bytes. With `should_save_pages`, it consumes the fewest pages instead. Ties are decided by the fewest free
-  /// bytes in overlapped blocks, then by the lowest address.
+  /// bytes. With `should_save_pages`, it consumes the fewest pages instead. Ties are decided by the fewest
+  /// free bytes in overlapped blocks, then by the lowest address.
   placement_search(std::size_t size, std::size_t page, bool should_save_pages) noexcept
       : size_(size), page_(page), saves_pages_(should_save_pages) {}
 

@@ -297,8 +297,8 @@ struct stitching_backend : range_backend_defaults {
                                                                  : fit;
     }
     template <typename Policies>
-    [[nodiscard, gnu::always_inline]] std::size_t take_offset(const block& free, std::size_t size,
-                                                              const Policies& p) noexcept {
+    [[nodiscard, gnu::always_inline]] std::size_t consume_placement(const block& free, std::size_t size,
+                                                                    const Policies& p) noexcept {
       return stitched_.take_next_offset(free, size, p.growth.base_alignment(size));
     }
     /// Maps memory at the placement with the lowest cost.

@@ -15,18 +15,19 @@ namespace tessera::detail {
 /// work submitted to its list's stream up to a position. Its own stream reuses it at once, other streams by
 /// rules. The device gets a segment back only after the work before each of its frees is done.
 ///
-/// Frees coalesce only blocks of one list. A block ordered after the work of two streams could serve neither
-/// stream at once. Neighbouring free blocks of several lists are a run. If memory is wanted or released, a
+/// Frees coalesce only blocks of one list. A merged block would have to wait for both streams before either
+/// could use it. Neighbouring free blocks of several lists are a run. If memory is wanted or released, a
 /// run counts as one block and is coalesced.
 template <typename Manager, bool Enabled = Manager::traits::reuses_across_streams>
 class stream_sharing {
  public:
   explicit stream_sharing(Manager& manager) noexcept : manager_(manager) {}
 
-  /// Frees the block at an address after the work of a stream, which may reuse it at once. That stream waits
-  /// for the other recorded streams and for the block's own stream. If it cannot wait, the block is pending
+  /// Frees the block at an address after the work of a stream, which may reuse it at once. If any stream is
+  /// recorded for the block, that stream waits for the others recorded and for the block's own stream.
+  /// Otherwise it waits for nothing: the caller has ordered the free. If it cannot wait, the block is pending
   /// until those streams have reached the free.
-  [[nodiscard]] free_result deallocate_after(const void* p, stream_id after) noexcept {
+  [[nodiscard]] free_result deallocate_on(const void* p, stream_id after) noexcept {
     block* const live = p != nullptr ? manager_.remove_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
     const stream_id own = live->list->key();
@@ -44,7 +45,8 @@ class stream_sharing {
   /// the low end of the smallest run. Returns null if there is no such run, or the device failed.
   ///   Requires:  a preceding reserve_blocks()
   template <typename Policies>
-  [[nodiscard]] block* borrow(free_list& list, std::size_t size, const Policies& p) noexcept {
+  [[nodiscard]] block* take_from_other_streams(free_list& list, std::size_t size,
+                                               const Policies& p) noexcept {
     if (!has_several_lists(list.pool())) return nullptr;
     const cross_stream_reuse all = p.streams.reuse_rules();
     const cross_stream_reuse steps[] = {
@@ -99,7 +101,7 @@ class stream_sharing {
     return wait_for_event(manager_.provider(), stream).value_or(false);
   }
 
-  // The search of borrow.
+  // The search of take_from_other_streams.
 
   /// Neighbouring free blocks.
   struct run {
@@ -202,15 +204,14 @@ class stream_sharing<Manager, false> {
  public:
   explicit stream_sharing(Manager&) noexcept {}
   template <typename Policies>
-  [[nodiscard]] static constexpr block* borrow(free_list&, std::size_t, const Policies&) noexcept {
+  [[nodiscard]] static constexpr block* take_from_other_streams(free_list&, std::size_t,
+                                                                const Policies&) noexcept {
     return nullptr;
   }
   static constexpr void coalesce_idle() noexcept {}
   static constexpr void wait_for_free() noexcept {}
   // clang 14 instantiates the callers in an explicit instantiation, although their constraints do not hold.
-  static constexpr free_result deallocate_after(const void*, stream_id) noexcept {
-    return free_result::unknown;
-  }
+  static constexpr free_result deallocate_on(const void*, stream_id) noexcept { return free_result::unknown; }
   static constexpr bool wait_for(stream_id) noexcept { return true; }
 };
 

@@ -112,8 +112,8 @@ struct acl_malloc_policy {
   }
 
   /// Parses a number of aclrtMemMallocPolicy.
-  ///   Returns:  the choice, or an error. Its offset is the lowest unknown bit; if two enumerators exclude each
-  ///             other, the bit of the second one
+  ///   Returns:  the choice, or an error. Its offset is the lowest unknown bit; if two enumerators exclude
+  ///             each other, the bit of the second one
   [[nodiscard]] static constexpr parsed parse(std::uint32_t value) noexcept {
     const std::uint32_t unknown =
         value & ~(detail::acl_page_mask | detail::acl_low | detail::acl_high | detail::acl_read_only);
@@ -139,8 +139,8 @@ struct acl_malloc_policy {
     return choice;
   }
 
-  /// Parses names of aclrtMemMallocPolicy joined by `|`, with or without blanks around them. Rejects two of the
-  /// first eight names, even if the sum of their numbers is the number of a third name.
+  /// Parses names of aclrtMemMallocPolicy joined by `|`, with or without blanks around them. Rejects two of
+  /// the first eight names, even if the sum of their numbers is the number of a third name.
   ///   Returns:  the choice, or an error with the offset of the name that causes it
   ///   Cost:     linear in the length of `text`; usable in constant expressions
   [[nodiscard]] static constexpr parsed parse(std::string_view text) noexcept {

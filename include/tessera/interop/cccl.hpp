@@ -140,17 +140,17 @@ class stream_resource {
   [[nodiscard]] void* allocate(Stream stream, std::size_t bytes, std::size_t alignment = default_alignment) {
     return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), detail::to_stream_id(stream));
   }
-  /// Frees memory once the work submitted to `stream` so far completes. If `stream` is not the stream of the
-  /// allocation, deallocate records an event on `stream`. If the device fails to record it, it is
-  /// tried again later. The memory leaks if the use can be neither noted nor waited for.
+  /// Frees memory once the work submitted to `stream` so far completes. The stream of the allocation may
+  /// reuse it. If `stream` is another one, deallocate records an event on it. If the device fails to record
+  /// it, it is tried again later. The memory leaks if the use can be neither recorded nor waited for.
   ///   Requires:  the same bytes and alignment as in the allocation; aborts if the mismatch is detected
   ///   Cost:      one more look-up than the allocator's deallocate; an event if the streams differ
   template <detail::stream_like Stream>
   void deallocate(Stream stream, void* p, std::size_t bytes,
                   std::size_t alignment = default_alignment) noexcept {
     detail::aligned_request(bytes, alignment)
-        .deallocate_after(allocator_.get(), p, detail::to_stream_id(stream),
-                          [this](stream_id s) { return wait_for(s); });
+        .deallocate_recording(allocator_.get(), p, detail::to_stream_id(stream),
+                              [this](stream_id s) { return wait_for(s); });
   }
 
   /// Rejects the calls of CCCL 3.0, whose first argument could be mistaken for a stream.

@@ -90,7 +90,7 @@ class driver_pool {
   }
   /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
-    return detail::has_stream(pool_.provider(), stream) && pool_.try_deallocate_after(p, stream);
+    return detail::has_stream(pool_.provider(), stream) && pool_.try_deallocate_on(p, stream);
   }
   /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for
   /// the stream of the allocation. Recording only the latter changes nothing.

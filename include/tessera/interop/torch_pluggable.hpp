@@ -419,8 +419,8 @@ struct torch_pool_id {
 /// Defines the same functions for torch_npu's NPUPluggableAllocator, and _erase_stream, _get_device_stats and
 /// _reset_peak_status. `stream_type` is void* if _record_stream of your torch_npu takes an aclrtStream, else
 /// c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or
-/// tessera::pluggable<definition>::npu_device_stats if its header is not available. _erase_stream does nothing: recorded uses are
-/// awaited, which is safe.
+/// tessera::pluggable<definition>::npu_device_stats if its header is not available. _erase_stream does
+/// nothing: recorded uses are awaited, which is safe.
 #define TESSERA_TORCH_NPU_FUNCTIONS(prefix, definition, stream_type, stats_type)                         \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                                 \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset(bool) { prefix##_instance().reset(); }                  \

@@ -94,8 +94,9 @@ constexpr bool policy(const P& p) {
     detail::require(!p.should_split(size, size),
                     "split leaves no empty remainder: should_split(n, n) is false");
     detail::require(p.may_serve(size, size), "split lets a block of the wanted size serve: may_serve(n, n)");
-    detail::require(detail::splits_oversize<P> || size < p.oversize() || !p.should_split(size, 2 * size),
-                    "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize() on");
+    detail::require(
+        detail::splits_oversize<P> || size < p.oversize_from() || !p.should_split(size, 2 * size),
+        "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize_from() on");
   }
   return true;
 }

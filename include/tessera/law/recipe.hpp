@@ -73,7 +73,7 @@ constexpr int ask_once(const P& p) {
     (void)p.should_split(min_alignment, 2 * min_alignment);
     (void)p.may_serve(min_alignment, 2 * min_alignment);
     (void)p.allocated_end();
-    (void)p.oversize();
+    (void)p.oversize_from();
   }
   if constexpr (pages_policy<P>) (void)p.backing(min_alignment);
   if constexpr (growth_policy<P>) (void)p.segment_size(min_alignment, usage{});

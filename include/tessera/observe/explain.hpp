@@ -94,7 +94,7 @@ class failure_survey {
     }
     for (const page_kind& kind : settings_.pages.backing(backed))
       report_.pages_fall_back = kind.size == page_kind::page_size::normal;
-    report_.split_limit = settings_.split.oversize();
+    report_.split_limit = settings_.split.oversize_from();
   }
 
   /// Adds the free blocks and why they could not serve, and the bytes that live blocks waste.

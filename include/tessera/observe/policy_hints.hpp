@@ -86,7 +86,8 @@ struct hint_text {
     case oom_hint::enlarge_range:
       return {"no more than %s of addresses are reserved at once", "a larger growth.range", growth};
     case oom_hint::map_pages:
-      return {"map pages, of which %s between live blocks could be released", grow_by_pages<>::hint, growth};
+      return {"map pages, of which %s between live blocks could be released", grow_by_mapping<>::hint,
+              growth};
     case oom_hint::stitch:
       return {"map pages, of which %s could move to this request", grow_by_stitching<>::hint, growth};
     case oom_hint::use_smaller_chunks:
@@ -105,7 +106,7 @@ struct hint_text {
 
 /// Returns the size of a page that the suggestion map_pages would map for a block.
 [[nodiscard]] constexpr std::size_t mapped_page_size(std::size_t block) noexcept {
-  return grow_by_pages<>{}.mapping_unit(block);
+  return grow_by_mapping<>{}.mapping_unit(block);
 }
 /// Returns the size of a page that the suggestion stitch would map for a block.
 [[nodiscard]] constexpr std::size_t stitched_page_size(std::size_t block) noexcept {

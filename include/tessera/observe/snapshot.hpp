@@ -242,12 +242,13 @@ template <typename T>
 }  // namespace spelling
 
 /// The name of a recipe. A variant of a public recipe, such as tessera::detail::pytorch_native, is named
-/// without `detail::`.
+/// without `detail::`. A recipe with settings has the name of the recipe without them.
 template <typename Recipe>
 [[nodiscard]] std::string recipe_name() {
+  if constexpr (requires { typename Recipe::base; }) return recipe_name<typename Recipe::base>();
   std::string name(spelling::of_type<Recipe>());
-  if (constexpr std::string_view hidden = "tessera::detail::"; name.starts_with(hidden))
-    name.erase(hidden.find("detail::"), std::string_view("detail::").size());
+  constexpr std::string_view hidden = "detail::";
+  if (name.starts_with("tessera::detail::")) name.erase(name.find(hidden), hidden.size());
   return name;
 }
 
@@ -343,7 +344,7 @@ class snapshot_builder {
   void add_settings(const policies<Recipe>& chosen) {
     snapshot::settings& to = result_.configured;
     to.recipe = recipe_name<Recipe>();
-    to.max_split_size = chosen.split.oversize();
+    to.max_split_size = chosen.split.oversize_from();
     to.expandable_segments = Recipe::growth::backend::has_ranges;
     if constexpr (requires {
                     { chosen.eviction.threshold } -> std::convertible_to<fraction>;
@@ -372,6 +373,8 @@ class snapshot_builder {
 ///     #include <tessera/concurrent/locked.hpp>
 ///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> allocator;
 ///     const tessera::snapshot seen = tessera::take_snapshot(allocator);
+///
+/// Then the allocator's history gets a `snapshot` event, as in PyTorch.
 ///
 ///   Throws:  std::bad_alloc
 ///   Cost:    linear in the blocks and in the history

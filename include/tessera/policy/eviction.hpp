@@ -13,15 +13,15 @@ namespace tessera {
 
 /// The events at which an allocator considers eviction.
 enum class eviction_trigger : unsigned char {
-  before_growth,     ///< no cached block fits, and the device is about to be asked
-  after_free,        ///< blocks may have become free: after a free, a poll, a trim or a recovery step
+  before_growth,  ///< no free block of the request's list fits; before other streams and the device are asked
+  after_free,     ///< blocks may have become free: after a free, a poll, a trim or a recovery step
   after_synchronize  ///< synchronize(stream) was called; only recipes that reuse across streams have it
 };
 
 /// A cached segment without live or pending blocks, and totals over all candidates.
 struct idle_segment {
   std::size_t bytes = 0;
-  std::uint64_t age = 0;        ///< searches of its pool, about one a request, since it became idle
+  std::uint64_t age = 0;        ///< in searches of its pool since it became idle; about one per request
   std::size_t candidates = 0;   ///< number of idle segments that may be released
   std::uint64_t total_age = 0;  ///< sum of their ages
   std::size_t remaining = 0;    ///< bytes still to be evicted
@@ -31,16 +31,14 @@ struct idle_segment {
 ///
 ///   p.bytes_to_evict(trigger, now)    bytes to release now; 0 for none
 ///   p.is_candidate(bytes, now)        whether an idle segment of `bytes` bytes may be released
-///   p.should_evict(segment)           whether this candidate is released; called in passes, each with new
-///                                     totals, until enough was released or a pass releases nothing;
-///                                     a pass visits every candidate, in no order of age; test
-///                                     `remaining` to stop within a pass
+///   p.should_evict(segment)           whether this candidate is released
 ///
-/// A segment is released whole, so more bytes may go back than were asked for.
+/// should_evict is called in passes, each with new totals. A pass asks it for every candidate, in no order of
+/// age. A policy that tests `remaining` stops within a pass. The passes end when enough is released, or when
+/// one releases nothing. A segment is released whole, so more than bytes_to_evict may be released.
 ///
-/// Laws, checked by law::policy: with nothing reserved, nothing is evicted. At most the reserved bytes are
-/// evicted. If a segment of n bytes is a
-/// candidate, every larger size is too.
+/// Laws, checked by law::policy: bytes_to_evict(trigger, now) is at most now.reserved. If a segment of n
+/// bytes is a candidate, every larger size is too.
 template <typename P>
 concept eviction_policy =
     detail::regular<P> && requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
@@ -123,7 +121,8 @@ struct evict_at_free_above_plan {
   bool operator==(const evict_at_free_above_plan&) const = default;
 };
 
-/// Releases old idle segments before growth, while more than `threshold` of the limit is reserved.
+/// Releases all old idle segments before growth if more than `threshold` of the limit is reserved. Repeats
+/// this until less is reserved; one pass may release far more than needed.
 ///
 /// Choose it on a shared device, with a limit. A segment is old if its age is at least the average age of the
 /// candidates. Segments of up to `Ignored` bytes stay. A threshold of 0 switches the policy off. With

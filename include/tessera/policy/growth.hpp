@@ -43,8 +43,8 @@ using detail::stitching_backend;
 /// |                              | memory moves first                                              |
 /// | p.max_chunk(state)           | largest size of a chunk, below 2^63 bytes                       |
 /// | p.min_chunk(block)           | smallest size of a new chunk, if addresses allow it             |
-/// | p.should_save_pages(r, l)    | whether a request maps new memory to keep whole free pages, if  |
-/// |                              | `r` bytes are reserved under a limit of `l` bytes               |
+/// | p.should_save_pages(r, l)    | whether a request rather maps memory than splits a free page,   |
+/// |                              | if `r` bytes are reserved under a limit of `l` bytes            |
 ///
 /// A memory_limit may be the `limit`. Law, checked by law::policy: segment_size(n, now) >= n.
 template <typename P>
@@ -157,6 +157,7 @@ struct grow_by_plan {
     const bool is_sound = largest <= chunk_plan::available(now.limit);
     if (is_sound && block > largest) return block;
     const std::size_t free = now.limit > now.reserved ? now.limit - now.reserved : 0;
+    // For a plan that is not sound, asks for more than is free: then the device refuses, as in Paddle.
     const std::size_t chunk = is_sound         ? chunks.next(free, now.reserved == 0)
                               : largest > free ? largest
                                                : free + 1;
@@ -181,12 +182,12 @@ template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{memory_limit::none}, auto Alignment = tunable<std::size_t>{1},
           auto Range = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
           memory_limit::rounding Rule = memory_limit::rounding::truncate>
-struct grow_by_pages {
-  static constexpr const char* hint = "grow_by_pages";  ///< what explain() suggests
+struct grow_by_mapping {
+  static constexpr const char* hint = "grow_by_mapping";  ///< what explain() suggests
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
-                "grow_by_pages<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
+                "grow_by_mapping<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");
   static_assert(detail::initial_bytes<Large>() >= Small,
-                "grow_by_pages<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
+                "grow_by_mapping<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   using backend = expandable_backend;
   static constexpr std::size_t max_small_block = Small / 2;
   [[no_unique_address]] parameter<Large> large{};
@@ -210,7 +211,7 @@ struct grow_by_pages {
   [[nodiscard]] constexpr std::size_t base_alignment(std::size_t block) const noexcept {
     return block >= 2_MiB && alignment > 0 ? alignment.get() : 1;
   }
-  bool operator==(const grow_by_pages&) const = default;
+  bool operator==(const grow_by_mapping&) const = default;
 };
 
 /// Maps memory into ranges of addresses. Idle memory of any pool and stream moves to the address that needs
@@ -222,7 +223,7 @@ struct grow_by_pages {
 ///
 /// A chunk is at most peak_reserved / `peak_parts` bytes, but may always be 16 MiB. More parts waste less and
 /// cost more device calls. On recorded programs, 64 parts reserved 4.0 % above peak live, with 1.9 times the
-/// device calls of grow_by_pages. 32 parts reserved 4.1 %, with 1.5 times the calls.
+/// device calls of grow_by_mapping. 32 parts reserved 4.1 %, with 1.5 times the calls.
 ///
 /// A chunk is also at most (limit - reserved) / `rest_parts` bytes. This leaves little memory unused below
 /// the limit. For both parameters, 0 means 1.

@@ -40,8 +40,8 @@ template <typename Choice>
 /// Asks for the pages of a page_plan or a page_choice.
 ///
 /// Choose a page_choice for bandwidth classes, peer-to-peer or read-only memory. A device without page kinds
-/// can serve normal pages only. A constant choice that breaks a rule does not compile. A choice set at run time
-/// aborts the program at its first use if it breaks a rule; check its broken_rule() first.
+/// can serve normal pages only. A constant choice that breaks a rule does not compile. A choice set at run
+/// time aborts the program at its first use if it breaks a rule; check its broken_rule() first.
 ///
 ///     using huge = tessera::with<tessera::pytorch<>, tessera::back_with<tessera::page_plan::huge_first>>;
 ///     constexpr tessera::page_choice for_peers{.pages = tessera::page_plan::huge_first, .peer_to_peer = true};

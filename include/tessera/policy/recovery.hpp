@@ -17,7 +17,8 @@ enum class failure_reason : unsigned char {
   by_capacity  ///< the device is too small; reported only to policies whose `checks_capacity` is true
 };
 
-/// Recovery steps, in the order in which they are tried. After a step that succeeds, growth is tried again.
+/// Recovery steps, in the order in which they are tried. After a step that succeeds, growth is tried
+/// again; the free list is not searched again, as in PyTorch.
 struct recovery_steps {
   enum class step : unsigned char {
     release_oversize,  ///< releases free oversize blocks of the stream until they sum to the block's size;
@@ -83,8 +84,8 @@ struct recover_by_releasing_oversize {
   bool operator==(const recover_by_releasing_oversize&) const = default;
 };
 
-/// Recovers like `Recovery`. If `fails_fast` is set, a request fails at once for one `Reason`: with its
-/// segment, reserved memory would exceed the limit, or the device's capacity.
+/// Recovers like `Recovery`. If `fails_fast` is set, a request fails at once if the segment that it needs
+/// would exceed the limit. With failure_reason::by_capacity, it fails if that exceeds the device's capacity.
 ///
 /// Choose it for services that prefer to reject a request rather than stall.
 ///

@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/// The end of a split block that serves the request; the remainder stays free. `high` ignores the
-/// base_alignment of a growth policy.
+/// The end of a split block that serves the request; the remainder stays free. With `high`, a growth
+/// policy's base_alignment has no effect.
 enum class block_end : unsigned char { low, high };
 
 /// Decides whether the best-fitting free block may serve a request, and whether it is split.
@@ -21,11 +21,11 @@ enum class block_end : unsigned char { low, high };
 ///                                   request is a miss, even if a larger free block would serve
 ///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
 ///   p.allocated_end()               the end that serves when a block is split
-///   p.oversize()                    size in bytes from which a block is oversize; an oversize block is split
-///                                   only if the policy has `splits_oversize`; `unlimited` for none
+///   p.oversize_from()                    size in bytes from which a block is oversize; `unlimited` for none
 ///
 /// Optional members: `order`, a free_order, chooses among free blocks of equal size; the default is the
-/// lowest address. `splits_oversize`, if true, allows splitting oversize blocks.
+/// lowest address. `splits_oversize`, if true, tells law::policy that should_split may be true for
+/// oversize blocks.
 ///
 /// Law, checked by law::policy: a block of exactly the wanted size serves and is not split.
 template <typename P>
@@ -33,7 +33,7 @@ concept split_policy = detail::regular<P> && requires(const P& p, std::size_t wa
   { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
   { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
   { p.allocated_end() } noexcept -> std::same_as<block_end>;
-  { p.oversize() } noexcept -> std::same_as<std::size_t>;
+  { p.oversize_from() } noexcept -> std::same_as<std::size_t>;
 };
 
 /// Which whole blocks may serve a request.
@@ -56,7 +56,7 @@ struct split_never {
   }
   [[nodiscard]] static constexpr bool should_split(std::size_t, std::size_t) noexcept { return false; }
   [[nodiscard]] static constexpr block_end allocated_end() noexcept { return block_end::low; }
-  [[nodiscard]] static constexpr std::size_t oversize() noexcept { return unlimited; }
+  [[nodiscard]] static constexpr std::size_t oversize_from() noexcept { return unlimited; }
   bool operator==(const split_never&) const = default;
 };
 
@@ -80,7 +80,8 @@ struct split_if_remainder_at_least : split_never<> {
 /// Splits blocks of less than `max` bytes. Blocks of `max` bytes or more are oversize, and serve only
 /// requests of at least `max` bytes.
 ///
-/// Choose a finite `max` to keep small requests from splitting huge segments. The rules, all in bytes:
+/// Choose a finite `max` to keep small requests from splitting huge segments. `max` must stay above
+/// `SmallLimit`. The rules, all in bytes:
 ///   * A request of up to `SmallLimit` splits a block if anything remains.
 ///   * A larger request, below `max`, splits a block if more than `Waste` remains.
 ///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.
@@ -117,7 +118,7 @@ struct split_below {
     return block - wanted > max_waste;
   }
   [[nodiscard]] static constexpr block_end allocated_end() noexcept { return block_end::low; }
-  [[nodiscard]] constexpr std::size_t oversize() const noexcept { return max; }
+  [[nodiscard]] constexpr std::size_t oversize_from() const noexcept { return max; }
   bool operator==(const split_below&) const = default;
 };
 

@@ -24,7 +24,7 @@ namespace tessera {
 ///                                   given their number; if not, it polls after a miss, and searches again
 ///
 /// Laws, checked by law::policy:
-///   * Streams of one key need no events for each other, unless every stream needs events.
+///   * If needs_event(key, s) is true for a stream s of that key, it is true for every stream.
 ///   * With reuses_across_streams, each stream is its own key. Without it, reuse_rules() is empty.
 template <typename P>
 concept streams_policy = detail::regular<P> && requires(const P& p, stream_id stream, std::size_t events) {
@@ -68,8 +68,8 @@ struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
   bool operator==(const reuse_on_same_stream_after_recorded&) const = default;
 };
 
-/// Reuses like `Streams`, but a request polls events first only if more than `threshold` events are pending:
-/// one for each pending block and recorded stream.
+/// Reuses like `Streams`, but a request polls events first only if more than `threshold` events are pending.
+/// A pending block has one event for each recorded stream.
 ///
 /// Choose it if programs record streams for many blocks and profiles show the polling (one query per stream).
 /// Blocks become reusable later.

@@ -184,7 +184,7 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   static constexpr bool is_thread_safe = inner_is_thread_safe && detail::is_thread_safe<Hook>;
   static constexpr bool is_host_visible = detail::is_host_visible<Device>;
   static constexpr bool release_waits = detail::release_waits<Device>;
-  static constexpr bool may_see_late = detail::may_see_late<Device>;
+  static constexpr bool completion_may_lag = detail::completion_may_lag<Device>;
 
   explicit provider_adaptor(Device& inner, Hook hook = Hook()) noexcept
       : inner_(&inner), hook_(std::move(hook)) {}

@@ -52,8 +52,9 @@
 /// |                 |         | aclrtFree does not. If false, and the provider has events, the allocator |
 /// |                 |         | waits for the block's own stream before release(). Recorded streams were |
 /// |                 |         | waited for before                                                        |
-/// | may_see_late    | false   | query() and is_done() may report finished work as unfinished, because a  |
-/// |                 |         | query to the device can fail. Memory then only stays pending longer      |
+/// | completion_may_lag    | false   | query() and is_done() may report finished work as unfinished, because
+/// a  | |                 |         | query to the device can fail. Memory then only stays pending longer
+/// |
 ///
 /// Rules for all of them:
 ///
@@ -299,10 +300,10 @@ template <typename D>
 inline constexpr bool release_waits<D> = D::release_waits;
 
 template <typename D>
-inline constexpr bool may_see_late = false;
+inline constexpr bool completion_may_lag = false;
 template <typename D>
-  requires requires { D::may_see_late; }
-inline constexpr bool may_see_late<D> = D::may_see_late;
+  requires requires { D::completion_may_lag; }
+inline constexpr bool completion_may_lag<D> = D::completion_may_lag;
 
 /// Whether a stream exists; true if the device cannot tell.
 template <device_provider D>

@@ -25,7 +25,7 @@ struct cuda_async final {
   using eviction = evict_at_synchronize_above<>;
   using recovery = recover_by_emptying_cache<>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return settings.async_backend;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others. Ignores keys of the
@@ -36,7 +36,7 @@ struct cuda_async final {
 static_assert(recipe<cuda_async>);
 
 constexpr policies<cuda_async> cuda_async::configured(const config::pytorch::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("cuda_async::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("cuda_async::configured: settings for another recipe");
   return {.growth = {.limit = settings.memory_fraction}, .eviction = {.threshold = unlimited}};
 }
 

@@ -11,7 +11,7 @@
 
 namespace tessera::detail {
 
-/// The recipes of one system. Settings choose the first recipe R with R::serves(settings), and the policies
+/// The recipes of one system. Settings choose the first recipe R with R::accepts(settings), and the policies
 /// R::configured(settings).
 ///
 ///     constexpr tessera::config::pytorch::settings wanted{.max_split_size = 128_MiB, .expandable_segments = true};
@@ -26,9 +26,9 @@ struct family {
 
   /// Returns the index of the first recipe that serves the settings; `count` if there is none.
   [[nodiscard]] static constexpr std::size_t index_for(const settings& wanted) noexcept {
-    const bool serves[] = {Recipe::serves(wanted)...};
+    const bool accepted[] = {Recipe::accepts(wanted)...};
     std::size_t index = 0;
-    while (index < count && !serves[index]) ++index;
+    while (index < count && !accepted[index]) ++index;
     return index;
   }
 

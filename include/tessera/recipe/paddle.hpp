@@ -35,7 +35,7 @@ struct paddle_auto_growth final {
   using eviction = evict_idle_segments<>;
   using recovery = recover_by_emptying_cache<tunable(false)>;
 
-  [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
     return !settings.naive_best_fit;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
@@ -46,7 +46,7 @@ static_assert(recipe<paddle_auto_growth>);
 
 constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
     const config::paddle::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("paddle_auto_growth::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("paddle_auto_growth::configured: settings for another recipe");
   const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
   const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
   const std::size_t limit = settings.gpu_memory_limit;
@@ -79,7 +79,7 @@ struct paddle_naive_best_fit final {
   using eviction = evict_at_free_above_plan<>;
   using recovery = recover_never;
 
-  [[nodiscard]] static constexpr bool serves(const config::paddle::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
     return settings.naive_best_fit;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
@@ -90,7 +90,7 @@ static_assert(recipe<paddle_naive_best_fit>);
 
 constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
     const config::paddle::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
   const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
                         settings.fraction_of_gpu_memory};
   const std::size_t limit = settings.gpu_memory_limit;

@@ -25,8 +25,8 @@ struct pinned final {
   using eviction = evict_at_free<tunable(unlimited)>;
   using recovery = recover_by_emptying_cache<>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings&) noexcept { return true; }
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings&) noexcept { return true; }
+  [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return !settings.pin_memory_expandable_segments;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others. Uses only keys for pinned
@@ -77,7 +77,7 @@ constexpr policies<pinned> pinned::configured(const config::pytorch::settings& s
                                               settings.pinned_max_cached_size);
 }
 constexpr policies<pinned> pinned::configured(const config::torch_npu::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("pinned::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("pinned::configured: settings for another recipe");
   return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
                                               settings.pinned_max_cached_size);
 }

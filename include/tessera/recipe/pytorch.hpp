@@ -15,7 +15,8 @@
 namespace tessera {
 namespace detail {
 
-/// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6.
+/// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6. A configuration string is read
+/// with the keys of mid-2026.
 ///
 /// Settings, off by default:
 ///   * `rounding.table`: roundup_power2_divisions
@@ -32,7 +33,7 @@ struct pytorch_native final {
   using eviction = evict_idle_above<tunable(fraction{}), true>;
   using recovery = with_fail_fast<recover_by_releasing_oversize>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && !settings.expandable_segments;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
@@ -46,20 +47,20 @@ static_assert(recipe<pytorch_native>);
 ///
 /// Choose it if the device has virtual memory and sizes vary. Oversize blocks are split. With `split.max`, a
 /// request below it does not use a free block of that size or more. A larger request does not use a block
-/// with `split.slack` or more to spare. Neither rule holds for a free block that unmapped addresses follow,
-/// because growth extends it. The key garbage_collection_threshold is ignored, as in PyTorch. But if you set
-/// `eviction.threshold` directly, idle pages are released.
+/// with `split.slack` or more to spare. Growth does not apply these rules: it may use a free block that
+/// unmapped addresses follow, as it is or extended. The key garbage_collection_threshold is ignored, as in
+/// PyTorch. But if you set `eviction.threshold` directly, idle pages are released.
 struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
   using streams = reuse_on_same_stream;
   using split = split_below<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_pages<>;
+  using growth = grow_by_mapping<>;
   using eviction = evict_idle_above<tunable(fraction{}), true>;
   using recovery = with_fail_fast<recover_by_emptying_cache<>>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && settings.expandable_segments;
   }
   [[nodiscard]] static constexpr policies<pytorch_expandable> configured(
@@ -84,12 +85,12 @@ template <typename Recipe>
 }
 constexpr policies<pytorch_native> pytorch_native::configured(
     const config::pytorch::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("pytorch_native::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("pytorch_native::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_native>(settings);
 }
 constexpr policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("pytorch_expandable::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("pytorch_expandable::configured: settings for another recipe");
   auto chosen = detail::with_pytorch_settings<pytorch_expandable>(settings);
   chosen.growth.range = settings.expandable_segments_reserve;
   return chosen;
@@ -117,8 +118,8 @@ struct pytorch_2_14_native final {
   using eviction = pytorch_native::eviction;
   using recovery = with_fail_fast<recover_by_releasing_oversize, tunable(false), failure_reason::by_capacity>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
-    return pytorch_native::serves(settings);
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
+    return pytorch_native::accepts(settings);
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr policies<pytorch_2_14_native> configured(
@@ -135,13 +136,13 @@ struct pytorch_2_14_expandable final {
   using split = with_order<pytorch_expandable::split, free_order::oldest_segment>;
   using pages = pytorch_expandable::pages;
   using growth =
-      grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
-                    tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest>;
+      grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
+                      tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest>;
   using eviction = pytorch_expandable::eviction;
   using recovery = with_fail_fast<recover_by_emptying_cache<>, tunable(false), failure_reason::by_capacity>;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
-    return pytorch_expandable::serves(settings);
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
+    return pytorch_expandable::accepts(settings);
   }
   [[nodiscard]] static constexpr policies<pytorch_2_14_expandable> configured(
       const config::pytorch::settings& settings) noexcept;
@@ -161,8 +162,8 @@ struct pinned_2_14 final {
   using eviction = pinned::eviction;
   using recovery = pinned::recovery;
 
-  [[nodiscard]] static constexpr bool serves(const config::pytorch::settings& settings) noexcept {
-    return pinned::serves(settings);
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
+    return pinned::accepts(settings);
   }
   [[nodiscard]] static constexpr policies<pinned_2_14> configured(
       const config::pytorch::settings& settings) noexcept;
@@ -171,12 +172,12 @@ static_assert(recipe<pinned_2_14>);
 
 constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
     const config::pytorch::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
 }
 constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
     const config::pytorch::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
 }
 constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch::settings& settings) noexcept {
@@ -191,7 +192,7 @@ struct pytorch_family
     : detail::family<config::pytorch, detail::pytorch_native, detail::pytorch_expandable, cuda_async> {
   using native = detail::pytorch_native;
   using expandable = detail::pytorch_expandable;
-  /// The recipe for pinned host memory.
+  /// The family of recipes for pinned host memory.
   using pinned_family = detail::family<config::pytorch, pinned>;
 };
 

@@ -136,11 +136,12 @@ consteval bool check_recipe() {
       "cross_stream_reuse reuse_rules(), bool "
       "should_poll_events(size_t pending) const noexcept "
       "[tessera/policy/streams.hpp]");
-  static_assert(has_split<Recipe>,
-                "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "
-                "should_split(size_t wanted, size_t block), block_end allocated_end(), size_t oversize() "
-                "const noexcept "
-                "[tessera/policy/split.hpp]");
+  static_assert(
+      has_split<Recipe>,
+      "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "
+      "should_split(size_t wanted, size_t block), block_end allocated_end(), size_t oversize_from() "
+      "const noexcept "
+      "[tessera/policy/split.hpp]");
   static_assert(has_pages<Recipe>,
                 "Recipe::pages must name a pages_policy: static bool uses_page_kinds, page_order "
                 "backing(size_t segment) "

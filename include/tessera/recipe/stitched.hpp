@@ -9,8 +9,8 @@ namespace tessera {
 /// Reserves little memory: it moves idle physical chunks of any pool and stream to the range that needs
 /// memory.
 ///
-/// Choose it if the device has virtual memory and memory is scarce. A higher `growth.peak_parts` reserves less
-/// memory and makes more device calls.
+/// Choose it if the device has virtual memory and memory is scarce. A higher `growth.peak_parts` reserves
+/// less memory and makes more device calls.
 ///
 ///     tessera::caching_allocator<tessera::stitched, tessera::simulated_device> dense;
 ///     dense.policies().growth.peak_parts = 32;  // instead of 64: fewer device calls, slightly more memory

@@ -34,7 +34,7 @@ struct torch_npu_native final {
   using eviction = evict_idle_above<tunable(fraction{}), true>;
   using recovery = with_fail_fast<recover_by_releasing_oversize>;
 
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return !settings.expandable_segments;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
@@ -52,11 +52,11 @@ struct torch_npu_expandable final {
   using streams = torch_npu_native::streams;
   using split = split_below<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
   using pages = torch_npu_native::pages;
-  using growth = grow_by_pages<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
+  using growth = grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
   using eviction = evict_idle_above<tunable(fraction{}), true>;
   using recovery = with_fail_fast<recover_by_emptying_cache<>>;
 
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return settings.expandable_segments;
   }
   [[nodiscard]] static constexpr policies<torch_npu_expandable> configured(
@@ -82,12 +82,12 @@ template <typename Recipe>
 }
 constexpr policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
   return detail::with_torch_npu_settings<torch_npu_native>(settings);
 }
 constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
     const config::torch_npu::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("torch_npu_expandable::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("torch_npu_expandable::configured: settings for another recipe");
   auto chosen = detail::with_torch_npu_settings<torch_npu_expandable>(settings);
   chosen.growth.alignment = settings.base_addr_aligned;
   if (settings.huge_1g_pages) {
@@ -106,11 +106,11 @@ struct pinned_expandable final {
   using streams = reuse_after_recorded_streams;
   using split = split_if_remainder_at_least<512>;
   using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_pages<20_MiB, 20_MiB>;
+  using growth = grow_by_mapping<20_MiB, 20_MiB>;
   using eviction = evict_never;
   using recovery = recover_by_emptying_cache<>;
 
-  [[nodiscard]] static constexpr bool serves(const config::torch_npu::settings& settings) noexcept {
+  [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return settings.pin_memory_expandable_segments;
   }
   [[nodiscard]] static constexpr policies<pinned_expandable> configured(
@@ -120,7 +120,7 @@ static_assert(recipe<pinned_expandable>);
 
 constexpr policies<pinned_expandable> pinned_expandable::configured(
     const config::torch_npu::settings& settings) noexcept {
-  if (!serves(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
+  if (!accepts(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
   return {};
 }
 

@@ -398,10 +398,10 @@ TEST(checked_provider, each_lie_is_found_by_a_law) {
 /// A device that learns late which work is done contradicts itself without being wrong.
 struct doubtful : violating_device {
   using violating_device::violating_device;
-  static constexpr bool may_see_late = true;
+  static constexpr bool completion_may_lag = true;
 };
-static_assert(detail::may_see_late<provider_ref<doubtful>> &&
-              !detail::may_see_late<provider_ref<violating_device>>);
+static_assert(detail::completion_may_lag<provider_ref<doubtful>> &&
+              !detail::completion_may_lag<provider_ref<violating_device>>);
 TEST(checked_provider, accepts_late_answers) {
   for (const violation planted :
        {violation::event_is_ready_no_more, violation::event_is_ready_after_a_later_one}) {

@@ -156,15 +156,15 @@ TEST(aligned_request, is_reused_in_order_of_the_stream_that_freed_it) {
     const auto never = [](stream_id) { return false; };
     void* const p = request.allocate(pool, stream_id{1});
     pool.provider().submit(stream_id{2}, 1000);
-    request.deallocate_after(pool, p, stream_id{2}, never);
+    request.deallocate_recording(pool, p, stream_id{2}, never);
     EXPECT_GT(pool.current_usage().pending, 0u) << alignment;
     pool.provider().advance(2000);
     pool.trim();
     EXPECT_EQ(pool.current_usage().reserved, 0u);
-    request.deallocate_after(pool, nullptr, stream_id{2}, never);
+    request.deallocate_recording(pool, nullptr, stream_id{2}, never);
 
     void* const same = request.allocate(pool, stream_id{1});
-    request.deallocate_after(pool, same, stream_id{1}, never);
+    request.deallocate_recording(pool, same, stream_id{1}, never);
     EXPECT_EQ(pool.current_usage().pending, 0u);
   }
 }
@@ -180,10 +180,10 @@ TEST(aligned_request, stays_live_if_no_stream_can_be_recorded_or_waited_for) {
     const aligned_request request(100, alignment);
     void* const p = request.allocate(pool, {});
     const std::size_t live = pool.current_usage().live;
-    request.deallocate_after(pool, p, stream_id{2}, [](stream_id) { return false; });
+    request.deallocate_recording(pool, p, stream_id{2}, [](stream_id) { return false; });
     EXPECT_EQ(pool.current_usage().live, live);
     stream_id waited_for;
-    request.deallocate_after(pool, p, stream_id{2}, [&](stream_id s) { return waited_for = s, true; });
+    request.deallocate_recording(pool, p, stream_id{2}, [&](stream_id s) { return waited_for = s, true; });
     EXPECT_EQ(waited_for, stream_id{2});
     EXPECT_EQ(pool.current_usage().live, 0u);
   }

@@ -106,7 +106,7 @@ struct maps : Base {
 TEST(ask_policies_death, an_impossible_page_aborts) {
   pool_with<maps<grow_by_stitching<>, 0>> none;
   EXPECT_DEATH((void)none.try_allocate(2_MiB), "Recipe::growth: mapping_unit\\(2097152\\) is 0; ");
-  pool_with<maps<grow_by_pages<>, 100>> uneven;
+  pool_with<maps<grow_by_mapping<>, 100>> uneven;
   EXPECT_DEATH((void)uneven.try_allocate(2_MiB), "mapping_unit is a multiple of min_alignment");
 }
 
@@ -140,7 +140,7 @@ struct splits_anything {
   }
   [[nodiscard]] static bool should_split(std::size_t, std::size_t) noexcept { return true; }
   [[nodiscard]] static block_end allocated_end() noexcept { return block_end{7}; }
-  [[nodiscard]] static std::size_t oversize() noexcept { return 0; }
+  [[nodiscard]] static std::size_t oversize_from() noexcept { return 0; }
   bool operator==(const splits_anything&) const = default;
 };
 TEST(ask_policies, a_split_without_sense_does_no_harm) {

@@ -10,10 +10,10 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
@@ -66,7 +66,7 @@ using pools = ::testing::Types<
     tight_locked, per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
     background_reclaiming<packed_tightly, simulated_device>, thread_checked<tight>, leak_checked<tight>,
     guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
-    pinned_host<pytorch_family::pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
+    configured_pinned<pytorch_family::pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
     shared_allocator<tight_locked>>;
 TYPED_TEST_SUITE(facade_of, pools);
 
@@ -198,7 +198,7 @@ TEST(facade, reaches_the_allocators_inside) {
   (void)driver.allocate_async(10, stream_id{1});
   EXPECT_EQ(live_of(driver.pool()), one_device{10});
 
-  pinned_host<pytorch_family::pinned_family, simulated_device> host({}, simulated_device{});
+  configured_pinned<pytorch_family::pinned_family, simulated_device> host({}, simulated_device{});
   (void)host.allocate(11);
   EXPECT_EQ(live_of(host), one_device{11});
 }

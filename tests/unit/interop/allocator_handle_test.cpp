@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/allocator_handle.hpp>
@@ -42,7 +42,7 @@ static_assert(detail::stream_allocator<per_stream<pytorch<>, simulated_device>>)
 static_assert(detail::stream_allocator<background_reclaiming<pytorch<>, simulated_device>>);
 static_assert(detail::stream_allocator<waiting<locked<pytorch<>, simulated_device>>>);
 static_assert(detail::stream_allocator<configured<pytorch_family, simulated_device>>);
-static_assert(detail::stream_allocator<pinned_host<pytorch_family::pinned_family, host_pinned>>);
+static_assert(detail::stream_allocator<configured_pinned<pytorch_family::pinned_family, host_pinned>>);
 static_assert(detail::stream_allocator<shared_allocator<torch>>);
 static_assert(!detail::stream_allocator<per_device<pytorch<>, simulated_device>>);
 static_assert(detail::stream_allocator<per_device<pytorch<>, simulated_device>::front_type>);
@@ -70,9 +70,9 @@ static_assert(detail::host_allocator<background_reclaiming<pinned_packed, host_p
 static_assert(detail::host_allocator<waiting<locked<pinned_packed, host_pinned>>>);
 static_assert(detail::host_allocator<configured<pytorch_family::pinned_family, host_pinned, locked>>);
 static_assert(!detail::host_allocator<configured<pytorch_family::pinned_family, simulated_device>>);
-static_assert(
-    detail::host_allocator<pinned_host<torch_npu_family::pinned_family, host_pinned, registering_device>>);
-static_assert(!detail::host_allocator<pinned_host<pytorch_family::pinned_family, simulated_device>>);
+static_assert(detail::host_allocator<
+              configured_pinned<torch_npu_family::pinned_family, host_pinned, registering_device>>);
+static_assert(!detail::host_allocator<configured_pinned<pytorch_family::pinned_family, simulated_device>>);
 static_assert(detail::host_allocator<shared_allocator<pinned_memory>> &&
               !detail::host_allocator<shared_allocator<torch>>);
 

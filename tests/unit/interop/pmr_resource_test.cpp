@@ -15,9 +15,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/std_allocators.hpp>
 #include <tessera/provider/host_pinned.hpp>
@@ -180,7 +180,7 @@ TEST(pmr_resource, owns_an_allocator_that_is_shared) {
 }
 
 TEST(pmr_resource, serves_from_a_configured_allocator) {
-  pinned_host<pytorch_family::pinned_family, host_pinned> pool(
+  configured_pinned<pytorch_family::pinned_family, host_pinned> pool(
       config::pytorch::settings{.pinned_use_background_threads = true}, host_memory());
   pmr_resource memory(pool);
   use_containers(&memory);

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/concurrent/pinned_host.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/cccl.hpp>
 #include <tessera/interop/ownership.hpp>
@@ -42,8 +42,8 @@ constexpr bool has_the_shapes =
 static_assert(has_the_shapes<stream_resource<torch>> && has_the_shapes<on_device> && has_the_shapes<owner>);
 static_assert(has_the_shapes<stream_resource<per_stream<pytorch<>, simulated_device>>>);
 static_assert(has_the_shapes<stream_resource<configured<pytorch_family, simulated_device>>>);
-static_assert(has_the_shapes<
-              stream_resource<pinned_host<pytorch_family::pinned_family, host_pinned>, host_accessible>>);
+static_assert(has_the_shapes<stream_resource<configured_pinned<pytorch_family::pinned_family, host_pinned>,
+                                             host_accessible>>);
 
 static_assert(cccl_stand_ins::resource_with<on_device, device_accessible>);
 static_assert(!cccl_stand_ins::has_property<on_device, host_accessible>);

@@ -68,7 +68,7 @@ int contradiction(const oom_report& report, const policies<Recipe>& chosen) {
       stream_id(chosen.streams.reuse_key(stream_id{1})) == stream_id{};
   is_on(oom_report::hint::insert_dependencies) =
       chosen.streams.reuse_rules().insert_dependencies || !Recipe::streams::reuses_across_streams;
-  is_on(oom_report::hint::raise_split_limit) = chosen.split.oversize() == unlimited;
+  is_on(oom_report::hint::raise_split_limit) = chosen.split.oversize_from() == unlimited;
   is_on(oom_report::hint::split_blocks) = chosen.split.should_split(1_MiB, 100_MiB);
   is_on(oom_report::hint::split_off_remainders) = chosen.split.should_split(2_MiB, 2_MiB + 512);
   is_on(oom_report::hint::round_less) = rounds_little(chosen);

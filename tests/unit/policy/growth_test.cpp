@@ -129,31 +129,31 @@ TEST(grow_by_plan, is_refused_for_any_block_if_the_plan_exceeds_the_device) {
   EXPECT_EQ(just_too_large.segment_size(step, now), 1_GiB + 1);
 }
 
-TEST(grow_by_pages, compares_the_limit_with_the_segment_of_grow_by_segments) {
-  constexpr grow_by_pages<> growth{};
+TEST(grow_by_mapping, compares_the_limit_with_the_segment_of_grow_by_segments) {
+  constexpr grow_by_mapping<> growth{};
   EXPECT_EQ(growth.segment_size(1_MiB, {}), 2_MiB);
   EXPECT_EQ(growth.segment_size(1_MiB + step, {}), 20_MiB);
   EXPECT_EQ(growth.segment_size(10_MiB - step, {}), 20_MiB);
   EXPECT_EQ(growth.segment_size(10_MiB, {}), 10_MiB);
   EXPECT_EQ(growth.segment_size(11_MiB, {}), 12_MiB);
-  constexpr grow_by_pages<> little{.large = 6_MiB};
+  constexpr grow_by_mapping<> little{.large = 6_MiB};
   EXPECT_EQ(little.segment_size(6_MiB, {}), 6_MiB);
   EXPECT_EQ(little.segment_size(7_MiB, {}), 8_MiB);
-  EXPECT_EQ((grow_by_pages<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
+  EXPECT_EQ((grow_by_mapping<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }
 
-TEST(grow_by_pages, has_small_pages_for_small_blocks) {
-  constexpr grow_by_pages<2_MiB, 6_MiB> growth{};
+TEST(grow_by_mapping, has_small_pages_for_small_blocks) {
+  constexpr grow_by_mapping<2_MiB, 6_MiB> growth{};
   EXPECT_EQ(growth.mapping_unit(1_MiB), 2_MiB);
   EXPECT_EQ(growth.mapping_unit(1_MiB + step), 6_MiB);
 }
 
-TEST(grow_by_pages, reserves_the_configured_addresses_up_to_nine_eighths_of_the_device) {
-  EXPECT_EQ(grow_by_pages<>{}.range_size(8_GiB), 9_GiB);
-  EXPECT_EQ((grow_by_pages<>{.range = 3_GiB}.range_size(8_GiB)), 3_GiB);
-  EXPECT_EQ((grow_by_pages<>{.range = percent(50)}.range_size(8_GiB)), 4_GiB);
-  EXPECT_EQ((grow_by_pages<>{.range = 30_GiB}.range_size(8_GiB)), 9_GiB);
-  EXPECT_EQ((grow_by_pages<>{.range = fraction{3'000'000'000}}.range_size(8_GiB)), 9_GiB);
+TEST(grow_by_mapping, reserves_the_configured_addresses_up_to_nine_eighths_of_the_device) {
+  EXPECT_EQ(grow_by_mapping<>{}.range_size(8_GiB), 9_GiB);
+  EXPECT_EQ((grow_by_mapping<>{.range = 3_GiB}.range_size(8_GiB)), 3_GiB);
+  EXPECT_EQ((grow_by_mapping<>{.range = percent(50)}.range_size(8_GiB)), 4_GiB);
+  EXPECT_EQ((grow_by_mapping<>{.range = 30_GiB}.range_size(8_GiB)), 9_GiB);
+  EXPECT_EQ((grow_by_mapping<>{.range = fraction{3'000'000'000}}.range_size(8_GiB)), 9_GiB);
 }
 
 template <typename Growth>
@@ -166,8 +166,8 @@ void expect_aligned_from_two_mebibytes_on() {
   growth.alignment = 0;
   EXPECT_EQ(growth.base_alignment(2_MiB), 1u);
 }
-TEST(grow_by_pages, aligns_blocks_from_two_mebibytes_on) {
-  expect_aligned_from_two_mebibytes_on<grow_by_pages<>>();
+TEST(grow_by_mapping, aligns_blocks_from_two_mebibytes_on) {
+  expect_aligned_from_two_mebibytes_on<grow_by_mapping<>>();
 }
 TEST(grow_by_stitching, aligns_blocks_from_two_mebibytes_on) {
   expect_aligned_from_two_mebibytes_on<grow_by_stitching<>>();

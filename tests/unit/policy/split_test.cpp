@@ -24,7 +24,7 @@ TEST(split_never, lets_larger_blocks_of_the_same_class_serve_and_no_others) {
 TEST(split_never, lets_any_block_serve_whole) {
   EXPECT_TRUE(split_never<>::may_serve(1_MiB, 1_GiB));
   EXPECT_FALSE(split_never<>::should_split(1_MiB, 1_GiB));
-  EXPECT_EQ(split_never<>::oversize(), unlimited);
+  EXPECT_EQ(split_never<>::oversize_from(), unlimited);
   EXPECT_TRUE(split_never<block_fit::exact>::may_serve(1_MiB, 1_MiB));
   EXPECT_FALSE(split_never<block_fit::exact>::may_serve(1_MiB, 1_MiB + 512));
 }
@@ -39,7 +39,7 @@ TEST(split_if_remainder_at_least, splits_if_exactly_this_much_remains) {
   EXPECT_FALSE(more.should_split(1_MiB, 1_MiB + 64));
   EXPECT_EQ(split.allocated_end(), block_end::high);
   EXPECT_EQ(more.allocated_end(), block_end::low);
-  EXPECT_EQ(split.oversize(), unlimited);
+  EXPECT_EQ(split.oversize_from(), unlimited);
 }
 
 TEST(split_below, keeps_oversize_blocks_for_oversize_requests) {
@@ -50,7 +50,7 @@ TEST(split_below, keeps_oversize_blocks_for_oversize_requests) {
   EXPECT_TRUE(split.may_serve(32_MiB, 32_MiB));
   EXPECT_TRUE(split.may_serve(32_MiB, 52_MiB - 512));
   EXPECT_FALSE(split.may_serve(32_MiB, 52_MiB));
-  EXPECT_EQ(split.oversize(), 32_MiB);
+  EXPECT_EQ(split.oversize_from(), 32_MiB);
   EXPECT_TRUE(split_below<>{}.may_serve(1, unlimited - 1));
 }
 

@@ -61,14 +61,14 @@ struct pinned_pool {
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     const tessera::config::pytorch::settings settings{.pinned_use_background_threads = true};
 ///     using family = tessera::pytorch_family::pinned_family;
-///     tessera::pinned_host<family, tessera::host_pinned> pinned(settings, tessera::host_pinned{});
+///     tessera::configured_pinned<family, tessera::host_pinned> pinned(settings, tessera::host_pinned{});
 ///     void* batch = pinned.allocate(4_MiB);
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
 ///     pinned.deallocate(batch);                                        // reused once the copy is done
 template <typename Family, device_provider Host, registering_provider... Device>
   requires(sizeof...(Device) <= 1)
-class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
-  using facade_type = facade<pinned_host>;
+class configured_pinned : public facade<configured_pinned<Family, Host, Device...>> {
+  using facade_type = facade<configured_pinned>;
 
  public:
   using settings_type = typename Family::settings;
@@ -77,7 +77,8 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
   ///   Requires:  the device outlives it
   ///   Throws:    config::bad_setting if the settings register memory and there is no device, or need virtual
   ///              memory and the host has none
-  explicit pinned_host(const settings_type& settings, Host host, Device&... device) : host_(std::move(host)) {
+  explicit configured_pinned(const settings_type& settings, Host host, Device&... device)
+      : host_(std::move(host)) {
     const std::string_view key = detail::registering_key(settings);
     if (key.empty()) {
       any_.template emplace<1>(settings, host_);
@@ -91,11 +92,11 @@ class pinned_host : public facade<pinned_host<Family, Host, Device...>> {
   }
   /// Reads the settings from the environment variables that the family's system reads.
   ///   Throws:  config::bad_setting if a setting is refused, or as the constructor
-  [[nodiscard]] static pinned_host from_environment(Host host, Device&... device) {
-    return pinned_host(detail::settings_from_environment<Family>(), std::move(host), device...);
+  [[nodiscard]] static configured_pinned from_environment(Host host, Device&... device) {
+    return configured_pinned(detail::settings_from_environment<Family>(), std::move(host), device...);
   }
-  pinned_host(const pinned_host&) = delete;
-  pinned_host& operator=(const pinned_host&) = delete;
+  configured_pinned(const configured_pinned&) = delete;
+  configured_pinned& operator=(const configured_pinned&) = delete;
 
   [[nodiscard]] host_statistics statistics() const noexcept {
     return visit(

@@ -11,7 +11,7 @@
 
 namespace tessera::detail {
 
-/// The hook of shared_provider. It allows one call at a time, unless the provider is thread-safe.
+/// The hook of serialized_provider. It allows one call at a time, unless the provider is thread-safe.
 template <typename Provider>
 class one_at_a_time {
  public:
@@ -39,17 +39,17 @@ class one_at_a_time {
 /// waits, because a cache hit may need it. It answers "not ready" during another call, so blocks stay pending
 /// longer. If streams are recorded, make a provider with slow calls thread-safe.
 template <device_provider Provider>
-class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider>> {
+class serialized_provider : public provider_adaptor<Provider, one_at_a_time<Provider>> {
   using base = provider_adaptor<Provider, one_at_a_time<Provider>>;
   static constexpr bool locks = !detail::is_thread_safe<Provider>;
 
  public:
   using typename base::event;
   static constexpr bool is_thread_safe = true;
-  static constexpr bool may_see_late = locks || detail::may_see_late<Provider>;
+  static constexpr bool completion_may_lag = locks || detail::completion_may_lag<Provider>;
 
-  explicit shared_provider(Provider device)
-      : shared_provider(std::make_unique<guarded_device>(std::move(device))) {}
+  explicit serialized_provider(Provider device)
+      : serialized_provider(std::make_unique<guarded_device>(std::move(device))) {}
 
   /// Exists only if no lock is needed: a caller that waited here would keep other threads from cached blocks.
   [[nodiscard]] std::size_t available() const noexcept
@@ -104,7 +104,7 @@ class shared_provider : public provider_adaptor<Provider, one_at_a_time<Provider
     Provider device;
     std::mutex mutex;
   };
-  explicit shared_provider(std::unique_ptr<guarded_device> own)
+  explicit serialized_provider(std::unique_ptr<guarded_device> own)
       : base(own->device, one_at_a_time<Provider>(own->mutex)), own_(std::move(own)) {}
 
   std::unique_ptr<guarded_device> own_;

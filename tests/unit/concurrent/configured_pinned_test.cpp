@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/concurrent/pinned_host.hpp>
+#include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
@@ -44,10 +44,10 @@ using families = testing::Types<cuda, npu>;
 TYPED_TEST_SUITE(pinned_host_of, families);
 
 TYPED_TEST(pinned_host_of, rounds_and_keeps_blocks_up_to_the_sizes_that_are_set) {
-  pinned_host<TypeParam, simulated_device> plain({}, simulated_device{});
+  configured_pinned<TypeParam, simulated_device> plain({}, simulated_device{});
   plain.deallocate(plain.allocate(80_MiB));
   EXPECT_EQ(plain.current_usage().reserved, 128_MiB);
-  pinned_host<TypeParam, simulated_device> pool(
+  configured_pinned<TypeParam, simulated_device> pool(
       settings_of<TypeParam>("pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:100"),
       simulated_device{});
   pool.deallocate(pool.allocate(80_MiB), 80_MiB);
@@ -65,8 +65,8 @@ TYPED_TEST(pinned_host_of, rounds_and_keeps_blocks_up_to_the_sizes_that_are_set)
 }
 
 TYPED_TEST(pinned_host_of, cuts_segments_off_a_large_one) {
-  pinned_host<TypeParam, simulated_device> pool(settings_of<TypeParam>("pinned_reserve_segment_size_mb:16"),
-                                                simulated_device{});
+  configured_pinned<TypeParam, simulated_device> pool(
+      settings_of<TypeParam>("pinned_reserve_segment_size_mb:16"), simulated_device{});
   const auto taken = [&] {
     return pool.with_host(
         [](simulated_device& host) { return std::pair{std::uint64_t{host.calls().acquire}, host.used()}; });
@@ -80,7 +80,7 @@ TYPED_TEST(pinned_host_of, cuts_segments_off_a_large_one) {
 }
 
 TYPED_TEST(pinned_host_of, holds_a_block_back_for_the_streams_that_were_recorded) {
-  pinned_host<TypeParam, simulated_device> pool({}, simulated_device{});
+  configured_pinned<TypeParam, simulated_device> pool({}, simulated_device{});
   void* const p = pool.allocate(1_MiB);
   EXPECT_TRUE(pool.record_stream(p, stream_id{1}));
   pool.with_host([](simulated_device& host) { host.submit(stream_id{1}, 1'000'000'000); });
@@ -96,7 +96,7 @@ TYPED_TEST(pinned_host_of, holds_a_block_back_for_the_streams_that_were_recorded
 TYPED_TEST(pinned_host_of, has_a_thread_for_events_if_configured) {
   for (const char* text : {"pinned_use_background_threads:False", "pinned_use_background_threads:True"}) {
     const auto settings = settings_of<TypeParam>(text);
-    pinned_host<TypeParam, host_pinned> pool(settings, unlocked());
+    configured_pinned<TypeParam, host_pinned> pool(settings, unlocked());
     void* const p = pool.allocate(64_KiB);
     ASSERT_TRUE(pool.record_stream(p, stream_id{}));
     pool.deallocate(p);
@@ -118,7 +118,7 @@ TYPED_TEST(pinned_host_of, registers_what_it_takes_with_the_device_if_told_to) {
   for (const bool is_told : {false, true}) {
     const auto settings = settings_of<TypeParam>(is_told ? registers<TypeParam> : "");
     {
-      pinned_host<TypeParam, host_pinned, host_pinned> pool(settings, unlocked(), device);
+      configured_pinned<TypeParam, host_pinned, host_pinned> pool(settings, unlocked(), device);
       EXPECT_EQ(pool.settings(), settings);
       for (int i = 0; i < 4; ++i) EXPECT_NE(pool.allocate(256_KiB), nullptr);
       EXPECT_EQ(device.held().registered, is_told ? 1_MiB : 0);
@@ -133,8 +133,8 @@ TYPED_TEST(pinned_host_of, registers_what_it_takes_with_the_device_if_told_to) {
 TYPED_TEST(pinned_host_of, waits_for_the_streams_of_the_device_that_memory_is_registered_with) {
   host_pinned device({.pin = host_pinned::pinning::where_allowed});
   const stream_id copies = device.create_stream();
-  pinned_host<TypeParam, host_pinned, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>),
-                                                        unlocked(), device);
+  configured_pinned<TypeParam, host_pinned, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>),
+                                                              unlocked(), device);
   auto* const p = static_cast<unsigned char*>(pool.allocate(64_KiB));
   std::memset(p, 1, 64_KiB);
   std::atomic<bool> may_read = false;
@@ -156,7 +156,7 @@ TYPED_TEST(pinned_host_of, waits_for_the_streams_of_the_device_that_memory_is_re
 
 TYPED_TEST(pinned_host_of, refuses_to_register_without_a_device) {
   try {
-    pinned_host<TypeParam, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>), unlocked());
+    configured_pinned<TypeParam, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>), unlocked());
     ADD_FAILURE();
   } catch (const config::bad_setting& error) {
     EXPECT_NE(std::string_view(error.what())
@@ -167,7 +167,7 @@ TYPED_TEST(pinned_host_of, refuses_to_register_without_a_device) {
 }
 
 TYPED_TEST(pinned_host_of, changes_the_numbers_that_its_recipe_reads_and_nothing_else) {
-  pinned_host<TypeParam, simulated_device> pool({}, simulated_device{});
+  configured_pinned<TypeParam, simulated_device> pool({}, simulated_device{});
   EXPECT_FALSE(pool.change(settings_of<TypeParam>("pinned_max_cached_size_mb:32")));
   pool.deallocate(pool.allocate(64_MiB));
   EXPECT_EQ(pool.current_usage().reserved, 0u);
@@ -180,10 +180,10 @@ TYPED_TEST(pinned_host_of, changes_the_numbers_that_its_recipe_reads_and_nothing
 TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
   const char* const variable = TypeParam::grammar::variables[0];
   ::setenv(variable, "pinned_reserve_segment_size_mb:2", 1);
-  auto pool = pinned_host<TypeParam, simulated_device>::from_environment(simulated_device{});
+  auto pool = configured_pinned<TypeParam, simulated_device>::from_environment(simulated_device{});
   EXPECT_EQ(pool.settings().pinned_reserve_segment_size, 2_MiB);
   ::setenv(variable, "pinned_reserve_segment_size_mb:none", 1);
-  using pool_type = pinned_host<TypeParam, simulated_device>;
+  using pool_type = configured_pinned<TypeParam, simulated_device>;
   EXPECT_THROW((void)pool_type::from_environment(simulated_device{}), config::bad_setting);
   ::unsetenv(variable);
 }
@@ -191,8 +191,8 @@ TYPED_TEST(pinned_host_of, reads_the_environment_of_its_system) {
 constexpr config::torch_npu::settings in_ranges{.pin_memory_expandable_segments = true,
                                                 .pinned_reserve_segment_size = 16_MiB};
 
-TEST(pinned_host, maps_pages_and_preallocates_nothing_if_segments_are_expandable) {
-  pinned_host<npu, simulated_device> pool(in_ranges, simulated_device{});
+TEST(configured_pinned, maps_pages_and_preallocates_nothing_if_segments_are_expandable) {
+  configured_pinned<npu, simulated_device> pool(in_ranges, simulated_device{});
   void* const p = pool.allocate(64_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
   pool.with_host([](simulated_device& host) {
@@ -211,14 +211,16 @@ struct without_ranges : provider_adaptor<host_pinned> {
   static constexpr bool is_thread_safe = true;
   void* reserve(std::size_t, std::size_t) noexcept = delete;
 };
-TEST(pinned_host, refuses_expandable_segments_without_virtual_memory_or_with_registration) {
+TEST(configured_pinned, refuses_expandable_segments_without_virtual_memory_or_with_registration) {
   host_pinned host = unlocked(), device = unlocked();
-  pinned_host<npu, without_ranges> pool({}, without_ranges(host));
+  configured_pinned<npu, without_ranges> pool({}, without_ranges(host));
   pool.deallocate(pool.allocate(1));
-  EXPECT_THROW((pinned_host<npu, without_ranges>(in_ranges, without_ranges(host))), config::bad_setting);
+  EXPECT_THROW((configured_pinned<npu, without_ranges>(in_ranges, without_ranges(host))),
+               config::bad_setting);
   config::torch_npu::settings both = in_ranges;
   both.pinned_mem_register = true;
-  EXPECT_THROW((pinned_host<npu, host_pinned, host_pinned>(both, unlocked(), device)), config::bad_setting);
+  EXPECT_THROW((configured_pinned<npu, host_pinned, host_pinned>(both, unlocked(), device)),
+               config::bad_setting);
 }
 
 /// Threads write data that streams read later.
@@ -253,16 +255,16 @@ void stress(Pool& pool, host_pinned& device) {
 TYPED_TEST(pinned_host_of, gives_no_block_away_that_a_stream_still_reads) {
   host_pinned device({.pin = host_pinned::pinning::where_allowed});
   {
-    pinned_host<TypeParam, host_pinned, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>),
-                                                          unlocked(), device);
+    configured_pinned<TypeParam, host_pinned, host_pinned> pool(settings_of<TypeParam>(registers<TypeParam>),
+                                                                unlocked(), device);
     stress(pool, device);
   }
   EXPECT_EQ(device.held().registered, 0u);
 }
-TEST(pinned_host, reuses_no_block_that_a_stream_still_reads_with_expandable_segments) {
+TEST(configured_pinned, reuses_no_block_that_a_stream_still_reads_with_expandable_segments) {
   config::torch_npu::settings settings = in_ranges;
   settings.pinned_use_background_threads = true;
-  pinned_host<npu, host_pinned> pool(settings, unlocked());
+  configured_pinned<npu, host_pinned> pool(settings, unlocked());
   stress(pool, *pool.with_host([](host_pinned& host) { return &host; }));
 }
 
