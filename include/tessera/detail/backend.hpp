@@ -29,21 +29,22 @@
 /// |---------------------------------------|------------------------------------------------------------|
 /// | obtain_block(list, size, policies)    | the best free block, or null; the caller then asks         |
 /// |                                       | split.may_serve. May map memory for it                     |
-/// | consume_placement(block, size, policies)    | bytes to leave free at the start of that block; called
-/// | |                                       | once, just before the block is allocated                   | |
-/// grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     | |
-/// | bytes; returns the free block that holds them, or null     | | releasable(block)                     |
-/// bytes that release() would give back; may query the device | | release(block)                        |
-/// gives an idle block's memory back; returns its bytes, or 0 | | restore(segment, size, policies)      |
-/// gets memory at a recorded address; a free block, or null   | | release_idle_at(address, bytes)       |
-/// gives back idle memory in recorded addresses; its bytes    | | end_of_chunk(address)                 |
-/// with ranges: end of the chunk that begins at `address`     | | shrink()                              |
-/// frees host memory of unused metadata                       | | footprint()                           |
-/// bytes of host memory, without the manager's                | | ~instance()                           |
-/// releases all memory; the manager still exists              |
+/// | consume_placement(block, size, p)     | bytes to leave free at the start of that block; called     |
+/// |                                       | once, just before the block is allocated                   |
+/// | grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     |
+/// |                                       | bytes; returns the free block that holds them, or null     |
+/// | releasable(block)                     | bytes that release() would give back; may query the device |
+/// | release(block)                        | gives an idle block's memory back; returns its bytes, or 0 |
+/// | restore(segment, size, policies)      | gets memory at a recorded address; a free block, or null   |
+/// | release_idle_at(address, bytes)       | gives back idle memory in recorded addresses; its bytes    |
+/// | end_of_chunk(address)                 | with ranges: end of the chunk that begins at `address`     |
+/// | shrink()                              | frees host memory of unused metadata                       |
+/// | footprint()                           | bytes of host memory, without the manager's                |
+/// | ~instance()                           | releases all memory; the manager still exists              |
 ///
-/// `list` is a free list, `size` the size of the wanted block, `policies` the allocator's policies. The
-/// allocator may be re-entered while the device acquires, releases or waits. Look up blocks again after that.
+/// `list` is a free list, `size` the size of the wanted block, `policies` and `p` the allocator's policies.
+/// The allocator may be re-entered while the device acquires, releases or waits. Look up blocks again after
+/// that.
 namespace tessera::detail {
 
 /// Aborts if a policy returns an invalid number. The message names the broken rule.

@@ -52,9 +52,8 @@
 /// |                 |         | aclrtFree does not. If false, and the provider has events, the allocator |
 /// |                 |         | waits for the block's own stream before release(). Recorded streams were |
 /// |                 |         | waited for before                                                        |
-/// | completion_may_lag    | false   | query() and is_done() may report finished work as unfinished, because
-/// a  | |                 |         | query to the device can fail. Memory then only stays pending longer
-/// |
+/// | completion_may_lag | false | query() and is_done() may report finished work as unfinished, because a |
+/// |                 |         | query to the device can fail. Memory then only stays pending longer     |
 ///
 /// Rules for all of them:
 ///
