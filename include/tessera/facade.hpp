@@ -147,14 +147,10 @@ class facade : public detail::common_calls<Self> {
   {
     return inside([](const auto& in) { return in.statistics(); });
   }
-  void reset_peak_statistics() noexcept
-    requires requires(Inner& in) { in.reset_peak_statistics(); }
-  {
+  void reset_peak_statistics() noexcept {
     inside([](auto& in) { in.reset_peak_statistics(); });
   }
-  void reset_accumulated_statistics() noexcept
-    requires requires(Inner& in) { in.reset_accumulated_statistics(); }
-  {
+  void reset_accumulated_statistics() noexcept {
     inside([](auto& in) { in.reset_accumulated_statistics(); });
   }
   [[nodiscard]] std::size_t footprint() const noexcept {
