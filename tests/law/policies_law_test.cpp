@@ -118,7 +118,7 @@ struct splits {
   std::size_t whole_from = unlimited;
 
   [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
-    return accepts(wanted, block);
+    return serves(wanted, block);
   }
   [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
     return cuts(wanted, block);
