@@ -31,7 +31,7 @@ if(CCACHE)
 endif()
 run(configuring ${CMAKE_COMMAND} -S ${ROOT} -B ${BUILD} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=Debug ${launcher}
     "-DCMAKE_CXX_FLAGS_DEBUG=-O0 -fprofile-instr-generate -fcoverage-mapping -mllvm -runtime-counter-relocation"
-    -DTESSERA_BUILD_TESTS=ON -DTESSERA_BUILD_BENCH=OFF -DTESSERA_BUILD_EXAMPLES=OFF)
+    -DTESSERA_ALL_TESTS=ON -DTESSERA_BUILD_TESTS=ON -DTESSERA_BUILD_BENCH=OFF -DTESSERA_BUILD_EXAMPLES=OFF)
 list(TRANSFORM TESTS PREPEND test_ OUTPUT_VARIABLE targets)
 run(building ${CMAKE_COMMAND} --build ${BUILD} -j${JOBS} --target ${targets})
 

@@ -50,6 +50,7 @@ struct count_everything;
 }  // namespace detail
 
 // Allocators
+class any_allocator;
 class handle;
 template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
           typename Counting = detail::count_everything>

@@ -41,6 +41,9 @@ namespace detail {
   return n == 0 || n >= min_alignment;
 }
 
+/// Returns the larger number. std::max would take <algorithm>, which is slow to compile.
+[[nodiscard]] constexpr std::size_t larger(std::size_t a, std::size_t b) noexcept { return a > b ? a : b; }
+
 /// Returns a + b, or `unlimited` if the sum overflows.
 [[nodiscard]] constexpr std::size_t saturating_add(std::size_t a, std::size_t b) noexcept {
   return a > unlimited - b ? unlimited : a + b;

@@ -89,12 +89,28 @@ template <typename Order>
   return found;
 }
 
+/// A function of a block, by reference. It does not depend on the function's type, so the walks over free blocks
+/// are compiled once.
+template <typename Result>
+class block_function {
+ public:
+  template <typename F>
+  explicit block_function(F& f) noexcept
+      : object_(&f), call_([](void* object, block& b) -> Result { return (*static_cast<F*>(object))(b); }) {}
+  Result operator()(block& b) const { return call_(object_, b); }
+
+ private:
+  void* object_;
+  Result (*call_)(void*, block&);
+};
+
 /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment. In ranges, calls
 /// it for every free block. f returns whether it tried to release the block; blocks may come and go during
 /// the call.
 ///   Returns:  false if it stopped after `tries` releases
-template <typename Order, bool Ranges, typename F>
-[[nodiscard]] bool walk_idle(free_list& list, std::size_t min_size, std::size_t& tries, F& f) {
+template <typename Order, bool Ranges>
+[[nodiscard]] bool walk_idle(free_list& list, std::size_t min_size, std::size_t& tries,
+                             block_function<bool> f) {
   list.flush<Order>();
   for (block* b = list.best_fit<Order>(min_size); b != nullptr;) {
     const block key = *b;

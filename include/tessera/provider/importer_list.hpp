@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <set>
 
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
@@ -20,13 +19,12 @@ class importer_list {
   [[nodiscard]] const char* allow(std::int32_t process) noexcept {
     if (who_ == importers::any) return "any process may import the memory";
     if (process <= 0) return "the number of a process is not positive";
-    const auto at = std::lower_bound(listed_.begin(), listed_.end(), process);
-    if (at != listed_.end() && *at == process) return nullptr;
+    if (may_import(process)) return nullptr;
     if (listed_.size() == max_listed) return "65,535 processes are listed already";
-    return try_run([&] { listed_.insert(at, process); }) ? nullptr : no_host_memory;
+    return try_run([&] { listed_.insert(process); }) ? nullptr : no_host_memory;
   }
   [[nodiscard]] bool may_import(std::int32_t process) const noexcept {
-    return who_ == importers::any || std::binary_search(listed_.begin(), listed_.end(), process);
+    return who_ == importers::any || listed_.count(process) != 0;
   }
 
  private:
@@ -34,7 +32,7 @@ class importer_list {
   static constexpr std::size_t max_listed = 65'535;
 
   importers who_;
-  std::vector<std::int32_t> listed_;  // ascending
+  std::set<std::int32_t> listed_;
 };
 
 }  // namespace tessera::detail

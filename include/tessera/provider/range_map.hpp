@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <utility>
 
@@ -66,9 +65,9 @@ class range_map {
   [[nodiscard]] bool overlaps(const void* p, std::size_t bytes, F condition) const noexcept {
     const std::uintptr_t begin = address_of(p);
     auto next = ranges_.lower_bound(begin);
-    if (next != ranges_.begin()) {
-      const auto& [at, before] = *std::prev(next);
-      if (begin - at < before.bytes && condition(before)) return true;
+    if (auto at = next; at != ranges_.begin()) {
+      --at;
+      if (begin - at->first < at->second.bytes && condition(at->second)) return true;
     }
     for (; next != ranges_.end() && next->first - begin < bytes; ++next)
       if (condition(next->second)) return true;
@@ -79,10 +78,10 @@ class range_map {
   }
   /// The range that contains all these addresses, or null. With 0 bytes, the range that contains `p`.
   [[nodiscard]] Range* around(const void* p, std::size_t bytes) noexcept {
-    const auto next = ranges_.upper_bound(address_of(p));
-    if (next == ranges_.begin()) return nullptr;
-    Range& before = std::prev(next)->second;
-    const std::size_t offset = address_of(p) - std::prev(next)->first;
+    auto at = ranges_.upper_bound(address_of(p));
+    if (at == ranges_.begin()) return nullptr;
+    Range& before = (--at)->second;
+    const std::size_t offset = address_of(p) - at->first;
     return offset < before.bytes && bytes <= before.bytes - offset ? &before : nullptr;
   }
   [[nodiscard]] const Range* around(const void* p, std::size_t bytes) const noexcept {

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <deque>
-#include <iterator>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
@@ -112,8 +110,8 @@ class simulated_calls {
   void fail_call(std::uint64_t n) noexcept { fail_in_ = n; }
 
   [[nodiscard]] const counts& calls() const noexcept { return counts_; }
-  /// The latest calls, oldest first.
-  [[nodiscard]] const std::deque<logged>& log() const noexcept { return log_; }
+  /// The latest calls, oldest first. Once the log is full, each call costs time linear in its length.
+  [[nodiscard]] const std::vector<logged>& log() const noexcept { return log_; }
 
   /// Names the latest failed call, its address and the broken rule; empty if no call failed. The text is
   /// valid until the next call of last_error().
@@ -156,10 +154,10 @@ class simulated_calls {
     entry.ok = ok;
     entry.time_ns = now_ns_;
     if (log_calls_ == 0) return;
-    if (log_.size() == log_calls_) log_.pop_front();
+    if (log_.size() == log_calls_) log_.erase(log_.begin());
     log_.push_back(entry);
   }
-  void wait_until(std::uint64_t time_ns) noexcept { now_ns_ = (std::max)(now_ns_, time_ns); }
+  void wait_until(std::uint64_t time_ns) noexcept { now_ns_ = larger(now_ns_, time_ns); }
   [[nodiscard]] const call_costs& costs() const noexcept { return costs_; }
 
  private:
@@ -220,7 +218,7 @@ class simulated_calls {
   std::uint64_t since_failure_ = 0;
   std::uint64_t fail_in_ = 0;
   std::size_t log_calls_;
-  std::deque<logged> log_;
+  std::vector<logged> log_;
   failure failure_;
   mutable std::array<char, 256> text_{};  // of last_error
 };
@@ -262,9 +260,8 @@ class simulated_streams : public simulated_calls {
   }
 
   [[nodiscard]] std::uint64_t position(stream_id stream) const noexcept {
-    const auto behind = ends_ns_.upper_bound({stream.handle, unlimited});
-    if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return 0;
-    return std::prev(behind)->first.second;
+    auto last = ends_ns_.upper_bound({stream.handle, unlimited});
+    return last != ends_ns_.begin() && (--last)->first.first == stream.handle ? last->first.second : 0;
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) const noexcept {
     return (!holds_events_ || at < waited_for(stream).positions) && end_of_work(stream, at) <= now_ns();
@@ -276,7 +273,7 @@ class simulated_streams : public simulated_calls {
     const auto queue_wait = [&, this]() -> simulated_outcome {
       if (!order_.reserve(stream, other)) return {no_host_memory};
       if (stream == other) return {};
-      queue(stream, (std::max)(end_of_work(stream), end_of_work(other, at)));
+      queue(stream, larger(end_of_work(stream), end_of_work(other, at)));
       (void)order_.add(stream, position(stream), other, at);
       return {};
     };
@@ -311,15 +308,15 @@ class simulated_streams : public simulated_calls {
   }
   void note_wait(stream_id stream, waited so_far) noexcept {
     waited& reached = waited_[stream];
-    reached.serial = (std::max)(reached.serial, so_far.serial);
-    reached.positions = (std::max)(reached.positions, so_far.positions);
+    reached.serial = larger(reached.serial, so_far.serial);
+    reached.positions = larger(reached.positions, so_far.positions);
   }
 
   /// The time at which the work of a stream up to a position ends, or now if that is later.
   [[nodiscard]] std::uint64_t end_of_work(stream_id stream, std::uint64_t at = unlimited) const noexcept {
-    const auto behind = ends_ns_.upper_bound({stream.handle, at});
-    if (behind == ends_ns_.begin() || std::prev(behind)->first.first != stream.handle) return now_ns();
-    return (std::max)(std::prev(behind)->second, now_ns());
+    auto last = ends_ns_.upper_bound({stream.handle, at});
+    if (last == ends_ns_.begin() || (--last)->first.first != stream.handle) return now_ns();
+    return larger(last->second, now_ns());
   }
   /// Submits a task that ends at this time. Erases tasks that have ended, except the last one, which stores
   /// the position.

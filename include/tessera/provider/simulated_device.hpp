@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
@@ -77,7 +76,7 @@ class simulated_device : public detail::simulated_streams {
 
   simulated_device() : simulated_device(options{}) {}
   explicit simulated_device(const options& settings)
-      : simulated_device(settings, std::make_shared<detail::simulated_machine>(), 0) {}
+      : simulated_device(settings, detail::counted_ptr(new detail::simulated_machine), 0) {}
   simulated_device(simulated_device&&) = default;
   simulated_device& operator=(simulated_device&&) = default;
 
@@ -184,19 +183,19 @@ class simulated_device : public detail::simulated_streams {
   }
 
  private:
-  simulated_device(const options& settings, const std::shared_ptr<detail::simulated_machine>& machine,
+  simulated_device(const options& settings, const detail::counted_ptr<detail::simulated_machine>& machine,
                    std::uint64_t now_ns)
       : simulated_device(checked(settings, *machine), machine,
-                         std::make_shared<detail::simulated_memory>(settings.device, budgets_of(settings),
-                                                                    settings.page_granularity),
+                         detail::counted_ptr(new detail::simulated_memory(
+                             settings.device, budgets_of(settings), settings.page_granularity)),
                          now_ns) {
     machine->devices[settings.device] = true;
   }
-  simulated_device(const options& settings, std::shared_ptr<detail::simulated_machine> machine,
-                   std::shared_ptr<detail::simulated_memory> memory, std::uint64_t now_ns)
+  simulated_device(const options& settings, detail::counted_ptr<detail::simulated_machine> machine,
+                   detail::counted_ptr<detail::simulated_memory> memory, std::uint64_t now_ns)
       : detail::simulated_streams(settings.costs, settings.fail_every, settings.log_calls),
         options_(settings),
-        process_(std::make_unique<detail::simulated_process>(std::move(machine), std::move(memory))) {
+        process_(new detail::simulated_process(std::move(machine), std::move(memory))) {
     advance(now_ns);
   }
 
@@ -228,7 +227,7 @@ class simulated_device : public detail::simulated_streams {
   }
 
   options options_;
-  std::unique_ptr<detail::simulated_process> process_;
+  detail::counted_ptr<detail::simulated_process> process_;
 };
 static_assert(ordering_provider<simulated_device> && paged_provider<simulated_device> &&
               sharing_provider<simulated_device>);

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/provider/counted_ptr.hpp>
 #include <tessera/provider/importer_list.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
@@ -30,7 +29,7 @@ struct simulated_budgets {
 };
 
 /// The physical memory of one simulated device, shared by all its processes.
-class simulated_memory {
+class simulated_memory : public reference_count {
  public:
   simulated_memory(unsigned device, const simulated_budgets& all, std::size_t page_granularity)
       : device_(device), all_(all), left_(all), page_granularity_(page_granularity) {}
@@ -49,7 +48,7 @@ class simulated_memory {
     pages_left(taken) -= bytes;
     bandwidth_left(taken) -= bytes;
     if (taken.peer_to_peer) left_.peer_to_peer -= bytes;
-    peak_ = (std::max)(peak_, used());
+    peak_ = larger(peak_, used());
     kind = taken;
     return {};
   }
@@ -91,10 +90,10 @@ class simulated_memory {
 };
 
 /// Physical memory without an address. It is given back once no handle and no mapping refers to it.
-class simulated_piece {
+class simulated_piece : public reference_count {
  public:
   ///   Requires:  `bytes` of `kind` were taken from `from`
-  simulated_piece(std::shared_ptr<simulated_memory> from, std::size_t bytes, page_kind kind)
+  simulated_piece(counted_ptr<simulated_memory> from, std::size_t bytes, page_kind kind)
       : from_(std::move(from)), bytes_(bytes), kind_(kind) {}
   simulated_piece(const simulated_piece&) = delete;
   simulated_piece& operator=(const simulated_piece&) = delete;
@@ -106,7 +105,7 @@ class simulated_piece {
   [[nodiscard]] std::size_t page_size() const noexcept { return from_->page_size(kind_); }
 
  private:
-  std::shared_ptr<simulated_memory> from_;
+  counted_ptr<simulated_memory> from_;
   std::size_t bytes_;
   page_kind kind_;
 };
@@ -123,7 +122,7 @@ class simulated_ranges {
   static constexpr std::size_t min_page = 4_KiB;
 
   ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
-  simulated_ranges(std::shared_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room) noexcept
+  simulated_ranges(counted_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room) noexcept
       : memory_(std::move(memory)), next_(first), room_(room) {}
   simulated_ranges(const simulated_ranges&) = delete;
   simulated_ranges& operator=(const simulated_ranges&) = delete;
@@ -132,7 +131,7 @@ class simulated_ranges {
   }
 
   [[nodiscard]] simulated_outcome acquire(std::size_t bytes, page_kind kind, std::size_t granularity) {
-    const std::size_t step = (std::max)(granularity, kind.granularity());
+    const std::size_t step = larger(granularity, kind.granularity());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
       return {"the size is 0, or no multiple of the granularity and of the page size"};
     if (!has_room(bytes, step)) return {"no addresses are left", true};
@@ -173,7 +172,7 @@ class simulated_ranges {
   }
 
   [[nodiscard]] simulated_outcome map(const void* p, std::size_t bytes, std::uint64_t handle,
-                                      const std::shared_ptr<simulated_piece>& memory, bool granted) {
+                                      const counted_ptr<simulated_piece>& memory, bool granted) {
     if (bytes != memory->bytes()) return {"the memory has another size"};
     if (address_of(p) % memory->page_size() != 0) return {"the address is no multiple of the page size"};
     if (ranges_.around(p, 0) == nullptr) return {"the addresses are not reserved"};
@@ -240,7 +239,7 @@ class simulated_ranges {
     std::size_t entries;  // of the page table
     std::uint64_t handle;
     bool granted;
-    std::shared_ptr<simulated_piece> memory;
+    counted_ptr<simulated_piece> memory;
   };
 
   [[nodiscard]] std::size_t gap(std::size_t to) const noexcept { return (0 - next_) & (to - 1); }
@@ -258,7 +257,7 @@ class simulated_ranges {
     return p;
   }
 
-  std::shared_ptr<simulated_memory> memory_;
+  counted_ptr<simulated_memory> memory_;
   std::uintptr_t next_;
   std::size_t room_;  // bytes of addresses left
   range_map<range> ranges_;
@@ -271,7 +270,7 @@ class simulated_ranges {
 class simulated_process;
 
 /// The devices and processes of a simulated machine.
-struct simulated_machine {
+struct simulated_machine : reference_count {
   static constexpr std::size_t max_devices = 255;
   std::array<bool, max_devices> devices{};    ///< whether a device has this number
   std::vector<simulated_process*> processes;  ///< by number, from 1; null if the process has ended
@@ -281,9 +280,9 @@ struct simulated_machine {
 /// destructor gives back all of them, as the end of a process does.
 ///   Source:  the rules of sharing follow CANN's acl.rt.mem_export_to_shareable_handle: memory is exported
 ///            once, and imported by other processes before the exporter destroys it
-class simulated_process {
+class simulated_process : public reference_count {
  public:
-  simulated_process(std::shared_ptr<simulated_machine> machine, std::shared_ptr<simulated_memory> memory)
+  simulated_process(counted_ptr<simulated_machine> machine, counted_ptr<simulated_memory> memory)
       : machine_(std::move(machine)),
         memory_(std::move(memory)),
         number_(next_number()),
@@ -299,7 +298,7 @@ class simulated_process {
       return {"the size is 0 or no multiple of the page size"};
     simulated_outcome outcome = memory_->take(bytes, kind);
     if (!outcome.works()) return outcome;
-    handle = hold({.memory = std::make_shared<simulated_piece>(memory_, bytes, kind)});
+    handle = hold({.memory = counted_ptr(new simulated_piece(memory_, bytes, kind))});
     outcome.units = bytes >> 20;
     return outcome;
   }
@@ -360,8 +359,8 @@ class simulated_process {
     return {};
   }
 
-  [[nodiscard]] const std::shared_ptr<simulated_machine>& machine() const noexcept { return machine_; }
-  [[nodiscard]] const std::shared_ptr<simulated_memory>& memory() const noexcept { return memory_; }
+  [[nodiscard]] const counted_ptr<simulated_machine>& machine() const noexcept { return machine_; }
+  [[nodiscard]] const counted_ptr<simulated_memory>& memory() const noexcept { return memory_; }
   [[nodiscard]] std::int32_t number() const noexcept { return number_; }
   [[nodiscard]] simulated_ranges& addresses() noexcept { return addresses_; }
   [[nodiscard]] const simulated_ranges& addresses() const noexcept { return addresses_; }
@@ -371,7 +370,7 @@ class simulated_process {
  private:
   /// The memory behind a handle.
   struct held {
-    std::shared_ptr<simulated_piece> memory;
+    counted_ptr<simulated_piece> memory;
     bool imported = false;
     bool mapped = false;
     std::optional<importer_list> exported{};
@@ -411,8 +410,8 @@ class simulated_process {
     return last_handle_;
   }
 
-  std::shared_ptr<simulated_machine> machine_;
-  std::shared_ptr<simulated_memory> memory_;
+  counted_ptr<simulated_machine> machine_;
+  counted_ptr<simulated_memory> memory_;
   std::int32_t number_;
   simulated_ranges addresses_;
   std::map<std::uint64_t, held> handles_;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <new>
 #include <utility>
 
@@ -32,6 +30,19 @@ namespace tessera {
 ///   Cost:  logarithmic in the pairs of streams that ever waited; 0.5 KiB of host memory for each
 class stream_order {
  public:
+  stream_order() noexcept = default;
+  stream_order(stream_order&& from) noexcept { *this = std::move(from); }
+  stream_order& operator=(stream_order&& from) noexcept {
+    std::swap(pairs_, from.pairs_);
+    std::swap(count_, from.count_);
+    std::swap(capacity_, from.capacity_);
+    return *this;
+  }
+  ~stream_order() {
+    for (std::size_t i = 0; i < count_; ++i) delete pairs_[i];
+    delete[] pairs_;
+  }
+
   /// Allocates the host memory that add() needs to record a wait of `stream` for `other`; false if host
   /// memory ran out.
   [[nodiscard]] bool reserve(stream_id stream, stream_id other) noexcept {
@@ -108,13 +119,19 @@ class stream_order {
     stream_pair key;
     history waits;
   };
-  using pair_list = std::unique_ptr<std::unique_ptr<pair>[]>;
 
   /// The index of a key, or the index at which to insert it.
   [[nodiscard]] std::size_t lower_bound(stream_pair key) const noexcept {
-    const auto* const begin = pairs_.get();
-    const auto is_below = [](const std::unique_ptr<pair>& p, const stream_pair& k) { return p->key < k; };
-    return static_cast<std::size_t>(std::lower_bound(begin, begin + count_, key, is_below) - begin);
+    std::size_t from = 0;
+    for (std::size_t to = count_; from < to;) {
+      const std::size_t middle = from + (to - from) / 2;
+      if (pairs_[middle]->key < key) {
+        from = middle + 1;
+      } else {
+        to = middle;
+      }
+    }
+    return from;
   }
   [[nodiscard]] std::size_t first_of(stream_id stream) const noexcept {
     return lower_bound({stream.handle, 0});
@@ -126,24 +143,23 @@ class stream_order {
   /// Makes a pair without waits, unless it exists; false if host memory ran out.
   [[nodiscard]] bool create(stream_pair key) noexcept {
     if (find(key) != nullptr) return true;
-    std::unique_ptr<pair> created(new (std::nothrow) pair{key, {}});
-    if (created == nullptr) return false;
     if (count_ == capacity_) {
       const std::size_t capacity = capacity_ != 0 ? 2 * capacity_ : 8;
-      pair_list grown(new (std::nothrow) std::unique_ptr<pair>[capacity]);
+      auto** const grown = new (std::nothrow) pair*[capacity];
       if (grown == nullptr) return false;
-      std::move(pairs_.get(), pairs_.get() + count_, grown.get());
-      pairs_ = std::move(grown);
+      for (std::size_t i = 0; i < count_; ++i) grown[i] = pairs_[i];
+      delete[] std::exchange(pairs_, grown);
       capacity_ = capacity;
     }
+    auto* const created = new (std::nothrow) pair{key, {}};
+    if (created == nullptr) return false;
     const std::size_t at = lower_bound(key);
-    std::move_backward(pairs_.get() + at, pairs_.get() + count_, pairs_.get() + count_ + 1);
-    pairs_[at] = std::move(created);
-    ++count_;
+    for (std::size_t i = count_++; i > at; --i) pairs_[i] = pairs_[i - 1];
+    pairs_[at] = created;
     return true;
   }
 
-  pair_list pairs_;  // sorted by key
+  pair** pairs_ = nullptr;  // sorted by key
   std::size_t count_ = 0;
   std::size_t capacity_ = 0;
 };

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+
+namespace tessera {
+
+/// Refers to an allocator of any type: a pointer to the allocator, and a pointer to a table of its calls.
+///
+/// Choose it for interfaces of your own program. Their headers then include neither a recipe nor a provider,
+/// and compile in a tenth of a second. One source creates the allocator. It converts to an any_allocator:
+///
+///     struct texture_cache {
+///       explicit texture_cache(tessera::any_allocator memory) : memory(memory) {}
+///       tessera::any_allocator memory;
+///     };
+///     texture_cache textures(allocator);  // a caching_allocator, or any front end
+///     void* const p = textures.memory.allocate(5_MiB);
+///     textures.memory.deallocate(p);
+///
+/// Each call does what the call of that name does in the allocator; it is as thread-safe as the allocator. To
+/// hold it before the allocator exists, use a std::optional.
+///
+///   Requires:  the allocator outlives it and does not move
+///   Cost:      one indirect call; it allocates nothing
+class any_allocator {
+ public:
+  template <typename Allocator>
+    requires(!std::is_same_v<std::remove_cv_t<Allocator>, any_allocator> && !std::is_const_v<Allocator>)
+  any_allocator(Allocator& allocator) noexcept : allocator_(&allocator), calls_(&calls_of<Allocator>) {}
+
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) const {
+    return calls_->allocate(allocator_, bytes, stream);
+  }
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) const noexcept {
+    return calls_->try_allocate(allocator_, bytes, stream);
+  }
+  void deallocate(void* p) const noexcept { calls_->deallocate(allocator_, p); }
+  void deallocate(void* p, std::size_t bytes) const noexcept {
+    calls_->deallocate_sized(allocator_, p, bytes);
+  }
+  [[nodiscard]] bool try_deallocate(void* p) const noexcept { return calls_->try_deallocate(allocator_, p); }
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) const noexcept {
+    return calls_->record_stream(allocator_, p, stream);
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) const noexcept {
+    return calls_->try_record_stream(allocator_, p, stream);
+  }
+  void trim(std::size_t keep = 0) const noexcept { calls_->trim(allocator_, keep); }
+  [[nodiscard]] usage current_usage() const noexcept { return calls_->current_usage(allocator_); }
+  [[nodiscard]] const char* audit() const noexcept { return calls_->audit(allocator_); }
+
+  /// Whether both refer to the same allocator.
+  bool operator==(const any_allocator& other) const noexcept { return allocator_ == other.allocator_; }
+
+ private:
+  struct call_table {
+    void* (*allocate)(void*, std::size_t, stream_id);
+    void* (*try_allocate)(void*, std::size_t, stream_id) noexcept;
+    void (*deallocate)(void*, void*) noexcept;
+    void (*deallocate_sized)(void*, void*, std::size_t) noexcept;
+    bool (*try_deallocate)(void*, void*) noexcept;
+    bool (*record_stream)(void*, void*, stream_id) noexcept;
+    bool (*try_record_stream)(void*, void*, stream_id) noexcept;
+    void (*trim)(void*, std::size_t) noexcept;
+    usage (*current_usage)(void*) noexcept;
+    const char* (*audit)(void*) noexcept;
+  };
+  template <typename Allocator>
+  [[nodiscard]] static Allocator& to(void* allocator) noexcept {
+    return *static_cast<Allocator*>(allocator);
+  }
+  template <typename A>
+  static constexpr call_table calls_of = {
+      [](void* a, std::size_t bytes, stream_id s) { return to<A>(a).allocate(bytes, s); },
+      [](void* a, std::size_t bytes, stream_id s) noexcept { return to<A>(a).try_allocate(bytes, s); },
+      [](void* a, void* p) noexcept { to<A>(a).deallocate(p); },
+      [](void* a, void* p, std::size_t bytes) noexcept { to<A>(a).deallocate(p, bytes); },
+      [](void* a, void* p) noexcept { return to<A>(a).try_deallocate(p); },
+      [](void* a, void* p, stream_id s) noexcept { return to<A>(a).record_stream(p, s); },
+      [](void* a, void* p, stream_id s) noexcept { return to<A>(a).try_record_stream(p, s); },
+      [](void* a, std::size_t keep) noexcept { to<A>(a).trim(keep); },
+      [](void* a) noexcept { return to<A>(a).current_usage(); },
+      [](void* a) noexcept { return to<A>(a).audit(); }};
+
+  void* allocator_;
+  const call_table* calls_;
+};
+static_assert(sizeof(any_allocator) == 2 * sizeof(void*));
+
+}  // namespace tessera
