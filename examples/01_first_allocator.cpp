@@ -15,7 +15,7 @@ int main() {
   void* batch = allocator.allocate(5_MiB, tessera::stream_id{1});          // for work on stream 1
   if (!allocator.record_stream(weights, tessera::stream_id{1})) return 1;  // stream 1 also reads weights
   allocator.deallocate(batch);
-  allocator.deallocate(weights);  // pending until a later call finds that stream 1 completed its work so far
+  allocator.deallocate(weights);  // pending until a later call sees stream 1 reach this point
 
   const tessera::usage now = allocator.current_usage();
   std::printf("reserved %zu MiB, of it cached %zu and pending %zu\n", now.reserved >> 20, now.cached >> 20,

@@ -27,7 +27,8 @@ struct count_failures {
 using counted_device = tessera::provider_adaptor<tessera::simulated_device, count_failures>;
 static_assert(tessera::virtual_memory_provider<counted_device>);  // as simulated_device is
 
-/// An allocator with a spin lock. The facade adds all other functions of an allocator.
+/// An allocator with a spin lock. The facade adds all other functions of an allocator. Functions given to on_pressure and
+/// for_each_device run with the lock held, so they must not use the allocator.
 template <typename Recipe, typename Provider>
 class spin_locked
     : public tessera::facade<spin_locked<Recipe, Provider>, tessera::caching_allocator<Recipe, Provider>> {

@@ -15,7 +15,7 @@ namespace tessera {
 /// and compile in a tenth of a second. One source creates the allocator. It converts to an any_allocator:
 ///
 ///     struct texture_cache {
-///       explicit texture_cache(tessera::any_allocator memory) : memory(memory) {}
+///       explicit texture_cache(tessera::any_allocator from) : memory(from) {}
 ///       tessera::any_allocator memory;
 ///     };
 ///     texture_cache textures(allocator);  // a caching_allocator, or any front end

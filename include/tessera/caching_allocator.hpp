@@ -137,16 +137,16 @@ class caching_allocator
     if (live == nullptr) detail::refuse_address(introspect(), "deallocate", p);
     if (live->request.bytes != bytes)
       detail::refuse_size(introspect(), "deallocate", p, live->request.bytes, bytes);
-    (void)finish_free(manager_.finish_deallocate(*live));
+    (void)evict_after_free(manager_.finish_deallocate(*live));
   }
   /// Frees a block by its handle. An empty handle is ignored.
   ///   Requires:  the handle of a live block of this allocator. Some invalid handles are not detected.
   void deallocate(handle h) noexcept {
-    if (h && !finish_free(manager_.deallocate(*h.block()))) detail::refuse_handle("deallocate");
+    if (h && !evict_after_free(manager_.deallocate(*h.block()))) detail::refuse_handle("deallocate");
   }
   /// Frees a block.
   ///   Returns:  false if no live block begins at `p`; then nothing changes
-  [[nodiscard]] bool try_deallocate(void* p) noexcept { return finish_free(manager_.deallocate(p)); }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept { return evict_after_free(manager_.deallocate(p)); }
   /// Frees a block on `stream`, like cudaFreeAsync: `stream` may reuse it at once. If any stream is recorded
   /// for the block, `stream` is made to wait for the others recorded and for the block's own stream.
   /// Otherwise the caller has ordered `stream` after the last use of the block.
@@ -154,7 +154,7 @@ class caching_allocator
   [[nodiscard]] bool try_deallocate_on(void* p, stream_id stream) noexcept
     requires(Recipe::streams::reuses_across_streams)
   {
-    return finish_free(sharing_.deallocate_on(p, stream));
+    return evict_after_free(sharing_.deallocate_on(p, stream));
   }
   /// Gives a live block to a new request without freeing it. Statistics and events count a free and an
   /// allocation.
@@ -270,9 +270,9 @@ class caching_allocator
   /// A read-only view of the blocks, for tools that show them.
   [[nodiscard]] auto introspect() const noexcept { return detail::introspection(manager_, backend_); }
 
-  /// Takes a segment from the device, or maps memory at its address, and splits it into recorded blocks. For
-  /// tools that start from a recorded state. A segment address of 0 means any address.
-  ///   * Growth for a block of `size` bytes would get this segment.
+  /// Takes a segment from the device, or maps memory at its address, and splits it into the blocks of a
+  /// snapshot. For tools that start from a recorded state. A segment address of 0 means any address.
+  ///   * `size` is a block size for which growth would take such a segment.
   ///   * `blocks` are the block_views of the segment, in the order of addresses.
   ///   * Their bytes are multiples of min_alignment. A block with 0 requested bytes is free.
   ///
@@ -284,8 +284,8 @@ class caching_allocator
     return found != nullptr && (segment.address == 0 || found->address == segment.address) &&
            found->size >= segment.bytes && manager_.restore_blocks(*found, blocks);
   }
-  /// Releases the idle segment that begins at an address. In a range, releases the free chunks
-  /// within the addresses of `segment`.
+  /// Releases the idle segment that begins at an address. In a range, releases all chunks
+  /// of the free blocks that overlap `segment`.
   ///   Returns:  bytes that went back to the device
   std::size_t release_idle_at(const segment_view& segment) noexcept {
     return backend_.release_idle_at(segment.address, segment.bytes);
@@ -332,7 +332,9 @@ class caching_allocator
     const bool oversize = size >= policies_.split.oversize_from();
     return manager_.template allocate<ByHandle>(found, want.bytes, size, offset, oversize, want.stream);
   }
-  bool finish_free(detail::free_result result) noexcept {
+  /// Runs eviction if a block became free.
+  ///   Returns:  whether there was a live block
+  bool evict_after_free(detail::free_result result) noexcept {
     if (result == detail::free_result::free) evict(eviction_trigger::after_free);
     return result != detail::free_result::unknown;
   }
@@ -360,12 +362,13 @@ class caching_allocator
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
   }
-  /// Calls the user's callbacks. If requests do not poll events first, also frees completed pending blocks.
+  /// Calls the user's callbacks. If the request did not poll events first, also frees completed pending
+  /// blocks.
   ///   Returns:  whether memory was freed
   bool relieve_pressure() noexcept {
-    const bool freed = pressure_.run();
     const bool polls_here = !policies_.streams.should_poll_events(manager_.pending_events());
-    return (polls_here && manager_.process_events()) || freed;
+    const bool freed = pressure_.run();
+    return (polls_here && process_events()) || freed;
   }
   /// Gets memory from other streams or the device. Sets `why` to the reason for which growth fails.
   detail::block* reuse_or_grow(request want, failure_reason& why, bool exactly = false) noexcept {
@@ -427,7 +430,7 @@ class caching_allocator
   }
   void empty_cache(std::size_t keep) noexcept {
     manager_.wait_for_pending();
-    sharing_.wait_for_free();
+    sharing_.wait_for_unfinished_work();
     release_idle(keep);
     backend_.shrink();
   }
@@ -470,8 +473,8 @@ class caching_allocator
 
   tessera::policies<Recipe> policies_;
   manager manager_;
-  // Destroyed before the manager: the backend's destructor releases memory through it.
   [[no_unique_address]] detail::stream_sharing<manager> sharing_{manager_};
+  // Destroyed before the manager: the backend's destructor releases memory through it.
   backend backend_{manager_};
   detail::callback_list pressure_;
 };

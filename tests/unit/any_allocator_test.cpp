@@ -16,7 +16,7 @@ namespace {
 
 // The section "Keep tessera out of my headers" of the guide shows these lines.
 struct texture_cache {
-  explicit texture_cache(tessera::any_allocator memory) : memory(memory) {}
+  explicit texture_cache(tessera::any_allocator from) : memory(from) {}
   tessera::any_allocator memory;
 };
 

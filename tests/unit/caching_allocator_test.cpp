@@ -367,4 +367,37 @@ TEST(caching_allocator, resets_statistics_as_pytorch_does) {
   EXPECT_EQ(pool.statistics().pool[0].requested_bytes, (counter{0, 1024, 0, 1024}));
 }
 
+template <std::size_t Threshold, typename Eviction = evict_never>
+using late = caching_allocator<with<pytorch<>, poll_events_lazily<reuse_on_same_stream, Threshold>, Eviction>,
+                               simulated_device>;
+
+TEST(caching_allocator, polls_after_a_miss_what_a_callback_freed) {
+  struct holder {
+    late<0> pool;
+    void* kept = nullptr;
+  } mine;
+  mine.kept = mine.pool.allocate(300_MiB);
+  ASSERT_TRUE(mine.pool.record_stream(mine.kept, stream_id{2}));
+  ASSERT_TRUE(mine.pool.on_pressure(
+      [](void* of) noexcept {
+        auto& owner = *static_cast<holder*>(of);
+        if (owner.kept == nullptr) return false;
+        owner.pool.deallocate(std::exchange(owner.kept, nullptr));
+        return true;
+      },
+      &mine));
+  EXPECT_NE(mine.pool.allocate(300_MiB), nullptr);
+  EXPECT_EQ(mine.pool.current_usage().reserved, 300_MiB) << "the block that the callback freed serves";
+}
+
+TEST(caching_allocator, evicts_what_a_poll_after_a_miss_freed) {
+  late<512, evict_at_free<>> pool;
+  void* const p = pool.allocate(30_MiB);
+  ASSERT_TRUE(pool.record_stream(p, stream_id{2}));
+  pool.deallocate(p);
+  EXPECT_EQ(pool.current_usage().pending, 30_MiB);
+  EXPECT_NE(pool.allocate(50_MiB), nullptr);
+  EXPECT_EQ(pool.current_usage().reserved, 50_MiB);
+}
+
 }  // namespace

@@ -35,9 +35,10 @@ namespace tessera {
 /// While another thread is in acquire, release or wait:
 ///
 /// * A request that fails waits until these calls return, and then retries once.
-/// * If the provider can reclaim memory from other allocators, a failed request may retry up to eight more
-///   times.
 /// * A trim does not release blocks that other threads are waiting for or releasing.
+///
+/// If the provider can reclaim memory from other allocators, a request that still fails reclaims and retries
+/// up to eight more times.
 ///
 /// Before pages are unmapped, the allocator waits with the mutex held until their streams finish their work.
 /// Host functions queued on these streams must not use the allocator.

@@ -492,8 +492,8 @@ class block_manager {
   /// Restarts every age.
   void restart_ages() noexcept { ages_since_ = searches_; }
   /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment. In ranges,
-  /// calls it for every free block. The last pool comes first, then the order of streams, then of their
-  /// lists.
+  /// calls it for every free block. Visits the pools from last to first, the lists of a pool by stream, and
+  /// the blocks in list order.
   ///
   /// f returns true if it tried to release the block. During that call, blocks may come and go; new blocks do
   /// not prolong the walk.

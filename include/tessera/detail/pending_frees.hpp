@@ -79,7 +79,7 @@ class pending_frees {
   /// Calls f(stream) for each stream recorded for a live block. Drops the record if f returns true; stops if
   /// f returns false.
   template <typename F>
-  void drop_uses_if(block& used, F f) noexcept {
+  void drop_uses_while(block& used, F f) noexcept {
     block::flag_set flags = used.flags();
     if (!flags.has_recorded_streams) return;
     while (stream_use* const u = used.request.uses) {
@@ -92,7 +92,7 @@ class pending_frees {
   }
 
   /// Makes a freed block with recorded streams pending. Returns false if all these streams have ended; the
-  /// block is then unchanged.
+  /// block then has no records.
   [[nodiscard]] bool defer(block& freed, Provider& device) noexcept {
     stream_use* u = freed.request.uses;
     freed.request.pending_events = 0;
@@ -124,7 +124,7 @@ class pending_frees {
   void process(Provider& device, F completed) noexcept {
     for (use_queue** at = &waiting_; *at != nullptr;) {
       use_queue& queue = **at;
-      while (use* const front = record_front(queue, device)) {
+      while (use* const front = front_with_event(queue, device)) {
         if (front->recorded && !device.query(front->event)) break;
         queue.oldest = front->next;
         complete(*front, device, completed);
@@ -143,7 +143,7 @@ class pending_frees {
     for (use_queue* queue = waiting_; queue != nullptr;) {
       ++queue->waiters;
       for (std::size_t left = queue->uses; left > 0; --left) {
-        use* const front = record_front(*queue, device);
+        use* const front = front_with_event(*queue, device);
         if (front == nullptr) break;
         queue->oldest = front->next;
         if (front->recorded && !device.wait(front->event)) {
@@ -173,16 +173,15 @@ class pending_frees {
     typename Provider::event event;
   };
 
-  /// Returns the oldest use of a queue if its event is recorded or its stream has ended. Otherwise returns
-  /// null.
-  [[nodiscard]] use* record_front(use_queue& queue, Provider& device) noexcept {
+  /// Records the event of the oldest use of a queue, if that is still missing. Returns the use, or null if
+  /// the device could not record it and its stream exists.
+  [[nodiscard]] use* front_with_event(use_queue& queue, Provider& device) noexcept {
     use* const front = static_cast<use*>(queue.oldest);
     if (front == nullptr) return nullptr;
     if (!front->recorded) front->recorded = device.record(queue.stream, front->event);
     return front->recorded || !has_stream(device, queue.stream) ? front : nullptr;
   }
-  /// Completes a use that is in no queue. Discards its event right after the call that found it
-  /// completed.
+  /// Discards the event of a use that is in no queue. Completes the block if this was its last use.
   template <typename F>
   void complete(use& done, Provider& device, F& completed) noexcept {
     if (done.recorded) device.discard(done.event);

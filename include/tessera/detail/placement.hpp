@@ -28,7 +28,7 @@ struct placement {
   block* first = nullptr;                  ///< the block in which it begins; null for no placement
   std::size_t unmapped_bytes = unlimited;  ///< bytes to be mapped
   std::size_t consumed_page_bytes =
-      0;                       ///< bytes of whole free pages that it would break into, and those to be mapped
+      0;  ///< bytes of the whole free pages that it would break into, plus unmapped_bytes
   std::size_t free_bytes = 0;  ///< bytes of the free blocks that it overlaps
 };
 

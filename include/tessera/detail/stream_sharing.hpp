@@ -35,7 +35,8 @@ class stream_sharing {
     if (free_list* const list = manager_.find_or_create_list(live->list->pool(), after))
       manager_.move_to(*live, *list);
     const stream_id to = live->list->key();  // equals `after`, unless host memory ran out
-    manager_.pending().drop_uses_if(*live, [&](stream_id user) { return make_wait_for_submitted(to, user); });
+    manager_.pending().drop_uses_while(*live,
+                                       [&](stream_id user) { return make_wait_for_submitted(to, user); });
     if (to != after && !make_wait_for_submitted(to, after)) (void)wait_for(after);
     if (has_recorded_streams && to != own && !make_wait_for_submitted(to, own)) (void)wait_for(own);
     return manager_.finish_deallocate(*live);
@@ -87,7 +88,7 @@ class stream_sharing {
   }
 
   /// Waits for the streams whose work precedes the free of a block.
-  void wait_for_free() noexcept {
+  void wait_for_unfinished_work() noexcept {
     bool any = false;
     stream_id last;
     while (free_list* const next = list_after(any, last)) {  // lists may come and go during a wait
@@ -209,7 +210,7 @@ class stream_sharing<Manager, false> {
     return nullptr;
   }
   static constexpr void coalesce_idle() noexcept {}
-  static constexpr void wait_for_free() noexcept {}
+  static constexpr void wait_for_unfinished_work() noexcept {}
   // clang 14 instantiates the callers in an explicit instantiation, although their constraints do not hold.
   static constexpr free_result deallocate_on(const void*, stream_id) noexcept { return free_result::unknown; }
   static constexpr bool wait_for(stream_id) noexcept { return true; }

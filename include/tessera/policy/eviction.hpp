@@ -13,16 +13,17 @@ namespace tessera {
 
 /// The events at which an allocator considers eviction.
 enum class eviction_trigger : unsigned char {
-  before_growth,  ///< no free block of the request's list fits; before other streams and the device are asked
-  after_free,     ///< blocks may have become free: after a free, a poll, a trim or a recovery step
+  before_growth,     ///< no free block of the request's list fits; before reuse across streams and growth
+  after_free,        ///< blocks may have become free: after a free, a poll, a trim or a recovery step
   after_synchronize  ///< synchronize(stream) was called; only recipes that reuse across streams have it
 };
 
-/// A cached segment without live or pending blocks, and totals over all candidates.
+/// Memory that may be released, and totals over all candidates: a segment without live or pending blocks. In
+/// an address range, a free block with the bytes of the chunks that lie wholly inside it.
 struct idle_segment {
   std::size_t bytes = 0;
-  std::uint64_t age = 0;        ///< in searches of its pool since it became idle; about one per request
-  std::size_t candidates = 0;   ///< number of idle segments that may be released
+  std::uint64_t age = 0;       ///< number of searches of its pool since it became idle; about one per request
+  std::size_t candidates = 0;  ///< number of idle segments that may be released
   std::uint64_t total_age = 0;  ///< sum of their ages
   std::size_t remaining = 0;    ///< bytes still to be evicted
 };
@@ -101,9 +102,8 @@ struct evict_idle_segments {
 
 /// Releases segments larger than every chunk of `plan` as soon as they are idle, and keeps the chunks.
 ///
-/// Choose it together with grow_by_plan, with the same plan, if segments of single large requests are rarely
-/// requested again. `Step` is the granularity in bytes to which a
-/// device rounds chunks. A segment that is larger by less than `Step` stays.
+/// Choose it together with grow_by_plan, with the same plan, if large sizes rarely repeat. `Step` is the
+/// granularity in bytes to which a device rounds chunks. A segment that is larger by less than `Step` stays.
 ///   Source:  Paddle's naive_best_fit
 template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>
 struct evict_at_free_above_plan {
@@ -122,7 +122,7 @@ struct evict_at_free_above_plan {
 };
 
 /// Releases all old idle segments before growth if more than `threshold` of the limit is reserved. Repeats
-/// this until less is reserved; one pass may release far more than needed.
+/// this until less is reserved, or until a pass releases nothing. One pass may release far more than needed.
 ///
 /// Choose it on a shared device, with a limit. A segment is old if its age is at least the average age of the
 /// candidates. Segments of up to `Ignored` bytes stay. A threshold of 0 switches the policy off. With

@@ -171,6 +171,7 @@ struct grow_by_plan {
 ///
 /// Memory is mapped in units of `Small` bytes for blocks of at most half of `Small`, and of `large` bytes for
 /// larger blocks.
+/// A range has `range` bytes of addresses, by default 9/8 of the device.
 /// Blocks of 2 MiB and more begin at a multiple of `alignment` if there is room. `alignment` is 0, 1 or a
 /// multiple of min_alignment.
 ///

@@ -17,8 +17,8 @@ enum class failure_reason : unsigned char {
   by_capacity  ///< the device is too small; reported only to policies whose `checks_capacity` is true
 };
 
-/// Recovery steps, in the order in which they are tried. After a step that succeeds, growth is tried
-/// again; the free list is not searched again, as in PyTorch.
+/// Recovery steps, in the order in which they are tried. After a step that succeeds, reuse across
+/// streams and growth are tried again. The usual search of the free list is not, as in PyTorch.
 struct recovery_steps {
   enum class step : unsigned char {
     release_oversize,  ///< releases free oversize blocks of the stream until they sum to the block's size;

@@ -12,7 +12,7 @@
 namespace tessera {
 
 /// The end of a split block that serves the request; the remainder stays free. With `high`, a growth
-/// policy's base_alignment has no effect.
+/// policy's base_alignment applies only to blocks that are not split.
 enum class block_end : unsigned char { low, high };
 
 /// Decides whether the best-fitting free block may serve a request, and whether it is split.
@@ -21,11 +21,11 @@ enum class block_end : unsigned char { low, high };
 ///                                   request is a miss, even if a larger free block would serve
 ///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
 ///   p.allocated_end()               the end that serves when a block is split
-///   p.oversize_from()                    size in bytes from which a block is oversize; `unlimited` for none
+///   p.oversize_from()               size in bytes from which a block is oversize; `unlimited` for none
 ///
-/// Optional members: `order`, a free_order, chooses among free blocks of equal size; the default is the
-/// lowest address. `splits_oversize`, if true, tells law::policy that should_split may be true for
-/// oversize blocks.
+/// Optional members: `order`, a free_order, decides which of the fitting free blocks serves; the default is
+/// the smallest, then the one at the lowest address. `splits_oversize`, if true, tells law::policy that
+/// should_split may be true for oversize blocks.
 ///
 /// Law, checked by law::policy: a block of exactly the wanted size serves and is not split.
 template <typename P>

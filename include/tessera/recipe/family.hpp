@@ -11,8 +11,8 @@
 
 namespace tessera::detail {
 
-/// The recipes of one system. Settings choose the first recipe R with R::accepts(settings), and the policies
-/// R::configured(settings).
+/// The recipes of one system. The first recipe R with R::accepts(settings) is chosen. R::configured(settings)
+/// gives its policies.
 ///
 ///     constexpr tessera::config::pytorch::settings wanted{.max_split_size = 128_MiB, .expandable_segments = true};
 ///     using recipe = tessera::pytorch_family::under<wanted>;  // pytorch_family::expandable, beginning with 128 MiB

@@ -15,8 +15,8 @@
 namespace tessera {
 namespace detail {
 
-/// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6. A configuration string is read
-/// with the keys of mid-2026.
+/// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6. A configuration string may
+/// use every key of mid-2026.
 ///
 /// Settings, off by default:
 ///   * `rounding.table`: roundup_power2_divisions
@@ -47,9 +47,10 @@ static_assert(recipe<pytorch_native>);
 ///
 /// Choose it if the device has virtual memory and sizes vary. Oversize blocks are split. With `split.max`, a
 /// request below it does not use a free block of that size or more. A larger request does not use a block
-/// with `split.slack` or more to spare. Growth does not apply these rules: it may use a free block that
-/// unmapped addresses follow, as it is or extended. The key garbage_collection_threshold is ignored, as in
-/// PyTorch. But if you set `eviction.threshold` directly, idle pages are released.
+/// with `split.slack` or more to spare. Growth ignores both rules: it may take a refused free block if
+/// unmapped addresses follow it, as it is or with pages mapped behind it. The key
+/// garbage_collection_threshold is ignored, as in PyTorch. But if you set `eviction.threshold` directly, idle
+/// pages are released.
 struct pytorch_expandable final {
   using rounding = round_to_divisions<512>;
   using pools = pool_small_and_large<1_MiB>;
@@ -102,7 +103,7 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
 ///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit, so garbage collection
 ///     needs a lower one.
 ///   * With throw_on_cudamalloc_oom, a request fails at once if reserved memory and its segment would exceed
-///     the device. A request that exceeds a lower fraction is tried again.
+///     the device. A request that exceeds only the memory fraction goes through recovery.
 ///
 /// It has the settings of pytorch_native.
 ///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction,

@@ -44,7 +44,7 @@ template <typename P>
   count(axis::split, requires { &P::may_serve; });
   count(axis::split, requires { &P::should_split; });
   count(axis::split, requires { &P::allocated_end; });
-  count(axis::split, requires { &P::oversize; });
+  count(axis::split, requires { &P::oversize_from; });
   count(axis::pages, requires { &P::uses_page_kinds; });
   count(axis::pages, requires { &P::backing; });
   count(axis::growth, requires { &P::segment_size; });
