@@ -272,8 +272,7 @@ class oom_text {
       case reason::stream: put("serves only its stream"); break;
       case reason::unfinished: put("the work before its free has not completed"); break;
       case reason::split_limit:
-        put("oversize (from %s on), serves only requests of about its size",
-            format_bytes(report_->split_limit).text());
+        put("oversize, as it has %s or more", format_bytes(report_->split_limit).text());
         break;
       case reason::size_class: put("serves only its own size"); break;
     }
