@@ -24,7 +24,7 @@ class importer_list {
     return try_run([&] { listed_.insert(process); }) ? nullptr : no_host_memory;
   }
   [[nodiscard]] bool may_import(std::int32_t process) const noexcept {
-    return who_ == importers::any || listed_.count(process) != 0;
+    return who_ == importers::any || listed_.contains(process);
   }
 
  private:
