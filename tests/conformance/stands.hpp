@@ -109,7 +109,7 @@ struct in_limit {
 template <typename Device>
 struct in_region {
   explicit in_region(Device& device) : region(device, 64_MiB), calls(region) {}
-  tessera::preallocating<Device>::region region;
+  typename tessera::preallocating<Device>::region region;
   calls_of<tessera::preallocating<Device>> calls;
 };
 template <typename Device>

@@ -52,7 +52,7 @@ struct memory_report {
     static_assert(
         !requires { allocator.devices(); },
         "memory_report: make one for each device's allocator of a per_device");
-    allocator.for_each_device([this](auto& front, std::size_t) { add(front); });
+    allocator.for_each_device([this](auto& front, std::size_t) { this->add(front); });
     for (std::size_t i = 0; times != nullptr && i < calls.size(); ++i)
       calls[i] = times->of(static_cast<provider_call::kind>(i));
   }
