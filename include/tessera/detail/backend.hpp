@@ -28,7 +28,7 @@
 /// | member of an instance(Manager&)       |                                                            |
 /// |---------------------------------------|------------------------------------------------------------|
 /// | obtain_block(list, size, policies)    | the best free block, or null; the caller then asks         |
-/// |                                       | split.may_serve. May map memory for it                     |
+/// |                                       | split.may_serve. A backend may map memory to provide it    |
 /// | consume_placement(block, size, p)     | bytes to leave free at the start of that block; called     |
 /// |                                       | once, just before the block is allocated                   |
 /// | grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     |

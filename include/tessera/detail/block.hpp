@@ -26,7 +26,7 @@ struct block {
   enum class state : unsigned char {
     free,
     live,
-    live_by_handle,  ///< live; its address finds nothing
+    live_by_handle,  ///< live; not in the address map, only its handle frees it
     live_flagged,    ///< live; `status.flags` holds its properties
     pending,
     unmapped,  ///< addresses of a range, without memory
@@ -44,7 +44,7 @@ struct block {
   struct flag_set {
     bool oversize : 1;              ///< it was allocated under the oversize rule
     bool has_recorded_streams : 1;  ///< streams are recorded for it
-    bool by_handle : 1;             ///< its address finds nothing
+    bool by_handle : 1;             ///< only its handle frees it
   };
   struct status_type {
     union {

@@ -369,7 +369,7 @@ class block_manager {
   [[nodiscard]] block& new_block() noexcept { return *blocks_.take(); }
   void erase_block(block& b) noexcept { blocks_.give_back(&b); }
 
-  /// Removes `size` bytes at `address` from the free blocks. They are a whole free block, or are split off
+  /// Removes `size` bytes at `address` from the free blocks: takes the whole block, or splits the bytes off
   /// it.
   [[nodiscard, gnu::always_inline]] block& extract(block& from, std::uintptr_t address,
                                                    std::size_t size) noexcept {

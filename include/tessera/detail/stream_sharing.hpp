@@ -87,7 +87,7 @@ class stream_sharing {
     });
   }
 
-  /// Waits for the streams whose work precedes the free of a block.
+  /// Waits for each stream on whose unfinished work any free block still depends.
   void wait_for_unfinished_work() noexcept {
     bool any = false;
     stream_id last;
