@@ -55,7 +55,6 @@ int main(int count, char** arguments) {
   const auto percent_above = [&](double sum) { return 100 * (std::exp(sum / (count - 1)) - 1); };
   std::printf(
       "tessera works here. With `stitched`, these programs need %.0f %% more memory than they use; with "
-      "PyTorch's "
-      "decisions, %.0f %% more.\n",
+      "PyTorch's decisions, %.0f %% more.\n",
       percent_above(stitched), percent_above(pytorch));
 }

@@ -220,8 +220,8 @@ class alignas(64) arena {
     return inner_.try_allocate(bytes, stream, prepare, [](allocator&) {});
   }
 
-  /// Frees a block at once if the calling thread is the last that allocated from the arena, or if streams are
-  /// recorded. Otherwise queues the free; the next call that enters the arena processes it.
+  /// Frees a block at once if the calling thread allocated last from the arena, or if streams are recorded.
+  /// Otherwise queues the free; the next call that enters the arena processes it.
   ///   Requires:  the address lies in a segment of this arena
   void deallocate(remote_free_queue::item freed) noexcept {
     // A recorded stream may be destroyed after this call, so its event must be recorded now.

@@ -37,8 +37,8 @@ namespace tessera {
 /// * A request that fails waits until these calls return, and then retries once.
 /// * A trim does not release blocks that other threads are waiting for or releasing.
 ///
-/// If the provider can reclaim memory from other allocators, a request that still fails reclaims and retries
-/// up to eight more times.
+/// Some providers can reclaim memory from other allocators. Then a request that still fails reclaims and
+/// retries up to eight more times.
 ///
 /// Before pages are unmapped, the allocator waits with the mutex held until their streams finish their work.
 /// Host functions queued on these streams must not use the allocator.

@@ -40,8 +40,8 @@ namespace tessera {
 ///
 /// * At most 256 arenas are created on demand, and never destroyed. Further streams share them.
 /// * A free by any thread but the last that allocated from the arena is queued, unless streams are recorded.
-///   The next call that enters the arena processes it and detects a wrong
-///   address. current_usage() and statistics() also enter each arena, so they may release segments.
+///   The next call that enters the arena processes it and detects a wrong address. current_usage() and
+///   statistics() also enter each arena, so they may release segments.
 /// * The limit of growth holds for all arenas together. If the recipe recovers by emptying the cache, all
 ///   arenas empty their caches. Another thread may take the released memory. The allocator retries up to
 ///   eight times.

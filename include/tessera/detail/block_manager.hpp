@@ -502,7 +502,7 @@ class block_manager {
     std::size_t tries = Traits::has_ranges ? blocks_.in_use() : segments_.count();
     for (std::size_t pool = Traits::pools; pool-- > 0;) {
       for (free_list* list = lists_[pool].first(); list != nullptr; list = list->next) {
-        if (!walk_idle<order, Traits::has_ranges>(*list, min_size, tries, block_function<bool>(f))) return;
+        if (!walk_idle<order, Traits::has_ranges>(*list, min_size, tries, block_function(f))) return;
       }
     }
   }

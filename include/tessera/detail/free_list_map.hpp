@@ -89,19 +89,18 @@ template <typename Order>
   return found;
 }
 
-/// A function of a block, by reference. It does not depend on the function's type, so the walks over free blocks
-/// are compiled once.
-template <typename Result>
+/// Refers to a function that takes a block and returns a bool. Its type is hidden, so that walk_idle is
+/// compiled once for all functions.
 class block_function {
  public:
   template <typename F>
   explicit block_function(F& f) noexcept
-      : object_(&f), call_([](void* object, block& b) -> Result { return (*static_cast<F*>(object))(b); }) {}
-  Result operator()(block& b) const { return call_(object_, b); }
+      : object_(&f), call_([](void* object, block& b) -> bool { return (*static_cast<F*>(object))(b); }) {}
+  bool operator()(block& b) const { return call_(object_, b); }
 
  private:
   void* object_;
-  Result (*call_)(void*, block&);
+  bool (*call_)(void*, block&);
 };
 
 /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment. In ranges, calls
@@ -109,8 +108,7 @@ class block_function {
 /// the call.
 ///   Returns:  false if it stopped after `tries` releases
 template <typename Order, bool Ranges>
-[[nodiscard]] bool walk_idle(free_list& list, std::size_t min_size, std::size_t& tries,
-                             block_function<bool> f) {
+[[nodiscard]] bool walk_idle(free_list& list, std::size_t min_size, std::size_t& tries, block_function f) {
   list.flush<Order>();
   for (block* b = list.best_fit<Order>(min_size); b != nullptr;) {
     const block key = *b;

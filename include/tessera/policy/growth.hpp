@@ -135,7 +135,7 @@ struct grow_by_chunks {
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&) const noexcept {
     const std::size_t chunk = block <= boundary ? small.get() : large.get();
-    return block > chunk ? block : chunk;
+    return detail::larger(block, chunk);
   }
   bool operator==(const grow_by_chunks&) const = default;
 };
@@ -161,7 +161,7 @@ struct grow_by_plan {
     const std::size_t chunk = is_sound         ? chunks.next(free, now.reserved == 0)
                               : largest > free ? largest
                                                : free + 1;
-    return block > chunk ? block : chunk;
+    return detail::larger(block, chunk);
   }
   bool operator==(const grow_by_plan&) const = default;
 };
@@ -261,12 +261,11 @@ struct grow_by_stitching {
     return peak < state.limit ? peak : state.limit;
   }
   [[nodiscard]] constexpr std::size_t max_chunk(const growth_state& state) const noexcept {
-    const std::size_t peak =
-        state.peak_reserved > state.peak_active ? state.peak_reserved : state.peak_active;
+    const std::size_t peak = detail::larger(state.peak_reserved, state.peak_active);
     const std::size_t left = state.limit > state.reserved ? state.limit - state.reserved : 0;
     const std::size_t usual = share(peak, peak_parts) / page * page;
     const std::size_t max_left = share(left, rest_parts) / page * page;
-    const std::size_t largest = usual > min_usual ? usual : min_usual;
+    const std::size_t largest = detail::larger(usual, min_usual);
     return max_left > page ? (largest < max_left ? largest : max_left) : page;
   }
   [[nodiscard]] static constexpr std::size_t min_chunk(std::size_t block) noexcept {

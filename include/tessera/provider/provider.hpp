@@ -41,19 +41,19 @@
 ///
 /// Any provider may declare these constants, as `static constexpr bool`:
 ///
-/// | constant        | default | meaning                                                                  |
-/// |-----------------|---------|--------------------------------------------------------------------------|
-/// | is_thread_safe  | false   | Several threads may call it at once. If false, locked allocators make    |
-/// |                 |         | one call at a time. Must be true if several locked allocators share the  |
-/// |                 |         | provider through provider_ref                                            |
-/// | is_host_visible | false   | The host can read and write the memory at its addresses. Containers need |
-/// |                 |         | it                                                                       |
-/// | release_waits   | true    | release() waits for running work that uses the segment. cudaFree waits;  |
-/// |                 |         | aclrtFree does not. If false, and the provider has events, the allocator |
-/// |                 |         | waits for the block's own stream before release(). Recorded streams were |
-/// |                 |         | waited for before                                                        |
-/// | completion_may_lag | false | query() and is_done() may report finished work as unfinished, because a |
-/// |                 |         | query to the device can fail. Memory then only stays pending longer     |
+/// | constant           | default | meaning                                                                |
+/// |--------------------|---------|------------------------------------------------------------------------|
+/// | is_thread_safe     | false   | Several threads may call it at once. If false, locked allocators make  |
+/// |                    |         | one call at a time. Must be true if several locked allocators share    |
+/// |                    |         | the provider through provider_ref                                      |
+/// | is_host_visible    | false   | The host can read and write the memory at its addresses. Containers    |
+/// |                    |         | need it                                                                |
+/// | release_waits      | true    | release() waits for running work that uses the segment. cudaFree       |
+/// |                    |         | waits; aclrtFree does not. If false, and the provider has events, the  |
+/// |                    |         | allocator waits for the block's own stream before release(). Recorded  |
+/// |                    |         | streams were waited for before                                         |
+/// | completion_may_lag | false   | query() and is_done() may report finished work as unfinished, because  |
+/// |                    |         | a query to the device can fail. Memory then only stays pending longer  |
 ///
 /// Rules for all of them:
 ///

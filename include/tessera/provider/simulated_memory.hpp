@@ -343,7 +343,7 @@ class simulated_process : public reference_count {
   [[nodiscard]] simulated_outcome import_memory(std::int32_t exporter, std::uint64_t theirs,
                                                 std::uint64_t& handle) {
     if (exporter == number_) return {"the memory belongs to this process"};
-    const held* const m = exported_by(exporter, theirs);
+    const held* const m = find_in(exporter, theirs);
     if (m == nullptr || !m->exported.has_value()) return not_exported;
     if (!m->exported->may_import(number_)) return {"this process is not listed"};
     if (m->memory->device() != memory_->device() && !peers_[m->memory->device()])
@@ -390,12 +390,11 @@ class simulated_process : public reference_count {
     const auto found = handles_.find(handle);
     return found != handles_.end() ? &found->second : nullptr;
   }
-  [[nodiscard]] const held* exported_by(std::int32_t process, std::uint64_t handle) const noexcept {
+  [[nodiscard]] const held* find_in(std::int32_t process, std::uint64_t handle) const noexcept {
     const auto& all = machine_->processes;
     if (process <= 0 || process > static_cast<std::int32_t>(all.size())) return nullptr;
     simulated_process* const other = all[static_cast<std::size_t>(process - 1)];
-    const held* const found = other != nullptr ? other->find(handle) : nullptr;
-    return found != nullptr && found->exported.has_value() ? found : nullptr;
+    return other != nullptr ? other->find(handle) : nullptr;
   }
   [[nodiscard]] std::uintptr_t first_of_device() const noexcept {
     return (std::uintptr_t{memory_->device()} + 1) * device_span;

@@ -78,15 +78,8 @@ class stream_order {
   }
 
  private:
-  /// An ordered pair of numbers, as a key.
-  struct stream_pair {
-    std::uint64_t first;
-    std::uint64_t second;
-    bool operator==(const stream_pair&) const = default;
-    friend bool operator<(const stream_pair& a, const stream_pair& b) noexcept {
-      return a.first != b.first ? a.first < b.first : a.second < b.second;
-    }
-  };
+  /// The handles of the waiting stream and of the awaited stream.
+  using stream_pair = std::pair<std::uint64_t, std::uint64_t>;
   struct wait {
     std::uint64_t position;  ///< of the waiting stream
     std::uint64_t at;        ///< of the awaited stream
@@ -114,7 +107,7 @@ class stream_order {
     std::array<wait, 32> waits_;
     std::size_t count_ = 0;
   };
-  /// The waiting stream and the awaited stream.
+  /// The waits of one pair of streams.
   struct pair {
     stream_pair key;
     history waits;
