@@ -151,6 +151,25 @@ class forwarding_observer<ignore_events, Shared> : public ignore_events {
   forwarding_observer(ignore_events&, reentrancy_guard&, std::mutex* = nullptr) noexcept {}
 };
 
+/// Locks a mutex. If another thread holds it, tries again for some ten microseconds before it sleeps. An
+/// allocator holds its mutex for tens of nanoseconds; sleeping and waking take thousands. If two threads
+/// allocate all the time, a pair takes a third of the time (bench/threads).
+inline void lock_spinning(std::mutex& mutex) noexcept {
+  if (mutex.try_lock()) [[likely]]
+    return;
+  for (int pauses = 1; pauses <= 256; pauses *= 2) {
+    for (int i = 0; i < pauses; ++i) {
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#elif defined(__aarch64__)
+      asm volatile("yield");
+#endif
+    }
+    if (mutex.try_lock()) return;
+  }
+  mutex.lock();
+}
+
 /// A mutex that its holder unlocks during a call, and a list of the calls in progress.
 class unlockable_mutex {
  public:
@@ -294,7 +313,8 @@ class mutex_guarded {
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     me.check();
-    const std::lock_guard lock(me.mutex_.mutex);
+    lock_spinning(me.mutex_.mutex);
+    const std::lock_guard lock(me.mutex_.mutex, std::adopt_lock);
     return std::forward<F>(f)(*me.allocator_);
   }
   /// Calls f(allocator) with the mutex held, for a user function. If f uses the allocator, the program aborts
