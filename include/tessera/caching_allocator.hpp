@@ -105,8 +105,9 @@ class caching_allocator
   using backend = typename Recipe::growth::backend::template instance<manager>;
 
  public:
-  caching_allocator() : caching_allocator(Provider{}) {}
-  explicit caching_allocator(Provider device, tessera::policies<Recipe> policies = {}, Observer observer = {})
+  [[gnu::cold]] caching_allocator() : caching_allocator(Provider{}) {}
+  [[gnu::cold]] explicit caching_allocator(Provider device, tessera::policies<Recipe> policies = {},
+                                           Observer observer = {})
       : policies_(std::move(policies)), manager_(std::move(device), std::move(observer)) {}
 
   // common_calls adds allocate and the calls that take an alignment.
@@ -345,7 +346,7 @@ class caching_allocator
 
   // The miss path.
 
-  [[gnu::noinline]] detail::block* serve_miss(std::size_t bytes, stream_id stream) noexcept {
+  [[gnu::noinline, gnu::cold]] detail::block* serve_miss(std::size_t bytes, stream_id stream) noexcept {
     const request want = make_request(bytes, stream);  // computed again: passing it would slow the hit path
     if (relieve_pressure()) {
       if (detail::block* const found = obtain_cached(want)) return found;
@@ -371,7 +372,8 @@ class caching_allocator
     return (polls_here && process_events()) || freed;
   }
   /// Gets memory from other streams or the device. Sets `why` to the reason for which growth fails.
-  detail::block* reuse_or_grow(request want, failure_reason& why, bool exactly = false) noexcept {
+  [[gnu::cold]] detail::block* reuse_or_grow(request want, failure_reason& why,
+                                             bool exactly = false) noexcept {
     if (detail::block* const found = take_from_other_streams(want)) return found;
     const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, exactly);
     why = detail::predict_failure(manager_, policies_, segment);
@@ -411,7 +413,7 @@ class caching_allocator
 
   /// Releases free oversize blocks until `wanted` bytes went back.
   ///   Returns:  whether that many went back
-  bool release_oversize(detail::free_list& list, std::size_t wanted) noexcept {
+  [[gnu::cold]] bool release_oversize(detail::free_list& list, std::size_t wanted) noexcept {
     const std::size_t oversize = policies_.split.oversize_from();
     const auto release = [this](detail::block& b) { return backend_.release(b); };
     using order = typename manager::order;
@@ -419,7 +421,7 @@ class caching_allocator
            detail::release_largest<order, manager::traits::has_ranges>(list, wanted, oversize, release);
   }
   /// Releases idle segments until at most `keep` bytes are reserved.
-  void release_idle(std::size_t keep) noexcept {
+  [[gnu::cold]] void release_idle(std::size_t keep) noexcept {
     if (manager_.reserved_after_releases() <= keep) return;
     sharing_.coalesce_idle();
     manager_.for_each_idle([&](detail::block& idle) {
@@ -428,7 +430,7 @@ class caching_allocator
       return true;
     });
   }
-  void empty_cache(std::size_t keep) noexcept {
+  [[gnu::cold]] void empty_cache(std::size_t keep) noexcept {
     manager_.wait_for_pending();
     sharing_.wait_for_unfinished_work();
     release_idle(keep);

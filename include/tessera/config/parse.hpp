@@ -491,14 +491,18 @@ struct setting_refused;
 /// Parses a string that is a template argument. Does not compile if the string is rejected.
 template <typename Grammar, auto Text>
 [[nodiscard]] consteval typename Grammar::settings settings_in() {
-  constexpr auto parsed = parse<Grammar>(Text.view());
-  if constexpr (parsed.index() == 0) {
-    return std::get<0>(parsed);
+  if constexpr (Text.view().empty()) {
+    return {};  // the defaults, without compiling the parser
   } else {
-    constexpr setting_error error = std::get<1>(parsed);
-    constexpr fixed_string<error.key.size() + 1> key(error.key);
-    constexpr fixed_string<error.rule.size() + 1> rule(error.rule);
-    return setting_refused<error.code, error.offset, key, rule>{};
+    constexpr auto parsed = parse<Grammar>(Text.view());
+    if constexpr (parsed.index() == 0) {
+      return std::get<0>(parsed);
+    } else {
+      constexpr setting_error error = std::get<1>(parsed);
+      constexpr fixed_string<error.key.size() + 1> key(error.key);
+      constexpr fixed_string<error.rule.size() + 1> rule(error.rule);
+      return setting_refused<error.code, error.offset, key, rule>{};
+    }
   }
 }
 

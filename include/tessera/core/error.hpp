@@ -49,7 +49,7 @@ class out_of_memory final : public std::bad_alloc {
   [[nodiscard]] const usage& at_failure() const noexcept { return numbers_.now; }
 
  private:
-  void write() noexcept {
+  [[gnu::cold]] void write() noexcept {
     const detail::oom_numbers& n = numbers_;
     char stream[20];
     if (n.stream.handle < 100'000) {

@@ -33,7 +33,7 @@ class free_list_map {
   [[nodiscard]] free_list* first() const noexcept { return first_; }
 
   /// Erases the lists that own no segment. Runs by itself before the number of lists doubles.
-  void erase_unused() noexcept {
+  [[gnu::cold]] void erase_unused() noexcept {
     for (free_list* list = first_; list != nullptr;) {
       free_list* const following = list->next;
       if (list->segments == 0) erase(*list);
@@ -129,7 +129,8 @@ template <typename Order, bool Ranges>
 ///   Returns:  whether `wanted` bytes were released
 ///   Source:   PyTorch's release_available_cached_blocks
 template <typename Order, bool Ranges, typename F>
-[[nodiscard]] bool release_largest(free_list& list, std::size_t wanted, std::size_t oversize, F& release) {
+[[nodiscard, gnu::cold]] bool release_largest(free_list& list, std::size_t wanted, std::size_t oversize,
+                                              F& release) {
   const std::size_t min_size = wanted > oversize ? wanted : oversize;
   if (block* fitting = list.best_fit<Order>(min_size); fitting != nullptr)
     return (Ranges || !fitting->is_split()) && release(*fitting) >= (Ranges ? wanted : min_size);

@@ -139,7 +139,7 @@ class pending_frees {
   /// A use that is waited for is in no queue, so that no concurrent call completes it. Other uses may come
   /// and go.
   template <typename F>
-  void wait(Provider& device, F completed) noexcept {
+  [[gnu::cold]] void wait(Provider& device, F completed) noexcept {
     for (use_queue* queue = waiting_; queue != nullptr;) {
       ++queue->waiters;
       for (std::size_t left = queue->uses; left > 0; --left) {

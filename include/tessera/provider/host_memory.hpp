@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <utility>
 
 #include <sys/mman.h>
@@ -102,8 +101,8 @@ class host_memory {
 
   /// The physical memory with this number; null if it was destroyed.
   [[nodiscard]] physical_memory* find(std::uint64_t number) noexcept {
-    const auto found = physical_.find(number);
-    return found != physical_.end() && found->second.file ? &found->second : nullptr;
+    physical_memory* const found = physical_.find(number);
+    return found != nullptr && found->file ? found : nullptr;
   }
 
   /// Destroys physical memory. Mapped memory stays until it is unmapped.
@@ -117,7 +116,7 @@ class host_memory {
 
   ///   Requires:  the memory is mapped, or was not destroyed
   void set_mapped(std::uint64_t number, bool mapped) noexcept {
-    physical_memory& memory = physical_.find(number)->second;
+    physical_memory& memory = *physical_.find(number);
     memory.mapped = mapped;
     if (!mapped && !memory.file) erase(number);
   }
@@ -139,22 +138,21 @@ class host_memory {
   [[nodiscard]] const char* add(physical_memory made, std::uint64_t& number) noexcept {
     const std::size_t bytes = made.bytes;
     std::size_t& counted = made.imported ? imported_ : created_;
-    if (!try_run([&] { physical_.emplace(next_, std::move(made)); })) return no_host_memory;
+    if (!physical_.insert(next_, std::move(made))) return no_host_memory;
     counted += bytes;
     number = next_++;
     return nullptr;
   }
   void erase(std::uint64_t number) noexcept {
-    const auto found = physical_.find(number);
-    (found->second.imported ? imported_ : created_) -= found->second.bytes;
-    physical_.erase(found);
+    const physical_memory erased = physical_.extract(number);
+    (erased.imported ? imported_ : created_) -= erased.bytes;
   }
 
   std::size_t capacity_;
   host_pinning pin_;
   std::uint64_t next_;
   range_map<host_segment> segments_;
-  std::map<std::uint64_t, physical_memory> physical_;
+  ordered_map<physical_memory> physical_;
   std::size_t created_ = 0, imported_ = 0;
 };
 

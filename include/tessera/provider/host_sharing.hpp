@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -230,22 +229,19 @@ class host_exports {
   [[nodiscard]] const char* add(std::uint64_t number, int file, std::size_t bytes, page_kind kind,
                                 importers who) noexcept {
     const std::lock_guard lock(mutex_);
-    if (exported_.contains(number)) return "the memory is exported already";
+    if (exported_.find(number) != nullptr) return "the memory is exported already";
     if (const char* const fault = start()) return fault;
-    return try_run([&] { exported_.emplace(number, exported{file, bytes, kind, importer_list(who)}); })
-               ? nullptr
-               : no_host_memory;
+    return exported_.insert(number, {file, bytes, kind, importer_list(who)}) ? nullptr : no_host_memory;
   }
   void remove(std::uint64_t number) noexcept {
     const std::lock_guard lock(mutex_);
-    exported_.erase(number);
+    if (exported_.find(number) != nullptr) exported_.extract(number);
   }
 
   [[nodiscard]] const char* allow(std::uint64_t number, std::int32_t process) noexcept {
     const std::lock_guard lock(mutex_);
-    const auto found = exported_.find(number);
-    return found != exported_.end() ? found->second.allowed.allow(process)
-                                    : "the memory is not exported here, or destroyed";
+    exported* const found = exported_.find(number);
+    return found != nullptr ? found->allowed.allow(process) : "the memory is not exported here, or destroyed";
   }
 
  private:
@@ -338,18 +334,17 @@ class host_exports {
   }
   void answer(const client& c, std::uint64_t number) noexcept {
     const std::lock_guard lock(mutex_);
-    const auto found = exported_.find(number);
+    const exported* const memory = exported_.find(number);
     host_reply reply;
     host_packet packet(&reply, sizeof reply);
     if (c.peer.uid != ::geteuid() && c.peer.uid != 0) {
       reply.answer = host_answer::other_user;
-    } else if (found != exported_.end()) {
-      const exported& memory = found->second;
-      reply.answer = memory.allowed.may_import(c.peer.pid) ? host_answer::granted : host_answer::not_listed;
+    } else if (memory != nullptr) {
+      reply.answer = memory->allowed.may_import(c.peer.pid) ? host_answer::granted : host_answer::not_listed;
       if (reply.answer == host_answer::granted) {
-        reply.bytes = memory.bytes;
-        reply.kind = host_encode(memory.kind);
-        packet.enclose(memory.file);
+        reply.bytes = memory->bytes;
+        reply.kind = host_encode(memory->kind);
+        packet.enclose(memory->file);
       }
     }
     (void)::sendmsg(c.socket.get(), &packet.message, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -360,7 +355,7 @@ class host_exports {
   host_descriptor ending_;       // readable once the thread must end
   std::vector<client> clients_;  // used by the thread only; oldest first
   std::mutex mutex_;
-  std::map<std::uint64_t, exported> exported_;
+  ordered_map<exported> exported_;
   std::thread service_;
 };
 

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <set>
 
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
@@ -21,18 +20,23 @@ class importer_list {
     if (process <= 0) return "the number of a process is not positive";
     if (may_import(process)) return nullptr;
     if (listed_.size() == max_listed) return "65,535 processes are listed already";
-    return try_run([&] { listed_.insert(process); }) ? nullptr : no_host_memory;
+    return listed_.insert(number(process), {}) ? nullptr : no_host_memory;
   }
   [[nodiscard]] bool may_import(std::int32_t process) const noexcept {
-    return who_ == importers::any || listed_.contains(process);
+    return who_ == importers::any || listed_.find(number(process)) != nullptr;
   }
 
  private:
   ///   Source:  aclrtMemSetPidToShareableHandle takes at most 65,535 processes
   static constexpr std::size_t max_listed = 65'535;
 
+  struct listed {};
+  [[nodiscard]] static std::uint64_t number(std::int32_t process) noexcept {
+    return static_cast<std::uint64_t>(process);
+  }
+
   importers who_;
-  std::set<std::int32_t> listed_;
+  ordered_map<listed> listed_;
 };
 
 }  // namespace tessera::detail

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <new>
 #include <utility>
 
 namespace tessera::detail {
@@ -32,6 +33,57 @@ inline constexpr const char* no_host_memory = "host memory for bookkeeping ran o
   return reinterpret_cast<void*>(address);
 }
 
+/// Values by key, in the order of keys.
+///
+/// Every ordered_map uses the same std::map of pointers, because each further type of std::map takes time to
+/// compile in every program that includes a provider.
+///   Cost:  logarithmic in the values; a heap request for each
+template <typename Value>
+class ordered_map {
+ public:
+  using index = std::map<std::uint64_t, void*>;
+
+  ordered_map() = default;
+  ordered_map(ordered_map&& other) noexcept : index_(std::exchange(other.index_, {})) {}
+  ordered_map& operator=(ordered_map&& other) noexcept {
+    index_.swap(other.index_);
+    return *this;
+  }
+  ~ordered_map() {
+    for (const auto& [key, value] : index_) delete static_cast<Value*>(value);
+  }
+
+  /// Adds a value; false if host memory ran out, or if a value has this key.
+  [[nodiscard]] bool insert(std::uint64_t key, Value value) noexcept {
+    auto* const added = new (std::nothrow) Value(std::move(value));
+    bool is_new = false;
+    if (added != nullptr && try_run([&] { is_new = index_.emplace(key, added).second; }) && is_new)
+      return true;
+    delete added;
+    return false;
+  }
+  /// The value with this key, or null.
+  [[nodiscard]] Value* find(std::uint64_t key) const noexcept {
+    const auto found = index_.find(key);
+    return found != index_.end() ? static_cast<Value*>(found->second) : nullptr;
+  }
+  ///   Requires:  a value has this key
+  Value extract(std::uint64_t key) noexcept {
+    const auto found = index_.find(key);
+    auto* const removed = static_cast<Value*>(found->second);
+    index_.erase(found);
+    Value value = std::move(*removed);
+    delete removed;
+    return value;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return index_.size(); }
+  /// The keys, each with a pointer to its value.
+  [[nodiscard]] const index& all() const noexcept { return index_; }
+
+ private:
+  index index_;
+};
+
 /// Address ranges that do not overlap. Range has a member `bytes`, and any other data.
 ///   Cost:  logarithmic in the ranges
 template <typename Range>
@@ -41,21 +93,16 @@ class range_map {
   ///   Requires:  it overlaps no other range
   [[nodiscard]] bool insert(const void* p, Range range) noexcept {
     const std::size_t bytes = range.bytes;
-    if (!try_run([&] { ranges_.emplace(address_of(p), std::move(range)); })) return false;
+    if (!ranges_.insert(address_of(p), std::move(range))) return false;
     bytes_ += bytes;
     return true;
   }
   /// The range that begins at `p`, or null.
-  [[nodiscard]] Range* find(const void* p) noexcept {
-    const auto found = ranges_.find(address_of(p));
-    return found != ranges_.end() ? &found->second : nullptr;
-  }
-  [[nodiscard]] const Range* find(const void* p) const noexcept {
-    return const_cast<range_map*>(this)->find(p);
-  }
+  [[nodiscard]] Range* find(const void* p) noexcept { return ranges_.find(address_of(p)); }
+  [[nodiscard]] const Range* find(const void* p) const noexcept { return ranges_.find(address_of(p)); }
   ///   Requires:  a range begins at `p`
   Range extract(const void* p) noexcept {
-    Range range = std::move(ranges_.extract(address_of(p)).mapped());
+    Range range = ranges_.extract(address_of(p));
     bytes_ -= range.bytes;
     return range;
   }
@@ -64,13 +111,13 @@ class range_map {
   template <typename F>
   [[nodiscard]] bool overlaps(const void* p, std::size_t bytes, F condition) const noexcept {
     const std::uintptr_t begin = address_of(p);
-    auto next = ranges_.lower_bound(begin);
-    if (auto at = next; at != ranges_.begin()) {
+    auto next = ranges_.all().lower_bound(begin);
+    if (auto at = next; at != ranges_.all().begin()) {
       --at;
-      if (begin - at->first < at->second.bytes && condition(at->second)) return true;
+      if (begin - at->first < range_at(at).bytes && condition(range_at(at))) return true;
     }
-    for (; next != ranges_.end() && next->first - begin < bytes; ++next)
-      if (condition(next->second)) return true;
+    for (; next != ranges_.all().end() && next->first - begin < bytes; ++next)
+      if (condition(range_at(next))) return true;
     return false;
   }
   [[nodiscard]] bool overlaps(const void* p, std::size_t bytes) const noexcept {
@@ -78,9 +125,9 @@ class range_map {
   }
   /// The range that contains all these addresses, or null. With 0 bytes, the range that contains `p`.
   [[nodiscard]] Range* around(const void* p, std::size_t bytes) noexcept {
-    auto at = ranges_.upper_bound(address_of(p));
-    if (at == ranges_.begin()) return nullptr;
-    Range& before = (--at)->second;
+    auto at = ranges_.all().upper_bound(address_of(p));
+    if (at == ranges_.all().begin()) return nullptr;
+    Range& before = range_at(--at);
     const std::size_t offset = address_of(p) - at->first;
     return offset < before.bytes && bytes <= before.bytes - offset ? &before : nullptr;
   }
@@ -91,13 +138,16 @@ class range_map {
   /// Calls f(pointer, range) for each range, by ascending address.
   template <typename F>
   void for_each(F f) const noexcept {
-    for (const auto& [at, range] : ranges_) f(pointer_to(at), range);
+    for (const auto& [at, range] : ranges_.all()) f(pointer_to(at), *static_cast<const Range*>(range));
   }
   /// The sum of the bytes of all ranges.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  std::map<std::uintptr_t, Range> ranges_;
+  using iterator = typename ordered_map<Range>::index::const_iterator;
+  [[nodiscard]] static Range& range_at(iterator at) noexcept { return *static_cast<Range*>(at->second); }
+
+  ordered_map<Range> ranges_;
   std::size_t bytes_ = 0;
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/stream_order.hpp>
@@ -303,13 +304,16 @@ class simulated_streams : public simulated_calls {
     std::uint64_t positions = 0;
   };
   [[nodiscard]] waited waited_for(stream_id stream) const noexcept {
-    const auto found = waited_.find(stream);
-    return found != waited_.end() ? found->second : waited{};
+    const waited* const found = waited_.find(stream.handle);
+    return found != nullptr ? *found : waited{};
   }
   void note_wait(stream_id stream, waited so_far) noexcept {
-    waited& reached = waited_[stream];
-    reached.serial = larger(reached.serial, so_far.serial);
-    reached.positions = larger(reached.positions, so_far.positions);
+    if (waited* const reached = waited_.find(stream.handle)) {
+      reached->serial = larger(reached->serial, so_far.serial);
+      reached->positions = larger(reached->positions, so_far.positions);
+    } else if (!waited_.insert(stream.handle, so_far)) {
+      fatal(no_host_memory);
+    }
   }
 
   /// The time at which the work of a stream up to a position ends, or now if that is later.
@@ -339,7 +343,7 @@ class simulated_streams : public simulated_calls {
 
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>
       ends_ns_;  // end times of tasks, by stream and position
-  std::map<stream_id, waited> waited_;
+  ordered_map<waited> waited_;
   std::uint64_t marks_ = 0;
   stream_order order_;
   bool holds_events_ = false;

@@ -5,12 +5,12 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/provider/counted_ptr.hpp>
 #include <tessera/provider/importer_list.hpp>
@@ -303,10 +303,8 @@ class simulated_process : public reference_count {
     return outcome;
   }
   [[nodiscard]] simulated_outcome destroy(std::uint64_t handle) {
-    const auto found = handles_.find(handle);
-    if (found == handles_.end()) return no_handle;
-    held_bytes_ -= found->second.memory->bytes();
-    handles_.erase(found);
+    if (find(handle) == nullptr) return no_handle;
+    held_bytes_ -= handles_.extract(handle).memory->bytes();
     return {};
   }
   [[nodiscard]] simulated_outcome map(const void* p, std::size_t bytes, std::uint64_t handle, bool granted) {
@@ -386,10 +384,7 @@ class simulated_process : public reference_count {
   [[nodiscard]] std::int32_t next_number() const noexcept {
     return static_cast<std::int32_t>(machine_->processes.size() + 1);
   }
-  [[nodiscard]] held* find(std::uint64_t handle) noexcept {
-    const auto found = handles_.find(handle);
-    return found != handles_.end() ? &found->second : nullptr;
-  }
+  [[nodiscard]] held* find(std::uint64_t handle) noexcept { return handles_.find(handle); }
   [[nodiscard]] const held* find_in(std::int32_t process, std::uint64_t handle) const noexcept {
     const auto& all = machine_->processes;
     if (process <= 0 || process > static_cast<std::int32_t>(all.size())) return nullptr;
@@ -405,7 +400,7 @@ class simulated_process : public reference_count {
   }
   [[nodiscard]] std::uint64_t hold(held m) {
     held_bytes_ += m.memory->bytes();
-    handles_.emplace(++last_handle_, std::move(m));
+    if (!handles_.insert(++last_handle_, std::move(m))) fatal(no_host_memory);
     return last_handle_;
   }
 
@@ -413,7 +408,7 @@ class simulated_process : public reference_count {
   counted_ptr<simulated_memory> memory_;
   std::int32_t number_;
   simulated_ranges addresses_;
-  std::map<std::uint64_t, held> handles_;
+  ordered_map<held> handles_;
   std::uint64_t last_handle_ = 0;
   std::size_t held_bytes_ = 0;
   std::array<bool, simulated_machine::max_devices> peers_{};  // devices to which this process has access
