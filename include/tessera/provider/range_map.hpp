@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <new>
 #include <utility>
 
 namespace tessera::detail {
@@ -55,10 +54,13 @@ class ordered_map {
 
   /// Adds a value; false if host memory ran out, or if a value has this key.
   [[nodiscard]] bool insert(std::uint64_t key, Value value) noexcept {
-    auto* const added = new (std::nothrow) Value(std::move(value));
+    Value* added = nullptr;
     bool is_new = false;
-    if (added != nullptr && try_run([&] { is_new = index_.emplace(key, added).second; }) && is_new)
-      return true;
+    const auto add = [&] {
+      added = move_to_heap(value);
+      is_new = index_.emplace(key, added).second;
+    };
+    if (try_run(add) && is_new) return true;
     delete added;
     return false;
   }
@@ -81,6 +83,9 @@ class ordered_map {
   [[nodiscard]] const index& all() const noexcept { return index_; }
 
  private:
+  ///   Throws:  std::bad_alloc
+  [[nodiscard]] static Value* move_to_heap(Value& value) { return new Value(std::move(value)); }
+
   index index_;
 };
 
