@@ -100,6 +100,7 @@ struct row {
 constexpr row rows[] = {
     {"operation of a recorded program", {&unlocked, &locked}, "replay", "*", "ns_per_operation"},
     {"pair among 1000 live, mixed sizes", {&unlocked, &locked}, "mixed_sizes", ""},
+    {"pair among 1000 live, to 64 KiB", {&unlocked, &locked}, "small_sizes", ""},
     {"pair, freed after seven more", {&unlocked, &locked}, "freed_later", ""},
     {"the same without statistics, streams", {&without_statistics_and_streams}, "freed_later", ""},
     {"the same by handle", {&by_handle}, "freed_later", ""},
