@@ -31,7 +31,10 @@ using namespace tessera::trace;
 ///   X <bytes>              the device refused
 ///   <i> a <id> <bytes> <stream> -> <seg>+<offset> blk=<block bytes>      or  -> OOM
 ///   <i> f <id> <seg>+<offset> blk=<block bytes>                          or  none, if its allocation had
-///   failed <i> r <id>   <i> e <id>   <i> c <id>
+///   failed <i> r <id>   <i> e <id>   <i> c <pool>
+///   <i> b <pool> uses=<n>   <i> p <pool> uses=<n>   <i> x <pool> uses=<n>   <i> n <pool>
+///   <i> j <pool> <stream>
+///   An operation on pools that changes nothing ends with " -> error".
 class decision_log {
  public:
   /// The observer of the logged allocator; refers to the log.
@@ -84,9 +87,20 @@ class decision_log {
         place(address, "none");
         break;
       case event::kind::record_stream: std::fprintf(out_, "%zu r %" PRIu64 "\n", i, e.id); break;
-      case event::kind::answer_events: std::fprintf(out_, "%zu e %" PRIu64 "\n", i, e.id); break;
-      case event::kind::empty_cache: std::fprintf(out_, "%zu c %" PRIu64 "\n", i, e.id); break;
+      default: std::fprintf(out_, "%zu e %" PRIu64 "\n", i, e.id); break;
     }
+  }
+  void line(std::size_t i, const event& e, pool_outcome outcome) noexcept {
+    const char letter = tessera::trace::detail::csv_letter(e.what);
+    std::fprintf(out_, "%zu %c %" PRIu64, i, letter, e.id);
+    if (!outcome.works) {
+      std::fprintf(out_, " -> error");
+    } else if (letter == 'j') {
+      std::fprintf(out_, " %" PRIu64, e.stream.handle);
+    } else if (letter == 'b' || letter == 'p' || letter == 'x') {
+      std::fprintf(out_, " uses=%zu", outcome.uses);
+    }
+    std::fprintf(out_, "\n");
   }
 
  private:
@@ -123,7 +137,8 @@ void write_decisions(std::FILE* out, const program& source, simulated_device dev
   caching_allocator<Recipe, simulated_device, decision_log::observer> pool{
       std::move(device), settings, {&log}};
   tessera::trace::replay(
-      source, pool, [](std::size_t) {}, [&](std::size_t i, void* p) { log.line(i, source.events()[i], p); });
+      source, pool, [](std::size_t) {},
+      [&](std::size_t i, auto outcome) { log.line(i, source.events()[i], outcome); });
   std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.provider().used(), pool.provider().peak_used());
 }
 

@@ -7,6 +7,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/ask_policies.hpp>
@@ -196,14 +197,17 @@ class caching_allocator
   }
 
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
-  /// reserved. Then the eviction policy may release more.
+  /// reserved. Then the eviction policy may release more. Private pools in use keep their memory. Does nothing
+  /// while a scope of a private pool is open.
   void trim(std::size_t keep = 0) noexcept {
+    if (manager_.pools().any_open()) return;
     empty_cache(keep);
     evict(eviction_trigger::after_free);
   }
   /// Empties the cache like trim, but without waiting: blocks that streams still use stay pending.
   ///   Source:  PyTorch's empty_cache of pinned memory
   void trim_without_waiting(std::size_t keep = 0) noexcept {
+    if (manager_.pools().any_open()) return;
     (void)process_events();
     release_idle(keep);
   }
@@ -225,6 +229,82 @@ class caching_allocator
     evict(eviction_trigger::after_synchronize);
     return true;
   }
+
+  // Private pools. private_pool [tessera/private_pool.hpp] calls these functions.
+
+  /// Creates a private pool with one use. Its blocks serve only requests directed to it.
+  ///   Returns:  no pool if host memory ran out
+  ///   Source:   the private pools of PyTorch 2.6
+  [[nodiscard]] pool_id create_pool() noexcept {
+    const auto* const made = manager_.pools().create();
+    return made != nullptr ? pool_id{made->number} : pool_id{};
+  }
+  /// Adds a use to a private pool.
+  ///   Returns:  false if the pool does not exist or has no use
+  [[nodiscard]] bool retain_pool(pool_id pool) noexcept {
+    auto* const found = manager_.pools().find(pool);
+    return found != nullptr && found->uses > 0 && ++found->uses > 0;
+  }
+  /// Removes a use from a private pool. Without uses, the next trim or recovery releases its idle memory. The
+  /// pool ceases to exist when it owns no memory.
+  ///   Returns:  false, and changes nothing, if the pool does not exist or has no use, or if this is the last
+  ///             use while its scope is open
+  [[nodiscard]] bool release_pool(pool_id pool) noexcept {
+    auto* const found = manager_.pools().find(pool);
+    if (found == nullptr || found->uses == 0 || (found->uses == 1 && found->is_open)) return false;
+    --found->uses;
+    return true;
+  }
+  /// The uses of a private pool.
+  ///   Returns:  0 if it has none or does not exist
+  [[nodiscard]] std::size_t uses_of_pool(pool_id pool) const noexcept {
+    const auto* const found = manager_.pools().find(pool);
+    return found != nullptr ? found->uses : 0;
+  }
+  /// Whether a private pool exists. A pool without uses exists until it owns no memory.
+  [[nodiscard]] bool has_pool(pool_id pool) const noexcept { return manager_.pools().find(pool) != nullptr; }
+  /// Opens a scope: directs the requests of the streams that `streams` selects to a private pool. If several
+  /// scopes select a stream, the oldest decides.
+  ///
+  /// While any scope is open, requests ask the device for no events and wait for none, and recovery does not
+  /// empty the cache. A block with recorded streams that is freed meanwhile stays pending until no scope is
+  /// open. Uses that were recorded while a scope was open are then dropped: the caller has joined their
+  /// streams.
+  ///   Returns:  false if the pool does not exist, has no use, or its scope is open
+  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams) noexcept {
+    auto* const found = manager_.pools().find(pool);
+    if (found == nullptr || found->uses == 0 || found->is_open) return false;
+    manager_.pools().open(*found, streams);
+    return true;
+  }
+  /// Closes the scope of a private pool.
+  ///   Returns:  false if it has none
+  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept {
+    auto* const found = manager_.pools().find(pool);
+    if (found == nullptr || !found->is_open) return false;
+    manager_.pools().close(*found);
+    return true;
+  }
+  /// Whether the scope of any private pool is open.
+  [[nodiscard]] bool has_open_scope() const noexcept { return manager_.pools().any_open(); }
+  /// Releases the idle memory of a private pool without uses. First waits for its pending frees.
+  void trim_pool(pool_id pool) noexcept {
+    auto* const found = manager_.pools().find(pool);
+    if (found == nullptr || found->uses > 0) return;
+    {
+      const detail::growing_request in(*found);
+      manager_.wait_for_pending_of(*found);
+      sharing_.wait_for_unfinished_work();
+      sharing_.coalesce_idle();
+      manager_.for_each_idle_of(*found, [this](detail::block& idle) {
+        if (backend_.releasable(idle) == 0) return false;
+        (void)backend_.release(idle);
+        return true;
+      });
+    }
+    backend_.shrink();
+  }
+
   /// Restarts the age of every idle segment.
   void restart_ages() noexcept { manager_.restart_ages(); }
 
@@ -294,15 +374,21 @@ class caching_allocator
 
  private:
   struct request {
-    std::size_t bytes,  // as requested
-        size,           // of the block that serves the request
-        pool;           // the pool of that block
+    typename manager::group* group;  // the default pools, or a private pool
+    std::size_t bytes,               // as requested
+        size,                        // of the block that serves the request
+        pool;                        // the pool of that block
     stream_id stream;
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
-  request make_request(std::size_t bytes, stream_id stream) const noexcept {
+  request make_request(std::size_t bytes, stream_id stream) noexcept {
     const std::size_t size = detail::block_size_for(policies_.rounding, bytes);
-    return {bytes, size, detail::pool_for(policies_.pools, size), stream,
+    auto& pools = manager_.pools();
+    return {pools.any_open() ? &pools.destination(stream) : &pools.defaults(),
+            bytes,
+            size,
+            detail::pool_for(policies_.pools, size),
+            stream,
             policies_.streams.reuse_key(stream)};
   }
 
@@ -319,7 +405,7 @@ class caching_allocator
     return found != nullptr ? &allocate_from<ByHandle>(*found, want) : nullptr;
   }
   [[gnu::always_inline]] detail::block* obtain_cached(request want) noexcept {
-    detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
+    detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
     if (list == nullptr) return nullptr;
     detail::block* const found = backend_.obtain_block(*list, want.size, policies_);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
@@ -348,6 +434,7 @@ class caching_allocator
 
   [[gnu::noinline, gnu::cold]] detail::block* serve_miss(std::size_t bytes, stream_id stream) noexcept {
     const request want = make_request(bytes, stream);  // computed again: passing it would slow the hit path
+    const detail::growing_request in(*want.group);
     if (relieve_pressure()) {
       if (detail::block* const found = obtain_cached(want)) return found;
     }
@@ -378,14 +465,14 @@ class caching_allocator
     const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, exactly);
     why = detail::predict_failure(manager_, policies_, segment);
     if (is_growth_pointless(why)) return nullptr;
-    detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
+    detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
     return list != nullptr ? backend_.grow(*list, want.size, segment, policies_) : nullptr;
   }
   /// Moves free memory of other streams to this request's list, if the recipe allows it. May make the stream
   /// wait. Returns that memory as one free block, or null.
   detail::block* take_from_other_streams(request want) noexcept {
     if constexpr (!Recipe::streams::reuses_across_streams) return nullptr;
-    detail::free_list* const list = manager_.prepare_list(want.pool, want.key);
+    detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
     return list != nullptr ? sharing_.take_from_other_streams(*list, want.size, policies_) : nullptr;
   }
   /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the
@@ -399,13 +486,14 @@ class caching_allocator
   bool recover(recovery_steps::step step, request want) noexcept {
     if (step == recovery_steps::step::retry_exact_size) return true;
     if (step == recovery_steps::step::release_cached) {
+      if (manager_.pools().any_open()) return false;
       empty_cache(0);
       if constexpr (detail::reclaiming_provider<Provider>) (void)provider().reclaim();
       ++manager_.counters().num_alloc_retries;
       evict(eviction_trigger::after_free);
       return true;
     }
-    detail::free_list* const list = manager_.find_or_create_list(want.pool, want.key);
+    detail::free_list* const list = manager_.find_or_create_list(*want.group, want.pool, want.key);
     return list != nullptr && release_oversize(*list, want.size);
   }
 
@@ -424,7 +512,7 @@ class caching_allocator
   [[gnu::cold]] void release_idle(std::size_t keep) noexcept {
     if (manager_.reserved_after_releases() <= keep) return;
     sharing_.coalesce_idle();
-    manager_.for_each_idle([&](detail::block& idle) {
+    manager_.for_each_releasable([&](detail::block& idle) {
       if (manager_.reserved_after_releases() <= keep || backend_.releasable(idle) == 0) return false;
       (void)backend_.release(idle);
       return true;

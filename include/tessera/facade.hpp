@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/common_calls.hpp>
@@ -25,6 +26,10 @@ struct return_argument {
     return argument;
   }
 };
+/// Whether an allocator has private pools.
+template <typename Allocator>
+concept has_private_pools = requires(Allocator& a) { a.create_pool(); };
+
 /// The provider type of an allocator.
 template <typename Allocator>
 using device_of =
@@ -59,7 +64,7 @@ using device_of =
 ///   * To change a call, define it in the front end. `using facade<...>::name` keeps its other overloads.
 ///   * If `enter` takes a lock, define on_pressure and for_each_device, too. By default, the functions given
 ///     to them run inside `enter`, and would deadlock if they used the allocator.
-///   * `Inner` is the type of the allocator inside. Handles, statistics, process_events and
+///   * `Inner` is the type of the allocator inside. Handles, statistics, private pools, process_events and
 ///     trim_without_waiting are optional: the front end has them if `Inner` does.
 ///   * A front end may define `static void after_free(Self&) noexcept`. It runs after each deallocate and
 ///     trim call, and after a try_deallocate or process_events that freed something.
@@ -134,6 +139,53 @@ class facade : public detail::common_calls<Self> {
   }
   [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
     return inside([=](auto& in) { return in.on_pressure(callback, context); });
+  }
+
+  [[nodiscard]] pool_id create_pool() noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([](auto& in) { return in.create_pool(); });
+  }
+  [[nodiscard]] bool retain_pool(pool_id pool) noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](auto& in) { return in.retain_pool(pool); });
+  }
+  [[nodiscard]] bool release_pool(pool_id pool) noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](auto& in) { return in.release_pool(pool); });
+  }
+  [[nodiscard]] std::size_t uses_of_pool(pool_id pool) const noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](const auto& in) { return in.uses_of_pool(pool); });
+  }
+  [[nodiscard]] bool has_pool(pool_id pool) const noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](const auto& in) { return in.has_pool(pool); });
+  }
+  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams) noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](auto& in) { return in.begin_allocate_to_pool(pool, streams); });
+  }
+  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](auto& in) { return in.end_allocate_to_pool(pool); });
+  }
+  [[nodiscard]] bool has_open_scope() const noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([](const auto& in) { return in.has_open_scope(); });
+  }
+  void trim_pool(pool_id pool) noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    inside([=](auto& in) { in.trim_pool(pool); });
+    freed();
   }
 
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {

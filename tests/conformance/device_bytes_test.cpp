@@ -46,7 +46,7 @@ std::string wrong_counter(Pool& pool, const simulated_device& device) {
 /// Executes an operation of the model.
 template <typename Pool>
 void carry_out(const conformance::operation& o, Pool& pool, simulated_device& device,
-               std::map<std::uint64_t, void*>& live) {
+               trace::pool_operations<Pool>& pools, std::map<std::uint64_t, void*>& live) {
   using kind = conformance::operation::kind;
   const auto at = live.find(o.id);
   switch (o.what) {
@@ -62,6 +62,7 @@ void carry_out(const conformance::operation& o, Pool& pool, simulated_device& de
     case kind::hold: device.hold_events(o.amount != 0); break;
     case kind::trim: pool.trim(pool.current_usage().reserved / 100 * o.amount); break;
     case kind::retune: break;
+    case kind::pool: (void)pools.run(conformance::pool_event(o)); break;
   }
 }
 
@@ -75,10 +76,12 @@ std::string over_random_programs(Check wrong, std::uint64_t fail_every = 0) {
     conformance::author writing({.seed = capacity >> 20,
                                  .largest = 32_MiB,
                                  .most_live = 100,
-                                 .streams = {stream_id{0}, stream_id{1}, stream_id{2}}});
+                                 .streams = {stream_id{0}, stream_id{1}, stream_id{2}},
+                                 .pools = 2});
+    trace::pool_operations<Pool> pools(pool);
     std::map<std::uint64_t, void*> live;
     for (int i = 0; i < 3000; ++i) {
-      carry_out(writing.next(), pool, device, live);
+      carry_out(writing.next(), pool, device, pools, live);
       if (const std::string found = wrong(pool, device); !found.empty())
         return found + ", capacity " + std::to_string(capacity) + ", operation " + std::to_string(i);
     }

@@ -36,6 +36,7 @@ operation author::next() {
   if (what < 966 && of_.holds_events) return {.what = kind::hold, .amount = static_cast<unsigned>(pick(2))};
   if (what == 966 && of_.settings > 0)
     return {.what = kind::retune, .amount = static_cast<unsigned>(pick(of_.settings))};
+  if (what < 976 && of_.pools > 0) return change_pool();
   if (live_.empty()) return {.what = kind::trim};
   return {.what = kind::record,
           .id = live_[pick(live_.size())].id,
@@ -48,6 +49,25 @@ operation author::free_any() {
   chosen = live_.back();
   live_.pop_back();
   return o;
+}
+
+operation author::change_pool() {
+  using event = tessera::trace::event::kind;
+  // Scopes end soon, so that half of the program runs without any.
+  constexpr event kinds[] = {event::begin_pool,   event::begin_pool,   event::join_pool,
+                             event::end_pool,     event::end_pool,     event::end_pool,
+                             event::end_pool,     event::retain_pool,  event::release_pool,
+                             event::release_pool, event::release_pool, event::empty_cache};
+  const event chosen = kinds[pick(std::size(kinds))];
+  operation o{.what = kind::pool, .amount = static_cast<unsigned>(chosen), .id = 1 + pick(of_.pools)};
+  const bool all = chosen == event::begin_pool && pick(4) == 0;
+  if (all) o.bytes = 1;
+  if ((chosen == event::begin_pool && !all) || chosen == event::join_pool)
+    o.stream = of_.streams[pick(of_.streams.size())];
+  return o;
+}
+tessera::trace::event pool_event(const operation& o) {
+  return {static_cast<tessera::trace::event::kind>(o.amount), o.id, o.bytes, o.stream};
 }
 
 namespace {
@@ -78,7 +98,10 @@ const char* judge::carry_out(const operation& o) {
       if (const auto found = live_.find(o.id); found != live_.end()) {
         const bool noted = of_->record(found->second.block, o.stream);
         if (!noted && kept_.no_calls_fail) wrong = "a stream is not recorded";
-        if (noted) found->second.users.push_back(o.stream);
+        // The program promises to join the streams that it records while a scope is open.
+        std::vector<stream_id>& users = found->second.users;
+        if (noted && open_.empty()) users.push_back(o.stream);
+        if (noted && !open_.empty()) std::erase(users, o.stream);
       }
       break;
     case kind::hold:
@@ -88,6 +111,7 @@ const char* judge::carry_out(const operation& o) {
       break;
     case kind::trim: of_->trim(of_->current_usage().reserved / 100 * o.amount); break;
     case kind::retune: of_->retune(o.amount); break;
+    case kind::pool: wrong = change_pool(o); break;
   }
   return wrong != nullptr ? wrong : look();
 }
@@ -103,6 +127,9 @@ const char* judge::take(const operation& o, const subject::block& got) {
   if (!owned_.claim(got.address, o.bytes)) return "a block overlaps one in use";
   if (!of_->can_use(got.address, o.bytes)) return "a block is not in memory that the device gave";
   if (is_withheld(got, o.bytes, o.stream)) return "a block is reused that another stream still uses";
+  if (!uses_.empty() && !o.by_handle &&
+      of_->pool_of(got, static_cast<unsigned>(uses_.rbegin()->first)) != destination(o.stream))
+    return "a request is served by another pool";
   if (kept_.host_visible) {
     for (std::size_t i = 0; i < places; ++i)
       *place(got.address, o.bytes, i) = mark_of(o.bytes > i ? o.id : 0, i);
@@ -125,6 +152,45 @@ const char* judge::free(const operation& o) {
   o.sized ? of_->free_sized(h.block, h.bytes) : of_->free(h.block);
   live_.erase(found);
   return nullptr;
+}
+
+const char* judge::change_pool(const operation& o) {
+  using event = tessera::trace::event::kind;
+  const auto open = std::find_if(open_.begin(), open_.end(), [&](const scope& s) { return s.pool == o.id; });
+  const auto outcome = of_->change_pool(pool_event(o));
+  if (!outcome) return nullptr;
+  std::size_t& uses = uses_[o.id];
+  const bool is_open = open != open_.end();
+  switch (static_cast<event>(o.amount)) {
+    case event::begin_pool:
+    case event::retain_pool: {
+      const bool begins = static_cast<event>(o.amount) == event::begin_pool;
+      // A pool without uses exists until it owns no memory.
+      if (uses > 0 && outcome->works != !(begins && is_open)) return "a use of a pool is not added";
+      if (outcome->works) ++uses;
+      if (outcome->works && begins) open_.push_back({o.id, o.bytes != 0, {o.stream}});
+      break;
+    }
+    case event::join_pool:
+      if (is_open) open->streams.push_back(o.stream);
+      break;
+    case event::end_pool:
+      if (outcome->works != is_open) return "a scope does not end";
+      if (is_open) open_.erase(open);
+      break;
+    case event::release_pool:
+      if (outcome->works != (uses > (is_open ? 1u : 0u))) return "a use of a pool is not removed";
+      if (outcome->works) --uses;
+      break;
+    default: break;
+  }
+  return outcome->uses != uses ? "the uses of a pool are not counted" : nullptr;
+}
+std::uint64_t judge::destination(stream_id stream) const {
+  for (const scope& s : open_) {
+    if (s.all || std::find(s.streams.begin(), s.streams.end(), stream) != s.streams.end()) return s.pool;
+  }
+  return 0;
 }
 
 void judge::withhold(const held& h) {
@@ -178,6 +244,18 @@ const char* judge::count() {
 
 std::string judge::finish() {
   of_->hold_events(false);
+  using event = tessera::trace::event::kind;
+  const auto change = [this](event what, std::uint64_t pool) {
+    return carry_out({.what = kind::pool, .amount = static_cast<unsigned>(what), .id = pool});
+  };
+  while (!open_.empty()) {
+    if (const char* const wrong = change(event::end_pool, open_.front().pool)) return wrong;
+  }
+  for (const auto& [pool, uses] : uses_) {
+    while (uses > 0) {
+      if (const char* const wrong = change(event::release_pool, pool)) return wrong;
+    }
+  }
   std::vector<std::uint64_t> ids;
   for (const auto& [id, h] : live_) ids.push_back(id);
   std::sort(ids.begin(), ids.end());

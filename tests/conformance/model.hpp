@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/provider/simulated_calls.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "ownership.hpp"
 
@@ -23,12 +25,13 @@ namespace conformance {
 
 /// One operation of a user.
 struct operation {
-  enum class kind : unsigned char { allocate, free, record, hold, trim, retune };
+  enum class kind : unsigned char { allocate, free, record, hold, trim, retune, pool };
   kind what = kind::allocate;
   bool by_handle = false;  // how the allocation is named
   bool sized = false;      // whether a free passes the size
-  unsigned amount = 0;   // whether events are held; the percentage that a trim keeps; the number of settings
-  std::uint64_t id = 0;  // of the allocation
+  // whether events are held; the percentage that a trim keeps; the number of settings; an event::kind on pools
+  unsigned amount = 0;
+  std::uint64_t id = 0;  // of the allocation, or of the private pool
   std::size_t bytes = 0;
   tessera::stream_id stream{};
   bool operator==(const operation&) const = default;
@@ -43,7 +46,11 @@ struct habits {
   std::vector<tessera::stream_id> streams{tessera::stream_id{0}};
   bool holds_events = true;
   unsigned settings = 0;  // the number of settings that an allocator has
+  unsigned pools = 0;     // the number of private pools
 };
+
+/// An operation on a private pool as an event of a recording.
+[[nodiscard]] tessera::trace::event pool_event(const operation& o);
 
 /// Writes an endless program, determined by the parameters.
 class author {
@@ -58,6 +65,7 @@ class author {
   };
   [[nodiscard]] std::size_t pick(std::size_t below) { return static_cast<std::size_t>(random_() % below); }
   [[nodiscard]] operation free_any();
+  [[nodiscard]] operation change_pool();
 
   habits of_;
   std::mt19937_64 random_;
@@ -93,6 +101,13 @@ class subject {
   [[nodiscard]] virtual tessera::usage current_usage() = 0;
   [[nodiscard]] virtual tessera::pool_statistics counted() = 0;
   [[nodiscard]] virtual const char* audit() = 0;
+  /// Executes an operation on private pools. Returns nothing if the subject has none.
+  [[nodiscard]] virtual std::optional<tessera::trace::pool_outcome> change_pool(
+      const tessera::trace::event&) {
+    return {};
+  }
+  /// The number, in the program, of the private pool that a live block belongs to; 0 for none.
+  [[nodiscard]] virtual std::uint64_t pool_of(const block&, unsigned /*pools*/) { return 0; }
   /// Changes to other settings, one of `number`.
   virtual void retune(unsigned number) = 0;
   /// Destroys the allocator. Returns what the device still holds, or an empty text.
@@ -144,6 +159,9 @@ class judge {
   [[nodiscard]] const char* take(const operation& o, const subject::block& b);
   [[nodiscard]] bool is_withheld(const subject::block& b, std::size_t bytes, tessera::stream_id by);
   void withhold(const held& h);
+  [[nodiscard]] const char* change_pool(const operation& o);
+  /// The private pool to which the oldest scope directs a stream's requests; 0 for none.
+  [[nodiscard]] std::uint64_t destination(tessera::stream_id stream) const;
   [[nodiscard]] const char* look();
   [[nodiscard]] const char* count();
 
@@ -153,6 +171,13 @@ class judge {
   ownership owned_;
   std::unordered_map<std::uint64_t, held> live_;
   std::map<std::uintptr_t, withheld> withheld_;  // by address, while events are held
+  struct scope {
+    std::uint64_t pool;
+    bool all;
+    std::vector<tessera::stream_id> streams;
+  };
+  std::vector<scope> open_;                    // the oldest first
+  std::map<std::uint64_t, std::size_t> uses_;  // of each pool
   bool holding_ = false;
   std::size_t done_ = 0;
 };

@@ -91,8 +91,19 @@ struct leaking : sound {
   }
 };
 
+/// Opens no scope, but claims to.
+struct deaf : sound {
+  using sound::sound;
+  bool begin_allocate_to_pool(pool_id, stream_filter) { return true; }
+};
+/// Does not close scopes.
+struct stubborn : sound {
+  using sound::sound;
+  bool end_allocate_to_pool(pool_id) { return true; }
+};
+
 template <typename Pool>
-composition planted(const char* name) {
+composition planted(const char* name, unsigned pools = 0) {
   const auto make = []() -> std::unique_ptr<conformance::subject> {
     auto on = std::make_unique<conformance::simulated>();
     simulated_device& d = on->device;
@@ -102,6 +113,7 @@ composition planted(const char* name) {
   conformance::habits used = conformance::simulated_habits();
   used.seed = 1;
   used.settings = 0;
+  used.pools = pools;
   return {name, make, {}, used};
 }
 
@@ -134,8 +146,9 @@ trace::recording named_in(const std::string& message) {
 
 /// Finds a planted error, and expects a program of this many operations in the trace.
 template <typename Pool>
-trace::recording expect(const char* name, const std::string& what, std::size_t operations) {
-  const composition of = planted<Pool>(name);
+trace::recording expect(const char* name, const std::string& what, std::size_t operations,
+                        unsigned pools = 0) {
+  const composition of = planted<Pool>(name, pools);
   const found it = run(of);
   EXPECT_EQ(it.first.what, what);
   EXPECT_EQ(it.shortest.size(), operations) << it.message;
@@ -146,13 +159,14 @@ trace::recording expect(const char* name, const std::string& what, std::size_t o
   const program again = conformance::program_of(read);
   EXPECT_EQ(again.size(), operations);
   EXPECT_EQ(conformance::first_fault(*of.make(), of.kept, again).what, what);
-  const composition healthy = planted<sound>("sound");
+  const composition healthy = planted<sound>("sound", pools);
   EXPECT_EQ(conformance::first_fault(*healthy.make(), healthy.kept, again).what, "");
   return read;
 }
 
 TEST(model, accepts_a_correct_allocator) {
   EXPECT_EQ(conformance::first_broken_rule(planted<sound>("sound"), 20'000, 1), "");
+  EXPECT_EQ(conformance::first_broken_rule(planted<sound>("sound", 3), 20'000, 1), "");
 }
 
 TEST(model, shows_overlapping_blocks_in_three_frees_and_two_allocations_more) {
@@ -176,6 +190,15 @@ TEST(model, shows_wrong_numbers_by_a_trim_and_an_allocation) {
 }
 TEST(model, shows_a_lost_block_by_an_allocation_and_a_free) {
   (void)expect<leaking>("leaking", "more is requested than is held", 2);
+}
+
+TEST(model, shows_an_ignored_scope_by_its_begin_and_an_allocation) {
+  const trace::recording read = expect<deaf>("deaf", "a request is served by another pool", 2, 1);
+  EXPECT_EQ(read.events[0].what, event::kind::begin_pool);
+}
+TEST(model, shows_a_scope_that_stays_open_by_begin_end_and_an_allocation) {
+  const trace::recording read = expect<stubborn>("stubborn", "a request is served by another pool", 3, 1);
+  EXPECT_EQ(read.events[1].what, event::kind::end_pool);
 }
 
 // Does the same with the file as tessera-replay.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows about PyTorch's allocator. Rows 72 to 76 and 78: streams and events. Rows 115 and 116: the contents of
-// a trace. Rows 84 to 93: private pools, here separate allocators.
+// a trace. Rows 80 to 93: private pools.
 #include <cstddef>
 #include <cstdint>
 #include <thread>
@@ -8,7 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/private_pool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -95,17 +97,40 @@ TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
   EXPECT_EQ(pool.provider().calls().acquire, 1u);
 }
 
-// A private pool is a separate allocator.
-using sharing = observed<pytorch_family::native, provider_ref<simulated_device>>;
-TEST(torch_row, n084_emptying_one_cache_leaves_another_pools_segment) {
-  simulated_device device;
-  sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
-  ordinary.deallocate(ordinary.allocate(5_MiB));
-  pool.deallocate(pool.allocate(5_MiB));
-  ordinary.trim();
-  EXPECT_EQ(segments(ordinary), 0u);
-  EXPECT_EQ(segments(pool), 1u);
-  EXPECT_EQ(device.used(), 20_MiB);
+TEST(torch_row, n080_a_capture_on_two_streams_takes_two_segments_of_its_pool) {
+  native on;
+  const stream_id main{1}, side{2};
+  on.deallocate(on.allocate(5_MiB, main));
+  on.deallocate(on.allocate(5_MiB, side));
+  const pool_id pool = on.create_pool();
+  const auto is_captured = [](void*, stream_id s) noexcept { return s == stream_id{1} || s == stream_id{2}; };
+  ASSERT_TRUE(on.begin_allocate_to_pool(pool, {is_captured, nullptr}));
+  void* const first = on.allocate(5_MiB, main);
+  void* const second = on.allocate(5_MiB, side);
+  EXPECT_EQ(segments(on), 4u);
+  EXPECT_EQ(segment_of(on, first).private_pool, pool);
+  EXPECT_EQ(segment_of(on, second).private_pool, pool);
+}
+TEST(torch_row, n082_the_uses_of_a_pool_are_counted) {
+  native on;
+  const pool_id pool = on.create_pool();
+  EXPECT_EQ(on.uses_of_pool(pool), 1u);
+  ASSERT_TRUE(on.retain_pool(pool));
+  EXPECT_EQ(on.uses_of_pool(pool), 2u);
+  ASSERT_TRUE(on.release_pool(pool));
+  EXPECT_EQ(on.uses_of_pool(pool), 1u);
+}
+TEST(torch_row, n084_emptying_the_cache_leaves_the_segment_of_a_pool) {
+  native on;
+  private_pool pool(on);
+  {
+    const pool_scope scope(pool);
+    on.deallocate(on.allocate(5_MiB));
+    on.trim();
+    EXPECT_EQ(segments(on), 1u);
+  }
+  on.trim();
+  EXPECT_EQ(segments(on), 1u);
 }
 TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   observed<with<pytorch_family::native, split_never<>>> never;
@@ -119,38 +144,45 @@ TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   EXPECT_EQ(live(never), 40_MiB) << "one block each";
   EXPECT_EQ(segments(ordinary), 1u);
 }
-TEST(torch_row, n088_a_pool_empties_the_cache_of_another_if_the_device_is_full) {
-  simulated_device device = device_of(80_MiB);
-  sharing ordinary{provider_ref(device)}, pool{provider_ref(device)};
-  ordinary.deallocate(ordinary.allocate(60_MiB));
-  EXPECT_EQ(pool.try_allocate(60_MiB), nullptr) << "no cache was named for release";
-  ASSERT_TRUE(pool.on_pressure(
-      [](void* other) noexcept {
-        static_cast<sharing*>(other)->trim();
-        return true;
-      },
-      &ordinary));
-  EXPECT_NE(pool.try_allocate(60_MiB), nullptr);
-  EXPECT_EQ(reserved(ordinary), 0u);
+TEST(torch_row, n088_the_default_pools_are_not_emptied_inside_a_scope_as_in_pytorch_2_6) {
+  native on{device_of(80_MiB)};
+  on.deallocate(on.allocate(60_MiB));
+  private_pool pool(on);
+  {
+    const pool_scope scope(pool);
+    EXPECT_EQ(on.try_allocate(60_MiB), nullptr);
+  }
+  on.trim();
+  const pool_scope again(pool);
+  EXPECT_NE(on.try_allocate(60_MiB), nullptr);
 }
-/// Three blocks of 20 MiB at a time, ten times, in another thread.
+TEST(torch_row, n091_the_numbers_of_pools_increase) {
+  native on;
+  const pool_id first = on.create_pool();
+  EXPECT_LT(first, on.create_pool());
+  ASSERT_TRUE(on.begin_allocate_to_pool(first, {}));
+  (void)on.allocate(16);
+  EXPECT_EQ(take_snapshot(on).segments[0].pool, (snapshot::pool_id{0, first.number}));
+}
+/// Three blocks of 20 MiB at a time, ten times, in another thread that uses a private pool.
 template <typename Pool>
-void three_blocks_ten_times(Pool& pool) {
-  std::thread([&pool] {
+void three_blocks_ten_times(Pool& on) {
+  (void)on.allocate(16);
+  std::thread([&on] {
+    private_pool pool(on);
+    const pool_scope scope(pool);
     for (int i = 0; i < 10; ++i) {
       std::vector<void*> held;
-      for (int k = 0; k < 3; ++k) held.push_back(pool.allocate(20_MiB));
-      for (void* p : held) pool.deallocate(p);
+      for (int k = 0; k < 3; ++k) held.push_back(on.allocate(20_MiB));
+      for (void* p : held) on.deallocate(p);
     }
   }).join();
 }
 TEST(torch_row, n093_a_pool_that_another_thread_uses_takes_4_segments_or_2_ranges) {
   native segmented;
-  (void)segmented.allocate(16);
   three_blocks_ten_times(segmented);
   EXPECT_EQ(segments(segmented), 4u);
   expandable ranged;
-  (void)ranged.allocate(16);
   three_blocks_ten_times(ranged);
   EXPECT_EQ(ranged.observer().count(action::range_reserve), 2u);
   EXPECT_EQ(reserved(ranged), 62_MiB);

@@ -163,6 +163,7 @@ tessera::trace::recording recording_of(const program& all, std::string name) {
         break;
       case kind::trim: made.events.push_back({event::kind::empty_cache, 0, 0, {}}); break;
       case kind::retune: break;
+      case kind::pool: made.events.push_back(pool_event(o)); break;
     }
   }
   return made;
@@ -182,7 +183,18 @@ program program_of(const tessera::trace::recording& from) {
       case event::kind::answer_events:
         all.push_back({.what = kind::hold, .amount = e.bytes == 0 ? 1u : 0u});
         break;
-      case event::kind::empty_cache: all.push_back({.what = kind::trim}); break;
+      case event::kind::empty_cache:
+        if (e.id == 0) {
+          all.push_back({.what = kind::trim});
+          break;
+        }
+        [[fallthrough]];
+      default:
+        all.push_back({.what = kind::pool,
+                       .amount = static_cast<unsigned>(e.what),
+                       .id = e.id,
+                       .bytes = e.bytes,
+                       .stream = e.stream});
     }
   }
   return all;
@@ -207,6 +219,10 @@ std::string in_words(const operation& o) {
     case kind::hold: return o.amount != 0 ? "hold events" : "let events end";
     case kind::trim: return text.append("trim to ").append(std::to_string(o.amount)).append(" %");
     case kind::retune: return text.append("take settings ").append(std::to_string(o.amount));
+    case kind::pool:
+      return text.append(1, tessera::trace::detail::csv_letter(pool_event(o).what))
+          .append(" pool ")
+          .append(id);
   }
   return text;
 }

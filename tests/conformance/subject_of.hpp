@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -13,7 +14,9 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
+#include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "model.hpp"
 #include "stands.hpp"
@@ -89,6 +92,19 @@ class subject_of final : public subject {
     }
   }
   const char* audit() override { return pool_->audit(); }
+  std::optional<tessera::trace::pool_outcome> change_pool(const tessera::trace::event& e) override {
+    if constexpr (tessera::detail::has_private_pools<Pool>) return pools_.run(e);
+    return {};
+  }
+  std::uint64_t pool_of(const block& b, unsigned pools) override {
+    if constexpr (tessera::detail::has_private_pools<Pool>) {
+      const tessera::pool_id found = tessera::segment_of(*pool_, b.address).private_pool;
+      for (std::uint64_t number = 1; number <= pools; ++number) {
+        if (found != tessera::pool_id{} && pools_.pool_of(number) == found) return number;
+      }
+    }
+    return 0;
+  }
   void retune(unsigned number) override {
     if constexpr (requires { reached().change(texts[number]); }) {
       (void)reached().change(texts[number]);
@@ -134,6 +150,7 @@ class subject_of final : public subject {
 
   std::unique_ptr<stand> on_;
   std::unique_ptr<Pool> pool_;
+  tessera::trace::pool_operations<Pool> pools_{*pool_};
 };
 
 /// The additional rules that one allocator of a recipe keeps.

@@ -38,7 +38,8 @@ inline std::string name_of(const testing::TestParamInfo<composition>& info) { re
           .most_live = 200,
           .streams = {tessera::stream_id{0}, tessera::stream_id{1}, tessera::stream_id{2},
                       tessera::stream_id{~std::uint64_t{0}}},
-          .settings = tunings};
+          .settings = tunings,
+          .pools = 3};
 }
 [[nodiscard]] inline habits host_habits() {
   return {.seed = seed_asked_for(7),
@@ -46,7 +47,8 @@ inline std::string name_of(const testing::TestParamInfo<composition>& info) { re
           .most_live = 60,
           .streams = {tessera::stream_id{0}, host_stand::side},
           .holds_events = false,
-          .settings = tunings};
+          .settings = tunings,
+          .pools = 2};
 }
 /// If pages are mapped one by one, the system clears each page.
 template <typename Recipe>

@@ -66,7 +66,7 @@ TEST(golden, logs_are_met_line_by_line) {
   const fs::path folder = TESSERA_SHARED_DIR "/golden";
   if (!fs::exists(folder)) GTEST_SKIP() << "the logs do not lie beside the checkout";
   int compared = 0;
-  for (const fs::path& part : {folder, folder / "random"}) {
+  for (const fs::path& part : {folder, folder / "random", folder / "pools"}) {
     for (const auto& entry : fs::directory_iterator(part)) {
       if (entry.path().extension() != ".log") continue;
       const std::string log = whole(entry.path());

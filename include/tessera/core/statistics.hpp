@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -127,9 +128,10 @@ inline constexpr event_count<Pools> event_counts[] = {
 struct segment_view {
   std::uintptr_t address = 0;
   std::size_t bytes = 0;
-  stream_id stream{};     ///< the key of its blocks
-  std::size_t pool = 0;   ///< the number of its pool
-  bool in_range = false;  ///< whether it is part of a range
+  stream_id stream{};      ///< the key of its blocks
+  std::size_t pool = 0;    ///< the number of its pool
+  bool in_range = false;   ///< whether it is part of a range
+  pool_id private_pool{};  ///< the private pool that owns it, or none
 };
 
 /// A block of a segment_view. In the order of addresses, the blocks cover the whole segment_view.

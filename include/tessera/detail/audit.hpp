@@ -28,7 +28,7 @@ template <typename Manager>
     require(!end->is_free(), "a segment closes its list of blocks");
     for (const block* b = &head; b != end; b = b->next) {
       require(b->size > 0, "no block is empty");
-      require(b->list == head.list || (shares && b->list->pool() == head.list->pool()),
+      require(b->list == head.list || (shares && b->list->where() == head.list->where()),
               "all blocks of a segment share one pool, and one stream unless streams share blocks");
       in_lists += shares ? 1 : 0;
       require(b->next->prev == b, "neighbours agree");

@@ -95,7 +95,7 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t segment,
                               const Policies& p) noexcept {
       if (block* const idle = idle_like_new(list, size, segment, p)) return idle;
-      return manager_.acquire(list.pool(), list.key(), segment, segment >= p.split.oversize_from(),
+      return manager_.acquire(list.where(), list.key(), segment, segment >= p.split.oversize_from(),
                               p.pages.backing(segment));
     }
 
@@ -108,8 +108,8 @@ struct segment_backend : backend_defaults {
 
     template <typename Policies>
     [[nodiscard]] block* restore(const segment_view& s, std::size_t, const Policies& p) noexcept {
-      return manager_.acquire(s.pool, s.stream, s.bytes, s.bytes >= p.split.oversize_from(),
-                              p.pages.backing(s.bytes));
+      return manager_.acquire({s.pool, &manager_.pools().defaults(), nullptr}, s.stream, s.bytes,
+                              s.bytes >= p.split.oversize_from(), p.pages.backing(s.bytes));
     }
     std::size_t release_idle_at(std::uintptr_t address, std::size_t) noexcept {
       block* const head = manager_.first_block_at(address);

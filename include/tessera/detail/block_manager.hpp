@@ -18,6 +18,7 @@
 #include <tessera/detail/free_list_map.hpp>
 #include <tessera/detail/key_map.hpp>
 #include <tessera/detail/pending_frees.hpp>
+#include <tessera/detail/private_pools.hpp>
 #include <tessera/detail/slab.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -69,6 +70,7 @@ class block_manager {
   using action = allocator_event::action;
   using counters_type = typename Counting::template counters<Traits::pools>;
   using order = block_order<Traits::order, Traits::has_ranges>;
+  using group = pool_group_of<Traits::pools>;
 
   block_manager(Provider provider, Observer observer)
       : provider_(std::move(provider)), reporter_(std::move(observer)) {}
@@ -100,25 +102,34 @@ class block_manager {
 
   /// Finds the free list of a pool and a stream, or creates it. Returns null if host memory ran out.
   template <typename Key>
-  [[nodiscard]] free_list* find_or_create_list(std::size_t pool, Key key) noexcept {
-    return lists_[pool].find_or_create(pool, key);
+  [[nodiscard]] static free_list* find_or_create_list(group& in, std::size_t pool, Key key) noexcept {
+    return in.lists[pool].find_or_create(key);
+  }
+  /// Finds or creates the free list of a stream beside another list.
+  [[nodiscard]] static free_list* find_or_create_list(const free_list::place& where, stream_id key) noexcept {
+    return find_or_create_list(static_cast<group&>(*where.group), where.pool, key);
   }
   /// Finds or creates a free list, and reserves host memory for a request. Returns null if host memory ran
   /// out.
   template <typename Key>
-  [[nodiscard, gnu::always_inline]] free_list* prepare_list(std::size_t pool, Key key) noexcept {
-    free_list* const list = find_or_create_list(pool, key);
+  [[nodiscard, gnu::always_inline]] free_list* prepare_list(group& in, std::size_t pool, Key key) noexcept {
+    free_list* const list = find_or_create_list(in, pool, key);
     return list != nullptr && reserve_blocks() ? list : nullptr;
   }
   template <typename F>
   void for_each_list(F f) const {
-    for (const free_list_map& of_pool : lists_) {
-      for (free_list* list = of_pool.first(); list != nullptr; list = list->next) f(*list);
-    }
+    pools_.for_each([&f](const group& in) {
+      for (const free_list_map& of_pool : in.lists) {
+        for (free_list* list = of_pool.first(); list != nullptr; list = list->next) f(*list);
+      }
+    });
   }
+  /// The default pools and the private pools.
+  [[nodiscard]] private_pools<Traits::pools>& pools() noexcept { return pools_; }
+  [[nodiscard]] const private_pools<Traits::pools>& pools() const noexcept { return pools_; }
   /// Finds the first free block in order that holds `size` bytes, or null. Counts as a search of the pool.
   [[nodiscard, gnu::always_inline]] block* best_fit(free_list& list, std::size_t size) noexcept {
-    ++searches_[list.pool()];
+    ++list.clock().searches;
     return list.template best_fit<order>(size);
   }
   /// Finds the live block that begins at an address, or null.
@@ -222,15 +233,19 @@ class block_manager {
   /// Records that a stream uses a live block. Returns false if host memory ran out or the stream does not
   /// exist.
   [[nodiscard]] bool record_stream(block& live, stream_id stream) noexcept {
-    return has_stream(provider_, stream) && pending_.record(live, stream);
+    return has_stream(provider_, stream) && pending_.record(live, stream, pools_.any_open());
   }
-  /// Frees the pending blocks whose events have completed.
+  /// Frees the pending blocks whose events have completed. Does nothing while a scope of a private pool is
+  /// open.
   ///   Returns:  whether it freed any block
-  bool process_events() noexcept { return !pending_.empty() && process_waiting(); }
+  bool process_events() noexcept { return !pending_.empty() && !pools_.any_open() && process_waiting(); }
   /// Waits for every event, then frees the pending blocks.
   [[gnu::cold]] void wait_for_pending() noexcept {
-    ++counters_.num_sync_all_streams;
-    pending_.wait(provider_, [this](block& b) { complete_pending(b); });
+    wait_for_pending_if([](const block&) { return true; });
+  }
+  /// Waits for the events of a private pool's blocks, then frees them.
+  [[gnu::cold]] void wait_for_pending_of(const pool_group& in) noexcept {
+    wait_for_pending_if([&in](const block& b) { return b.list->where().group == &in; });
   }
   [[nodiscard]] pending_frees<Provider, Traits::uses_events>& pending() noexcept { return pending_; }
   [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_recorded_streams(); }
@@ -258,8 +273,10 @@ class block_manager {
 
   /// Acquires a segment from the device, trying each kind of page in turn. Returns null if the device refuses
   /// or host memory ran out.
-  [[nodiscard, gnu::cold]] block* acquire(std::size_t pool, stream_id key, std::size_t bytes, bool oversize,
-                                          const page_order& kinds) noexcept {
+  [[nodiscard, gnu::cold]] block* acquire(const free_list::place& where, stream_id key, std::size_t bytes,
+                                          bool oversize, const page_order& kinds) noexcept {
+    auto& in = static_cast<group&>(*where.group);
+    const std::size_t pool = where.pool;
     void* memory = nullptr;
     requested_from_device_ += bytes;
     for (const page_kind* kind = kinds.begin(); kind != kinds.end() && memory == nullptr; ++kind) {
@@ -270,7 +287,7 @@ class block_manager {
       }
     }
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    free_list* const list = memory != nullptr ? prepare_list(pool, key) : nullptr;
+    free_list* const list = memory != nullptr ? prepare_list(in, pool, key) : nullptr;
     block* const whole = list != nullptr ? insert_segment(*list, address, bytes, oversize) : nullptr;
     if (whole != nullptr) {
       counters_.segment_acquired(pool, bytes);
@@ -317,7 +334,7 @@ class block_manager {
   [[nodiscard]] block* insert_segment(free_list& list, std::uintptr_t address, std::size_t bytes,
                                       bool oversize) noexcept {
     if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
-    segment& fresh = segments_.insert(searches_[list.pool()], oversize);
+    segment& fresh = segments_.insert(list.clock().searches, oversize);
     block& whole = *blocks_.take();
     fresh.number = ++last_number_;
     if constexpr (numbers_blocks) whole.segment_number = fresh.number;
@@ -421,11 +438,11 @@ class block_manager {
   ///   Returns:  whether it can go back
   [[nodiscard, gnu::always_inline]] bool mark_idle(block& free) noexcept {
     if constexpr (Traits::has_ranges) {
-      free.free_since = static_cast<std::uint32_t>(searches_[free.list->pool()]);
+      free.free_since = static_cast<std::uint32_t>(free.list->clock().searches);
       return true;
     }
     if (free.is_split()) return false;
-    segment_of(free).idle_since = searches_[free.list->pool()];
+    segment_of(free).idle_since = free.list->clock().searches;
     return true;
   }
 
@@ -482,31 +499,50 @@ class block_manager {
 
   /// The number of searches of its pool since a segment became idle. In a range: since the block became free.
   [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
-    const std::size_t pool = idle.list->pool();
-    const std::uint64_t max = searches_[pool] - ages_since_[pool];
+    const search_clock& clock = idle.list->clock();
+    const std::uint64_t max = clock.searches - clock.restarted;
     std::uint64_t age = 0;
     if constexpr (Traits::has_ranges) {
-      age = static_cast<std::uint32_t>(searches_[pool]) - idle.free_since;
+      age = static_cast<std::uint32_t>(clock.searches) - idle.free_since;
     } else {
-      age = searches_[pool] - segment_of(idle).idle_since;
+      age = clock.searches - segment_of(idle).idle_since;
     }
     return age < max ? age : max;
   }
   /// Restarts every age.
-  void restart_ages() noexcept { ages_since_ = searches_; }
-  /// Calls f(block&) for each free block of at least `min_size` bytes that is a whole segment. In ranges,
-  /// calls it for every free block. Visits the pools from last to first, the lists of a pool by stream, and
-  /// the blocks in list order.
+  void restart_ages() noexcept {
+    pools_.for_each([](group& in) {
+      for (search_clock& clock : in.clocks) clock.restarted = clock.searches;
+    });
+  }
+  /// Calls f(block&) for each free block of the default pools that has at least `min_size` bytes and is a
+  /// whole segment. In ranges, calls it for every free block. Visits the pools from last to first, the lists of
+  /// a pool by stream, and the blocks in list order.
   ///
   /// f returns true if it tried to release the block. During that call, blocks may come and go; new blocks do
   /// not prolong the walk.
   template <typename F>
   void for_each_idle(F f, std::size_t min_size = min_alignment) {
-    std::size_t tries = Traits::has_ranges ? blocks_.in_use() : segments_.count();
-    for (std::size_t pool = Traits::pools; pool-- > 0;) {
-      for (free_list* list = lists_[pool].first(); list != nullptr; list = list->next) {
-        if (!walk_idle<order, Traits::has_ranges>(*list, min_size, tries, block_function(f))) return;
-      }
+    std::size_t tries = max_releases();
+    for (std::size_t pool = Traits::pools; pool-- > 0 && tries > 0;)
+      walk_idle_of(pools_.defaults().lists[pool], min_size, tries, f);
+  }
+  /// Does the same for a private pool, but visits its pools from first to last. It must not be erased during
+  /// the calls.
+  template <typename F>
+  void for_each_idle_of(group& in, F f, std::size_t min_size = min_alignment) {
+    std::size_t tries = max_releases();
+    for (std::size_t pool = 0; pool < Traits::pools && tries > 0; ++pool)
+      walk_idle_of(in.lists[pool], min_size, tries, f);
+  }
+  /// Does the same for the default pools, then for each private pool that is released.
+  template <typename F>
+  void for_each_releasable(F f, std::size_t min_size = min_alignment) {
+    for_each_idle(f, min_size);
+    for (group* in = pools_.first_private(); in != nullptr;) {
+      const growing_request visited(*in);
+      if (in->may_release()) for_each_idle_of(*in, f, min_size);
+      in = in->next;
     }
   }
 
@@ -533,18 +569,35 @@ class block_manager {
   }
   /// Frees the host memory of unused metadata, including streams without segments.
   [[gnu::cold]] void shrink() noexcept {
-    for (free_list_map& of_pool : lists_) of_pool.erase_unused();
+    pools_.for_each([](group& in) {
+      for (free_list_map& of_pool : in.lists) of_pool.erase_unused();
+    });
+    pools_.erase_unused();
     blocks_.purge();
     segments_.shrink();
   }
   [[nodiscard]] std::size_t footprint() const noexcept {
     std::size_t bytes = blocks_.footprint() + segments_.footprint() + live_.footprint();
-    for (const free_list_map& of_pool : lists_) bytes += of_pool.footprint();
+    pools_.for_each([&bytes](const group& in) {
+      if (in.is_private()) bytes += sizeof(group);
+      for (const free_list_map& of_pool : in.lists) bytes += of_pool.footprint();
+    });
     return bytes + pending_.footprint();
   }
 
  private:
   static constexpr bool numbers_blocks = Traits::order == free_order::oldest_segment && !Traits::has_ranges;
+
+  /// A walk ends after this number of releases.
+  [[nodiscard]] std::size_t max_releases() const noexcept {
+    return Traits::has_ranges ? blocks_.in_use() : segments_.count();
+  }
+  template <typename F>
+  static void walk_idle_of(free_list_map& lists, std::size_t min_size, std::size_t& tries, F& f) {
+    for (free_list* list = lists.first(); list != nullptr; list = list->next) {
+      if (!walk_idle<order, Traits::has_ranges>(*list, min_size, tries, block_function(f))) return;
+    }
+  }
 
   /// If streams share blocks, a free list counts its blocks.
   static void count_in(free_list& list, int more) noexcept {
@@ -613,17 +666,31 @@ class block_manager {
   ///   Returns:  whether it is pending
   [[gnu::noinline]] bool defer_free(block& freed) noexcept {
     if (freed.status.flags.oversize) counters_.oversize_allocations.decrease(1);
-    if (!freed.status.flags.has_recorded_streams || !pending_.defer(freed, provider_)) return false;
+    if (!freed.status.flags.has_recorded_streams) return false;
+    if (pools_.any_open()) {
+      pending_.set_aside(freed);
+    } else if (!pending_.defer(freed, provider_)) {
+      return false;
+    }
     counters_.free_deferred(freed.list->pool(), freed.size);
     return true;
   }
   [[gnu::noinline]] bool process_waiting() noexcept {
     bool any = false;
-    pending_.process(provider_, [this, &any](block& b) {
+    const auto complete = [this, &any](block& b) {
       any = true;
       complete_pending(b);
-    });
+    };
+    pending_.defer_set_aside(provider_, complete);
+    pending_.process(provider_, complete);
     return any;
+  }
+  template <typename Which>
+  void wait_for_pending_if(Which which) noexcept {
+    ++counters_.num_sync_all_streams;
+    const auto complete = [this](block& b) { complete_pending(b); };
+    pending_.defer_set_aside(provider_, complete);
+    pending_.wait(provider_, which, complete);
   }
   [[gnu::noinline]] void complete_pending(block& pending) noexcept {
     counters_.free_completed(pending.list->pool(), pending.request.bytes, pending.size);
@@ -639,9 +706,7 @@ class block_manager {
   slab<block> blocks_;
   key_map<block> live_;
   segment_list segments_;
-  std::array<std::uint64_t, Traits::pools> searches_{};
-  std::array<std::uint64_t, Traits::pools> ages_since_{};  // searches when ages were restarted
-  std::array<free_list_map, Traits::pools> lists_;
+  private_pools<Traits::pools> pools_;
   std::uint32_t last_number_ = 0;
   [[no_unique_address]] counters_type counters_;
   [[no_unique_address]] reporter<Observer> reporter_;

@@ -278,6 +278,14 @@ class bin {
   block* top_ = nullptr;  // first block of the circular list, or root of the treap
 };
 
+struct pool_group;
+
+/// Counts the searches of a pool. The ages of its idle memory are measured in searches.
+struct search_clock {
+  std::uint64_t searches = 0;
+  std::uint64_t restarted = 0;  ///< `searches` when all ages were restarted
+};
+
 /// The free blocks of one pool and stream, in order.
 ///
 /// Each power of two has 32 bins. Up to 32 KiB, each multiple of 512 bytes therefore has its own bin. A
@@ -286,11 +294,21 @@ class bin {
 ///   Cost:  constant, plus the cost of a bin
 class free_list {
  public:
-  free_list(std::size_t pool, stream_id key) noexcept : pool_(pool), key_(key) {
+  /// The pool of a free list, and what its lists share.
+  struct place {
+    std::size_t pool = 0;
+    pool_group* group = nullptr;  ///< the default pools, or a private pool
+    search_clock* clock = nullptr;
+    bool operator==(const place&) const = default;
+  };
+
+  free_list(const place& where, stream_id key) noexcept : place_(where), key_(key) {
     set_bit(first_bin + bin_count);
   }
 
-  [[nodiscard]] std::size_t pool() const noexcept { return pool_; }
+  [[nodiscard]] std::size_t pool() const noexcept { return place_.pool; }
+  [[nodiscard]] const place& where() const noexcept { return place_; }
+  [[nodiscard]] search_clock& clock() const noexcept { return *place_.clock; }
   [[nodiscard]] stream_id key() const noexcept { return key_; }
   [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
 
@@ -418,7 +436,7 @@ class free_list {
     return first_bin + later * 64 + lowest_bit(words_[later]);
   }
 
-  std::size_t pool_;
+  place place_;
   stream_id key_;
   block* last_resized_ = nullptr;
   std::uint64_t summary_ = 0;

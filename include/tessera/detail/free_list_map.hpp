@@ -21,13 +21,16 @@ class free_list_map {
     while (first_ != nullptr) erase(*first_);
   }
 
+  /// Sets the place of the lists, before any is created.
+  void set_place(const free_list::place& where) noexcept { place_ = where; }
+
   /// Finds the free list of a stream, or creates it. Returns null if host memory ran out.
   ///   Cost:  constant; linear in the lists if it creates a list
-  [[nodiscard]] free_list* find_or_create(std::size_t pool, stream_id key) noexcept {
-    return recent_ != nullptr && recent_->key() == key ? recent_ : look_up_or_create(pool, key);
+  [[nodiscard]] free_list* find_or_create(stream_id key) noexcept {
+    return recent_ != nullptr && recent_->key() == key ? recent_ : look_up_or_create(key);
   }
-  [[nodiscard]] free_list* find_or_create(std::size_t pool, stream_id::any key) noexcept {
-    return recent_ != nullptr ? recent_ : look_up_or_create(pool, key);
+  [[nodiscard]] free_list* find_or_create(stream_id::any key) noexcept {
+    return recent_ != nullptr ? recent_ : look_up_or_create(key);
   }
   /// The first free list in the order of streams, or null. free_list::next leads to the others.
   [[nodiscard]] free_list* first() const noexcept { return first_; }
@@ -47,12 +50,12 @@ class free_list_map {
   }
 
  private:
-  [[nodiscard, gnu::noinline]] free_list* look_up_or_create(std::size_t pool, stream_id key) noexcept {
+  [[nodiscard, gnu::noinline]] free_list* look_up_or_create(stream_id key) noexcept {
     free_list* found = by_key_.find(key.handle);
     if (found == nullptr) {
       if (by_key_.size() >= purge_at_) erase_unused();
       if (!by_key_.reserve_one()) return nullptr;
-      found = new (std::nothrow) free_list(pool, key);
+      found = new (std::nothrow) free_list(place_, key);
       if (found == nullptr) return nullptr;
       by_key_.insert(key.handle, *found);
       free_list** before = &first_;
@@ -72,6 +75,7 @@ class free_list_map {
     delete &list;
   }
 
+  free_list::place place_;
   free_list* recent_ = nullptr;  // the list of the last request
   free_list* first_ = nullptr;
   key_map<free_list> by_key_;

@@ -5,8 +5,10 @@
 #include <cstdint>
 
 #include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
+#include <tessera/detail/private_pools.hpp>
 
 namespace tessera::detail {
 
@@ -52,6 +54,13 @@ class introspection {
     const block* const live = find_live(p);
     return live != nullptr ? live->request.bytes : 0;
   }
+
+  /// Whether a block belongs to the pool, default or private, that serves requests of a stream.
+  [[nodiscard]] bool serves_requests(const block& b, std::size_t pool, stream_id stream) const noexcept {
+    return b.list->pool() == pool && b.list->where().group == &manager_->pools().destination(stream);
+  }
+  /// Whether the scope of a private pool is open.
+  [[nodiscard]] bool has_open_scope() const noexcept { return manager_->pools().any_open(); }
 
   /// Returns the bytes of a free block that can go back to the device.
   [[nodiscard]] std::size_t releasable(const block& free) const noexcept {

@@ -11,6 +11,7 @@
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/physical_chunks.hpp>
+#include <tessera/detail/private_pools.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
@@ -137,6 +138,10 @@ class mapped_ranges {
     erase_range(whole);
     manager_.report(action::range_release, address, bytes, bytes, key);
   }
+  /// Gives back a range if it has no mapped memory.
+  void unreserve_if_empty(segment& range) noexcept {
+    if (range.first().is_unmapped() && !range.first().is_split()) unreserve_range(range.first());
+  }
   /// Calls f(segment&) for each range. f may erase that range.
   template <typename F>
   void for_each_range(F f) {
@@ -191,7 +196,7 @@ class mapped_ranges {
   /// Maps the pages of a recorded segment at their address, in the range that contains it. If there is none,
   /// reserves a new range. Returns null if neither range contains the address, or the device refuses.
   [[nodiscard]] block* restore(const segment_view& s, const range_growth& growth) noexcept {
-    free_list* const list = manager_.prepare_list(s.pool, s.stream);
+    free_list* const list = manager_.prepare_list(manager_.pools().defaults(), s.pool, s.stream);
     if (list == nullptr) return nullptr;
     note_alignment(growth.mapping);
     block* hole = nullptr;
@@ -317,9 +322,14 @@ class mapped_ranges {
     return *hole;
   }
 
-  /// Frees host memory of unused metadata. Also retries to give back memory that the device failed to take.
+  /// Frees host memory of unused metadata, and gives back the ranges without mapped memory of released private
+  /// pools. Also retries to give back memory that the device failed to take.
   void shrink() noexcept {
     chunks_.retry_orphaned(provider());
+    for_each_range([this](segment& range) {
+      const pool_group& owner = *range.list->where().group;
+      if (owner.is_private() && owner.may_release()) unreserve_if_empty(range);
+    });
     chunks_.shrink();
     manager_.shrink();
   }

@@ -20,7 +20,9 @@ struct stream_use {
   block* used;
   use_queue* queue;
   stream_use* next;  ///< before the free: the next use of the block; after it: the next entry of the queue
-  bool recorded;     ///< whether its event is recorded on the stream
+  stream_use* next_aside;  ///< while its block is set aside: the first use of the next such block
+  bool recorded;           ///< whether its event is recorded on the stream
+  bool in_scope;           ///< whether the use was recorded while a scope was open
 };
 
 /// The uses of one stream that wait for their events, oldest first.
@@ -39,22 +41,28 @@ struct use_queue {
 /// Recording a use takes all its host memory, so that a free needs none. If the device fails to record an
 /// event, recording is tried again later, and the block stays pending. A stream that has ended has no work
 /// and needs no event.
+///
+/// While the scope of a private pool is open, the device must not be asked for events. A block that is freed
+/// meanwhile is set aside. Later, the uses recorded in a scope are dropped, and the others get events.
+///   Source:  PyTorch's rules for the capture of graphs
 template <typename Provider, bool UsesEvents>
 class pending_frees {
  public:
-  [[nodiscard]] bool empty() const noexcept { return waiting_ == nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return waiting_ == nullptr && first_aside_ == nullptr; }
   /// Number of uses whose completion has not been observed.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether streams are recorded for any block, live or pending.
   [[nodiscard]] bool has_recorded_streams() const noexcept { return queues_.size() > 0; }
 
-  /// Records that `stream` uses a live block; a second record changes nothing. Returns false if host memory
-  /// ran out.
-  [[nodiscard]] bool record(block& used, stream_id stream) noexcept {
+  /// Records that `stream` uses a live block. Returns false if host memory ran out. A second record changes
+  /// only whether the use was recorded while a scope was open.
+  [[nodiscard]] bool record(block& used, stream_id stream, bool in_scope) noexcept {
     block::flag_set flags = used.flags();
     stream_use* const earlier = flags.has_recorded_streams ? used.request.uses : nullptr;
-    for (const stream_use* u = earlier; u != nullptr; u = u->next) {
-      if (u->queue->stream == stream) return true;
+    for (stream_use* u = earlier; u != nullptr; u = u->next) {
+      if (u->queue->stream != stream) continue;
+      u->in_scope = u->in_scope || in_scope;
+      return true;
     }
     use_queue* queue = queues_.find(stream.handle);
     if (!uses_.reserve(1)) return false;
@@ -69,6 +77,7 @@ class pending_frees {
     fresh->queue = queue;
     fresh->next = earlier;
     fresh->recorded = false;
+    fresh->in_scope = in_scope;
     used.request.uses = fresh;
     flags.has_recorded_streams = true;
     used.set_flags(flags);
@@ -119,13 +128,43 @@ class pending_frees {
     return freed.request.pending_events > 0;
   }
 
+  /// Makes a freed block with recorded streams pending, without asking the device.
+  void set_aside(block& freed) noexcept {
+    stream_use* const first = freed.request.uses;
+    for (const stream_use* u = first; u != nullptr; u = u->next) ++count_;
+    first->next_aside = nullptr;
+    (first_aside_ == nullptr ? first_aside_ : last_aside_->next_aside) = first;
+    last_aside_ = first;
+    freed.status.state = block::state::pending;
+  }
+  /// Defers the blocks that were set aside, in the order of their frees. Drops the uses recorded in a scope;
+  /// calls completed(block&) for each block without other uses.
+  template <typename F>
+  void defer_set_aside(Provider& device, F completed) noexcept {
+    while (first_aside_ != nullptr) {
+      block& freed = *first_aside_->used;
+      stream_use** at = &freed.request.uses;
+      first_aside_ = first_aside_->next_aside;
+      while (stream_use* const u = *at) {
+        --count_;
+        if (!u->in_scope) {
+          at = &u->next;
+          continue;
+        }
+        *at = u->next;
+        drop(*u);
+      }
+      if (!defer(freed, device)) completed(freed);
+    }
+  }
+
   /// Calls completed(block&) for each block whose last event has completed.
   template <typename F>
   void process(Provider& device, F completed) noexcept {
     for (use_queue** at = &waiting_; *at != nullptr;) {
       use_queue& queue = **at;
-      while (use* const front = front_with_event(queue, device)) {
-        if (front->recorded && !device.query(front->event)) break;
+      while (use* const front = static_cast<use*>(queue.oldest)) {
+        if (!has_event(*front, device) || (front->recorded && !device.query(front->event))) break;
         queue.oldest = front->next;
         complete(*front, device, completed);
       }
@@ -133,26 +172,26 @@ class pending_frees {
     }
   }
 
-  /// Waits for every event so far, then calls completed(block&) for each block whose last event has
-  /// completed. If the device fails, blocks stay pending.
+  /// Waits for every event so far of the blocks for which which(block) is true. Then calls completed(block&)
+  /// for each block whose last event has completed. If the device fails, blocks stay pending.
   ///
   /// A use that is waited for is in no queue, so that no concurrent call completes it. Other uses may come
   /// and go.
-  template <typename F>
-  [[gnu::cold]] void wait(Provider& device, F completed) noexcept {
+  ///   Cost:  linear in the uses if `which` is true for all blocks; else quadratic
+  template <typename Which, typename F>
+  [[gnu::cold]] void wait(Provider& device, Which which, F completed) noexcept {
     for (use_queue* queue = waiting_; queue != nullptr;) {
       ++queue->waiters;
       for (std::size_t left = queue->uses; left > 0; --left) {
-        use* const front = front_with_event(*queue, device);
-        if (front == nullptr) break;
-        queue->oldest = front->next;
-        if (front->recorded && !device.wait(front->event)) {
-          front->next = queue->oldest;
-          if (queue->oldest == nullptr) queue->newest = front;
-          queue->oldest = front;
+        use* const first = take_first(*queue, which);
+        if (first == nullptr) break;
+        if (!has_event(*first, device) || (first->recorded && !device.wait(first->event))) {
+          first->next = queue->oldest;
+          if (queue->oldest == nullptr) queue->newest = first;
+          queue->oldest = first;
           break;
         }
-        complete(*front, device, completed);
+        complete(*first, device, completed);
       }
       --queue->waiters;
       use_queue** at = &waiting_;
@@ -173,13 +212,22 @@ class pending_frees {
     typename Provider::event event;
   };
 
-  /// Records the event of the oldest use of a queue, if that is still missing. Returns the use, or null if
-  /// the device could not record it and its stream exists.
-  [[nodiscard]] use* front_with_event(use_queue& queue, Provider& device) noexcept {
-    use* const front = static_cast<use*>(queue.oldest);
-    if (front == nullptr) return nullptr;
-    if (!front->recorded) front->recorded = device.record(queue.stream, front->event);
-    return front->recorded || !has_stream(device, queue.stream) ? front : nullptr;
+  /// Records the event of a use, if that is still missing. Returns false if the device could not record it
+  /// and its stream exists.
+  [[nodiscard]] static bool has_event(use& u, Provider& device) noexcept {
+    if (!u.recorded) u.recorded = device.record(u.queue->stream, u.event);
+    return u.recorded || !has_stream(device, u.queue->stream);
+  }
+  /// Takes the oldest use out of a queue for whose block which(block) is true, or returns null.
+  template <typename Which>
+  [[nodiscard]] static use* take_first(use_queue& queue, Which which) noexcept {
+    stream_use* before = nullptr;
+    stream_use* found = queue.oldest;
+    while (found != nullptr && !which(*found->used)) before = std::exchange(found, found->next);
+    if (found == nullptr) return nullptr;
+    (before == nullptr ? queue.oldest : before->next) = found->next;
+    if (queue.newest == found) queue.newest = before;
+    return static_cast<use*>(found);
   }
   /// Discards the event of a use that is in no queue. Completes the block if this was its last use.
   template <typename F>
@@ -217,6 +265,8 @@ class pending_frees {
   slab<use_queue> queue_slab_;
   key_map<use_queue> queues_;
   use_queue* waiting_ = nullptr;
+  stream_use* first_aside_ = nullptr;  // the first use of each block that is set aside
+  stream_use* last_aside_ = nullptr;
   std::size_t count_ = 0;
 };
 
@@ -227,12 +277,15 @@ class pending_frees<Provider, false> {
   [[nodiscard]] static constexpr bool empty() noexcept { return true; }
   [[nodiscard]] static constexpr std::size_t count() noexcept { return 0; }
   [[nodiscard]] static constexpr bool has_recorded_streams() noexcept { return false; }
-  [[nodiscard]] static constexpr bool record(block&, stream_id) noexcept { return true; }
+  [[nodiscard]] static constexpr bool record(block&, stream_id, bool) noexcept { return true; }
   [[nodiscard]] static constexpr bool defer(block&, Provider&) noexcept { return false; }
+  static constexpr void set_aside(block&) noexcept {}
+  template <typename F>
+  static constexpr void defer_set_aside(Provider&, F) noexcept {}
   template <typename F>
   static constexpr void process(Provider&, F) noexcept {}
-  template <typename F>
-  static constexpr void wait(Provider&, F) noexcept {}
+  template <typename Which, typename F>
+  static constexpr void wait(Provider&, Which, F) noexcept {}
   [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
 };
 

@@ -68,7 +68,7 @@ class stitched_ranges {
   std::size_t detach_idle(const placement& at, std::size_t wanted, std::size_t needed) noexcept {
     if (select_idle(at, wanted) < needed) return 0;
     std::size_t detached = 0;
-    manager_.for_each_idle(
+    manager_.for_each_releasable(
         [&](block& idle) {
           const std::size_t bytes = ranges_.unmap_chunks(
               idle, [](const chunk& c) { return c.is_selected; },
@@ -143,9 +143,7 @@ class stitched_ranges {
   /// Frees unused host memory, and gives back ranges without mapped memory. If nothing is reserved, resets
   /// the peaks.
   void shrink() noexcept {
-    ranges_.for_each_range([this](segment& range) {
-      if (range.first().is_unmapped() && !range.first().is_split()) ranges_.unreserve_range(range.first());
-    });
+    ranges_.for_each_range([this](segment& range) { ranges_.unreserve_if_empty(range); });
     ranges_.shrink();
     if (manager_.counters().reserved() != 0) return;
     peak_active_ = 0;
@@ -205,7 +203,7 @@ class stitched_ranges {
   ///   Returns:  the bytes of the selected chunks
   std::size_t select_idle(const placement& around, std::size_t wanted) noexcept {
     chunk* largest_first = nullptr;
-    manager_.for_each_idle(
+    manager_.for_each_releasable(
         [&](const block& idle) {
           ranges_.for_each_chunk(idle, [&](chunk& c) {
             c.is_selected = false;

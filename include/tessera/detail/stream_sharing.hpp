@@ -32,7 +32,7 @@ class stream_sharing {
     if (live == nullptr) return free_result::unknown;
     const stream_id own = live->list->key();
     const bool has_recorded_streams = live->flags().has_recorded_streams;
-    if (free_list* const list = manager_.find_or_create_list(live->list->pool(), after))
+    if (free_list* const list = manager_.find_or_create_list(live->list->where(), after))
       manager_.move_to(*live, *list);
     const stream_id to = live->list->key();  // equals `after`, unless host memory ran out
     manager_.pending().drop_uses_while(*live,
@@ -48,7 +48,7 @@ class stream_sharing {
   template <typename Policies>
   [[nodiscard]] block* take_from_other_streams(free_list& list, std::size_t size,
                                                const Policies& p) noexcept {
-    if (!has_several_lists(list.pool())) return nullptr;
+    if (!has_several_lists(list.where())) return nullptr;
     const cross_stream_reuse all = p.streams.reuse_rules();
     const cross_stream_reuse steps[] = {
         {all.follow_dependencies, false, false}, {all.follow_dependencies, all.opportunistic, false}, all};
@@ -56,7 +56,7 @@ class stream_sharing {
     for (const cross_stream_reuse& rules : steps) {
       if (rules == tried) continue;
       tried = rules;
-      run found = smallest_run(list.pool(), size, [&](const block& b) {
+      run found = smallest_run(list.where(), size, [&](const block& b) {
         return rules.insert_dependencies || b.list == &list || may_serve_now(b, list.key(), rules);
       });
       if (found.first == nullptr) continue;
@@ -115,19 +115,19 @@ class stream_sharing {
   };
 
   /// Whether the blocks of a pool belong to more than one list.
-  [[nodiscard]] bool has_several_lists(std::size_t pool) const noexcept {
+  [[nodiscard]] bool has_several_lists(const free_list::place& pool) const noexcept {
     int count = 0;
-    manager_.for_each_list([&](const free_list& list) { count += list.pool() == pool ? 1 : 0; });
+    manager_.for_each_list([&](const free_list& list) { count += list.where() == pool ? 1 : 0; });
     return count > 1;
   }
   /// Finds the smallest run of usable blocks in a pool that holds `size` bytes. Among runs of equal size, the
   /// lowest.
   ///   Cost:  linear in the blocks
   template <typename F>
-  [[nodiscard]] run smallest_run(std::size_t pool, std::size_t size, F usable) noexcept {
+  [[nodiscard]] run smallest_run(const free_list::place& pool, std::size_t size, F usable) noexcept {
     run best;
     manager_.for_each_segment([&](block& head) {
-      if (head.list->pool() != pool) return;
+      if (head.list->where() != pool) return;
       run current;
       for (block* b = &head; current.end != head.prev; b = b->next) {
         if (b->is_free() && usable(*b)) {

@@ -17,6 +17,7 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/placement.hpp>
+#include <tessera/detail/private_pools.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/policy_hints.hpp>
 #include <tessera/provider/provider.hpp>
@@ -73,6 +74,8 @@ class failure_survey {
       report_.accepts_exact_size =
           report_.accepts_exact_size || step == recovery_steps::step::retry_exact_size;
     }
+    report_.has_open_scope = blocks_.has_open_scope();
+    report_.empties_cache = report_.empties_cache && !report_.has_open_scope;
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
     report_.has_segments = has_segments;
@@ -105,8 +108,8 @@ class failure_survey {
         if (b->is_free()) add_free(*b);
         const bool is_used = !b->is_unused() && b->status.state != block::state::pending;
         if (is_used) add_live(*b);
-        const bool is_usable =
-            !is_used && !b->is_unmapped() && b->list->pool() == report_.pool && b->list->key() == key_;
+        const bool is_usable = !is_used && !b->is_unmapped() && is_of_pool(*b) && b->list->key() == key_;
+        if (b->list->where().group->is_private() && !b->is_unmapped()) report_.private_bytes += b->size;
         usable = is_usable ? usable + b->size : 0;
         if (usable > report_.after_pending && settings_.split.may_serve(report_.block, usable))
           report_.after_pending = usable;
@@ -130,16 +133,18 @@ class failure_survey {
     std::size_t& max = report_.but_for[static_cast<std::size_t>(why)];
     if (count_reasons(b) <= 1 && b.size > max) max = b.size;
   }
+  [[nodiscard]] bool is_of_pool(const block& b) const noexcept {
+    return blocks_.serves_requests(b, report_.pool, report_.stream);
+  }
   [[nodiscard]] bool belongs_to_other_stream(const block& b) const noexcept {
     return b.list->key() != key_ && !settings_.streams.reuse_rules().insert_dependencies;
   }
   [[nodiscard]] int count_reasons(const block& b) const noexcept {
-    return (b.list->pool() != report_.pool) + belongs_to_other_stream(b) +
-           !settings_.split.may_serve(report_.block, b.size);
+    return !is_of_pool(b) + belongs_to_other_stream(b) + !settings_.split.may_serve(report_.block, b.size);
   }
   [[nodiscard]] reason reason_for(const block& b) const noexcept {
     if (b.size < report_.block) return reason::too_small;
-    if (b.list->pool() != report_.pool) return reason::pool;
+    if (!is_of_pool(b)) return reason::pool;
     if (belongs_to_other_stream(b))
       return Recipe::streams::reuses_across_streams ? reason::unfinished : reason::stream;
     if (settings_.split.may_serve(report_.block, b.size)) return reason::none;
@@ -187,11 +192,12 @@ class failure_survey {
         ++live;
       }
     });
+    const bool may_release = lowest.list->where().group->may_release();
     if (unit.blocks == 0) {
-      report_.idle += unit.bytes;
+      (may_release ? report_.idle : report_.private_idle) += unit.bytes;
       return;
     }
-    if (live == 0) report_.idle_later += unit.bytes + pending;
+    if (live == 0 && may_release) report_.idle_later += unit.bytes + pending;
     const std::uintptr_t best = report_.largest.address;
     if (begin < best + report_.largest.bytes && best < end) report_.largest_neighbours += unit.blocks;
     if (unit.bytes == 0) return;

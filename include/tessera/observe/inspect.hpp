@@ -8,6 +8,7 @@
 #include <tessera/detail/aligned_request.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
+#include <tessera/detail/private_pools.hpp>
 
 namespace tessera {
 
@@ -17,6 +18,12 @@ namespace detail {
   if (b.is_free()) return {b.address, b.size, 0, state::free, b.list->key()};
   const state is = b.status.state == block::state::pending ? state::pending : state::live;
   return {b.address, b.size, b.request.bytes, is, b.list->key()};
+}
+
+/// Describes the segment that begins with a block, without its bytes.
+[[nodiscard]] inline segment_view segment_of_block(const block& first, bool in_range) noexcept {
+  const free_list& list = *first.list;
+  return {first.address, 0, list.key(), list.pool(), in_range, {list.where().group->number}};
 }
 
 /// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks
@@ -66,7 +73,7 @@ void for_each_block(Allocator& allocator, F f) {
         b = b->next;
         continue;
       }
-      segment_view whole{b->address, 0, b->list->key(), b->list->pool(), in_range};
+      segment_view whole = detail::segment_of_block(*b, in_range);
       const detail::block* after = b;
       for (; after != end && !after->is_unmapped(); after = after->next) whole.bytes += after->size;
       for (; b != after; b = b->next) f(static_cast<const segment_view&>(whole), detail::view_of(*b));
@@ -120,7 +127,8 @@ template <typename Allocator>
     std::size_t bytes = 0;
     for (const detail::block* b = first; !ends(*b); b = b->next) bytes += b->size;
     constexpr bool in_range = decltype(in.introspect())::has_ranges;
-    result = {first->address, bytes, first->list->key(), first->list->pool(), in_range};
+    result = detail::segment_of_block(*first, in_range);
+    result.bytes = bytes;
   });
   return result;
 }

@@ -82,6 +82,9 @@ struct oom_report {
   std::size_t capacity = 0;           ///< of the device
   std::size_t available = unlimited;  ///< left on the device; `unlimited` if unknown
   std::size_t elsewhere = 0;          ///< cached in other arenas
+  std::size_t private_bytes = 0;      ///< in private pools, live and free
+  std::size_t private_idle = 0;       ///< free there, in units that stay until the pools are released
+  bool has_open_scope = false;        ///< of a private pool; the cache was then not emptied
 
   // The free blocks.
   free_block largest{};
@@ -255,6 +258,10 @@ class oom_text {
     if (report_->waited_ms >= 0) put("; waited %" PRId64 " ms for other threads", report_->waited_ms);
     if (report_->elsewhere > 0)
       put("; %s of the cache belong to other arenas", format_bytes(report_->elsewhere).text());
+    if (report_->private_bytes > 0)
+      put("\n  private pools: %s, of it %s free and kept until their release",
+          format_bytes(report_->private_bytes).text(), format_bytes(report_->private_idle).text());
+    if (report_->has_open_scope) put("\n  the scope of a private pool is open, so the cache was not emptied");
   }
   void put_largest_free_block() noexcept {
     if (report_->largest.bytes == 0) return put("\n  largest free block: none");

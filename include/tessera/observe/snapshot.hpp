@@ -266,6 +266,7 @@ class snapshot_builder {
                                     .size = s.bytes,
                                     .stream = s.stream,
                                     .large = s.pool > 0 || one_pool,
+                                    .pool = {0, s.private_pool.number},
                                     .expandable = s.in_range});
       }
       result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, b.is});

@@ -178,6 +178,11 @@ class lifetime_checker {
     case event::kind::record_stream: return 'r';
     case event::kind::answer_events: return 'e';
     case event::kind::empty_cache: return 'c';
+    case event::kind::begin_pool: return 'b';
+    case event::kind::join_pool: return 'j';
+    case event::kind::end_pool: return 'n';
+    case event::kind::retain_pool: return 'p';
+    case event::kind::release_pool: return 'x';
   }
   return '?';
 }
@@ -193,7 +198,12 @@ class lifetime_checker {
     case 'r': e.what = event::kind::record_stream; break;
     case 'e': e.what = event::kind::answer_events; break;
     case 'c': e.what = event::kind::empty_cache; break;
-    default: return "no such op: " + quoted_field(op) + "; ops are a, f, r, e, c";
+    case 'b': e.what = event::kind::begin_pool; break;
+    case 'j': e.what = event::kind::join_pool; break;
+    case 'n': e.what = event::kind::end_pool; break;
+    case 'p': e.what = event::kind::retain_pool; break;
+    case 'x': e.what = event::kind::release_pool; break;
+    default: return "no such op: " + quoted_field(op) + "; ops are a, f, r, e, c, b, j, n, p, x";
   }
   std::uint64_t number[4]{};
   for (std::size_t i = 0; i < 4; ++i) {
@@ -203,14 +213,19 @@ class lifetime_checker {
   e.id = number[0];
   e.bytes = number[1];
   e.stream = stream_id{number[2]};
+  if (e.what == event::kind::allocate || e.what == event::kind::free || e.what == event::kind::record_stream)
+    return {};
   const bool answers = e.what == event::kind::answer_events;
-  if (answers || e.what == event::kind::empty_cache) {
-    const std::string verb = std::string(op) + " takes 0";
-    if (e.bytes > (answers ? 1u : 0u))
-      return verb + (answers ? " or 1" : "") + " as bytes, not " + std::to_string(e.bytes);
-    if (e.id != 0) return verb + " as id, not " + std::to_string(e.id);
-    if (e.stream.handle != 0) return verb + " as stream, not " + std::to_string(e.stream.handle);
-  }
+  const bool begins = e.what == event::kind::begin_pool;
+  const bool selects_stream = e.what == event::kind::join_pool || (begins && e.bytes == 0);
+  const std::string verb = std::string(op) + " takes 0";
+  if (e.bytes > (answers || begins ? 1u : 0u))
+    return verb + (answers || begins ? " or 1" : "") + " as bytes, not " + std::to_string(e.bytes);
+  if (answers && e.id != 0) return verb + " as id, not " + std::to_string(e.id);
+  if (e.id == 0 && !answers && e.what != event::kind::empty_cache)
+    return std::string(op) + " takes the number of a private pool as id, from 1";
+  if (e.stream.handle != 0 && !selects_stream)
+    return verb + " as stream, not " + std::to_string(e.stream.handle);
   return {};
 }
 
@@ -221,6 +236,10 @@ class lifetime_checker {
 /// The operations: `a` allocates, `f` frees, `r` records a use on `stream`, `c` empties the cache. `e` sets
 /// the result of all later event queries: ready if `bytes` is 1, not ready if 0. For `f` and `r`, `bytes` is
 /// the size or 0. Unused columns are 0.
+///
+/// Operations on the private pool `id`: `b` opens its scope for `stream`, or for all streams if `bytes` is 1,
+/// and adds a use; `j` adds `stream` to the open scope; `n` closes it. `p` adds a use, and `x` removes one. `b`
+/// and `p` make the pool if it does not exist. `c` with an id empties only that pool.
 ///
 ///     using namespace tessera::trace;
 ///     const auto read = read_csv("op,id,bytes,stream,t_us\na,0,1000,0,0\nf,0,1000,0,12\n", "a pair");

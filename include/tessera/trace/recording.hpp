@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
 
@@ -20,7 +22,13 @@ struct event {
     free,           ///< frees `id`
     record_stream,  ///< `stream` uses `id`
     answer_events,  ///< event queries answer ready (`bytes` is 1) or not ready (0) from here on
-    empty_cache
+    empty_cache,    ///< of all pools, or of the private pool `id`
+    // Operations on private pools. `id` is the pool; a recording numbers its pools from 1.
+    begin_pool,  ///< opens the scope for `stream`, or for all streams if `bytes` is 1; makes the pool or adds a use
+    join_pool,     ///< the open scope selects `stream`, too
+    end_pool,      ///< closes the scope
+    retain_pool,   ///< makes the pool or adds a use
+    release_pool,  ///< removes a use
   };
   kind what;
   std::uint64_t id = 0;
@@ -88,10 +96,90 @@ class program {
   std::size_t peak_live_ = 0;
 };
 
+/// The outcome of an operation on private pools.
+struct pool_outcome {
+  bool works = false;    ///< if not, nothing has changed
+  std::size_t uses = 0;  ///< of the pool, after the operation
+};
+
+/// Executes the operations of a recording on private pools.
+template <typename Allocator>
+class pool_operations {
+ public:
+  explicit pool_operations(Allocator& allocator) noexcept : allocator_(allocator) {}
+
+  ///   Requires:  the event is an operation on pools, or empties a cache
+  pool_outcome run(const event& e) {
+    if constexpr (has_pools) {
+      if (e.id == 0) {
+        if (allocator_.has_open_scope()) return {};
+        allocator_.trim();
+        return {true, 0};
+      }
+      pool& p = pools_[e.id];
+      const bool works = run(e, p);
+      return {works, allocator_.uses_of_pool(p.id)};
+    } else {
+      if (e.id == 0) allocator_.trim();
+      return {e.id == 0, 0};
+    }
+  }
+
+  /// The pool that a number in the recording names; none if it was not made.
+  [[nodiscard]] pool_id pool_of(std::uint64_t number) const {
+    const auto found = pools_.find(number);
+    return found != pools_.end() ? found->second.id : pool_id{};
+  }
+
+ private:
+  static constexpr bool has_pools = requires(Allocator& a) { a.create_pool(); };
+  struct pool {
+    pool_id id;
+    std::vector<stream_id> streams;  // of the open scope
+    static bool selects(void* streams, stream_id stream) noexcept {
+      for (const stream_id s : *static_cast<std::vector<stream_id>*>(streams)) {
+        if (s == stream) return true;
+      }
+      return false;
+    }
+  };
+  bool run(const event& e, pool& p) {
+    switch (e.what) {
+      case event::kind::begin_pool: {
+        if (!retain(p)) return false;
+        const bool all = e.bytes != 0;
+        const stream_filter streams = all ? stream_filter() : stream_filter(pool::selects, &p.streams);
+        if (!allocator_.begin_allocate_to_pool(p.id, streams)) {
+          (void)allocator_.release_pool(p.id);
+          return false;
+        }
+        p.streams.assign(1, e.stream);
+        return true;
+      }
+      case event::kind::join_pool: p.streams.push_back(e.stream); return true;
+      case event::kind::end_pool: return allocator_.end_allocate_to_pool(p.id);
+      case event::kind::retain_pool: return retain(p);
+      case event::kind::release_pool: return allocator_.release_pool(p.id);
+      default: allocator_.trim_pool(p.id); return true;
+    }
+  }
+  /// Adds a use, or makes the pool if it does not exist.
+  [[nodiscard]] bool retain(pool& p) {
+    if (allocator_.has_pool(p.id)) return allocator_.retain_pool(p.id);
+    p.id = allocator_.create_pool();
+    return p.id != pool_id{};
+  }
+
+  Allocator& allocator_;
+  std::map<std::uint64_t, pool> pools_;
+};
+
 /// Replays a program on an allocator over a simulated device.
 ///
 /// Calls `before(i)` before each event and `after(i, p)` after it; `p` is the address of the event's block,
-/// or null. Skips frees of failed allocations.
+/// or null. After operations on private pools, and after emptying a cache, calls `after(i, pool_outcome)` if it
+/// can. Skips frees of failed allocations. An allocator without private pools serves all requests from its
+/// default pools.
 ///
 ///     using namespace tessera::trace;
 ///     const recording recorded{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
@@ -107,6 +195,7 @@ std::size_t replay(const program& source, Allocator& allocator, Before before, A
   std::vector<void*> addresses(source.slots() + 1);
   const std::vector<event>& events = source.events();
   std::size_t failures = 0;
+  pool_operations<Allocator> pools(allocator);
   for (std::size_t i = 0; i < events.size(); ++i) {
     const event& e = events[i];
     void*& p = addresses[source.slot(i)];
@@ -121,9 +210,13 @@ std::size_t replay(const program& source, Allocator& allocator, Before before, A
     } else if (e.what == event::kind::record_stream) {
       if (p != nullptr) (void)allocator.record_stream(p, e.stream);
       after(i, p);
+    } else if (e.what == event::kind::answer_events) {
+      allocator.provider().hold_events(e.bytes == 0);
+      after(i, nullptr);
+    } else if constexpr (std::is_invocable_v<After&, std::size_t, pool_outcome>) {
+      after(i, pools.run(e));
     } else {
-      if (e.what == event::kind::answer_events) allocator.provider().hold_events(e.bytes == 0);
-      if (e.what == event::kind::empty_cache) allocator.trim();
+      (void)pools.run(e);
       after(i, nullptr);
     }
   }
@@ -131,7 +224,7 @@ std::size_t replay(const program& source, Allocator& allocator, Before before, A
 }
 template <typename Allocator>
 std::size_t replay(const program& source, Allocator& allocator) {
-  return replay(source, allocator, [](std::size_t) {}, [](std::size_t, void*) {});
+  return replay(source, allocator, [](std::size_t) {}, [](std::size_t, auto) {});
 }
 
 }  // namespace tessera::trace

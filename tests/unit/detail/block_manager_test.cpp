@@ -30,12 +30,12 @@ using sizes = std::vector<std::size_t>;
 
 TEST(free_list_map, erases_lists_without_segments_before_their_number_doubles) {
   free_list_map lists;
-  free_list* const owner = lists.find_or_create(0, stream_id{1'000'000});
+  free_list* const owner = lists.find_or_create(stream_id{1'000'000});
   ASSERT_NE(owner, nullptr);
   owner->segments = 1;
   std::size_t max = 0;
   for (std::uint64_t key = 0; key < 1000; ++key) {
-    ASSERT_NE(lists.find_or_create(0, stream_id{key}), nullptr);
+    ASSERT_NE(lists.find_or_create(stream_id{key}), nullptr);
     std::size_t count = 0;
     for (const free_list* list = lists.first(); list != nullptr; list = list->next) {
       ++count;
@@ -46,7 +46,7 @@ TEST(free_list_map, erases_lists_without_segments_before_their_number_doubles) {
     max = count > max ? count : max;
   }
   EXPECT_EQ(max, 18u);  // twice the one that is kept, and 16
-  EXPECT_EQ(lists.find_or_create(0, stream_id{1'000'000}), owner);
+  EXPECT_EQ(lists.find_or_create(stream_id{1'000'000}), owner);
 }
 
 /// Segments of some sizes in one free list, and the ones that are released.

@@ -144,7 +144,7 @@ TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
 }
 
 TEST(free_list, find_the_largest_before_a_size_however_far_below) {
-  auto index = std::make_unique<free_list>(0, tessera::stream_id{});
+  auto index = std::make_unique<free_list>(free_list::place{}, tessera::stream_id{});
   block small{}, large{};
   small.size = 512;
   large.size = std::size_t{1} << 40;
@@ -162,7 +162,7 @@ TEST(free_list, find_the_largest_before_a_size_however_far_below) {
 
 TEST(free_list, answer_as_an_ordered_set_does) {
   std::mt19937_64 random(11);
-  auto index = std::make_unique<free_list>(0, tessera::stream_id{});
+  auto index = std::make_unique<free_list>(free_list::place{}, tessera::stream_id{});
   ordered reference;
   std::vector<std::unique_ptr<block>> storage;
   for (int i = 0; i < 60000; ++i) {

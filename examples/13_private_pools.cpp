@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private pools: the memory of a graph that is captured once and replayed often.
+#include <tessera/private_pool.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+#include <cstdio>
+#include <vector>
+
+using namespace tessera::literals;
+
+namespace {
+
+using allocator_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
+
+/// The work of a step, as addresses that each replay uses again.
+struct graph {
+  tessera::private_pool<allocator_type> memory;
+  std::vector<void*> addresses{};
+};
+
+/// Records the requests of a step. Its temporary block returns to the pool, so no other request gets it.
+graph capture(allocator_type& allocator, tessera::stream_id stream) {
+  graph made{tessera::private_pool(allocator)};
+  const tessera::pool_scope scope(made.memory, stream);
+  void* const temporary = allocator.allocate(30_MiB, stream);
+  void* const result = allocator.allocate(10_MiB, stream);
+  allocator.deallocate(temporary);
+  made.addresses = {temporary, result};
+  return made;
+}
+
+}  // namespace
+
+int main() {
+  allocator_type allocator;
+  const tessera::stream_id stream{1};
+  {
+    const graph step = capture(allocator, stream);
+    void* const eager = allocator.allocate(30_MiB, stream);
+    std::printf("the graph's temporary block is %s by other requests\n",
+                eager == step.addresses[0] ? "used" : "not used");
+    allocator.deallocate(eager);
+    allocator.trim();
+    std::printf("reserved %zu MiB while the graph lives\n", allocator.current_usage().reserved >> 20);
+    allocator.deallocate(step.addresses[1]);
+  }
+  allocator.trim();
+  std::printf("reserved %zu MiB after it\n", allocator.current_usage().reserved >> 20);
+  return allocator.audit() == nullptr && allocator.current_usage().reserved == 0 ? 0 : 1;
+}

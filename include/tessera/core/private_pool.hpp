@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include <tessera/core/stream.hpp>
+
+namespace tessera {
+
+/// Names a private pool of an allocator. The default value names none.
+struct pool_id {
+  std::uint64_t number = 0;
+  constexpr auto operator<=>(const pool_id&) const = default;
+};
+
+/// Selects the streams whose requests a scope directs to its private pool.
+///
+///     const tessera::stream_filter first = tessera::stream_id{1};
+///     const tessera::stream_filter even{
+///         [](void*, tessera::stream_id s) noexcept { return s.handle % 2 == 0; }, nullptr};
+class stream_filter {
+ public:
+  using function = bool (*)(void* context, stream_id stream) noexcept;
+
+  /// Selects every stream.
+  constexpr stream_filter() noexcept = default;
+  /// Selects one stream.
+  constexpr explicit(false) stream_filter(stream_id stream) noexcept : only_(stream), is_one_(true) {}
+  /// Selects the streams for which `selects(context, stream)` is true. It is called for each request while
+  /// the scope is open, and must not use the allocator.
+  constexpr stream_filter(function selects, void* context) noexcept : selects_(selects), context_(context) {}
+
+  [[nodiscard]] bool selects(stream_id stream) const noexcept {
+    if (selects_ != nullptr) return selects_(context_, stream);
+    return !is_one_ || stream == only_;
+  }
+
+ private:
+  function selects_ = nullptr;
+  void* context_ = nullptr;
+  stream_id only_;
+  bool is_one_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <utility>
+
+#include <tessera/core/private_pool.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/free_list_map.hpp>
+
+namespace tessera::detail {
+
+/// The default pools of an allocator, or the pools of one private pool. Its free blocks serve only requests
+/// that are directed to it.
+struct pool_group {
+  std::uint64_t number = 0;  ///< 0 for the default pools
+  std::size_t uses = 0;
+  std::size_t growing = 0;  ///< requests in progress that may add memory
+  bool is_open = false;     ///< whether a scope directs requests to it
+  stream_filter filter{};   ///< the streams of the scope
+
+  [[nodiscard]] bool is_private() const noexcept { return number != 0; }
+  /// Whether its idle memory may go back to the device.
+  [[nodiscard]] bool may_release() const noexcept { return uses == 0; }
+};
+
+/// Keeps a group from being erased while a request may add memory to it, or a walk visits it.
+class growing_request {
+ public:
+  explicit growing_request(pool_group& in) noexcept : in_(in) { ++in_.growing; }
+  growing_request(const growing_request&) = delete;
+  growing_request& operator=(const growing_request&) = delete;
+  ~growing_request() { --in_.growing; }
+
+ private:
+  pool_group& in_;
+};
+
+/// A group with its free lists. `Pools` is the number of pools that the recipe has.
+template <std::size_t Pools>
+struct pool_group_of : pool_group {
+  pool_group_of() noexcept {
+    for (std::size_t pool = 0; pool < Pools; ++pool) lists[pool].set_place({pool, this, &clocks[pool]});
+  }
+  [[nodiscard]] bool owns_memory() const noexcept {
+    for (const free_list_map& of_pool : lists) {
+      for (const free_list* list = of_pool.first(); list != nullptr; list = list->next) {
+        if (list->segments > 0) return true;
+      }
+    }
+    return false;
+  }
+
+  std::array<search_clock, Pools> clocks{};
+  std::array<free_list_map, Pools> lists;
+  pool_group_of* next = nullptr;       ///< the next private pool, in the order of numbers
+  pool_group_of* next_open = nullptr;  ///< the next group with an open scope, the oldest scope first
+};
+
+/// The default pools and the private pools of an allocator.
+template <std::size_t Pools>
+class private_pools {
+ public:
+  using group = pool_group_of<Pools>;
+
+  private_pools() = default;
+  private_pools(const private_pools&) = delete;
+  private_pools& operator=(const private_pools&) = delete;
+  ~private_pools() {
+    while (first_ != nullptr) {
+      group* const following = first_->next;
+      delete first_;
+      first_ = following;
+    }
+  }
+
+  [[nodiscard]] group& defaults() noexcept { return defaults_; }
+  [[nodiscard]] const group& defaults() const noexcept { return defaults_; }
+  /// The first private pool in the order of numbers, or null.
+  [[nodiscard]] group* first_private() const noexcept { return first_; }
+  [[nodiscard]] group* find(pool_id id) const noexcept {
+    group* found = first_;
+    while (found != nullptr && found->number != id.number) found = found->next;
+    return found;
+  }
+  /// Calls f(group) for the default pools, then for each private pool.
+  template <typename F>
+  void for_each(F f) {
+    f(defaults_);
+    for (group* g = first_; g != nullptr; g = g->next) f(*g);
+  }
+  template <typename F>
+  void for_each(F f) const {
+    f(defaults_);
+    for (const group* g = first_; g != nullptr; g = g->next) f(*g);
+  }
+
+  /// Creates a private pool with one use. Returns null if host memory ran out.
+  [[nodiscard, gnu::cold]] group* create() noexcept {
+    static constinit std::uint64_t last = 0;  // shared, so that a number names no pool of another allocator
+    auto* const fresh = new (std::nothrow) group;
+    if (fresh == nullptr) return nullptr;
+    fresh->number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);  // <atomic> is slow to compile
+    fresh->uses = 1;
+    group** end = &first_;
+    while (*end != nullptr) end = &(*end)->next;
+    *end = fresh;
+    return fresh;
+  }
+  /// Erases the private pools that have no use, no scope and no memory.
+  [[gnu::cold]] void erase_unused() noexcept {
+    for (group** at = &first_; *at != nullptr;) {
+      group& g = **at;
+      if (g.uses > 0 || g.is_open || g.growing > 0 || g.owns_memory()) {
+        at = &g.next;
+        continue;
+      }
+      *at = g.next;
+      delete &g;
+    }
+  }
+
+  [[nodiscard]] bool any_open() const noexcept { return first_open_ != nullptr; }
+  /// Directs the requests of the selected streams to a private pool, until close().
+  ///   Requires:  no scope of the pool is open
+  [[gnu::cold]] void open(group& g, const stream_filter& filter) noexcept {
+    g.is_open = true;
+    g.filter = filter;
+    g.next_open = nullptr;
+    group** end = &first_open_;
+    while (*end != nullptr) end = &(*end)->next_open;
+    *end = &g;
+  }
+  ///   Requires:  the scope of the pool is open
+  [[gnu::cold]] void close(group& g) noexcept {
+    group** at = &first_open_;
+    while (*at != &g) at = &(*at)->next_open;
+    *at = g.next_open;
+    g.is_open = false;
+  }
+  /// The group that serves a request of a stream: the one with the oldest scope that selects the stream.
+  [[nodiscard]] const group& destination(stream_id stream) const noexcept {
+    for (const group* g = first_open_; g != nullptr; g = g->next_open) {
+      if (g->filter.selects(stream)) return *g;
+    }
+    return defaults_;
+  }
+  [[nodiscard]] group& destination(stream_id stream) noexcept {
+    return const_cast<group&>(std::as_const(*this).destination(stream));
+  }
+
+ private:
+  group defaults_;
+  group* first_ = nullptr;
+  group* first_open_ = nullptr;
+};
+
+}  // namespace tessera::detail

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private pools, over each way to grow. Each rule is one of PyTorch 2.6.
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/observe/explain.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/private_pool.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+
+constexpr stream_id one{1}, two{2};
+
+template <typename Recipe>
+struct private_pools : testing::Test {
+  using allocator = caching_allocator<Recipe, simulated_device>;
+
+  void* allocate(std::size_t bytes, stream_id stream = {}) {
+    void* const p = on.try_allocate(bytes, stream);
+    EXPECT_EQ(on.audit(), nullptr);
+    return p;
+  }
+  /// The private pool that a live block belongs to.
+  pool_id owner(const void* p) { return segment_of(on, p).private_pool; }
+  std::size_t reserved() { return on.current_usage().reserved; }
+
+  allocator on{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
+};
+using recipes = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async>;
+TYPED_TEST_SUITE(private_pools, recipes);
+
+TYPED_TEST(private_pools, have_blocks_of_their_own) {
+  this->on.deallocate(this->allocate(5_MiB, one));
+  private_pool pool(this->on);
+  void* inside = nullptr;
+  {
+    const pool_scope scope(pool, one);
+    inside = this->allocate(5_MiB, one);
+    EXPECT_EQ(this->owner(inside), pool.id());
+    EXPECT_EQ(this->owner(this->allocate(1_KiB, one)), pool.id()) << "of both sizes";
+    EXPECT_EQ(this->owner(this->allocate(5_MiB, two)), pool_id{}) << "another stream";
+  }
+  this->on.deallocate(inside);
+  EXPECT_EQ(this->owner(this->allocate(5_MiB, one)), pool_id{}) << "after the scope";
+  const pool_scope again(pool, one);
+  EXPECT_EQ(this->allocate(5_MiB, one), inside) << "a block freed outside returns to its pool";
+}
+
+TYPED_TEST(private_pools, are_chosen_by_the_oldest_scope) {
+  private_pool first(this->on), second(this->on);
+  std::optional<pool_scope<typename TestFixture::allocator>> outer(std::in_place, first, one);
+  const pool_scope inner(second);
+  EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), first.id());
+  EXPECT_EQ(this->owner(this->allocate(1_MiB, two)), second.id());
+  outer.reset();
+  EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), second.id());
+}
+
+TYPED_TEST(private_pools, are_chosen_by_a_predicate) {
+  private_pool pool(this->on);
+  std::uint64_t wanted = 2;
+  const auto is_wanted = [](void* number, stream_id stream) noexcept {
+    return stream.handle == *static_cast<std::uint64_t*>(number);
+  };
+  const pool_scope scope(pool, stream_filter(is_wanted, &wanted));
+  EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), pool_id{});
+  EXPECT_EQ(this->owner(this->allocate(1_MiB, two)), pool.id());
+  wanted = 1;
+  EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), pool.id());
+}
+
+TYPED_TEST(private_pools, keep_their_memory_until_their_release) {
+  {
+    private_pool pool(this->on);
+    {
+      const pool_scope scope(pool);
+      this->on.deallocate(this->allocate(80_MiB));
+    }
+    this->on.trim();
+    EXPECT_GE(this->reserved(), 80_MiB);
+    this->on.trim_pool(pool.id());
+    EXPECT_GE(this->reserved(), 80_MiB);
+    EXPECT_EQ(this->allocate(180_MiB), nullptr) << "no recovery takes it";
+  }
+  EXPECT_GE(this->reserved(), 80_MiB) << "a release alone calls no device";
+  EXPECT_NE(this->allocate(180_MiB), nullptr) << "recovery takes it now";
+}
+
+TYPED_TEST(private_pools, exist_until_they_own_no_memory) {
+  const pool_id pool = this->on.create_pool();
+  ASSERT_TRUE(this->on.begin_allocate_to_pool(pool, {}));
+  void* const p = this->allocate(5_MiB);
+  EXPECT_FALSE(this->on.release_pool(pool)) << "its scope is open";
+  EXPECT_TRUE(this->on.retain_pool(pool));
+  EXPECT_EQ(this->on.uses_of_pool(pool), 2u);
+  EXPECT_TRUE(this->on.release_pool(pool));
+  EXPECT_TRUE(this->on.end_allocate_to_pool(pool));
+  EXPECT_TRUE(this->on.release_pool(pool));
+  EXPECT_FALSE(this->on.release_pool(pool)) << "it has no use";
+  EXPECT_FALSE(this->on.retain_pool(pool));
+  EXPECT_FALSE(this->on.begin_allocate_to_pool(pool, {}));
+  this->on.trim();
+  EXPECT_TRUE(this->on.has_pool(pool)) << "a block is live";
+  this->on.deallocate(p);
+  EXPECT_TRUE(this->on.has_pool(pool));
+  this->on.trim_pool(pool);
+  EXPECT_FALSE(this->on.has_pool(pool));
+  EXPECT_EQ(this->reserved(), 0u);
+  EXPECT_EQ(this->on.audit(), nullptr);
+}
+
+TYPED_TEST(private_pools, are_emptied_alone) {
+  void* const outside_pool = this->allocate(30_MiB);
+  if constexpr (!TypeParam::growth::backend::moves_memory) this->on.deallocate(outside_pool);
+  const std::size_t outside = this->reserved();
+  const pool_id pool = this->on.create_pool();
+  ASSERT_TRUE(this->on.begin_allocate_to_pool(pool, {}));
+  this->on.deallocate(this->allocate(30_MiB));
+  ASSERT_TRUE(this->on.end_allocate_to_pool(pool));
+  ASSERT_TRUE(this->on.release_pool(pool));
+  this->on.trim_pool(pool);
+  EXPECT_EQ(this->reserved(), outside);
+}
+
+TYPED_TEST(private_pools, stop_the_emptying_of_caches_while_a_scope_is_open) {
+  this->on.deallocate(this->allocate(80_MiB));
+  const std::size_t before = this->reserved();
+  private_pool pool(this->on);
+  const pool_scope scope(pool, one);
+  this->on.trim();
+  this->on.trim_without_waiting();
+  EXPECT_EQ(this->reserved(), before);
+  if constexpr (!TypeParam::growth::backend::moves_memory) {
+    EXPECT_EQ(this->allocate(180_MiB, two), nullptr) << "nor does recovery, for any stream";
+    EXPECT_EQ(this->on.statistics().num_alloc_retries, 0u);
+  }
+}
+
+TYPED_TEST(private_pools, are_in_snapshots_and_explanations) {
+  private_pool pool(this->on);
+  const pool_scope scope(pool);
+  this->on.deallocate(this->allocate(80_MiB));
+  const snapshot taken = take_snapshot(this->on);
+  ASSERT_EQ(taken.segments.size(), 1u);
+  EXPECT_EQ(taken.segments[0].pool, (snapshot::pool_id{0, pool.id().number}));
+  const oom_report report = explain(this->on, 180_MiB);
+  EXPECT_TRUE(report.has_open_scope);
+  EXPECT_GE(report.private_bytes, 80_MiB);
+  EXPECT_EQ(report.private_idle, report.private_bytes);
+  EXPECT_EQ(report.idle, 0u);
+}
+
+TYPED_TEST(private_pools, ask_no_events_while_a_scope_is_open) {
+  if constexpr (!TypeParam::streams::uses_events) GTEST_SKIP() << "the recipe records no streams";
+  void* const before = this->allocate(5_MiB, one);
+  void* const other = this->allocate(5_MiB, one);
+  ASSERT_TRUE(this->on.record_stream(before, two));
+  private_pool pool(this->on);
+  {
+    const pool_scope scope(pool, one);
+    ASSERT_TRUE(this->on.record_stream(other, two));
+    const auto asked = this->on.provider().calls();
+    this->on.deallocate(before);
+    this->on.deallocate(other);
+    (void)this->on.process_events();
+    (void)this->allocate(5_MiB, two);
+    EXPECT_EQ(this->on.provider().calls().record, asked.record);
+    EXPECT_EQ(this->on.provider().calls().query, asked.query);
+    EXPECT_GE(this->on.current_usage().pending, 10_MiB);
+  }
+  this->on.provider().hold_events(true);
+  (void)this->on.process_events();
+  const std::size_t pending = this->on.current_usage().pending;
+  EXPECT_GE(pending, 5_MiB) << "the use recorded before the scope gets an event";
+  EXPECT_LT(pending, 10_MiB) << "the use recorded in the scope is dropped";
+  EXPECT_EQ(this->on.audit(), nullptr);
+  this->on.provider().hold_events(false);
+  (void)this->on.process_events();
+  EXPECT_EQ(this->on.current_usage().pending, 0u);
+}
+
+// A block with a record from a scope is freed after it: all its streams get events.
+TYPED_TEST(private_pools, await_events_of_blocks_freed_after_the_scope) {
+  if constexpr (!TypeParam::streams::uses_events) GTEST_SKIP() << "the recipe records no streams";
+  void* const p = this->allocate(5_MiB, one);
+  private_pool pool(this->on);
+  {
+    const pool_scope scope(pool, one);
+    ASSERT_TRUE(this->on.record_stream(p, two));
+  }
+  this->on.provider().hold_events(true);
+  this->on.deallocate(p);
+  (void)this->on.process_events();
+  EXPECT_GE(this->on.current_usage().pending, 5_MiB);
+}
+
+TYPED_TEST(private_pools, wait_only_for_their_own_blocks) {
+  if constexpr (!TypeParam::streams::uses_events) GTEST_SKIP() << "the recipe records no streams";
+  const pool_id pool = this->on.create_pool();
+  ASSERT_TRUE(this->on.begin_allocate_to_pool(pool, one));
+  void* const inside = this->allocate(5_MiB, one);
+  void* const outside = this->allocate(5_MiB, two);
+  ASSERT_TRUE(this->on.end_allocate_to_pool(pool));
+  ASSERT_TRUE(this->on.release_pool(pool));
+  for (void* p : {outside, inside}) {
+    ASSERT_TRUE(this->on.record_stream(p, stream_id{3}));
+    this->on.deallocate(p);
+  }
+  const auto before = this->on.provider().calls().wait;
+  this->on.trim_pool(pool);
+  EXPECT_EQ(this->on.provider().calls().wait, before + 1);
+  EXPECT_GE(this->on.current_usage().pending, 5_MiB);
+  EXPECT_LT(this->on.current_usage().pending, 10_MiB);
+  EXPECT_FALSE(this->on.has_pool(pool));
+  EXPECT_EQ(this->on.audit(), nullptr);
+}
+
+// The first page of a range is refused. The range goes with its pool.
+TEST(private_pools_in_ranges, give_back_a_range_that_was_reserved_in_vain) {
+  caching_allocator<pytorch_family::expandable, simulated_device> on{
+      simulated_device{simulated_device::options{.capacity = 40_MiB}}};
+  void* const all = on.allocate(40_MiB);
+  const pool_id pool = on.create_pool();
+  ASSERT_TRUE(on.begin_allocate_to_pool(pool, {}));
+  EXPECT_EQ(on.try_allocate(5_MiB), nullptr);
+  ASSERT_TRUE(on.end_allocate_to_pool(pool));
+  ASSERT_TRUE(on.release_pool(pool));
+  on.trim();
+  EXPECT_FALSE(on.has_pool(pool));
+  on.deallocate(all);
+  on.trim();
+  EXPECT_EQ(on.provider().held().reserved, 0u);
+}
+
+TEST(private_pool_numbers, name_no_pool_of_another_allocator) {
+  caching_allocator<pytorch<>, simulated_device> here, there;
+  const pool_id pool = here.create_pool();
+  EXPECT_FALSE(there.has_pool(pool));
+  EXPECT_FALSE(there.begin_allocate_to_pool(pool, {}));
+  EXPECT_FALSE(there.end_allocate_to_pool(pool));
+  EXPECT_FALSE(there.retain_pool(pool));
+  EXPECT_FALSE(there.release_pool(pool));
+  there.trim_pool(pool);
+  EXPECT_NE(there.create_pool(), pool);
+}
+
+TEST(private_pool, moves_its_use) {
+  caching_allocator<pytorch<>, simulated_device> on;
+  private_pool first(on);
+  const pool_id id = first.id();
+  private_pool second(std::move(first));
+  EXPECT_EQ(second.id(), id);
+  EXPECT_EQ(on.uses_of_pool(id), 1u);
+  {
+    private_pool third(on);
+    third = std::move(second);
+    EXPECT_EQ(third.id(), id);
+    EXPECT_EQ(on.uses_of_pool(second.id()), 1u) << "they were swapped";
+  }
+  EXPECT_EQ(on.uses_of_pool(id), 0u);
+}
+
+using pool_of_locked = private_pool<locked<pytorch<>, simulated_device>>;
+TEST(private_pool_death, aborts_in_words) {
+  caching_allocator<pytorch<>, simulated_device> on;
+  EXPECT_DEATH(
+      {
+        std::optional<private_pool<decltype(on)>> pool(std::in_place, on);
+        const pool_scope scope(*pool);
+        pool.reset();
+      },
+      "private_pool: destroyed while its scope is open");
+  EXPECT_DEATH(
+      {
+        private_pool pool(on);
+        const pool_scope scope(pool);
+        const pool_scope again(pool, one);
+      },
+      "pool_scope: a scope of the pool is open");
+}
+
+// Each thread has a pool for its stream, and frees blocks of the others.
+TEST(private_pools_threads, of_a_locked_allocator_are_used_side_by_side) {
+  locked<pytorch<>, simulated_device> on;
+  std::vector<std::thread> threads;
+  for (std::uint64_t number = 1; number <= 4; ++number) {
+    threads.emplace_back([&on, number] {
+      const stream_id stream{number};
+      for (int round = 0; round < 50; ++round) {
+        pool_of_locked pool(on);
+        std::vector<void*> blocks;
+        {
+          const pool_scope scope(pool, stream);
+          for (std::size_t i = 1; i < 20; ++i) blocks.push_back(on.allocate(i * 100'000, stream));
+        }
+        for (void* p : blocks) {
+          (void)on.record_stream(p, stream_id{number % 4 + 1});
+          on.deallocate(p);
+        }
+        on.trim();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  on.trim();
+  EXPECT_EQ(on.current_usage().reserved, 0u);
+  EXPECT_EQ(on.audit(), nullptr);
+}
+
+}  // namespace
