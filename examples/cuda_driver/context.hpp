@@ -75,4 +75,22 @@ class context_guard {
   bool changed_ = false;
 };
 
+/// Lets the calling thread make calls that a capture of a graph forbids, such as cuMemAlloc. The destructor restores the
+/// thread's mode. The calls must not depend on the work of captured streams.
+class relaxed_capture_guard {
+ public:
+  explicit relaxed_capture_guard(const driver& calls) noexcept : calls_(calls) { exchange(); }
+  relaxed_capture_guard(const relaxed_capture_guard&) = delete;
+  relaxed_capture_guard& operator=(const relaxed_capture_guard&) = delete;
+  ~relaxed_capture_guard() { exchange(); }
+
+ private:
+  void exchange() noexcept {
+    if (calls_.exchange_capture_mode != nullptr) (void)calls_.exchange_capture_mode(&mode_);
+  }
+
+  const driver& calls_;
+  int mode_ = relaxed_capture;
+};
+
 }  // namespace cuda_driver

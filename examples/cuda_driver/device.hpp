@@ -53,7 +53,10 @@ class gpu {
   [[nodiscard]] void* acquire(std::size_t bytes,
                               tessera::page_kind kind = tessera::page_kind::normal) noexcept {
     device_address address = 0;
-    const auto ask = [&](auto& cu) { return cu.memory_allocate(&address, bytes); };
+    const auto ask = [&](auto& cu) {
+      const relaxed_capture_guard guard(cu);
+      return cu.memory_allocate(&address, bytes);
+    };
     return has(kind) && call("cuMemAlloc", ask) ? pointer(address) : nullptr;
   }
   bool release(void* p, std::size_t) noexcept {

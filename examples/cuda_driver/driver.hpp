@@ -27,6 +27,7 @@ inline constexpr int location_is_device = 1;         // CU_MEM_LOCATION_TYPE_DEV
 inline constexpr int pinned_memory = 1;              // CU_MEM_ALLOCATION_TYPE_PINNED
 inline constexpr int min_granularity = 0;            // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 inline constexpr int read_and_write = 3;             // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+inline constexpr int relaxed_capture = 2;            // CU_STREAM_CAPTURE_MODE_RELAXED
 
 struct memory_location {  // CUmemLocation
   int type;
@@ -133,6 +134,9 @@ class driver {
   result (*memory_unmap)(device_address, std::size_t) = nullptr;
   result (*memory_set_access)(device_address, std::size_t, const memory_access*, std::size_t count) = nullptr;
 
+  /// Null if neither the driver nor a loaded CUDA runtime has this function.
+  result (*exchange_capture_mode)(int* mode) = nullptr;
+
  private:
   template <typename Function>
   void find(Function*& function, const char* name) {
@@ -170,6 +174,9 @@ class driver {
     find(memory_map, "cuMemMap");
     find(memory_unmap, "cuMemUnmap");
     find(memory_set_access, "cuMemSetAccess");
+    void* exchange = dlsym(library_, "cuThreadExchangeStreamCaptureMode");
+    if (exchange == nullptr) exchange = dlsym(RTLD_DEFAULT, "cudaThreadExchangeStreamCaptureMode");
+    exchange_capture_mode = reinterpret_cast<result (*)(int*)>(exchange);
   }
 
   std::string name_;

@@ -13,6 +13,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
+#include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 
 namespace replay {

@@ -15,6 +15,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
@@ -70,6 +71,27 @@ consteval std::size_t first_allocator() {
   }
 }
 
+/// `Inner` of a front end whose only optional calls are those on private pools.
+struct private_pool_calls {
+  pool_id create_pool();
+};
+template <typename Variant, std::size_t First = first_allocator<Variant>()>
+struct optional_calls {
+  using allocator = decltype(std::variant_alternative_t<First, Variant>::allocator);
+  using type = std::conditional_t<has_private_pools<allocator>, private_pool_calls, shared_calls_only>;
+};
+template <typename Variant>
+struct optional_calls<Variant, 0> {
+  using type = shared_calls_only;
+};
+
+/// The variant that holds the allocator of `configured`.
+template <typename Family, typename Provider,
+          template <typename, typename, typename, typename> typename Front, typename Observer,
+          typename Counting>
+using any_of_family = decltype(family_allocators<Family, Provider, Front, Observer, Counting>::any_of(
+    std::make_index_sequence<Family::count>{}));
+
 /// Calls f(holder) with the active alternative of a variant. A holder contains an `allocator`.
 template <typename Variant, typename F>
 decltype(auto) visit_holder(Variant& holders, F f) {
@@ -118,8 +140,12 @@ template <typename Family, std::same_as<const char*>... Variable>
 template <typename Family, device_provider Provider,
           template <typename, typename, typename, typename> typename Front, allocator_observer Observer,
           typename Counting>
-class configured : public facade<configured<Family, Provider, Front, Observer, Counting>> {
-  using facade_type = facade<configured>;
+class configured
+    : public facade<configured<Family, Provider, Front, Observer, Counting>,
+                    typename detail::optional_calls<
+                        detail::any_of_family<Family, Provider, Front, Observer, Counting>>::type> {
+  using any = detail::any_of_family<Family, Provider, Front, Observer, Counting>;
+  using facade_type = facade<configured, typename detail::optional_calls<any>::type>;
 
  public:
   using settings_type = typename Family::settings;
@@ -192,8 +218,6 @@ class configured : public facade<configured<Family, Provider, Front, Observer, C
   }
 
   using indices = std::make_index_sequence<Family::count>;
-  using any =
-      decltype(detail::family_allocators<Family, Provider, Front, Observer, Counting>::any_of(indices{}));
   static_assert(detail::first_allocator<any>() != 0,
                 "configured: the provider supports no recipe of the family");
 

@@ -105,11 +105,11 @@ TEST(torch_row, n080_a_capture_on_two_streams_takes_two_segments_of_its_pool) {
   const pool_id pool = on.create_pool();
   const auto is_captured = [](void*, stream_id s) noexcept { return s == stream_id{1} || s == stream_id{2}; };
   ASSERT_TRUE(on.begin_allocate_to_pool(pool, {is_captured, nullptr}));
-  void* const first = on.allocate(5_MiB, main);
-  void* const second = on.allocate(5_MiB, side);
+  void* const here = on.allocate(5_MiB, main);
+  void* const there = on.allocate(5_MiB, side);
   EXPECT_EQ(segments(on), 4u);
-  EXPECT_EQ(segment_of(on, first).private_pool, pool);
-  EXPECT_EQ(segment_of(on, second).private_pool, pool);
+  EXPECT_EQ(segment_of(on, here).private_pool, pool);
+  EXPECT_EQ(segment_of(on, there).private_pool, pool);
 }
 TEST(torch_row, n082_the_uses_of_a_pool_are_counted) {
   native on;

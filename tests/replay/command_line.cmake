@@ -244,7 +244,7 @@ if(SCRIPT)
 endif()
 
 expect_for("op,id\n" 2 "wrong.csv:1: the header must be")
-expect_for("op,id,bytes,stream,t_us\nx,0,1,0,0\n" 2 "wrong.csv:2: no such op: 'x'")
+expect_for("op,id,bytes,stream,t_us\ny,0,1,0,0\n" 2 "wrong.csv:2: no such op: 'y'")
 expect_for("op,id,bytes,stream,t_us\na,0,1,0,0\nf,0,1,0,0\nf,0,1,0,0\n" 2 "wrong.csv:4: id 0 is freed twice")
 expect_for("op,id,bytes,stream,t_us\na,0,9223372036854775808,0,0\n" 2 "wrong.csv:2: a request of 9223372036854775808 bytes")
 expect_for("op,id,bytes,stream,t_us\na,0,512" 2 "wrong.csv:2: a line has 5 fields, this one 3")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <ostream>
 #include <random>
@@ -13,8 +15,11 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
+#include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
 #include "recording_lines.hpp"
@@ -31,6 +36,7 @@ using tessera::trace::event;
 using tessera::trace::input_error;
 using tessera::trace::read_csv;
 using tessera::trace::recording;
+using tessera::trace::to_csv;
 using kind = event::kind;
 
 std::string csv(std::string_view body) { return "op,id,bytes,stream,t_us\n" + std::string(body); }
@@ -43,6 +49,41 @@ TEST(read_csv, every_op) {
                                    {'f', 0, 512, 0}, {'e', 0, 1, 0}, {'c', 0, 0, 0}};
   EXPECT_EQ(lines(read), expected);
   EXPECT_EQ(std::get<recording>(read).name, "T");
+}
+
+TEST(read_csv, every_op_on_private_pools) {
+  const std::string text =
+      csv("p,1,0,0,0\nb,1,0,3,1\nj,1,0,4,2\nn,1,0,0,3\nb,2,1,0,4\nn,2,0,0,5\nx,1,0,0,6\nc,1,0,0,7\n");
+  const auto read = read_csv(text, "T");
+  const std::vector<line> expected{{'p', 1, 0, 0}, {'b', 1, 0, 3}, {'j', 1, 0, 4}, {'n', 1, 0, 0},
+                                   {'b', 2, 1, 0}, {'n', 2, 0, 0}, {'x', 1, 0, 0}, {'c', 1, 0, 0}};
+  EXPECT_EQ(lines(read), expected);
+  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
+}
+
+// A scope of a pool that exists is opened twice, a pool is released too often, and a cache is emptied in a scope.
+TEST(write_decisions, say_which_operations_on_private_pools_change_nothing) {
+  const auto read =
+      read_csv(csv("b,1,0,0,0\na,0,1048577,0,1\nb,1,0,0,2\nc,0,0,0,3\na,1,1048577,9,4\nj,1,0,9,5\n"
+                   "a,2,1048577,9,6\nx,1,0,0,7\nn,1,0,0,8\nx,1,0,0,9\nx,1,0,0,10\nf,0,0,0,11\n"
+                   "f,2,0,0,12\nc,1,0,0,13\nn,1,0,0,14\n"),
+               "T");
+  char* written = nullptr;
+  std::size_t size = 0;
+  std::FILE* const out = open_memstream(&written, &size);
+  replay::write_decisions<tessera::pytorch<>>(out, tessera::trace::program(std::get<recording>(read)),
+                                              tessera::simulated_device{}, {});
+  std::fclose(out);
+  const std::string text(written, size);
+  std::free(written);
+  EXPECT_EQ(
+      text,
+      "0 b 1 uses=1\nS+ 1 20971520\n1 a 0 1048577 0 -> 1+0 blk=1049088\n2 b 1 -> error\n3 c 0 -> error\n"
+      "S+ 2 20971520\n4 a 1 1048577 9 -> 2+0 blk=1049088\n5 j 1 9\n"
+      "S+ 3 20971520\n6 a 2 1048577 9 -> 3+0 blk=1049088\n7 x 1 -> error\n8 n 1\n9 x 1 uses=0\n"
+      "10 x 1 -> error\n11 f 0 1+0 blk=1049088\n12 f 2 3+0 blk=1049088\n"
+      "S- 1 20971520\nS- 3 20971520\n13 c 1\n14 n 1 -> error\n"
+      "# end in_use=20971520 peak=62914560\n");
 }
 
 TEST(read_csv, the_header_alone_is_an_empty_program) {
@@ -101,30 +142,32 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     fields, csv_errors,
-    testing::Values(
-        refused{csv("a,0,1,0\n"), "2: a line has 5 fields, this one 4"},
-        refused{csv("a,0,1,0,1,9\n"), "2: a line has 5 fields, this one 6"},
-        refused{csv(std::string(1000, ',')), "2: a line has 5 fields, this one 1001"},
-        refused{csv("a,0,1,0,1\n\nf,0,1,0,1\n"), "3: a line has 5 fields, this one 1"},
-        refused{csv("a,0,1,0,1\nf,0,1"), "3: a line has 5 fields, this one 3"},
-        refused{csv("x,0,1,0,1\n"), "2: no such op: 'x'; ops are a, f, r, e, c"},
-        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c"},
-        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c"},
-        refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c"},
-        refused{csv(std::string("a\0,0,1,0,1\n", 11)), "2: no such op: 'a?'; ops are a, f, r, e, c"},
-        refused{csv(std::string("\0,0,1,0,1\n", 10)), "2: no such op: '?'; ops are a, f, r, e, c"},
-        refused{csv(std::string("a,0,1\0,0,1\n", 11)), "2: '1?' is not a whole number below 2^64"},
-        refused{csv(std::string("a,0,1,0,1\n\0", 11)), "3: a line has 5 fields, this one 1"},
-        refused{csv("a,,1,0,1\n"), "2: '' is not a whole number below 2^64"},
-        refused{csv("a,-1,1,0,1\n"), "2: '-1' is not a whole number below 2^64"},
-        refused{csv("a,+1,1,0,1\n"), "2: '+1' is not a whole number below 2^64"},
-        refused{csv("a,0, 1,0,1\n"), "2: ' 1' is not a whole number below 2^64"},
-        refused{csv("a,0,1.5,0,1\n"), "2: '1.5' is not a whole number below 2^64"},
-        refused{csv("a,0,0x10,0,1\n"), "2: '0x10' is not a whole number below 2^64"},
-        refused{csv("a,0,1,18446744073709551616,1\n"),
-                "2: '18446744073709551616' is not a whole number below 2^64"},
-        refused{csv("a,0,1,0,1e3\n"), "2: '1e3' is not a whole number below 2^64"},
-        refused{csv("a,0,1,0,1\r\r\n"), "2: '1?' is not a whole number below 2^64"}));
+    testing::Values(refused{csv("a,0,1,0\n"), "2: a line has 5 fields, this one 4"},
+                    refused{csv("a,0,1,0,1,9\n"), "2: a line has 5 fields, this one 6"},
+                    refused{csv(std::string(1000, ',')), "2: a line has 5 fields, this one 1001"},
+                    refused{csv("a,0,1,0,1\n\nf,0,1,0,1\n"), "3: a line has 5 fields, this one 1"},
+                    refused{csv("a,0,1,0,1\nf,0,1"), "3: a line has 5 fields, this one 3"},
+                    refused{csv("y,0,1,0,1\n"), "2: no such op: 'y'; ops are a, f, r, e, c, b, j, n, p, x"},
+                    refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c, b, j, n, p, x"},
+                    refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c, b, j, n, p, x"},
+                    refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c, b, j, n, p, x"},
+                    refused{csv(std::string("a\0,0,1,0,1\n", 11)),
+                            "2: no such op: 'a?'; ops are a, f, r, e, c, b, j, n, p, x"},
+                    refused{csv(std::string("\0,0,1,0,1\n", 10)),
+                            "2: no such op: '?'; ops are a, f, r, e, c, b, j, n, p, x"},
+                    refused{csv(std::string("a,0,1\0,0,1\n", 11)),
+                            "2: '1?' is not a whole number below 2^64"},
+                    refused{csv(std::string("a,0,1,0,1\n\0", 11)), "3: a line has 5 fields, this one 1"},
+                    refused{csv("a,,1,0,1\n"), "2: '' is not a whole number below 2^64"},
+                    refused{csv("a,-1,1,0,1\n"), "2: '-1' is not a whole number below 2^64"},
+                    refused{csv("a,+1,1,0,1\n"), "2: '+1' is not a whole number below 2^64"},
+                    refused{csv("a,0, 1,0,1\n"), "2: ' 1' is not a whole number below 2^64"},
+                    refused{csv("a,0,1.5,0,1\n"), "2: '1.5' is not a whole number below 2^64"},
+                    refused{csv("a,0,0x10,0,1\n"), "2: '0x10' is not a whole number below 2^64"},
+                    refused{csv("a,0,1,18446744073709551616,1\n"),
+                            "2: '18446744073709551616' is not a whole number below 2^64"},
+                    refused{csv("a,0,1,0,1e3\n"), "2: '1e3' is not a whole number below 2^64"},
+                    refused{csv("a,0,1,0,1\r\r\n"), "2: '1?' is not a whole number below 2^64"}));
 
 INSTANTIATE_TEST_SUITE_P(
     orders, csv_errors,
@@ -148,8 +191,15 @@ INSTANTIATE_TEST_SUITE_P(
         refused{csv("e,1,0,0,1\n"), "2: e takes 0 as id, not 1"},
         refused{csv("e,0,1,4,1\n"), "2: e takes 0 as stream, not 4"},
         refused{csv("c,0,1,0,1\n"), "2: c takes 0 as bytes, not 1"},
-        refused{csv("c,3,0,0,1\n"), "2: c takes 0 as id, not 3"},
-        refused{csv("c,0,0,4,1\n"), "2: c takes 0 as stream, not 4"}));
+        refused{csv("c,0,0,4,1\n"), "2: c takes 0 as stream, not 4"},
+        refused{csv("c,3,0,4,1\n"), "2: c takes 0 as stream, not 4"},
+        refused{csv("b,0,0,4,1\n"), "2: b takes the number of a private pool as id, from 1"},
+        refused{csv("b,1,2,0,1\n"), "2: b takes 0 or 1 as bytes, not 2"},
+        refused{csv("b,1,1,4,1\n"), "2: b takes 0 as stream, not 4"},
+        refused{csv("j,1,1,4,1\n"), "2: j takes 0 as bytes, not 1"},
+        refused{csv("n,1,0,4,1\n"), "2: n takes 0 as stream, not 4"},
+        refused{csv("p,1,1,0,1\n"), "2: p takes 0 as bytes, not 1"},
+        refused{csv("x,0,0,0,1\n"), "2: x takes the number of a private pool as id, from 1"}));
 
 TEST(read_csv, no_choice_of_ids_is_slow) {
   // Multiples of the usual bucket counts of hash tables; and far apart, so that no array may span them.

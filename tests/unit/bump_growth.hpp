@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,7 @@
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
+#include <tessera/detail/private_pools.hpp>
 #include <tessera/policy/growth.hpp>
 
 // A fifth way to grow, in files of its own: its backend and its policy.
@@ -49,19 +51,19 @@ struct bump_backend : tessera::detail::backend_defaults {
     }
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t, std::size_t segment, const Policies& p) noexcept {
-      const auto key = key_of(list);
-      block* const fresh = manager_.acquire(list.pool(), list.key(), segment,
+      const key own = key_of(list);
+      block* const fresh = manager_.acquire(list.where(), list.key(), segment,
                                             segment >= p.split.oversize_from(), p.pages.backing(segment));
-      if (fresh != nullptr) arenas_[key] = {fresh->address, fresh->address, fresh->end()};
+      if (fresh != nullptr) arenas_[own] = {fresh->address, fresh->address, fresh->end()};
       return fresh;
     }
 
     [[nodiscard]] std::size_t releasable(const block& idle) const noexcept { return idle.size; }
     std::size_t release(block& idle) noexcept {
-      const auto key = key_of(*idle.list);
+      const key own = key_of(*idle.list);
       const std::uintptr_t address = idle.address;
       const std::size_t bytes = manager_.release(idle);
-      if (bytes > 0 && arenas_[key].begin == address) arenas_[key] = {};
+      if (bytes > 0 && arenas_[own].begin == address) arenas_[own] = {};
       return bytes;
     }
     template <typename Policies>
@@ -77,8 +79,10 @@ struct bump_backend : tessera::detail::backend_defaults {
     struct arena {
       std::uintptr_t begin = 0, next = 0, end = 0;
     };
-    static std::pair<std::size_t, std::uint64_t> key_of(const free_list& list) noexcept {
-      return {list.pool(), list.key().handle};
+    /// The private pool or 0, the pool and the stream.
+    using key = std::array<std::uint64_t, 3>;
+    static key key_of(const free_list& list) noexcept {
+      return {list.where().group->number, list.pool(), list.key().handle};
     }
     /// The free block that contains the next address.
     [[nodiscard]] block* block_at(const arena& current) const noexcept {
@@ -92,7 +96,7 @@ struct bump_backend : tessera::detail::backend_defaults {
     }
 
     Manager& manager_;
-    std::map<std::pair<std::size_t, std::uint64_t>, arena> arenas_;
+    std::map<key, arena> arenas_;
   };
 };
 

@@ -27,17 +27,18 @@ class stream_filter {
   constexpr stream_filter() noexcept = default;
   /// Selects one stream.
   constexpr explicit(false) stream_filter(stream_id stream) noexcept : only_(stream), is_one_(true) {}
-  /// Selects the streams for which `selects(context, stream)` is true. It is called for each request while
+  /// Selects the streams for which `condition(context, stream)` is true. It is called for each request while
   /// the scope is open, and must not use the allocator.
-  constexpr stream_filter(function selects, void* context) noexcept : selects_(selects), context_(context) {}
+  constexpr stream_filter(function condition, void* context) noexcept
+      : condition_(condition), context_(context) {}
 
   [[nodiscard]] bool selects(stream_id stream) const noexcept {
-    if (selects_ != nullptr) return selects_(context_, stream);
+    if (condition_ != nullptr) return condition_(context_, stream);
     return !is_one_ || stream == only_;
   }
 
  private:
-  function selects_ = nullptr;
+  function condition_ = nullptr;
   void* context_ = nullptr;
   stream_id only_;
   bool is_one_ = false;

@@ -108,7 +108,7 @@ struct segment_backend : backend_defaults {
 
     template <typename Policies>
     [[nodiscard]] block* restore(const segment_view& s, std::size_t, const Policies& p) noexcept {
-      return manager_.acquire({s.pool, &manager_.pools().defaults(), nullptr}, s.stream, s.bytes,
+      return manager_.acquire({s.pool, &manager_.pools().defaults()}, s.stream, s.bytes,
                               s.bytes >= p.split.oversize_from(), p.pages.backing(s.bytes));
     }
     std::size_t release_idle_at(std::uintptr_t address, std::size_t) noexcept {

@@ -4,12 +4,16 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cinttypes>
+#include <compare>
 #include <concepts>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <stdexcept>
 #include <string_view>
@@ -19,7 +23,9 @@
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
@@ -50,11 +56,85 @@
 /// one program share no state and stay loaded. CUDAPluggableAllocator("libdemo.so", "demo_alloc",
 /// "demo_free") loads it; set the other functions on its allocator().
 ///
-/// Graph capture needs separate memory pools, which are not supported. Set PREFIX_begin_allocate_to_pool, so
-/// that PyTorch reports an error if alloc throws.
+/// Graph capture needs private pools. So set PREFIX_begin_allocate_to_pool, _end_allocate_to_pool and
+/// _release_pool, and let make_allocator return an allocator that has private pools, such as locked. Without
+/// private pools, PyTorch reports an error if alloc throws.
 namespace tessera {
 
 namespace detail {
+
+/// The name of a private pool, passed in two registers as PyTorch's std::pair of two numbers.
+struct torch_pool_id {
+  std::uint64_t first, second;
+  auto operator<=>(const torch_pool_id&) const = default;
+};
+
+/// The private pools of one device, by PyTorch's names.
+class torch_pools {
+ public:
+  /// Returns null, or the reason why the scope does not begin; then nothing has changed.
+  template <typename Allocator>
+  [[nodiscard]] const char* begin(Allocator& allocator, torch_pool_id name,
+                                  std::function<bool(void*)>& streams) {
+    if constexpr (has_private_pools<Allocator>) {
+      const std::lock_guard lock(mutex_);
+      forget_erased(allocator);
+      pool& p = pools_[name];
+      if (p.streams) return "its scope is open";
+      if (p.id == pool_id{}) {
+        p.id = allocator.create_pool();
+        if (p.id == pool_id{}) return "host memory ran out";
+      } else if (!allocator.retain_pool(p.id)) {
+        return "it was released, and owns memory";
+      }
+      p.streams = std::move(streams);
+      (void)allocator.begin_allocate_to_pool(p.id, {selects, &p.streams});
+      return nullptr;
+    } else {
+      return "the allocator has no private pools, so no graph can be captured";
+    }
+  }
+  /// Returns false if there is no open scope.
+  template <typename Allocator>
+  [[nodiscard]] bool end(Allocator& allocator, torch_pool_id name) {
+    if constexpr (has_private_pools<Allocator>) {
+      const std::lock_guard lock(mutex_);
+      const auto found = pools_.find(name);
+      if (found == pools_.end() || !allocator.end_allocate_to_pool(found->second.id)) return false;
+      found->second.streams = nullptr;
+      return true;
+    }
+    return false;
+  }
+  /// Returns false if the pool has no use, or if its last use is an open scope.
+  template <typename Allocator>
+  [[nodiscard]] bool release(Allocator& allocator, torch_pool_id name) {
+    if constexpr (has_private_pools<Allocator>) {
+      const std::lock_guard lock(mutex_);
+      const auto found = pools_.find(name);
+      return found != pools_.end() && allocator.release_pool(found->second.id);
+    }
+    return false;
+  }
+
+ private:
+  struct pool {
+    pool_id id;
+    std::function<bool(void*)> streams;  // of the open scope; else empty
+  };
+  static bool selects(void* condition, stream_id stream) noexcept {
+    return (*static_cast<std::function<bool(void*)>*>(condition))(
+        reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.handle)));
+  }
+  /// Forgets the pools that no longer exist, so that their names can be used again.
+  template <typename Allocator>
+  void forget_erased(Allocator& allocator) {
+    std::erase_if(pools_, [&](const auto& entry) { return !allocator.has_pool(entry.second.id); });
+  }
+
+  std::mutex mutex_;
+  std::map<torch_pool_id, pool> pools_;
+};
 
 template <typename D>
 concept pluggable_definition = requires(int number) {
@@ -216,15 +296,36 @@ class pluggable {
     if (bytes != nullptr) *bytes = found.bytes;
     return reinterpret_cast<void*>(found.address);
   }
-  /// Reports that separate memory pools, which graph capture needs, are not supported. Throws if alloc
-  /// throws. Without an error, the memory of a captured graph would be reused.
-  void begin_allocate_to_pool() noexcept(!throws) {
-    constexpr const char* text =
-        "tessera: separate memory pools are not supported, so no graph can be captured";
-    record_error("%s", text);
-#if defined(__cpp_exceptions)
-    if constexpr (throws) throw std::runtime_error(text);
-#endif
+  using stream_condition = std::function<bool(void* stream)>;
+  /// Directs the requests of the streams that satisfy a condition to a private pool. Makes the pool, or adds a
+  /// use, as PyTorch's allocator does. It is an error if the pool's scope is open, if the pool was released but
+  /// owns memory, or if the allocator has no private pools. Throws an error if alloc throws: otherwise the memory
+  /// of a captured graph would be reused.
+  void begin_allocate_to_pool(int device, detail::torch_pool_id pool,
+                              stream_condition streams) noexcept(!throws) {
+    device_state* state = nullptr;
+    catch_errors<throws>(state, [&] {
+      state = find_or_make(device);
+      const char* const wrong =
+          state != nullptr ? state->pools.begin(state->allocator, pool, streams) : "there is no such device";
+      if (wrong != nullptr) refuse_pool("begin_allocate_to_pool", pool, wrong);
+    });
+  }
+  /// Ends what begin_allocate_to_pool began. The pool keeps its use.
+  void end_allocate_to_pool(int device, detail::torch_pool_id pool) noexcept(!throws) {
+    device_state* state = find(device);
+    catch_errors<throws>(state, [&] {
+      if (state == nullptr || !state->pools.end(state->allocator, pool))
+        refuse_pool("end_allocate_to_pool", pool, "no scope of the pool is open");
+    });
+  }
+  /// Removes a use of a private pool. Without uses, its memory can be released.
+  void release_pool(int device, detail::torch_pool_id pool) noexcept(!throws) {
+    device_state* state = find(device);
+    catch_errors<throws>(state, [&] {
+      if (state == nullptr || !state->pools.release(state->allocator, pool))
+        refuse_pool("release_pool", pool, "the pool has no use, or its scope is open");
+    });
   }
   /// Records that a stream uses a block. Ignores memory of other allocators, as PyTorch's allocator does.
   ///   Requires:  an address that belongs to this library is a live block; aborts otherwise
@@ -274,7 +375,15 @@ class pluggable {
               registered_provider(device, map, static_cast<detail::pagemap::owner_number>(number)))) {}
     provider device;
     decltype(Definition::make_allocator(std::declval<registered_provider>())) allocator;
+    detail::torch_pools pools;
   };
+
+  static void refuse_pool(const char* call, detail::torch_pool_id pool, const char* rule) {
+    std::array<char, 200> text{};
+    std::snprintf(text.data(), text.size(), "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 "): %s", call,
+                  pool.first, pool.second, rule);
+    detail::raise(std::runtime_error(text.data()));
+  }
 
   [[nodiscard]] static stream_id to_stream(void* stream) noexcept {
     return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream))};
@@ -389,11 +498,6 @@ union never_destroyed {
   ~never_destroyed() {}
 };
 
-/// The name of a memory pool, passed in two registers as PyTorch's std::pair of two numbers.
-struct torch_pool_id {
-  std::uint64_t first, second;
-};
-
 }  // namespace detail
 
 }  // namespace tessera
@@ -402,9 +506,9 @@ struct torch_pool_id {
 // a size as a size_t, whatever their documents say.
 
 /// Defines the functions that PyTorch's CUDAPluggableAllocator takes: PREFIX_alloc, _free, _init, _reset,
-/// _memory_fraction, _base_alloc, _record_stream and _begin_allocate_to_pool. Also defines _statistics,
-/// _reset_peak_statistics, _reset_accumulated_statistics and _last_error. They call a pluggable<definition>
-/// of their own.
+/// _memory_fraction, _base_alloc, _record_stream, _begin_allocate_to_pool, _end_allocate_to_pool and
+/// _release_pool. Also defines _statistics, _reset_peak_statistics, _reset_accumulated_statistics and
+/// _last_error. They call a pluggable<definition> of their own.
 #define TESSERA_TORCH_FUNCTIONS(prefix, definition)                                 \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                            \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset() { prefix##_instance().reset(); } \
@@ -462,8 +566,17 @@ struct torch_pool_id {
     return prefix##_instance().base_alloc(p, bytes);                                                    \
   }                                                                                                     \
   TESSERA_DETAIL_C_FUNCTION(void)                                                                       \
-  prefix##_begin_allocate_to_pool(int, tessera::detail::torch_pool_id, void*) {                         \
-    prefix##_instance().begin_allocate_to_pool();                                                       \
+  prefix##_begin_allocate_to_pool(int device, tessera::detail::torch_pool_id pool,                      \
+                                  std::function<bool(void*)> streams) {                                 \
+    prefix##_instance().begin_allocate_to_pool(device, pool, std::move(streams));                       \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void)                                                                       \
+  prefix##_end_allocate_to_pool(int device, tessera::detail::torch_pool_id pool) {                      \
+    prefix##_instance().end_allocate_to_pool(device, pool);                                             \
+  }                                                                                                     \
+  TESSERA_DETAIL_C_FUNCTION(void)                                                                       \
+  prefix##_release_pool(int device, tessera::detail::torch_pool_id pool) {                              \
+    prefix##_instance().release_pool(device, pool);                                                     \
   }                                                                                                     \
   TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_statistics(int device, char* out, std::size_t size) { \
     return prefix##_instance().statistics(device, out, size);                                           \

@@ -52,12 +52,12 @@ TEST(free_list_map, erases_lists_without_segments_before_their_number_doubles) {
 /// Segments of some sizes in one free list, and the ones that are released.
 struct oversize_blocks {
   manager_type manager{simulated_device{}, {}};
-  free_list* list = manager.find_or_create_list(0, stream_id{});
+  free_list* list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
   sizes released;
 
   explicit oversize_blocks(const sizes& all) {
     for (const std::size_t size : all)
-      EXPECT_NE(manager.acquire(0, stream_id{}, size, true, normal), nullptr);
+      EXPECT_NE(manager.acquire(list->where(), stream_id{}, size, true, normal), nullptr);
   }
   ~oversize_blocks() { manager.release_all(); }
   bool release(std::size_t wanted, std::size_t oversize) {
@@ -119,7 +119,7 @@ struct placing_traits : manager_traits {
 };
 TEST(block_manager, splits_from_the_middle_and_counts_both_rests) {
   manager_of<placing_traits> manager{simulated_device{}, {}};
-  block* const whole = manager.acquire(0, stream_id{}, 10_MiB, false, normal);
+  block* const whole = manager.acquire({0, &manager.pools().defaults()}, stream_id{}, 10_MiB, false, normal);
   ASSERT_TRUE(whole != nullptr && manager.reserve_blocks(4));
   const block& middle = manager.allocate(*whole, 2_MiB, 2_MiB, 4_MiB, false, {});
   EXPECT_EQ(middle.prev->size, 4_MiB);
@@ -144,7 +144,7 @@ using range_manager = manager_of<range_traits>;
 TEST(mapped_ranges, release_parts_of_a_range) {
   range_manager manager{simulated_device{}, {}};
   mapped_ranges<range_manager> ranges(manager);
-  free_list* const list = manager.find_or_create_list(0, stream_id{});
+  free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
   block* const all = ranges.insert_range(*list, 1_GiB, 100_MiB);
   ASSERT_NE(all, nullptr);
   ASSERT_TRUE(manager.reserve_blocks(8));
@@ -165,7 +165,7 @@ TEST(mapped_ranges, release_parts_of_a_range) {
 TEST(mapped_ranges, are_in_the_order_of_addresses) {
   range_manager manager{simulated_device{}, {}};
   mapped_ranges<range_manager> ranges(manager);
-  free_list* const list = manager.find_or_create_list(0, stream_id{});
+  free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
   ASSERT_NE(list, nullptr);
   for (const std::uintptr_t address : {2_GiB, 4_GiB, 1_GiB, 3_GiB})
     ASSERT_NE(ranges.insert_range(*list, address, 1_MiB), nullptr);
@@ -180,7 +180,7 @@ TEST(mapped_ranges, are_in_the_order_of_addresses) {
 TEST(mapped_ranges, keep_the_age_of_both_rests_beside_a_block) {
   range_manager manager{simulated_device{}, {}};
   mapped_ranges<range_manager> ranges(manager);
-  free_list* const list = manager.find_or_create_list(0, stream_id{});
+  free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
   ASSERT_NE(list, nullptr);
   block* const range = ranges.insert_range(*list, 1_GiB, 10_MiB);
   ASSERT_TRUE(range != nullptr && manager.reserve_blocks(4));
@@ -200,8 +200,8 @@ TEST(stream_sharing, finds_the_smallest_run_and_the_lowest_among_equals) {
   using sharing_manager = manager_of<sharing_traits>;
   sharing_manager manager{simulated_device{}, {}};
   stream_sharing<sharing_manager> sharing(manager);
-  free_list* const list = manager.find_or_create_list(0, stream_id{1});
-  free_list* const elsewhere = manager.find_or_create_list(1, stream_id{1});
+  free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{1});
+  free_list* const elsewhere = manager.find_or_create_list(manager.pools().defaults(), 1, stream_id{1});
   std::uintptr_t address = 1_GiB;
   for (const std::size_t size : {30_MiB, 20_MiB, 20_MiB, 20_MiB, 10_MiB}) {
     ASSERT_NE(manager.insert_segment(*list, address, size, false), nullptr);
@@ -209,18 +209,18 @@ TEST(stream_sharing, finds_the_smallest_run_and_the_lowest_among_equals) {
   }
   ASSERT_NE(manager.insert_segment(*elsewhere, 99_GiB, 15_MiB, false), nullptr);
   const auto any = [](const block&) { return true; };
-  const auto found = sharing.smallest_run(0, 15_MiB, any);
+  const auto found = sharing.smallest_run(list->where(), 15_MiB, any);
   ASSERT_NE(found.first, nullptr);
   EXPECT_EQ(found.first->address, 2_GiB);
   EXPECT_EQ(found.bytes, 20_MiB);
-  EXPECT_EQ(sharing.smallest_run(0, 20_MiB + 1, any).first->address, 1_GiB);
-  EXPECT_EQ(sharing.smallest_run(0, 10_MiB, any).first->address, 5_GiB);
-  EXPECT_EQ(sharing.smallest_run(0, 31_MiB, any).first, nullptr);
-  EXPECT_EQ(sharing.smallest_run(1, 1_MiB, any).first->address, 99_GiB);
-  EXPECT_FALSE(sharing.has_several_lists(0));
-  ASSERT_NE(manager.find_or_create_list(0, stream_id{2}), nullptr);
-  EXPECT_TRUE(sharing.has_several_lists(0));
-  EXPECT_FALSE(sharing.has_several_lists(1));
+  EXPECT_EQ(sharing.smallest_run(list->where(), 20_MiB + 1, any).first->address, 1_GiB);
+  EXPECT_EQ(sharing.smallest_run(list->where(), 10_MiB, any).first->address, 5_GiB);
+  EXPECT_EQ(sharing.smallest_run(list->where(), 31_MiB, any).first, nullptr);
+  EXPECT_EQ(sharing.smallest_run(elsewhere->where(), 1_MiB, any).first->address, 99_GiB);
+  EXPECT_FALSE(sharing.has_several_lists(list->where()));
+  ASSERT_NE(manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{2}), nullptr);
+  EXPECT_TRUE(sharing.has_several_lists(list->where()));
+  EXPECT_FALSE(sharing.has_several_lists(elsewhere->where()));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ using manager_type = block_manager<simulated_device, ignore_events, count_everyt
 class placements : public testing::Test {
  protected:
   void SetUp() override {
-    list = manager.find_or_create_list(0, stream_id{});
+    list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
     ASSERT_NE(list, nullptr);
     ASSERT_NE(ranges.insert_range(*list, base, 100_MiB), nullptr);
   }
@@ -139,7 +139,7 @@ TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_in_free_mem
   for (int round = 0; round < 300; ++round) {
     manager_type manager{simulated_device{}, {}};
     mapped_ranges<manager_type> ranges{manager};
-    free_list* const list = manager.find_or_create_list(0, stream_id{});
+    free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
     ASSERT_NE(list, nullptr);
     for (std::uintptr_t range = 0; range < 2; ++range) {
       block* hole = ranges.insert_range(*list, 1_GiB + range * 1_MiB, 24 * page);

@@ -74,7 +74,7 @@ class stitching : public testing::Test {
   manager_type manager{simulated_device{simulated_device::options{.capacity = 200_MiB}},
                        keep_events{&events}};
   ranges_type ranges{manager};
-  free_list* list = manager.find_or_create_list(0, stream_id{});
+  free_list* list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
 };
 
 TEST_F(stitching, detaches_the_smallest_chunk_that_is_enough) {
@@ -237,7 +237,7 @@ TEST_F(stitching, counts_pending_blocks_as_live) {
 TEST_F(stitching, maps_a_placement_in_any_range) {
   manager_type small{simulated_device{simulated_device::options{.capacity = 200_MiB}}, keep_events{&events}};
   ranges_type of_small{small};
-  free_list* const in = small.find_or_create_list(0, stream_id{});
+  free_list* const in = small.find_or_create_list(small.pools().defaults(), 0, stream_id{});
   std::vector<void*> used;
   for (int i = 0; i < 12; ++i) {
     const placement w = of_small.prepare_placement(*in, 4_MiB, pages(12_MiB), false);

@@ -305,18 +305,33 @@ TEST_F(cuda_pytorch_library, serves_pytorch) {
   torch.reset();
   end_with_contexts(2);
 }
-TEST_F(cuda_pytorch_library, refuses_graphs) {
+TEST_F(cuda_pytorch_library, keeps_the_memory_of_a_graph_apart) {
   const loaded_library library(loaded_library::copy_of("cuda_pytorch"));
-  // As PyTorch calls it.
+  const torch_functions torch{library, "tessera"};
+  // As PyTorch calls them.
   using pool_id = std::pair<unsigned long long, unsigned long long>;
-  using signature = void(int, pool_id, std::function<bool(void*)>);
-  const auto begin_allocate_to_pool = library.find<signature>("tessera_begin_allocate_to_pool");
-  bool asked = false;
+  using begin_signature = void(int, pool_id, std::function<bool(void*)>);
+  const auto begin = library.find<begin_signature>("tessera_begin_allocate_to_pool");
+  const auto end = library.find<void(int, pool_id)>("tessera_end_allocate_to_pool");
+  const auto release = library.find<void(int, pool_id)>("tessera_release_pool");
+  void* captured = nullptr;
+  begin(0, {1, 2}, [&captured, this](void* stream) { return (captured = stream) == handle_of(a); });
+  void* const p = torch.alloc(3_MiB, 0, handle_of(a));
+  EXPECT_EQ(captured, handle_of(a));
+  end(0, {1, 2});
+  torch.free(p, 3_MiB, 0, handle_of(a));
+  void* const q = torch.alloc(3_MiB, 0, handle_of(a));
+  EXPECT_NE(q, p);
+  torch.free(q, 3_MiB, 0, handle_of(a));
+  torch.reset();
+  EXPECT_EQ(cuda.used(0), 20_MiB);
+  release(0, {1, 2});
+  torch.reset();
+  EXPECT_EQ(cuda.used(0), 0u);
   testing::internal::CaptureStderr();
-  EXPECT_THROW(begin_allocate_to_pool(0, {1, 2}, [&asked](void*) { return asked = true; }),
-               std::runtime_error);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("no graph can be captured"), std::string::npos);
-  EXPECT_FALSE(asked);
+  EXPECT_THROW(end(0, {1, 2}), std::runtime_error);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("no scope of the pool is open"), std::string::npos);
+  end_with_contexts(1);
 }
 TEST_F(cuda_pytorch_library, decides_as_its_settings_say) {
   const torch_functions torch = load_anew();

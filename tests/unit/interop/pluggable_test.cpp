@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -176,11 +177,72 @@ TEST_F(pluggable_test, throws_if_the_host_supports_exceptions) {
   EXPECT_EQ(last_error(pool), "device 2 is not plugged in");
   EXPECT_EQ(pool.alloc(1, 200, nullptr), nullptr);
   pool.memory_fraction(0.5, 2);
-  EXPECT_THROW(pool.begin_allocate_to_pool(), std::runtime_error);
+  EXPECT_THROW(pool.end_allocate_to_pool(0, {1, 2}), std::runtime_error);
   pluggable<of<pytorch<>>> silent;
-  static_assert(noexcept(silent.begin_allocate_to_pool()));
-  silent.begin_allocate_to_pool();
-  EXPECT_TRUE(has(last_error(silent), "no graph can be captured"));
+  static_assert(noexcept(silent.end_allocate_to_pool(0, {1, 2})));
+  silent.end_allocate_to_pool(0, {1, 2});
+  EXPECT_EQ(last_error(silent),
+            "tessera: end_allocate_to_pool: private pool (1, 2): no scope of the pool is open");
+  (void)testing::internal::GetCapturedStderr();
+}
+
+bool is_stream_1(void* s) { return s == stream(1); }
+
+TEST_F(pluggable_test, has_private_pools) {
+  pluggable<chosen_at_run_time> pool;
+  using numbers = detail::torch_pool_id;
+  pool.begin_allocate_to_pool(0, numbers{0, 1}, is_stream_1);
+  void* const inside = pool.alloc(5_MiB, 0, stream(1));
+  void* const outside = pool.alloc(5_MiB, 0, stream(2));
+  pool.end_allocate_to_pool(0, numbers{0, 1});
+  pool.free(inside, 5_MiB, 0, nullptr);
+  EXPECT_NE(pool.alloc(5_MiB, 0, stream(1)), inside);
+  pool.free(outside, 5_MiB, 0, nullptr);
+  pool.begin_allocate_to_pool(0, numbers{0, 1}, is_stream_1);
+  EXPECT_EQ(pool.alloc(5_MiB, 0, stream(1)), inside);
+  pool.free(inside, 5_MiB, 0, nullptr);
+  const std::size_t used = here.device[0]->used();
+  pool.reset();
+  EXPECT_EQ(here.device[0]->used(), used) << "the scope is open";
+  pool.end_allocate_to_pool(0, numbers{0, 1});
+  pool.release_pool(0, numbers{0, 1});
+  pool.reset();
+  EXPECT_LT(here.device[0]->used(), used);
+  EXPECT_GT(here.device[0]->used(), 0u) << "one of the two uses is left";
+  pool.release_pool(0, numbers{0, 1});
+  pool.reset();
+  EXPECT_EQ(here.device[0]->used(), 20_MiB) << "of the live block";
+}
+
+TEST_F(pluggable_test, reports_invalid_calls_on_private_pools) {
+  pluggable<throwing> pool;
+  testing::internal::CaptureStderr();
+  const auto expect = [&](const char* text, auto call) {
+    EXPECT_THROW(call(), std::runtime_error);
+    EXPECT_TRUE(has(last_error(pool), text)) << last_error(pool);
+  };
+  pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
+  expect("begin_allocate_to_pool: private pool (1, 0): its scope is open",
+         [&] { pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1); });
+  expect("release_pool: private pool (1, 0): the pool has no use, or its scope is open",
+         [&] { pool.release_pool(0, {1, 0}); });
+  void* const p = pool.alloc(5_MiB, 0, stream(1));
+  pool.end_allocate_to_pool(0, {1, 0});
+  pool.release_pool(0, {1, 0});
+  expect("begin_allocate_to_pool: private pool (1, 0): it was released, and owns memory",
+         [&] { pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1); });
+  expect("release_pool", [&] { pool.release_pool(0, {1, 0}); });
+  expect("release_pool", [&] { pool.release_pool(0, {9, 9}); });
+  expect("end_allocate_to_pool", [&] { pool.end_allocate_to_pool(1, {1, 0}); });
+  expect("device 2 is not plugged in", [&] { pool.begin_allocate_to_pool(2, {1, 0}, is_stream_1); });
+  expect("there is no such device", [&] { pool.begin_allocate_to_pool(200, {1, 0}, is_stream_1); });
+  pool.free(p, 5_MiB, 0, nullptr);
+  pool.reset();
+  pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
+  pool.end_allocate_to_pool(0, {1, 0});
+  pluggable<of<pytorch<>, per_stream>> without;
+  without.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
+  EXPECT_TRUE(has(last_error(without), "no graph can be captured"));
   (void)testing::internal::GetCapturedStderr();
 }
 
@@ -412,7 +474,10 @@ static_assert(is<&unit_cuda_init, void(int)> && is<&unit_cuda_reset, void()>);
 static_assert(is<&unit_cuda_memory_fraction, void(double, int)>);
 static_assert(is<&unit_cuda_base_alloc, void*(void*, std::size_t*)>);
 static_assert(is<&unit_cuda_record_stream, void(void*, void*)>);
-static_assert(is<&unit_cuda_begin_allocate_to_pool, void(int, detail::torch_pool_id, void*)>);
+static_assert(
+    is<&unit_cuda_begin_allocate_to_pool, void(int, detail::torch_pool_id, std::function<bool(void*)>)>);
+static_assert(is<&unit_cuda_end_allocate_to_pool, void(int, detail::torch_pool_id)>);
+static_assert(is<&unit_cuda_release_pool, void(int, detail::torch_pool_id)>);
 static_assert(is<&unit_npu_alloc, void*(std::size_t, int, void*)>);
 static_assert(is<&unit_npu_free, void(void*, std::size_t, int, void*)>);
 static_assert(is<&unit_npu_init, void(int)> && is<&unit_npu_reset, void(bool)>);
