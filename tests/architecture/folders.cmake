@@ -17,7 +17,7 @@ set(may_include_debug core provider config recipe root detail observe concurrent
 set(may_include_interop core provider config recipe root detail observe concurrent interop)
 set(may_include_trace core observe trace)
 set(slow iostream functional regex ranges)
-set(may_include_functional interop/torch_pluggable.hpp)  # PyTorch passes a std::function
+set(may_use_functional interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)
 set(may_use_system "^(concurrent/|debug/|interop/|provider/|detail/pagemap|configured)")
 set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
@@ -58,7 +58,7 @@ foreach(header IN LISTS headers)
       endif()
     elseif(line MATCHES "^[ \t]*#[ \t]*include[ \t]*<(.+)>")
       set(standard ${CMAKE_MATCH_1})
-      if(standard IN_LIST slow AND NOT (standard STREQUAL "functional" AND header IN_LIST may_include_functional))
+      if(standard IN_LIST slow AND NOT (standard STREQUAL "functional" AND header IN_LIST may_use_functional))
         fault("${header} may not include <${standard}>, which is slow to compile")
       elseif(standard STREQUAL "memory_resource" AND NOT folder STREQUAL "interop")
         fault("${header} may not include <memory_resource>; only interop/ does")

@@ -298,9 +298,9 @@ class pluggable {
   }
   using stream_condition = std::function<bool(void* stream)>;
   /// Directs the requests of the streams that satisfy a condition to a private pool. Makes the pool, or adds a
-  /// use, as PyTorch's allocator does. It is an error if the pool's scope is open, if the pool was released but
-  /// owns memory, or if the allocator has no private pools. Throws an error if alloc throws: otherwise the memory
-  /// of a captured graph would be reused.
+  /// use, as PyTorch's allocator does.
+  ///   Errors:  the pool's scope is open; the pool was released, but owns memory; or the allocator has no private
+  ///            pools. Throws an error if alloc throws: otherwise the memory of a captured graph would be reused.
   void begin_allocate_to_pool(int device, detail::torch_pool_id pool,
                               stream_condition streams) noexcept(!throws) {
     device_state* state = nullptr;
