@@ -161,8 +161,8 @@ class caching_allocator
   /// Gives a live block to a new request without freeing it. Statistics and events count a free and an
   /// allocation.
   ///   Returns:  false, and nothing changes, if no live block begins at `p`, if streams are recorded for it,
-  ///             or if it does not fit. A block fits if the request has its pool and key, and the split
-  ///             policy lets it serve whole.
+  ///             or if it does not fit. A block fits if the request has its pool, default or private, and its
+  ///             key, and the split policy lets it serve whole.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     detail::block* const live = bytes > 0 && bytes <= max_request ? manager_.find_live(p) : nullptr;
     if (live == nullptr || live->flags().has_recorded_streams) return false;
@@ -170,6 +170,7 @@ class caching_allocator
     const bool fits = live->size >= size && policies_.split.may_serve(size, live->size) &&
                       !policies_.split.should_split(size, live->size) &&
                       policies_.pools.select(size) == live->list->pool() &&
+                      &manager_.pools().destination(stream) == live->list->where().group &&
                       stream_id(policies_.streams.reuse_key(stream)) == live->list->key();
     if (fits) manager_.reuse_in_place(*live, bytes, stream);
     return fits;
@@ -381,15 +382,11 @@ class caching_allocator
     stream_id stream;
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
-  request make_request(std::size_t bytes, stream_id stream) noexcept {
+  request make_request(std::size_t bytes, stream_id stream, typename manager::group& group) const noexcept {
     const std::size_t size = detail::block_size_for(policies_.rounding, bytes);
-    auto& pools = manager_.pools();
-    return {pools.any_open() ? &pools.destination(stream) : &pools.defaults(),
-            bytes,
-            size,
-            detail::pool_for(policies_.pools, size),
-            stream,
-            policies_.streams.reuse_key(stream)};
+    return {&group, bytes,
+            size,   detail::pool_for(policies_.pools, size),
+            stream, policies_.streams.reuse_key(stream)};
   }
 
   // The hit path.
@@ -399,8 +396,8 @@ class caching_allocator
     if (bytes == 0 || bytes > max_request) return nullptr;
     if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
       evict(eviction_trigger::after_free);
-    const request want = make_request(bytes, stream);
-    detail::block* found = obtain_cached(want);
+    const request want = make_request(bytes, stream, manager_.pools().defaults());
+    detail::block* found = manager_.pools().any_open() ? obtain_in_scope(bytes, stream) : obtain_cached(want);
     if (found == nullptr) found = serve_miss(bytes, stream);
     return found != nullptr ? &allocate_from<ByHandle>(*found, want) : nullptr;
   }
@@ -409,6 +406,11 @@ class caching_allocator
     if (list == nullptr) return nullptr;
     detail::block* const found = backend_.obtain_block(*list, want.size, policies_);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
+  }
+  /// Does what obtain_cached does while the scope of a private pool is open. It is a function of its own, so that
+  /// other requests do not pay for the choice.
+  [[gnu::noinline]] detail::block* obtain_in_scope(std::size_t bytes, stream_id stream) noexcept {
+    return obtain_cached(make_request(bytes, stream, manager_.pools().destination(stream)));
   }
   template <bool ByHandle>
   [[gnu::always_inline]] detail::block& allocate_from(detail::block& found, request want) noexcept {
@@ -433,7 +435,8 @@ class caching_allocator
   // The miss path.
 
   [[gnu::noinline, gnu::cold]] detail::block* serve_miss(std::size_t bytes, stream_id stream) noexcept {
-    const request want = make_request(bytes, stream);  // computed again: passing it would slow the hit path
+    // Computed again: passing it would slow the hit path.
+    const request want = make_request(bytes, stream, manager_.pools().destination(stream));
     const detail::growing_request in(*want.group);
     if (relieve_pressure()) {
       if (detail::block* const found = obtain_cached(want)) return found;

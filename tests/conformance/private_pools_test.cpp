@@ -82,6 +82,20 @@ TYPED_TEST(private_pools, are_chosen_by_a_predicate) {
   EXPECT_EQ(this->owner(this->allocate(1_MiB, one)), pool.id());
 }
 
+TYPED_TEST(private_pools, give_no_live_block_to_a_request_of_another_pool) {
+  private_pool pool(this->on);
+  void* const outside = this->allocate(1_MiB, one);
+  void* inside = nullptr;
+  {
+    const pool_scope scope(pool, one);
+    inside = this->allocate(1_MiB, one);
+    EXPECT_FALSE(this->on.reuse_in_place(outside, 1_MiB, one));
+    EXPECT_TRUE(this->on.reuse_in_place(inside, 1_MiB, one));
+  }
+  EXPECT_TRUE(this->on.reuse_in_place(outside, 1_MiB, one));
+  EXPECT_FALSE(this->on.reuse_in_place(inside, 1_MiB, one));
+}
+
 TYPED_TEST(private_pools, keep_their_memory_until_their_release) {
   {
     private_pool pool(this->on);

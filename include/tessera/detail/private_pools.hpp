@@ -143,16 +143,22 @@ class private_pools {
   }
   /// The group that serves a request of a stream: the one with the oldest scope that selects the stream.
   [[nodiscard]] const group& destination(stream_id stream) const noexcept {
-    for (const group* g = first_open_; g != nullptr; g = g->next_open) {
-      if (g->filter.selects(stream)) return *g;
-    }
-    return defaults_;
+    if (first_open_ == nullptr) [[likely]]
+      return defaults_;
+    return find_open(stream);
   }
   [[nodiscard]] group& destination(stream_id stream) noexcept {
     return const_cast<group&>(std::as_const(*this).destination(stream));
   }
 
  private:
+  [[nodiscard, gnu::noinline]] const group& find_open(stream_id stream) const noexcept {
+    for (const group* g = first_open_; g != nullptr; g = g->next_open) {
+      if (g->filter.selects(stream)) return *g;
+    }
+    return defaults_;
+  }
+
   group defaults_;
   group* first_ = nullptr;
   group* first_open_ = nullptr;
