@@ -61,6 +61,14 @@ TEST(read_csv, every_op_on_private_pools) {
   EXPECT_EQ(to_csv(std::get<recording>(read)), text);
 }
 
+TEST(read_csv, at_most_256_scopes_are_open) {
+  std::string begins;
+  for (int pool = 1; pool <= 256; ++pool) begins += "b," + std::to_string(pool) + ",0,0,0\n";
+  EXPECT_EQ(lines(read_csv(csv(begins + "n,7,0,0,0\nb,300,0,0,0\nb,300,0,0,0\n"), "T")).size(), 259u);
+  EXPECT_EQ(error_of(read_csv(csv(begins + "b,257,0,0,0\n"), "T")),
+            "T:258: the scopes of more than 256 private pools are open");
+}
+
 // A scope of a pool that exists is opened twice, a pool is released too often, and a cache is emptied in a scope.
 TEST(write_decisions, say_which_operations_on_private_pools_change_nothing) {
   const auto read =

@@ -582,7 +582,7 @@ class block_manager {
       if (in.is_private()) bytes += sizeof(group);
       for (const free_list_map& of_pool : in.lists) bytes += of_pool.footprint();
     });
-    return bytes + pending_.footprint();
+    return bytes + pools_.footprint() + pending_.footprint();
   }
 
  private:

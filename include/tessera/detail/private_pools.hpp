@@ -10,6 +10,7 @@
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/free_list_map.hpp>
+#include <tessera/detail/key_map.hpp>
 
 namespace tessera::detail {
 
@@ -45,6 +46,7 @@ struct pool_group_of : pool_group {
   pool_group_of() noexcept {
     for (std::size_t pool = 0; pool < Pools; ++pool) lists[pool].set_place({pool, this, &clocks[pool]});
   }
+  [[nodiscard]] std::uint64_t map_key() const noexcept { return number; }
   [[nodiscard]] bool owns_memory() const noexcept {
     for (const free_list_map& of_pool : lists) {
       for (const free_list* list = of_pool.first(); list != nullptr; list = list->next) {
@@ -81,11 +83,9 @@ class private_pools {
   [[nodiscard]] const group& defaults() const noexcept { return defaults_; }
   /// The first private pool in the order of numbers, or null.
   [[nodiscard]] group* first_private() const noexcept { return first_; }
-  [[nodiscard]] group* find(pool_id id) const noexcept {
-    group* found = first_;
-    while (found != nullptr && found->number != id.number) found = found->next;
-    return found;
-  }
+  /// Finds a private pool, or returns null.
+  ///   Cost:  constant
+  [[nodiscard]] group* find(pool_id id) const noexcept { return by_number_.find(id.number); }
   /// Calls f(group) for the default pools, then for each private pool.
   template <typename F>
   void for_each(F f) {
@@ -101,24 +101,27 @@ class private_pools {
   /// Creates a private pool with one use. Returns null if host memory ran out.
   [[nodiscard, gnu::cold]] group* create() noexcept {
     static constinit std::uint64_t last = 0;  // shared, so that a number names no pool of another allocator
-    auto* const fresh = new (std::nothrow) group;
+    auto* const fresh = by_number_.reserve_one() ? new (std::nothrow) group : nullptr;
     if (fresh == nullptr) return nullptr;
     fresh->number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);  // <atomic> is slow to compile
     fresh->uses = 1;
-    group** end = &first_;
-    while (*end != nullptr) end = &(*end)->next;
-    *end = fresh;
+    by_number_.insert(fresh->number, *fresh);
+    (first_ == nullptr ? first_ : last_->next) = fresh;
+    last_ = fresh;
     return fresh;
   }
   /// Erases the private pools that have no use, no scope and no memory.
   [[gnu::cold]] void erase_unused() noexcept {
+    last_ = nullptr;
     for (group** at = &first_; *at != nullptr;) {
       group& g = **at;
       if (g.uses > 0 || g.is_open || g.growing > 0 || g.owns_memory()) {
+        last_ = &g;
         at = &g.next;
         continue;
       }
       *at = g.next;
+      by_number_.remove(g.number);
       delete &g;
     }
   }
@@ -141,7 +144,9 @@ class private_pools {
     *at = g.next_open;
     g.is_open = false;
   }
+  [[nodiscard]] std::size_t footprint() const noexcept { return by_number_.footprint(); }
   /// The group that serves a request of a stream: the one with the oldest scope that selects the stream.
+  ///   Cost:  linear in the open scopes
   [[nodiscard]] const group& destination(stream_id stream) const noexcept {
     if (first_open_ == nullptr) [[likely]]
       return defaults_;
@@ -161,7 +166,9 @@ class private_pools {
 
   group defaults_;
   group* first_ = nullptr;
+  group* last_ = nullptr;
   group* first_open_ = nullptr;
+  key_map<group> by_number_;
 };
 
 }  // namespace tessera::detail

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -112,7 +113,8 @@ class field_reader {
 
 inline constexpr std::string_view csv_header = "op,id,bytes,stream,t_us";
 
-/// Checks that each allocation is made once, used while live, and freed at most once.
+/// Checks that each allocation is made once, used while live, and freed at most once. Limits the open scopes of
+/// private pools.
 ///   Cost:  constant for ids below `dense`, else logarithmic; hostile ids make it neither slow nor large
 class lifetime_checker {
  public:
@@ -124,6 +126,10 @@ class lifetime_checker {
   [[nodiscard]] std::optional<std::string> check(const event& e, bool& keep) {
     const bool allocating = e.what == event::kind::allocate;
     const bool freeing = e.what == event::kind::free;
+    if (e.what == event::kind::end_pool) open_scopes_.erase(e.id);
+    if (e.what == event::kind::begin_pool && open_scopes_.insert(e.id).second &&
+        open_scopes_.size() > max_open_scopes)
+      return "the scopes of more than " + std::to_string(max_open_scopes) + " private pools are open";
     if (!allocating && !freeing && e.what != event::kind::record_stream) return {};
     if (allocating && e.bytes > max_request) return "a request of " + request_limit_text(e.bytes);
     const std::string_view verb = allocating ? " is allocated" : freeing ? " is freed" : " is recorded";
@@ -164,7 +170,11 @@ class lifetime_checker {
     return dense_[static_cast<std::size_t>(id)];
   }
 
+  // Each request searches the open scopes.
+  static constexpr std::size_t max_open_scopes = 256;
+
   std::size_t live_ = 0;
+  std::set<std::uint64_t> open_scopes_;  // by their pools
   std::size_t max_dense_;
   std::vector<allocation> dense_;
   std::map<std::uint64_t, allocation> sparse_;  // no hash map: hostile ids could collide

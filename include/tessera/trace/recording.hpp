@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -135,12 +136,9 @@ class pool_operations {
   static constexpr bool has_pools = requires(Allocator& a) { a.create_pool(); };
   struct pool {
     pool_id id;
-    std::vector<stream_id> streams;  // of the open scope
+    std::set<stream_id> streams;  // of the open scope
     static bool selects(void* streams, stream_id stream) noexcept {
-      for (const stream_id s : *static_cast<std::vector<stream_id>*>(streams)) {
-        if (s == stream) return true;
-      }
-      return false;
+      return static_cast<const std::set<stream_id>*>(streams)->contains(stream);
     }
   };
   bool run(const event& e, pool& p) {
@@ -153,10 +151,10 @@ class pool_operations {
           (void)allocator_.release_pool(p.id);
           return false;
         }
-        p.streams.assign(1, e.stream);
+        p.streams = {e.stream};
         return true;
       }
-      case event::kind::join_pool: p.streams.push_back(e.stream); return true;
+      case event::kind::join_pool: p.streams.insert(e.stream); return true;
       case event::kind::end_pool: return allocator_.end_allocate_to_pool(p.id);
       case event::kind::retain_pool: return retain(p);
       case event::kind::release_pool: return allocator_.release_pool(p.id);

@@ -315,7 +315,7 @@ TEST_F(cuda_pytorch_library, keeps_the_memory_of_a_graph_apart) {
   const auto end = library.find<void(int, pool_id)>("tessera_end_allocate_to_pool");
   const auto release = library.find<void(int, pool_id)>("tessera_release_pool");
   void* captured = nullptr;
-  begin(0, {1, 2}, [&captured, this](void* stream) { return (captured = stream) == handle_of(a); });
+  begin(0, {1, 2}, [&captured](void* stream) { return (captured = stream) == handle_of(a); });
   void* const p = torch.alloc(3_MiB, 0, handle_of(a));
   EXPECT_EQ(captured, handle_of(a));
   end(0, {1, 2});
