@@ -37,6 +37,7 @@ operation author::next() {
   if (what == 966 && of_.settings > 0)
     return {.what = kind::retune, .amount = static_cast<unsigned>(pick(of_.settings))};
   if (what < 976 && of_.pools > 0) return change_pool();
+  if (what < 981 && of_.sleeps) return change_sleep();
   if (live_.empty()) return {.what = kind::trim};
   return {.what = kind::record,
           .id = live_[pick(live_.size())].id,
@@ -65,6 +66,13 @@ operation author::change_pool() {
   if ((chosen == event::begin_pool && !all) || chosen == event::join_pool)
     o.stream = of_.streams[pick(of_.streams.size())];
   return o;
+}
+operation author::change_sleep() {
+  // Pools sleep for a short time, so that most requests are served.
+  constexpr sleep_change kinds[] = {wake_one, wake_all,          wake_all,
+                                    wake_all, sleep_and_discard, sleep_and_save};
+  const sleep_change chosen = kinds[pick(std::size(kinds))];
+  return {.what = kind::sleep, .amount = chosen, .id = chosen == wake_all ? 0 : pick(of_.pools + 1)};
 }
 tessera::trace::event pool_event(const operation& o) {
   return {static_cast<tessera::trace::event::kind>(o.amount), o.id, o.bytes, o.stream};
@@ -95,7 +103,7 @@ const char* judge::carry_out(const operation& o) {
     case kind::allocate: wrong = allocate(o); break;
     case kind::free: wrong = free(o); break;
     case kind::record:
-      if (const auto found = live_.find(o.id); found != live_.end()) {
+      if (const auto found = live_.find(o.id); found != live_.end() && !sleeps(found->second.pool)) {
         const bool noted = of_->record(found->second.block, o.stream);
         if (!noted && kept_.no_calls_fail) wrong = "a stream is not recorded";
         // The program promises to join the streams that it records while a scope is open.
@@ -112,6 +120,7 @@ const char* judge::carry_out(const operation& o) {
     case kind::trim: of_->trim(of_->current_usage().reserved / 100 * o.amount); break;
     case kind::retune: of_->retune(o.amount); break;
     case kind::pool: wrong = change_pool(o); break;
+    case kind::sleep: wrong = change_sleep(o); break;
   }
   return wrong != nullptr ? wrong : look();
 }
@@ -130,11 +139,13 @@ const char* judge::take(const operation& o, const subject::block& got) {
   if (!uses_.empty() && !o.by_handle &&
       of_->pool_of(got, static_cast<unsigned>(uses_.rbegin()->first)) != destination(o.stream))
     return "a request is served by another pool";
+  const std::uint64_t pool = destination(o.stream);
+  if (sleeps(pool)) return "a request is served by a pool that sleeps";
   if (kept_.host_visible) {
     for (std::size_t i = 0; i < places; ++i)
       *place(got.address, o.bytes, i) = mark_of(o.bytes > i ? o.id : 0, i);
   }
-  live_.emplace(o.id, held{got, o.bytes, o.stream, {}});
+  live_.emplace(o.id, held{got, o.bytes, o.stream, {}, pool});
   return nullptr;
 }
 
@@ -142,7 +153,7 @@ const char* judge::free(const operation& o) {
   const auto found = live_.find(o.id);
   if (found == live_.end()) return nullptr;
   const held& h = found->second;
-  if (kept_.host_visible && h.bytes >= places) {
+  if (kept_.host_visible && h.bytes >= places && h.has_contents && !sleeps(h.pool)) {
     for (std::size_t i = 0; i < places; ++i) {
       if (*place(h.block.address, h.bytes, i) != mark_of(o.id, i)) return "a block has lost its contents";
     }
@@ -166,7 +177,10 @@ const char* judge::change_pool(const operation& o) {
     case event::retain_pool: {
       const bool begins = static_cast<event>(o.amount) == event::begin_pool;
       // A pool without uses exists until it owns no memory.
-      if (uses > 0 && outcome->works != !(begins && is_open)) return "a use of a pool is not added";
+      const bool is_refused = begins && (is_open || sleeps(o.id));
+      if (uses > 0 && outcome->works == is_refused) return "a use of a pool is not added";
+      // A pool that had no use may have ceased to exist; this one is new.
+      if (outcome->works && begins) asleep_.erase(o.id);
       if (outcome->works) ++uses;
       if (outcome->works && begins) open_.push_back({o.id, o.bytes != 0, {o.stream}});
       break;
@@ -185,6 +199,28 @@ const char* judge::change_pool(const operation& o) {
     default: break;
   }
   return outcome->uses != uses ? "the uses of a pool are not counted" : nullptr;
+}
+const char* judge::change_sleep(const operation& o) {
+  const auto result = of_->change_sleep(o);
+  if (!result) return nullptr;
+  const bool wakes = o.amount == wake_one || o.amount == wake_all;
+  const bool exists = o.id == 0 || (uses_.contains(o.id) && uses_.at(o.id) > 0);
+  const bool is_allowed = open_.empty() && (o.amount == wake_all || (exists && sleeps(o.id) == wakes));
+  // A wake may lack memory.
+  if (!*result && is_allowed && kept_.no_calls_fail && result->missing == 0)
+    return wakes ? "a pool does not wake" : "a pool does not sleep";
+  if (*result && !open_.empty()) return "a pool sleeps or wakes while a scope is open";
+  if (!*result) return nullptr;
+  if (o.amount == wake_all) {
+    asleep_.clear();
+  } else if (wakes) {
+    asleep_.erase(o.id);
+  } else {
+    if (!asleep_.insert(o.id).second) return "a pool sleeps twice";
+    if (o.amount == sleep_and_save) return nullptr;
+    for (auto& [id, h] : live_) h.has_contents = h.has_contents && h.pool != o.id;
+  }
+  return nullptr;
 }
 std::uint64_t judge::destination(stream_id stream) const {
   for (const scope& s : open_) {
@@ -219,7 +255,7 @@ bool judge::is_withheld(const subject::block& b, std::size_t bytes, stream_id by
 
 const char* judge::look() {
   const usage now = of_->current_usage();
-  if (now.live + now.pending + now.cached != now.reserved) return "usage does not add up";
+  if (now.live + now.pending + now.cached != now.reserved + now.asleep) return "usage does not add up";
   if (now.requested < owned_.bytes() || now.live < owned_.bytes()) return "less is live than is held";
   if (kept_.counts_at_once && now.pending == 0 && now.requested != owned_.bytes())
     return "more is requested than is held";
@@ -244,6 +280,7 @@ const char* judge::count() {
 
 std::string judge::finish() {
   of_->hold_events(false);
+  if (const char* const wrong = carry_out({.what = kind::sleep, .amount = wake_all})) return wrong;
   using event = tessera::trace::event::kind;
   const auto change = [this](event what, std::uint64_t pool) {
     return carry_out({.what = kind::pool, .amount = static_cast<unsigned>(what), .id = pool});

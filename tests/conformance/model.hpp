@@ -8,10 +8,12 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/handle.hpp>
@@ -25,18 +27,20 @@ namespace conformance {
 
 /// One operation of a user.
 struct operation {
-  enum class kind : unsigned char { allocate, free, record, hold, trim, retune, pool };
+  enum class kind : unsigned char { allocate, free, record, hold, trim, retune, pool, sleep };
   kind what = kind::allocate;
   bool by_handle = false;  // how the allocation is named
   bool sized = false;      // whether a free passes the size
-  // whether events are held; the percentage that a trim keeps; the number of settings; an event::kind on pools
+  // whether events are held; the percentage that a trim keeps; the number of settings; an event::kind on pools;
+  // a sleep_change
   unsigned amount = 0;
-  std::uint64_t id = 0;  // of the allocation, or of the private pool
+  std::uint64_t id = 0;  // of the allocation, or of the private pool; to sleep: 0 for the default pools
   std::size_t bytes = 0;
   tessera::stream_id stream{};
   bool operator==(const operation&) const = default;
 };
 using program = std::vector<operation>;
+enum sleep_change : unsigned { wake_one, wake_all, sleep_and_discard, sleep_and_save };
 
 /// The parameters of random programs.
 struct habits {
@@ -47,6 +51,7 @@ struct habits {
   bool holds_events = true;
   unsigned settings = 0;  // the number of settings that an allocator has
   unsigned pools = 0;     // the number of private pools
+  bool sleeps = true;     // if the allocator can
 };
 
 /// An operation on a private pool as an event of a recording.
@@ -66,6 +71,7 @@ class author {
   [[nodiscard]] std::size_t pick(std::size_t below) { return static_cast<std::size_t>(random_() % below); }
   [[nodiscard]] operation free_any();
   [[nodiscard]] operation change_pool();
+  [[nodiscard]] operation change_sleep();
 
   habits of_;
   std::mt19937_64 random_;
@@ -106,6 +112,8 @@ class subject {
       const tessera::trace::event&) {
     return {};
   }
+  /// Puts a pool to sleep or wakes pools. Returns nothing if the subject cannot.
+  [[nodiscard]] virtual std::optional<tessera::sleep_result> change_sleep(const operation&) { return {}; }
   /// The number, in the program, of the private pool that a live block belongs to; 0 for none.
   [[nodiscard]] virtual std::uint64_t pool_of(const block&, unsigned /*pools*/) { return 0; }
   /// Changes to other settings, one of `number`.
@@ -148,6 +156,8 @@ class judge {
     std::size_t bytes;
     tessera::stream_id stream;
     std::vector<tessera::stream_id> users;
+    std::uint64_t pool = 0;    // that served it
+    bool has_contents = true;  // until its pool sleeps and discards them
   };
   struct withheld {
     std::size_t bytes;
@@ -160,6 +170,8 @@ class judge {
   [[nodiscard]] bool is_withheld(const subject::block& b, std::size_t bytes, tessera::stream_id by);
   void withhold(const held& h);
   [[nodiscard]] const char* change_pool(const operation& o);
+  [[nodiscard]] const char* change_sleep(const operation& o);
+  [[nodiscard]] bool sleeps(std::uint64_t pool) const { return asleep_.contains(pool); }
   /// The private pool to which the oldest scope directs a stream's requests; 0 for none.
   [[nodiscard]] std::uint64_t destination(tessera::stream_id stream) const;
   [[nodiscard]] const char* look();
@@ -178,6 +190,7 @@ class judge {
   };
   std::vector<scope> open_;                    // the oldest first
   std::map<std::uint64_t, std::size_t> uses_;  // of each pool
+  std::set<std::uint64_t> asleep_;
   bool holding_ = false;
   std::size_t done_ = 0;
 };

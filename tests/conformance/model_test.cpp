@@ -102,6 +102,12 @@ struct stubborn : sound {
   bool end_allocate_to_pool(pool_id) { return true; }
 };
 
+/// Claims to sleep.
+struct sleepless : caching_allocator<stitched, ref> {
+  using caching_allocator<stitched, ref>::caching_allocator;
+  sleep_result sleep_pool(pool_id, sleep_contents) { return {}; }
+};
+
 template <typename Pool>
 composition planted(const char* name, unsigned pools = 0) {
   const auto make = []() -> std::unique_ptr<conformance::subject> {
@@ -114,6 +120,7 @@ composition planted(const char* name, unsigned pools = 0) {
   used.seed = 1;
   used.settings = 0;
   used.pools = pools;
+  used.sleeps = detail::can_sleep<Pool>;
   return {name, make, {}, used};
 }
 
@@ -199,6 +206,14 @@ TEST(model, shows_an_ignored_scope_by_its_begin_and_an_allocation) {
 TEST(model, shows_a_scope_that_stays_open_by_begin_end_and_an_allocation) {
   const trace::recording read = expect<stubborn>("stubborn", "a request is served by another pool", 3, 1);
   EXPECT_EQ(read.events[1].what, event::kind::end_pool);
+}
+
+TEST(model, shows_a_pool_that_does_not_sleep_by_a_sleep_and_an_allocation) {
+  const found it = run(planted<sleepless>("sleepless"));
+  EXPECT_EQ(it.first.what, "a request is served by a pool that sleeps");
+  ASSERT_EQ(it.shortest.size(), 2u) << it.message;
+  EXPECT_EQ(it.shortest[0].what, kind::sleep);
+  EXPECT_NE(it.message.find("let sleep"), std::string::npos) << it.message;
 }
 
 // Does the same with the file as tessera-replay.

@@ -162,7 +162,8 @@ tessera::trace::recording recording_of(const program& all, std::string name) {
         made.events.push_back({event::kind::answer_events, 0, o.amount == 0 ? 1u : 0u, {}});
         break;
       case kind::trim: made.events.push_back({event::kind::empty_cache, 0, 0, {}}); break;
-      case kind::retune: break;
+      case kind::retune:
+      case kind::sleep: break;
       case kind::pool: made.events.push_back(pool_event(o)); break;
     }
   }
@@ -219,6 +220,13 @@ std::string in_words(const operation& o) {
     case kind::hold: return o.amount != 0 ? "hold events" : "let events end";
     case kind::trim: return text.append("trim to ").append(std::to_string(o.amount)).append(" %");
     case kind::retune: return text.append("take settings ").append(std::to_string(o.amount));
+    case kind::sleep:
+      if (o.amount == wake_all) return "wake all pools";
+      return text
+          .append(o.amount == wake_one            ? "wake pool "
+                  : o.amount == sleep_and_discard ? "let sleep without contents pool "
+                                                  : "let sleep pool ")
+          .append(std::to_string(o.id));
     case kind::pool:
       return text.append(1, tessera::trace::detail::csv_letter(pool_event(o).what))
           .append(" pool ")

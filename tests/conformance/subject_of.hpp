@@ -96,6 +96,23 @@ class subject_of final : public subject {
     if constexpr (tessera::detail::has_private_pools<Pool>) return pools_.run(e);
     return {};
   }
+  std::optional<tessera::sleep_result> change_sleep(const operation& o) override {
+    if constexpr (tessera::detail::can_sleep<Pool>) {
+      // A recipe that is chosen at run time may be one that cannot sleep.
+      if constexpr (requires { pool_->settings().expandable_segments; }) {
+        if (!pool_->settings().expandable_segments) return {};
+      } else if constexpr (requires { pool_->settings(); }) {
+        return {};
+      }
+      if (o.amount == wake_all) return pool_->wake();
+      const tessera::pool_id pool = o.id != 0 ? pools_.pool_of(o.id) : tessera::pool_id{};
+      if (o.id != 0 && pool == tessera::pool_id{}) return {};
+      if (o.amount == wake_one) return pool_->wake_pool(pool);
+      return pool_->sleep_pool(pool, o.amount == sleep_and_save ? tessera::sleep_contents::save
+                                                                : tessera::sleep_contents::discard);
+    }
+    return {};
+  }
   std::uint64_t pool_of(const block& b, unsigned pools) override {
     if constexpr (tessera::detail::has_private_pools<Pool>) {
       const tessera::pool_id found = tessera::segment_of(*pool_, b.address).private_pool;
