@@ -73,6 +73,8 @@ class decision_log {
       case action::free_requested: block_ = e.block; break;
       case action::free_completed:
       case action::oom:
+      case action::sleep:
+      case action::wake:
       case action::snapshot: break;
     }
   }
