@@ -182,6 +182,9 @@ class background_reclaiming
   bool process_events() noexcept {
     return reclaim([](auto& in) { return in.process_events(); });
   }
+  void evict_idle() noexcept {
+    reclaim([](auto& in) { in.evict_idle(); });
+  }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     reclaim([keep](auto& in) { in.trim_without_waiting(keep); });
   }
