@@ -182,9 +182,10 @@ enum class decay_curve : unsigned char {
 /// Releases the segments that were idle for `time` ticks of `Clock`, when evict_idle() is called.
 ///
 /// Choose it if other programs need the memory between the phases of this one. Call evict_idle() after each
-/// phase, or from a thread; without calls, nothing is released. With decay_curve::smooth, some segments go
-/// earlier, the oldest first. Then at most the bytes of jemalloc's curve and of one segment stay.
-/// A time of `unlimited` switches the policy off.
+/// phase, or from a thread; without calls, nothing is released. With decay_curve::smooth, the idle bytes fall
+/// along jemalloc's curve. The oldest segments then go before the time, as many as it takes to be at or below
+/// the curve. A time of `unlimited` switches the policy off. In a recipe, it replaces any other eviction, such
+/// as that of garbage_collection_threshold.
 ///
 ///     using recipe = tessera::with<tessera::pytorch<>, tessera::evict_after<200>>;  // milliseconds
 ///     tessera::caching_allocator<recipe, tessera::simulated_device> shared;

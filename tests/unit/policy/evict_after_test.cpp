@@ -319,6 +319,22 @@ TEST(evict_after, coalesced_blocks_of_a_range_have_the_mean_age_of_their_bytes) 
   EXPECT_EQ(age(), 10u);
 }
 
+TYPED_TEST(evict_after_in, a_device_that_fails_loses_nothing) {
+  for (std::uint64_t every = 1; every < 6; ++every) {
+    allocator_of<TypeParam, smooth> pool;
+    for (std::uint64_t i = 1; i <= 5; ++i) pool.deallocate(pool.allocate(80_MiB, stream_id{i}));
+    pool.provider().fail_every(every);
+    for (int i = 0; i < 25; ++i) {
+      manual_clock::ticks += 10;
+      pool.evict_idle();
+      ASSERT_EQ(pool.audit(), nullptr);
+    }
+    pool.provider().fail_every(0);
+    pool.evict_idle();
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
+  }
+}
+
 TEST(evict_after, reads_the_clock_only_when_a_segment_becomes_idle) {
   allocator_of<pytorch<>, step> pool;
   void* const kept = pool.allocate(2_MiB);
