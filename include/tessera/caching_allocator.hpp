@@ -215,7 +215,8 @@ class caching_allocator
     release_idle(keep);
   }
   /// Asks the eviction policy to release idle memory, for example after some time (evict_after). First frees
-  /// the pending blocks whose events have completed. Does nothing while a scope of a private pool is open.
+  /// the pending blocks whose events have completed. Private pools keep their memory. Does nothing while a
+  /// scope of a private pool is open.
   ///   Cost:    linear in the free blocks; more if something is released
   ///   Source:  jemalloc's arena.<i>.decay
   void evict_idle() noexcept {

@@ -511,7 +511,7 @@ class block_manager {
   }
   /// The ticks since a segment became idle. In a range: since the block became free. With a clock, a block that
   /// was coalesced has the mean age of its bytes.
-  [[nodiscard]] std::uint64_t age(const block& idle, time at = now()) const noexcept {
+  [[nodiscard]] static std::uint64_t age(const block& idle, time at = now()) noexcept {
     const std::uint64_t ticks = ticks_of(idle.list->clock(), at);
     const std::uint64_t max = ticks - idle.list->clock().restarted;
     std::uint64_t age = 0;
@@ -647,15 +647,17 @@ class block_manager {
     counters_.inactive_split_shrank(pool, rest == 0, size);
   }
 
-  /// The mean age of the bytes of a free block and of others that it coalesces with.
-  [[nodiscard]] std::uint64_t mean_age(const block& free, std::size_t bytes, std::uint64_t other_age,
-                                       std::size_t other_bytes) const noexcept {
-    const auto of_free = static_cast<double>(age(free)) * static_cast<double>(bytes);
-    const auto of_other = static_cast<double>(other_age) * static_cast<double>(other_bytes);
-    return static_cast<std::uint64_t>((of_free + of_other) / static_cast<double>(bytes + other_bytes));
-  }
-  static void set_age(block& free, std::uint64_t age) noexcept {
-    free.free_since = static_cast<std::uint32_t>(ticks_of(free.list->clock()) - age);
+  /// In a range, with a clock: gives a free block of `bytes` bytes the mean age of its bytes and of others.
+  static void mix_ages(block& free, std::size_t bytes, std::size_t other_bytes, std::uint64_t other_age,
+                       time at) noexcept {
+    const auto own = static_cast<double>(age(free, at)) * static_cast<double>(bytes);
+    const auto other = static_cast<double>(other_age) * static_cast<double>(other_bytes);
+    const double mean = (own + other) / static_cast<double>(bytes + other_bytes);
+    // Rounded up as often as the fraction says. Else each small block would take a tick from a large one.
+    const std::uint64_t mixed = free.list->clock().searches * 0x9E3779B97F4A7C15u;
+    const double carry = static_cast<double>(mixed >> 32) / 4294967296.0;
+    const auto rounded = static_cast<std::uint64_t>(mean + carry);
+    free.free_since = static_cast<std::uint32_t>(ticks_of(free.list->clock(), at) - rounded);
   }
 
   [[nodiscard, gnu::always_inline]] static bool may_coalesce(const block& neighbour,
@@ -668,7 +670,10 @@ class block_manager {
     std::size_t before = low.size;
     int joined = 1;
     if (may_coalesce(high, freed)) {
-      if constexpr (mixes_ages) set_age(low, mean_age(low, low.size, age(high), high.size));
+      if constexpr (mixes_ages) {
+        const time at = now();
+        mix_ages(low, low.size, high.size, age(high, at), at);
+      }
       before += high.size;
       joined = 2;
       high.list->template erase<order>(high);
@@ -684,15 +689,13 @@ class block_manager {
                                        int joined) noexcept {
     const std::size_t pool = into.list->pool();
     const std::size_t added = freed.size;
-    std::uint64_t mean = 0;
-    if constexpr (mixes_ages) mean = mean_age(into, before, 0, added);
+    if constexpr (mixes_ages) mix_ages(into, before, added, 0, now());
     into.list->template resize<order>(into, address, before + added);
     count_in(*into.list, -1);
     if constexpr (Traits::reuses_across_streams) into.free_after = freed.free_after;  // the latest
     freed.unlink();
     blocks_.give_back(&freed);
-    const bool is_idle = mark_idle(into);
-    if constexpr (mixes_ages) set_age(into, mean);
+    const bool is_idle = mixes_ages || mark_idle(into);
     if constexpr (!Traits::has_ranges) {
       if (is_idle) {
         counters_.inactive_split_shrank(pool, joined, before);

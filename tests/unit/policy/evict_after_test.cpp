@@ -295,6 +295,19 @@ TEST(evict_after, a_small_block_does_not_keep_a_large_one_in_a_range) {
   keep_large_block_only_for_its_time<stitched>();
 }
 
+TEST(evict_after, many_small_blocks_keep_a_large_one_in_a_range_no_longer_than_few) {
+  allocator_of<expandable, step> pool;
+  pool.policies().eviction.time = 100;
+  pool.deallocate(pool.allocate(1000_MiB));
+  std::uint64_t t = 0;
+  for (; t < 1000 && pool.current_usage().reserved > 0; ++t) {
+    for (int i = 0; i < 5; ++i) pool.deallocate(pool.allocate(1_MiB + 512));
+    manual_clock::ticks += 1;
+    pool.evict_idle();
+  }
+  EXPECT_LT(t, 1000u);
+}
+
 TEST(evict_after, coalesced_blocks_of_a_range_have_the_mean_age_of_their_bytes) {
   allocator_of<expandable, step> pool;
   const auto age = [&pool] {
