@@ -29,6 +29,7 @@ class gpu {
   static constexpr bool completion_may_lag = true;  // if the driver fails to answer
   static constexpr bool map_grants_access = false;
   static constexpr bool unmap_wants_size = true;
+  static constexpr bool copies_page_locked = true;
   struct event {
     event_handle handle = nullptr;
   };
@@ -131,6 +132,26 @@ class gpu {
     });
   }
 
+  bool copy_to_host(void* to, const void* from, std::size_t bytes, tessera::stream_id stream) noexcept {
+    return call("cuMemcpyDtoHAsync", [&](auto& cu) {
+      return cu.copy_to_host(to, number(from), bytes, stream_positions::handle_of(stream));
+    });
+  }
+  bool copy_to_device(void* to, const void* from, std::size_t bytes, tessera::stream_id stream) noexcept {
+    return call("cuMemcpyHtoDAsync", [&](auto& cu) {
+      return cu.copy_to_device(number(to), from, bytes, stream_positions::handle_of(stream));
+    });
+  }
+  /// The driver locks whole pages, so other addresses are refused.
+  bool register_memory(void* p, std::size_t bytes) noexcept {
+    constexpr std::size_t page = 4096;
+    return reinterpret_cast<std::uintptr_t>(p) % page == 0 &&
+           call("cuMemHostRegister", [&](auto& cu) { return cu.register_host(p, bytes); });
+  }
+  bool unregister_memory(void* p) noexcept {
+    return call("cuMemHostUnregister", [&](auto& cu) { return cu.unregister_host(p); });
+  }
+
   /// The latest error; empty if no call failed.
   [[nodiscard]] std::string last_error() const { return state_->context.last_error(); }
 
@@ -178,6 +199,7 @@ class gpu {
   std::unique_ptr<state> state_;
 };
 static_assert(tessera::ordering_provider<gpu> && tessera::virtual_memory_provider<gpu> &&
-              tessera::paged_provider<gpu>);
+              tessera::paged_provider<gpu> && tessera::copying_provider<gpu> &&
+              tessera::registering_provider<gpu>);
 
 }  // namespace cuda_driver

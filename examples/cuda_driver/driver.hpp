@@ -137,7 +137,38 @@ class driver {
   /// Null if neither the driver nor a loaded CUDA runtime has this function.
   result (*exchange_capture_mode)(int* mode) = nullptr;
 
+  // If the driver lacks these functions, a loaded CUDA runtime serves.
+  [[nodiscard]] result copy_to_host(void* to, device_address from, std::size_t bytes,
+                                    stream_handle s) const noexcept {
+    if (memory_copy_to_host_ != nullptr) return memory_copy_to_host_(to, from, bytes, s);
+    return copy_by_runtime(to, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes, 2, s);
+  }
+  [[nodiscard]] result copy_to_device(device_address to, const void* from, std::size_t bytes,
+                                      stream_handle s) const noexcept {
+    if (memory_copy_to_device_ != nullptr) return memory_copy_to_device_(to, from, bytes, s);
+    return copy_by_runtime(reinterpret_cast<void*>(static_cast<std::uintptr_t>(to)), from, bytes, 1, s);
+  }
+  [[nodiscard]] result register_host(void* p, std::size_t bytes) const noexcept {
+    return host_register_ != nullptr ? host_register_(p, bytes, 0) : not_supported;
+  }
+  [[nodiscard]] result unregister_host(void* p) const noexcept {
+    return host_unregister_ != nullptr ? host_unregister_(p) : not_supported;
+  }
+
  private:
+  static constexpr result not_supported = static_cast<result>(801);
+  [[nodiscard]] result copy_by_runtime(void* to, const void* from, std::size_t bytes, int kind,
+                                       stream_handle s) const noexcept {
+    return runtime_copy_ != nullptr ? runtime_copy_(to, from, bytes, kind, s) : not_supported;
+  }
+  /// Finds a function in the driver or, by its own name there, in a loaded CUDA runtime.
+  template <typename Function>
+  void find_either(Function*& function, const char* in_driver, const char* in_runtime) {
+    void* found = in_driver != nullptr ? dlsym(library_, in_driver) : nullptr;
+    if (found == nullptr && in_runtime != nullptr) found = dlsym(RTLD_DEFAULT, in_runtime);
+    function = reinterpret_cast<Function*>(found);
+  }
+
   template <typename Function>
   void find(Function*& function, const char* name) {
     function = reinterpret_cast<Function*>(dlsym(library_, name));
@@ -174,11 +205,20 @@ class driver {
     find(memory_map, "cuMemMap");
     find(memory_unmap, "cuMemUnmap");
     find(memory_set_access, "cuMemSetAccess");
-    void* exchange = dlsym(library_, "cuThreadExchangeStreamCaptureMode");
-    if (exchange == nullptr) exchange = dlsym(RTLD_DEFAULT, "cudaThreadExchangeStreamCaptureMode");
-    exchange_capture_mode = reinterpret_cast<result (*)(int*)>(exchange);
+    find_either(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode",
+                "cudaThreadExchangeStreamCaptureMode");
+    find_either(memory_copy_to_host_, "cuMemcpyDtoHAsync_v2", nullptr);
+    find_either(memory_copy_to_device_, "cuMemcpyHtoDAsync_v2", nullptr);
+    find_either(runtime_copy_, nullptr, "cudaMemcpyAsync");
+    find_either(host_register_, "cuMemHostRegister_v2", "cudaHostRegister");
+    find_either(host_unregister_, "cuMemHostUnregister", "cudaHostUnregister");
   }
 
+  result (*memory_copy_to_host_)(void*, device_address, std::size_t, stream_handle) = nullptr;
+  result (*memory_copy_to_device_)(device_address, const void*, std::size_t, stream_handle) = nullptr;
+  result (*runtime_copy_)(void*, const void*, std::size_t, int kind, stream_handle) = nullptr;
+  result (*host_register_)(void*, std::size_t, unsigned flags) = nullptr;
+  result (*host_unregister_)(void*) = nullptr;
   std::string name_;
   void* library_;
 };

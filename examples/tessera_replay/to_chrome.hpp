@@ -104,8 +104,10 @@ class chrome_device {
       case action::free_requested: return {0, 0, 0 - std::uint64_t{e.block}};
       case action::free_completed: return {0, 0 - std::uint64_t{e.size}, 0};
       case action::segment_alloc:
+      case action::wake:
       case action::segment_map: return {e.size, 0, 0};
       case action::segment_free:
+      case action::sleep:
       case action::segment_unmap: return {0 - std::uint64_t{e.size}, 0, 0};
       default: return {};
     }
@@ -143,6 +145,8 @@ class chrome_device {
       case action::range_reserve: return "range_reserve";
       case action::range_release: return "range_release";
       case action::refused: return "refused";
+      case action::sleep: return "sleep";
+      case action::wake: return "wake";
       default: return tessera::detail::pytorch_name(kind);
     }
   }

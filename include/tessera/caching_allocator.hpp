@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include <tessera/core/allocator_event.hpp>
@@ -22,6 +23,7 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/introspection.hpp>
+#include <tessera/detail/sleeping_memory.hpp>
 #include <tessera/detail/stream_sharing.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/law/recipe.hpp>
@@ -53,6 +55,7 @@ template <typename Recipe, typename Introspection>
                                                                      std::size_t bytes,
                                                                      stream_id stream) noexcept {
   oom_numbers numbers{.requested = bytes, .segment = bytes, .stream = stream};
+  numbers.is_asleep = blocks.is_asleep(stream);
   numbers.now = usage_of(blocks, p.growth);
   numbers.capacity = blocks.provider().capacity();
   numbers.available = left_on(blocks.provider(), numbers.now.reserved);
@@ -78,6 +81,11 @@ template <typename Recipe, typename Manager>
   }
   return failure_reason::by_device;
 }
+
+/// Replaces sleeping_memory if growth takes whole segments.
+struct no_sleeping_memory {
+  no_sleeping_memory(const auto& /*manager*/, const auto& /*backend*/) noexcept {}
+};
 
 /// Finds the smallest candidate size of an eviction policy by bisection. Every larger size is a candidate,
 /// too.
@@ -167,7 +175,7 @@ class caching_allocator
   ///             key, and the split policy lets it serve whole.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     detail::block* const live = bytes > 0 && bytes <= max_request ? manager_.find_live(p) : nullptr;
-    if (live == nullptr || live->flags().has_recorded_streams) return false;
+    if (live == nullptr || live->flags().has_recorded_streams || sleeps(*live)) return false;
     const std::size_t size = policies_.rounding.block_size(bytes);
     const bool fits = live->size >= size && policies_.split.may_serve(size, live->size) &&
                       !policies_.split.should_split(size, live->size) &&
@@ -184,19 +192,23 @@ class caching_allocator
   ///   Returns:   true if the use is recorded, or needs no record, for example on the block's own stream.
   ///              False for null and an empty handle, for a stream that does not exist, and if host memory
   ///              ran out.
+  ///   Requires:  the pool of the block does not sleep; otherwise the program aborts
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     detail::block* const live = manager_.find_live(p);
     if (live == nullptr && p != nullptr) detail::refuse_address(introspect(), "record_stream", p);
+    if (live != nullptr && sleeps(*live)) detail::refuse_sleeping("record_stream", p);
     return record(live, stream);
   }
   [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
     if (h && !h.block()->is_by_handle()) detail::refuse_handle("record_stream");
+    if (h && sleeps(*h.block())) detail::refuse_sleeping("record_stream", h.data());
     return record(h.block(), stream);
   }
   /// Records that `stream` uses a live block. Unlike record_stream, it does not abort for an invalid address.
-  ///   Returns:  as record_stream; also false if no live block begins at `p`
+  ///   Returns:  as record_stream; also false if no live block begins at `p`, or if its pool sleeps
   [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
-    return record(manager_.find_live(p), stream);
+    detail::block* const live = manager_.find_live(p);
+    return live != nullptr && !sleeps(*live) && record(live, stream);
   }
 
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
@@ -283,10 +295,10 @@ class caching_allocator
   /// empty the cache. A block with recorded streams that is freed meanwhile stays pending until no scope is
   /// open. Uses that were recorded while a scope was open are then dropped: the caller has joined their
   /// streams.
-  ///   Returns:  false if the pool does not exist, has no use, or its scope is open
+  ///   Returns:  false if the pool does not exist, has no use, or sleeps, or if its scope is open
   [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams) noexcept {
     auto* const found = manager_.pools().find(pool);
-    if (found == nullptr || found->uses == 0 || found->is_open) return false;
+    if (found == nullptr || found->uses == 0 || found->is_open || !found->is_awake()) return false;
     manager_.pools().open(*found, streams);
     return true;
   }
@@ -306,7 +318,7 @@ class caching_allocator
     if (found == nullptr || found->uses > 0) return;
     {
       const detail::growing_request in(*found);
-      manager_.wait_for_pending_of(*found);
+      manager_.wait_for_pending_of([found](const detail::pool_group& g) { return &g == found; });
       sharing_.wait_for_unfinished_work();
       sharing_.coalesce_idle();
       manager_.for_each_idle_of(*found, [this](detail::block& idle) {
@@ -315,7 +327,57 @@ class caching_allocator
         return true;
       });
     }
-    backend_.shrink();
+    shrink();
+  }
+
+  // Sleep.
+
+  /// Whether memory can sleep. It can if the recipe maps memory into ranges.
+  static constexpr bool can_sleep = detail::recipe_traits<Recipe>::has_ranges;
+
+  /// Puts the default pools and all private pools to sleep: gives back their memory, even under live blocks.
+  /// Addresses and blocks stay. Until wake, the pools serve no requests, and record_stream refuses their
+  /// blocks. A free works.
+  ///
+  /// First waits for the streams of these blocks, recorded ones too, and empties the cache. Contents that are
+  /// saved are copied on the stream `copies`, into pageable host memory.
+  ///   Requires:  no other work uses the memory
+  ///   Returns:   the bytes that went back, or why nothing changed: a scope is open, host memory ran out, the
+  ///              device failed, or the provider cannot copy
+  ///   Source:    vLLM's sleep mode, torch_memory_saver
+  template <typename R = Recipe>
+  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+    if constexpr (check_can_sleep<R>()) return fall_asleep(nullptr, contents, copies);
+  }
+  /// Puts one pool to sleep like sleep(). The default pool_id names the default pools.
+  ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps
+  template <typename R = Recipe>
+  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+    const auto* const found = manager_.pools().find_any(pool);
+    if (found == nullptr) return {.why = no_such_pool};
+    if (!found->is_awake()) return {.why = "the pool sleeps"};
+    if constexpr (check_can_sleep<R>()) return fall_asleep(found, contents, copies);
+  }
+  /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
+  /// them or none. If memory is missing, first empties the cache of the pools that are awake.
+  ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
+  template <typename R = Recipe>
+  sleep_result wake(stream_id copies = {}) noexcept {
+    if constexpr (check_can_sleep<R>()) return wake_up(nullptr, copies);
+  }
+  /// Wakes one pool like wake(). The default pool_id names the default pools.
+  ///   Returns:  as wake(); also fails if the pool does not exist or does not sleep
+  template <typename R = Recipe>
+  sleep_result wake_pool(pool_id pool, stream_id copies = {}) noexcept {
+    const auto* const found = manager_.pools().find_any(pool);
+    if (found == nullptr) return {.why = no_such_pool};
+    if (!found->is_asleep) return {.why = "the pool does not sleep"};
+    if constexpr (check_can_sleep<R>()) return wake_up(found, copies);
+  }
+  /// Whether a pool sleeps. The default pool_id names the default pools.
+  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
+    const auto* const found = manager_.pools().find_any(pool);
+    return found != nullptr && found->is_asleep;
   }
 
   /// Restarts the age of every idle segment.
@@ -377,6 +439,7 @@ class caching_allocator
   ///   Returns:   false if the device gave other memory, or host memory ran out
   template <typename Blocks>
   [[nodiscard]] bool restore(const segment_view& segment, std::size_t size, const Blocks& blocks) noexcept {
+    if (!manager_.pools().defaults().is_awake()) return false;
     detail::block* const found = backend_.restore(segment, size, policies_);
     return found != nullptr && (segment.address == 0 || found->address == segment.address) &&
            found->size >= segment.bytes && manager_.restore_blocks(*found, blocks);
@@ -412,7 +475,8 @@ class caching_allocator
     if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
       evict(eviction_trigger::after_free);
     const request want = make_request(bytes, stream, manager_.pools().defaults());
-    detail::block* found = manager_.pools().any_open() ? obtain_in_scope(bytes, stream) : obtain_cached(want);
+    detail::block* found =
+        manager_.pools().are_defaults_enough() ? obtain_cached(want) : obtain_chosen(bytes, stream);
     if (found == nullptr) found = serve_miss(bytes, stream);
     return found != nullptr ? &allocate_from<ByHandle>(*found, want) : nullptr;
   }
@@ -422,10 +486,13 @@ class caching_allocator
     detail::block* const found = backend_.obtain_block(*list, want.size, policies_);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
   }
-  /// Does what obtain_cached does while the scope of a private pool is open. It is a function of its own, so that
+  /// Does what obtain_cached does if the default pools may not serve. It is a function of its own, so that
   /// other requests do not pay for the choice.
-  [[gnu::noinline]] detail::block* obtain_in_scope(std::size_t bytes, stream_id stream) noexcept {
-    return obtain_cached(make_request(bytes, stream, manager_.pools().destination(stream)));
+  [[gnu::noinline]] detail::block* obtain_chosen(std::size_t bytes, stream_id stream) noexcept {
+    return obtain_awake(make_request(bytes, stream, manager_.pools().destination(stream)));
+  }
+  [[gnu::noinline]] detail::block* obtain_awake(const request& want) noexcept {
+    return want.group->is_awake() ? obtain_cached(want) : nullptr;
   }
   template <bool ByHandle>
   [[gnu::always_inline]] detail::block& allocate_from(detail::block& found, request want) noexcept {
@@ -442,6 +509,10 @@ class caching_allocator
     if (result == detail::free_result::free) evict(eviction_trigger::after_free);
     return result != detail::free_result::unknown;
   }
+  [[nodiscard]] static bool sleeps(const detail::block& live) noexcept {
+    if constexpr (can_sleep) return !live.list->where().group->is_awake();
+    return false;
+  }
   bool record(detail::block* live, stream_id stream) noexcept {
     return live != nullptr && (!policies_.streams.needs_event(live->list->key(), stream) ||
                                manager_.record_stream(*live, stream));
@@ -453,8 +524,9 @@ class caching_allocator
     // Computed again: passing it would slow the hit path.
     const request want = make_request(bytes, stream, manager_.pools().destination(stream));
     const detail::growing_request in(*want.group);
+    if (!want.group->is_awake()) return refuse_while_asleep(want);
     if (relieve_pressure()) {
-      if (detail::block* const found = obtain_cached(want)) return found;
+      if (detail::block* const found = obtain_awake(want)) return found;
     }
     evict(eviction_trigger::before_growth);
     failure_reason why{};
@@ -465,7 +537,12 @@ class caching_allocator
       const bool exactly = step == recovery_steps::step::retry_exact_size;
       if (detail::block* const found = reuse_or_grow(want, why, exactly)) return found;
     }
+    if (!want.group->is_awake()) return refuse_while_asleep(want);
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
+    return nullptr;
+  }
+  detail::block* refuse_while_asleep(const request& want) noexcept {
+    manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream);
     return nullptr;
   }
   /// Calls the user's callbacks. If the request did not poll events first, also frees completed pending
@@ -479,6 +556,7 @@ class caching_allocator
   /// Gets memory from other streams or the device. Sets `why` to the reason for which growth fails.
   [[gnu::cold]] detail::block* reuse_or_grow(request want, failure_reason& why,
                                              bool exactly = false) noexcept {
+    if (!want.group->is_awake()) return nullptr;  // since another thread put it to sleep
     if (detail::block* const found = take_from_other_streams(want)) return found;
     const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, exactly);
     why = detail::predict_failure(manager_, policies_, segment);
@@ -540,6 +618,10 @@ class caching_allocator
     manager_.wait_for_pending();
     sharing_.wait_for_unfinished_work();
     release_idle(keep);
+    shrink();
+  }
+  void shrink() noexcept {
+    if constexpr (can_sleep) sleeping_.drop_free([](const auto& g) { return g.may_release(); });
     backend_.shrink();
   }
   [[gnu::always_inline]] void evict(eviction_trigger when) noexcept {
@@ -589,11 +671,72 @@ class caching_allocator
     }
   }
 
+  // Sleep.
+
+  static constexpr const char* no_such_pool = "no such pool exists";
+  static constexpr const char* scope_is_open = "the scope of a private pool is open";
+  template <typename R>
+  static consteval bool check_can_sleep() noexcept {
+    static_assert(can_sleep && std::is_same_v<R, Recipe>,
+                  "sleep needs a recipe that maps memory into ranges, such as "
+                  "pytorch<\"expandable_segments:True\"> or stitched: "
+                  "a segment that goes back to the device loses its addresses");
+    return can_sleep;
+  }
+  /// Calls f(selects) while the selected groups serve no requests: those that are asleep or not, as `asleep`
+  /// says, and no other call changes. With `only`, no other group is selected.
+  template <typename F>
+  sleep_result change_sleep(const detail::pool_group* only, bool asleep, F f) noexcept {
+    if (manager_.pools().any_open()) return {.why = scope_is_open};
+    const char mark = 0;
+    const detail::changed_groups selects{&mark};
+    manager_.pools().for_each([&](auto& g) {
+      if (g.changed_by == nullptr && g.is_asleep == asleep && (only == nullptr || only == &g))
+        manager_.pools().set_sleep(g, asleep, &mark);
+    });
+    const sleep_result result = f(selects);
+    manager_.pools().for_each([&](auto& g) {
+      if (selects(g)) manager_.pools().set_sleep(g, asleep != static_cast<bool>(result), nullptr);
+    });
+    return result;
+  }
+  sleep_result fall_asleep(const detail::pool_group* only, sleep_contents contents,
+                           stream_id copies) noexcept {
+    return change_sleep(only, false, [&](detail::changed_groups selects) -> sleep_result {
+      manager_.wait_for_pending_of(selects);
+      // Other threads may have run during the wait.
+      if (manager_.pools().any_open()) return {.why = scope_is_open};
+      if (!manager_.finish_work_of(selects))
+        return {.why = "the device failed to finish the work of a stream"};
+      manager_.pools().for_each([&](auto& g) {
+        if (!selects(g)) return;
+        manager_.for_each_idle_of(g, [this](detail::block& idle) {
+          return backend_.releasable(idle) > 0 && backend_.release(idle) > 0;
+        });
+      });
+      return sleeping_.sleep(selects, contents, copies);
+    });
+  }
+  sleep_result wake_up(const detail::pool_group* only, stream_id copies) noexcept {
+    return change_sleep(only, true, [&](detail::changed_groups selects) -> sleep_result {
+      sleep_result result = sleeping_.wake(selects, copies, policies_);
+      if (result.missing == 0) return result;
+      (void)pressure_.run();
+      if (manager_.pools().any_open()) return {.missing = result.missing, .why = scope_is_open};
+      empty_cache(0);
+      if constexpr (detail::reclaiming_provider<Provider>) (void)provider().reclaim();
+      if (manager_.pools().any_open()) return {.missing = result.missing, .why = scope_is_open};
+      return sleeping_.wake(selects, copies, policies_);
+    });
+  }
+
   tessera::policies<Recipe> policies_;
   manager manager_;
   [[no_unique_address]] detail::stream_sharing<manager> sharing_{manager_};
   // Destroyed before the manager: the backend's destructor releases memory through it.
   backend backend_{manager_};
+  [[no_unique_address]] std::conditional_t<can_sleep, detail::sleeping_memory<manager>,
+                                           detail::no_sleeping_memory> sleeping_{manager_, backend_};
   detail::callback_list pressure_;
   [[no_unique_address]] detail::decay<typename Recipe::eviction> decay_;
 };

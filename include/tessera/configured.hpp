@@ -73,8 +73,18 @@ consteval std::size_t first_allocator() {
 
 /// `Inner` of a front end whose only optional calls are those on private pools.
 struct private_pool_calls {
+  static constexpr bool can_sleep = true;
   pool_id create_pool();
 };
+/// Calls f(allocator) if its memory can sleep.
+template <typename Allocator, typename F>
+sleep_result if_it_can_sleep(Allocator& allocator, F f) noexcept {
+  if constexpr (can_sleep<Allocator>) {
+    return f(allocator);
+  } else {
+    return {.why = "sleep needs a recipe that maps memory into ranges, which the settings did not choose"};
+  }
+}
 template <typename Variant, std::size_t First = first_allocator<Variant>()>
 struct optional_calls {
   using allocator = decltype(std::variant_alternative_t<First, Variant>::allocator);
@@ -200,6 +210,20 @@ class configured
     return change(std::get<settings_type>(parsed));
   }
 
+  // Sleep. If the settings chose a recipe that takes whole segments, these calls fail with words.
+  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+    return if_it_can_sleep([=](auto& in) { return in.sleep(contents, copies); });
+  }
+  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+    return if_it_can_sleep([=](auto& in) { return in.sleep_pool(pool, contents, copies); });
+  }
+  sleep_result wake(stream_id copies = {}) noexcept {
+    return if_it_can_sleep([=](auto& in) { return in.wake(copies); });
+  }
+  sleep_result wake_pool(pool_id pool, stream_id copies = {}) noexcept {
+    return if_it_can_sleep([=](auto& in) { return in.wake_pool(pool, copies); });
+  }
+
   /// Calls f(allocator) with the chosen allocator. `f` must return the same type for every recipe.
   template <typename F>
   decltype(auto) visit(F f) {
@@ -215,6 +239,11 @@ class configured
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.allocator); });
+  }
+
+  template <typename F>
+  sleep_result if_it_can_sleep(F f) noexcept {
+    return visit([&f](auto& in) { return detail::if_it_can_sleep(in, f); });
   }
 
   using indices = std::make_index_sequence<Family::count>;

@@ -30,6 +30,13 @@ struct return_argument {
 template <typename Allocator>
 concept has_private_pools = requires(Allocator& a) { a.create_pool(); };
 
+/// Whether the memory of an allocator can sleep.
+template <typename Allocator>
+inline constexpr bool can_sleep = false;
+template <typename Allocator>
+  requires requires { Allocator::can_sleep; }
+inline constexpr bool can_sleep<Allocator> = Allocator::can_sleep;
+
 /// The provider type of an allocator.
 template <typename Allocator>
 using device_of =
@@ -190,6 +197,34 @@ class facade : public detail::common_calls<Self> {
   {
     inside([=](auto& in) { in.trim_pool(pool); });
     freed();
+  }
+
+  static constexpr bool can_sleep = detail::can_sleep<Inner>;
+  // Templates, because the allocator inside refuses to compile them if its memory cannot sleep.
+  template <typename In = Inner>
+    requires detail::has_private_pools<In>
+  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+    return inside([=](auto& in) { return in.sleep(contents, copies); });
+  }
+  template <typename In = Inner>
+    requires detail::has_private_pools<In>
+  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+    return inside([=](auto& in) { return in.sleep_pool(pool, contents, copies); });
+  }
+  template <typename In = Inner>
+    requires detail::has_private_pools<In>
+  sleep_result wake(stream_id copies = {}) noexcept {
+    return inside([=](auto& in) { return in.wake(copies); });
+  }
+  template <typename In = Inner>
+    requires detail::has_private_pools<In>
+  sleep_result wake_pool(pool_id pool, stream_id copies = {}) noexcept {
+    return inside([=](auto& in) { return in.wake_pool(pool, copies); });
+  }
+  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](const auto& in) { return in.is_asleep(pool); });
   }
 
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {

@@ -51,6 +51,17 @@ class private_pool {
       detail::fatal("private_pool: destroyed while its scope is open");
   }
 
+  /// Gives back the pool's memory, even under live blocks. Addresses stay. Until wake(), the pool serves no
+  /// requests.
+  ///   Returns:  the bytes that went back, or why nothing changed, as sleep [tessera/caching_allocator.hpp]
+  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+    return allocator_->sleep_pool(id_, contents, copies);
+  }
+  /// Maps memory at the pool's addresses again, all of it or none, and copies saved contents back.
+  ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
+  sleep_result wake(stream_id copies = {}) noexcept { return allocator_->wake_pool(id_, copies); }
+  [[nodiscard]] bool is_asleep() const noexcept { return allocator_->is_asleep(id_); }
+
   /// Names the pool for functions of the allocator. Names no pool after a move.
   [[nodiscard]] pool_id id() const noexcept { return id_; }
   [[nodiscard]] Allocator& allocator() const noexcept { return *allocator_; }
@@ -74,7 +85,7 @@ class pool_scope {
   explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {}) noexcept
       : allocator_(&pool.allocator()), id_(pool.id()) {
     if (!allocator_->begin_allocate_to_pool(id_, streams))
-      detail::fatal("pool_scope: a scope of the pool is open, or the private_pool was moved from");
+      detail::fatal("pool_scope: a scope of the pool is open, the pool sleeps, or it was moved from");
   }
   pool_scope(const pool_scope&) = delete;
   pool_scope& operator=(const pool_scope&) = delete;

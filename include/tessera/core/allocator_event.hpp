@@ -20,9 +20,11 @@ struct allocator_event {
     segment_free,    ///< a segment was released
     segment_map,     ///< `bytes` of physical memory were mapped into a range
     segment_unmap,   ///< `bytes` were unmapped
+    sleep,           ///< `bytes` under live blocks went back to the device; their pool sleeps
+    wake,            ///< `bytes` came back at their addresses
     range_reserve,   ///< a range of addresses was reserved
     range_release,   ///< a range was released
-    refused,         ///< the device refused `bytes`, or host memory for metadata ran out
+    refused,         ///< the device refused `bytes`, host memory for metadata ran out, or the pool sleeps
     oom,             ///< a request failed after every recovery step
     snapshot         ///< a tool took a snapshot, with `bytes` in use
   };

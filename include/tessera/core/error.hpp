@@ -25,6 +25,7 @@ struct oom_numbers {
   std::size_t capacity = 0;           ///< capacity of the device
   std::size_t available = unlimited;  ///< free bytes of the device, if it knows them
   std::size_t largest_free = 0;       ///< size of the largest free block
+  bool is_asleep = false;             ///< whether the pool that serves the request sleeps
   std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
 };
 }  // namespace detail
@@ -62,6 +63,14 @@ class out_of_memory final : public std::bad_alloc {
                     "tessera: out of memory: %zu bytes requested on stream %s; no request above %zu bytes is "
                     "served",
                     n.requested, stream, max_request);
+      return;
+    }
+    if (n.is_asleep) {
+      std::snprintf(
+          text_, sizeof text_,
+          "tessera: out of memory: %zu bytes requested on stream %s; the pool that serves them sleeps, "
+          "so wake it first",
+          n.requested, stream);
       return;
     }
     char waited[64] = "";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 
 #include <tessera/core/stream.hpp>
@@ -42,6 +43,20 @@ class stream_filter {
   void* context_ = nullptr;
   stream_id only_;
   bool is_one_ = false;
+};
+
+/// Chooses between saving and losing the contents of memory that sleeps.
+enum class sleep_contents : unsigned char {
+  discard,  ///< after waking, the bytes have any value
+  save      ///< they are copied to host memory, and back when the pool wakes
+};
+
+/// The outcome of a call that puts memory to sleep or wakes it. Converts to true if the call worked.
+struct sleep_result {
+  std::size_t bytes = 0;      ///< bytes that went back to the device, or came from it
+  std::size_t missing = 0;    ///< bytes that a wake could not get
+  const char* why = nullptr;  ///< why the call failed, as text; then all pools are as before
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return why == nullptr; }
 };
 
 }  // namespace tessera

@@ -17,9 +17,10 @@ struct usage {
   std::size_t live = 0;       ///< in allocated blocks that the user has not freed
   std::size_t pending = 0;    ///< in freed blocks that a stream still uses
   std::size_t cached = 0;     ///< in free blocks
-  std::size_t reserved = 0;   ///< acquired from the device: live + pending + cached
+  std::size_t reserved = 0;   ///< acquired from the device: live + pending + cached - asleep
   std::size_t limit = 0;      ///< bytes that may be reserved
   bool has_limit = true;      ///< whether the user set the limit; otherwise it is the device's capacity
+  std::size_t asleep = 0;  ///< of live, pending and cached bytes: without memory, because their pool sleeps
   bool operator==(const usage&) const = default;
   /// Adds the bytes of another allocator with the same limit.
   usage& operator+=(const usage& other) noexcept {
@@ -28,6 +29,7 @@ struct usage {
     pending += other.pending;
     cached += other.cached;
     reserved += other.reserved;
+    asleep += other.asleep;
     return *this;
   }
 };
@@ -96,6 +98,7 @@ struct statistics {
   /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory
   /// acquired for a failed request, and memory that the device failed to release.
   counter device_bytes;
+  counter asleep_bytes;                    ///< bytes of blocks without memory, because their pool sleeps
   std::uint64_t num_alloc_retries = 0;     ///< retries of growth after the cache was emptied
   std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
   std::uint64_t num_oom_rejections = 0;    ///< of these, requests that failed without recovery
@@ -132,6 +135,7 @@ struct segment_view {
   std::size_t pool = 0;    ///< the number of its pool
   bool in_range = false;   ///< whether it is part of a range
   pool_id private_pool{};  ///< the private pool that owns it, or none
+  bool is_asleep = false;  ///< whether its pool sleeps; then its memory has gone back to the device
 };
 
 /// A block of a segment_view. In the order of addresses, the blocks cover the whole segment_view.

@@ -247,9 +247,26 @@ class block_manager {
   [[gnu::cold]] void wait_for_pending() noexcept {
     wait_for_pending_if([](const block&) { return true; });
   }
-  /// Waits for the events of a private pool's blocks, then frees them.
-  [[gnu::cold]] void wait_for_pending_of(const pool_group& in) noexcept {
-    wait_for_pending_if([&in](const block& b) { return b.list->where().group == &in; });
+  /// Waits for the events of the blocks of the groups for which selects(group) is true, then frees them.
+  template <typename Selects>
+  [[gnu::cold]] void wait_for_pending_of(Selects selects) noexcept {
+    wait_for_pending_if([&selects](const block& b) { return selects(*b.list->where().group); });
+  }
+  /// Waits for the work of the streams of these groups, and of the streams recorded for their live blocks.
+  /// Returns false if the device failed.
+  ///   Cost:  linear in the blocks
+  [[nodiscard, gnu::cold]] bool finish_work_of(changed_groups selects) noexcept {
+    bool works = true;
+    for_each_list([&](const free_list& list) {
+      if (list.segments > 0 && selects(*list.where().group))
+        works = works && provider_.synchronize(list.key());
+    });
+    for_each_segment([&](block& first) {
+      if (!selects(*first.list->where().group)) return;
+      for (block *b = &first, *end = first.prev; b != end; b = b->next)
+        works = works && pending_.for_each_use(*b, [this](stream_id s) { return provider_.synchronize(s); });
+    });
+    return works;
   }
   [[nodiscard]] pending_frees<Provider, Traits::uses_events>& pending() noexcept { return pending_; }
   [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_recorded_streams(); }

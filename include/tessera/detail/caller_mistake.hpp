@@ -57,6 +57,12 @@ template <typename Introspection>
   fatal(text.c_str(), p);
 }
 
+/// Aborts if the pool of a live block sleeps.
+[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_sleeping(const char* call, const void* p) noexcept {
+  fixed_text text;
+  fatal(text.add(call).add(": the pool of the block sleeps; wake it first").c_str(), p);
+}
+
 /// Aborts if a handle names no live block.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_handle(const char* call) noexcept {
   fixed_text text;

@@ -19,6 +19,7 @@ class full_counters {
   counter oversize_allocations;
   counter oversize_segments;
   counter device_bytes;
+  counter asleep_bytes;
   std::uint64_t num_alloc_retries = 0;
   std::uint64_t num_ooms = 0;
   std::uint64_t num_oom_rejections = 0;
@@ -86,6 +87,8 @@ class full_counters {
     ++num_device_free;
     decrease(pool, reserved_bytes, as_signed(bytes));
   }
+  /// Counts bytes of blocks whose memory went back, or came back if negative.
+  void fell_asleep(std::int64_t bytes) noexcept { asleep_bytes.change(bytes); }
 
   [[nodiscard]] std::size_t reserved() const noexcept { return as_bytes(current(all, reserved_bytes)); }
   /// Returns the current bytes, without the limit, which is not known here.
@@ -95,8 +98,9 @@ class full_counters {
     return {.requested = as_bytes(current(all, requested_bytes)),
             .live = as_bytes(live),
             .pending = as_bytes(pending),
-            .cached = as_bytes(current(all, reserved_bytes) - live - pending),
-            .reserved = reserved()};
+            .cached = as_bytes(current(all, reserved_bytes) + asleep_bytes.current - live - pending),
+            .reserved = reserved(),
+            .asleep = as_bytes(asleep_bytes.current)};
   }
 
   [[nodiscard]] statistics<Pools> report(std::size_t max_split_size) const noexcept {
@@ -107,6 +111,7 @@ class full_counters {
     result.oversize_allocations = oversize_allocations;
     result.oversize_segments = oversize_segments;
     result.device_bytes = device_bytes;
+    result.asleep_bytes = asleep_bytes;
     result.num_alloc_retries = num_alloc_retries;
     result.num_ooms = num_ooms;
     result.num_oom_rejections = num_oom_rejections;
@@ -125,7 +130,8 @@ class full_counters {
       pending_[account].active_peak = active(account);
       pending_[account].active_bytes_peak = active_bytes(account);
     }
-    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes}) c->peak = c->current;
+    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes, &asleep_bytes})
+      c->peak = c->current;
   }
   void reset_accumulated() noexcept {
     freed_ = {};
@@ -134,7 +140,8 @@ class full_counters {
       pending_[account].active_base = active(account);
       pending_[account].active_bytes_base = active_bytes(account);
     }
-    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes}) c->allocated = c->freed = 0;
+    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes, &asleep_bytes})
+      c->allocated = c->freed = 0;
     num_alloc_retries = num_ooms = num_oom_rejections = 0;
     num_sync_all_streams = num_device_alloc = num_device_free = 0;
   }
@@ -277,11 +284,12 @@ class usage_counters {
   static constexpr void segment_rejected(std::size_t, bool) noexcept {}
   void mapped(std::size_t, std::size_t bytes) noexcept { now_.reserved += bytes; }
   void unmapped(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
+  void fell_asleep(std::int64_t bytes) noexcept { now_.asleep += static_cast<std::size_t>(bytes); }
 
   [[nodiscard]] std::size_t reserved() const noexcept { return now_.reserved; }
   [[nodiscard]] usage current_usage() const noexcept {
     usage result = now_;
-    result.cached = now_.reserved - now_.live - now_.pending;
+    result.cached = now_.reserved + now_.asleep - now_.live - now_.pending;
     return result;
   }
 

@@ -26,6 +26,7 @@ struct expandable_backend : range_backend_defaults {
     instance(const instance&) = delete;
     instance& operator=(const instance&) = delete;
     ~instance() { ranges_.release_all(); }
+    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return ranges_; }
 
     /// Starts at the smallest free block that fits. Moves to the next larger one while that one, with the
     /// unmapped bytes above it, is smaller than the current one with its own.

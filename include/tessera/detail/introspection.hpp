@@ -59,6 +59,10 @@ class introspection {
   [[nodiscard]] bool serves_requests(const block& b, std::size_t pool, stream_id stream) const noexcept {
     return b.list->pool() == pool && b.list->where().group == &manager_->pools().destination(stream);
   }
+  /// Whether the pool that serves requests of a stream sleeps.
+  [[nodiscard]] bool is_asleep(stream_id stream) const noexcept {
+    return !manager_->pools().destination(stream).is_awake();
+  }
   /// Whether the scope of a private pool is open.
   [[nodiscard]] bool has_open_scope() const noexcept { return manager_->pools().any_open(); }
 

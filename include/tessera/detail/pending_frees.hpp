@@ -100,6 +100,16 @@ class pending_frees {
     used.set_flags(flags);
   }
 
+  /// Calls f(stream) for each stream recorded for a block, if it is live. Stops if f returns false.
+  ///   Returns:  whether f never returned false
+  template <typename F>
+  bool for_each_use(const block& b, F f) const noexcept {
+    if (b.status.state != block::state::live_flagged || !b.status.flags.has_recorded_streams) return true;
+    const stream_use* u = b.request.uses;
+    while (u != nullptr && f(u->queue->stream)) u = u->next;
+    return u == nullptr;
+  }
+
   /// Makes a freed block with recorded streams pending. Returns false if all these streams have ended; the
   /// block then has no records.
   [[nodiscard]] bool defer(block& freed, Provider& device) noexcept {
@@ -280,6 +290,10 @@ class pending_frees<Provider, false> {
   [[nodiscard]] static constexpr bool record(block&, stream_id, bool) noexcept { return true; }
   [[nodiscard]] static constexpr bool defer(block&, Provider&) noexcept { return false; }
   static constexpr void set_aside(block&) noexcept {}
+  template <typename F>
+  static constexpr bool for_each_use(const block&, F) noexcept {
+    return true;
+  }
   template <typename F>
   static constexpr void defer_set_aside(Provider&, F) noexcept {}
   template <typename F>

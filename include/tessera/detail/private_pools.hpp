@@ -22,10 +22,21 @@ struct pool_group {
   std::size_t growing = 0;  ///< requests in progress that may add memory
   bool is_open = false;     ///< whether a scope directs requests to it
   stream_filter filter{};   ///< the streams of the scope
+  bool is_asleep = false;   ///< whether its memory has gone back while its blocks keep their addresses
+  /// Identifies the call that puts it to sleep or wakes it; null if none does.
+  const void* changed_by = nullptr;
 
   [[nodiscard]] bool is_private() const noexcept { return number != 0; }
   /// Whether its idle memory may go back to the device.
   [[nodiscard]] bool may_release() const noexcept { return uses == 0; }
+  /// Whether it serves requests.
+  [[nodiscard]] bool is_awake() const noexcept { return !is_asleep && changed_by == nullptr; }
+};
+
+/// Selects the groups that a call puts to sleep or wakes.
+struct changed_groups {
+  const void* by;
+  [[nodiscard]] bool operator()(const pool_group& g) const noexcept { return g.changed_by == by; }
 };
 
 /// Keeps a group from being erased while a request may add memory to it, or a walk visits it.
@@ -86,6 +97,10 @@ class private_pools {
   /// Finds a private pool, or returns null.
   ///   Cost:  constant
   [[nodiscard]] group* find(pool_id id) const noexcept { return by_number_.find(id.number); }
+  /// Like find(), but the default pool_id finds the default pools.
+  [[nodiscard]] const group* find_any(pool_id id) const noexcept {
+    return id == pool_id{} ? &defaults_ : find(id);
+  }
   /// Calls f(group) for the default pools, then for each private pool.
   template <typename F>
   void for_each(F f) {
@@ -115,7 +130,7 @@ class private_pools {
     last_ = nullptr;
     for (group** at = &first_; *at != nullptr;) {
       group& g = **at;
-      if (g.uses > 0 || g.is_open || g.growing > 0 || g.owns_memory()) {
+      if (g.uses > 0 || g.is_open || g.growing > 0 || g.changed_by != nullptr || g.owns_memory()) {
         last_ = &g;
         at = &g.next;
         continue;
@@ -127,6 +142,14 @@ class private_pools {
   }
 
   [[nodiscard]] bool any_open() const noexcept { return first_open_ != nullptr; }
+  /// Whether the default pools serve all requests: no scope is open, and they do not sleep.
+  [[nodiscard]] bool are_defaults_enough() const noexcept { return are_defaults_enough_; }
+  /// Starts or ends a call that puts a group to sleep or wakes it.
+  [[gnu::cold]] void set_sleep(pool_group& g, bool is_asleep, const void* changed_by) noexcept {
+    g.is_asleep = is_asleep;
+    g.changed_by = changed_by;
+    choose_path();
+  }
   /// Directs the requests of the selected streams to a private pool, until close().
   ///   Requires:  no scope of the pool is open
   [[gnu::cold]] void open(group& g, const stream_filter& filter) noexcept {
@@ -136,6 +159,7 @@ class private_pools {
     group** end = &first_open_;
     while (*end != nullptr) end = &(*end)->next_open;
     *end = &g;
+    choose_path();
   }
   ///   Requires:  the scope of the pool is open
   [[gnu::cold]] void close(group& g) noexcept {
@@ -143,6 +167,7 @@ class private_pools {
     while (*at != &g) at = &(*at)->next_open;
     *at = g.next_open;
     g.is_open = false;
+    choose_path();
   }
   [[nodiscard]] std::size_t footprint() const noexcept { return by_number_.footprint(); }
   /// The group that serves a request of a stream: the one with the oldest scope that selects the stream.
@@ -157,6 +182,7 @@ class private_pools {
   }
 
  private:
+  void choose_path() noexcept { are_defaults_enough_ = first_open_ == nullptr && defaults_.is_awake(); }
   [[nodiscard, gnu::noinline]] const group& find_open(stream_id stream) const noexcept {
     for (const group* g = first_open_; g != nullptr; g = g->next_open) {
       if (g->filter.selects(stream)) return *g;
@@ -168,6 +194,7 @@ class private_pools {
   group* first_ = nullptr;
   group* last_ = nullptr;
   group* first_open_ = nullptr;
+  bool are_defaults_enough_ = true;
   key_map<group> by_number_;
 };
 

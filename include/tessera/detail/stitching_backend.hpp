@@ -283,6 +283,7 @@ struct stitching_backend : range_backend_defaults {
   class instance {
    public:
     explicit instance(Manager& manager) noexcept : manager_(manager), stitched_(manager) {}
+    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return stitched_.ranges(); }
 
     /// Finds the best-fitting free block. To save whole free pages, it may map another placement instead.
     template <typename Policies>

@@ -106,6 +106,12 @@ class torch_pools {
     }
     return false;
   }
+  /// Returns the pool of a name; no pool if there is none.
+  [[nodiscard]] pool_id find(torch_pool_id name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = pools_.find(name);
+    return found != pools_.end() ? found->second.id : pool_id{};
+  }
   /// Returns false if the pool has no use, or if its last use is an open scope.
   template <typename Allocator>
   [[nodiscard]] bool release(Allocator& allocator, torch_pool_id name) {
@@ -327,6 +333,33 @@ class pluggable {
         refuse_pool("release_pool", pool, "the pool has no use, or its scope is open");
     });
   }
+  /// Puts all memory of a device to sleep: gives it back, even under live blocks. Saves the contents, or discards
+  /// them.
+  ///   Returns:  whether it worked; last_error() says why not
+  bool sleep(int device, bool saves) noexcept {
+    return change_sleep("sleep", device, [saves](auto& allocator, auto&) -> sleep_result {
+      return allocator.sleep(contents(saves));
+    });
+  }
+  /// Gives memory to all blocks of a device again, to all of them or none.
+  ///   Returns:  whether it worked; last_error() says why not, and how many bytes are missing
+  bool wake(int device) noexcept {
+    return change_sleep("wake", device, [](auto& allocator, auto&) { return allocator.wake(); });
+  }
+  /// Puts a private pool to sleep.
+  bool sleep_pool(int device, detail::torch_pool_id pool, bool saves) noexcept {
+    return change_sleep("sleep_pool", device, [=](auto& allocator, auto& pools) -> sleep_result {
+      const pool_id id = pools.find(pool);
+      return id != pool_id{} ? allocator.sleep_pool(id, contents(saves))
+                             : sleep_result{.why = "no such pool exists"};
+    });
+  }
+  bool wake_pool(int device, detail::torch_pool_id pool) noexcept {
+    return change_sleep("wake_pool", device, [=](auto& allocator, auto& pools) -> sleep_result {
+      const pool_id id = pools.find(pool);
+      return id != pool_id{} ? allocator.wake_pool(id) : sleep_result{.why = "no such pool exists"};
+    });
+  }
   /// Records that a stream uses a block. Ignores memory of other allocators, as PyTorch's allocator does.
   ///   Requires:  an address that belongs to this library is a live block; aborts otherwise
   void record_stream(void* p, void* stream) noexcept {
@@ -377,6 +410,28 @@ class pluggable {
     decltype(Definition::make_allocator(std::declval<registered_provider>())) allocator;
     detail::torch_pools pools;
   };
+
+  [[nodiscard]] static constexpr sleep_contents contents(bool saves) noexcept {
+    return saves ? sleep_contents::save : sleep_contents::discard;
+  }
+  template <typename F>
+  bool change_sleep(const char* call, int device, F f) noexcept {
+    device_state* const state = find(device);
+    sleep_result result{.why = "the device has no allocator yet"};
+    if (state != nullptr) {
+      if constexpr (detail::can_sleep<decltype(state->allocator)>) {
+        result = f(state->allocator, state->pools);
+      } else {
+        result.why = "the allocator's recipe maps no memory into ranges";
+      }
+    }
+    if (result.missing > 0) {
+      record_error("%s: %s; %zu bytes are missing", call, result.why, result.missing);
+    } else if (!result) {
+      record_error("%s: %s", call, result.why);
+    }
+    return static_cast<bool>(result);
+  }
 
   static void refuse_pool(const char* call, detail::torch_pool_id pool, const char* rule) {
     std::array<char, 200> text{};
@@ -507,8 +562,8 @@ union never_destroyed {
 
 /// Defines the functions that PyTorch's CUDAPluggableAllocator takes: PREFIX_alloc, _free, _init, _reset,
 /// _memory_fraction, _base_alloc, _record_stream, _begin_allocate_to_pool, _end_allocate_to_pool and
-/// _release_pool. Also defines _statistics, _reset_peak_statistics, _reset_accumulated_statistics and
-/// _last_error. They call a pluggable<definition> of their own.
+/// _release_pool. Also defines _statistics, _reset_peak_statistics, _reset_accumulated_statistics, _last_error,
+/// _sleep, _wake, _sleep_pool and _wake_pool. They call a pluggable<definition> of their own.
 #define TESSERA_TORCH_FUNCTIONS(prefix, definition)                                 \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                            \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset() { prefix##_instance().reset(); } \
@@ -543,47 +598,59 @@ union never_destroyed {
   static_assert(true)
 
 #define TESSERA_DETAIL_C_FUNCTION(type) extern "C" [[gnu::visibility("default")]] type
-#define TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                          \
-  namespace {                                                                                           \
-  tessera::pluggable<definition>& prefix##_instance() noexcept {                                        \
-    static tessera::detail::never_destroyed<tessera::pluggable<definition>> instance;                   \
-    return instance.value;                                                                              \
-  }                                                                                                     \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void*) prefix##_alloc(std::size_t bytes, int device, void* stream) {        \
-    return prefix##_instance().alloc(bytes, device, stream);                                            \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void) prefix##_free(void* p, std::size_t bytes, int device, void* stream) { \
-    prefix##_instance().free(p, bytes, device, stream);                                                 \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void) prefix##_init(int device_count) {                                     \
-    prefix##_instance().init(device_count);                                                             \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void) prefix##_memory_fraction(double fraction, int device) {               \
-    prefix##_instance().memory_fraction(fraction, device);                                              \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void*) prefix##_base_alloc(void* p, std::size_t* bytes) {                   \
-    return prefix##_instance().base_alloc(p, bytes);                                                    \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void)                                                                       \
-  prefix##_begin_allocate_to_pool(int device, tessera::detail::torch_pool_id pool,                      \
-                                  std::function<bool(void*)> streams) {                                 \
-    prefix##_instance().begin_allocate_to_pool(device, pool, std::move(streams));                       \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void)                                                                       \
-  prefix##_end_allocate_to_pool(int device, tessera::detail::torch_pool_id pool) {                      \
-    prefix##_instance().end_allocate_to_pool(device, pool);                                             \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void)                                                                       \
-  prefix##_release_pool(int device, tessera::detail::torch_pool_id pool) {                              \
-    prefix##_instance().release_pool(device, pool);                                                     \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_statistics(int device, char* out, std::size_t size) { \
-    return prefix##_instance().statistics(device, out, size);                                           \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset_accumulated_statistics(int device) {                   \
-    prefix##_instance().reset_accumulated_statistics(device);                                           \
-  }                                                                                                     \
-  TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_last_error(char* out, std::size_t size) {             \
-    return prefix##_instance().last_error(out, size);                                                   \
+#define TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                           \
+  namespace {                                                                                            \
+  tessera::pluggable<definition>& prefix##_instance() noexcept {                                         \
+    static tessera::detail::never_destroyed<tessera::pluggable<definition>> instance;                    \
+    return instance.value;                                                                               \
+  }                                                                                                      \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void*) prefix##_alloc(std::size_t bytes, int device, void* stream) {         \
+    return prefix##_instance().alloc(bytes, device, stream);                                             \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_free(void* p, std::size_t bytes, int device, void* stream) {  \
+    prefix##_instance().free(p, bytes, device, stream);                                                  \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_init(int device_count) {                                      \
+    prefix##_instance().init(device_count);                                                              \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_memory_fraction(double fraction, int device) {                \
+    prefix##_instance().memory_fraction(fraction, device);                                               \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void*) prefix##_base_alloc(void* p, std::size_t* bytes) {                    \
+    return prefix##_instance().base_alloc(p, bytes);                                                     \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void)                                                                        \
+  prefix##_begin_allocate_to_pool(int device, tessera::detail::torch_pool_id pool,                       \
+                                  std::function<bool(void*)> streams) {                                  \
+    prefix##_instance().begin_allocate_to_pool(device, pool, std::move(streams));                        \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void)                                                                        \
+  prefix##_end_allocate_to_pool(int device, tessera::detail::torch_pool_id pool) {                       \
+    prefix##_instance().end_allocate_to_pool(device, pool);                                              \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void)                                                                        \
+  prefix##_release_pool(int device, tessera::detail::torch_pool_id pool) {                               \
+    prefix##_instance().release_pool(device, pool);                                                      \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(bool) prefix##_sleep(int device, bool saves) {                               \
+    return prefix##_instance().sleep(device, saves);                                                     \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(bool) prefix##_wake(int device) { return prefix##_instance().wake(device); } \
+  TESSERA_DETAIL_C_FUNCTION(bool)                                                                        \
+  prefix##_sleep_pool(int device, tessera::detail::torch_pool_id pool, bool saves) {                     \
+    return prefix##_instance().sleep_pool(device, pool, saves);                                          \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(bool)                                                                        \
+  prefix##_wake_pool(int device, tessera::detail::torch_pool_id pool) {                                  \
+    return prefix##_instance().wake_pool(device, pool);                                                  \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_statistics(int device, char* out, std::size_t size) {  \
+    return prefix##_instance().statistics(device, out, size);                                            \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset_accumulated_statistics(int device) {                    \
+    prefix##_instance().reset_accumulated_statistics(device);                                            \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_last_error(char* out, std::size_t size) {              \
+    return prefix##_instance().last_error(out, size);                                                    \
   }

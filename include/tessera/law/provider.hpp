@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 
 #include <tessera/core/bytes.hpp>
@@ -421,6 +422,39 @@ template <registering_provider D>
   return found;
 }
 
+/// Checks a copying_provider with a copy of up to 64 KiB to the host and back.
+template <copying_provider D>
+[[nodiscard]] verdict copying(D& device) {
+  const std::size_t bytes = align_up(64_KiB, device.granularity());
+  const std::unique_ptr<std::byte[]> host(new (std::nothrow) std::byte[bytes]());
+  void* const p = host != nullptr ? device.acquire(bytes) : nullptr;
+  if (p == nullptr) return {};
+  verdict found;
+  const auto finish = [&device] {
+    typename D::event mark{};
+    const bool done = device.record({}, mark) && device.wait(mark);
+    device.discard(mark);
+    return done;
+  };
+  found.require(device.copy_to_device(p, host.get(), bytes, {}),
+                "copy_to_device accepts memory of the device");
+  found.require(finish(), "an event is ready after a copy");
+  found.require(device.copy_to_host(host.get(), p, bytes, {}), "copy_to_host accepts memory of the device");
+  found.require(finish(), "an event is ready after a copy");
+  for (std::size_t i = 0; i < bytes && found; ++i)
+    found.require(host[i] == std::byte{}, "a copy to the device and back keeps the bytes");
+  if constexpr (tessera::detail::stream_listing_provider<D>) {
+    const stream_id nowhere{0xdead};
+    found.require(device.has_stream(nowhere) || !device.copy_to_host(host.get(), p, bytes, nowhere),
+                  "copies refuse a stream that does not exist");
+  }
+  if (!device.release(p, bytes)) return {"a segment can be released"};
+  found.require(
+      !device.copy_to_host(host.get(), p, bytes, {}) && !device.copy_to_device(p, host.get(), bytes, {}),
+      "copies refuse device addresses without memory");
+  return found;
+}
+
 /// Exports memory to a listed process, which maps it and keeps it after the exporter has destroyed its
 /// handle.
 template <sharing_provider D>
@@ -498,6 +532,9 @@ template <device_provider D>
   }
   if constexpr (registering_provider<D>) {
     if (found) found = detail::registering(device);
+  }
+  if constexpr (copying_provider<D>) {
+    if (found) found = detail::copying(device);
   }
   return found;
 }

@@ -75,6 +75,7 @@ class failure_survey {
           report_.accepts_exact_size || step == recovery_steps::step::retry_exact_size;
     }
     report_.has_open_scope = blocks_.has_open_scope();
+    report_.is_asleep = blocks_.is_asleep(report_.stream);
     report_.empties_cache = report_.empties_cache && !report_.has_open_scope;
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
@@ -347,7 +348,7 @@ class oom_advisor {
 /// not help.
 inline void add_hints(oom_report& report) noexcept {
   oom_advisor advisor(report);
-  if (!report.exceeds_max_request()) advisor.add_all();
+  if (!report.exceeds_max_request() && !report.is_asleep) advisor.add_all();
 }
 
 /// Returns the report of one caching_allocator, without hints.

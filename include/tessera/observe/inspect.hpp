@@ -23,7 +23,13 @@ namespace detail {
 /// Describes the segment that begins with a block, without its bytes.
 [[nodiscard]] inline segment_view segment_of_block(const block& first, bool in_range) noexcept {
   const free_list& list = *first.list;
-  return {first.address, 0, list.key(), list.pool(), in_range, {list.where().group->number}};
+  return {first.address,
+          0,
+          list.key(),
+          list.pool(),
+          in_range,
+          {list.where().group->number},
+          list.where().group->is_asleep};
 }
 
 /// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks

@@ -85,6 +85,7 @@ struct oom_report {
   std::size_t private_bytes = 0;      ///< in private pools, live and free
   std::size_t private_idle = 0;       ///< free there, in units that stay until the pools are released
   bool has_open_scope = false;        ///< of a private pool; the cache was then not emptied
+  bool is_asleep = false;             ///< the pool that serves the request sleeps, so nothing else matters
 
   // The free blocks.
   free_block largest{};
@@ -196,6 +197,7 @@ class oom_text {
     }
     put_request();
     put_usage();
+    if (report.is_asleep) return put("\n  the pool that serves the request sleeps; wake it first");
     put_missing();
     put_largest_free_block();
     put_non_releasable();
@@ -242,6 +244,7 @@ class oom_text {
     put(": live %s, pending (freed, but in use) %s, cached %s; requested %s", format_bytes(now.live).text(),
         format_bytes(now.pending).text(), format_bytes(now.cached).text(),
         format_bytes(now.requested).text());
+    if (now.asleep > 0) put("; asleep, without memory: %s", format_bytes(now.asleep).text());
   }
   void put_missing() noexcept {
     put("\n  could still be reserved: %s, which is ", format_bytes(report_->room()).text());

@@ -40,6 +40,7 @@ struct memory_report {
   counter oversize_allocations{};
   counter oversize_segments{};
   counter device_bytes{};
+  counter asleep_bytes{};
   std::array<count, std::size(detail::event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;  ///< bytes
   std::array<call_times::summary, call_times::count>
@@ -79,6 +80,7 @@ struct memory_report {
     oversize_allocations = statistics.oversize_allocations;
     oversize_segments = statistics.oversize_segments;
     device_bytes = statistics.device_bytes;
+    asleep_bytes = statistics.asleep_bytes;
     for (std::size_t i = 0; i < counts.size(); ++i)
       counts[i] = {detail::event_counts<pool_count>[i].name,
                    statistics.*detail::event_counts<pool_count>[i].of};
@@ -109,6 +111,7 @@ class report_formatter {
     row("oversize_allocations", report_.oversize_allocations);
     row("oversize_segments", report_.oversize_segments);
     row("device_bytes", report_.device_bytes);
+    if (report_.asleep_bytes.peak > 0) row("asleep_bytes", report_.asleep_bytes);
     for (const memory_report::count& c : report_.counts) add("%-26s%14" PRIu64 "\n", c.name, c.value);
     if (report_.max_split_size != unlimited)
       add("%-26s%14s\n", "max_split_size", format_bytes(report_.max_split_size).text());
@@ -138,6 +141,8 @@ class report_formatter {
     object(report_.oversize_segments);
     add(", \"device_bytes\": ");
     object(report_.device_bytes);
+    add(", \"asleep_bytes\": ");
+    object(report_.asleep_bytes);
     for (const memory_report::count& c : report_.counts) add(",\n \"%s\": %" PRIu64, c.name, c.value);
     const bool is_limited = report_.max_split_size != unlimited;
     add(",\n \"max_split_size\": %" PRId64,

@@ -140,6 +140,8 @@ struct snapshot {
     range_reserve,  ///< addresses were reserved, without memory
     range_release,
     refused,  ///< the device refused `size` bytes
+    sleep,    ///< memory under live blocks went back to the device
+    wake,     ///< it came back
     other
   };
   struct entry {
@@ -331,6 +333,8 @@ class snapshot_builder {
       case from::segment_free: return to::segment_free;
       case from::segment_map: return to::segment_map;
       case from::segment_unmap: return to::segment_unmap;
+      case from::sleep: return to::sleep;
+      case from::wake: return to::wake;
       case from::range_reserve: return to::range_reserve;
       case from::range_release: return to::range_release;
       case from::refused: return to::refused;

@@ -30,7 +30,7 @@ class provider_call {
     record,
     wait,
     synchronize,
-    // The calls up to unregister_memory may fail.
+    // The calls up to copy_to_device may fail.
     make_wait,
     reclaim,
     export_memory,
@@ -38,6 +38,8 @@ class provider_call {
     import_memory,
     register_memory,
     unregister_memory,
+    copy_to_host,
+    copy_to_device,
     // The calls below neither take long nor fail.
     query,
     discard,
@@ -70,6 +72,8 @@ class provider_call {
                                   "import_memory",
                                   "register_memory",
                                   "unregister_memory",
+                                  "copy_to_host",
+                                  "copy_to_device",
                                   "query",
                                   "discard",
                                   "has_stream",
@@ -81,7 +85,7 @@ class provider_call {
   /// Whether the call may take long, because the device's driver executes it.
   [[nodiscard]] constexpr bool may_take_long() const noexcept { return kind_ <= synchronize; }
   /// Whether the contract of a provider allows the call to fail. A failed call returns false or null.
-  [[nodiscard]] constexpr bool may_fail() const noexcept { return kind_ <= unregister_memory; }
+  [[nodiscard]] constexpr bool may_fail() const noexcept { return kind_ <= copy_to_device; }
 
  private:
   kind kind_;
@@ -185,6 +189,7 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   static constexpr bool is_host_visible = detail::is_host_visible<Device>;
   static constexpr bool release_waits = detail::release_waits<Device>;
   static constexpr bool completion_may_lag = detail::completion_may_lag<Device>;
+  static constexpr bool copies_page_locked = detail::copies_page_locked<Device>;
 
   explicit provider_adaptor(Device& inner, Hook hook = Hook()) noexcept
       : inner_(&inner), hook_(std::move(hook)) {}
@@ -345,6 +350,17 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     requires requires(Device& d) { d.unregister_memory(p); }
   {
     return hook_(call::unregister_memory, [&, this] { return inner_->unregister_memory(p); });
+  }
+
+  bool copy_to_host(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept
+    requires requires(Device& d) { d.copy_to_host(to, from, bytes, stream); }
+  {
+    return hook_(call::copy_to_host, [&, this] { return inner_->copy_to_host(to, from, bytes, stream); });
+  }
+  bool copy_to_device(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept
+    requires requires(Device& d) { d.copy_to_device(to, from, bytes, stream); }
+  {
+    return hook_(call::copy_to_device, [&, this] { return inner_->copy_to_device(to, from, bytes, stream); });
   }
 
  protected:

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -207,6 +208,13 @@ class host_pinned {
     const auto on = state_->streams.find(stream);
     return on != nullptr && on->submit(std::move(work)) != 0;
   }
+  /// Submits a copy as work of a stream. Host memory outside of the provider is not checked.
+  bool copy_to_host(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept {
+    return copy("copy_to_host", to, from, from, bytes, stream);
+  }
+  bool copy_to_device(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept {
+    return copy("copy_to_device", to, from, to, bytes, stream);
+  }
   /// Waits until all work submitted to the stream is done. Returns at once if the stream has ended. Returns
   /// false if that work itself calls it, as wait() does.
   bool synchronize(stream_id stream) noexcept {
@@ -292,6 +300,16 @@ class host_pinned {
     if (rule != nullptr) state_->latest = {call, at, bytes, rule};
     return rule == nullptr;
   }
+  bool copy(const char* call, void* to, const void* from, const void* device, std::size_t bytes,
+            stream_id stream) noexcept {
+    const bool is_ours = run(call, device, bytes, [&]() -> const char* {
+      const bool has_memory = state_->memory.segments().around(device, bytes) != nullptr ||
+                              state_->ranges.mappings().around(device, bytes) != nullptr;
+      if (!has_memory) return "the addresses are not in one segment or mapping of this provider";
+      return state_->streams.find(stream) != nullptr ? nullptr : "the stream does not exist";
+    });
+    return is_ours && submit(stream, [=] { std::memcpy(to, from, bytes); });
+  }
   /// A random number that differs between providers of all processes.
   [[nodiscard]] static std::uint64_t random_number() noexcept {
     std::uint64_t number = 0;
@@ -303,6 +321,7 @@ class host_pinned {
   std::unique_ptr<state> state_;
 };
 static_assert(ordering_provider<host_pinned> && detail::stream_listing_provider<host_pinned> &&
-              paged_provider<host_pinned> && virtual_memory_provider<host_pinned>);
+              paged_provider<host_pinned> && virtual_memory_provider<host_pinned> &&
+              copying_provider<host_pinned>);
 
 }  // namespace tessera

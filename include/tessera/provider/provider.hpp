@@ -24,6 +24,7 @@
 /// | virtual_memory_provider | maps physical memory into reserved addresses |
 /// | sharing_provider        | shares physical memory between processes     |
 /// | registering_provider    | registers the user's memory for transfers    |
+/// | copying_provider        | copies between the device and host memory    |
 ///
 /// Any provider may have these functions, too:
 ///
@@ -54,6 +55,8 @@
 /// |                    |         | streams were waited for before                                         |
 /// | completion_may_lag | false   | query() and is_done() may report finished work as unfinished, because  |
 /// |                    |         | a query to the device can fail. Memory then only stays pending longer  |
+/// | copies_page_locked | false   | Copies are asynchronous only from and to page-locked host memory.      |
+/// |                    |         | Callers then copy through buffers that register_memory() locked        |
 ///
 /// Rules for all of them:
 ///
@@ -260,6 +263,25 @@ concept registering_provider = device_provider<D> && requires(D& d, void* p, std
   { d.unregister_memory(p) } noexcept -> std::same_as<bool>;
 };
 
+/// Copies between the device's memory and host memory, asynchronously on a stream.
+///
+/// | expression                         | returns | effect                                                  |
+/// |------------------------------------|---------|---------------------------------------------------------|
+/// | d.copy_to_host(to, from, bytes, s) | bool    | submits to `s` a copy from the device's memory `from`   |
+/// | d.copy_to_device(to, from, bytes, s) | bool  | submits to `s` a copy from host memory `from`           |
+///
+/// The memory must stay until the copy is done. Callers learn that from an event, or from synchronize(s).
+///
+/// What it must refuse:
+///   "copies refuse a stream that does not exist", if the provider knows its streams
+///   "copies refuse device addresses without memory"
+template <typename D>
+concept copying_provider =
+    event_provider<D> && requires(D& d, void* to, const void* from, std::size_t bytes, stream_id s) {
+      { d.copy_to_host(to, from, bytes, s) } noexcept -> std::same_as<bool>;
+      { d.copy_to_device(to, from, bytes, s) } noexcept -> std::same_as<bool>;
+    };
+
 namespace detail {
 
 template <typename D>
@@ -303,6 +325,12 @@ inline constexpr bool completion_may_lag = false;
 template <typename D>
   requires requires { D::completion_may_lag; }
 inline constexpr bool completion_may_lag<D> = D::completion_may_lag;
+
+template <typename D>
+inline constexpr bool copies_page_locked = false;
+template <typename D>
+  requires requires { D::copies_page_locked; }
+inline constexpr bool copies_page_locked<D> = D::copies_page_locked;
 
 /// Whether a stream exists; true if the device cannot tell.
 template <device_provider D>

@@ -60,6 +60,8 @@ class simulated_calls {
     std::uint64_t import_memory = 30'000;
     std::uint64_t enable_peer_access = 100'000;
     std::uint64_t make_wait = 1'000;
+    std::uint64_t copy = 2'000;             ///< to submit a copy
+    std::uint64_t copied_per_mib = 40'000;  ///< duration of a copy on its stream: 26 GB/s
   };
   enum class call : unsigned char {
     acquire,
@@ -80,13 +82,16 @@ class simulated_calls {
     allow,
     import_memory,
     enable_peer_access,
-    make_wait
+    make_wait,
+    copy_to_host,
+    copy_to_device
   };
   struct counts {
     std::uint64_t acquire = 0, release = 0, record = 0, query = 0, wait = 0, discard = 0;
     std::uint64_t reserve = 0, unreserve = 0, create = 0, destroy = 0;
     std::uint64_t map = 0, grant = 0, unmap = 0, synchronize = 0;
     std::uint64_t export_memory = 0, allow = 0, import_memory = 0, enable_peer_access = 0, make_wait = 0;
+    std::uint64_t copy_to_host = 0, copy_to_device = 0;
     std::uint64_t refused = 0;  ///< calls that failed for lack of memory or addresses
     std::uint64_t failed = 0;   ///< calls that were made to fail
   };
@@ -199,6 +204,8 @@ class simulated_calls {
         {"import_memory", &n::import_memory, &c::import_memory},
         {"enable_peer_access", &n::enable_peer_access, &c::enable_peer_access},
         {"make_wait", &n::make_wait, &c::make_wait},
+        {"copy_to_host", &n::copy_to_host, &c::copy},
+        {"copy_to_device", &n::copy_to_device, &c::copy},
     };
     return rows[static_cast<std::size_t>(kind)];
   }

@@ -160,6 +160,15 @@ class simulated_device : public detail::simulated_streams {
     return run_at(call::enable_peer_access, nullptr, 0, [&] { return process_->enable_peer_access(device); });
   }
 
+  /// A copy checks the device's addresses and takes time on its stream. It moves no bytes, because the
+  /// simulated memory has no contents.
+  bool copy_to_host(void*, const void* from, std::size_t bytes, stream_id stream) noexcept {
+    return copy(call::copy_to_host, from, bytes, stream);
+  }
+  bool copy_to_device(void* to, const void*, std::size_t bytes, stream_id stream) noexcept {
+    return copy(call::copy_to_device, to, bytes, stream);
+  }
+
   /// Whether the device may access all these addresses: they lie in one segment, or are mapped with access.
   [[nodiscard]] bool can_use(const void* p, std::size_t bytes) const noexcept {
     return process_->addresses().can_use(p, bytes);
@@ -226,11 +235,20 @@ class simulated_device : public detail::simulated_streams {
     return run({kind, detail::address_of(p), bytes}, make_call).works();
   }
 
+  bool copy(call kind, const void* device, std::size_t bytes, stream_id stream) noexcept {
+    const bool works = run_at(kind, device, bytes, [&]() -> detail::simulated_outcome {
+      if (can_use(device, bytes)) return {};
+      return {"the device may not access these addresses"};
+    });
+    if (works) submit(stream, bytes / 1_MiB * costs().copied_per_mib);
+    return works;
+  }
+
   options options_;
   detail::counted_ptr<detail::simulated_process> process_;
 };
 static_assert(ordering_provider<simulated_device> && paged_provider<simulated_device> &&
-              sharing_provider<simulated_device>);
+              sharing_provider<simulated_device> && copying_provider<simulated_device>);
 
 /// A simulated_device that follows ACL: mapped memory needs no grant, unmap ignores the size, and release
 /// does not wait for work.

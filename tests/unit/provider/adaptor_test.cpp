@@ -33,12 +33,14 @@ constexpr unsigned capabilities =
     (detail::stream_listing_provider<D> ? 4u : 0) | (detail::limited_provider<D> ? 8u : 0) |
     (detail::reclaiming_provider<D> ? 16u : 0) | (detail::measured_provider<D> ? 32u : 0) |
     (paged_provider<D> ? 64u : 0) | (virtual_memory_provider<D> ? 128u : 0) |
-    (sharing_provider<D> ? 256u : 0) | (registering_provider<D> ? 512u : 0);
+    (sharing_provider<D> ? 256u : 0) | (registering_provider<D> ? 512u : 0) |
+    (copying_provider<D> ? 1024u : 0);
 template <typename D>
 constexpr bool keeps_capabilities =
     capabilities<provider_adaptor<D>> == capabilities<D> &&
     detail::is_host_visible<provider_adaptor<D>> == detail::is_host_visible<D> &&
     detail::release_waits<provider_adaptor<D>> == detail::release_waits<D> &&
+    detail::copies_page_locked<provider_adaptor<D>> == detail::copies_page_locked<D> &&
     !detail::is_thread_safe<provider_adaptor<D>>;
 static_assert(device_provider<provider_adaptor<least_provider>>);
 static_assert(keeps_capabilities<least_provider> && capabilities<least_provider> == 0);
@@ -106,7 +108,8 @@ TEST(provider_adaptor, names_each_call) {
   EXPECT_STREQ(provider_call(provider_call::is_ordered_after).name(), "is_ordered_after");
   EXPECT_TRUE(provider_call(provider_call::synchronize).may_take_long() &&
               !provider_call(provider_call::make_wait).may_take_long());
-  EXPECT_TRUE(provider_call(provider_call::unregister_memory).may_fail() &&
+  EXPECT_STREQ(provider_call(provider_call::copy_to_device).name(), "copy_to_device");
+  EXPECT_TRUE(provider_call(provider_call::copy_to_device).may_fail() &&
               !provider_call(provider_call::query).may_fail());
 }
 

@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sleep and wake, over the recipes that map memory into ranges. On host_pinned, contents are compared.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/observe/explain.hpp>
+#include <tessera/observe/history.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/private_pool.hpp>
+#include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+#include "stress.hpp"
+
+namespace {
+
+using namespace tessera;
+using enum sleep_contents;
+
+constexpr stream_id one{1}, two{2};
+
+/// Makes the n-th call that can fail, and each call after it up to `count` calls, fail.
+struct fail_calls {
+  struct plan {
+    std::size_t made = 0, first = 0, count = 0;
+  };
+  plan* of;
+  template <typename F>
+  auto operator()(provider_call call, F f) {
+    if (!call.may_fail()) return f();
+    const std::size_t number = ++of->made;
+    if (of->first != 0 && number >= of->first && number - of->first < of->count) return decltype(f()){};
+    return f();
+  }
+};
+template <bool Buffered>
+struct failing_host : provider_adaptor<host_pinned, fail_calls> {
+  using provider_adaptor<host_pinned, fail_calls>::provider_adaptor;
+  static constexpr bool copies_page_locked = Buffered;
+};
+static_assert(copying_provider<failing_host<true>> && virtual_memory_provider<failing_host<true>>);
+
+[[nodiscard]] host_pinned host(std::size_t capacity) {
+  return host_pinned({.capacity = capacity, .pin = host_pinned::pinning::where_allowed});
+}
+
+/// A block whose words depend on a seed.
+struct filled {
+  std::byte* at;
+  std::size_t bytes;
+  std::uint64_t seed;
+
+  [[nodiscard]] std::uint64_t* words() const { return reinterpret_cast<std::uint64_t*>(at); }
+  [[nodiscard]] std::uint64_t expected(std::size_t i) const { return i * 0x9e3779b97f4a7c15 + seed; }
+  void fill() const {
+    for (std::size_t i = 0; i < bytes / 8; ++i) words()[i] = expected(i);
+  }
+  [[nodiscard]] bool is_intact() const {
+    std::uint64_t wrong = 0;
+    for (std::size_t i = 0; i < bytes / 8; ++i) wrong |= words()[i] ^ expected(i);
+    return wrong == 0;
+  }
+};
+
+template <typename Case>
+struct sleep_contents_of : testing::Test {
+  using device = typename Case::device;
+  using allocator = caching_allocator<typename Case::recipe, device>;
+
+  void SetUp() override { ASSERT_EQ(memory.create_stream(), one); }
+  filled allocate(std::size_t bytes, stream_id stream = {}) {
+    auto* const p = static_cast<std::byte*>(on.try_allocate(bytes, stream));
+    const filled made{p, p != nullptr ? bytes : 0, ++last_seed};
+    made.fill();
+    return made;
+  }
+  std::size_t held() { return memory.used(); }
+  fail_calls::plan failing;
+  host_pinned memory = host(256_MiB);
+  allocator on{device(memory, {&failing})};
+  unsigned last_seed = 0;
+};
+template <typename Recipe, bool Buffered>
+struct on_host {
+  using recipe = Recipe;
+  using device = failing_host<Buffered>;
+};
+using small_steps = with<pytorch_family::expandable, grow_by_mapping<64_KiB, 1_MiB>>;
+using host_cases = testing::Types<on_host<small_steps, false>, on_host<stitched, false>,
+                                  on_host<small_steps, true>, on_host<stitched, true>>;
+TYPED_TEST_SUITE(sleep_contents_of, host_cases);
+
+TYPED_TEST(sleep_contents_of, are_saved_or_discarded_for_each_pool) {
+  auto& on = this->on;
+  private_pool weights(on), cache(on);
+  std::vector<filled> kept, lost;
+  {
+    const pool_scope scope(weights, one);
+    kept = {this->allocate(30_MiB, one), this->allocate(100_KiB, one), this->allocate(3_MiB, one)};
+  }
+  {
+    const pool_scope scope(cache, one);
+    lost = {this->allocate(40_MiB, one)};
+  }
+  const filled other = this->allocate(9_MiB);
+  const std::size_t before = this->held();
+  const sleep_result of_weights = weights.sleep(save);
+  ASSERT_TRUE(of_weights) << of_weights.why;
+  EXPECT_TRUE(weights.is_asleep() && !cache.is_asleep() && !on.is_asleep());
+  EXPECT_EQ(this->held(), before - of_weights.bytes);
+  const sleep_result of_cache = cache.sleep(discard);
+  ASSERT_TRUE(of_cache) << of_cache.why;
+  EXPECT_GE(of_weights.bytes, 33_MiB);
+  EXPECT_GE(of_cache.bytes, 40_MiB);
+  EXPECT_EQ(this->held(), before - of_weights.bytes - of_cache.bytes);
+  EXPECT_TRUE(other.is_intact()) << "a pool that is awake";
+  EXPECT_EQ(on.current_usage().asleep, of_weights.bytes + of_cache.bytes);
+  EXPECT_EQ(on.audit(), nullptr);
+  ASSERT_TRUE(weights.wake());
+  for (const filled& f : kept) EXPECT_TRUE(f.is_intact());
+  ASSERT_TRUE(cache.wake());
+  for (const filled& f : lost) {
+    f.fill();  // its memory is there
+    EXPECT_TRUE(f.is_intact());
+  }
+  EXPECT_EQ(this->held(), before);
+  EXPECT_EQ(on.current_usage().asleep, 0u);
+  EXPECT_EQ(on.audit(), nullptr);
+}
+
+TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
+  auto& on = this->on;
+  auto& failing = this->failing;
+  private_pool pool(on);
+  std::vector<filled> blocks;
+  {
+    const pool_scope scope(pool, one);
+    for (const std::size_t bytes : {5_MiB, 100_KiB}) blocks.push_back(this->allocate(bytes, one));
+  }
+  const auto intact = [&blocks] {
+    for (const filled& f : blocks) {
+      if (!f.is_intact()) return false;
+    }
+    return true;
+  };
+  for (const std::size_t count : {1, 1000}) {
+    bool reached = true;
+    for (std::size_t n = 1; reached; ++n) {
+      failing = {.made = 0, .first = n, .count = count};
+      const sleep_result slept = pool.sleep(save, one);
+      const bool asleep = pool.is_asleep();
+      reached = failing.made >= n;
+      ASSERT_EQ(asleep, static_cast<bool>(slept));
+      ASSERT_EQ(on.audit(), nullptr) << "call " << n;
+      failing = {};
+      if (!asleep) {
+        ASSERT_TRUE(intact()) << "after a failed sleep, call " << n;
+        ASSERT_TRUE(pool.sleep(save, one));
+      }
+      ASSERT_TRUE(pool.wake(one)) << "call " << n;
+      ASSERT_TRUE(intact()) << "after sleep, call " << n;
+    }
+    reached = true;
+    for (std::size_t n = 1; reached; ++n) {
+      ASSERT_TRUE(pool.sleep(save, one));
+      failing = {.made = 0, .first = n, .count = count};
+      const sleep_result woke = pool.wake(one);
+      reached = failing.made >= n;
+      ASSERT_EQ(pool.is_asleep(), !woke);
+      ASSERT_EQ(on.audit(), nullptr) << "call " << n;
+      failing = {};
+      ASSERT_TRUE(woke || pool.wake(one)) << "call " << n;
+      ASSERT_TRUE(intact()) << "after wake, call " << n;
+    }
+  }
+  for (const filled& f : blocks) on.deallocate(f.at);
+  on.trim();
+  EXPECT_EQ(on.audit(), nullptr);
+}
+
+TYPED_TEST(sleep_contents_of, stay_after_random_sleeps_under_load) {
+  auto& on = this->on;
+  std::mt19937 random(7);
+  std::vector<private_pool<std::remove_reference_t<decltype(on)>>> pools;
+  std::vector<std::vector<filled>> blocks(4);
+  for (int i = 0; i < 3; ++i) pools.emplace_back(on);
+  std::size_t sleeps = 0;
+  for (int step = 0; step < 2500 && sleeps < 250; ++step) {
+    const std::size_t which = random() % 4;
+    const pool_id id = which < 3 ? pools[which].id() : pool_id{};
+    if (random() % 4 == 0) {
+      const sleep_result changed = on.is_asleep(id) ? on.wake_pool(id, one) : on.sleep_pool(id, save, one);
+      ASSERT_TRUE(changed) << changed.why;
+      sleeps += on.is_asleep(id);
+      continue;
+    }
+    if (blocks[which].size() > 3 || (!blocks[which].empty() && random() % 2 == 0)) {
+      const std::size_t at = random() % blocks[which].size();
+      const filled freed = blocks[which][at];
+      ASSERT_TRUE(on.is_asleep(id) || freed.is_intact());
+      on.deallocate(freed.at);
+      blocks[which].erase(blocks[which].begin() + static_cast<std::ptrdiff_t>(at));
+    } else if (!on.is_asleep(id)) {
+      const std::size_t bytes = 1 + random() % (random() % 8 == 0 ? 3_MiB : 200_KiB);
+      if (which == 3) {
+        blocks[which].push_back(this->allocate(bytes, one));
+      } else {
+        const pool_scope scope(pools[which], one);
+        blocks[which].push_back(this->allocate(bytes, one));
+      }
+      ASSERT_NE(blocks[which].back().at, nullptr);
+    } else if (which == 3) {
+      ASSERT_EQ(on.try_allocate(1000, one), nullptr);
+    }
+    if (random() % 50 == 0) on.trim();
+    ASSERT_EQ(on.audit(), nullptr);
+  }
+  EXPECT_GE(sleeps, 200u);
+  ASSERT_TRUE(on.wake());
+  for (std::vector<filled>& of_pool : blocks) {
+    for (const filled& f : of_pool) {
+      EXPECT_TRUE(f.is_intact());
+      on.deallocate(f.at);
+    }
+  }
+  pools.clear();
+  on.trim();
+  EXPECT_EQ(on.current_usage().reserved, 0u);
+  EXPECT_EQ(on.audit(), nullptr);
+}
+
+template <typename Recipe>
+struct sleeping : testing::Test {
+  using allocator = caching_allocator<Recipe, simulated_device>;
+  allocator on{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
+
+  void* in(const private_pool<allocator>& pool, std::size_t bytes) {
+    const pool_scope scope(pool);
+    return on.try_allocate(bytes, one);
+  }
+};
+using recipes = testing::Types<pytorch_family::expandable, stitched,
+                               with<pytorch_family::expandable, back_with<page_plan::huge_first>,
+                                    pool_together, grow_by_mapping<256_KiB, 6_MiB>>,
+                               torch_npu<"expandable_segments:True">>;
+TYPED_TEST_SUITE(sleeping, recipes);
+
+TYPED_TEST(sleeping, serves_no_request_until_it_wakes) {
+  auto& on = this->on;
+  void* const live = on.allocate(30_MiB, one);
+  void* const freed = on.allocate(10_MiB, one);
+  private_pool pool(on);
+  void* const inside = this->in(pool, 5_MiB);
+  ASSERT_TRUE(on.sleep_pool({}, discard));
+  EXPECT_EQ(on.try_allocate(1_MiB, one), nullptr);
+  EXPECT_STREQ(
+      on.make_out_of_memory(1_MiB, one).what(),
+      "tessera: out of memory: 1048576 bytes requested on stream 1; the pool that serves them sleeps, so "
+      "wake it first");
+  EXPECT_FALSE(on.try_record_stream(live, two));
+  EXPECT_FALSE(on.reuse_in_place(live, 30_MiB, one));
+  EXPECT_TRUE(on.try_record_stream(inside, two)) << "its pool is awake";
+  EXPECT_NE(this->in(pool, 1_MiB), nullptr);
+  on.deallocate(freed);
+  EXPECT_EQ(on.audit(), nullptr);
+  const sleep_result woke = on.wake();
+  ASSERT_TRUE(woke) << woke.why;
+  EXPECT_NE(on.try_allocate(1_MiB, one), nullptr);
+  EXPECT_TRUE(on.try_record_stream(live, two));
+  on.deallocate(live);
+  EXPECT_EQ(on.audit(), nullptr);
+}
+
+TYPED_TEST(sleeping, refuses_to_record_streams_in_words) {
+  void* const live = this->on.allocate(30_MiB, one);
+  ASSERT_TRUE(this->on.sleep(discard));
+  EXPECT_DEATH((void)this->on.record_stream(live, two),
+               "record_stream: the pool of the block sleeps; wake it first");
+}
+
+TYPED_TEST(sleeping, says_why_it_is_refused) {
+  auto& on = this->on;
+  private_pool pool(on);
+  void* const inside = this->in(pool, 5_MiB);
+  {
+    const pool_scope scope(pool);
+    EXPECT_STREQ(on.sleep(discard).why, "the scope of a private pool is open");
+  }
+  EXPECT_STREQ(on.sleep_pool(pool_id{123456789}, discard).why, "no such pool exists");
+  EXPECT_STREQ(on.wake_pool(pool.id()).why, "the pool does not sleep");
+  ASSERT_TRUE(pool.sleep(discard));
+  EXPECT_STREQ(pool.sleep(discard).why, "the pool sleeps");
+  EXPECT_FALSE(on.begin_allocate_to_pool(pool.id(), {}));
+  EXPECT_DEATH(const pool_scope scope(pool), "the pool sleeps");
+  const sleep_result nothing = on.sleep(discard);
+  EXPECT_TRUE(nothing && nothing.bytes == 0) << "the default pools have no memory";
+  on.deallocate(inside);
+}
+
+TYPED_TEST(sleeping, wakes_all_its_memory_or_none) {
+  auto& on = this->on;
+  const auto reserved = [&on] { return on.current_usage().reserved; };
+  private_pool pool(on);
+  void* const inside = this->in(pool, 120_MiB);
+  const sleep_result slept = pool.sleep(save, one);
+  ASSERT_TRUE(slept) << slept.why;
+  // A part of the device is in use, another part is cached.
+  void* const taken = on.allocate(100_MiB, one);
+  on.deallocate(on.allocate(60_MiB, one));
+  const sleep_result woke = pool.wake();
+  EXPECT_FALSE(woke);
+  EXPECT_TRUE(pool.is_asleep());
+  EXPECT_EQ(woke.missing, slept.bytes + reserved() - 200_MiB) << "after the cache was emptied";
+  EXPECT_EQ(on.audit(), nullptr);
+  on.deallocate(taken);
+  const sleep_result again = pool.wake();
+  EXPECT_TRUE(again) << again.why;
+  EXPECT_EQ(again.bytes, slept.bytes);
+  EXPECT_EQ(reserved(), slept.bytes);
+  on.deallocate(inside);
+}
+
+TYPED_TEST(sleeping, keeps_the_limit_of_the_allocator) {
+  auto& on = this->on;
+  private_pool pool(on);
+  (void)this->in(pool, 60_MiB);
+  const sleep_result slept = pool.sleep(discard);
+  (void)on.allocate(50_MiB);
+  on.policies().growth.limit = memory_limit(100_MiB);
+  const sleep_result woke = pool.wake();
+  EXPECT_STREQ(woke.why, "the limit of the allocator leaves too little");
+  EXPECT_EQ(woke.missing, slept.bytes + on.current_usage().reserved - 100_MiB);
+  on.policies().growth.limit = {};
+  EXPECT_TRUE(pool.wake());
+}
+
+TYPED_TEST(sleeping, gives_its_addresses_back_if_all_blocks_are_freed) {
+  auto& on = this->on;
+  {
+    private_pool pool(on);
+    void* const inside = this->in(pool, 30_MiB);
+    ASSERT_TRUE(pool.sleep(save));
+    on.deallocate(inside);
+  }
+  on.trim();
+  EXPECT_EQ(on.current_usage().asleep, 0u);
+  EXPECT_EQ(on.provider().held().reserved, 0u);
+  EXPECT_EQ(on.audit(), nullptr);
+  on.deallocate(on.allocate(10_MiB));
+  ASSERT_TRUE(on.sleep(discard)) << "the cache is emptied";
+  EXPECT_EQ(on.provider().used(), 0u);
+  ASSERT_TRUE(on.wake());
+  EXPECT_EQ(on.provider().used(), 0u) << "nothing needs memory";
+}
+
+TYPED_TEST(sleeping, waits_for_the_work_on_its_blocks) {
+  auto& on = this->on;
+  private_pool pool(on);
+  void* const live = this->in(pool, 10_MiB);
+  void* const pending = this->in(pool, 10_MiB);
+  ASSERT_TRUE(on.record_stream(live, two) && on.record_stream(pending, two));
+  on.provider().submit(one, 1'000'000'000);
+  on.provider().submit(two, 2'000'000'000);
+  const std::uint64_t end = on.provider().now_ns() + 2'000'000'000;
+  on.deallocate(pending);
+  ASSERT_TRUE(pool.sleep(discard));
+  EXPECT_GE(on.provider().now_ns(), end);
+  EXPECT_EQ(on.current_usage().pending, 0u);
+  on.deallocate(live);
+  on.process_events();
+  EXPECT_EQ(on.audit(), nullptr);
+}
+
+TYPED_TEST(sleeping, is_reported) {
+  using watched = caching_allocator<TypeParam, simulated_device, history<>>;
+  watched on;
+  private_pool pool(on);
+  {
+    const pool_scope scope(pool, one);
+    (void)on.allocate(30_MiB, one);
+  }
+  const std::int64_t reserved = on.statistics().all.reserved_bytes.current;
+  const sleep_result slept = pool.sleep(discard);
+  const auto bytes = static_cast<std::int64_t>(slept.bytes);
+  EXPECT_EQ(on.statistics().asleep_bytes.current, bytes);
+  EXPECT_EQ(on.statistics().all.reserved_bytes.current, reserved - bytes);
+  EXPECT_EQ(on.statistics().device_bytes.current, reserved - bytes);
+  const auto all_are = [&on](bool asleep) {
+    for_each_block(on, [&](const segment_view& s, const block_view&) { EXPECT_EQ(s.is_asleep, asleep); });
+  };
+  all_are(true);
+  ASSERT_TRUE(pool.wake());
+  all_are(false);
+  EXPECT_EQ(on.statistics().asleep_bytes.current, 0);
+  EXPECT_EQ(on.statistics().asleep_bytes.peak, bytes);
+  EXPECT_EQ(on.statistics().all.reserved_bytes.current, reserved);
+  std::size_t went = 0, came = 0;
+  on.observer().for_each([&](const auto& entry) {
+    using action = allocator_event::action;
+    went += entry.event.what == action::sleep ? entry.event.bytes : 0;
+    came += entry.event.what == action::wake ? entry.event.bytes : 0;
+  });
+  EXPECT_EQ(went, slept.bytes);
+  EXPECT_EQ(came, slept.bytes);
+}
+
+TEST(sleeping_configured, is_refused_in_words_over_whole_segments) {
+  using configured_type = configured<pytorch_family, simulated_device>;
+  configured_type segments{configured_type::settings_type{}};
+  EXPECT_STREQ(segments.sleep(discard).why,
+               "sleep needs a recipe that maps memory into ranges, which the settings did not choose");
+  configured_type ranges{configured_type::settings_type{.expandable_segments = true}};
+  private_pool pool(ranges);
+  (void)ranges.allocate(10_MiB);
+  EXPECT_EQ(ranges.sleep(save).bytes, 20_MiB);
+  EXPECT_TRUE(ranges.wake());
+}
+
+/// A provider that cannot copy.
+class without_copies : public simulated_device {
+  using simulated_device::copy_to_device, simulated_device::copy_to_host;
+};
+static_assert(!copying_provider<without_copies>);
+
+TEST(sleeping_without_copies, only_discards) {
+  caching_allocator<stitched, without_copies> on;
+  (void)on.allocate(10_MiB);
+  EXPECT_STREQ(on.sleep(save).why, "the provider is no copying_provider, so it cannot save contents");
+  EXPECT_TRUE(on.sleep(discard));
+  EXPECT_TRUE(on.wake());
+}
+
+/// The resident bytes of the mappings of this process, as /proc/self/smaps has them, in [begin, end).
+std::size_t resident(const void* begin, std::size_t bytes) {
+  std::ifstream file("/proc/self/smaps");
+  const auto from = reinterpret_cast<std::uintptr_t>(begin);
+  bool inside = false;
+  std::size_t sum = 0;
+  for (std::string line; std::getline(file, line);) {
+    unsigned long long low = 0, high = 0, kib = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &low, &high) == 2) inside = low < from + bytes && high > from;
+    if (inside && std::sscanf(line.c_str(), "Rss: %llu kB", &kib) == 1) sum += kib * 1024;
+  }
+  return sum;
+}
+
+TEST(sleeping_host_memory, leaves_the_process_and_comes_back) {
+  caching_allocator<stitched, host_pinned> on(host(256_MiB));
+  auto* const p = static_cast<std::byte*>(on.allocate(64_MiB));
+  const filled block{p, 64_MiB, 1};
+  block.fill();
+  EXPECT_GE(resident(p, 64_MiB), 64_MiB);
+  ASSERT_TRUE(on.sleep(save));
+  EXPECT_EQ(resident(p, 64_MiB), 0u);
+  EXPECT_EQ(on.provider().used(), 0u);
+  ASSERT_TRUE(on.wake());
+  EXPECT_GE(resident(p, 64_MiB), 64_MiB);
+  EXPECT_TRUE(block.is_intact());
+}
+
+TEST(sleeping_threads, do_not_disturb_pools_that_are_awake) {
+  constexpr int rounds = conformance::thread_stress::is_slow ? 100 : 1000;
+  locked<stitched, host_pinned> on(host(256_MiB));
+  private_pool pool(on);
+  const stream_id mine = on.with_provider([](auto& device) { return device.create_stream(); });
+  std::vector<filled> kept;
+  {
+    const pool_scope scope(pool, mine);
+    for (unsigned i = 0; i < 4; ++i) {
+      kept.push_back({static_cast<std::byte*>(on.allocate(1_MiB + i, mine)), 1_MiB + i, i});
+      kept.back().fill();
+    }
+  }
+  std::atomic<bool> ends{false}, is_wrong{false};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      while (!ends) {
+        const std::size_t bytes = 1 + random() % 300'000;
+        auto* const p = static_cast<std::byte*>(on.try_allocate(bytes));
+        if (p == nullptr) continue;
+        const filled f{p, bytes, t};
+        f.fill();
+        if (!f.is_intact()) is_wrong = true;
+        on.deallocate(p);
+      }
+    });
+  }
+  for (int round = 0; round < rounds; ++round) {
+    const bool saves = round % 3 != 0;
+    ASSERT_TRUE(pool.sleep(saves ? save : discard, mine));
+    if (round % 16 == 0) on.trim();
+    ASSERT_TRUE(pool.wake(mine));
+    if (saves && round % 100 == 1) {
+      for (const filled& f : kept) EXPECT_TRUE(f.is_intact());
+    }
+    if (!saves) {
+      for (const filled& f : kept) f.fill();
+    }
+  }
+  for (const filled& f : kept) {
+    EXPECT_TRUE(f.is_intact());
+    on.deallocate(f.at);
+  }
+  ends = true;
+  for (std::thread& t : threads) t.join();
+  EXPECT_FALSE(is_wrong);
+  EXPECT_EQ(on.audit(), nullptr);
+}
+
+}  // namespace
