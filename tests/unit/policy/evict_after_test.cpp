@@ -175,6 +175,26 @@ TYPED_TEST(evict_after_in, an_open_scope_keeps_everything) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
+TYPED_TEST(evict_after_in, memory_that_sleeps_stays_asleep) {
+  using pool_type = allocator_of<TypeParam, step>;
+  if constexpr (pool_type::can_sleep) {
+    pool_type pool;
+    void* const live = pool.allocate(80_MiB);
+    pool.deallocate(pool.allocate(80_MiB, stream_id{1}));
+    ASSERT_TRUE(pool.sleep(sleep_contents::discard));
+    manual_clock::ticks += 1000;
+    pool.evict_idle();
+    EXPECT_EQ(pool.audit(), nullptr);
+    EXPECT_EQ(pool.provider().used(), 0u);
+    ASSERT_TRUE(pool.wake());
+    pool.deallocate(live);
+    manual_clock::ticks += 1000;
+    pool.evict_idle();
+    EXPECT_EQ(pool.current_usage().reserved, 0u);
+    EXPECT_EQ(pool.audit(), nullptr);
+  }
+}
+
 /// The share of bytes that jemalloc's curve lets stay.
 double share_after(double t) { return t >= 1 ? 0 : 1 - t * t * t * (10 - 15 * t + 6 * t * t); }
 
