@@ -19,6 +19,7 @@
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/common_calls.hpp>
 #include <tessera/detail/counters.hpp>
+#include <tessera/detail/decay.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/introspection.hpp>
@@ -43,6 +44,7 @@ struct recipe_traits : manager_traits {
   static constexpr bool has_ranges = backend::has_ranges;
   static constexpr bool places_blocks = backend::places_blocks;
   static constexpr free_order order = free_order_of<typename Recipe::split>;
+  using clock = typename clock_of<typename Recipe::eviction>::type;
 };
 
 /// Collects the numbers of a request that fails now.
@@ -224,6 +226,16 @@ class caching_allocator
     (void)process_events();
     release_idle(keep);
   }
+  /// Asks the eviction policy to release idle memory, for example after some time (evict_after). First frees
+  /// the pending blocks whose events have completed. Private pools keep their memory. Does nothing while a
+  /// scope of a private pool is open.
+  ///   Cost:    linear in the free blocks; more if something is released
+  ///   Source:  jemalloc's arena.<i>.decay
+  void evict_idle() noexcept {
+    if (manager_.pools().any_open()) return;
+    (void)process_events();
+    evict(eviction_trigger::on_request);
+  }
   /// Frees the pending blocks whose events have completed. Requests do this, too: each one, or with
   /// poll_events_lazily those that miss or find many pending events.
   ///   Returns:  whether it freed any block
@@ -369,7 +381,10 @@ class caching_allocator
   }
 
   /// Restarts the age of every idle segment.
-  void restart_ages() noexcept { manager_.restart_ages(); }
+  void restart_ages() noexcept {
+    manager_.restart_ages();
+    decay_.restart();
+  }
 
   /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. `call`
   /// returns whether it freed memory.
@@ -622,24 +637,34 @@ class caching_allocator
     for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
       before = freed;
       sharing_.coalesce_idle();
+      auto time = manager_.now();
       idle_segment totals;
       manager_.for_each_idle(
           [&](const detail::block& b) {
-            if (policy.is_candidate(backend_.releasable(b), now)) {
-              ++totals.candidates;
-              totals.total_age += manager_.age(b);
-            }
+            const std::size_t bytes = backend_.releasable(b);
+            if (!policy.is_candidate(bytes, now)) return false;
+            const std::uint64_t age = manager_.age(b, time);
+            ++totals.candidates;
+            totals.total_age += age;
+            if (age > totals.max_age) totals.max_age = age;
+            totals.excess += decay_.excess_of(policy, bytes, age);
             return false;
           },
           min_size);
+      const std::size_t allowance = decay_.kept_of_evicted(policy, time);
+      totals.excess -= allowance < totals.excess ? allowance : totals.excess;
       manager_.for_each_idle(
           [&](detail::block& b) {
             idle_segment idle = totals;
             idle.bytes = backend_.releasable(b);
-            idle.age = manager_.age(b);
+            idle.age = manager_.age(b, time);
             idle.remaining = wanted > freed ? wanted - freed : 0;
             if (!policy.is_candidate(idle.bytes, now) || !policy.should_evict(idle)) return false;
-            freed += backend_.release(b);
+            const std::size_t released = backend_.release(b);
+            decay_.note_eviction(released, time, idle.age);
+            time = manager_.now();  // blocks may have become idle during the release
+            totals.excess -= released < totals.excess ? released : totals.excess;
+            freed += released;
             return true;
           },
           min_size);
@@ -713,6 +738,7 @@ class caching_allocator
   [[no_unique_address]] std::conditional_t<can_sleep, detail::sleeping_memory<manager>,
                                            detail::no_sleeping_memory> sleeping_{manager_, backend_};
   detail::callback_list pressure_;
+  [[no_unique_address]] detail::decay<typename Recipe::eviction> decay_;
 };
 
 }  // namespace tessera

@@ -73,8 +73,8 @@ using device_of =
 ///     to them run inside `enter`, and would deadlock if they used the allocator.
 ///   * `Inner` is the type of the allocator inside. Handles, statistics, private pools, process_events and
 ///     trim_without_waiting are optional: the front end has them if `Inner` does.
-///   * A front end may define `static void after_free(Self&) noexcept`. It runs after each deallocate and
-///     trim call, and after a try_deallocate or process_events that freed something.
+///   * A front end may define `static void after_free(Self&) noexcept`. It runs after each deallocate, trim and
+///     evict_idle call, and after a try_deallocate or process_events that freed something.
 ///   * A front end of several allocators also defines enter_owner, which finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
 class facade : public detail::common_calls<Self> {
@@ -129,6 +129,10 @@ class facade : public detail::common_calls<Self> {
 
   void trim(std::size_t keep = 0) noexcept {
     inside([=](auto& in) { in.trim(keep); });
+    freed();
+  }
+  void evict_idle() noexcept {
+    inside([](auto& in) { in.evict_idle(); });
     freed();
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept
@@ -287,7 +291,7 @@ class facade : public detail::common_calls<Self> {
     return Self::enter(me, std::forward<F>(f));
   }
 
-  /// Called after each deallocate and trim, and after a try_deallocate or process_events that freed
+  /// Called after each deallocate, trim and evict_idle, and after a try_deallocate or process_events that freed
   /// something.
   static void after_free(Self&) noexcept {}
 

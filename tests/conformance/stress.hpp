@@ -138,6 +138,7 @@ struct stressed : subject {
         return;
       case 5: return report();
       case 6: return capture();
+      case 7: return pool.evict_idle();
       default: {
         const tessera::usage now = usage_of_all(pool);
         EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);

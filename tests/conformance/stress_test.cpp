@@ -21,8 +21,14 @@ TEST(stress_threads, locked_over_segments) {
   stress_with_observer<locked<with<pytorch<>, evict_idle_above<percent(50)>>, memory, counting_observer>>(
       "locked");
 }
+TEST(stress_threads, locked_over_segments_that_decay) {
+  stress_with_observer<
+      locked<with<pytorch<>, evict_after<5, decay_curve::smooth>>, memory, counting_observer>>(
+      "locked, decay");
+}
 TEST(stress_threads, locked_over_ranges) {
-  stress_with_observer<locked<pytorch_family::expandable, memory, counting_observer>>("locked, expandable");
+  stress_with_observer<locked<with<pytorch_family::expandable, evict_after<1>>, memory, counting_observer>>(
+      "locked, expandable");
 }
 TEST(stress_threads, locked_over_stitched_ranges) {
   stress_with_observer<locked<stitched, memory, counting_observer>>("locked, stitched");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -235,6 +236,49 @@ TEST(policies_law, eviction_must) {
             "eviction evicts at most what is reserved");
   EXPECT_EQ(eviction({.candidate = [](std::size_t n) { return n < 1_MiB; }}),
             "eviction: what is larger than a candidate is a candidate");
+}
+
+struct no_ticks {
+  [[nodiscard]] static std::uint64_t now() noexcept { return 0; }
+};
+struct decays : evicts {
+  using clock = no_ticks;
+  std::size_t (*keeps)(std::size_t, std::uint64_t) = [](std::size_t n, std::uint64_t age) {
+    return age < 100 ? n / 2 : std::size_t{0};
+  };
+  [[nodiscard]] static std::uint64_t decay_time() noexcept { return 100; }
+  [[nodiscard]] std::size_t bytes_to_keep(std::size_t n, std::uint64_t age) const noexcept {
+    return keeps(n, age);
+  }
+  bool operator==(const decays&) const = default;
+};
+struct decays_without_clock : evicts {
+  [[nodiscard]] static std::uint64_t decay_time() noexcept { return 100; }
+  [[nodiscard]] static std::size_t bytes_to_keep(std::size_t, std::uint64_t) noexcept { return 0; }
+  bool operator==(const decays_without_clock&) const = default;
+};
+struct wrong_clock {
+  [[nodiscard]] static int now() noexcept { return 0; }
+};
+struct ages_by_wrong_clock : evicts {
+  using clock = wrong_clock;
+  bool operator==(const ages_by_wrong_clock&) const = default;
+};
+static_assert(eviction_policy<decays> && !eviction_policy<ages_by_wrong_clock>);
+std::string decay(std::size_t (*keeps)(std::size_t, std::uint64_t)) {
+  return words([keeps] { return law::policy(decays{{}, keeps}); });
+}
+
+TEST(policies_law, decay_must) {
+  EXPECT_EQ(words([] { return law::policy(decays{}); }), "holds");
+  EXPECT_EQ(words([] { return law::policy(decays_without_clock{}); }),
+            "eviction: with bytes_to_keep, a policy has decay_time and an age_clock");
+  EXPECT_EQ(decay([](std::size_t n, std::uint64_t age) { return age < 100 ? n + 1 : std::size_t{0}; }),
+            "eviction keeps at most what is cached: bytes_to_keep(n, age) <= n");
+  EXPECT_EQ(decay([](std::size_t n, std::uint64_t age) { return age > 50 && age < 100 ? n : n / 2; }),
+            "eviction keeps no more if it is older: bytes_to_keep(n, age) falls with age");
+  EXPECT_EQ(decay([](std::size_t n, std::uint64_t) { return n; }),
+            "eviction keeps nothing from decay_time() on: bytes_to_keep(n, decay_time()) == 0");
 }
 
 struct recovers {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+
 #include <gtest/gtest.h>
 
 #include <tessera/law/policies.hpp>
@@ -66,6 +68,11 @@ static_assert(law::policy(evict_at_free_above_plan<>{}) &&
 static_assert(law::policy(evict_at_free<tunable(unlimited)>{}) && law::policy(evict_at_free<1_MiB>{}));
 static_assert(law::policy(evict_idle_above<percent(60)>{}) &&
               law::policy(evict_idle_above<>{.threshold = percent(99)}));
+static_assert(law::policy(evict_after<>{}) && law::policy(evict_after<0>{}) &&
+              law::policy(evict_after<unlimited>{}));
+static_assert(law::policy(evict_after<200, decay_curve::smooth>{}) &&
+              law::policy(evict_after<tunable(std::uint64_t{0}), decay_curve::smooth>{}) &&
+              law::policy(evict_after<unlimited, decay_curve::smooth>{}));
 static_assert(law::policy(evict_at_synchronize_above<>{}) &&
               law::policy(evict_at_synchronize_above<1_GiB>{}));
 static_assert(law::policy(recover_never{}) && law::policy(recover_by_emptying_cache<>{}));
@@ -84,6 +91,7 @@ static_assert(law::recipe<torch_npu_family::under<config::torch_npu::settings{.h
               law::recipe<torch_npu_family::under<config::torch_npu::settings{
                   .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
 static_assert(law::recipe<with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>>());
+static_assert(law::recipe<with<stitched, evict_after<200, decay_curve::smooth>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
 static_assert(law::recipe<with<pytorch<>, back_with<page_plan::huge_first>>>() &&
               law::recipe<with<pytorch<>, back_with<page_plan::huge_1g_first>>>());

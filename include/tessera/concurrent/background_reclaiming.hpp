@@ -21,14 +21,16 @@ namespace tessera {
 
 namespace detail {
 
-/// A thread that works in rounds while there is work, and otherwise sleeps. The first wake() starts it.
+/// A thread that works in rounds while there is work, and otherwise sleeps. The first wake() starts it. If
+/// `period` is above 0, it sleeps no longer than that.
 class round_worker {
  public:
   /// Does one round of work. Returns whether more work is left.
   using round = bool (*)(void* context) noexcept;
 
-  round_worker(round work, void* context, std::chrono::microseconds pause) noexcept
-      : work_(work), context_(context), pause_(pause) {}
+  round_worker(round work, void* context, std::chrono::microseconds pause,
+               std::chrono::milliseconds period = {}) noexcept
+      : work_(work), context_(context), pause_(pause), period_(period) {}
   round_worker(const round_worker&) = delete;
   round_worker& operator=(const round_worker&) = delete;
   ~round_worker() { stop(); }
@@ -70,9 +72,14 @@ class round_worker {
     running_ = true;
   }
   void run() {
+    const auto is_woken = [this] { return stopped_ || has_work_; };
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return stopped_ || has_work_; });
+      if (period_.count() > 0) {
+        changed_.wait_for(lock, period_, is_woken);
+      } else {
+        changed_.wait(lock, is_woken);
+      }
       if (stopped_) return;
       has_work_ = false;
       lock.unlock();
@@ -86,6 +93,7 @@ class round_worker {
   round work_;
   void* context_;
   std::chrono::microseconds pause_;
+  std::chrono::milliseconds period_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool has_work_ = false;
@@ -127,8 +135,9 @@ template <typename Device>
 using background_events = provider_adaptor<Device, leave_queries_to_worker>;
 
 struct background_options {
-  bool enabled = true;                   ///< whether a thread reclaims blocks
-  std::chrono::microseconds pause{100};  ///< between its rounds
+  bool enabled = true;                       ///< whether a thread reclaims blocks
+  std::chrono::microseconds pause{100};      ///< between its rounds
+  std::chrono::milliseconds evict_every{0};  ///< between its calls of evict_idle(); 0 for no calls
 };
 
 }  // namespace detail
@@ -146,7 +155,8 @@ struct background_options {
 ///     pinned.deallocate(batch);  // the thread frees it when the copy is done
 ///
 /// The first pending block starts the thread. It sleeps while no block is pending, and ends with the
-/// allocator. If the thread cannot be started, callers do its work, as without `enabled`.
+/// allocator. If the thread cannot be started, callers do its work, as without `enabled`. With
+/// `evict_every`, it starts with the allocator, and also calls evict_idle(), for policies such as evict_after.
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never
 ///            sleeps
 template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
@@ -169,18 +179,23 @@ class background_reclaiming
   explicit background_reclaiming(Provider device, policies<Recipe> settings = {}, Observer observer = {},
                                  options worker = {})
       : device_(std::move(device)),
-        state_{{&run_round, this, worker.pause}},
+        evict_every_(worker.evict_every),
+        state_{{&run_round, this, worker.pause, worker.evict_every}},
         locked_(detail::background_events<Provider>(device_, worker.enabled ? &state_ : nullptr),
                 std::move(settings), std::move(observer)) {
     const auto reclaim = [](void* self) noexcept {
       return static_cast<background_reclaiming*>(self)->process_events();
     };
     if (worker.enabled) (void)this->on_pressure(reclaim, this);
+    if (worker.enabled && evicts()) state_.worker.wake();
   }
   ~background_reclaiming() { state_.worker.stop(); }
 
   bool process_events() noexcept {
     return reclaim([](auto& in) { return in.process_events(); });
+  }
+  void evict_idle() noexcept {
+    reclaim([](auto& in) { in.evict_idle(); });
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     reclaim([keep](auto& in) { in.trim_without_waiting(keep); });
@@ -208,13 +223,25 @@ class background_reclaiming
       return f(in);
     });
   }
+  [[nodiscard]] bool evicts() const noexcept { return evict_every_.count() > 0; }
   static bool run_round(void* self) noexcept {
     auto& me = *static_cast<background_reclaiming*>(self);
     (void)me.process_events();
+    if (me.evicts()) me.evict_if_due();
     return me.current_usage().pending > 0;
   }
 
+  /// Called by the thread only.
+  void evict_if_due() noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < evicted_ + evict_every_) return;
+    evicted_ = now;
+    evict_idle();
+  }
+
   Provider device_;
+  const std::chrono::milliseconds evict_every_;
+  std::chrono::steady_clock::time_point evicted_{};
   detail::background_state state_;
   locked_type locked_;
 };

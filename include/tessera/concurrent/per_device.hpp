@@ -88,6 +88,8 @@ class per_device : private facade<per_device<Recipe, Provider, Front, Observer, 
       facade_type::try_record_stream;
   /// Trims each device.
   using facade_type::trim;
+  /// Asks the eviction policy of each device to release idle memory.
+  using facade_type::evict_idle;
   using facade_type::with_owner;
   using facade_type::with_policies, facade_type::with_observer, facade_type::for_each_allocator;
   /// Calls f(front, device) for each device.

@@ -67,7 +67,7 @@ struct block {
   status_type status;
   union {
     std::uint32_t segment_number;  ///< if blocks are ordered by segment: the segment's number
-    std::uint32_t free_since;      ///< while free in a range: searches of its pool before, modulo 2^32
+    std::uint32_t free_since;      ///< while free in a range: the clock when its age began, modulo 2^32
     /// While free, if streams share free blocks: the modulo-2^32 position of its stream after which it is
     /// reusable. It may be conservative, that is, later than necessary.
     std::uint32_t free_after;
@@ -123,7 +123,7 @@ static_assert(sizeof(block) <= 64);
 struct segment : block {
   segment* previous_segment;
   segment* next_segment;
-  std::uint64_t idle_since;  ///< the pool's searches when the last block became free
+  std::uint64_t idle_since;  ///< the clock when the last block became free: the pool's searches, or the time
   bool oversize;             ///< it was acquired under the oversize rule
   std::uint32_t number;      ///< counts acquisitions, modulo 2^32
   segment* next_range;       ///< for a range: the next range of its free list, in the order of addresses

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include <tessera/core/allocator_event.hpp>
@@ -32,6 +33,7 @@ struct manager_traits {
   static constexpr bool has_ranges = false;  ///< segments are ranges in which memory is mapped page by page
   static constexpr bool places_blocks = false;  ///< a block may be split from the middle of a free block
   static constexpr free_order order = free_order::lowest_address;
+  using clock = pool_searches;  ///< the clock of ages, or pool_searches
 };
 
 /// Keeps the blocks of one allocator: their neighbours, free lists, addresses, statistics and pending frees.
@@ -71,6 +73,8 @@ class block_manager {
   using counters_type = typename Counting::template counters<Traits::pools>;
   using order = block_order<Traits::order, Traits::has_ranges>;
   using group = pool_group_of<Traits::pools>;
+  static constexpr bool has_clock = !std::is_same_v<typename Traits::clock, pool_searches>;
+  using time = std::conditional_t<has_clock, std::uint64_t, pool_searches>;
 
   block_manager(Provider provider, Observer observer)
       : provider_(std::move(provider)), reporter_(std::move(observer)) {}
@@ -351,7 +355,7 @@ class block_manager {
   [[nodiscard]] block* insert_segment(free_list& list, std::uintptr_t address, std::size_t bytes,
                                       bool oversize) noexcept {
     if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
-    segment& fresh = segments_.insert(list.clock().searches, oversize);
+    segment& fresh = segments_.insert(ticks_of(list.clock()), oversize);
     block& whole = *blocks_.take();
     fresh.number = ++last_number_;
     if constexpr (numbers_blocks) whole.segment_number = fresh.number;
@@ -455,11 +459,11 @@ class block_manager {
   ///   Returns:  whether it can go back
   [[nodiscard, gnu::always_inline]] bool mark_idle(block& free) noexcept {
     if constexpr (Traits::has_ranges) {
-      free.free_since = static_cast<std::uint32_t>(free.list->clock().searches);
+      free.free_since = static_cast<std::uint32_t>(ticks_of(free.list->clock()));
       return true;
     }
     if (free.is_split()) return false;
-    segment_of(free).idle_since = free.list->clock().searches;
+    segment_of(free).idle_since = ticks_of(free.list->clock());
     return true;
   }
 
@@ -514,22 +518,31 @@ class block_manager {
 
   // Idle memory.
 
-  /// The number of searches of its pool since a segment became idle. In a range: since the block became free.
-  [[nodiscard]] std::uint64_t age(const block& idle) const noexcept {
-    const search_clock& clock = idle.list->clock();
-    const std::uint64_t max = clock.searches - clock.restarted;
+  /// The present time of the clock of ages. Searches have no common time: each pool counts its own.
+  [[nodiscard]] static time now() noexcept {
+    if constexpr (has_clock) {
+      return Traits::clock::now();
+    } else {
+      return {};
+    }
+  }
+  /// The ticks since a segment became idle. In a range: since the block became free. With a clock, a block that
+  /// was coalesced has the mean age of its bytes.
+  [[nodiscard]] static std::uint64_t age(const block& idle, time at = now()) noexcept {
+    const std::uint64_t ticks = ticks_of(idle.list->clock(), at);
+    const std::uint64_t max = ticks - idle.list->clock().restarted;
     std::uint64_t age = 0;
     if constexpr (Traits::has_ranges) {
-      age = static_cast<std::uint32_t>(clock.searches) - idle.free_since;
+      age = static_cast<std::uint32_t>(ticks) - idle.free_since;
     } else {
-      age = clock.searches - segment_of(idle).idle_since;
+      age = ticks - segment_of(idle).idle_since;
     }
     return age < max ? age : max;
   }
   /// Restarts every age.
   void restart_ages() noexcept {
     pools_.for_each([](group& in) {
-      for (search_clock& clock : in.clocks) clock.restarted = clock.searches;
+      for (search_clock& clock : in.clocks) clock.restarted = ticks_of(clock);
     });
   }
   /// Calls f(block&) for each free block of the default pools that has at least `min_size` bytes and is a
@@ -605,6 +618,19 @@ class block_manager {
  private:
   static constexpr bool numbers_blocks = Traits::order == free_order::oldest_segment && !Traits::has_ranges;
 
+  // If coalescing restarted the time of a range's large free block, a small block freed beside it now and then
+  // would keep it for ever. Searches are restarted, as in PyTorch.
+  static constexpr bool mixes_ages = Traits::has_ranges && has_clock;
+
+  /// The ticks of the clock of ages, in a pool.
+  [[nodiscard]] static std::uint64_t ticks_of(const search_clock& pool, time at = now()) noexcept {
+    if constexpr (has_clock) {
+      return at;
+    } else {
+      return pool.searches;
+    }
+  }
+
   /// A walk ends after this number of releases.
   [[nodiscard]] std::size_t max_releases() const noexcept {
     return Traits::has_ranges ? blocks_.in_use() : segments_.count();
@@ -638,6 +664,19 @@ class block_manager {
     counters_.inactive_split_shrank(pool, rest == 0, size);
   }
 
+  /// In a range, with a clock: gives a free block of `bytes` bytes the mean age of its bytes and of others.
+  static void mix_ages(block& free, std::size_t bytes, std::size_t other_bytes, std::uint64_t other_age,
+                       time at) noexcept {
+    const auto own = static_cast<double>(age(free, at)) * static_cast<double>(bytes);
+    const auto other = static_cast<double>(other_age) * static_cast<double>(other_bytes);
+    const double mean = (own + other) / static_cast<double>(bytes + other_bytes);
+    // Rounded up as often as the fraction says. Else each small block would take a tick from a large one.
+    const std::uint64_t mixed = free.list->clock().searches * 0x9E3779B97F4A7C15u;
+    const double carry = static_cast<double>(mixed >> 32) / 4294967296.0;
+    const auto rounded = static_cast<std::uint64_t>(mean + carry);
+    free.free_since = static_cast<std::uint32_t>(ticks_of(free.list->clock(), at) - rounded);
+  }
+
   [[nodiscard, gnu::always_inline]] static bool may_coalesce(const block& neighbour,
                                                              const block& freed) noexcept {
     return neighbour.is_free() && (!Traits::reuses_across_streams || neighbour.list == freed.list);
@@ -648,6 +687,10 @@ class block_manager {
     std::size_t before = low.size;
     int joined = 1;
     if (may_coalesce(high, freed)) {
+      if constexpr (mixes_ages) {
+        const time at = now();
+        mix_ages(low, low.size, high.size, age(high, at), at);
+      }
       before += high.size;
       joined = 2;
       high.list->template erase<order>(high);
@@ -663,12 +706,13 @@ class block_manager {
                                        int joined) noexcept {
     const std::size_t pool = into.list->pool();
     const std::size_t added = freed.size;
+    if constexpr (mixes_ages) mix_ages(into, before, added, 0, now());
     into.list->template resize<order>(into, address, before + added);
     count_in(*into.list, -1);
     if constexpr (Traits::reuses_across_streams) into.free_after = freed.free_after;  // the latest
     freed.unlink();
     blocks_.give_back(&freed);
-    const bool is_idle = mark_idle(into);
+    const bool is_idle = mixes_ages || mark_idle(into);
     if constexpr (!Traits::has_ranges) {
       if (is_idle) {
         counters_.inactive_split_shrank(pool, joined, before);

@@ -280,11 +280,15 @@ class bin {
 
 struct pool_group;
 
-/// Counts the searches of a pool. The ages of its idle memory are measured in searches.
+/// The clock of a pool: it counts searches. Ages of idle memory are measured in searches, unless the eviction
+/// policy has a clock.
 struct search_clock {
   std::uint64_t searches = 0;
-  std::uint64_t restarted = 0;  ///< `searches` when all ages were restarted
+  std::uint64_t restarted = 0;  ///< the searches, or the time, when all ages were restarted
 };
+
+/// Stands for the age_clock of an allocator whose ages are searches.
+struct pool_searches {};
 
 /// The free blocks of one pool and stream, in order.
 ///

@@ -39,7 +39,7 @@ class introspection {
         with_releasing);
   }
   /// Calls f(block, age) for each free block that is a whole segment. In ranges, calls it for each free
-  /// block. The age is the number of searches of its pool since the block became free.
+  /// block. The age is that of an idle_segment.
   template <typename F>
   void for_each_idle(F f) const {
     for_each_block([this, &f](const block& b) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/clock.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
@@ -38,6 +40,27 @@ inline constexpr bool splits_oversize = false;
 template <typename P>
   requires requires { P::splits_oversize; }
 inline constexpr bool splits_oversize<P> = P::splits_oversize;
+
+/// Requires that the bytes which may stay idle fall with their age, down to 0.
+template <typename P>
+constexpr void require_decay(const P& p) {
+  constexpr bool is_complete = tessera::detail::decaying_policy<P>;
+  require(is_complete, "eviction: with bytes_to_keep, a policy has decay_time and an age_clock");
+  if constexpr (is_complete) {
+    for (std::size_t n : edge_sizes()) {
+      std::size_t before = n;
+      for (std::uint64_t eighth = 0; eighth < 8; ++eighth) {
+        const std::size_t kept = p.bytes_to_keep(n, p.decay_time() / 8 * eighth);
+        require(kept <= n, "eviction keeps at most what is cached: bytes_to_keep(n, age) <= n");
+        require(kept <= before,
+                "eviction keeps no more if it is older: bytes_to_keep(n, age) falls with age");
+        before = kept;
+      }
+      require(p.bytes_to_keep(n, p.decay_time()) == 0,
+              "eviction keeps nothing from decay_time() on: bytes_to_keep(n, decay_time()) == 0");
+    }
+  }
+}
 }  // namespace detail
 
 template <rounding_policy P>
@@ -155,8 +178,8 @@ constexpr bool policy(const P& p) {
 template <eviction_policy P>
 constexpr bool policy(const P& p) {
   const usage unused{.limit = 1_GiB};
-  for (eviction_trigger when :
-       {eviction_trigger::before_growth, eviction_trigger::after_free, eviction_trigger::after_synchronize}) {
+  for (eviction_trigger when : {eviction_trigger::before_growth, eviction_trigger::after_free,
+                                eviction_trigger::after_synchronize, eviction_trigger::on_request}) {
     detail::require(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
     detail::require(p.bytes_to_evict(when, full) <= full.reserved,
@@ -168,6 +191,7 @@ constexpr bool policy(const P& p) {
       before = p.is_candidate(n, full);
     }
   }
+  if constexpr (requires { &P::bytes_to_keep; }) detail::require_decay(p);
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/clock.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/law/law.hpp>
@@ -92,6 +93,7 @@ constexpr int ask_once(const P& p) {
     (void)p.bytes_to_evict(eviction_trigger::before_growth, usage{});
     (void)p.is_candidate(min_alignment, usage{});
     (void)p.should_evict(idle_segment{.bytes = min_alignment, .candidates = 1});
+    if constexpr (decaying_policy<P>) (void)p.bytes_to_keep(min_alignment, p.decay_time() / 2);
   }
   if constexpr (recovery_policy<P>) (void)p.steps(failure_reason::by_device);
   return 0;

@@ -4,8 +4,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/clock.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 
@@ -13,19 +15,25 @@ namespace tessera {
 
 /// The events at which an allocator considers eviction.
 enum class eviction_trigger : unsigned char {
-  before_growth,     ///< no free block of the request's list fits; before reuse across streams and growth
-  after_free,        ///< blocks may have become free: after a free, a poll, a trim or a recovery step
-  after_synchronize  ///< synchronize(stream) was called; only recipes that reuse across streams have it
+  before_growth,      ///< no free block of the request's list fits; before reuse across streams and growth
+  after_free,         ///< blocks may have become free: after a free, a poll, a trim or a recovery step
+  after_synchronize,  ///< synchronize(stream) was called; only recipes that reuse across streams have it
+  on_request          ///< the user or a thread called evict_idle()
 };
 
 /// Memory that may be released, and totals over all candidates: a segment without live or pending blocks. In
 /// an address range, a free block with the bytes of the chunks that lie wholly inside it.
 struct idle_segment {
   std::size_t bytes = 0;
-  std::uint64_t age = 0;       ///< number of searches of its pool since it became idle; about one per request
-  std::size_t candidates = 0;  ///< number of idle segments that may be released
+  /// Ticks of the policy's clock since it became idle. Free blocks that coalesce in an address range get the
+  /// mean age of their bytes. Without a clock: number of searches of its pool since then, about one per
+  /// request.
+  std::uint64_t age = 0;
+  std::size_t candidates = 0;   ///< number of idle segments that may be released
   std::uint64_t total_age = 0;  ///< sum of their ages
   std::size_t remaining = 0;    ///< bytes still to be evicted
+  std::uint64_t max_age = 0;    ///< age of the oldest candidate
+  std::size_t excess = 0;       ///< bytes of the candidates beyond those that bytes_to_keep lets stay
 };
 
 /// Decides which idle segments are released to the device, and when.
@@ -38,16 +46,24 @@ struct idle_segment {
 /// age. A policy that tests `remaining` stops within a pass. The passes end when enough is released, or when
 /// one releases nothing. A segment is released whole, so more than bytes_to_evict may be released.
 ///
+/// Optional members. Without them, they cost nothing:
+///
+///   P::clock                          an age_clock; ages are then its ticks. In an address range, ages are
+///                                     modulo 2^32.
+///   p.decay_time()                    ticks after which no idle byte stays
+///   p.bytes_to_keep(bytes, age)       how many of `bytes` bytes may stay after `age` ticks; needs a clock
+///
 /// Laws, checked by law::policy: bytes_to_evict(trigger, now) is at most now.reserved. If a segment of n
-/// bytes is a candidate, every larger size is too.
+/// bytes is a candidate, every larger size is too. bytes_to_keep(n, age) is at most n, does not rise with the
+/// age, and is 0 from decay_time() on.
 template <typename P>
-concept eviction_policy =
-    detail::regular<P> && requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
+concept eviction_policy = detail::regular<P> && detail::has_no_wrong_clock<P> &&
+                          requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
                                    const idle_segment& segment) {
-      { p.bytes_to_evict(trigger, now) } noexcept -> std::same_as<std::size_t>;
-      { p.is_candidate(bytes, now) } noexcept -> std::same_as<bool>;
-      { p.should_evict(segment) } noexcept -> std::same_as<bool>;
-    };
+                            { p.bytes_to_evict(trigger, now) } noexcept -> std::same_as<std::size_t>;
+                            { p.is_candidate(bytes, now) } noexcept -> std::same_as<bool>;
+                            { p.should_evict(segment) } noexcept -> std::same_as<bool>;
+                          };
 
 /// Keeps every segment until recovery or the user releases it.
 ///
@@ -155,6 +171,60 @@ struct evict_idle_above {
     return static_cast<double>(segment.age) >= average;
   }
   bool operator==(const evict_idle_above&) const = default;
+};
+
+/// How the idle bytes that may stay fall until the end of the time.
+enum class decay_curve : unsigned char {
+  step,   ///< all may stay until the end
+  smooth  ///< half may stay after half of the time; the fall is slow at first and at the end
+};
+
+/// Releases the segments that were idle for `time` ticks of `Clock`, when evict_idle() is called.
+///
+/// Choose it if other programs need the memory between the phases of this one. Call evict_idle() after each
+/// phase, or from a thread; without calls, nothing is released. With decay_curve::smooth, the idle bytes fall
+/// along jemalloc's curve. The oldest segments then go before the time, as many as it takes to be at or below
+/// the curve. A time of `unlimited` switches the policy off. In a recipe, it replaces any other eviction, such
+/// as that of garbage_collection_threshold.
+///
+///     using recipe = tessera::with<tessera::pytorch<>, tessera::evict_after<200>>;  // milliseconds
+///     tessera::caching_allocator<recipe, tessera::simulated_device> shared;
+///     shared.deallocate(shared.allocate(1_GiB));
+///     shared.evict_idle();  // releases nothing yet
+///
+///   Cost:    a read of the clock whenever a segment becomes idle; in an address range, at every free
+///   Source:  mimalloc's purge_delay; jemalloc's dirty_decay_ms for decay_curve::smooth
+template <auto Time = tunable<std::uint64_t>{10'000}, decay_curve Curve = decay_curve::step,
+          age_clock Clock = steady_milliseconds>
+struct evict_after {
+  static_assert(std::in_range<std::uint64_t>(parameter<Time>{}.get()),
+                "evict_after<Time>: Time is a whole number of ticks, not below 0");
+  using clock = Clock;
+  [[no_unique_address]] parameter<Time> time{};
+
+  [[nodiscard]] static constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
+                                                            const usage& now) noexcept {
+    return trigger == eviction_trigger::on_request ? now.cached : 0;
+  }
+  [[nodiscard]] static constexpr bool is_candidate(std::size_t bytes, const usage&) noexcept {
+    return bytes > 0;
+  }
+  [[nodiscard]] constexpr bool should_evict(const idle_segment& segment) const noexcept {
+    return segment.age >= decay_time() || (segment.age >= segment.max_age && segment.excess > 0);
+  }
+  [[nodiscard]] constexpr std::uint64_t decay_time() const noexcept {
+    return static_cast<std::uint64_t>(time.get());
+  }
+  [[nodiscard]] constexpr std::size_t bytes_to_keep(std::size_t bytes, std::uint64_t age) const noexcept
+    requires(Curve == decay_curve::smooth)
+  {
+    if (age >= decay_time()) return 0;
+    const double left = 1 - static_cast<double>(age) / static_cast<double>(decay_time());
+    const double share = left * left * left * (10 + left * (6 * left - 15));
+    const auto kept = static_cast<std::size_t>(share * static_cast<double>(bytes));
+    return kept < bytes ? kept : bytes;
+  }
+  bool operator==(const evict_after&) const = default;
 };
 
 /// Releases idle segments when a stream is synchronized, while more than `threshold` bytes are reserved.

@@ -164,7 +164,7 @@ consteval bool check_recipe() {
       "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(eviction_trigger, const usage&), "
       "bool "
       "is_candidate(size_t bytes, const usage&), bool should_evict(const idle_segment&) "
-      "const noexcept "
+      "const noexcept; if it has a type clock, that has static uint64_t now() noexcept "
       "[tessera/policy/eviction.hpp]");
   static_assert(
       has_recovery<Recipe>,

@@ -86,6 +86,14 @@ TEST(round_worker, makes_as_many_rounds_as_there_is_work_and_misses_none) {
   EXPECT_FALSE(worker.is_running());
 }
 
+TEST(round_worker, makes_a_round_after_each_period) {
+  rounds work;
+  detail::round_worker worker(&rounds::one, &work, std::chrono::microseconds(0),
+                              std::chrono::milliseconds(1));
+  worker.wake();
+  work.await(10);
+}
+
 TEST(round_worker, ends_while_it_rests) {
   rounds work;
   work.wanted = 2;
@@ -233,6 +241,30 @@ TEST(background_reclaiming, gives_no_block_away_that_a_stream_still_reads) {
   stress<pinned>();
   stress<pinned_packed>();
   stress<torch_npu_family::pinned_expandable>();
+}
+
+TEST(background_eviction, gives_idle_memory_back_without_a_call) {
+  using recipe = with<pinned, evict_after<20>>;
+  background_reclaiming<recipe, host_pinned> pool{
+      host_pinned{unlocked()}, {}, {}, {.evict_every = std::chrono::milliseconds(1)}};
+  void* const kept = pool.allocate(1_MiB);
+  pool.deallocate(pool.allocate(4_MiB));
+  while (pool.current_usage().cached > 0) std::this_thread::yield();
+  EXPECT_EQ(pool.current_usage().reserved, 1_MiB);
+  pool.deallocate(kept);
+  while (pool.current_usage().reserved > 0) std::this_thread::yield();
+  EXPECT_EQ(pool.audit(), nullptr);
+}
+
+TEST(background_eviction, needs_an_enabled_thread) {
+  using recipe = with<pinned, evict_after<0>>;
+  background_reclaiming<recipe, host_pinned> pool{
+      host_pinned{unlocked()}, {}, {}, {.enabled = false, .evict_every = std::chrono::milliseconds(1)}};
+  EXPECT_FALSE(pool.has_worker());
+  pool.deallocate(pool.allocate(4_MiB));
+  EXPECT_EQ(pool.current_usage().cached, 4_MiB);
+  pool.evict_idle();
+  EXPECT_EQ(pool.current_usage().cached, 0u);
 }
 
 }  // namespace
