@@ -347,7 +347,7 @@ class caching_allocator
   ///   Source:    vLLM's sleep mode, torch_memory_saver
   template <typename R = Recipe>
   sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
-    if constexpr (check_can_sleep<R>()) return fall_asleep(nullptr, contents, copies);
+    if constexpr (check_can_sleep<R>()) return fall_asleep(sleeping_, nullptr, contents, copies);
   }
   /// Puts one pool to sleep like sleep(). The default pool_id names the default pools.
   ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps
@@ -356,14 +356,14 @@ class caching_allocator
     const auto* const found = manager_.pools().find_any(pool);
     if (found == nullptr) return {.why = no_such_pool};
     if (!found->is_awake()) return {.why = "the pool sleeps"};
-    if constexpr (check_can_sleep<R>()) return fall_asleep(found, contents, copies);
+    if constexpr (check_can_sleep<R>()) return fall_asleep(sleeping_, found, contents, copies);
   }
   /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
   /// them or none. If memory is missing, first empties the cache of the pools that are awake.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
   template <typename R = Recipe>
   sleep_result wake(stream_id copies = {}) noexcept {
-    if constexpr (check_can_sleep<R>()) return wake_up(nullptr, copies);
+    if constexpr (check_can_sleep<R>()) return wake_up(sleeping_, nullptr, copies);
   }
   /// Wakes one pool like wake(). The default pool_id names the default pools.
   ///   Returns:  as wake(); also fails if the pool does not exist or does not sleep
@@ -372,7 +372,7 @@ class caching_allocator
     const auto* const found = manager_.pools().find_any(pool);
     if (found == nullptr) return {.why = no_such_pool};
     if (!found->is_asleep) return {.why = "the pool does not sleep"};
-    if constexpr (check_can_sleep<R>()) return wake_up(found, copies);
+    if constexpr (check_can_sleep<R>()) return wake_up(sleeping_, found, copies);
   }
   /// Whether a pool sleeps. The default pool_id names the default pools.
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
@@ -700,7 +700,9 @@ class caching_allocator
     });
     return result;
   }
-  sleep_result fall_asleep(const detail::pool_group* only, sleep_contents contents,
+  // `sleeping` is a parameter, so that an explicit instantiation of an allocator that cannot sleep compiles.
+  template <typename Sleeping>
+  sleep_result fall_asleep(Sleeping& sleeping, const detail::pool_group* only, sleep_contents contents,
                            stream_id copies) noexcept {
     return change_sleep(only, false, [&](detail::changed_groups selects) -> sleep_result {
       manager_.wait_for_pending_of(selects);
@@ -714,19 +716,20 @@ class caching_allocator
           return backend_.releasable(idle) > 0 && backend_.release(idle) > 0;
         });
       });
-      return sleeping_.sleep(selects, contents, copies);
+      return sleeping.sleep(selects, contents, copies);
     });
   }
-  sleep_result wake_up(const detail::pool_group* only, stream_id copies) noexcept {
+  template <typename Sleeping>
+  sleep_result wake_up(Sleeping& sleeping, const detail::pool_group* only, stream_id copies) noexcept {
     return change_sleep(only, true, [&](detail::changed_groups selects) -> sleep_result {
-      sleep_result result = sleeping_.wake(selects, copies, policies_);
+      sleep_result result = sleeping.wake(selects, copies, policies_);
       if (result.missing == 0) return result;
       (void)pressure_.run();
       if (manager_.pools().any_open()) return {.missing = result.missing, .why = scope_is_open};
       empty_cache(0);
       if constexpr (detail::reclaiming_provider<Provider>) (void)provider().reclaim();
       if (manager_.pools().any_open()) return {.missing = result.missing, .why = scope_is_open};
-      return sleeping_.wake(selects, copies, policies_);
+      return sleeping.wake(selects, copies, policies_);
     });
   }
 

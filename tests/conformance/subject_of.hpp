@@ -108,8 +108,9 @@ class subject_of final : public subject {
       const tessera::pool_id pool = o.id != 0 ? pools_.pool_of(o.id) : tessera::pool_id{};
       if (o.id != 0 && pool == tessera::pool_id{}) return {};
       if (o.amount == wake_one) return pool_->wake_pool(pool);
-      return pool_->sleep_pool(pool, o.amount == sleep_and_save ? tessera::sleep_contents::save
-                                                                : tessera::sleep_contents::discard);
+      constexpr bool copies = tessera::copying_provider<tessera::detail::device_of<Pool>>;
+      return pool_->sleep_pool(pool, copies && o.amount == sleep_and_save ? tessera::sleep_contents::save
+                                                                          : tessera::sleep_contents::discard);
     }
     return {};
   }

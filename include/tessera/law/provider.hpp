@@ -449,9 +449,9 @@ template <copying_provider D>
                   "copies refuse a stream that does not exist");
   }
   if (!device.release(p, bytes)) return {"a segment can be released"};
-  found.require(
-      !device.copy_to_host(host.get(), p, bytes, {}) && !device.copy_to_device(p, host.get(), bytes, {}),
-      "copies refuse device addresses without memory");
+  found.require(!device.copy_to_host(host.get(), nullptr, bytes, {}) &&
+                    !device.copy_to_device(nullptr, host.get(), bytes, {}),
+                "copies refuse device addresses without memory");
   return found;
 }
 

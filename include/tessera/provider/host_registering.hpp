@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -61,6 +62,9 @@ class host_registering : public provider_adaptor<Device> {
     return memory_->would_exceed_limit(bytes);
   }
   void reserve(std::size_t bytes, std::size_t alignment) = delete;
+  // The device does not copy from or to host memory as if it were its own.
+  void copy_to_host(void* to, const void* from, std::size_t bytes, stream_id stream) = delete;
+  void copy_to_device(void* to, const void* from, std::size_t bytes, stream_id stream) = delete;
 
  private:
   Memory* memory_;

@@ -78,6 +78,7 @@ struct driver {
   std::map<address, std::size_t> ranges;
   std::map<address, physical> handles;
   std::map<address, mapping> mappings;
+  std::map<std::uintptr_t, std::size_t> registered;  // host memory
   std::map<std::pair<int, void*>, queue> streams;
   std::set<std::pair<int, void*>> ended;
   std::map<void*, event> events;
@@ -113,6 +114,14 @@ int begin(const char* name, bool needs_context = true) {
   return d.calls >= d.first_failing && d.calls <= d.last_failing ? d.failing_with : success;
 }
 int device_of(const context* c) { return c->device; }
+/// Whether an entry of a map, by first addresses, contains all bytes.
+template <typename Map>
+bool has_bytes(const Map& map, address p, std::size_t bytes) {
+  auto at = map.upper_bound(p);
+  if (at == map.begin()) return false;
+  --at;
+  return p - at->first <= at->second.bytes && bytes <= at->second.bytes - (p - at->first);
+}
 
 void advance(driver& d) {
   for (bool any = true; any;) {
@@ -188,6 +197,19 @@ bool are_plain(const driver& d, const properties* wanted) {
   return wanted->type == 1 && wanted->handle_types == 0 && wanted->where.type == 1 && wanted->where.id >= 0 &&
          wanted->where.id < d.devices && wanted->win32_metadata == nullptr && wanted->compression == 0 &&
          wanted->direct_rdma == 0 && wanted->usage == 0;
+}
+
+/// Submits a copy from or to the device's memory.
+int copy(const char* name, address device, std::size_t bytes, void* stream) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin(name)) return failed;
+  if (!has_bytes(d.segments, device, bytes) && !has_bytes(d.mappings, device, bytes)) return invalid_value;
+  const std::pair on{device_of(current), stream};
+  if (d.ended.contains(on)) return invalid_handle;
+  ++d.streams[on].given;
+  d.streams[on].tasks.push_back({});
+  return advance(d), success;
 }
 
 }  // namespace
@@ -451,6 +473,31 @@ int cuMemSetAccess(address p, std::size_t bytes, const access* wanted, std::size
   return success;
 }
 
+// Copies take time on their stream, but move no bytes.
+int cuMemcpyDtoHAsync_v2(void*, address from, std::size_t bytes, void* stream) {
+  return copy("cuMemcpyDtoHAsync", from, bytes, stream);
+}
+int cuMemcpyHtoDAsync_v2(address to, const void*, std::size_t bytes, void* stream) {
+  return copy("cuMemcpyHtoDAsync", to, bytes, stream);
+}
+int cuMemHostRegister_v2(void* p, std::size_t bytes, unsigned flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemHostRegister")) return failed;
+  const auto at = reinterpret_cast<std::uintptr_t>(p);
+  if (p == nullptr || bytes == 0 || flags != 0) return misused("cuMemHostRegister of something else");
+  for (const auto& [first, size] : d.registered) {
+    if (at < first + size && first < at + bytes) return invalid_value;
+  }
+  return d.registered[at] = bytes, success;
+}
+int cuMemHostUnregister(void* p) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemHostUnregister")) return failed;
+  return d.registered.erase(reinterpret_cast<std::uintptr_t>(p)) == 1 ? success : invalid_value;
+}
+
 // For tests.
 
 /// Starts again, not initialized, with this many devices and this much memory.
@@ -462,6 +509,7 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
   d.capacity = capacity;
   d.virtual_memory = virtual_memory != 0;
   d.holds = false;
+  d.registered.clear();
   d.primary.assign(static_cast<std::size_t>(devices), {});
   d.other.assign(static_cast<std::size_t>(devices), {});
   for (int i = 0; i < devices; ++i) {
