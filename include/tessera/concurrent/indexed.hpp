@@ -12,7 +12,7 @@
 
 namespace tessera::detail {
 
-/// Registers a provider's segments and mappings in a pagemap under one owner while they exist.
+/// Registers a provider's segments, ranges and mappings in a pagemap under one owner while they exist.
 ///   Requires:  the provider and the pagemap outlive it
 template <device_provider Device>
 class indexed : public provider_adaptor<Device> {
@@ -33,6 +33,24 @@ class indexed : public provider_adaptor<Device> {
   }
   bool release(void* p, std::size_t bytes) noexcept {
     return erase_while(p, [&] { return this->inner().release(p, bytes); });
+  }
+
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
+    requires virtual_memory_provider<Device>
+  {
+    void* const range = this->inner().reserve(bytes, alignment);
+    if (range == nullptr || map_->add_reserved(range, bytes, owner_)) return range;
+    (void)this->inner().unreserve(range, bytes);
+    return nullptr;
+  }
+  bool unreserve(void* p, std::size_t bytes) noexcept
+    requires virtual_memory_provider<Device>
+  {
+    map_->remove_reserved(p);
+    if (this->inner().unreserve(p, bytes)) return true;
+    // Without host memory for the entry, blocks are still found while their memory is mapped.
+    (void)map_->add_reserved(p, bytes, owner_);
+    return false;
   }
 
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept

@@ -57,7 +57,7 @@ class pagemap {
     const std::lock_guard lock(mutex_);
     const auto first = reinterpret_cast<std::uintptr_t>(begin);
     const range added{first + (bytes - 1), owner};
-    if (!reserve(frames_of(first, added.last)) || !add_to_map(first, added)) return false;
+    if (!reserve(frames_of(first, added.last)) || !add_to(ranges_, first, added)) return false;
     update_table(first, added.last, owner);
     return true;
   }
@@ -85,8 +85,29 @@ class pagemap {
     out = {};
   }
 
-  /// Returns the owner of an address in a range, or no_owner. For an address in no range, returns no_owner or
-  /// the owner of a range in the same frame.
+  /// Adds an owner of reserved addresses. It is found for addresses there that are in no range, such as those
+  /// of memory that sleeps. Returns false and changes nothing if host memory ran out.
+  ///   Requires:  bytes > 0; no reserved addresses overlap
+  [[nodiscard]] bool add_reserved(const void* begin, std::size_t bytes, owner_number owner) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto first = reinterpret_cast<std::uintptr_t>(begin);
+    const range added{first + (bytes - 1), owner};
+    if (!add_to(reserved_, first, added)) return false;
+    // Ranges of other owners may be in these frames already.
+    for (const std::uint64_t frame : {frame_of(first), frame_of(added.last)}) {
+      const owner_number code = code_in_map(frame);
+      if (code != removed) current_.load(std::memory_order_relaxed)->set(frame, code);
+    }
+    has_reserved_.store(true, std::memory_order_release);
+    return true;
+  }
+  void remove_reserved(const void* begin) noexcept {
+    const std::lock_guard lock(mutex_);
+    reserved_.erase(reinterpret_cast<std::uintptr_t>(begin));
+  }
+
+  /// Returns the owner of an address in a range, else the owner of its reserved addresses, else no_owner. For an
+  /// address in neither, returns no_owner or the owner of a range in the same frame.
   [[nodiscard]] owner_number owner_of(const void* p) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     while (true) {
@@ -95,13 +116,14 @@ class pagemap {
       const word found = read != nullptr ? read->find(frame_of(address)) : word{0};
       if (version_.load(std::memory_order_relaxed) != version) continue;
       if (code_of(found) >= first_owner) return code_of(found) - first_owner;
-      return code_of(found) == several ? look_up_in_map(address) : no_owner;
+      if (code_of(found) != several && !has_reserved_.load(std::memory_order_acquire)) return no_owner;
+      return look_up_in_map(address);
     }
   }
 
   [[nodiscard]] std::size_t footprint() const noexcept {
     const std::lock_guard lock(mutex_);
-    std::size_t bytes = ranges_.size() * sizeof(map::value_type);
+    std::size_t bytes = (ranges_.size() + reserved_.size()) * sizeof(map::value_type);
     for (const auto& pair : tables_) {
       for (const auto& t : pair) bytes += t != nullptr ? (t->mask + 1) * sizeof(word) : 0;
     }
@@ -165,34 +187,48 @@ class pagemap {
 
   [[nodiscard]] owner_number look_up_in_map(std::uintptr_t address) const noexcept {
     const std::lock_guard lock(mutex_);
-    const auto above = ranges_.upper_bound(address);
-    if (above == ranges_.begin()) return no_owner;
+    const owner_number of_range = look_up_in(ranges_, address);
+    return of_range != no_owner ? of_range : look_up_in(reserved_, address);
+  }
+  [[nodiscard]] static owner_number look_up_in(const map& in, std::uintptr_t address) noexcept {
+    const auto above = in.upper_bound(address);
+    if (above == in.begin()) return no_owner;
     const range& found = std::prev(above)->second;
     return found.last >= address ? found.owner : no_owner;
   }
-  [[nodiscard]] bool add_to_map(std::uintptr_t first, const range& added) noexcept {
+  [[nodiscard]] static bool add_to(map& to, std::uintptr_t first, const range& added) noexcept {
 #if defined(__cpp_exceptions)
     try {
-      return ranges_.emplace(first, added).second;
+      return to.emplace(first, added).second;
     } catch (...) {
       return false;
     }
 #else
-    return ranges_.emplace(first, added).second;
+    return to.emplace(first, added).second;
 #endif
   }
 
   /// Computes the code of a frame from the map.
   [[nodiscard]] owner_number code_in_map(std::uint64_t frame) const noexcept {
-    const std::uintptr_t first = frame << 21;
     owner_number code = removed;
-    for (auto at = ranges_.upper_bound(first | ((1u << 21) - 1)); at != ranges_.begin();) {
+    bool is_shared = false;
+    const auto add = [&code, &is_shared](owner_number owner) {
+      is_shared = is_shared || (code != removed && code != owner + first_owner);
+      code = owner + first_owner;
+    };
+    for_each_in(ranges_, frame, add);
+    if (code != removed) for_each_in(reserved_, frame, add);
+    return is_shared ? several : code;
+  }
+  /// Calls f(owner) for each entry of a map that overlaps a frame.
+  template <typename F>
+  static void for_each_in(const map& in, std::uint64_t frame, F f) noexcept {
+    const std::uintptr_t first = frame << 21;
+    for (auto at = in.upper_bound(first | ((1u << 21) - 1)); at != in.begin();) {
       const range& r = (--at)->second;
       if (r.last < first) break;
-      if (code != removed && code != r.owner + first_owner) return several;
-      code = r.owner + first_owner;
+      f(r.owner);
     }
-    return code;
   }
   /// Updates the table for a range whose owner just changed in the map. Only the first and last frame can be
   /// shared.
@@ -248,6 +284,8 @@ class pagemap {
   std::atomic<table*> current_{nullptr};
   mutable std::mutex mutex_;
   map ranges_;
+  map reserved_;
+  std::atomic<bool> has_reserved_{false};
   std::size_t used_ = 0;                                          // words that are not empty
   std::size_t taken_frames_ = 0;                                  // frames of ranges taken out
   std::array<std::array<std::unique_ptr<table>, 2>, 64> tables_;  // by log2 of their capacity

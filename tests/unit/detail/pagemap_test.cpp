@@ -44,6 +44,26 @@ TEST(directory_threads, find_the_owner_of_an_address) {
   EXPECT_EQ(where.owner_of(at(~std::uint64_t{0})), 9u);
 }
 
+TEST(directory_threads, find_the_owner_of_reserved_addresses_without_memory) {
+  pagemap where;
+  ASSERT_TRUE(where.add(at(64_MiB), 64_KiB, 2));  // another owner in the first frame
+  ASSERT_TRUE(where.add_reserved(at(64_MiB + 1_MiB), 100_MiB, 1));
+  EXPECT_EQ(where.owner_of(at(64_MiB)), 2u);
+  EXPECT_EQ(where.owner_of(at(64_MiB + 64_KiB)), no_owner);
+  EXPECT_EQ(where.owner_of(at(64_MiB + 1_MiB)), 1u);
+  EXPECT_EQ(where.owner_of(at(165_MiB - 1)), 1u);
+  EXPECT_EQ(where.owner_of(at(165_MiB)), no_owner);
+  ASSERT_TRUE(where.add(at(80_MiB), 4_MiB, 1));
+  where.forget(where.take_out(at(80_MiB)));
+  EXPECT_EQ(where.owner_of(at(80_MiB)), 1u) << "memory that sleeps";
+  ASSERT_TRUE(where.add(at(165_MiB), 64_KiB, 3));  // in the last frame
+  EXPECT_EQ(where.owner_of(at(165_MiB - 1)), 1u);
+  EXPECT_EQ(where.owner_of(at(165_MiB)), 3u);
+  where.remove_reserved(at(65_MiB));
+  EXPECT_EQ(where.owner_of(at(80_MiB)), no_owner);
+  EXPECT_EQ(where.owner_of(at(165_MiB)), 3u);
+}
+
 TEST(directory_threads, tell_owners_in_one_frame_apart) {
   pagemap where;
   const std::uint64_t frame = 64_MiB;

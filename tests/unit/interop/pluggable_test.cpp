@@ -214,6 +214,40 @@ TEST_F(pluggable_test, has_private_pools) {
   EXPECT_EQ(here.device[0]->used(), 20_MiB) << "of the live block";
 }
 
+TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
+  pluggable<chosen_at_run_time> pool;
+  EXPECT_FALSE(pool.sleep(0, true));
+  EXPECT_EQ(last_error(pool), "sleep: the device has no allocator yet");
+  pool.begin_allocate_to_pool(0, {0, 1}, is_stream_1);
+  void* const inside = pool.alloc(5_MiB, 0, stream(1));
+  void* const outside = pool.alloc(50_MiB, 0, stream(2));
+  void* const freed = pool.alloc(50_MiB, 0, stream(2));
+  pool.end_allocate_to_pool(0, {0, 1});
+  const std::size_t used = here.device[0]->used();
+  EXPECT_TRUE(pool.sleep_pool(0, {0, 1}, false));
+  EXPECT_EQ(here.device[0]->used(), used - 20_MiB);
+  EXPECT_FALSE(pool.sleep_pool(0, {7, 7}, true));
+  EXPECT_EQ(last_error(pool), "sleep_pool: no such pool exists");
+  EXPECT_TRUE(pool.wake_pool(0, {0, 1}));
+  EXPECT_EQ(here.device[0]->used(), used);
+  EXPECT_TRUE(pool.sleep(0, false));
+  EXPECT_EQ(here.device[0]->used(), 0u);
+  EXPECT_EQ(pool.alloc(1, 0, stream(2)), nullptr);
+  EXPECT_TRUE(has(last_error(pool), "the pool that serves the request sleeps; wake it first"));
+  pool.free(freed, 50_MiB, 0, nullptr);
+  EXPECT_TRUE(pool.wake(0));
+  EXPECT_LE(here.device[0]->used(), used - 40_MiB);
+  pool.free(inside, 5_MiB, 0, nullptr);
+  pool.free(outside, 50_MiB, 0, nullptr);
+  pool.release_pool(0, {0, 1});
+  pool.reset();
+  EXPECT_EQ(here.device[0]->used(), 0u);
+  pluggable<of<pytorch<>>> segments;
+  (void)segments.alloc(1, 0, nullptr);
+  EXPECT_FALSE(segments.wake(0));
+  EXPECT_EQ(last_error(segments), "wake: the allocator's recipe maps no memory into ranges");
+}
+
 TEST_F(pluggable_test, reports_invalid_calls_on_private_pools) {
   pluggable<throwing> pool;
   testing::internal::CaptureStderr();
