@@ -491,7 +491,7 @@ class caching_allocator
   [[gnu::noinline]] detail::block* obtain_chosen(std::size_t bytes, stream_id stream) noexcept {
     return obtain_awake(make_request(bytes, stream, manager_.pools().destination(stream)));
   }
-  [[gnu::noinline]] detail::block* obtain_awake(const request& want) noexcept {
+  detail::block* obtain_awake(const request& want) noexcept {
     return want.group->is_awake() ? obtain_cached(want) : nullptr;
   }
   template <bool ByHandle>
