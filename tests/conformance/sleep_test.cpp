@@ -155,7 +155,7 @@ TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
     }
     return true;
   };
-  for (const std::size_t count : {1, 1000}) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{1000}}) {
     bool reached = true;
     for (std::size_t n = 1; reached; ++n) {
       failing = {.made = 0, .first = n, .count = count};
