@@ -40,7 +40,7 @@ int main() {
   char* const cache = allocate_in(key_value_cache, 30_MiB);
   std::memset(layer, 'w', 40_MiB);
 
-  // The weights are needed again; the cache is filled anew.
+  // The weights are saved. The cache is discarded, because it is filled again after waking.
   bool works = report("weights sleep", weights.sleep(tessera::sleep_contents::save));
   works = report("cache sleeps", key_value_cache.sleep(tessera::sleep_contents::discard)) && works;
 

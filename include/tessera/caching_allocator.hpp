@@ -339,11 +339,13 @@ class caching_allocator
   /// Addresses and blocks stay. Until wake, the pools serve no requests, and record_stream refuses their
   /// blocks. A free works.
   ///
-  /// First waits for the streams of these blocks, recorded ones too, and empties the cache. Contents that are
-  /// saved are copied on the stream `copies`, into pageable host memory.
-  ///   Requires:  no other work uses the memory
-  ///   Returns:   the bytes that went back, or why nothing changed: a scope is open, host memory ran out, the
-  ///              device failed, or the provider cannot copy
+  /// First waits for the streams of these blocks, recorded ones too, and empties the cache of these pools.
+  /// Contents that are saved are copied on the stream `copies`, into pageable host memory. Memory that the
+  /// device fails to unmap stays mapped.
+  ///   Requires:  no other work uses the memory. If streams share free lists (reuse_immediately), the caller
+  ///              has waited for the streams.
+  ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a scope is open,
+  ///              host memory ran out, the device failed, or the provider cannot copy
   ///   Source:    vLLM's sleep mode, torch_memory_saver
   template <typename R = Recipe>
   sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
@@ -355,11 +357,11 @@ class caching_allocator
   sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
     const auto* const found = manager_.pools().find_any(pool);
     if (found == nullptr) return {.why = no_such_pool};
-    if (!found->is_awake()) return {.why = "the pool sleeps"};
+    if (found->is_asleep) return {.why = "the pool sleeps"};
     if constexpr (check_can_sleep<R>()) return fall_asleep(sleeping_, found, contents, copies);
   }
   /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
-  /// them or none. If memory is missing, first empties the cache of the pools that are awake.
+  /// them or none. If memory is missing, first empties the cache as trim() does.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
   template <typename R = Recipe>
   sleep_result wake(stream_id copies = {}) noexcept {
@@ -688,6 +690,11 @@ class caching_allocator
   template <typename F>
   sleep_result change_sleep(const detail::pool_group* only, bool asleep, F f) noexcept {
     if (manager_.pools().any_open()) return {.why = scope_is_open};
+    bool is_changing = false;
+    manager_.pools().for_each([&](const auto& g) {
+      is_changing = is_changing || (g.changed_by != nullptr && (only == nullptr || only == &g));
+    });
+    if (is_changing) return {.why = "another call puts the pool to sleep or wakes it"};
     const char mark = 0;
     const detail::changed_groups selects{&mark};
     manager_.pools().for_each([&](auto& g) {

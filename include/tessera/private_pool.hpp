@@ -55,18 +55,22 @@ class private_pool {
   /// requests.
   ///   Returns:  the bytes that went back, or why nothing changed, as sleep [tessera/caching_allocator.hpp]
   sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
-    return allocator_->sleep_pool(id_, contents, copies);
+    return id_ != pool_id{} ? allocator_->sleep_pool(id_, contents, copies) : sleep_result{.why = moved_from};
   }
   /// Maps memory at the pool's addresses again, all of it or none, and copies saved contents back.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
-  sleep_result wake(stream_id copies = {}) noexcept { return allocator_->wake_pool(id_, copies); }
-  [[nodiscard]] bool is_asleep() const noexcept { return allocator_->is_asleep(id_); }
+  sleep_result wake(stream_id copies = {}) noexcept {
+    return id_ != pool_id{} ? allocator_->wake_pool(id_, copies) : sleep_result{.why = moved_from};
+  }
+  [[nodiscard]] bool is_asleep() const noexcept { return id_ != pool_id{} && allocator_->is_asleep(id_); }
 
   /// Names the pool for functions of the allocator. Names no pool after a move.
   [[nodiscard]] pool_id id() const noexcept { return id_; }
   [[nodiscard]] Allocator& allocator() const noexcept { return *allocator_; }
 
  private:
+  static constexpr const char* moved_from = "the private_pool was moved from";
+
   Allocator* allocator_;
   pool_id id_;
 };
@@ -81,7 +85,8 @@ template <typename Allocator>
 class pool_scope {
  public:
   /// Directs the requests of the streams that `streams` selects; by default, of all streams.
-  ///   Requires:  no scope of the pool is open; otherwise the program aborts
+  ///   Requires:  no scope of the pool is open, it does not sleep, and it was not moved from; otherwise the
+  ///              program aborts
   explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {}) noexcept
       : allocator_(&pool.allocator()), id_(pool.id()) {
     if (!allocator_->begin_allocate_to_pool(id_, streams))

@@ -61,7 +61,8 @@ void carry_out(const conformance::operation& o, Pool& pool, simulated_device& de
       break;
     case kind::hold: device.hold_events(o.amount != 0); break;
     case kind::trim: pool.trim(pool.current_usage().reserved / 100 * o.amount); break;
-    case kind::retune: break;
+    case kind::retune:
+    case kind::sleep: break;
     case kind::pool: (void)pools.run(conformance::pool_event(o)); break;
   }
 }
@@ -77,7 +78,8 @@ std::string over_random_programs(Check wrong, std::uint64_t fail_every = 0) {
                                  .largest = 32_MiB,
                                  .most_live = 100,
                                  .streams = {stream_id{0}, stream_id{1}, stream_id{2}},
-                                 .pools = 2});
+                                 .pools = 2,
+                                 .sleeps = false});
     trace::pool_operations<Pool> pools(pool);
     std::map<std::uint64_t, void*> live;
     for (int i = 0; i < 3000; ++i) {

@@ -47,15 +47,15 @@ class stream_filter {
 
 /// Chooses between saving and losing the contents of memory that sleeps.
 enum class sleep_contents : unsigned char {
-  discard,  ///< after waking, the bytes have any value
+  discard,  ///< after waking, the contents are undefined
   save      ///< they are copied to host memory, and back when the pool wakes
 };
 
 /// The outcome of a call that puts memory to sleep or wakes it. Converts to true if the call worked.
 struct sleep_result {
-  std::size_t bytes = 0;      ///< bytes that went back to the device, or came from it
-  std::size_t missing = 0;    ///< bytes that a wake could not get
-  const char* why = nullptr;  ///< why the call failed, as text; then all pools are as before
+  std::size_t bytes = 0;      ///< bytes under live blocks that went back to the device, or came from it
+  std::size_t missing = 0;    ///< how many bytes a wake lacked
+  const char* why = nullptr;  ///< why the call failed, as text; then the pools sleep or are awake as before
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return why == nullptr; }
 };
 

@@ -135,7 +135,8 @@ class host_copies {
   /// Waits for the copy that uses a buffer.
   [[nodiscard]] bool drain(Provider& device, buffer& b) noexcept {
     if (!b.in_use) return true;
-    const bool is_done = b.has_event && device.wait(b.done);
+    // Not wait(): a locked allocator would let other threads in.
+    const bool is_done = b.has_event && device.query(b.done);
     if (b.has_event) device.discard(b.done);
     b.has_event = false;
     if (!is_done && !synchronize(device)) return false;
@@ -143,7 +144,7 @@ class host_copies {
     b.in_use = false;
     return true;
   }
-  /// Tries twice, because memory in use by a copy can be neither unmapped nor freed.
+  /// Tries twice. If this fails, the memory cannot be freed, because a copy may still use it.
   [[nodiscard]] bool synchronize(Provider& device) noexcept {
     return device.synchronize(stream_) || device.synchronize(stream_);
   }

@@ -243,9 +243,10 @@ class mapped_ranges {
     return unmapped;
   }
   /// Calls f(chunk) for each chunk that lies wholly in a block, in the order of addresses. Stops if f returns
-  /// false.
+  /// false. There is none while the pool of the block sleeps.
   template <typename F>
   void for_each_chunk(const block& in, F f) const {
+    if (in.list->where().group->is_asleep) return;  // what is still mapped there belongs to sleep and wake
     const std::uintptr_t end = in.end();
     for (std::uintptr_t at = in.address; chunk* const c = chunks_.first_inside(at, end, alignment_);) {
       at = c->address + c->bytes;

@@ -27,8 +27,8 @@ struct no_copies {
 /// Puts the memory of groups to sleep: unmaps it under live blocks and gives it back. Blocks and addresses
 /// stay as they are. Later maps memory there again.
 ///
-/// A part of memory that sleeps was a physical chunk. The address of the part finds no chunk, so that eviction
-/// and stitching leave it alone.
+/// A part of memory that sleeps was a physical chunk. No chunk is registered at its address, so that eviction
+/// and stitching leave it alone. No call here lets other threads into a locked allocator.
 template <typename Manager>
 class sleeping_memory {
   using provider_type = typename Manager::provider_type;
@@ -263,8 +263,11 @@ class sleeping_memory {
     });
     if (result) return result;
     ranges_.chunks().destroy_all(device, std::exchange(first, nullptr));
-    const std::size_t room = left_on(device, manager_.counters().reserved());
-    return {.missing = total - (room < total ? room : result.bytes), .why = result.why};
+    std::size_t room = result.bytes;
+    if constexpr (measured_provider<provider_type>) {
+      if (device.available() < total) room = device.available();
+    }
+    return {.missing = total - room, .why = result.why};
   }
   /// The kinds of pages to ask for, without those that are too large for a part.
   template <typename Policies>
