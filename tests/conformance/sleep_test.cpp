@@ -521,4 +521,52 @@ TEST(sleeping_threads, do_not_disturb_pools_that_are_awake) {
   EXPECT_EQ(on.audit(), nullptr);
 }
 
+/// Host memory that is copied through page-locked buffers.
+struct page_locked_host : provider_adaptor<host_pinned> {
+  using provider_adaptor<host_pinned>::provider_adaptor;
+  static constexpr bool copies_page_locked = true;
+};
+
+TEST(sleeping_threads, may_free_blocks_and_trim_meanwhile) {
+  host_pinned memory = host(256_MiB);
+  locked<stitched, page_locked_host> on{page_locked_host(memory)};
+  for (int round = 0; round < (conformance::thread_stress::is_slow ? 5 : 30); ++round) {
+    private_pool pool(on);
+    std::vector<filled> blocks;
+    {
+      const pool_scope scope(pool);
+      for (unsigned i = 0; i < 6; ++i) {
+        blocks.push_back({static_cast<std::byte*>(on.allocate(3_MiB)), 3_MiB, i});
+        blocks.back().fill();
+      }
+    }
+    std::thread other([&] {
+      for (std::size_t i = 1; i < blocks.size(); ++i) {
+        on.deallocate(blocks[i].at);
+        on.trim();
+        on.process_events();
+      }
+    });
+    const sleep_result slept = pool.sleep(save);
+    EXPECT_TRUE(slept) << slept.why;
+    const sleep_result woke = pool.wake();
+    EXPECT_TRUE(woke) << woke.why;
+    other.join();
+    EXPECT_TRUE(blocks[0].is_intact());
+    on.deallocate(blocks[0].at);
+    EXPECT_EQ(on.audit(), nullptr);
+  }
+}
+
+TEST(sleeping_handles, name_no_pool_after_a_move) {
+  caching_allocator<stitched, simulated_device> on;
+  (void)on.allocate(10_MiB);
+  private_pool from(on);
+  const private_pool to(std::move(from));
+  EXPECT_STREQ(from.sleep(discard).why,
+               "the private_pool was moved from");  // NOLINT(bugprone-use-after-move)
+  EXPECT_FALSE(from.is_asleep());                   // NOLINT(bugprone-use-after-move)
+  EXPECT_FALSE(on.is_asleep()) << "nor the default pools";
+}
+
 }  // namespace
