@@ -448,6 +448,7 @@ template <copying_provider D>
     found.require(device.has_stream(nowhere) || !device.copy_to_host(host.get(), p, bytes, nowhere),
                   "copies refuse a stream that does not exist");
   }
+  (void)finish();  // of a copy that should have been refused
   if (!device.release(p, bytes)) return {"a segment can be released"};
   found.require(!device.copy_to_host(host.get(), nullptr, bytes, {}) &&
                     !device.copy_to_device(nullptr, host.get(), bytes, {}),
