@@ -23,6 +23,7 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/introspection.hpp>
+#include <tessera/detail/pool_shares.hpp>
 #include <tessera/detail/sleeping_memory.hpp>
 #include <tessera/detail/stream_sharing.hpp>
 #include <tessera/fwd.hpp>
@@ -82,9 +83,10 @@ template <typename Recipe, typename Manager>
   return failure_reason::by_device;
 }
 
-/// Replaces sleeping_memory if growth takes whole segments.
-struct no_sleeping_memory {
-  no_sleeping_memory(const auto& /*manager*/, const auto& /*backend*/) noexcept {}
+/// Replaces a part of an allocator that its recipe does not need.
+template <typename Part>
+struct unneeded {
+  unneeded(const auto& /*manager*/, const auto& /*backend*/) noexcept {}
 };
 
 /// Finds the smallest candidate size of an eviction policy by bisection. Every larger size is a candidate,
@@ -212,27 +214,27 @@ class caching_allocator
   }
 
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
-  /// reserved. Then the eviction policy may release more. Private pools in use keep their memory. Does nothing
-  /// while a scope of a private pool is open.
+  /// reserved. Then the eviction policy may release more. Private pools in use keep their memory, unless
+  /// they have a share. Does nothing during a capture.
   void trim(std::size_t keep = 0) noexcept {
-    if (manager_.pools().any_open()) return;
+    if (manager_.pools().any_capture()) return;
     empty_cache(keep);
     evict(eviction_trigger::after_free);
   }
   /// Empties the cache like trim, but without waiting: blocks that streams still use stay pending.
   ///   Source:  PyTorch's empty_cache of pinned memory
   void trim_without_waiting(std::size_t keep = 0) noexcept {
-    if (manager_.pools().any_open()) return;
+    if (manager_.pools().any_capture()) return;
     (void)process_events();
     release_idle(keep);
   }
   /// Asks the eviction policy to release idle memory, for example after some time (evict_after). First frees
-  /// the pending blocks whose events have completed. Private pools keep their memory. Does nothing while a
-  /// scope of a private pool is open.
+  /// the pending blocks whose events have completed. Private pools keep their memory. Does nothing during
+  /// a capture.
   ///   Cost:    linear in the free blocks; more if something is released
   ///   Source:  jemalloc's arena.<i>.decay
   void evict_idle() noexcept {
-    if (manager_.pools().any_open()) return;
+    if (manager_.pools().any_capture()) return;
     (void)process_events();
     evict(eviction_trigger::on_request);
   }
@@ -277,7 +279,7 @@ class caching_allocator
   [[nodiscard]] bool release_pool(pool_id pool) noexcept {
     auto* const found = manager_.pools().find(pool);
     if (found == nullptr || found->uses == 0 || (found->uses == 1 && found->is_open)) return false;
-    --found->uses;
+    if (--found->uses == 0 && found->has_share()) manager_.pools().set_share(*found, {});
     return true;
   }
   /// The uses of a private pool.
@@ -291,15 +293,16 @@ class caching_allocator
   /// Opens a scope: directs the requests of the streams that `streams` selects to a private pool. If several
   /// scopes select a stream, the oldest decides.
   ///
-  /// While any scope is open, requests ask the device for no events and wait for none, and recovery does not
-  /// empty the cache. A block with recorded streams that is freed meanwhile stays pending until no scope is
-  /// open. Uses that were recorded while a scope was open are then dropped: the caller has joined their
-  /// streams.
+  /// During a capture, that is, while any scope of the kind capture is open, requests ask the device for no
+  /// events and wait for none. Recovery does not empty the cache. A block with recorded streams that is freed
+  /// meanwhile stays pending until no such scope is open. Uses that were recorded in between are then dropped:
+  /// the caller has joined their streams.
   ///   Returns:  false if the pool does not exist, has no use, or sleeps, or if its scope is open
-  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams) noexcept {
+  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
+                                            scope_kind kind = scope_kind::capture) noexcept {
     auto* const found = manager_.pools().find(pool);
     if (found == nullptr || found->uses == 0 || found->is_open || !found->is_awake()) return false;
-    manager_.pools().open(*found, streams);
+    manager_.pools().open(*found, streams, kind);
     return true;
   }
   /// Closes the scope of a private pool.
@@ -310,8 +313,8 @@ class caching_allocator
     manager_.pools().close(*found);
     return true;
   }
-  /// Whether the scope of any private pool is open.
-  [[nodiscard]] bool has_open_scope() const noexcept { return manager_.pools().any_open(); }
+  /// Whether any scope of the kind capture is open.
+  [[nodiscard]] bool is_capturing() const noexcept { return manager_.pools().any_capture(); }
   /// Releases the idle memory of a private pool without uses. First waits for its pending frees.
   void trim_pool(pool_id pool) noexcept {
     auto* const found = manager_.pools().find(pool);
@@ -328,6 +331,57 @@ class caching_allocator
       });
     }
     shrink();
+  }
+
+  // Shares.
+
+  /// Sets what a pool may hold, and what is kept for it. The default pool_id names the default pools. The
+  /// idle memory of a private pool with a share may go back, so no captured graph may use such a pool.
+  ///
+  /// A request that would make its pool hold too much first waits for pending frees, then fails. To give a
+  /// pool what is guaranteed to it, recovery empties the caches, except during a capture. Others that use the
+  /// device, or a lower limit set later, may still take that memory.
+  ///   Returns:  false, and changes nothing, if the pool does not exist or has no use, if the share guarantees
+  ///             more than its limit, or if pools hold or are guaranteed too much for it
+  template <typename R = Recipe>
+    requires detail::admits_pools<typename R::growth>
+  [[nodiscard]] bool set_share(pool_id pool, pool_share share) noexcept {
+    auto* const found = manager_.pools().find_any(pool);
+    if (found == nullptr || (found->is_private() && found->uses == 0) || share.guaranteed > share.limit)
+      return false;
+    const pool_share before = found->share;
+    manager_.pools().set_share(*found, share);
+    manager_.check_growth(
+        [](void* self, const detail::pool_group& of, std::size_t bytes) noexcept {
+          auto& me = *static_cast<caching_allocator*>(self);
+          return !me.shares_.is_active() || me.shares_.may_grow(of, bytes, me.policies_);
+        },
+        this);
+    sharing_.coalesce_idle();
+    shares_.count();
+    const pool_demand now = shares_.demand(*found, 0, policies_);
+    const bool fits = now.held <= share.limit && now.others <= now.limit &&
+                      now.held <= now.limit - now.others && share.guaranteed <= now.limit - now.others;
+    if (!fits) manager_.pools().set_share(*found, before);
+    return fits;
+  }
+  /// The share of a pool. The default pool_id names the default pools.
+  [[nodiscard]] pool_share share_of(pool_id pool) const noexcept {
+    const auto* const found = manager_.pools().find_any(pool);
+    return found != nullptr ? found->share : pool_share{};
+  }
+  /// The memory of a pool. The default pool_id names the default pools.
+  ///   Returns:  zeros if the pool does not exist
+  ///   Cost:     linear in the blocks
+  [[nodiscard]] pool_usage usage_of_pool(pool_id pool) const noexcept {
+    const auto* const found = manager_.pools().find_any(pool);
+    if (found == nullptr) return {};
+    pool_usage now{found->reserved, found->reserved};
+    if (!found->may_release()) return now;
+    introspect().for_each_idle([&](const detail::block& idle, std::uint64_t) {
+      if (idle.list->where().group == found) now.held -= backend_.releasable(idle);
+    });
+    return now;
   }
 
   // Sleep.
@@ -397,7 +451,15 @@ class caching_allocator
   /// Makes the error that allocate would throw.
   ///   Cost:  linear in the blocks
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
-    return out_of_memory(detail::make_oom_numbers(introspect(), policies_, bytes, stream));
+    detail::oom_numbers numbers = detail::make_oom_numbers(introspect(), policies_, bytes, stream);
+    if constexpr (has_shares) {
+      if (shares_.is_active() && bytes <= max_request) {
+        shares_.count();
+        numbers.demand = shares_.demand(manager_.pools().destination(stream), numbers.segment, policies_);
+        numbers.by_share = !policies_.growth.admits(numbers.demand);
+      }
+    }
+    return out_of_memory(numbers);
   }
   [[nodiscard]] usage current_usage() const noexcept { return detail::usage_of(manager_, policies_.growth); }
   [[nodiscard]] auto statistics() const noexcept
@@ -443,8 +505,10 @@ class caching_allocator
   [[nodiscard]] bool restore(const segment_view& segment, std::size_t size, const Blocks& blocks) noexcept {
     if (!manager_.pools().defaults().is_awake()) return false;
     detail::block* const found = backend_.restore(segment, size, policies_);
-    return found != nullptr && (segment.address == 0 || found->address == segment.address) &&
-           found->size >= segment.bytes && manager_.restore_blocks(*found, blocks);
+    const bool works = found != nullptr && (segment.address == 0 || found->address == segment.address) &&
+                       found->size >= segment.bytes && manager_.restore_blocks(*found, blocks);
+    if constexpr (has_shares) shares_.count();
+    return works;
   }
   /// Releases the idle segment that begins at an address. In a range, releases all chunks
   /// of the free blocks that overlap `segment`.
@@ -494,16 +558,33 @@ class caching_allocator
     return obtain_awake(make_request(bytes, stream, manager_.pools().destination(stream)));
   }
   detail::block* obtain_awake(const request& want) noexcept {
-    return want.group->is_awake() ? obtain_cached(want) : nullptr;
+    return want.group->is_awake() ? admit(obtain_cached(want), want) : nullptr;
+  }
+  /// Returns a free block if its pool may hold what the request uses of it, otherwise null.
+  detail::block* admit(detail::block* found, const request& want) noexcept {
+    if constexpr (has_shares) {
+      if (found == nullptr || !shares_.is_active()) return found;
+      const placement at = place(*found, want.size, backend_.peek_placement(*found, want.size, policies_));
+      return shares_.admit(*found, at.offset, at.size, policies_) ? found : nullptr;
+    } else {
+      return found;
+    }
+  }
+  struct placement {
+    std::size_t offset, size;
+  };
+  /// The part of a free block that serves a block size, after `gap` bytes that stay free.
+  [[gnu::always_inline]] placement place(const detail::block& found, std::size_t wanted,
+                                         std::size_t gap) const noexcept {
+    const std::size_t room = found.size - gap;
+    const std::size_t size = policies_.split.should_split(wanted, room) ? wanted : room;
+    return {policies_.split.allocated_end() == block_end::low ? gap : found.size - size, size};
   }
   template <bool ByHandle>
   [[gnu::always_inline]] detail::block& allocate_from(detail::block& found, request want) noexcept {
-    const std::size_t gap = backend_.consume_placement(found, want.size, policies_);
-    const std::size_t room = found.size - gap;
-    const std::size_t size = policies_.split.should_split(want.size, room) ? want.size : room;
-    const std::size_t offset = policies_.split.allocated_end() == block_end::low ? gap : found.size - size;
-    const bool oversize = size >= policies_.split.oversize_from();
-    return manager_.template allocate<ByHandle>(found, want.bytes, size, offset, oversize, want.stream);
+    const placement at = place(found, want.size, backend_.consume_placement(found, want.size, policies_));
+    const bool oversize = at.size >= policies_.split.oversize_from();
+    return manager_.template allocate<ByHandle>(found, want.bytes, at.size, at.offset, oversize, want.stream);
   }
   /// Runs eviction if a block became free.
   ///   Returns:  whether there was a live block
@@ -533,15 +614,47 @@ class caching_allocator
     evict(eviction_trigger::before_growth);
     failure_reason why{};
     if (detail::block* const found = reuse_or_grow(want, why)) return found;
-    const recovery_steps steps = policies_.recovery.steps(why);
+    bool is_exact = false;
+    if constexpr (has_shares) {
+      if (detail::block* const found = recover_share(want, why, is_exact)) return found;
+    }
+    const recovery_steps steps = steps_after(why);
     for (const recovery_steps::step step : steps) {
       if (!recover(step, want)) continue;
-      const bool exactly = step == recovery_steps::step::retry_exact_size;
+      const bool exactly = is_exact || step == recovery_steps::step::retry_exact_size;
       if (detail::block* const found = reuse_or_grow(want, why, exactly)) return found;
     }
     if (!want.group->is_awake()) return refuse_while_asleep(want);
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
+  }
+  /// The steps of recovery. With shares, the cache is emptied in any case: other pools may have lent it memory
+  /// that is guaranteed to them.
+  [[nodiscard]] recovery_steps steps_after(failure_reason why) const noexcept {
+    if (why == failure_reason::by_share) return {};
+    recovery_steps steps = policies_.recovery.steps(why);
+    if constexpr (has_shares) {
+      bool empties = !shares_.is_active();
+      for (const recovery_steps::step step : steps)
+        empties = empties || step == recovery_steps::step::release_cached;
+      if (!empties) steps = {{recovery_steps::step::release_cached}, 1};
+    }
+    return steps;
+  }
+  /// If a share refused a request: waits for pending frees and tries again, then with a segment of exactly the
+  /// block's size.
+  [[gnu::cold]] detail::block* recover_share(const request& want, failure_reason& why,
+                                             bool& is_exact) noexcept {
+    if (why != failure_reason::by_share) return nullptr;
+    if (!manager_.pools().any_capture()) {
+      manager_.wait_for_pending();
+      sharing_.wait_for_unfinished_work();
+      sharing_.coalesce_idle();
+      if (detail::block* const found = obtain_awake(want)) return found;
+      if (detail::block* const found = reuse_or_grow(want, why)) return found;
+    }
+    is_exact = why == failure_reason::by_share;
+    return is_exact ? reuse_or_grow(want, why, true) : nullptr;
   }
   detail::block* refuse_while_asleep(const request& want) noexcept {
     manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream);
@@ -559,12 +672,36 @@ class caching_allocator
   [[gnu::cold]] detail::block* reuse_or_grow(request want, failure_reason& why,
                                              bool exactly = false) noexcept {
     if (!want.group->is_awake()) return nullptr;  // since another thread put it to sleep
-    if (detail::block* const found = take_from_other_streams(want)) return found;
+    if (detail::block* const found = admit(take_from_other_streams(want), want)) return found;
     const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, exactly);
+    if constexpr (has_shares) {
+      if (shares_.is_active()) return grow_share(shares_, want, segment, why);
+    }
+    return grow(want, segment, why);
+  }
+  detail::block* grow(const request& want, std::size_t segment, failure_reason& why) noexcept {
     why = detail::predict_failure(manager_, policies_, segment);
     if (is_growth_pointless(why)) return nullptr;
     detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
     return list != nullptr ? backend_.grow(*list, want.size, segment, policies_) : nullptr;
+  }
+  /// Grows a pool if it may hold more. In a range, that is known only afterwards. If it may not, the memory
+  /// goes back.
+  template <typename Shares>
+  [[gnu::cold]] detail::block* grow_share(Shares& shares, const request& want, std::size_t segment,
+                                          failure_reason& why) noexcept {
+    why = failure_reason::by_share;
+    if (!manager::traits::has_ranges && !shares.may_hold(*want.group, segment, policies_)) return nullptr;
+    (void)shares.take_refused_growth();
+    detail::block* const found = grow(want, segment, why);
+    if (found == nullptr) {
+      if (shares.take_refused_growth()) why = failure_reason::by_share;
+      return nullptr;
+    }
+    why = failure_reason::by_share;
+    if (admit(found, want) != nullptr) return found;
+    if (!manager_.pools().any_capture() && backend_.releasable(*found) > 0) (void)backend_.release(*found);
+    return nullptr;
   }
   /// Moves free memory of other streams to this request's list, if the recipe allows it. May make the stream
   /// wait. Returns that memory as one free block, or null.
@@ -579,12 +716,14 @@ class caching_allocator
     if (why == failure_reason::by_limit) return !Recipe::growth::backend::moves_memory;
     return why == failure_reason::by_capacity && policies_.recovery.steps(why).count == 0;
   }
+  static constexpr bool has_shares = detail::admits_pools<typename Recipe::growth>;
+
   /// Takes a recovery step.
   ///   Returns:  whether another try may succeed
   bool recover(recovery_steps::step step, request want) noexcept {
     if (step == recovery_steps::step::retry_exact_size) return true;
     if (step == recovery_steps::step::release_cached) {
-      if (manager_.pools().any_open()) return false;
+      if (manager_.pools().any_capture()) return false;
       empty_cache(0);
       if constexpr (detail::reclaiming_provider<Provider>) (void)provider().reclaim();
       ++manager_.counters().num_alloc_retries;
@@ -676,7 +815,7 @@ class caching_allocator
   // Sleep.
 
   static constexpr const char* no_such_pool = "no such pool exists";
-  static constexpr const char* scope_is_open = "the scope of a private pool is open";
+  static constexpr const char* scope_is_open = "a scope of the kind capture is open";
   template <typename R>
   static consteval bool check_can_sleep() noexcept {
     static_assert(can_sleep && std::is_same_v<R, Recipe>,
@@ -689,7 +828,7 @@ class caching_allocator
   /// says, and no other call changes. With `only`, no other group is selected.
   template <typename F>
   sleep_result change_sleep(const detail::pool_group* only, bool asleep, F f) noexcept {
-    if (manager_.pools().any_open()) return {.why = scope_is_open};
+    if (manager_.pools().any_capture()) return {.why = scope_is_open};
     bool is_changing = false;
     manager_.pools().for_each([&](const auto& g) {
       is_changing = is_changing || (g.changed_by != nullptr && (only == nullptr || only == &g));
@@ -707,14 +846,13 @@ class caching_allocator
     });
     return result;
   }
-  // `sleeping` is a parameter, so that an explicit instantiation of an allocator that cannot sleep compiles.
   template <typename Sleeping>
   sleep_result fall_asleep(Sleeping& sleeping, const detail::pool_group* only, sleep_contents contents,
                            stream_id copies) noexcept {
     return change_sleep(only, false, [&](detail::changed_groups selects) -> sleep_result {
       manager_.wait_for_pending_of(selects);
       // Other threads may have run during the wait.
-      if (manager_.pools().any_open()) return {.why = scope_is_open};
+      if (manager_.pools().any_capture()) return {.why = scope_is_open};
       if (!manager_.finish_work_of(selects))
         return {.why = "the device failed to finish the work of a stream"};
       manager_.pools().for_each([&](auto& g) {
@@ -729,24 +867,57 @@ class caching_allocator
   template <typename Sleeping>
   sleep_result wake_up(Sleeping& sleeping, const detail::pool_group* only, stream_id copies) noexcept {
     return change_sleep(only, true, [&](detail::changed_groups selects) -> sleep_result {
+      if constexpr (has_shares) {
+        if (const sleep_result refused = refuse_wake(sleeping, selects); !refused) return refused;
+      }
       sleep_result result = sleeping.wake(selects, copies, policies_);
-      if (result.missing == 0) return result;
-      (void)pressure_.run();
-      if (manager_.pools().any_open()) return {.missing = result.missing, .why = scope_is_open};
-      empty_cache(0);
-      if constexpr (detail::reclaiming_provider<Provider>) (void)provider().reclaim();
-      if (manager_.pools().any_open()) return {.missing = result.missing, .why = scope_is_open};
-      return sleeping.wake(selects, copies, policies_);
+      if (result.missing > 0) {
+        (void)pressure_.run();
+        if (manager_.pools().any_capture()) return {.missing = result.missing, .why = scope_is_open};
+        empty_cache(0);
+        if constexpr (detail::reclaiming_provider<Provider>) (void)provider().reclaim();
+        if (manager_.pools().any_capture()) return {.missing = result.missing, .why = scope_is_open};
+        result = sleeping.wake(selects, copies, policies_);
+      }
+      if constexpr (has_shares) shares_.count();
+      return result;
     });
   }
 
+  /// Says why the shares do not let the selected pools wake, if they do not.
+  template <typename Sleeping>
+  [[nodiscard]] sleep_result refuse_wake(Sleeping& sleeping, detail::changed_groups selects) noexcept {
+    sleep_result result;
+    if (!shares_.is_active()) return result;
+    sleeping.drop_free(selects);
+    shares_.count();
+    manager_.pools().for_each([&](auto& g) {
+      if (!selects(g)) return;
+      g.planned = sleeping.bytes_of(g);
+      const pool_demand d = shares_.demand(g, 0, policies_);
+      if (!result || policies_.growth.admits(d)) return;
+      const std::size_t room = d.limit > d.others ? d.limit - d.others : 0;
+      const std::size_t most = room < d.share.limit ? room : d.share.limit;
+      result = {.missing = d.held > most ? d.held - most : d.held,
+                .why = "other pools hold the memory, or it is guaranteed to them"};
+    });
+    manager_.pools().for_each([selects](auto& g) {
+      if (selects(g)) g.planned = 0;
+    });
+    return result;
+  }
+
+  // Functions take a part that may be unneeded as a parameter, so that an explicit instantiation compiles.
   tessera::policies<Recipe> policies_;
   manager manager_;
   [[no_unique_address]] detail::stream_sharing<manager> sharing_{manager_};
   // Destroyed before the manager: the backend's destructor releases memory through it.
   backend backend_{manager_};
-  [[no_unique_address]] std::conditional_t<can_sleep, detail::sleeping_memory<manager>,
-                                           detail::no_sleeping_memory> sleeping_{manager_, backend_};
+  template <bool Needed, typename Part>
+  using part_if = std::conditional_t<Needed, Part, detail::unneeded<Part>>;
+  [[no_unique_address]] part_if<can_sleep, detail::sleeping_memory<manager>> sleeping_{manager_, backend_};
+  [[no_unique_address]] part_if<has_shares, detail::pool_shares<manager, backend>> shares_{manager_,
+                                                                                           backend_};
   detail::callback_list pressure_;
   [[no_unique_address]] detail::decay<typename Recipe::eviction> decay_;
 };

@@ -177,26 +177,43 @@ class facade : public detail::common_calls<Self> {
   {
     return inside([=](const auto& in) { return in.has_pool(pool); });
   }
-  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams) noexcept
+  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
+                                            scope_kind kind = scope_kind::capture) noexcept
     requires detail::has_private_pools<Inner>
   {
-    return inside([=](auto& in) { return in.begin_allocate_to_pool(pool, streams); });
+    return inside([=](auto& in) { return in.begin_allocate_to_pool(pool, streams, kind); });
   }
   [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept
     requires detail::has_private_pools<Inner>
   {
     return inside([=](auto& in) { return in.end_allocate_to_pool(pool); });
   }
-  [[nodiscard]] bool has_open_scope() const noexcept
+  [[nodiscard]] bool is_capturing() const noexcept
     requires detail::has_private_pools<Inner>
   {
-    return inside([](const auto& in) { return in.has_open_scope(); });
+    return inside([](const auto& in) { return in.is_capturing(); });
   }
   void trim_pool(pool_id pool) noexcept
     requires detail::has_private_pools<Inner>
   {
     inside([=](auto& in) { in.trim_pool(pool); });
     freed();
+  }
+
+  template <typename In = Inner>
+    requires requires(In& in) { in.set_share(pool_id{}, pool_share{}); }
+  [[nodiscard]] bool set_share(pool_id pool, pool_share share) noexcept {
+    return inside([=](auto& in) { return in.set_share(pool, share); });
+  }
+  [[nodiscard]] pool_share share_of(pool_id pool) const noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](const auto& in) { return in.share_of(pool); });
+  }
+  [[nodiscard]] pool_usage usage_of_pool(pool_id pool) const noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](const auto& in) { return in.usage_of_pool(pool); });
   }
 
   static constexpr bool can_sleep = detail::can_sleep<Inner>;

@@ -51,6 +51,21 @@ class private_pool {
       detail::fatal("private_pool: destroyed while its scope is open");
   }
 
+  /// Sets what the pool may hold, and what is kept for it. Its idle memory may then go back, so no captured
+  /// graph may use the pool.
+  ///   Requires:  the growth policy of the allocator answers `admits`, like guarantee_shares
+  ///   Returns:   as set_share [tessera/caching_allocator.hpp]
+  [[nodiscard]] bool set_share(pool_share share) noexcept {
+    return id_ != pool_id{} && allocator_->set_share(id_, share);
+  }
+  [[nodiscard]] pool_share share() const noexcept {
+    return id_ != pool_id{} ? allocator_->share_of(id_) : pool_share{};
+  }
+  ///   Cost:  linear in the blocks of the allocator
+  [[nodiscard]] pool_usage current_usage() const noexcept {
+    return id_ != pool_id{} ? allocator_->usage_of_pool(id_) : pool_usage{};
+  }
+
   /// Gives back the pool's memory, even under live blocks. Addresses stay. Until wake(), the pool serves no
   /// requests.
   ///   Returns:  the bytes that went back, or why nothing changed, as sleep [tessera/caching_allocator.hpp]
@@ -78,8 +93,8 @@ class private_pool {
 /// Directs requests to a private pool while it lives.
 ///
 /// Scopes of several pools may be open at a time, and may end in any order. If several select a stream, the
-/// oldest decides. begin_allocate_to_pool [tessera/caching_allocator.hpp] describes what requests and frees do
-/// while any scope is open.
+/// oldest decides. begin_allocate_to_pool [tessera/caching_allocator.hpp] describes what else changes while a
+/// scope of the kind capture is open.
 ///   Requires:  it ends before the private_pool does; otherwise the program aborts
 template <typename Allocator>
 class pool_scope {
@@ -87,9 +102,10 @@ class pool_scope {
   /// Directs the requests of the streams that `streams` selects; by default, of all streams.
   ///   Requires:  no scope of the pool is open, it does not sleep, and it was not moved from; otherwise the
   ///              program aborts
-  explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {}) noexcept
+  explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {},
+                      scope_kind kind = scope_kind::capture) noexcept
       : allocator_(&pool.allocator()), id_(pool.id()) {
-    if (!allocator_->begin_allocate_to_pool(id_, streams))
+    if (!allocator_->begin_allocate_to_pool(id_, streams, kind))
       detail::fatal("pool_scope: a scope of the pool is open, the pool sleeps, or it was moved from");
   }
   pool_scope(const pool_scope&) = delete;

@@ -296,7 +296,7 @@ TYPED_TEST(sleeping, says_why_it_is_refused) {
   void* const inside = this->in(pool, 5_MiB);
   {
     const pool_scope scope(pool);
-    EXPECT_STREQ(on.sleep(discard).why, "the scope of a private pool is open");
+    EXPECT_STREQ(on.sleep(discard).why, "a scope of the kind capture is open");
   }
   EXPECT_STREQ(on.sleep_pool(pool_id{123456789}, discard).why, "no such pool exists");
   EXPECT_STREQ(on.wake_pool(pool.id()).why, "the pool does not sleep");

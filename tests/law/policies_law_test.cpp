@@ -195,6 +195,31 @@ std::string growth(const grows& p) {
   return words([&p] { return law::policy(p); });
 }
 
+struct shares : grows {
+  bool (*by)(const pool_demand&) = [](const pool_demand& d) {
+    return guarantee_shares<grow_exactly<>>::admits(d);
+  };
+  [[nodiscard]] bool admits(const pool_demand& d) const noexcept { return by(d); }
+  bool operator==(const shares&) const = default;
+};
+std::string sharing(bool (*by)(const pool_demand&)) {
+  shares p;
+  p.by = by;
+  return words([&p] { return law::policy(p); });
+}
+
+TEST(policies_law, shares_must) {
+  EXPECT_EQ(sharing(shares{}.by), "holds");
+  EXPECT_EQ(sharing([](const pool_demand& d) { return d.others <= d.limit && d.held <= d.limit - d.others; }),
+            "growth admits what is guaranteed to a pool");
+  EXPECT_EQ(sharing([](const pool_demand& d) {
+              return d.held <= d.share.guaranteed || d.held <= d.limit - d.others;
+            }),
+            "growth admits no more than the limit of a pool");
+  EXPECT_EQ(sharing([](const pool_demand& d) { return d.held <= d.share.limit; }),
+            "growth admits nothing that others hold or are guaranteed");
+}
+
 TEST(policies_law, growth_must) {
   constexpr auto too_little = [](std::size_t n) { return n - 1; };
   constexpr auto too_much = [](std::size_t) { return unlimited; };

@@ -9,6 +9,7 @@
 #include <new>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
@@ -26,6 +27,8 @@ struct oom_numbers {
   std::size_t available = unlimited;  ///< free bytes of the device, if it knows them
   std::size_t largest_free = 0;       ///< size of the largest free block
   bool is_asleep = false;             ///< whether the pool that serves the request sleeps
+  bool by_share = false;              ///< whether the growth policy does not admit the request
+  pool_demand demand{};               ///< then: what the pool would hold with that segment
   std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
 };
 }  // namespace detail
@@ -71,6 +74,20 @@ class out_of_memory final : public std::bad_alloc {
           "tessera: out of memory: %zu bytes requested on stream %s; the pool that serves them sleeps, "
           "so wake it first",
           n.requested, stream);
+      return;
+    }
+    if (n.by_share) {
+      std::snprintf(
+          text_, sizeof text_,
+          "tessera: out of memory: %s (%zu bytes) requested on stream %s; needs a block of %s\n"
+          "  the shares of pools refuse it: with a segment of %s its pool would hold %s of at most %s, "
+          "%s guaranteed\n"
+          "  the other pools hold or are guaranteed %s of %s",
+          format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(),
+          format_bytes(n.segment).text(), format_bytes(n.demand.held).text(),
+          n.demand.share.limit == unlimited ? "any number" : format_bytes(n.demand.share.limit).text(),
+          format_bytes(n.demand.share.guaranteed).text(), format_bytes(n.demand.others).text(),
+          format_bytes(n.demand.limit).text());
       return;
     }
     char waited[64] = "";

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -43,6 +44,37 @@ class stream_filter {
   void* context_ = nullptr;
   stream_id only_;
   bool is_one_ = false;
+};
+
+/// Says what else a scope changes, besides the pool of requests.
+enum class scope_kind : unsigned char {
+  /// While it is open, the device may capture a graph: events are not queried, frees with recorded streams
+  /// wait, and no memory goes back.
+  capture,
+  redirect  ///< it changes nothing else; tenants of a device may keep such scopes open
+};
+
+/// Limits what a pool may hold, and sets how much the others leave for it. A pool holds its segments, or in
+/// ranges its physical chunks, that have a block in use: emptying the cache does not give them back.
+struct pool_share {
+  std::size_t guaranteed = 0;     ///< held bytes that no other pool takes
+  std::size_t limit = unlimited;  ///< most bytes that it may hold
+  bool operator==(const pool_share&) const = default;
+};
+
+/// The memory of a pool, in bytes.
+struct pool_usage {
+  std::size_t reserved = 0;  ///< what it has from the device
+  std::size_t held = 0;      ///< of these, what emptying the cache does not give back
+};
+
+/// Describes what a pool would hold after a request, for the growth policy. Sizes are in bytes.
+struct pool_demand {
+  pool_id pool{};          ///< the default value stands for the default pools
+  pool_share share{};      ///< of that pool
+  std::size_t held = 0;    ///< what the pool would hold
+  std::size_t others = 0;  ///< what the others hold or are guaranteed, the larger of the two for each
+  std::size_t limit = 0;   ///< what all pools together may hold
 };
 
 /// Chooses between saving and losing the contents of memory that sleeps.

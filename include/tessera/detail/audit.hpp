@@ -59,6 +59,9 @@ template <typename Manager>
       }
     }
   });
+  std::size_t in_groups = 0;
+  manager.pools().for_each([&in_groups](const auto& of) { in_groups += of.reserved; });
+  require(in_groups == expected.reserved, "the default and the private pools have what is reserved");
   std::size_t indexed = 0;
   manager.for_each_list([&](const free_list& list) {
     if (shares) in_lists -= list.segments;

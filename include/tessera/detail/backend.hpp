@@ -31,6 +31,9 @@
 /// |                                       | split.may_serve. A backend may map memory to provide it    |
 /// | consume_placement(block, size, p)     | bytes to leave free at the start of that block; called     |
 /// |                                       | once, just before the block is allocated                   |
+/// | peek_placement(block, size, p)        | what consume_placement would return; with shares of pools  |
+/// | newly_held(block, offset, size)       | bytes of a free block that could no longer go back if this |
+/// |                                       | part of it were used; with shares of pools                 |
 /// | grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     |
 /// |                                       | bytes; returns the free block that holds them, or null     |
 /// | releasable(block)                     | bytes that release() would give back; may query the device |
@@ -90,6 +93,14 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] static constexpr std::size_t consume_placement(const block&, std::size_t,
                                                                  const Policies&) noexcept {
       return 0;
+    }
+    template <typename Policies>
+    [[nodiscard]] static constexpr std::size_t peek_placement(const block&, std::size_t,
+                                                              const Policies&) noexcept {
+      return 0;
+    }
+    [[nodiscard]] static std::size_t newly_held(const block& free, std::size_t, std::size_t) noexcept {
+      return free.is_split() ? 0 : free.size;
     }
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t segment,

@@ -237,12 +237,11 @@ class block_manager {
   /// Records that a stream uses a live block. Returns false if host memory ran out or the stream does not
   /// exist.
   [[nodiscard]] bool record_stream(block& live, stream_id stream) noexcept {
-    return has_stream(provider_, stream) && pending_.record(live, stream, pools_.any_open());
+    return has_stream(provider_, stream) && pending_.record(live, stream, pools_.any_capture());
   }
-  /// Frees the pending blocks whose events have completed. Does nothing while a scope of a private pool is
-  /// open.
+  /// Frees the pending blocks whose events have completed. Does nothing during a capture.
   ///   Returns:  whether it freed any block
-  bool process_events() noexcept { return !pending_.empty() && !pools_.any_open() && process_waiting(); }
+  bool process_events() noexcept { return !pending_.empty() && !pools_.any_capture() && process_waiting(); }
   /// Waits for every event, then frees the pending blocks.
   [[gnu::cold]] void wait_for_pending() noexcept {
     wait_for_pending_if([](const block&) { return true; });
@@ -299,7 +298,9 @@ class block_manager {
     auto& in = static_cast<group&>(*where.group);
     const std::size_t pool = where.pool;
     void* memory = nullptr;
+    if (!may_grow(in, bytes)) return nullptr;
     requested_from_device_ += bytes;
+    in.planned += bytes;
     for (const page_kind* kind = kinds.begin(); kind != kinds.end() && memory == nullptr; ++kind) {
       if constexpr (paged_provider<Provider>) {
         memory = provider_.acquire(bytes, *kind);
@@ -312,11 +313,13 @@ class block_manager {
     block* const whole = list != nullptr ? insert_segment(*list, address, bytes, oversize) : nullptr;
     if (whole != nullptr) {
       counters_.segment_acquired(pool, bytes);
+      in.reserved += bytes;
       if (oversize) counters_.oversize_segments.increase(1);
     } else if (memory != nullptr) {
       counters_.segment_rejected(bytes, provider_.release(memory, bytes));
     }
     requested_from_device_ -= bytes;
+    in.planned -= bytes;
     const bool works = whole != nullptr;
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);
     return whole;
@@ -338,6 +341,7 @@ class block_manager {
     }
     report(action::segment_free, address, bytes, bytes, idle.list->key());
     counters_.segment_released(idle.list->pool(), bytes);
+    idle.list->where().group->reserved -= bytes;
     if (owner.oversize) counters_.oversize_segments.decrease(1);
     segments_.erase(owner, bytes);
     --idle.list->segments;
@@ -399,6 +403,21 @@ class block_manager {
   [[nodiscard]] block* first_block_at(std::uintptr_t address) const noexcept {
     segment* const s = segments_.find(address);
     return s != nullptr ? &s->first() : nullptr;
+  }
+  /// Sets a function that decides whether a group may get `bytes` more from the device. It may be null.
+  using growth_check = bool (*)(void* context, const pool_group& of, std::size_t bytes) noexcept;
+  void check_growth(growth_check check, void* context) noexcept {
+    may_grow_ = check;
+    checks_for_ = context;
+  }
+  [[nodiscard]] bool may_grow(const pool_group& of, std::size_t bytes) const noexcept {
+    return may_grow_ == nullptr || may_grow_(checks_for_, of, bytes);
+  }
+  /// Counts memory that was mapped in the ranges of a list, or unmapped if negative.
+  void count_mapped(const free_list& list, std::int64_t bytes) noexcept {
+    if (bytes > 0) counters_.mapped(list.pool(), static_cast<std::size_t>(bytes));
+    if (bytes < 0) counters_.unmapped(list.pool(), static_cast<std::size_t>(-bytes));
+    list.where().group->reserved += static_cast<std::size_t>(bytes);
   }
   /// Bytes of the segments that are being released.
   [[nodiscard]] std::size_t releasing_bytes() const noexcept { return segments_.releasing_bytes(); }
@@ -728,7 +747,7 @@ class block_manager {
   [[gnu::noinline]] bool defer_free(block& freed) noexcept {
     if (freed.status.flags.oversize) counters_.oversize_allocations.decrease(1);
     if (!freed.status.flags.has_recorded_streams) return false;
-    if (pools_.any_open()) {
+    if (pools_.any_capture()) {
       pending_.set_aside(freed);
     } else if (!pending_.defer(freed, provider_)) {
       return false;
@@ -772,6 +791,8 @@ class block_manager {
   [[no_unique_address]] counters_type counters_;
   [[no_unique_address]] reporter<Observer> reporter_;
   std::size_t requested_from_device_ = 0;
+  growth_check may_grow_ = nullptr;
+  void* checks_for_ = nullptr;
   [[no_unique_address]] pending_frees<Provider, Traits::uses_events> pending_;
 };
 

@@ -46,7 +46,16 @@ struct expandable_backend : range_backend_defaults {
     template <typename Policies>
     [[nodiscard]] static std::size_t consume_placement(const block& free, std::size_t size,
                                                        const Policies& p) noexcept {
+      return peek_placement(free, size, p);
+    }
+    template <typename Policies>
+    [[nodiscard]] static std::size_t peek_placement(const block& free, std::size_t size,
+                                                    const Policies& p) noexcept {
       return mapped_ranges<Manager>::offset_to(free, size, p.growth.base_alignment(size));
+    }
+    [[nodiscard]] std::size_t newly_held(const block& free, std::size_t offset,
+                                         std::size_t size) const noexcept {
+      return ranges_.newly_held(free, offset, size);
     }
     /// Makes `size` contiguous bytes free, at the lowest possible place of the list's ranges, or in a new
     /// range. If the device refuses in between, the mapped part stays and is free.

@@ -63,8 +63,8 @@ class introspection {
   [[nodiscard]] bool is_asleep(stream_id stream) const noexcept {
     return !manager_->pools().destination(stream).is_awake();
   }
-  /// Whether the scope of a private pool is open.
-  [[nodiscard]] bool has_open_scope() const noexcept { return manager_->pools().any_open(); }
+  /// Whether a scope_kind::capture is open.
+  [[nodiscard]] bool is_capturing() const noexcept { return manager_->pools().any_capture(); }
 
   /// Returns the bytes of a free block that can go back to the device.
   [[nodiscard]] std::size_t releasable(const block& free) const noexcept {

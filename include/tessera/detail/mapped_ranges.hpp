@@ -159,8 +159,7 @@ class mapped_ranges {
                                const range_growth& growth) noexcept {
     // The last page is shorter if the usable addresses end inside it.
     const std::uintptr_t room = unmapped.address + usable(unmapped, granularity(growth.kinds));
-    const stream_id key = unmapped.list->key();
-    const std::size_t pool = unmapped.list->pool();
+    const free_list& list = *unmapped.list;
     chunk* fresh = nullptr;
     chunk** last = &fresh;
     std::uintptr_t end = begin;
@@ -172,14 +171,15 @@ class mapped_ranges {
       end += (*last)->bytes;
       last = &(*last)->next;
     }
+    works = works && manager_.may_grow(*list.where().group, end - begin);
     if (!works) chunks_.destroy_all(provider(), fresh);
     if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
-      manager_.report(action::refused, 0, growth.mapping, growth.mapping, key);
+      manager_.report(action::refused, 0, growth.mapping, growth.mapping, list.key());
       return nullptr;
     }
     for (const chunk* c = fresh; c != nullptr; c = c->next)
-      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, key);
-    manager_.counters().mapped(pool, end - begin);
+      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list.key());
+    manager_.count_mapped(list, static_cast<std::int64_t>(end - begin));
     return &mark_mapped(unmapped, begin, end - begin);
   }
   /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the answer is invalid.
@@ -239,7 +239,7 @@ class mapped_ranges {
       then(c, hole);
       return true;
     });
-    if (unmapped > 0) manager_.counters().unmapped(list.pool(), unmapped);
+    manager_.count_mapped(list, -static_cast<std::int64_t>(unmapped));
     return unmapped;
   }
   /// Calls f(chunk) for each chunk that lies wholly in a block, in the order of addresses. Stops if f returns
@@ -252,6 +252,23 @@ class mapped_ranges {
       at = c->address + c->bytes;
       if (!f(*c)) return;
     }
+  }
+  /// Bytes of the chunks of a free block that could no longer go back if `size` bytes at `offset` were used.
+  ///   Cost:  linear in `size` plus the largest chunk
+  [[nodiscard]] std::size_t newly_held(const block& free, std::size_t offset,
+                                       std::size_t size) const noexcept {
+    const std::uintptr_t begin = free.address + offset;
+    std::uintptr_t at = begin / alignment_ * alignment_;
+    while (at >= free.address && chunks_.first_from(at, at + 1, alignment_) == nullptr) at -= alignment_;
+    if (at < free.address) at = free.address;
+    std::size_t bytes = 0;
+    while (const chunk* const c =
+               at < begin + size ? chunks_.first_inside(at, free.end(), alignment_) : nullptr) {
+      if (c->address >= begin + size) break;
+      at = c->address + c->bytes;
+      bytes += c->bytes;
+    }
+    return bytes;
   }
   [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
     std::size_t bytes = 0;

@@ -22,13 +22,19 @@ struct pool_group {
   std::size_t growing = 0;  ///< requests in progress that may add memory
   bool is_open = false;     ///< whether a scope directs requests to it
   stream_filter filter{};   ///< the streams of the scope
+  scope_kind kind{};        ///< of the scope
   bool is_asleep = false;   ///< whether its memory has gone back while its blocks keep their addresses
   /// Identifies the call that puts it to sleep or wakes it; null if none does.
   const void* changed_by = nullptr;
+  pool_share share{};
+  std::size_t reserved = 0;  ///< bytes of its segments and mapped memory
+  std::size_t planned = 0;   ///< bytes that it may get by calls in progress, if there are shares
+  std::size_t held = 0;      ///< if there are shares: at least the bytes that emptying its cache would leave
 
   [[nodiscard]] bool is_private() const noexcept { return number != 0; }
   /// Whether its idle memory may go back to the device.
-  [[nodiscard]] bool may_release() const noexcept { return uses == 0; }
+  [[nodiscard]] bool may_release() const noexcept { return uses == 0 || has_share(); }
+  [[nodiscard]] bool has_share() const noexcept { return share != pool_share{}; }
   /// Whether it serves requests.
   [[nodiscard]] bool is_awake() const noexcept { return !is_asleep && changed_by == nullptr; }
 };
@@ -101,6 +107,9 @@ class private_pools {
   [[nodiscard]] const group* find_any(pool_id id) const noexcept {
     return id == pool_id{} ? &defaults_ : find(id);
   }
+  [[nodiscard]] group* find_any(pool_id id) noexcept {
+    return const_cast<group*>(std::as_const(*this).find_any(id));
+  }
   /// Calls f(group) for the default pools, then for each private pool.
   template <typename F>
   void for_each(F f) {
@@ -141,8 +150,18 @@ class private_pools {
     }
   }
 
-  [[nodiscard]] bool any_open() const noexcept { return first_open_ != nullptr; }
-  /// Whether the default pools serve all requests: no scope is open, and they do not sleep.
+  /// Whether a scope_kind::capture is open.
+  [[nodiscard]] bool any_capture() const noexcept { return captures_ > 0; }
+  /// Whether any pool has a share.
+  [[nodiscard]] bool any_share() const noexcept { return has_shares_; }
+  [[gnu::cold]] void set_share(pool_group& g, const pool_share& share) noexcept {
+    g.share = share;
+    has_shares_ = false;
+    for_each([this](const group& each) { has_shares_ = has_shares_ || each.has_share(); });
+    choose_path();
+  }
+  /// Whether the default pools serve all requests: no scope is open, they do not sleep, and no pool has a
+  /// share.
   [[nodiscard]] bool are_defaults_enough() const noexcept { return are_defaults_enough_; }
   /// Starts or ends a call that puts a group to sleep or wakes it.
   [[gnu::cold]] void set_sleep(pool_group& g, bool is_asleep, const void* changed_by) noexcept {
@@ -152,9 +171,11 @@ class private_pools {
   }
   /// Directs the requests of the selected streams to a private pool, until close().
   ///   Requires:  no scope of the pool is open
-  [[gnu::cold]] void open(group& g, const stream_filter& filter) noexcept {
+  [[gnu::cold]] void open(group& g, const stream_filter& filter, scope_kind kind) noexcept {
     g.is_open = true;
     g.filter = filter;
+    g.kind = kind;
+    captures_ += kind == scope_kind::capture ? 1 : 0;
     g.next_open = nullptr;
     group** end = &first_open_;
     while (*end != nullptr) end = &(*end)->next_open;
@@ -167,6 +188,7 @@ class private_pools {
     while (*at != &g) at = &(*at)->next_open;
     *at = g.next_open;
     g.is_open = false;
+    captures_ -= g.kind == scope_kind::capture ? 1 : 0;
     choose_path();
   }
   [[nodiscard]] std::size_t footprint() const noexcept { return by_number_.footprint(); }
@@ -182,7 +204,9 @@ class private_pools {
   }
 
  private:
-  void choose_path() noexcept { are_defaults_enough_ = first_open_ == nullptr && defaults_.is_awake(); }
+  void choose_path() noexcept {
+    are_defaults_enough_ = first_open_ == nullptr && defaults_.is_awake() && !has_shares_;
+  }
   [[nodiscard, gnu::noinline]] const group& find_open(stream_id stream) const noexcept {
     for (const group* g = first_open_; g != nullptr; g = g->next_open) {
       if (g->filter.selects(stream)) return *g;
@@ -194,6 +218,8 @@ class private_pools {
   group* first_ = nullptr;
   group* last_ = nullptr;
   group* first_open_ = nullptr;
+  std::size_t captures_ = 0;
+  bool has_shares_ = false;
   bool are_defaults_enough_ = true;
   key_map<group> by_number_;
 };

@@ -117,12 +117,18 @@ class sleeping_memory {
         continue;
       }
       manager_.counters().fell_asleep(-static_cast<std::int64_t>(s->bytes));
-      manager_.counters().mapped(pool_of(*s), s->bytes);
+      manager_.count_mapped(*s->range->list, static_cast<std::int64_t>(s->bytes));
       manager_.report(action::wake, s->address, s->bytes, s->bytes, s->range->list->key());
       *at = s->next;
       erase(s);
     }
     return result;
+  }
+  /// Bytes of a group that went back.
+  [[nodiscard]] std::size_t bytes_of(const pool_group& of) const noexcept {
+    std::size_t bytes = 0;
+    for (const part* s = parts_; s != nullptr; s = s->next) bytes += &group_of(*s) == &of ? s->bytes : 0;
+    return bytes;
   }
   /// Erases the sleeping parts that lie wholly in free blocks of the groups for which selects(group) is true.
   /// Their addresses become unmapped.
@@ -172,7 +178,6 @@ class sleeping_memory {
   [[nodiscard]] static const pool_group& group_of(const part& s) noexcept {
     return *s.range->list->where().group;
   }
-  [[nodiscard]] static std::size_t pool_of(const part& s) noexcept { return s.range->list->pool(); }
   static void erase(part* s) noexcept {
     delete[] s->saved;
     delete s;
@@ -228,7 +233,7 @@ class sleeping_memory {
     chunk& c = *chunks.first_from(s.address, s.address + 1, 1);
     if (!chunks.unmap(manager_.provider(), c)) return false;
     chunks.destroy(manager_.provider(), c);
-    manager_.counters().unmapped(pool_of(s), s.bytes);
+    manager_.count_mapped(*s.range->list, -static_cast<std::int64_t>(s.bytes));
     manager_.counters().fell_asleep(static_cast<std::int64_t>(s.bytes));
     manager_.report(action::sleep, s.address, s.bytes, s.bytes, s.range->list->key());
     return true;

@@ -114,7 +114,7 @@ class stitched_ranges {
         last = &(*last)->next;
       }
     }
-    works = works && manager_.reserve_blocks(2 * holes + 2);
+    works = works && manager_.may_grow(*list.where().group, bytes) && manager_.reserve_blocks(2 * holes + 2);
     for (chunk* c = planned; works && c != nullptr; c = c->next) use_detached(*c);
     release_detached();
     if (!works) ranges_.chunks().destroy_all(manager_.provider(), planned);
@@ -130,7 +130,14 @@ class stitched_ranges {
   /// Without a suitable placement, returns the offset that aligns the block.
   [[nodiscard, gnu::always_inline]] std::size_t take_next_offset(const block& free, std::size_t size,
                                                                  std::size_t alignment) noexcept {
-    const std::uintptr_t begin = std::exchange(next_begin_, 0);
+    const std::size_t offset = next_offset(free, size, alignment);
+    next_begin_ = 0;
+    return offset;
+  }
+  /// Like take_next_offset(), but does not forget the placement.
+  [[nodiscard, gnu::always_inline]] std::size_t next_offset(const block& free, std::size_t size,
+                                                            std::size_t alignment) const noexcept {
+    const std::uintptr_t begin = next_begin_;
     const bool fits =
         begin >= free.address && begin <= free.end() && size <= free.end() - begin && begin % alignment == 0;
     return fits ? begin - free.address : mapped_ranges<Manager>::offset_to(free, size, alignment);
@@ -192,7 +199,7 @@ class stitched_ranges {
       }
       b = &ranges_.mark_mapped(*b, begin, end - begin);
     }
-    manager_.counters().mapped(list.pool(), bytes);
+    manager_.count_mapped(list, static_cast<std::int64_t>(bytes));
     const std::size_t reserved = manager_.counters().reserved();
     if (reserved > peak_reserved_) peak_reserved_ = reserved;
     return b;
@@ -299,6 +306,15 @@ struct stitching_backend : range_backend_defaults {
     [[nodiscard, gnu::always_inline]] std::size_t consume_placement(const block& free, std::size_t size,
                                                                     const Policies& p) noexcept {
       return stitched_.take_next_offset(free, size, p.growth.base_alignment(size));
+    }
+    template <typename Policies>
+    [[nodiscard]] std::size_t peek_placement(const block& free, std::size_t size,
+                                             const Policies& p) const noexcept {
+      return stitched_.next_offset(free, size, p.growth.base_alignment(size));
+    }
+    [[nodiscard]] std::size_t newly_held(const block& free, std::size_t offset,
+                                         std::size_t size) const noexcept {
+      return stitched_.ranges().newly_held(free, offset, size);
     }
     /// Maps memory at the placement with the lowest cost.
     template <typename Policies>

@@ -171,6 +171,18 @@ constexpr bool policy(const P& p) {
       detail::require(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
       detail::require(p.min_chunk(size) <= unlimited / 2, "growth stays in range: min_chunk(n) < 2^63");
     }
+    if constexpr (tessera::detail::admits_pools<P>) {
+      const pool_demand even{.share = {.guaranteed = n, .limit = n}, .held = n, .others = n, .limit = 2 * n};
+      pool_demand full = even;
+      full.others = 2 * n;
+      pool_demand more = even;
+      more.held = n + min_alignment;
+      more.others = 0;
+      detail::require(p.admits(even) && p.admits(full), "growth admits what is guaranteed to a pool");
+      detail::require(!p.admits(more), "growth admits no more than the limit of a pool");
+      full.share = {};
+      detail::require(n == 0 || !p.admits(full), "growth admits nothing that others hold or are guaranteed");
+    }
   }
   return true;
 }

@@ -9,6 +9,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/error.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
@@ -74,9 +75,9 @@ class failure_survey {
       report_.accepts_exact_size =
           report_.accepts_exact_size || step == recovery_steps::step::retry_exact_size;
     }
-    report_.has_open_scope = blocks_.has_open_scope();
+    report_.is_capturing = blocks_.is_capturing();
     report_.is_asleep = blocks_.is_asleep(report_.stream);
-    report_.empties_cache = report_.empties_cache && !report_.has_open_scope;
+    report_.empties_cache = report_.empties_cache && !report_.is_capturing;
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
     report_.has_segments = has_segments;
@@ -348,14 +349,18 @@ class oom_advisor {
 /// not help.
 inline void add_hints(oom_report& report) noexcept {
   oom_advisor advisor(report);
-  if (!report.exceeds_max_request() && !report.is_asleep) advisor.add_all();
+  if (!report.exceeds_max_request() && !report.is_asleep && !report.by_share) advisor.add_all();
 }
 
 /// Returns the report of one caching_allocator, without hints.
 template <typename Allocator>
 [[nodiscard, gnu::noinline, gnu::cold]] oom_report survey_of(Allocator& allocator, std::size_t bytes,
                                                              stream_id stream) noexcept {
-  return failure_survey(allocator.introspect(), allocator.policies(), bytes, stream).report();
+  oom_report report = failure_survey(allocator.introspect(), allocator.policies(), bytes, stream).report();
+  const out_of_memory failure = allocator.make_out_of_memory(bytes, stream);
+  report.by_share = failure.numbers().by_share;
+  report.demand = failure.numbers().demand;
+  return report;
 }
 
 /// Adds the report of another arena of the same allocator.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
@@ -84,8 +85,10 @@ struct oom_report {
   std::size_t elsewhere = 0;          ///< cached in other arenas
   std::size_t private_bytes = 0;      ///< in private pools, live and free
   std::size_t private_idle = 0;       ///< free there, in units that stay until the pools are released
-  bool has_open_scope = false;        ///< of a private pool; the cache was then not emptied
+  bool is_capturing = false;          ///< a scope of the kind capture is open, so the cache was not emptied
   bool is_asleep = false;             ///< the pool that serves the request sleeps, so nothing else matters
+  bool by_share = false;              ///< the growth policy does not admit the request
+  pool_demand demand{};               ///< then: what the pool would hold with the segment
 
   // The free blocks.
   free_block largest{};
@@ -198,6 +201,13 @@ class oom_text {
     put_request();
     put_usage();
     if (report.is_asleep) return put("\n  the pool that serves the request sleeps; wake it first");
+    if (report.by_share) {
+      return put(
+          "\n  the shares of pools refuse it: its pool would hold %s, %s of them guaranteed; the other "
+          "pools hold or are guaranteed %s of %s",
+          format_bytes(report.demand.held).text(), format_bytes(report.demand.share.guaranteed).text(),
+          format_bytes(report.demand.others).text(), format_bytes(report.demand.limit).text());
+    }
     put_missing();
     put_largest_free_block();
     put_non_releasable();
@@ -264,7 +274,7 @@ class oom_text {
     if (report_->private_bytes > 0)
       put("\n  private pools: %s, of it %s free and kept until their release",
           format_bytes(report_->private_bytes).text(), format_bytes(report_->private_idle).text());
-    if (report_->has_open_scope) put("\n  the scope of a private pool is open, so the cache was not emptied");
+    if (report_->is_capturing) put("\n  a scope of the kind capture is open, so the cache was not emptied");
   }
   void put_largest_free_block() noexcept {
     if (report_->largest.bytes == 0) return put("\n  largest free block: none");

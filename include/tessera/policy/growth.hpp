@@ -6,6 +6,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/expandable_backend.hpp>
@@ -46,6 +47,12 @@ using detail::stitching_backend;
 /// | p.should_save_pages(r, l)    | whether a request rather maps memory than splits a free page,   |
 /// |                              | if `r` bytes are reserved under a limit of `l` bytes            |
 ///
+/// It may answer one more question, and then the pools of its allocator may have shares (guarantee_shares):
+///
+/// | question                     |                                                                 |
+/// |------------------------------|-----------------------------------------------------------------|
+/// | p.admits(demand)             | whether a pool may hold what a pool_demand says                 |
+///
 /// A memory_limit may be the `limit`. Law, checked by law::policy: segment_size(n, now) >= n.
 template <typename P>
 concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t block, const usage& now) {
@@ -55,6 +62,12 @@ concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t b
 };
 
 namespace detail {
+/// The growth policy decides what a pool may hold.
+template <typename P>
+concept admits_pools = requires(const P& p, const pool_demand& demand) {
+  { p.admits(demand) } noexcept -> std::same_as<bool>;
+};
+
 /// The limit of a growth policy: bytes, or a share of the device. A `tunable` limit may be assigned.
 template <auto Limit, memory_limit::rounding Rule = memory_limit::rounding::truncate>
 struct growth_limit : parameter<Limit> {
@@ -67,6 +80,26 @@ struct growth_limit : parameter<Limit> {
   bool operator==(const growth_limit&) const = default;
 };
 }  // namespace detail
+
+/// Grows like `Growth`, and lets the pools of an allocator have shares. Choose it for several tenants of one
+/// device, each with a private pool.
+///
+/// A pool never holds more than its limit. A request that keeps its pool within what is guaranteed to it is
+/// always admitted. Any other request is admitted if what the others are guaranteed remains. Memory that is
+/// guaranteed but not used may be lent: to the caches of other pools, which are emptied when it is wanted.
+///
+///     using growth = tessera::guarantee_shares<tessera::pytorch<>::growth>;
+///     using allocator_type =
+///         tessera::caching_allocator<tessera::with<tessera::pytorch<>, growth>, tessera::simulated_device>;
+template <typename Growth>
+struct guarantee_shares : Growth {
+  [[nodiscard]] static constexpr bool admits(const pool_demand& demand) noexcept {
+    if (demand.held <= demand.share.guaranteed) return true;
+    return demand.held <= demand.share.limit && demand.others <= demand.limit &&
+           demand.held <= demand.limit - demand.others;
+  }
+  bool operator==(const guarantee_shares&) const = default;
+};
 
 /// Takes a segment of exactly the block's size.
 template <auto Limit = tunable<memory_limit>{memory_limit::none}>

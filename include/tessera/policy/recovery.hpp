@@ -12,9 +12,10 @@ namespace tessera {
 
 /// Why an allocator could not grow.
 enum class failure_reason : unsigned char {
-  by_limit,    ///< the limit of the growth policy would be exceeded
-  by_device,   ///< the device refused the memory
-  by_capacity  ///< the device is too small; reported only to policies whose `checks_capacity` is true
+  by_limit,     ///< the limit of the growth policy would be exceeded
+  by_device,    ///< the device refused the memory
+  by_capacity,  ///< the device is too small; reported only to policies whose `checks_capacity` is true
+  by_share      ///< the growth policy does not admit what the pool would hold; never reported to policies
 };
 
 /// Recovery steps, in the order in which they are tried. After a step that succeeds, reuse across

@@ -113,7 +113,7 @@ class pool_operations {
   pool_outcome run(const event& e) {
     if constexpr (has_pools) {
       if (e.id == 0) {
-        if (allocator_.has_open_scope()) return {};
+        if (allocator_.is_capturing()) return {};
         allocator_.trim();
         return {true, 0};
       }

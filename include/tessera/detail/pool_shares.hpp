@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/private_pool.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/private_pools.hpp>
+
+namespace tessera::detail {
+
+/// Counts what each pool holds, and asks the growth policy whether a pool may hold more.
+///
+/// A free can only make a pool hold less, so frees are not counted. The counts are then too high. Before a
+/// request is refused, they are made exact.
+template <typename Manager, typename Backend>
+class pool_shares {
+ public:
+  pool_shares(Manager& manager, Backend& backend) noexcept : manager_(manager), backend_(backend) {}
+  pool_shares(const pool_shares&) = delete;
+  pool_shares& operator=(const pool_shares&) = delete;
+
+  [[nodiscard]] bool is_active() const noexcept { return manager_.pools().any_share(); }
+
+  /// Describes a pool that would hold `more` bytes more than now.
+  ///   Cost:  linear in the pools
+  template <typename Policies>
+  [[nodiscard]] pool_demand demand(const pool_group& of, std::size_t more, const Policies& p) const noexcept {
+    pool_demand d{.pool = {of.number},
+                  .share = of.share,
+                  .held = held_of(of) + more,
+                  .limit = manager_.usage_under(p.growth.limit.on(manager_.provider().capacity())).limit};
+    manager_.pools().for_each([&](const auto& other) {
+      const std::size_t held = held_of(other);
+      const std::size_t guaranteed = other.share.guaranteed;
+      if (&other != &of) d.others = saturating_add(d.others, held > guaranteed ? held : guaranteed);
+    });
+    return d;
+  }
+  /// Whether a pool may hold `more` bytes.
+  template <typename Policies>
+  [[nodiscard]] bool may_hold(const pool_group& of, std::size_t more, const Policies& p) noexcept {
+    if (p.growth.admits(demand(of, more, p))) return true;
+    count();
+    return p.growth.admits(demand(of, more, p));
+  }
+  /// Whether a pool may get `bytes` more from the device. A pool that gives its cache back may get more than it
+  /// may hold: admit() decides what is used. Only a segment is used at once.
+  template <typename Policies>
+  [[nodiscard]] bool may_grow(const pool_group& of, std::size_t bytes, const Policies& p) noexcept {
+    const bool works = (Manager::traits::has_ranges && of.may_release()) || may_hold(of, bytes, p);
+    refused_growth_ = refused_growth_ || !works;
+    return works;
+  }
+  /// Whether may_grow() returned false since the last call.
+  [[nodiscard]] bool take_refused_growth() noexcept { return std::exchange(refused_growth_, false); }
+  /// Lets a free block be used in part, if its pool may hold the bytes that can then no longer go back.
+  template <typename Policies>
+  [[nodiscard]] bool admit(const block& free, std::size_t offset, std::size_t size,
+                           const Policies& p) noexcept {
+    pool_group& of = *free.list->where().group;
+    const std::size_t more = of.may_release() ? backend_.newly_held(free, offset, size) : 0;
+    if (more == 0) return true;
+    if (!may_hold(of, more, p)) return false;
+    of.held += more;
+    return true;
+  }
+  /// Makes the counts exact. It is const: a count that is too high says the same, only later.
+  ///   Cost:  linear in the free blocks
+  void count() const noexcept {
+    manager_.pools().for_each([this](auto& of) {
+      of.held = of.reserved;
+      manager_.for_each_idle_of(of, [&](const block& idle) {
+        of.held -= backend_.releasable(idle);
+        return false;
+      });
+    });
+  }
+
+ private:
+  /// Without a share, a private pool in use keeps its idle memory.
+  [[nodiscard]] static std::size_t held_of(const pool_group& g) noexcept {
+    return (g.may_release() ? g.held : g.reserved) + g.planned;
+  }
+
+  Manager& manager_;
+  Backend& backend_;
+  bool refused_growth_ = false;
+};
+
+}  // namespace tessera::detail

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shares of pools: what a pool may hold, and what the others leave for it. An oracle counts from the blocks
+// what each pool holds, and compares that with the shares.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/observe/explain.hpp>
+#include <tessera/private_pool.hpp>
+#include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+#include "stress.hpp"
+
+namespace {
+
+using namespace tessera;
+
+/// Admits everything at run time, as if there were no shares. The compiler would refuse a policy that breaks
+/// the laws.
+template <typename Growth>
+struct admit_all : Growth {
+  [[nodiscard]] static constexpr bool admits(const pool_demand& demand) noexcept {
+    return !std::is_constant_evaluated() || guarantee_shares<Growth>::admits(demand);
+  }
+  bool operator==(const admit_all&) const = default;
+};
+
+template <typename Base, template <typename> typename Growth = guarantee_shares>
+using shared = with<Base, Growth<typename Base::growth>>;
+template <typename Recipe, typename Device = simulated_device>
+using allocator_of = caching_allocator<Recipe, Device>;
+
+/// The bytes that a pool holds: its segments, or in ranges its chunks, with a block that is not free.
+template <typename Allocator>
+std::size_t held_by(const Allocator& allocator, pool_id pool) {
+  const auto view = allocator.introspect();
+  std::size_t held = 0;
+  view.for_each_segment([&](const detail::block& first) {
+    if (first.list->where().group->number != pool.number) return;
+    const detail::block* const end = first.prev;
+    const auto is_used_in = [&](std::uintptr_t from, std::uintptr_t to) {
+      for (const detail::block* b = &first; b != end; b = b->next) {
+        if (!b->is_unused() && b->address < to && b->end() > from) return true;
+      }
+      return false;
+    };
+    if constexpr (!view.has_ranges) {
+      const std::uintptr_t last = end->prev->end();
+      if (is_used_in(first.address, last)) held += last - first.address;
+    } else {
+      for (std::uintptr_t at = first.address, last = end->prev->end(); at < last;) {
+        const std::uintptr_t to = view.end_of_chunk(at);
+        if (to != at && is_used_in(at, to)) held += to - at;
+        at = to != at ? to : at + 2_MiB;
+      }
+    }
+  });
+  return held;
+}
+
+struct tenant {
+  pool_id pool;
+  stream_id stream;
+  pool_share share{};
+  std::vector<void*> blocks{};
+};
+
+/// An allocator whose pools have shares, and the rules that hold after each call.
+template <typename Allocator>
+struct shared_device {
+  explicit shared_device(std::size_t capacity) : on(simulated_device({.capacity = capacity})) {
+    tenants.push_back({{}, {0}});
+  }
+  ~shared_device() {
+    for (const tenant& t : tenants) {
+      for (void* const p : t.blocks) on.deallocate(p);
+    }
+  }
+  /// Adds a tenant whose requests are those of a stream.
+  void add(std::uint64_t stream) {
+    tenants.push_back({on.create_pool(), {stream}});
+    EXPECT_TRUE(on.begin_allocate_to_pool(tenants.back().pool, stream_id{stream}, scope_kind::redirect));
+  }
+  bool give(tenant& t, pool_share share) {
+    const bool fits = on.set_share(t.pool, share);
+    if (fits) t.share = share;
+    return fits;
+  }
+  /// Counts the bytes that a tenant holds. Without a share, its private pool keeps all that it has.
+  [[nodiscard]] std::size_t held(const tenant& t) {
+    const bool keeps = t.pool != pool_id{} && t.share == pool_share{};
+    return keeps ? on.usage_of_pool(t.pool).reserved : held_by(on, t.pool);
+  }
+  /// Counts for each other tenant what it holds, or what it is guaranteed if that is more.
+  [[nodiscard]] std::size_t others(const tenant& of) {
+    std::size_t sum = 0;
+    for (const tenant& t : tenants) sum += &t != &of ? (std::max)(held(t), t.share.guaranteed) : 0;
+    return sum;
+  }
+  [[nodiscard]] std::size_t limit() { return on.current_usage().limit; }
+
+  /// The first rule that does not hold, or an empty text.
+  [[nodiscard]] std::string broken_rule() {
+    if (const char* const broken = on.audit(); broken != nullptr) return broken;
+    std::size_t sum = 0;
+    std::size_t reserved = 0;
+    for (const tenant& t : tenants) {
+      const pool_usage now = on.usage_of_pool(t.pool);
+      if (now.held != held(t)) return "usage_of_pool says what the pool holds";
+      if (held(t) > t.share.limit) return "a pool holds at most its limit";
+      sum += (std::max)(held(t), t.share.guaranteed);
+      reserved += now.reserved;
+    }
+    if (sum > limit()) return "what is guaranteed is not held by others";
+    if (reserved != on.current_usage().reserved) return "the pools have what is reserved";
+    return {};
+  }
+  /// The most bytes that a request may add to what its pool holds. An exact segment is tried, too.
+  [[nodiscard]] std::size_t most_added(std::size_t bytes) {
+    const std::size_t size = on.policies().rounding.block_size(bytes);
+    if constexpr (requires { on.policies().growth.mapping_unit(size); }) {
+      const std::size_t unit = align_up(on.policies().growth.mapping_unit(size), 2_MiB);
+      std::size_t chunk = 0;
+      if constexpr (requires { on.policies().growth.min_chunk(size); })
+        chunk = on.policies().growth.min_chunk(size);
+      return align_up(size, unit) + unit + chunk;
+    }
+    return align_up(size, 2_MiB);
+  }
+  /// Whether the shares give a reason to refuse a request.
+  [[nodiscard]] bool may_fail(const tenant& t, std::size_t bytes) {
+    if (std::all_of(tenants.begin(), tenants.end(),
+                    [](const tenant& each) { return each.share == pool_share{}; }))
+      return true;  // then the recipe decides
+    const std::size_t after = held(t) + most_added(bytes);
+    return after > t.share.guaranteed && (after > t.share.limit || after > limit() - others(t));
+  }
+  Allocator on;
+  std::vector<tenant> tenants;
+};
+
+/// A random program of tenants that take all they get. Returns the first broken rule.
+template <typename Recipe>
+std::string run_greedy_tenants(std::uint64_t seed, int steps) {
+  std::mt19937_64 random(seed);
+  const auto below = [&random](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  shared_device<allocator_of<Recipe>> device(400_MiB);
+  for (std::uint64_t stream = 1; stream <= 3; ++stream) device.add(stream);
+  std::size_t refused = 0;
+  std::size_t served = 0;
+  for (int step = 0; step < steps; ++step) {
+    tenant& t = device.tenants[below(device.tenants.size())];
+    const std::size_t choice = below(100);
+    if (choice < 2) {
+      const std::size_t guaranteed = below(8) * 20_MiB;
+      const std::size_t limit = below(3) == 0 ? unlimited : guaranteed + below(8) * 20_MiB;
+      (void)device.give(t, {guaranteed, limit});
+    } else if (choice < 50) {
+      constexpr std::size_t sizes[] = {700, 300_KiB, 1500_KiB, 7_MiB, 15_MiB, 30_MiB, 90_MiB};
+      const std::size_t bytes = 1 + below(sizes[below(std::size(sizes))]);
+      const bool may_fail = device.may_fail(t, bytes);
+      void* const p = device.on.try_allocate(bytes, t.stream);
+      if (p != nullptr) t.blocks.push_back(p);
+      (p != nullptr ? served : refused) += 1;
+      if (p == nullptr && !may_fail)
+        return "request " + std::to_string(step) + " of " + std::to_string(bytes) + " bytes was refused";
+    } else if (choice < 96) {
+      // Frees come in bursts, so that a tenant fills up again and again.
+      for (std::size_t n = below(16) == 0 ? t.blocks.size() / 2 : below(2); n > 0 && !t.blocks.empty(); --n) {
+        const std::size_t at = below(t.blocks.size());
+        if (below(8) == 0) (void)device.on.record_stream(t.blocks[at], stream_id{4 + below(3)});
+        device.on.deallocate(t.blocks[at]);
+        t.blocks[at] = t.blocks.back();
+        t.blocks.pop_back();
+      }
+    } else if (choice < 97) {
+      device.on.trim();
+    } else if (choice < 98) {
+      (void)device.on.process_events();
+    } else if constexpr (allocator_of<Recipe>::can_sleep) {
+      if (!device.on.is_asleep(t.pool) && choice < 99) {
+        const bool slept = static_cast<bool>(device.on.sleep_pool(t.pool, sleep_contents::discard));
+        for (int i = 0; slept && i < 4 && !device.tenants.empty(); ++i) {
+          tenant& other = device.tenants[below(device.tenants.size())];
+          if (void* const p = device.on.try_allocate(1 + below(40_MiB), other.stream))
+            other.blocks.push_back(p);
+          if (std::string broken = device.broken_rule(); !broken.empty()) return "asleep: " + broken;
+        }
+        if (slept && !device.on.wake_pool(t.pool)) {
+          // Others took what was not guaranteed. They give it back.
+          for (tenant& other : device.tenants) {
+            if (&other == &t) continue;
+            for (void* const p : other.blocks) device.on.deallocate(p);
+            other.blocks.clear();
+            if (other.share == pool_share{}) (void)device.give(other, {.limit = unlimited - 1});
+          }
+          if (!device.on.wake_pool(t.pool)) return "a pool does not wake though the others hold nothing";
+        }
+      }
+    }
+    if (std::string broken = device.broken_rule(); !broken.empty())
+      return "step " + std::to_string(step) + ": " + broken;
+  }
+  if (served < 100 || refused < 20)
+    return "the program is too easy: " + std::to_string(served) + " served, " + std::to_string(refused) +
+           " refused";
+  return {};
+}
+
+template <typename Recipe>
+struct greedy_tenants : testing::Test {};
+using recipes = testing::Types<
+    shared<pytorch<>>, shared<pytorch<"max_split_size_mb:32">>, shared<pytorch<"expandable_segments:True">>,
+    shared<stitched>, shared<cuda_async>, shared<paddle<>>, shared<power_of_two>,
+    with<shared<pytorch<>>, recover_never>,
+    with<shared<pytorch<"expandable_segments:True">>, with_fail_fast<recover_by_emptying_cache<>, true>>>;
+TYPED_TEST_SUITE(greedy_tenants, recipes);
+
+TYPED_TEST(greedy_tenants, take_only_what_is_not_guaranteed_to_others) {
+  const std::size_t programs = conformance::thread_stress::operations(40);
+  for (std::uint64_t seed = 1; seed <= programs; ++seed)
+    ASSERT_EQ(run_greedy_tenants<TypeParam>(seed, 1500), "") << "seed " << seed;
+}
+
+TEST(greedy_tenants_over_a_bad_policy, are_found) {
+  EXPECT_NE((run_greedy_tenants<shared<pytorch<>, admit_all>>(1, 1500)), "");
+  EXPECT_NE((run_greedy_tenants<shared<stitched, admit_all>>(1, 1500)), "");
+}
+
+/// Two tenants: `training` on stream 1 and `serving` on stream 2, of 100 MiB.
+template <typename Recipe>
+struct shares : testing::Test {
+  using allocator = allocator_of<shared<Recipe>>;
+  allocator on{simulated_device({.capacity = 100_MiB})};
+  private_pool<allocator> training{on}, serving{on};
+  stream_id one{1}, two{2};
+  pool_scope<allocator> first{training, one, scope_kind::redirect};
+  pool_scope<allocator> second{serving, two, scope_kind::redirect};
+};
+using growing = testing::Types<pytorch<>, pytorch<"expandable_segments:True">, stitched>;
+TYPED_TEST_SUITE(shares, growing);
+
+TYPED_TEST(shares, lend_to_caches_only) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  void* const large = on.try_allocate(40_MiB, this->two);
+  ASSERT_NE(large, nullptr);
+  EXPECT_EQ(on.try_allocate(20_MiB, this->two), nullptr);  // guaranteed to the other pool
+  void* const mine = on.try_allocate(20_MiB, this->one);
+  ASSERT_NE(mine, nullptr);
+  on.deallocate(large);
+  EXPECT_EQ(this->serving.current_usage().held, 0u);
+  EXPECT_EQ(this->serving.current_usage().reserved, 40_MiB);
+  // The cache of 40 MiB goes back.
+  void* const more = on.try_allocate(40_MiB, this->one);
+  ASSERT_NE(more, nullptr);
+  EXPECT_LE(on.current_usage().reserved, 100_MiB);
+  void* const beyond = on.try_allocate(20_MiB, this->one);  // nobody else is guaranteed anything
+  EXPECT_NE(beyond, nullptr);
+  EXPECT_EQ(on.audit(), nullptr);
+  for (void* const p : {mine, more, beyond}) on.deallocate(p);
+}
+
+TYPED_TEST(shares, refuse_cached_memory_that_would_be_held) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
+  on.deallocate(on.try_allocate(60_MiB, this->two));
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  EXPECT_EQ(on.try_allocate(60_MiB, this->two), nullptr);
+  void* const fits = on.try_allocate(40_MiB, this->two);
+  EXPECT_NE(fits, nullptr);
+  on.deallocate(fits);
+}
+
+TYPED_TEST(shares, limit_a_pool) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->serving.set_share({.limit = 40_MiB}));
+  void* const p = on.try_allocate(40_MiB, this->two);
+  ASSERT_NE(p, nullptr);
+  EXPECT_EQ(on.try_allocate(20_MiB, this->two), nullptr);
+  void* const other = on.try_allocate(60_MiB, this->one);
+  EXPECT_NE(other, nullptr);
+  on.deallocate(p);
+  on.deallocate(other);
+}
+
+TYPED_TEST(shares, wait_for_pending_frees) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->serving.set_share({.limit = 40_MiB}));
+  void* const p = on.try_allocate(40_MiB, this->two);
+  ASSERT_TRUE(on.record_stream(p, this->one));
+  on.provider().submit(this->one, 1'000'000);
+  on.deallocate(p);
+  EXPECT_GT(on.current_usage().pending, 0u);
+  void* const again = on.try_allocate(40_MiB, this->two);
+  EXPECT_NE(again, nullptr);
+  on.deallocate(again);
+}
+
+TYPED_TEST(shares, that_do_not_fit_change_nothing) {
+  auto& on = this->on;
+  EXPECT_FALSE(this->serving.set_share({.guaranteed = 20_MiB, .limit = 10_MiB}));
+  EXPECT_FALSE(this->serving.set_share({.guaranteed = 101_MiB}));
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  EXPECT_FALSE(this->serving.set_share({.guaranteed = 41_MiB}));
+  EXPECT_TRUE(this->serving.set_share({.guaranteed = 40_MiB}));
+  void* const p = on.try_allocate(20_MiB, this->two);
+  EXPECT_FALSE(this->serving.set_share({.limit = 10_MiB}));  // it holds more
+  EXPECT_EQ(this->serving.share(), (pool_share{.guaranteed = 40_MiB}));
+  EXPECT_FALSE(on.set_share(pool_id{~std::uint64_t{0}}, {}));
+  EXPECT_FALSE(on.set_share(pool_id{}, {.guaranteed = 1}));
+  EXPECT_EQ(on.try_allocate(1, stream_id{}), nullptr);  // all is guaranteed to others
+  on.deallocate(p);
+}
+
+TYPED_TEST(shares, end_with_the_pool) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  {
+    private_pool brief(on);
+    ASSERT_TRUE(brief.set_share({.guaranteed = 40_MiB}));
+    EXPECT_EQ(on.try_allocate(20_MiB), nullptr);
+  }
+  void* const p = on.try_allocate(20_MiB);
+  EXPECT_NE(p, nullptr);
+  on.deallocate(p);
+}
+
+TYPED_TEST(shares, count_all_memory_of_a_pool_that_keeps_it) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  void* const p = on.try_allocate(20_MiB, this->two);  // the pool has no share, so its cache stays
+  ASSERT_NE(p, nullptr);
+  on.deallocate(p);
+  EXPECT_EQ(this->serving.current_usage().held, this->serving.current_usage().reserved);
+  EXPECT_EQ(on.try_allocate(30_MiB), nullptr);
+  void* const mine = on.try_allocate(60_MiB, this->one);
+  EXPECT_NE(mine, nullptr);
+  on.deallocate(mine);
+}
+
+TYPED_TEST(shares, stay_as_they_are_during_a_capture) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
+  on.deallocate(on.try_allocate(40_MiB, this->two));
+  private_pool graph(on);
+  const pool_scope capture(graph, stream_id{});
+  EXPECT_TRUE(on.is_capturing());
+  on.trim();
+  EXPECT_EQ(on.current_usage().reserved, 40_MiB);
+  if constexpr (!TypeParam::growth::backend::moves_memory) {
+    EXPECT_EQ(on.try_allocate(80_MiB, this->one), nullptr);  // the cache may not be emptied
+  }
+}
+
+TYPED_TEST(shares, are_named_by_errors) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(this->serving.set_share({.guaranteed = 10_MiB, .limit = 20_MiB}));
+  const std::string text = on.make_out_of_memory(30_MiB, this->two).what();
+  EXPECT_NE(text.find("at most 20.00 MiB, 10.00 MiB guaranteed"), std::string::npos) << text;
+  EXPECT_NE(text.find("the other pools hold or are guaranteed 60.00 MiB of 100.00 MiB"), std::string::npos)
+      << text;
+  const std::string why(explain(on, 30_MiB, this->two).text().c_str());
+  EXPECT_NE(why.find("shares of pools refuse it"), std::string::npos) << why;
+  EXPECT_EQ(std::string(on.make_out_of_memory(30_MiB, this->one).what()).find("shares"), std::string::npos);
+}
+
+template <typename Recipe>
+struct sleeping_shares : shares<Recipe> {};
+using sleeping = testing::Types<pytorch<"expandable_segments:True">, stitched>;
+TYPED_TEST_SUITE(sleeping_shares, sleeping);
+
+TYPED_TEST(sleeping_shares, keep_what_a_pool_needs_to_wake) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  void* const model = on.try_allocate(60_MiB, this->one);
+  ASSERT_TRUE(this->training.sleep(sleep_contents::discard));
+  EXPECT_EQ(this->training.current_usage().held, 0u);
+  void* const most = on.try_allocate(40_MiB, this->two);
+  EXPECT_NE(most, nullptr);
+  EXPECT_EQ(on.try_allocate(20_MiB, this->two), nullptr);
+  EXPECT_TRUE(this->training.wake());
+  on.deallocate(model);
+  on.deallocate(most);
+}
+
+TYPED_TEST(sleeping_shares, do_not_let_a_pool_wake_beyond_them) {
+  auto& on = this->on;
+  ASSERT_TRUE(this->training.set_share({.guaranteed = 20_MiB}));
+  void* const model = on.try_allocate(60_MiB, this->one);
+  ASSERT_TRUE(this->training.sleep(sleep_contents::discard));
+  ASSERT_TRUE(this->serving.set_share({.guaranteed = 60_MiB}));
+  const sleep_result refused = this->training.wake();
+  EXPECT_EQ(refused.missing, 20_MiB);
+  EXPECT_STREQ(refused.why, "other pools hold the memory, or it is guaranteed to them");
+  ASSERT_TRUE(this->serving.set_share({}));
+  EXPECT_TRUE(this->training.wake());
+  EXPECT_EQ(this->training.current_usage().held, 60_MiB);
+  EXPECT_EQ(on.try_allocate(60_MiB, this->two), nullptr);
+  on.deallocate(model);
+}
+
+// A thread that stays within its guarantee never fails, whatever the other thread does.
+TEST(shares_of_threads, hold) {
+  locked<shared<pytorch<>>, simulated_device> on{simulated_device({.capacity = 400_MiB})};
+  const stream_id modest{1}, greedy{2};
+  private_pool mine(on), theirs(on);
+  ASSERT_TRUE(mine.set_share({.guaranteed = 160_MiB}));
+  const pool_scope first(mine, modest, scope_kind::redirect), second(theirs, greedy, scope_kind::redirect);
+  ASSERT_TRUE(theirs.set_share({.limit = 390_MiB}));
+  const std::size_t rounds = conformance::thread_stress::operations(4000);
+  std::size_t refused_modest = 0;
+  std::size_t refused_greedy = 0;
+  std::thread other([&] {
+    std::mt19937_64 random(1);
+    std::vector<void*> blocks;
+    for (std::size_t i = 0; i < rounds; ++i) {
+      if (void* const p = on.try_allocate(1 + random() % 60_MiB, greedy)) {
+        blocks.push_back(p);
+      } else {
+        ++refused_greedy;
+        for (void* const b : blocks) on.deallocate(b);
+        blocks.clear();
+      }
+    }
+    for (void* const b : blocks) on.deallocate(b);
+  });
+  std::mt19937_64 random(2);
+  for (std::size_t i = 0; i < rounds; ++i) {
+    void* blocks[2];
+    for (void*& p : blocks) p = on.try_allocate(1 + random() % 80_MiB, modest);
+    for (void* const p : blocks) {
+      refused_modest += p == nullptr ? 1 : 0;
+      on.deallocate(p);
+    }
+  }
+  other.join();
+  EXPECT_EQ(refused_modest, 0u);
+  EXPECT_GT(refused_greedy, 0u);
+}
+
+/// Makes one provider call fail.
+struct fail_one {
+  struct plan {
+    std::size_t made = 0, fails = 0;
+  };
+  plan* of;
+  template <typename F>
+  auto operator()(provider_call call, F f) {
+    if (!call.may_fail()) return f();
+    return ++of->made == of->fails ? decltype(f()){} : f();
+  }
+};
+
+template <typename Recipe>
+struct shares_over_a_failing_device : testing::Test {};
+TYPED_TEST_SUITE(shares_over_a_failing_device, growing);
+
+TYPED_TEST(shares_over_a_failing_device, hold) {
+  using device = provider_adaptor<simulated_device, fail_one>;
+  fail_one::plan plan;
+  for (plan.fails = 1; plan.fails <= plan.made + 1 && plan.fails < 200; ++plan.fails) {
+    plan.made = 0;
+    simulated_device memory({.capacity = 100_MiB});
+    allocator_of<shared<TypeParam>, device> on{device(memory, fail_one{&plan})};
+    private_pool training(on), serving(on);
+    ASSERT_TRUE(training.set_share({.guaranteed = 60_MiB}));
+    ASSERT_TRUE(serving.set_share({.limit = 60_MiB}));
+    const stream_id one{1}, two{2};
+    const pool_scope first(training, one, scope_kind::redirect), second(serving, two, scope_kind::redirect);
+    std::vector<void*> blocks;
+    for (const stream_id stream : {two, two, one, two, one, one}) {
+      blocks.push_back(on.try_allocate(20_MiB, stream));
+      if (blocks.size() == 3) {
+        on.deallocate(blocks[0]);
+        blocks[0] = nullptr;
+      }
+      ASSERT_LE((std::max)(held_by(on, training.id()), 60_MiB) + held_by(on, serving.id()), 100_MiB);
+      ASSERT_EQ(on.audit(), nullptr);
+      ASSERT_EQ(training.current_usage().held, held_by(on, training.id()));
+    }
+    for (void* const p : blocks) on.deallocate(p);
+  }
+  EXPECT_GT(plan.fails, 5u);
+}
+
+}  // namespace
