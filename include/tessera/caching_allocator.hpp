@@ -259,12 +259,18 @@ class caching_allocator
 
   // Private pools. private_pool [tessera/private_pool.hpp] calls these functions.
 
-  /// Creates a private pool with one use. Its blocks serve only requests directed to it.
+  /// Creates a private pool with one use. Its blocks serve only requests directed to it, unless its options say
+  /// more.
   ///   Returns:  no pool if host memory ran out
   ///   Source:   the private pools of PyTorch 2.6
-  [[nodiscard]] pool_id create_pool() noexcept {
-    const auto* const made = manager_.pools().create();
-    return made != nullptr ? pool_id{made->number} : pool_id{};
+  [[nodiscard]] pool_id create_pool(pool_options options = {}) noexcept { return make_pool(options, {}); }
+  /// Creates a private pool that takes its segments from another provider, with the sizes that growth chooses.
+  /// Their bytes count as reserved, and under the limit. Recipes that map memory into ranges have no segments.
+  ///   Requires:  the provider outlives the allocator
+  [[nodiscard]] pool_id create_pool(const memory_source& from, pool_options options = {}) noexcept
+    requires(!detail::recipe_traits<Recipe>::has_ranges)
+  {
+    return make_pool(options, from);
   }
   /// Adds a use to a private pool.
   ///   Returns:  false if the pool does not exist or has no use
@@ -533,6 +539,11 @@ class caching_allocator
             stream, policies_.streams.reuse_key(stream)};
   }
 
+  [[nodiscard]] pool_id make_pool(pool_options options, const memory_source& from) noexcept {
+    const auto* const made = manager_.pools().create(options, from);
+    return made != nullptr ? pool_id{made->number} : pool_id{};
+  }
+
   // The hit path.
 
   template <bool ByHandle>
@@ -541,21 +552,28 @@ class caching_allocator
     if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
       evict(eviction_trigger::after_free);
     const request want = make_request(bytes, stream, manager_.pools().defaults());
-    detail::block* found =
-        manager_.pools().are_defaults_enough() ? obtain_cached(want) : obtain_chosen(bytes, stream);
+    detail::block* const found = manager_.pools().are_defaults_enough() ? obtain_cached(want) : nullptr;
+    return found != nullptr ? &allocate_from<ByHandle>(*found, want)
+                            : serve_otherwise<ByHandle>(bytes, stream);
+  }
+  /// Serves a request if the default pools may not serve, or have no cached block. It is a function of its own,
+  /// so that other requests do not pay for the choice.
+  template <bool ByHandle>
+  [[gnu::noinline]] detail::block* serve_otherwise(std::size_t bytes, stream_id stream) noexcept {
+    // Computed again: passing it would slow the hit path.
+    const request want = make_request(bytes, stream, manager_.pools().destination(stream));
+    detail::block* found = manager_.pools().are_defaults_enough() ? nullptr : obtain_awake(want);
     if (found == nullptr) found = serve_miss(bytes, stream);
-    return found != nullptr ? &allocate_from<ByHandle>(*found, want) : nullptr;
+    if (found == nullptr) return nullptr;
+    return found->list->where().group->options.never_splits
+               ? &allocate_at<ByHandle>(*found, {0, found->size}, want)
+               : &allocate_from<ByHandle>(*found, want);
   }
   [[gnu::always_inline]] detail::block* obtain_cached(request want) noexcept {
     detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
     if (list == nullptr) return nullptr;
     detail::block* const found = backend_.obtain_block(*list, want.size, policies_);
     return found != nullptr && policies_.split.may_serve(want.size, found->size) ? found : nullptr;
-  }
-  /// Does what obtain_cached does if the default pools may not serve. It is a function of its own, so that
-  /// other requests do not pay for the choice.
-  [[gnu::noinline]] detail::block* obtain_chosen(std::size_t bytes, stream_id stream) noexcept {
-    return obtain_awake(make_request(bytes, stream, manager_.pools().destination(stream)));
   }
   detail::block* obtain_awake(const request& want) noexcept {
     return want.group->is_awake() ? admit(obtain_cached(want), want) : nullptr;
@@ -564,7 +582,9 @@ class caching_allocator
   detail::block* admit(detail::block* found, const request& want) noexcept {
     if constexpr (has_shares) {
       if (found == nullptr || !shares_.is_active()) return found;
-      const placement at = place(*found, want.size, backend_.peek_placement(*found, want.size, policies_));
+      placement at{0, found->size};
+      if (!want.group->options.never_splits)
+        at = place(*found, want.size, backend_.peek_placement(*found, want.size, policies_));
       return shares_.admit(*found, at.offset, at.size, policies_) ? found : nullptr;
     } else {
       return found;
@@ -582,7 +602,12 @@ class caching_allocator
   }
   template <bool ByHandle>
   [[gnu::always_inline]] detail::block& allocate_from(detail::block& found, request want) noexcept {
-    const placement at = place(found, want.size, backend_.consume_placement(found, want.size, policies_));
+    const std::size_t gap = backend_.consume_placement(found, want.size, policies_);
+    return allocate_at<ByHandle>(found, place(found, want.size, gap), want);
+  }
+  template <bool ByHandle>
+  [[gnu::always_inline]] detail::block& allocate_at(detail::block& found, placement at,
+                                                    const request& want) noexcept {
     const bool oversize = at.size >= policies_.split.oversize_from();
     return manager_.template allocate<ByHandle>(found, want.bytes, at.size, at.offset, oversize, want.stream);
   }
@@ -604,7 +629,6 @@ class caching_allocator
   // The miss path.
 
   [[gnu::noinline, gnu::cold]] detail::block* serve_miss(std::size_t bytes, stream_id stream) noexcept {
-    // Computed again: passing it would slow the hit path.
     const request want = make_request(bytes, stream, manager_.pools().destination(stream));
     const detail::growing_request in(*want.group);
     if (!want.group->is_awake()) return refuse_while_asleep(want);
@@ -619,6 +643,9 @@ class caching_allocator
       if (detail::block* const found = recover_share(want, why, is_exact)) return found;
     }
     const recovery_steps steps = steps_after(why);
+    if (steps.count > 0 || why == failure_reason::by_device) {
+      if (detail::block* const found = obtain_from_others(want)) return found;
+    }
     for (const recovery_steps::step step : steps) {
       if (!recover(step, want)) continue;
       const bool exactly = is_exact || step == recovery_steps::step::retry_exact_size;
@@ -627,6 +654,16 @@ class caching_allocator
     if (!want.group->is_awake()) return refuse_while_asleep(want);
     manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
     return nullptr;
+  }
+  /// Finds a free block for a request of the default pools in a private pool that serves it.
+  detail::block* obtain_from_others(const request& want) noexcept {
+    detail::block* found = nullptr;
+    manager_.pools().for_each([&](auto& other) {
+      if (found != nullptr || want.group->is_private() || !other.options.serves_on_oom || other.uses == 0)
+        return;
+      found = obtain_awake(make_request(want.bytes, want.stream, other));
+    });
+    return found;
   }
   /// The steps of recovery. With shares, the cache is emptied in any case: other pools may have lent it memory
   /// that is guaranteed to them.

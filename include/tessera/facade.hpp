@@ -152,10 +152,15 @@ class facade : public detail::common_calls<Self> {
     return inside([=](auto& in) { return in.on_pressure(callback, context); });
   }
 
-  [[nodiscard]] pool_id create_pool() noexcept
+  [[nodiscard]] pool_id create_pool(pool_options options = {}) noexcept
     requires detail::has_private_pools<Inner>
   {
-    return inside([](auto& in) { return in.create_pool(); });
+    return inside([=](auto& in) { return in.create_pool(options); });
+  }
+  template <typename In = Inner>
+    requires requires(In& in, const memory_source& from) { in.create_pool(from); }
+  [[nodiscard]] pool_id create_pool(const memory_source& from, pool_options options = {}) noexcept {
+    return inside([&from, options](auto& in) { return in.create_pool(from, options); });
   }
   [[nodiscard]] bool retain_pool(pool_id pool) noexcept
     requires detail::has_private_pools<Inner>

@@ -34,9 +34,13 @@ template <typename Allocator>
 class private_pool {
  public:
   ///   Throws:  std::bad_alloc if host memory ran out
-  explicit private_pool(Allocator& allocator) : allocator_(&allocator), id_(allocator.create_pool()) {
-    if (id_ == pool_id{}) detail::raise(std::bad_alloc());
-  }
+  explicit private_pool(Allocator& allocator, pool_options options = {})
+      : private_pool(allocator, allocator.create_pool(options)) {}
+  /// Takes the segments of the pool from another provider. The recipe must not map memory into ranges.
+  ///   Requires:  the provider outlives the allocator
+  ///   Throws:    std::bad_alloc if host memory ran out
+  private_pool(Allocator& allocator, const memory_source& from, pool_options options = {})
+      : private_pool(allocator, allocator.create_pool(from, options)) {}
   private_pool(private_pool&& other) noexcept
       : allocator_(other.allocator_), id_(std::exchange(other.id_, {})) {}
   private_pool& operator=(private_pool&& other) noexcept {
@@ -84,6 +88,9 @@ class private_pool {
   [[nodiscard]] Allocator& allocator() const noexcept { return *allocator_; }
 
  private:
+  private_pool(Allocator& allocator, pool_id id) : allocator_(&allocator), id_(id) {
+    if (id_ == pool_id{}) detail::raise(std::bad_alloc());
+  }
   static constexpr const char* moved_from = "the private_pool was moved from";
 
   Allocator* allocator_;

@@ -5,6 +5,7 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -285,6 +286,126 @@ TEST(private_pool, moves_its_use) {
     EXPECT_EQ(on.uses_of_pool(second.id()), 1u) << "they were swapped";
   }
   EXPECT_EQ(on.uses_of_pool(id), 0u);
+}
+
+TYPED_TEST(private_pools, may_never_split) {
+  private_pool pool(this->on, {.never_splits = true});
+  void* first = nullptr;
+  {
+    const pool_scope scope(pool);
+    first = this->allocate(30_MiB);
+    this->on.deallocate(first);
+    EXPECT_EQ(this->allocate(12_MiB), first);
+    EXPECT_NE(this->allocate(12_MiB), nullptr);
+  }
+  const detail::block* const whole = this->on.introspect().find_live(first);
+  ASSERT_NE(whole, nullptr);
+  EXPECT_GE(whole->size, 30_MiB) << "the whole block serves";
+  void* const outside = this->allocate(30_MiB);
+  this->on.deallocate(outside);
+  EXPECT_EQ(this->allocate(12_MiB), outside);
+  if constexpr (!std::is_same_v<TypeParam, cuda_async>) {
+    EXPECT_LT(this->on.introspect().find_live(outside)->size, 30_MiB) << "the default pools still split";
+  }
+}
+
+TYPED_TEST(private_pools, may_serve_requests_of_the_default_pools_that_growth_does_not) {
+  private_pool pool(this->on, {.serves_on_oom = true});
+  void* idle = nullptr;
+  {
+    const pool_scope scope(pool);
+    idle = this->allocate(100_MiB);
+    this->on.deallocate(idle);
+  }
+  void* const rest = this->allocate(90_MiB);
+  void* const helped = this->allocate(60_MiB);
+  EXPECT_EQ(this->owner(helped), pool.id());
+  EXPECT_EQ(this->on.statistics().num_alloc_retries, 0u) << "before anything is released";
+  this->on.deallocate(helped);
+  this->on.deallocate(rest);
+  const pool_scope scope(pool);
+  EXPECT_EQ(this->owner(this->allocate(100_MiB)), pool.id()) << "the block has returned";
+}
+
+/// Memory that counts what it gave, and fails if it is told to.
+struct registered {
+  simulated_device memory{simulated_device::options{.capacity = 1_GiB}};
+  std::vector<std::pair<void*, std::size_t>> given{};
+  bool fails = false;
+
+  void* acquire(std::size_t bytes) noexcept {
+    void* const p = fails ? nullptr : memory.acquire(bytes);
+    if (p != nullptr) given.emplace_back(p, bytes);
+    return p;
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    return !fails && std::erase(given, std::pair(p, bytes)) == 1 && memory.release(p, bytes);
+  }
+};
+template <typename Allocator>
+concept has_sources = requires(Allocator& on, registered& from) { on.create_pool(memory_source(from)); };
+static_assert(has_sources<caching_allocator<pytorch<>, simulated_device>>);
+static_assert(has_sources<locked<pytorch<>, simulated_device>>);
+static_assert(!has_sources<caching_allocator<stitched, simulated_device>>);
+
+template <typename Recipe>
+struct pools_with_a_source : testing::Test {};
+using recipes_with_segments = testing::Types<pytorch<>, cuda_async, paddle<>>;
+TYPED_TEST_SUITE(pools_with_a_source, recipes_with_segments);
+
+TYPED_TEST(pools_with_a_source, take_their_segments_from_it) {
+  registered from;
+  {
+    locked<TypeParam, simulated_device> on;
+    void* kept = nullptr;
+    {
+      private_pool pool(on, memory_source(from));
+      const pool_scope scope(pool, one);
+      void* const p = on.try_allocate(30_MiB, one);
+      ASSERT_EQ(from.given.size(), 1u);
+      EXPECT_EQ(p, from.given[0].first);
+      on.deallocate(p);
+      EXPECT_EQ(on.try_allocate(30_MiB, one), p) << "from the cache";
+      kept = p;
+      EXPECT_NE(on.try_allocate(30_MiB, two), nullptr);
+      EXPECT_EQ(from.given.size(), 1u) << "requests of other streams do not use it";
+      EXPECT_EQ(on.current_usage().reserved,
+                on.with_provider([](auto& d) { return d.used(); }) + from.given[0].second);
+    }
+    on.trim();
+    EXPECT_EQ(from.given.size(), 1u) << "a block is live";
+    on.deallocate(kept);
+    on.trim();
+    EXPECT_TRUE(from.given.empty());
+    private_pool pool(on, memory_source(from));
+    const pool_scope scope(pool);
+    (void)on.try_allocate(5_MiB);
+    EXPECT_EQ(from.given.size(), 1u);
+  }
+  EXPECT_TRUE(from.given.empty()) << "the destructor gives all back";
+}
+
+TYPED_TEST(pools_with_a_source, report_its_failures) {
+  registered from;
+  caching_allocator<TypeParam, simulated_device> on;
+  private_pool pool(on, memory_source(from));
+  from.fails = true;
+  {
+    const pool_scope scope(pool);
+    EXPECT_EQ(on.try_allocate(5_MiB), nullptr);
+    from.fails = false;
+    on.deallocate(on.try_allocate(5_MiB));
+  }
+  {
+    const private_pool released(std::move(pool));
+  }
+  from.fails = true;
+  on.trim();
+  EXPECT_GT(on.current_usage().reserved, 0u) << "the segment stays, because the source did not take it";
+  from.fails = false;
+  on.trim();
+  EXPECT_EQ(on.current_usage().reserved, 0u);
+  EXPECT_EQ(on.audit(), nullptr);
 }
 
 using pool_of_locked = private_pool<locked<pytorch<>, simulated_device>>;

@@ -132,10 +132,39 @@ TEST(torch_row, n084_emptying_the_cache_leaves_the_segment_of_a_pool) {
   on.trim();
   EXPECT_EQ(segments(on), 1u);
 }
+TEST(torch_row, n085_a_pool_serves_the_default_pools_if_growth_fails_before_anything_is_released) {
+  native on{device_of(80_MiB)};
+  private_pool plain(on), helps(on, {.serves_on_oom = true});
+  void* block = nullptr;
+  for (auto* pool : {&plain, &helps}) {
+    const pool_scope scope(*pool);
+    block = on.allocate(40_MiB);
+    on.deallocate(block);
+  }
+  EXPECT_EQ(on.allocate(30_MiB), block);
+  EXPECT_EQ(on.provider().calls().release, 0u);
+  EXPECT_EQ(on.try_allocate(30_MiB), nullptr);
+}
+TEST(torch_row, n086_a_pool_without_uses_serves_no_others) {
+  native on{device_of(80_MiB)};
+  const pool_id pool = on.create_pool({.serves_on_oom = true});
+  ASSERT_TRUE(on.begin_allocate_to_pool(pool, {}));
+  void* const kept = on.allocate(16);
+  on.deallocate(on.allocate(60_MiB));
+  ASSERT_TRUE(on.end_allocate_to_pool(pool));
+  ASSERT_TRUE(on.release_pool(pool));
+  void* const other = on.allocate(30_MiB);
+  EXPECT_EQ(segment_of(on, other).private_pool, pool_id{}) << "the idle segment went back instead";
+  on.deallocate(kept);
+  on.deallocate(other);
+}
 TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   observed<with<pytorch_family::native, split_never<>>> never;
-  native ordinary;
+  native ordinary, mixed;
+  private_pool pool(mixed, {.never_splits = true});
+  const pool_scope scope(pool, a);
   for (int i = 0; i < 2; ++i) {
+    (void)mixed.allocate(4_MiB, a);
     (void)never.allocate(4_MiB);
     (void)ordinary.allocate(4_MiB);
   }
@@ -143,6 +172,8 @@ TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   EXPECT_EQ(reserved(never), 40_MiB);
   EXPECT_EQ(live(never), 40_MiB) << "one block each";
   EXPECT_EQ(segments(ordinary), 1u);
+  EXPECT_EQ(segments(mixed), 2u);
+  EXPECT_EQ(live(mixed), 40_MiB);
 }
 TEST(torch_row, n088_the_default_pools_are_not_emptied_inside_a_scope_as_in_pytorch_2_6) {
   native on{device_of(80_MiB)};
@@ -154,6 +185,13 @@ TEST(torch_row, n088_the_default_pools_are_not_emptied_inside_a_scope_as_in_pyto
   }
   on.trim();
   const pool_scope again(pool);
+  EXPECT_NE(on.try_allocate(60_MiB), nullptr);
+}
+TEST(torch_row, n088_the_default_pools_are_emptied_inside_a_scope_that_only_redirects) {
+  native on{device_of(80_MiB)};
+  on.deallocate(on.allocate(60_MiB));
+  private_pool pool(on);
+  const pool_scope scope(pool, {}, scope_kind::redirect);
   EXPECT_NE(on.try_allocate(60_MiB), nullptr);
 }
 TEST(torch_row, n091_the_numbers_of_pools_increase) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -44,6 +45,56 @@ class stream_filter {
   void* context_ = nullptr;
   stream_id only_;
   bool is_one_ = false;
+};
+
+/// Options of a private pool.
+///   Source:  PyTorch's MemPool, since version 2.8
+struct pool_options {
+  bool never_splits = false;  ///< a free block serves a request as a whole
+  bool serves_on_oom =
+      false;  ///< if growth fails, its free blocks serve requests of the default pools, before
+              ///< any memory is released
+};
+
+/// A reference to an object of any type that gives the segments of a private pool. It has the functions
+/// `acquire` and `release` of a device_provider [tessera/provider/provider.hpp].
+///
+/// Choose it for memory that needs more than the allocator's provider does, for example registration with a
+/// network.
+///
+///     struct registered_memory {
+///       void* acquire(std::size_t bytes) noexcept;              // null if it fails
+///       bool release(void* memory, std::size_t bytes) noexcept; // false if it fails
+///     };
+///
+///   Requires:  the object outlives the allocator
+class memory_source {
+ public:
+  constexpr memory_source() noexcept = default;
+  template <typename Object>
+    requires requires(Object& from, void* memory, std::size_t bytes) {
+      { from.acquire(bytes) } noexcept -> std::same_as<void*>;
+      { from.release(memory, bytes) } noexcept -> std::same_as<bool>;
+    }
+  constexpr explicit(false) memory_source(Object& from) noexcept
+      : object_(&from),
+        acquire_([](void* object, std::size_t bytes) noexcept {
+          return static_cast<Object*>(object)->acquire(bytes);
+        }),
+        release_([](void* object, void* memory, std::size_t bytes) noexcept {
+          return static_cast<Object*>(object)->release(memory, bytes);
+        }) {}
+
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return object_ != nullptr; }
+  [[nodiscard]] void* acquire(std::size_t bytes) const noexcept { return acquire_(object_, bytes); }
+  [[nodiscard]] bool release(void* memory, std::size_t bytes) const noexcept {
+    return release_(object_, memory, bytes);
+  }
+
+ private:
+  void* object_ = nullptr;
+  void* (*acquire_)(void*, std::size_t) noexcept = nullptr;
+  bool (*release_)(void*, void*, std::size_t) noexcept = nullptr;
 };
 
 /// Says what else a scope changes, besides the pool of requests.

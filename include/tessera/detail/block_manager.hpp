@@ -301,7 +301,9 @@ class block_manager {
     if (!may_grow(in, bytes)) return nullptr;
     requested_from_device_ += bytes;
     in.planned += bytes;
-    for (const page_kind* kind = kinds.begin(); kind != kinds.end() && memory == nullptr; ++kind) {
+    if (in.source) memory = in.source.acquire(bytes);
+    for (const page_kind* kind = kinds.begin(); !in.source && kind != kinds.end() && memory == nullptr;
+         ++kind) {
       if constexpr (paged_provider<Provider>) {
         memory = provider_.acquire(bytes, *kind);
       } else {
@@ -316,7 +318,7 @@ class block_manager {
       in.reserved += bytes;
       if (oversize) counters_.oversize_segments.increase(1);
     } else if (memory != nullptr) {
-      counters_.segment_rejected(bytes, provider_.release(memory, bytes));
+      counters_.segment_rejected(bytes, give_back(in, address, bytes));
     }
     requested_from_device_ -= bytes;
     in.planned -= bytes;
@@ -333,7 +335,7 @@ class block_manager {
     idle.list->template erase<order>(idle);
     segments_.begin_release(owner, bytes);
     const bool released = wait_before_release(provider_, idle.list->key()) &&
-                          provider_.release(reinterpret_cast<void*>(address), bytes);
+                          give_back(*idle.list->where().group, address, bytes);
     if (!released) {
       segments_.cancel_release(owner, bytes);
       idle.list->template insert<order>(idle);
@@ -352,7 +354,7 @@ class block_manager {
   [[gnu::cold]] void release_all() noexcept {
     for_each_segment([this](block& first) {
       (void)wait_before_release(provider_, first.list->key());
-      (void)provider_.release(reinterpret_cast<void*>(first.address), segment_bytes(first));
+      (void)give_back(*first.list->where().group, first.address, segment_bytes(first));
     });
   }
   /// Inserts a segment that the device gave, as one free block. Returns null if host memory ran out.
@@ -635,6 +637,12 @@ class block_manager {
   }
 
  private:
+  /// Releases a segment of a group to its source or the provider.
+  [[nodiscard]] bool give_back(const pool_group& of, std::uintptr_t address, std::size_t bytes) noexcept {
+    void* const memory = reinterpret_cast<void*>(address);
+    return of.source ? of.source.release(memory, bytes) : provider_.release(memory, bytes);
+  }
+
   static constexpr bool numbers_blocks = Traits::order == free_order::oldest_segment && !Traits::has_ranges;
 
   // If coalescing restarted the time of a range's large free block, a small block freed beside it now and then

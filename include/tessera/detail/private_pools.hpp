@@ -26,6 +26,8 @@ struct pool_group {
   bool is_asleep = false;   ///< whether its memory has gone back while its blocks keep their addresses
   /// Identifies the call that puts it to sleep or wakes it; null if none does.
   const void* changed_by = nullptr;
+  pool_options options{};
+  memory_source source{};  ///< gives and takes back its segments; if empty, the provider does
   pool_share share{};
   std::size_t reserved = 0;  ///< bytes of its segments and mapped memory
   std::size_t planned = 0;   ///< bytes that it may get by calls in progress, if there are shares
@@ -123,12 +125,14 @@ class private_pools {
   }
 
   /// Creates a private pool with one use. Returns null if host memory ran out.
-  [[nodiscard, gnu::cold]] group* create() noexcept {
+  [[nodiscard, gnu::cold]] group* create(pool_options options, const memory_source& source) noexcept {
     static constinit std::uint64_t last = 0;  // shared, so that a number names no pool of another allocator
     auto* const fresh = by_number_.reserve_one() ? new (std::nothrow) group : nullptr;
     if (fresh == nullptr) return nullptr;
     fresh->number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);  // <atomic> is slow to compile
     fresh->uses = 1;
+    fresh->options = options;
+    fresh->source = source;
     by_number_.insert(fresh->number, *fresh);
     (first_ == nullptr ? first_ : last_->next) = fresh;
     last_ = fresh;
