@@ -83,6 +83,7 @@ constexpr front_end unlocked{"caching_allocator", "tessera_pytorch", "reference"
 constexpr front_end locked{"locked", "tessera_locked", "reference_with_mutex"};
 constexpr front_end per_stream{"per_stream", "tessera_per_stream", "reference_with_mutex"};
 constexpr front_end without_statistics_and_streams{"caching_allocator", "stripped", ""};
+constexpr front_end ranges{"caching_allocator", "tessera_stitched", "by_hand"};
 constexpr front_end by_handle{"caching_allocator", "by_handle", ""};
 constexpr const char* host_heap = "host_heap";
 
@@ -117,6 +118,7 @@ constexpr row rows[] = {
     {"pair on 256 streams in turn", {&unlocked}, "streams", "/256"},
     {"pair, freed at once, 1 KiB", {&unlocked, &locked}, "hot_pair", "/1024"},
     {"pair, freed at once, 5 MiB", {&unlocked, &locked}, "hot_pair", "/5242880"},
+    {"sleep and wake of 1 GiB, saved", {&ranges}, "sleep_and_wake", "", "real_time"},
     {"heap requests per hit, 10^4 live", {&unlocked}, "metadata", "/10000", "requests_per_hit", ""},
     {"host bytes per live block, 10^2", {&unlocked}, "metadata", "/100", "per_live", " B"},
     {"host bytes per live block, 10^4", {&unlocked}, "metadata", "/10000", "per_live", " B"},
