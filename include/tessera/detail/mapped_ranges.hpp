@@ -125,7 +125,7 @@ class mapped_ranges {
       (void)provider().unreserve(memory, bytes);
       return nullptr;
     }
-    manager_.report(action::range_reserve, whole->address, bytes, bytes, list.key());
+    manager_.report(action::range_reserve, whole->address, bytes, bytes, list);
     note_alignment(whole->address);
     return whole;
   }
@@ -133,10 +133,10 @@ class mapped_ranges {
   void unreserve_range(block& whole) noexcept {
     const std::uintptr_t address = whole.address;
     const std::size_t bytes = whole.size;
-    const stream_id key = whole.list->key();
+    const free_list& list = *whole.list;
     if (!provider().unreserve(reinterpret_cast<void*>(address), bytes)) return;
     erase_range(whole);
-    manager_.report(action::range_release, address, bytes, bytes, key);
+    manager_.report(action::range_release, address, bytes, bytes, list);
   }
   /// Gives back a range if it has no mapped memory.
   void unreserve_if_empty(segment& range) noexcept {
@@ -159,8 +159,7 @@ class mapped_ranges {
                                const range_growth& growth) noexcept {
     // The last page is shorter if the usable addresses end inside it.
     const std::uintptr_t room = unmapped.address + usable(unmapped, granularity(growth.kinds));
-    const stream_id key = unmapped.list->key();
-    const std::size_t pool = unmapped.list->pool();
+    const free_list& list = *unmapped.list;
     chunk* fresh = nullptr;
     chunk** last = &fresh;
     std::uintptr_t end = begin;
@@ -174,12 +173,12 @@ class mapped_ranges {
     }
     if (!works) chunks_.destroy_all(provider(), fresh);
     if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
-      manager_.report(action::refused, 0, growth.mapping, growth.mapping, key);
+      manager_.report(action::refused, 0, growth.mapping, growth.mapping, list);
       return nullptr;
     }
     for (const chunk* c = fresh; c != nullptr; c = c->next)
-      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, key);
-    manager_.counters().mapped(pool, end - begin);
+      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
+    manager_.counters().mapped(list.pool(), end - begin);
     return &mark_mapped(unmapped, begin, end - begin);
   }
   /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the answer is invalid.
@@ -234,7 +233,7 @@ class mapped_ranges {
       if (!is_done || !manager_.reserve_blocks() || !chunks_.unmap(provider(), c)) return false;
       block& hole = mark_unmapped(*left, address, bytes);
       left = hole.next;
-      manager_.report(action::segment_unmap, address, bytes, bytes, list.key());
+      manager_.report(action::segment_unmap, address, bytes, bytes, list);
       unmapped += bytes;
       then(c, hole);
       return true;
