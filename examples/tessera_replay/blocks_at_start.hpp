@@ -24,6 +24,7 @@ struct block_at_start {
   stream_id stream{};
   bool live = true;         ///< false: pending
   std::uint32_t stack = 0;  ///< call stack of the allocation, in the snapshot's `stacks`
+  snapshot::pool_id pool{};
 };
 
 /// Finds the blocks that are live or pending when the history of one device begins, by address.
@@ -55,7 +56,7 @@ struct block_at_start {
     }
     const bool requested = e.what == action::free_requested;
     if (is_new) {
-      result[e.address] = {e.size, e.block, e.stream, requested};
+      result[e.address] = {e.size, e.block, e.stream, requested, 0, e.pool};
     } else if (at->second == state::free || (requested && at->second == state::pending)) {
       return error("entry ", i, ": frees a block that is not live");
     }
@@ -67,7 +68,8 @@ struct block_at_start {
       if (at == now.end()) {
         const bool known = b.requested != 0 && b.requested <= b.size;
         if (b.active())
-          result[b.address] = {known ? b.requested : b.size, b.size, s.stream, b.is == state::live, b.stack};
+          result[b.address] = {known ? b.requested : b.size, b.size,  s.stream,
+                               b.is == state::live,          b.stack, s.pool};
       } else if (b.active() == (at->second == state::free)) {
         return error("the block at ", b.address,
                      b.active() ? " is live and was freed" : " is free and was not freed");

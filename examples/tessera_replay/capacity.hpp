@@ -23,14 +23,13 @@ template <typename Does>
   return does;
 }
 
-/// Finds a capacity with which `completes` is true and with one byte less is false. Doubles from peak live,
-/// then bisects.
+/// Finds a capacity with which `completes` is true and with one byte less is false. Doubles from `min`, then
+/// bisects.
 ///   Returns:  nothing if none is found up to `max`
-///   Requires:  peak_live > 0 and max > 0
+///   Requires:  min > 0 and max > 0; `completes` is false below `min`
 template <typename Completes>
-[[nodiscard]] std::optional<std::size_t> min_capacity(std::size_t peak_live, std::size_t max,
-                                                      Completes completes) {
-  std::size_t enough = std::min(peak_live, max);
+[[nodiscard]] std::optional<std::size_t> min_capacity(std::size_t min, std::size_t max, Completes completes) {
+  std::size_t enough = std::min(min, max);
   std::size_t too_small = enough - 1;
   while (!completes(enough)) {
     too_small = enough;

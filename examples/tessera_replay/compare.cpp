@@ -33,7 +33,14 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
   for (double& time : times) {
     tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
     const auto begin = std::chrono::steady_clock::now();
-    found.failures = tessera::trace::replay(program, pool);
+    found.failed_sleeps = 0;
+    found.failures = tessera::trace::replay(
+        program, pool, [](std::size_t) {},
+        [&found]<typename Outcome>([[maybe_unused]] std::size_t i, [[maybe_unused]] Outcome outcome) {
+          if constexpr (std::is_same_v<Outcome, tessera::trace::pool_outcome>) {
+            if (outcome.why != nullptr && found.failed_sleeps++ == 0) found.why = outcome.why;
+          }
+        });
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
     const auto& counted = pool.statistics();
     found.peak_reserved = pool.provider().peak_used();
@@ -91,6 +98,11 @@ std::vector<replay::named_recipe> replay::named_recipes(const arguments& args,
   return recipes;
 }
 
+std::string replay::failed_sleeps_text(const recipe_result& r, std::size_t sleeps) {
+  return r.recipe + ": " + std::to_string(r.failed_sleeps) + " of " + std::to_string(sleeps) +
+         " sleeps and wakes changed nothing, the first because " + r.why;
+}
+
 std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named_recipe> recipes) {
   for (const char* const name : compared) {
     if (std::none_of(recipes.begin(), recipes.end(), [&](const named_recipe& w) { return w.name == name; }))
@@ -139,6 +151,7 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
 
 namespace {
 
+using replay::failed_sleeps_text;
 using replay::mib;
 using replay::ratio;
 using replay::read_result;
@@ -169,6 +182,9 @@ void print(const std::string& title, const tessera::trace::program& program,
                 r.failures, r.nanoseconds);
   }
   std::printf("  %-20s %18.1f %11.3f\n", "(peak live)", mib(program.peak_live()), 1.0);
+  for (const recipe_result& r : results) {
+    if (r.failed_sleeps != 0) std::printf("  %s\n", failed_sleeps_text(r, program.sleeps()).c_str());
+  }
   if (const recorded_run* const run = run_in(recorded)) {
     const replay::verification& made = run->outcome;
     std::printf(
@@ -202,11 +218,11 @@ void print_json(const tessera::trace::program& program, const std::vector<recipe
         "%s\n  {\"recipe\": \"%s\", \"peak_reserved\": %zu, \"over_peak_live\": %.6f, \"cached_at_end\": "
         "%zu, \"acquire\": %ju, \"release\": %ju, \"create\": %ju, \"destroy\": %ju, \"map\": %ju, "
         "\"unmap\": %ju, "
-        "\"retries\": %ju, \"failures\": %zu, \"host_ns_per_operation\": %.1f%s}",
+        "\"retries\": %ju, \"failures\": %zu, \"failed_sleeps\": %zu, \"host_ns_per_operation\": %.1f%s}",
         &r == results.data() ? "" : ",", replay::json_text(r.recipe).c_str(), r.peak_reserved,
         ratio(r.peak_reserved, program.peak_live()), r.cached_at_end, r.calls.acquire, r.calls.release,
-        r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap, r.retries, r.failures, r.nanoseconds,
-        r.as_recorded ? ", \"as_recorded\": true" : "");
+        r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap, r.retries, r.failures, r.failed_sleeps,
+        r.nanoseconds, r.as_recorded ? ", \"as_recorded\": true" : "");
   }
   std::printf("]}");
 }

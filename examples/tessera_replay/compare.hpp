@@ -27,8 +27,10 @@ struct recipe_result {
   tessera::simulated_device::counts calls{};
   std::uintmax_t retries = 0;
   std::size_t failures = 0;
-  double nanoseconds = 0;    // of host time per operation
-  bool as_recorded = false;  // the result uses the recorded settings and starts with the history
+  std::size_t failed_sleeps = 0;  // sleeps and wakes that changed nothing
+  const char* why = nullptr;      // the reason for the first of them
+  double nanoseconds = 0;         // of host time per operation
+  bool as_recorded = false;       // the result uses the recorded settings and starts with the history
 };
 
 /// A recorded GPU run, and its replay with PyTorch's recipe under the same settings.
@@ -61,6 +63,9 @@ struct named_recipe {
 
 /// Appends the recipes of `compared` that are missing.
 [[nodiscard]] std::vector<named_recipe> add_compared_recipes(std::vector<named_recipe> recipes);
+
+/// Says how many of all sleeps and wakes changed nothing with a recipe, and why the first did not.
+[[nodiscard]] std::string failed_sleeps_text(const recipe_result& r, std::size_t sleeps);
 
 /// Replays a program with each recipe. Reports each replay as a step named after `task`.
 ///

@@ -35,7 +35,8 @@ using namespace tessera::trace;
 ///   failed <i> r <id>   <i> e <id>   <i> c <pool>
 ///   <i> b <pool> uses=<n>   <i> p <pool> uses=<n>   <i> x <pool> uses=<n>   <i> n <pool>
 ///   <i> j <pool> <stream>
-///   An operation on pools that changes nothing ends with " -> error".
+///   <i> s <pool> bytes=<n>   <i> w <pool> bytes=<n>   the bytes that went back to the device, or came from it
+///   An operation on pools that changes nothing ends with " -> error". For s and w, the reason follows.
 class decision_log {
  public:
   /// The observer of the logged allocator; refers to the log.
@@ -97,7 +98,10 @@ class decision_log {
     const char letter = tessera::trace::detail::csv_letter(e.what);
     std::fprintf(out_, "%zu %c %" PRIu64, i, letter, e.id);
     if (!outcome.works) {
-      std::fprintf(out_, " -> error");
+      std::fprintf(out_, " -> error%s%s", outcome.why != nullptr ? ": " : "",
+                   outcome.why != nullptr ? outcome.why : "");
+    } else if (letter == 's' || letter == 'w') {
+      std::fprintf(out_, " bytes=%zu", outcome.bytes);
     } else if (letter == 'j') {
       std::fprintf(out_, " %" PRIu64, e.stream.handle);
     } else if (letter == 'b' || letter == 'p' || letter == 'x') {

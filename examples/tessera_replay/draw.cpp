@@ -85,7 +85,7 @@ replay::recipe_run run(const std::string& name, const tessera::trace::recording&
   found.mapped_event = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
     found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), settings);
-    found.segments = found.map.segments.size();
+    for (const auto& s : found.map.segments) found.segments += !s.is_asleep;
     found.partly_free = find_partly_free_segments(found.map, source);
     found.map.coarsen(max_cells);
   }
@@ -124,7 +124,7 @@ int replay::commands::draw(const arguments& args) {
   const auto& recording = std::get<tessera::trace::recording>(read);
   const tessera::trace::program program(recording);
 
-  picture shown{recording.name, &recording, program.peak_live(), args.capacity, {}, {}};
+  picture shown{recording.name, &recording, program.peak_live(), args.capacity, program.sleeps(), {}, {}};
   const std::vector<named_recipe> listed =
       as_svg ? std::vector<named_recipe>() : add_compared_recipes(recipes);
   steps at(recipes.size() + listed.size());
@@ -133,6 +133,7 @@ int replay::commands::draw(const arguments& args) {
     const std::string wrong = choose_recipe(
         w.recipe, w.conf, args.memory_fraction,
         [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
+          print_skipped_sleeps<Recipe>(w.name, program);
           shown.recipes.push_back(run<Recipe>(w.name, recording, program, settings, args.capacity, !as_svg));
         });
     if (!wrong.empty()) return print_error(wrong);

@@ -42,7 +42,7 @@ int replay::commands::fit(const arguments& args) {
       progress_line::show(program.name() + ": with " + std::to_string(capacity));
       return completes<Recipe>(program, settings, capacity);
     };
-    const auto found = min_capacity(program.peak_live(), max_capacity, completes_with);
+    const auto found = min_capacity(program.min_reserved(), max_capacity, completes_with);
     if (!found)
       return print_error(args.files[0] + ": does not complete with " + std::to_string(max_capacity) +
                          " bytes" + fraction_text(args, " and --memory-fraction "));

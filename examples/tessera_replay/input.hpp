@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <cstdio>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -79,6 +80,15 @@ struct traces {
   return std::filesystem::equivalent(a, b, not_there);
 }
 
+/// Says that a recipe cannot sleep, if the program contains sleeps.
+template <typename Recipe>
+void print_skipped_sleeps(const std::string& recipe, const tessera::trace::program& program) {
+  if (Recipe::growth::backend::has_ranges || program.sleeps() == 0) return;
+  progress_line::clear();
+  std::fprintf(stderr, "tessera-replay: %s cannot sleep; %zu sleeps and wakes are skipped\n", recipe.c_str(),
+               program.sleeps());
+}
+
 /// Calls f.operator()<Recipe>(program, policies) with the selected recipe.
 ///   Returns:  the exit code of `f`, or that of an error
 template <typename F>
@@ -87,6 +97,7 @@ int with_recording(const arguments& args, const tessera::trace::recording& recor
   const std::string wrong = choose_recipe(args.recipe, args.conf, args.memory_fraction,
                                           [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
                                             const tessera::trace::program program(recording);
+                                            print_skipped_sleeps<Recipe>(args.recipe, program);
                                             code = f.template operator()<Recipe>(program, chosen);
                                           });
   return wrong.empty() ? code : print_error(wrong);

@@ -150,8 +150,8 @@ constexpr command commands[] = {
      ""},
     {"draw", &replay::commands::draw, "TRACE",
      "--recipe... --conf --capacity --memory-fraction --device --out", "--out",
-     "    draws memory over time, as .html or .svg. The HTML page also has a memory map at the peak and the\n"
-     "    table of compare\n",
+     "    draws memory over time, as .html or .svg. The HTML page also has a memory map at the peak, with\n"
+     "    private pools and what sleeps, and the table of compare\n",
      ""},
     {"explain-oom", &replay::commands::explain_oom, "TRACE",
      "--recipe --conf --capacity --memory-fraction --device", "",

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -34,7 +36,7 @@ class timeline {
   };
   /// In bytes, named as in `usage`.
   struct bucket {
-    range requested, live, pending, cached, reserved;
+    range requested, live, pending, cached, reserved, asleep;
     bool operator==(const bucket&) const = default;
   };
 
@@ -45,11 +47,8 @@ class timeline {
   ///   Cost:  constant, amortized
   void note(const usage& now) {
     if (events_ == max_ * width_) join_pairs();
-    const bucket one{{now.requested, now.requested},
-                     {now.live, now.live},
-                     {now.pending, now.pending},
-                     {now.cached, now.cached},
-                     {now.reserved, now.reserved}};
+    const bucket one{{now.requested, now.requested}, {now.live, now.live},         {now.pending, now.pending},
+                     {now.cached, now.cached},       {now.reserved, now.reserved}, {now.asleep, now.asleep}};
     if (events_ % width_ == 0) {
       buckets_.push_back(one);
     } else {
@@ -75,8 +74,8 @@ class timeline {
     return {(std::min)(a.min, b.min), (std::max)(a.max, b.max)};
   }
   [[nodiscard]] static bucket joined(const bucket& a, const bucket& b) noexcept {
-    return {joined(a.requested, b.requested), joined(a.live, b.live), joined(a.pending, b.pending),
-            joined(a.cached, b.cached), joined(a.reserved, b.reserved)};
+    return {joined(a.requested, b.requested), joined(a.live, b.live),         joined(a.pending, b.pending),
+            joined(a.cached, b.cached),       joined(a.reserved, b.reserved), joined(a.asleep, b.asleep)};
   }
   void join_pairs() noexcept {
     const std::size_t pairs = buckets_.size() / 2;
@@ -102,7 +101,8 @@ struct memory_map {
     pending,         ///< freed, but a stream still uses it
     non_releasable,  ///< free, but trim() keeps it
     releasable,      ///< free, and trim() releases it
-    several          ///< several small neighbours
+    several,         ///< several small neighbours
+    asleep           ///< of a pool that sleeps, so its memory has gone back to the device
   };
   struct segment {
     std::uintptr_t address = 0;
@@ -112,25 +112,28 @@ struct memory_map {
     bool in_range = false;
     std::size_t live_blocks = 0;
     std::size_t non_releasable = 0;  ///< bytes
+    std::uint64_t private_pool = 0;  ///< its number in the recording; 0 for the default pools
+    bool is_asleep = false;
   };
   /// A block, or a part of a free block that is entirely releasable or non-releasable.
   struct cell {
     use is = use::live;
     std::size_t segment = 0;  ///< an index in `segments`
     std::size_t bytes = 0;
-    std::size_t requested = 0;  ///< bytes; 0 while free
+    std::size_t requested = 0;  ///< bytes; 0 while free, and for several blocks
     std::size_t event = 0;      ///< that allocated it, from 0; 0 while free
     std::size_t blocks = 1;
     std::size_t live = 0;            ///< bytes in live and pending blocks
     std::size_t non_releasable = 0;  ///< bytes
   };
 
-  std::vector<segment> segments;  ///< sorted by pool, stream and address
+  std::vector<segment> segments;  ///< sorted by private pool, pool, stream and address
   std::vector<cell> cells;        ///< sorted by segment and address
 
   /// Totals of all cells.
   struct totals {
     std::size_t reserved = 0, live = 0, pending = 0, non_releasable = 0, releasable = 0;  ///< bytes
+    std::size_t asleep = 0;  ///< bytes, not reserved
     std::size_t live_blocks = 0;
     std::size_t keeping_blocks = 0;  ///< live blocks that share a segment with non-releasable memory
   };
@@ -146,10 +149,12 @@ struct memory_map {
         cell& last = cells[kept];
         const cell& next = cells[i];
         // Segments are merged only if both are small.
-        const bool apart = last.segment != next.segment &&
-                           (segments[last.segment].bytes > limit || segments[next.segment].bytes > limit);
+        const bool sleeps = last.is == use::asleep;
+        const bool apart = sleeps != (next.is == use::asleep) ||
+                           (last.segment != next.segment &&
+                            (segments[last.segment].bytes > limit || segments[next.segment].bytes > limit));
         if (last.bytes <= limit && next.bytes <= limit && !apart) {
-          last = {use::several,
+          last = {sleeps ? use::asleep : use::several,
                   last.segment,
                   last.bytes + next.bytes,
                   0,
@@ -167,6 +172,7 @@ struct memory_map {
 };
 
 /// Collects the memory map of an allocator. Empties its cache to see which memory stays.
+/// Private pools have their numbers in the allocator.
 ///   Requires:  allocated_by[address] is the event that allocated the live or pending block there
 template <typename Allocator>
 [[nodiscard]] memory_map map_and_trim(Allocator& pool,
@@ -185,6 +191,7 @@ template <typename Allocator>
   });
   std::sort(staying.begin(), staying.end());
   std::sort(before.begin(), before.end(), [](const seen& a, const seen& b) {
+    if (a.in.private_pool != b.in.private_pool) return a.in.private_pool < b.in.private_pool;
     if (a.in.pool != b.in.pool) return a.in.pool < b.in.pool;
     if (a.in.stream.handle != b.in.stream.handle) return a.in.stream.handle < b.in.stream.handle;
     return a.block.address < b.block.address;
@@ -193,16 +200,18 @@ template <typename Allocator>
   memory_map made;
   const auto add = [&](use is, std::size_t bytes, const block_view& b) {
     memory_map::cell c{is, made.segments.size() - 1, bytes};
-    auto& [address, all, stream, pool_number, in_range, live_blocks, non_releasable] = made.segments.back();
-    made.sums.reserved += bytes;
-    if (is == use::live || is == use::pending) {
+    memory_map::segment& in = made.segments.back();
+    (is == use::asleep ? made.sums.asleep : made.sums.reserved) += bytes;
+    if (b.is != block_view::state::free) {
       c.requested = b.requested;
-      c.live = bytes;
       if (const auto by = allocated_by.find(b.address); by != allocated_by.end()) c.event = by->second;
+    }
+    if (is == use::live || is == use::pending) {
+      c.live = bytes;
       (is == use::live ? made.sums.live : made.sums.pending) += bytes;
-      live_blocks += is == use::live;
-    } else {
-      if (is == use::non_releasable) non_releasable += c.non_releasable = bytes;
+      in.live_blocks += is == use::live;
+    } else if (is != use::asleep) {
+      if (is == use::non_releasable) in.non_releasable += c.non_releasable = bytes;
       (is == use::non_releasable ? made.sums.non_releasable : made.sums.releasable) += bytes;
     }
     made.cells.push_back(c);
@@ -222,7 +231,12 @@ template <typename Allocator>
   };
   for (const auto& [in, block] : before) {
     if (made.segments.empty() || made.segments.back().address != in.address)
-      made.segments.push_back({in.address, in.bytes, in.stream, in.pool, in.in_range});
+      made.segments.push_back({in.address, in.bytes, in.stream, in.pool, in.in_range, 0, 0,
+                               in.private_pool.number, in.is_asleep});
+    if (in.is_asleep) {
+      add(use::asleep, block.bytes, block);
+      continue;
+    }
     switch (block.is) {
       case block_view::state::live: add(use::live, block.bytes, block); break;
       case block_view::state::pending: add(use::pending, block.bytes, block); break;
@@ -253,6 +267,8 @@ template <typename Recipe>
   const program start(until);
   caching_allocator<Recipe, simulated_device> pool{std::move(device), settings};
   std::unordered_map<std::uintptr_t, std::size_t> allocated_by;
+  std::map<std::uint64_t, std::uint64_t>
+      recorded_number;  // of private pools, by their number in the allocator
   std::size_t largest_free = 0;
   tessera::trace::replay(
       start, pool,
@@ -262,11 +278,17 @@ template <typename Recipe>
           if (b.is == block_view::state::free) largest_free = (std::max)(largest_free, b.bytes);
         });
       },
-      [&](std::size_t i, const void* p) {
-        if (all[i].what == event::kind::allocate && p != nullptr)
-          allocated_by[reinterpret_cast<std::uintptr_t>(p)] = i;
+      [&]<typename Outcome>(std::size_t i, Outcome outcome) {
+        if constexpr (std::is_same_v<Outcome, pool_outcome>) {
+          recorded_number[outcome.pool.number] = all[i].id;
+        } else if (all[i].what == event::kind::allocate && outcome != nullptr) {
+          allocated_by[reinterpret_cast<std::uintptr_t>(outcome)] = i;
+        }
       });
   memory_map made = map_and_trim(pool, allocated_by);
+  for (memory_map::segment& s : made.segments) {
+    if (s.private_pool != 0) s.private_pool = recorded_number[s.private_pool];
+  }
   made.largest_free = largest_free;
   return made;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +38,36 @@ std::string cause(const recipe_run& d, const picture& shown) {
          (d.map.largest_free < asked.bytes ? ", too little." : ", but could not serve it.");
 }
 
+constexpr std::size_t max_pools = 8;  // shown by name
+
+/// A sentence about the private pools; empty if there are none.
+std::string pools_text(const recipe_run& d) {
+  struct pool {
+    std::size_t bytes = 0, segments = 0;
+    bool is_asleep = false;
+  };
+  std::map<std::uint64_t, pool> pools;  // by their numbers in the recording
+  for (const replay::memory_map::segment& s : d.map.segments) {
+    if (s.private_pool == 0) continue;
+    pool& in = pools[s.private_pool];
+    in.bytes += s.bytes;
+    ++in.segments;
+    in.is_asleep = s.is_asleep;
+  }
+  std::string text;
+  std::size_t shown = 0;
+  for (const auto& [number, in] : pools) {
+    if (shown++ == max_pools) {
+      text += "; " + count_text(pools.size() - max_pools) + " more private pools";
+      break;
+    }
+    text += (text.empty() ? "Private pool " : "; private pool ") + std::to_string(number) + " has " +
+            bytes_text(in.bytes) + " in " + plural(in.segments, "segment", "segments") +
+            (in.is_asleep ? ", asleep" : "");
+  }
+  return text.empty() ? text : text + ". ";
+}
+
 }  // namespace
 
 std::string replay::report::bytes_text(std::size_t bytes) {
@@ -54,7 +86,8 @@ std::string replay::report::lead(const picture& shown) {
   const recipe_run& first = shown.recipes.front();
   const auto& sums = first.map.sums;
   std::string text = "Peak live is ";
-  text += bytes_text(shown.peak_live) + ", as requested: no allocator can reserve less. " +
+  text += bytes_text(shown.peak_live) +
+          (shown.sleeps == 0 ? ", as requested: no allocator can reserve less. " : ", as requested. ") +
           markup_text(first.recipe);
   text += first.failures == 0 ? "\'s peak reserved is " + bytes_text(sums.reserved) + "; at that time "
                               : " first runs out of memory with " + bytes_text(sums.reserved) + " reserved; ";
@@ -74,9 +107,11 @@ std::string replay::report::map_caption(const recipe_run& d, const picture& show
   text += ": " + bytes_text(sums.reserved) + " in " + plural(d.segments, "segment", "segments") + "; " +
           bytes_text(sums.live) + " live in " + plural(sums.live_blocks, "block", "blocks") + ", ";
   if (sums.pending != 0) text += bytes_text(sums.pending) + " pending, ";
-  return text + bytes_text(sums.non_releasable) + " free but non-releasable, kept by " +
-         plural(sums.keeping_blocks, "live block", "live blocks") + ", " + bytes_text(sums.releasable) +
-         " releasable. " + cause(d, shown);
+  text += bytes_text(sums.non_releasable) + " free but non-releasable, kept by " +
+          plural(sums.keeping_blocks, "live block", "live blocks") + ", " + bytes_text(sums.releasable) +
+          " releasable";
+  if (sums.asleep != 0) text += "; " + bytes_text(sums.asleep) + " more are asleep";
+  return text + ". " + pools_text(d) + cause(d, shown);
 }
 
 std::string replay::headline(const picture& shown) {
@@ -147,6 +182,7 @@ std::string box(const std::string& color, const std::string& meaning) {
 
 void add_time(std::string& page, const picture& shown) {
   const bool pending = std::any_of(shown.recipes.begin(), shown.recipes.end(), replay::ever_pending);
+  const bool asleep = std::any_of(shown.recipes.begin(), shown.recipes.end(), replay::ever_asleep);
   page +=
       "<section aria-labelledby=\"time-title\">\n<div class=\"bar\"><h2 id=\"time-title\">Reserved over "
       "time</h2>" +
@@ -160,17 +196,18 @@ void add_time(std::string& page, const picture& shown) {
       "<p id=\"where\" class=\"note\"></p>\n<div class=\"scroll\" tabindex=\"0\" role=\"group\" "
       "aria-label=\"At the "
       "cursor\"><table id=\"readout\" class=\"readout" +
-      std::string(pending ? " five" : "") +
+      std::string(pending || asleep ? " five" : "") +
       "\"><thead><tr><th scope=\"col\">at the cursor</th><th scope=\"col\">reserved</th>"
       "<th scope=\"col\">live</th>" +
-      std::string(pending ? "<th scope=\"col\">pending</th>" : "") +
-      "<th scope=\"col\">cached</th></tr></thead><tbody>";
+      std::string(pending ? "<th scope=\"col\">pending</th>" : "") + "<th scope=\"col\">cached</th>" +
+      std::string(asleep ? "<th scope=\"col\">asleep</th>" : "") + "</tr></thead><tbody>";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i)
     page += "<tr><th scope=\"row\">" + swatch(i) + markup_text(shown.recipes[i].recipe) +
             "</th><td data-series=\"reserved\"></td><td data-series=\"live\"></td>" +
-            (pending ? "<td data-series=\"pending\"></td>" : "") + "<td data-series=\"cached\"></td></tr>";
+            (pending ? "<td data-series=\"pending\"></td>" : "") + "<td data-series=\"cached\"></td>" +
+            (asleep ? "<td data-series=\"asleep\"></td>" : "") + "</tr>";
   page += "<tr><th scope=\"row\">live, as requested</th><td></td><td id=\"asked\"></td>" +
-          std::string(pending ? "<td></td>" : "") +
+          std::string(pending ? "<td></td>" : "") + (asleep ? "<td></td>" : "") +
           "<td></td></tr></tbody></table></div>\n<div class=\"panels\">\n";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
     const recipe_run& d = shown.recipes[i];
@@ -180,10 +217,12 @@ void add_time(std::string& page, const picture& shown) {
             "\" class=\"panel\" role=\"img\" aria-label=\"Live and cached memory of " +
             markup_text(d.recipe) + " over time\"></canvas></figure>\n";
   }
-  page += "</div>\n<p class=\"key\">" + box("var(--live)", "live, in blocks") +
-          (pending ? box("var(--pending)", "pending: freed, a stream still uses it") : "") +
-          box("var(--cached)", "cached: free, still reserved") +
-          "<span>dashed: peak live</span></p>\n</section>\n";
+  page +=
+      "</div>\n<p class=\"key\">" + box("var(--live)", "live, in blocks") +
+      (pending ? box("var(--pending)", "pending: freed, a stream still uses it") : "") +
+      box("var(--cached)", "cached: free, still reserved") +
+      (asleep ? box("var(--asleep)", "asleep: the memory is back at the device, the addresses stay") : "") +
+      "<span>dashed: peak live</span></p>\n</section>\n";
 }
 
 void add_pins(std::string& page, const recipe_run& d, const picture& shown) {
@@ -213,6 +252,9 @@ void add_pins(std::string& page, const recipe_run& d, const picture& shown) {
 void add_maps(std::string& page, const picture& shown) {
   const bool pending = std::any_of(shown.recipes.begin(), shown.recipes.end(),
                                    [](const recipe_run& d) { return d.map.sums.pending != 0; });
+  const bool asleep = std::any_of(shown.recipes.begin(), shown.recipes.end(),
+                                  [](const recipe_run& d) { return d.map.sums.asleep != 0; });
+  const std::vector<std::uint64_t> pools = replay::private_pools(shown);
   page +=
       "<section aria-labelledby=\"map-title\">\n<h2 id=\"map-title\">Memory map at the peak</h2>\n"
       "<p class=\"hint\">Addresses run from left to right and on in the next row; a line below joins the "
@@ -224,7 +266,13 @@ void add_maps(std::string& page, const picture& shown) {
       box("var(--live)", "live") + (pending ? box("var(--pending)", "pending") : "") +
       box("repeating-linear-gradient(135deg,var(--kept) 0 3px,var(--stripe) 3px 4px)",
           "free, non-releasable") +
-      box("var(--idle)", "free, releasable") + "</p>\n";
+      box("var(--idle)", "free, releasable") + (asleep ? box("var(--asleep)", "asleep") : "");
+  for (std::size_t i = 0; i < std::min(pools.size(), max_pools); ++i)
+    page += "<span>" + swatch(shown.recipes.size() + i) + "line below: private pool " +
+            std::to_string(pools[i]) + "</span>";
+  if (pools.size() > max_pools)
+    page += "<span>and " + count_text(pools.size() - max_pools) + " more private pools</span>";
+  page += "</p>\n";
   for (std::size_t i = 0; i < shown.recipes.size(); ++i) {
     const recipe_run& d = shown.recipes[i];
     const std::string name = markup_text(d.recipe);
@@ -276,19 +324,32 @@ void add_table(std::string& page, const picture& shown) {
   page +=
       "<tr><th scope=\"row\">(peak live)</th><td>" + std::string(cell) +
       "</td><td>1.000</td><td></td><td></td><td></td><td></td><td></td><td></td><td></td><td></td><td></td>"
-      "<td></td></tr>\n</tbody></table></div>\n</section>\n";
+      "<td></td></tr>\n</tbody></table></div>\n";
+  for (const replay::recipe_result& r : shown.results) {
+    if (r.failed_sleeps != 0)
+      page += "<p class=\"hint\">" + markup_text(replay::failed_sleeps_text(r, shown.sleeps)) + "</p>\n";
+  }
+  page += "</section>\n";
 }
 
-constexpr const char* words_section =
-    "<section aria-labelledby=\"words-title\">\n<h2 id=\"words-title\">Words</h2>\n<dl>"
-    "<dt>requested</dt><dd>bytes as the program requested them</dd>"
-    "<dt>live</dt><dd>in blocks that are allocated; a block may be larger than its request</dd>"
-    "<dt>pending</dt><dd>freed, but a stream still uses the block</dd>"
-    "<dt>cached</dt><dd>free, and kept for later requests</dd>"
-    "<dt>non-releasable</dt><dd>cached, but cannot go back to the device, because a live block shares the "
-    "segment or page</dd>"
-    "<dt>reserved</dt><dd>acquired from the device: live, pending and cached</dd>"
-    "<dt>/ peak live</dt><dd>peak reserved divided by peak live, as requested</dd></dl>\n</section>\n";
+/// The meanings of words. Sleep is explained if the program has it.
+std::string words_section(bool sleeps) {
+  std::string text =
+      "<section aria-labelledby=\"words-title\">\n<h2 id=\"words-title\">Words</h2>\n<dl>"
+      "<dt>requested</dt><dd>bytes as the program requested them</dd>"
+      "<dt>live</dt><dd>in blocks that are allocated; a block may be larger than its request</dd>"
+      "<dt>pending</dt><dd>freed, but a stream still uses the block</dd>"
+      "<dt>cached</dt><dd>free, and kept for later requests</dd>"
+      "<dt>non-releasable</dt><dd>cached, but cannot go back to the device, because a live block shares the "
+      "segment or page</dd>"
+      "<dt>reserved</dt><dd>acquired from the device: live, pending and cached</dd>"
+      "<dt>/ peak live</dt><dd>peak reserved divided by peak live, as requested</dd>";
+  if (sleeps)
+    text +=
+        "<dt>asleep</dt><dd>addresses that keep their blocks while their memory is back at the device; not "
+        "reserved</dd>";
+  return text + "</dl>\n</section>\n";
+}
 
 }  // namespace
 
@@ -298,7 +359,7 @@ std::string replay::html_report(const picture& shown) {
   add_time(page, shown);
   add_maps(page, shown);
   add_table(page, shown);
-  page += words_section;
+  page += words_section(shown.sleeps != 0);
   page +=
       "</main>\n<script type=\"application/json\" id=\"data\">" + report_data(shown) + "</script>\n<script>";
   page += report::script_common;

@@ -28,7 +28,7 @@ struct recipe_run {
   std::size_t mapped_event =
       0;  ///< the event after which the map was taken: the first failure, else at peak reserved
   replay::memory_map map;
-  std::size_t segments = 0;  ///< in the map
+  std::size_t segments = 0;  ///< in the map, without those that sleep
   std::vector<partly_free_segment>
       partly_free;  ///< the segments with the most non-releasable bytes, in descending order
 };
@@ -39,6 +39,7 @@ struct picture {
   const tessera::trace::recording* source;
   std::size_t peak_live = 0;  ///< bytes as requested
   std::size_t capacity = 0;   ///< bytes
+  std::size_t sleeps = 0;     ///< sleeps and wakes
   std::vector<recipe_run> recipes;
   std::vector<recipe_result> results;
 };
@@ -50,6 +51,10 @@ struct picture {
 
 /// Whether any block was ever pending.
 [[nodiscard]] bool ever_pending(const recipe_run& shown);
+/// Whether any memory ever slept.
+[[nodiscard]] bool ever_asleep(const recipe_run& shown);
+/// The numbers of the private pools in all maps, in ascending order.
+[[nodiscard]] std::vector<std::uint64_t> private_pools(const picture& shown);
 /// The data of a report's script, as JSON that is safe in a script element.
 [[nodiscard]] std::string report_data(const picture& shown);
 }  // namespace replay

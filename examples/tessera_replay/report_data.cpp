@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -89,12 +90,15 @@ std::string all_series(const recipe_run& d) {
                  ",\"cached\":", series(all, [](const bucket& b) { return b.cached; }),
                  ",\"reserved\":", series(all, [](const bucket& b) { return b.reserved; }),
                  replay::ever_pending(d) ? ",\"pending\":" : "",
-                 replay::ever_pending(d) ? series(all, [](const bucket& b) { return b.pending; }) : "", "}"});
+                 replay::ever_pending(d) ? series(all, [](const bucket& b) { return b.pending; }) : "",
+                 replay::ever_asleep(d) ? ",\"asleep\":" : "",
+                 replay::ever_asleep(d) ? series(all, [](const bucket& b) { return b.asleep; }) : "", "}"});
 }
 
-/// Encodes segments as [cells, bytes, stream, pool, in a range, live blocks, non-releasable bytes]. Encodes
-/// cells by kind and bytes; used cells also have id, event, requested bytes, stream and source line; merged
-/// cells have blocks, live and non-releasable bytes.
+/// Encodes segments as [cells, bytes, stream, pool, in a range, live blocks, non-releasable bytes, private
+/// pool]. Encodes cells by kind and bytes; used cells also have id, event, requested bytes, stream and
+/// source line; merged cells have blocks, live and non-releasable bytes. Cells that sleep are used cells; their
+/// requested bytes are 0 if they are not one block that is in use.
 std::string map_data(const recipe_run& d, const tessera::trace::recording& source) {
   std::string segments, kinds, used, many, lines, line_of;
   std::map<std::string, std::size_t> number_of_line;
@@ -104,12 +108,14 @@ std::string map_data(const recipe_run& d, const tessera::trace::recording& sourc
     std::size_t cells = 0;
     for (; i < d.map.cells.size() && d.map.cells[i].segment == in; ++i) ++cells;
     std::string row;
-    add(row, {cells, s.bytes, s.stream.handle, s.pool, s.in_range, s.live_blocks, s.non_releasable});
+    add(row, {cells, s.bytes, s.stream.handle, s.pool, s.in_range, s.live_blocks, s.non_releasable,
+              s.private_pool});
     segments += joined({segments.empty() ? "[" : ",[", row, "]"});
   }
   for (const memory_map::cell& c : d.map.cells) {
-    kinds += "lpfim"[static_cast<std::size_t>(c.is)];
-    if (c.is == memory_map::use::live || c.is == memory_map::use::pending) {
+    kinds += "lpfims"[static_cast<std::size_t>(c.is)];
+    if (c.is == memory_map::use::live || c.is == memory_map::use::pending ||
+        c.is == memory_map::use::asleep) {
       const tessera::trace::event& e = source.events[c.event];
       add(used, {e.id, c.event, c.requested, e.stream.handle});
       if (source.origins.empty()) continue;
@@ -129,9 +135,24 @@ std::string map_data(const recipe_run& d, const tessera::trace::recording& sourc
 
 }  // namespace
 
+bool replay::ever_asleep(const recipe_run& shown) {
+  const auto& all = shown.over.buckets();
+  return std::any_of(all.begin(), all.end(), [](const bucket& b) { return b.asleep.max != 0; });
+}
+
 bool replay::ever_pending(const recipe_run& shown) {
   const auto& all = shown.over.buckets();
   return std::any_of(all.begin(), all.end(), [](const bucket& b) { return b.pending.max != 0; });
+}
+
+std::vector<std::uint64_t> replay::private_pools(const picture& shown) {
+  std::set<std::uint64_t> found;
+  for (const recipe_run& d : shown.recipes) {
+    for (const memory_map::segment& s : d.map.segments) {
+      if (s.private_pool != 0) found.insert(s.private_pool);
+    }
+  }
+  return {found.begin(), found.end()};
 }
 
 std::string replay::report_data(const picture& shown) {
@@ -141,5 +162,6 @@ std::string replay::report_data(const picture& shown) {
                    ",\"map\":", map_data(d, *shown.source), "}"});
   };
   return joined({"{\"events\":", number(shown.source->events.size()), ",\"peak\":", number(shown.peak_live),
+                 ",\"pools\":", list(private_pools(shown), number),
                  ",\"recipes\":", list(shown.recipes, recipe), "}"});
 }

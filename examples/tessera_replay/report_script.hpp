@@ -34,9 +34,9 @@ let colors = {};
 function readColors() {
   const style = getComputedStyle(root);
   const read = name => style.getPropertyValue("--" + name).trim();
-  colors = {line: data.recipes.map((r, i) => read("c" + i % 8))};
+  colors = {line: [...Array(8).keys()].map(i => read("c" + i))};
   for (const name of ["ground", "text", "quiet", "grid", "edge", "lives", "peaks", "live", "pending", "kept",
-                      "stripe", "idle", "cached", "focus", "accent"]) colors[name] = read(name);
+                      "stripe", "idle", "asleep", "cached", "focus", "accent"]) colors[name] = read(name);
 }
 
 const font = () => "12px " + getComputedStyle(document.body).fontFamily;
@@ -107,7 +107,9 @@ const width = data.recipes[0].width, buckets = data.recipes[0].series.reserved.m
 const gutter = 58;
 let cursor = data.recipes[0].moment, dragFrom = null, dragTo = null;
 let highest = data.peak;
-for (const r of data.recipes) for (const n of r.series.reserved.max) highest = Math.max(highest, n);
+for (const r of data.recipes) r.series.reserved.max.forEach((n, i) => {
+  highest = Math.max(highest, n + (r.series.asleep ? r.series.asleep.max[i] : 0));
+});
 highest *= 1.05;
 let step = 1;
 while (highest / step >= 5) step *= 2;
@@ -238,12 +240,16 @@ function drawLines() {
 
 function drawPanel(r, i, canvas) {
   const p = plot(canvas, 6, 22), s = r.series;
+  // Memory that sleeps is not reserved; it is drawn above the rest.
+  const least = k => s.asleep ? Math.max(0, s.live.min[k] - s.asleep.max[k]) : s.live.min[k];
+  const most = k => s.asleep ? Math.max(0, s.live.max[k] - s.asleep.min[k]) : s.live.max[k];
+  if (s.asleep) fill(p, colors.asleep, k => s.reserved.max[k], k => s.reserved.max[k] + s.asleep.max[k]);
   fill(p, colors.cached, () => 0, k => s.reserved.max[k]);
-  if (s.pending) fill(p, colors.pending, () => 0, k => Math.min(s.reserved.max[k], s.live.max[k] + s.pending.max[k]));
+  if (s.pending) fill(p, colors.pending, () => 0, k => Math.min(s.reserved.max[k], most(k) + s.pending.max[k]));
   p.c.globalAlpha = .55;
-  fill(p, colors.live, () => 0, k => s.live.max[k]);
+  fill(p, colors.live, () => 0, most);
   p.c.globalAlpha = 1;
-  fill(p, colors.live, () => 0, k => s.live.min[k]);
+  fill(p, colors.live, () => 0, least);
   bound(p);
   trace(p, colors.line[i], s.reserved, 2);
   upright(p, r.moment + .5, colors.kept, [3, 3]);
@@ -260,7 +266,7 @@ function tellCursor() {
   const said = [];
   data.recipes.forEach((r, k) => {
     const cells = element("readout").tBodies[0].rows[k].cells;
-    ["reserved", "live", "pending", "cached"].forEach(name => {
+    ["reserved", "live", "pending", "cached", "asleep"].forEach(name => {
       const cell = [...cells].find(c => c.dataset.series === name);
       if (cell) cell.textContent = bytes(say(r.series[name]));
     });
@@ -340,9 +346,11 @@ function keepers(m, i) {
 function tell(r, i) {
   const m = r.map, cell = m.cells[i], s = m.segments[cell.segment];
   const place = (s.range ? "mapped run of " : "segment of ") + bytes(s.bytes) + " (" + (cell.segment + 1) + " of " + m.segments.length
-    + ", stream " + s.stream + ", pool " + s.pool + ")";
-  if (cell.is === "l" || cell.is === "p") {
-    return "id " + cell.id + (cell.is === "l" ? ", live" : ", freed but a stream still uses it") + ": " + bytes(cell.requested)
+    + ", stream " + s.stream + ", pool " + s.pool + (s.privatePool ? " of private pool " + s.privatePool : "") + ")";
+  if (cell.is === "s" && !cell.requested) return "asleep, " + bytes(cell.bytes) + "; " + place;
+  const states = {l: ", live", p: ", freed but a stream still uses it", s: ", asleep"};
+  if (states[cell.is]) {
+    return "id " + cell.id + states[cell.is] + ": " + bytes(cell.requested)
       + " requested, block of " + bytes(cell.bytes) + ", stream " + cell.stream + ", allocated at event " + count(cell.event)
       + (cell.at ? " by " + cell.at : "") + "; " + place;
   }
@@ -360,8 +368,8 @@ function tell(r, i) {
 
 function readMap(m) {
   let start = 0, used = 0, many = 0, segment = 0, left = m.segments[0][0];
-  m.segments = m.segments.map(([cells, size, stream, pool, range, live, kept]) =>
-    ({cells, bytes: size, stream, pool, range, live, kept, start: 0, end: 0}));
+  m.segments = m.segments.map(([cells, size, stream, pool, range, live, kept, privatePool]) =>
+    ({cells, bytes: size, stream, pool, range, live, kept, privatePool, start: 0, end: 0}));
   m.cells = [...m.kinds].map((is, i) => {
     while (left === 0) left = m.segments[++segment].cells;
     const cell = {is, segment, start, bytes: m.bytes[i]};
@@ -369,7 +377,7 @@ function readMap(m) {
     --left;
     start += cell.bytes;
     m.segments[segment].end = start;
-    if (is === "l" || is === "p") {
+    if ("lps".includes(is)) {
       if (m.at) cell.at = m.lines[m.at[used]];
       [cell.id, cell.event, cell.requested, cell.stream] = m.used.slice(4 * used, 4 * ++used);
     }
@@ -412,7 +420,7 @@ function makeMap(r, number) {
   }
   function draw() {
     const [c, w] = begin(canvas), pattern = stripes(c);
-    const look = {l: colors.live, p: colors.pending, f: pattern, i: colors.idle};
+    const look = {l: colors.live, p: colors.pending, f: pattern, i: colors.idle, s: colors.asleep};
     const seen = cell => cell.start + cell.bytes > view.from && cell.start < view.to;
     // Used cells are drawn last and at least one pixel wide, so that small blocks stay visible.
     for (const last of [false, true]) {
@@ -436,7 +444,7 @@ function makeMap(r, number) {
     }
     for (const s of m.segments) {
       spans(s.start, s.end, w, (x, y, wide, ends) => {
-        c.fillStyle = colors.quiet;
+        c.fillStyle = s.privatePool ? colors.line[(data.recipes.length + data.pools.indexOf(s.privatePool)) % 8] : colors.quiet;
         if (wide > 3) c.fillRect(x, y + rowHeight + 2, wide - (ends ? 3 : 0), 2);
       });
     }
@@ -471,7 +479,7 @@ function makeMap(r, number) {
   /// The cell under the pointer, or a used one close to it.
   const meant = e => {
     const place = placeAt(e), i = cellAt(place), slack = 3 * (view.to - view.from) / rows() / canvas.clientWidth;
-    const close = k => k >= 0 && k < m.cells.length && "lpm".includes(m.cells[k].is)
+    const close = k => k >= 0 && k < m.cells.length && "lpms".includes(m.cells[k].is)
       && place > m.cells[k].start - slack && place < m.cells[k].start + m.cells[k].bytes + slack;
     return !close(i) && close(i + 1) ? i + 1 : !close(i) && close(i - 1) ? i - 1 : i;
   };

@@ -7,11 +7,11 @@ namespace replay::report {
 inline constexpr const char* light_colors =
     "--ground:#fff;--raised:#f6f7f9;--text:#1c2128;--quiet:#5c6670;--grid:#e4e7eb;--edge:#c9cfd6;"
     "--lives:#b9c6d6;--peaks:#dde4ec;--live:#7f99ba;--pending:#e0a800;--kept:#d55e00;--stripe:#f0a46c;"
-    "--idle:#e4e7eb;--cached:#f5dcc8;--focus:#0067a6;--accent:#b84a00;color-scheme:light";
+    "--idle:#e4e7eb;--asleep:#b79ad6;--cached:#f5dcc8;--focus:#0067a6;--accent:#b84a00;color-scheme:light";
 inline constexpr const char* dark_colors =
     "--ground:#14171c;--raised:#1c2027;--text:#e6e9ee;--quiet:#9aa3ae;--grid:#2b3038;--edge:#444c56;"
     "--lives:#48576b;--peaks:#2e3846;--live:#6d8bb3;--pending:#e3b341;--kept:#e0692a;--stripe:#8f3c10;"
-    "--idle:#323842;--cached:#5c3f2c;--focus:#58aaf0;--accent:#f0935c;color-scheme:dark";
+    "--idle:#323842;--asleep:#7a5fa0;--cached:#5c3f2c;--focus:#58aaf0;--accent:#f0935c;color-scheme:dark";
 
 inline constexpr const char* style = R"css(
 *{box-sizing:border-box}

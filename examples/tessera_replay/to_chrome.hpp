@@ -59,7 +59,7 @@ class chrome_device {
     if (has_live_) counter(begin, "live", live_);
     for (const auto& [address, b] : at_start)
       open(begin, address, b.requested, b.size, b.stream, b.live ? std::string_view{} : "(freed, still used)",
-           b.stack);
+           b.stack, b.pool);
     for (std::size_t i = 0; i < trace_.size(); ++i) step(i);
     const std::uint64_t end = time_of(trace_.empty() ? 0 : trace_.size() - 1);
     while (!open_.empty()) close(end, open_.begin()->first);
@@ -124,7 +124,7 @@ class chrome_device {
     if (requested != 0) counter(time, "requested", requested_);
     if (has_live_ && live != 0) counter(time, "live", live_);
     if (e.what == action::alloc) {
-      open(time, e.address, e.size, e.block, e.stream, e.label, e.stack);
+      open(time, e.address, e.size, e.block, e.stream, e.label, e.stack, e.pool);
     } else if (e.what == action::free_completed) {
       close(time, e.address);
     } else if (e.what == action::free_requested) {
@@ -136,7 +136,7 @@ class chrome_device {
       if (e.address != 0) args += ",\"address\":\"" + hexadecimal(e.address) + '"';
       if (e.what == action::oom) args += ",\"device_free\":" + std::to_string(e.device_free);
       if (!e.label.empty()) args += ",\"label\":\"" + json_text(e.label) + '"';
-      args += called_from(e.stack);
+      args += pool_argument(e.pool) + called_from(e.stack);
       instant(time, e.what == action::oom ? thread_of(e.stream) : 0, name_of(e.what), args);
     }
   }
@@ -152,14 +152,20 @@ class chrome_device {
   }
 
   void open(std::uint64_t time, std::uint64_t address, std::size_t requested, std::size_t size,
-            stream_id stream, std::string_view label, std::uint32_t stack) {
+            stream_id stream, std::string_view label, std::uint32_t stack, snapshot::pool_id pool) {
     slice& s = open_[address];
     s = {next_id_++, thread_of(stream), format_bytes(requested).text()};
     if (!label.empty()) s.name.append(" ").append(label);
-    slice_event(
-        "b", time, address,
-        "\"args\":{\"address\":\"" + hexadecimal(address) + "\",\"requested\":" + std::to_string(requested) +
-            (size != 0 ? ",\"block\":" + std::to_string(size) : std::string{}) + called_from(stack) + "}");
+    slice_event("b", time, address,
+                "\"args\":{\"address\":\"" + hexadecimal(address) +
+                    "\",\"requested\":" + std::to_string(requested) +
+                    (size != 0 ? ",\"block\":" + std::to_string(size) : std::string{}) + pool_argument(pool) +
+                    called_from(stack) + "}");
+  }
+  /// The private pool as a further JSON argument; empty for the default pools.
+  [[nodiscard]] static std::string pool_argument(snapshot::pool_id pool) {
+    if (pool == snapshot::pool_id{}) return {};
+    return ",\"private_pool\":[" + std::to_string(pool.first) + "," + std::to_string(pool.second) + "]";
   }
   /// The source line as a further JSON argument; empty if unknown.
   [[nodiscard]] std::string called_from(std::uint32_t stack) const {
@@ -228,8 +234,8 @@ class chrome_device {
 /// Converts a snapshot's history to Chrome's trace event format, for chrome://tracing and ui.perfetto.dev.
 ///
 /// Each device has counters of reserved and requested bytes, and of live bytes if all block sizes are known.
-/// Each block is a slice, named by its size and label. Each device call is an instant. If a block is active
-/// before or after the history, its slice extends to that end.
+/// Each block is a slice, named by its size and label. Each device call is an instant. Both name their private
+/// pool, if any. If a block is active before or after the history, its slice extends to that end.
 ///   Returns:  the text, or an error if the history contradicts itself
 ///   Cost:     n log n in the history
 [[nodiscard]] inline read_result<std::string> to_chrome(const snapshot& source) {

@@ -22,9 +22,10 @@ int tune_one(const arguments& args, const tessera::trace::recording& recording) 
   const double share = args.memory_fraction.value_or(1);
   const bool has_capacity = args.has_capacity || share < 1;
   const auto capacity = static_cast<std::size_t>(share * static_cast<double>(args.capacity));
-  if (has_capacity && capacity < program.peak_live()) {
-    print_error(args.files[0] + ": peak live is " + std::to_string(program.peak_live()) +
-                " bytes, so nothing completes with " + std::to_string(capacity));
+  if (has_capacity && capacity < program.min_reserved()) {
+    print_error(args.files[0] + (program.sleeps() == 0 ? ": peak live is " : ": the largest request has ") +
+                std::to_string(program.min_reserved()) + " bytes, so nothing completes with " +
+                std::to_string(capacity));
     return differs;
   }
 

@@ -169,6 +169,9 @@ void print(const report& r) {
   std::printf("%s: %zu operations, peak live %.1f MiB, %s; %zu compositions tried\n\n", r.trace.c_str(),
               r.program.events().size(), mib(r.program.peak_live()),
               given.several_streams ? "several streams" : "one stream", given.tried);
+  if (r.program.sleeps() != 0)
+    std::printf("%zu sleeps and wakes: only compositions that map pages execute them\n\n",
+                r.program.sleeps());
   std::puts("Pareto front of memory, device time and host time (* is the selected recipe):");
   print_front(r);
   std::printf(

@@ -105,7 +105,7 @@ std::size_t min_capacity(const trace::program& program, const composition& c) {
   const auto completes = [&](std::size_t capacity) {
     return !replay_once(program, c, capacity, {.failures = true}).given_up;
   };
-  return replay::min_capacity(std::max<std::size_t>(1, program.peak_live()), 2 * max_request, completes)
+  return replay::min_capacity(std::max<std::size_t>(1, program.min_reserved()), 2 * max_request, completes)
       .value_or(unlimited);
 }
 
@@ -116,7 +116,7 @@ std::size_t min_capacity_up_to(const trace::program& program, const composition&
     return !replay_once(program, c, capacity, until).given_up;
   };
   if (!completes(max)) return unlimited;
-  return bisect(std::min(max, program.peak_live()) - 1, max, step, completes);
+  return bisect(std::min(max, program.min_reserved()) - 1, max, step, completes);
 }
 
 host_times measure(const trace::program& program, const std::vector<composition>& some, std::size_t capacity,

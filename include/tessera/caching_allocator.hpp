@@ -652,7 +652,7 @@ class caching_allocator
       if (detail::block* const found = reuse_or_grow(want, why, exactly)) return found;
     }
     if (!want.group->is_awake()) return refuse_while_asleep(want);
-    manager_.report_oom(want.bytes, want.size, want.stream, steps.count == 0);
+    manager_.report_oom(want.bytes, want.size, want.stream, *want.group, steps.count == 0);
     return nullptr;
   }
   /// Finds a free block for a request of the default pools in a private pool that serves it.
@@ -694,7 +694,7 @@ class caching_allocator
     return is_exact ? reuse_or_grow(want, why, true) : nullptr;
   }
   detail::block* refuse_while_asleep(const request& want) noexcept {
-    manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream);
+    manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream, *want.group);
     return nullptr;
   }
   /// Calls the user's callbacks. If the request did not poll events first, also frees completed pending

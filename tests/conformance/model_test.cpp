@@ -105,7 +105,7 @@ struct stubborn : sound {
 /// Claims to sleep.
 struct sleepless : caching_allocator<stitched, ref> {
   using caching_allocator<stitched, ref>::caching_allocator;
-  sleep_result sleep_pool(pool_id, sleep_contents) { return {}; }
+  sleep_result sleep_pool(pool_id, sleep_contents, stream_id = {}) { return {}; }
 };
 
 template <typename Pool>

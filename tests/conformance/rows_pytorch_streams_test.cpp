@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows about PyTorch's allocator. Rows 72 to 76 and 78: streams and events. Rows 115 and 116: the contents of
-// a trace. Rows 80 to 93: private pools.
+// Rows about PyTorch's allocator. Rows 72 to 76 and 78: streams and events. Rows 115, 116 and 120: the contents
+// of a trace. Rows 80 to 93: private pools.
 #include <cstddef>
 #include <cstdint>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include <tessera/observe/history.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/private_pool.hpp>
@@ -245,6 +247,27 @@ TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_its_request) 
     if (each.status.state == detail::block::state::live && each.address == at(p)) found = each.request.bytes;
   });
   EXPECT_EQ(found, floats);
+}
+TEST(torch_row, n120_segments_and_trace_entries_have_the_number_of_their_pool) {
+  caching_allocator<pytorch_family::native, simulated_device, history<>> on;
+  private_pool pool(on);
+  (void)on.allocate(16);
+  {
+    const pool_scope scope(pool);
+    (void)on.allocate(5_MiB);
+  }
+  const snapshot seen = take_snapshot(on);
+  const snapshot::pool_id inside{0, pool.id().number};
+  std::vector<std::pair<snapshot::action, snapshot::pool_id>> entries;
+  for (const snapshot::entry& e : seen.trace_of(0)) entries.emplace_back(e.what, e.pool);
+  using what = snapshot::action;
+  EXPECT_EQ(entries, (std::vector<std::pair<what, snapshot::pool_id>>{{what::segment_alloc, {}},
+                                                                      {what::alloc, {}},
+                                                                      {what::segment_alloc, inside},
+                                                                      {what::alloc, inside}}));
+  ASSERT_EQ(seen.segments.size(), 2u);
+  for (const snapshot::segment& s : seen.segments)
+    EXPECT_EQ(s.pool, s.large ? inside : snapshot::pool_id{}) << s.size;
 }
 
 }  // namespace

@@ -31,7 +31,9 @@ void expect_same(const recording& one, const recording& other) {
 
 template <typename Recipe>
 void replay_on(const trace::program& source) {
-  caching_allocator<Recipe, simulated_device> pool;
+  // Saved contents take host memory.
+  caching_allocator<Recipe, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 1_GiB}}};
   trace::replay(source, pool);
   const char* const broken = pool.audit();
   fuzz::expect(broken == nullptr, broken);

@@ -74,6 +74,21 @@ file(READ ${VERSION_HEADER} version)
 string(REGEX MATCH "MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+)\n" version "${version}")
 expect(0 "tessera-replay ${CMAKE_MATCH_1}.${CMAKE_MATCH_2}.${CMAKE_MATCH_3}\n" --version)
 
+# Recipes that cannot sleep say so.
+set(sleeps ${SCRATCH}/sleeps.csv)
+file(WRITE ${sleeps} "op,id,bytes,stream,t_us\nb,1,1,0,0\na,0,41943040,0,1\nn,1,0,0,2\ns,1,1,0,3\na,1,41943040,0,4\nf,1,0,0,5\n"
+     "c,0,0,0,6\nw,1,0,0,7\n")
+expect(0 "  pytorch: 2 of 2 sleeps and wakes changed nothing, the first because the allocator cannot sleep\n" compare ${sleeps})
+expect(0 "\"recipe\": \"stitched\", \"peak_reserved\": 41943040," compare ${sleeps} --json)
+expect_also("\"failed_sleeps\": 0,")
+expect_also("\"failed_sleeps\": 2,")
+expect(0 "tessera-replay: pytorch cannot sleep; 2 sleeps and wakes are skipped\n" fit ${sleeps})
+expect(0 "sleeps, pytorch_expandable: completes with a capacity of 41943040 and not with 41943039; peak live 83886080, ratio 0.5000\n"
+       fit ${sleeps} --recipe pytorch_expandable)
+expect(0 "\n3 s 1 bytes=41943040\n" decisions ${sleeps} --recipe pytorch_expandable)
+expect(0 "\n3 s 1 -> error: the allocator cannot sleep\n" decisions ${sleeps})
+expect_for("op,id,bytes,stream,t_us\ns,0,2,0,0\n" 2 "wrong.csv:2: s takes 0 or 1 as bytes, not 2\n")
+
 # Each command says by itself what it takes, all of that, and nothing else.
 set(options_of_compare --recipe --conf --capacity --json --memory-fraction)
 set(options_of_decisions --recipe --conf --capacity --memory-fraction)

@@ -9,11 +9,13 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
@@ -61,12 +63,34 @@ TEST(read_csv, every_op_on_private_pools) {
   EXPECT_EQ(to_csv(std::get<recording>(read)), text);
 }
 
+TEST(read_csv, every_op_of_sleep) {
+  const std::string text = csv("p,1,0,0,0\ns,1,0,0,1\nw,1,0,3,2\ns,1,1,4,3\ns,0,0,0,4\nw,0,0,0,5\n");
+  const auto read = read_csv(text, "T");
+  const std::vector<line> expected{{'p', 1, 0, 0}, {'s', 1, 0, 0}, {'w', 1, 0, 3},
+                                   {'s', 1, 1, 4}, {'s', 0, 0, 0}, {'w', 0, 0, 0}};
+  EXPECT_EQ(lines(read), expected);
+  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
+}
+
 TEST(read_csv, at_most_256_scopes_are_open) {
   std::string begins;
   for (int pool = 1; pool <= 256; ++pool) begins += "b," + std::to_string(pool) + ",0,0,0\n";
   EXPECT_EQ(lines(read_csv(csv(begins + "n,7,0,0,0\nb,300,0,0,0\nb,300,0,0,0\n"), "T")).size(), 259u);
   EXPECT_EQ(error_of(read_csv(csv(begins + "b,257,0,0,0\n"), "T")),
             "T:258: the scopes of more than 256 private pools are open");
+}
+
+template <typename Recipe>
+std::string decisions_of(const read_result<recording>& read) {
+  char* written = nullptr;
+  std::size_t size = 0;
+  std::FILE* const out = open_memstream(&written, &size);
+  replay::write_decisions<Recipe>(out, tessera::trace::program(std::get<recording>(read)),
+                                  tessera::simulated_device{}, {});
+  std::fclose(out);
+  const std::string text(written, size);
+  std::free(written);
+  return text;
 }
 
 // A scope of a pool that exists is opened twice, a pool is released too often, and a cache is emptied in a scope.
@@ -76,22 +100,63 @@ TEST(write_decisions, say_which_operations_on_private_pools_change_nothing) {
                    "a,2,1048577,9,6\nx,1,0,0,7\nn,1,0,0,8\nx,1,0,0,9\nx,1,0,0,10\nf,0,0,0,11\n"
                    "f,2,0,0,12\nc,1,0,0,13\nn,1,0,0,14\n"),
                "T");
-  char* written = nullptr;
-  std::size_t size = 0;
-  std::FILE* const out = open_memstream(&written, &size);
-  replay::write_decisions<tessera::pytorch<>>(out, tessera::trace::program(std::get<recording>(read)),
-                                              tessera::simulated_device{}, {});
-  std::fclose(out);
-  const std::string text(written, size);
-  std::free(written);
   EXPECT_EQ(
-      text,
+      decisions_of<tessera::pytorch<>>(read),
       "0 b 1 uses=1\nS+ 1 20971520\n1 a 0 1048577 0 -> 1+0 blk=1049088\n2 b 1 -> error\n3 c 0 -> error\n"
       "S+ 2 20971520\n4 a 1 1048577 9 -> 2+0 blk=1049088\n5 j 1 9\n"
       "S+ 3 20971520\n6 a 2 1048577 9 -> 3+0 blk=1049088\n7 x 1 -> error\n8 n 1\n9 x 1 uses=0\n"
       "10 x 1 -> error\n11 f 0 1+0 blk=1049088\n12 f 2 3+0 blk=1049088\n"
       "S- 1 20971520\nS- 3 20971520\n13 c 1\n14 n 1 -> error\n"
       "# end in_use=20971520 peak=62914560\n");
+}
+
+/// Two pools sleep and wake in turn. The default pools serve no request while all pools sleep.
+const std::string sleeps =
+    csv("b,1,1,0,0\na,0,4194304,0,1\ns,1,0,0,2\nn,1,0,0,3\na,1,4194304,0,4\ns,1,1,5,5\nr,0,0,7,6\ns,1,0,0,7\n"
+        "b,1,1,0,8\nw,2,0,0,9\ns,0,0,0,10\na,2,4194304,0,11\nw,1,0,5,12\nw,1,0,0,13\nw,0,0,0,14\na,3,4194304,"
+        "0,15\n"
+        "f,0,0,0,16\nf,2,0,0,17\n");
+
+TEST(write_decisions, say_what_sleeps_and_wakes) {
+  EXPECT_EQ(decisions_of<tessera::pytorch_family::expandable>(read_csv(sleeps, "T")),
+            "0 b 1 uses=1\nV+ 1 96636764160\nM+ 1 0 20971520\n1 a 0 4194304 0 -> 1+0 blk=4194304\n"
+            "2 s 1 -> error: the scope of a private pool is open\n3 n 1\n"
+            "V+ 2 96636764160\nM+ 2 0 20971520\n4 a 1 4194304 0 -> 2+0 blk=4194304\n"
+            "5 s 1 bytes=20971520\n6 r 0\n7 s 1 -> error: the pool sleeps\n8 b 1 -> error\n"
+            "9 w 2 -> error: no such pool exists\n10 s 0 bytes=20971520\n"
+            "X 4194304\n11 a 2 4194304 0 -> OOM\n12 w 1 bytes=20971520\n"
+            "13 w 1 -> error: the pool does not sleep\n14 w 0 bytes=20971520\n"
+            "15 a 3 4194304 0 -> 2+4194304 blk=4194304\n16 f 0 1+0 blk=4194304\n17 f 2 none\n"
+            "# end in_use=41943040 peak=41943040\n");
+}
+
+TEST(write_decisions, say_that_segments_cannot_sleep) {
+  const std::string text = decisions_of<tessera::pytorch<>>(read_csv(sleeps, "T"));
+  for (const std::string line : {"2 s 1", "5 s 1", "7 s 1", "9 w 2", "10 s 0", "12 w 1", "13 w 1", "14 w 0"})
+    EXPECT_NE(text.find("\n" + line + " -> error: the allocator cannot sleep\n"), text.npos) << line;
+  EXPECT_NE(text.find("\n11 a 2 4194304 0 -> 1+4194304 blk=4194304\n"), text.npos) << "the request is served";
+}
+
+TEST(replay, copies_contents_on_the_stream_of_the_operation) {
+  const auto read = read_csv(csv("a,0,4194304,0,0\ns,0,1,5,1\nw,0,0,6,2\ns,0,0,0,3\nw,0,0,7,4\n"), "T");
+  tessera::caching_allocator<tessera::pytorch_family::expandable, tessera::simulated_device> on;
+  EXPECT_EQ(tessera::trace::replay(tessera::trace::program(std::get<recording>(read)), on), 0u);
+  EXPECT_EQ(on.provider().calls().copy_to_host, 1u);
+  EXPECT_EQ(on.provider().calls().copy_to_device, 1u);
+  EXPECT_GT(on.provider().position(tessera::stream_id{5}), 0u);
+  EXPECT_GT(on.provider().position(tessera::stream_id{6}), 0u);
+  EXPECT_EQ(on.provider().position(tessera::stream_id{7}), 0u);
+}
+
+TEST(program, with_sleeps_needs_only_its_largest_request) {
+  const auto peak = [](const std::string& text) {
+    const auto read = read_csv(csv(text), "T");
+    const tessera::trace::program made(std::get<recording>(read));
+    return std::pair(made.peak_live(), made.min_reserved());
+  };
+  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\nc,0,0,0,2\na,2,20,0,3\n"), std::pair(60ul, 60ul));
+  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\ns,0,0,0,2\na,2,20,0,3\n"), std::pair(60ul, 30ul));
+  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\nw,1,0,0,2\n"), std::pair(40ul, 30ul));
 }
 
 TEST(read_csv, the_header_alone_is_an_empty_program) {
@@ -150,32 +215,32 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     fields, csv_errors,
-    testing::Values(refused{csv("a,0,1,0\n"), "2: a line has 5 fields, this one 4"},
-                    refused{csv("a,0,1,0,1,9\n"), "2: a line has 5 fields, this one 6"},
-                    refused{csv(std::string(1000, ',')), "2: a line has 5 fields, this one 1001"},
-                    refused{csv("a,0,1,0,1\n\nf,0,1,0,1\n"), "3: a line has 5 fields, this one 1"},
-                    refused{csv("a,0,1,0,1\nf,0,1"), "3: a line has 5 fields, this one 3"},
-                    refused{csv("y,0,1,0,1\n"), "2: no such op: 'y'; ops are a, f, r, e, c, b, j, n, p, x"},
-                    refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c, b, j, n, p, x"},
-                    refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c, b, j, n, p, x"},
-                    refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c, b, j, n, p, x"},
-                    refused{csv(std::string("a\0,0,1,0,1\n", 11)),
-                            "2: no such op: 'a?'; ops are a, f, r, e, c, b, j, n, p, x"},
-                    refused{csv(std::string("\0,0,1,0,1\n", 10)),
-                            "2: no such op: '?'; ops are a, f, r, e, c, b, j, n, p, x"},
-                    refused{csv(std::string("a,0,1\0,0,1\n", 11)),
-                            "2: '1?' is not a whole number below 2^64"},
-                    refused{csv(std::string("a,0,1,0,1\n\0", 11)), "3: a line has 5 fields, this one 1"},
-                    refused{csv("a,,1,0,1\n"), "2: '' is not a whole number below 2^64"},
-                    refused{csv("a,-1,1,0,1\n"), "2: '-1' is not a whole number below 2^64"},
-                    refused{csv("a,+1,1,0,1\n"), "2: '+1' is not a whole number below 2^64"},
-                    refused{csv("a,0, 1,0,1\n"), "2: ' 1' is not a whole number below 2^64"},
-                    refused{csv("a,0,1.5,0,1\n"), "2: '1.5' is not a whole number below 2^64"},
-                    refused{csv("a,0,0x10,0,1\n"), "2: '0x10' is not a whole number below 2^64"},
-                    refused{csv("a,0,1,18446744073709551616,1\n"),
-                            "2: '18446744073709551616' is not a whole number below 2^64"},
-                    refused{csv("a,0,1,0,1e3\n"), "2: '1e3' is not a whole number below 2^64"},
-                    refused{csv("a,0,1,0,1\r\r\n"), "2: '1?' is not a whole number below 2^64"}));
+    testing::Values(
+        refused{csv("a,0,1,0\n"), "2: a line has 5 fields, this one 4"},
+        refused{csv("a,0,1,0,1,9\n"), "2: a line has 5 fields, this one 6"},
+        refused{csv(std::string(1000, ',')), "2: a line has 5 fields, this one 1001"},
+        refused{csv("a,0,1,0,1\n\nf,0,1,0,1\n"), "3: a line has 5 fields, this one 1"},
+        refused{csv("a,0,1,0,1\nf,0,1"), "3: a line has 5 fields, this one 3"},
+        refused{csv("y,0,1,0,1\n"), "2: no such op: 'y'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+        refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+        refused{csv(std::string("a\0,0,1,0,1\n", 11)),
+                "2: no such op: 'a?'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+        refused{csv(std::string("\0,0,1,0,1\n", 10)),
+                "2: no such op: '?'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+        refused{csv(std::string("a,0,1\0,0,1\n", 11)), "2: '1?' is not a whole number below 2^64"},
+        refused{csv(std::string("a,0,1,0,1\n\0", 11)), "3: a line has 5 fields, this one 1"},
+        refused{csv("a,,1,0,1\n"), "2: '' is not a whole number below 2^64"},
+        refused{csv("a,-1,1,0,1\n"), "2: '-1' is not a whole number below 2^64"},
+        refused{csv("a,+1,1,0,1\n"), "2: '+1' is not a whole number below 2^64"},
+        refused{csv("a,0, 1,0,1\n"), "2: ' 1' is not a whole number below 2^64"},
+        refused{csv("a,0,1.5,0,1\n"), "2: '1.5' is not a whole number below 2^64"},
+        refused{csv("a,0,0x10,0,1\n"), "2: '0x10' is not a whole number below 2^64"},
+        refused{csv("a,0,1,18446744073709551616,1\n"),
+                "2: '18446744073709551616' is not a whole number below 2^64"},
+        refused{csv("a,0,1,0,1e3\n"), "2: '1e3' is not a whole number below 2^64"},
+        refused{csv("a,0,1,0,1\r\r\n"), "2: '1?' is not a whole number below 2^64"}));
 
 INSTANTIATE_TEST_SUITE_P(
     orders, csv_errors,
@@ -195,6 +260,10 @@ INSTANTIATE_TEST_SUITE_P(
         refused{csv("a,5,8,0,1\nf,5,9,0,1\n"), "3: id 5 is freed with 9 bytes but was allocated with 8"},
         refused{csv("a,5,0,0,1\nf,5,9,0,1\n"), "3: id 5 is freed with 9 bytes but was allocated with 0"},
         refused{csv("a,5,8,0,1\nr,5,9,0,1\n"), "3: id 5 is recorded with 9 bytes but was allocated with 8"},
+        refused{csv("s,0,2,0,1\n"), "2: s takes 0 or 1 as bytes, not 2"},
+        refused{csv("s,1,0,4,1\n"), "2: s takes 0 as stream, not 4"},
+        refused{csv("w,1,1,0,1\n"), "2: w takes 0 as bytes, not 1"},
+        refused{csv("w,x,0,0,1\n"), "2: 'x' is not a whole number below 2^64"},
         refused{csv("e,0,2,0,1\n"), "2: e takes 0 or 1 as bytes, not 2"},
         refused{csv("e,1,0,0,1\n"), "2: e takes 0 as id, not 1"},
         refused{csv("e,0,1,4,1\n"), "2: e takes 0 as stream, not 4"},

@@ -108,6 +108,50 @@ TEST(memory_map, shows_pending_blocks) {
   EXPECT_EQ(map.segments[1].live_blocks, 0u);
 }
 
+// Pool 7 sleeps when pool 3 has the peak. Its free block keeps its address, since a live one shares its pages.
+const std::vector<event> two_pools{{kind::begin_pool, 7, 1},   {kind::allocate, 0, 12_MiB},
+                                   {kind::allocate, 1, 6_MiB}, {kind::end_pool, 7},
+                                   {kind::begin_pool, 3, 1},   {kind::allocate, 2, 15_MiB},
+                                   {kind::end_pool, 3},        {kind::sleep, 7},
+                                   {kind::allocate, 3, 5_MiB}, {kind::free, 1}};
+
+TEST(memory_map, shows_private_pools_and_what_sleeps) {
+  memory_map map = map_of<pytorch_family::expandable>(two_pools, two_pools.size() - 1);
+  ASSERT_EQ(map.segments.size(), 3u);
+  std::vector<std::uint64_t> pools;
+  std::vector<bool> asleep;
+  for (const memory_map::segment& s : map.segments) {
+    pools.push_back(s.private_pool);
+    asleep.push_back(s.is_asleep);
+  }
+  EXPECT_EQ(pools, (std::vector<std::uint64_t>{0, 7, 3})) << "the pools in the order of their making";
+  EXPECT_EQ(asleep, (std::vector<bool>{false, true, false}));
+  const std::vector<cell> expected{{use::live, 5_MiB, 5_MiB, 8},     {use::non_releasable, 15_MiB, 0, 0},
+                                   {use::asleep, 12_MiB, 12_MiB, 1}, {use::asleep, 8_MiB, 0, 0},
+                                   {use::live, 15_MiB, 15_MiB, 5},   {use::non_releasable, 5_MiB, 0, 0}};
+  EXPECT_EQ(cells(map), expected);
+  EXPECT_EQ(map.sums.reserved, 40_MiB);
+  EXPECT_EQ(map.sums.live, 20_MiB);
+  EXPECT_EQ(map.sums.asleep, 20_MiB);
+  EXPECT_EQ(map.sums.live_blocks, 2u);
+  map.coarsen(3);
+  ASSERT_EQ(map.cells.size(), 3u);
+  EXPECT_EQ(map.cells[1].is, use::asleep) << "cells that sleep join no others";
+  EXPECT_EQ(map.cells[1].blocks, 2u);
+  EXPECT_EQ(map.cells[1].live, 0u);
+}
+
+TEST(memory_map, of_segments_shows_private_pools_awake) {
+  const memory_map map = map_of<pytorch<>>(two_pools, two_pools.size() - 1);
+  std::vector<std::uint64_t> pools;
+  for (const memory_map::segment& s : map.segments) {
+    pools.push_back(s.private_pool);
+    EXPECT_FALSE(s.is_asleep);
+  }
+  EXPECT_EQ(pools, (std::vector<std::uint64_t>{0, 7, 7, 3}));
+  EXPECT_EQ(map.sums.asleep, 0u);
+}
+
 // On a recorded program: the map covers all reserved memory, its non-releasable bytes are those of
 // inspect.hpp, and coarser maps have the same sums.
 template <typename Recipe>

@@ -64,6 +64,20 @@ holds(${out}/conf.html "pytorch, with --conf")
 draw(0 "" ${trace} --recipe pinned_packed --out ${out}/other.html)
 holds(${out}/other.html "<tr class=\"drawn\"><th scope=\"row\">pinned_packed</th>")
 
+# Private pools and sleep have words and legend entries, if there are any.
+set(legends "</span>line below: private pool " "</i>asleep</span>" "</i>asleep: the memory is back" "<dt>asleep")
+lacks(${out}/report.html "${legends}" "Private pool " "changed nothing")
+file(WRITE ${out}/pools.csv "op,id,bytes,stream,t_us\nb,7,1,0,0\na,0,12582912,0,1\nn,7,0,0,2\nb,3,1,0,3\na,1,15728640,0,4\n"
+     "n,3,0,0,5\ns,7,0,0,6\na,2,52428800,0,7\nf,2,0,0,8\nc,0,0,0,9\nw,7,0,0,10\n")
+draw(0 "tessera-replay: pytorch cannot sleep; 2 sleeps and wakes are skipped\n" ${out}/pools.csv --recipe pytorch_expandable --recipe pytorch --out ${out}/pools.html)
+foreach(words IN LISTS legends)
+  holds(${out}/pools.html "${words}")
+endforeach()
+holds(${out}/pools.html "After event 7, at peak reserved: 80.00 MiB in 2 segments; 65.00 MiB live in 2 blocks")
+holds(${out}/pools.html "0 B releasable; 20.00 MiB more are asleep. Private pool 3 has 20.00 MiB in 1 segment; private pool 7 has 20.00 MiB in 1 segment, asleep. ")
+holds(${out}/pools.html "pytorch: 2 of 2 sleeps and wakes changed nothing, the first because the allocator cannot sleep")
+lacks(${out}/pools.html "pytorch_expandable: " "no allocator can reserve less")
+
 # What a file is called is text, not markup.
 set(named "${out}/<script>alert(1)<&'.csv")
 file(WRITE "${named}" "op,id,bytes,stream,t_us\na,18446744073709551615,1000,0,0\n")

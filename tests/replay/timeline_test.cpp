@@ -21,11 +21,11 @@ TEST(timeline, keeps_each_event_while_there_is_room) {
   timeline over(4);
   EXPECT_EQ(over.events(), 0u);
   EXPECT_TRUE(over.buckets().empty());
-  over.note({.requested = 1, .live = 2, .pending = 3, .cached = 4, .reserved = 9});
+  over.note({.requested = 1, .live = 2, .pending = 3, .cached = 4, .reserved = 3, .asleep = 6});
   over.note(reserving(7));
   ASSERT_EQ(over.buckets().size(), 2u);
   EXPECT_EQ(over.width(), 1u);
-  EXPECT_EQ(over.buckets()[0], (timeline::bucket{{1, 1}, {2, 2}, {3, 3}, {4, 4}, {9, 9}}));
+  EXPECT_EQ(over.buckets()[0], (timeline::bucket{{1, 1}, {2, 2}, {3, 3}, {4, 4}, {3, 3}, {6, 6}}));
   EXPECT_EQ(over.buckets()[1].reserved, (range{7, 7}));
 }
 

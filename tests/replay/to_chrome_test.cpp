@@ -15,6 +15,7 @@
 
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
+#include <tessera/private_pool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
@@ -158,6 +159,34 @@ TEST(to_chrome, shows_blocks_counters_and_calls) {
   // Freed while another stream uses it: its slice continues, with a mark.
   EXPECT_NE(text.find("{\"ph\":\"n\""), std::string::npos);
   EXPECT_NE(text.find("\"device_free\":10485760"), std::string::npos);
+}
+
+TEST(to_chrome, names_the_private_pools_of_blocks_and_calls) {
+  caching_allocator<pytorch_family::native, simulated_device, ticking> on{simulated_device{}, {}, ticking(4)};
+  private_pool pool(on);
+  {
+    const pool_scope scope(pool);
+    (void)on.allocate(2_MiB);  // before the history, which is too short for it
+    (void)on.allocate(30_MiB);
+  }
+  (void)on.allocate(3_MiB);
+  const std::string text = chrome_text(take_snapshot(on));
+  const std::string inside = "[0 " + std::to_string(pool.id().number) + "]";
+  std::vector<std::pair<std::string, std::string>> found;
+  const auto read = json_reader::read(text);
+  ASSERT_TRUE(read);
+  for (const json& e : (*read)["traceEvents"].items) {
+    if (e["ph"].text != "b" && e["ph"].text != "i") continue;
+    std::string numbers;
+    for (const json& n : e["args"]["private_pool"].items)
+      numbers += (numbers.empty() ? "[" : " ") + std::to_string(static_cast<int>(n.number));
+    found.emplace_back(e["name"].text, numbers.empty() ? "none" : numbers + "]");
+  }
+  EXPECT_EQ(found, (std::vector<std::pair<std::string, std::string>>{{"2.00 MiB", inside},
+                                                                     {"segment_alloc", inside},
+                                                                     {"30.00 MiB", inside},
+                                                                     {"segment_alloc", "none"},
+                                                                     {"3.00 MiB", "none"}}));
 }
 
 template <typename Recipe>

@@ -11,6 +11,8 @@
 
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/cuda_async.hpp>
+#include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -79,6 +81,51 @@ TEST(events, tell_of_pages_and_ranges) {
       std::find_if(kept.begin(), kept.end(), [](const auto& e) { return e.what == action::refused; });
   ASSERT_NE(refused, kept.end());
   expect_event(*refused, action::refused, nullptr, 20_MiB, 20_MiB, own);
+}
+
+/// The actions of events in a private pool and in the default pools.
+template <typename Recipe>
+class events_of_pools : public testing::Test {};
+using with_private_pools = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async>;
+TYPED_TEST_SUITE(events_of_pools, with_private_pools);
+
+TYPED_TEST(events_of_pools, name_the_private_pool) {
+  observed_pool<TypeParam> on{simulated_device{simulated_device::options{.capacity = 128_MiB}}};
+  std::vector<allocator_event>& kept = on.observer().kept;
+  void* const other = on.allocate(2_MiB, own);
+  const pool_id pool = on.create_pool();
+  const auto expect_all_of = [&](pool_id expected, action at_least) {
+    bool found = false;
+    for (const allocator_event& e : kept) {
+      EXPECT_EQ(e.private_pool, expected) << static_cast<int>(e.what);
+      found = found || e.what == at_least;
+    }
+    EXPECT_TRUE(found) << static_cast<int>(at_least);
+    kept.clear();
+  };
+  expect_all_of({}, action::alloc);
+  ASSERT_TRUE(on.begin_allocate_to_pool(pool, own));
+  void* const p = on.allocate(30_MiB, own);
+  expect_all_of(pool, action::alloc);
+  EXPECT_TRUE(on.reuse_in_place(p, 30_MiB - 1, own));
+  expect_all_of(pool, action::free_completed);
+  EXPECT_EQ(on.try_allocate(120_MiB, own), nullptr);
+  expect_all_of(pool, action::oom);
+  ASSERT_TRUE(on.end_allocate_to_pool(pool));
+  if constexpr (decltype(on)::can_sleep) {
+    ASSERT_TRUE(on.sleep_pool(pool, sleep_contents::discard));
+    expect_all_of(pool, action::sleep);
+    ASSERT_TRUE(on.wake_pool(pool));
+    expect_all_of(pool, action::wake);
+  }
+  on.deallocate(p);
+  expect_all_of(pool, action::free_requested);
+  ASSERT_TRUE(on.release_pool(pool));
+  on.trim_pool(pool);
+  expect_all_of(pool, decltype(on)::can_sleep ? action::segment_unmap : action::segment_free);
+  on.deallocate(other);
+  on.trim();
+  expect_all_of({}, action::free_completed);
 }
 
 // A block that is allocated again at once is counted like any other.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -33,6 +34,7 @@ struct allocator_event {
   std::size_t bytes = 0;       ///< requested bytes, or bytes of the segment
   std::size_t block = 0;       ///< bytes of the block that serves the request
   stream_id stream{};          ///< stream of the request; without a request, the key of the blocks
+  pool_id private_pool{};      ///< the private pool of the memory or of the request, or none
 };
 
 /// Receives every allocator_event.

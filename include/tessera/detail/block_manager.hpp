@@ -86,14 +86,22 @@ class block_manager {
   [[nodiscard]] Observer& observer() noexcept { return reporter_.observer(); }
   [[nodiscard]] counters_type& counters() noexcept { return counters_; }
   [[nodiscard]] const counters_type& counters() const noexcept { return counters_; }
-  void report(action what, std::uintptr_t address, std::size_t bytes, std::size_t block,
-              stream_id stream) noexcept {
-    reporter_.report(allocator_event{what, address, bytes, block, stream});
+  /// Reports an event of the blocks of a group. Without an observer, reads nothing.
+  void report(action what, std::uintptr_t address, std::size_t bytes, std::size_t block, stream_id stream,
+              const pool_group& in) noexcept {
+    if constexpr (is_heard<Observer>)
+      reporter_.report(allocator_event{what, address, bytes, block, stream, {in.number}});
   }
-  void report_oom(std::size_t requested, std::size_t size, stream_id stream, bool rejected) noexcept {
+  /// Reports an event of the blocks of a free list.
+  void report(action what, std::uintptr_t address, std::size_t bytes, std::size_t block,
+              const free_list& of) noexcept {
+    report(what, address, bytes, block, of.key(), *of.where().group);
+  }
+  void report_oom(std::size_t requested, std::size_t size, stream_id stream, const pool_group& in,
+                  bool rejected) noexcept {
     ++counters_.num_ooms;
     if (rejected) ++counters_.num_oom_rejections;
-    report(action::oom, left_on(provider_, counters_.reserved()), requested, size, stream);
+    report(action::oom, left_on(provider_, counters_.reserved()), requested, size, stream, in);
   }
 
   /// Reserves host memory for `blocks` new descriptors and one live block. The default suffices for any
@@ -169,7 +177,7 @@ class block_manager {
       counters_.oversize_allocations.increase(1);
       served.set_flags({true, false, ByHandle});
     }
-    report(action::alloc, address, requested, size, stream);
+    report(action::alloc, address, requested, size, stream, *served.list->where().group);
     return served;
   }
 
@@ -190,7 +198,7 @@ class block_manager {
   }
   /// The second half of deallocate: frees the block, or makes it pending.
   [[gnu::always_inline]] free_result finish_deallocate(block& live) noexcept {
-    report(action::free_requested, live.address, live.request.bytes, live.size, live.list->key());
+    report(action::free_requested, live.address, live.request.bytes, live.size, *live.list);
     if (live.status.state != block::state::live && defer_free(live)) return free_result::pending;
     counters_.freed(live.list->pool(), live.request.bytes, live.size);
     complete_free(live);
@@ -202,14 +210,14 @@ class block_manager {
     const std::size_t pool = live.list->pool();
     const std::size_t before = live.request.bytes;
     const bool oversize = live.flags().oversize;
-    report(action::free_requested, live.address, before, live.size, live.list->key());
-    report(action::free_completed, live.address, before, live.size, live.list->key());
+    report(action::free_requested, live.address, before, live.size, *live.list);
+    report(action::free_completed, live.address, before, live.size, *live.list);
     if (oversize) counters_.oversize_allocations.decrease(1);
     counters_.freed(pool, before, live.size);
     live.request.bytes = requested;
     counters_.allocated(pool, requested, live.size);
     if (oversize) counters_.oversize_allocations.increase(1);
-    report(action::alloc, live.address, requested, live.size, stream);
+    report(action::alloc, live.address, requested, live.size, stream, *live.list->where().group);
   }
 
   /// Splits a free block from its start into recorded blocks. Returns false if host memory ran out.
@@ -323,7 +331,7 @@ class block_manager {
     requested_from_device_ -= bytes;
     in.planned -= bytes;
     const bool works = whole != nullptr;
-    report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key);
+    report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key, in);
     return whole;
   }
   /// Releases an idle segment to the device. Returns its bytes, or 0 if the device failed; the segment then
@@ -341,7 +349,7 @@ class block_manager {
       idle.list->template insert<order>(idle);
       return 0;
     }
-    report(action::segment_free, address, bytes, bytes, idle.list->key());
+    report(action::segment_free, address, bytes, bytes, *idle.list);
     counters_.segment_released(idle.list->pool(), bytes);
     idle.list->where().group->reserved -= bytes;
     if (owner.oversize) counters_.oversize_segments.decrease(1);
@@ -785,7 +793,7 @@ class block_manager {
     complete_free(pending);
   }
   [[gnu::always_inline]] void complete_free(block& freed) noexcept {
-    report(action::free_completed, freed.address, freed.request.bytes, freed.size, freed.list->key());
+    report(action::free_completed, freed.address, freed.request.bytes, freed.size, *freed.list);
     mark_free_after_submitted(freed);
     make_free(freed);
   }

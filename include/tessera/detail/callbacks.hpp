@@ -82,7 +82,6 @@ template <allocator_observer Observer>
 class reporter<Observer> {
  public:
   explicit reporter(Observer to) : to_(std::move(to)) {}
-  static constexpr void report(const allocator_event&) noexcept {}
   [[nodiscard]] Observer& observer() noexcept { return to_; }
 
  private:

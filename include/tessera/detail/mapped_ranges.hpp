@@ -125,7 +125,7 @@ class mapped_ranges {
       (void)provider().unreserve(memory, bytes);
       return nullptr;
     }
-    manager_.report(action::range_reserve, whole->address, bytes, bytes, list.key());
+    manager_.report(action::range_reserve, whole->address, bytes, bytes, list);
     note_alignment(whole->address);
     return whole;
   }
@@ -133,10 +133,10 @@ class mapped_ranges {
   void unreserve_range(block& whole) noexcept {
     const std::uintptr_t address = whole.address;
     const std::size_t bytes = whole.size;
-    const stream_id key = whole.list->key();
+    const free_list& list = *whole.list;
     if (!provider().unreserve(reinterpret_cast<void*>(address), bytes)) return;
     erase_range(whole);
-    manager_.report(action::range_release, address, bytes, bytes, key);
+    manager_.report(action::range_release, address, bytes, bytes, list);
   }
   /// Gives back a range if it has no mapped memory.
   void unreserve_if_empty(segment& range) noexcept {
@@ -174,11 +174,11 @@ class mapped_ranges {
     works = works && manager_.may_grow(*list.where().group, end - begin);
     if (!works) chunks_.destroy_all(provider(), fresh);
     if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
-      manager_.report(action::refused, 0, growth.mapping, growth.mapping, list.key());
+      manager_.report(action::refused, 0, growth.mapping, growth.mapping, list);
       return nullptr;
     }
     for (const chunk* c = fresh; c != nullptr; c = c->next)
-      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list.key());
+      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
     manager_.count_mapped(list, static_cast<std::int64_t>(end - begin));
     return &mark_mapped(unmapped, begin, end - begin);
   }
@@ -234,7 +234,7 @@ class mapped_ranges {
       if (!is_done || !manager_.reserve_blocks() || !chunks_.unmap(provider(), c)) return false;
       block& hole = mark_unmapped(*left, address, bytes);
       left = hole.next;
-      manager_.report(action::segment_unmap, address, bytes, bytes, list.key());
+      manager_.report(action::segment_unmap, address, bytes, bytes, list);
       unmapped += bytes;
       then(c, hole);
       return true;

@@ -118,7 +118,7 @@ class sleeping_memory {
       }
       manager_.counters().fell_asleep(-static_cast<std::int64_t>(s->bytes));
       manager_.count_mapped(*s->range->list, static_cast<std::int64_t>(s->bytes));
-      manager_.report(action::wake, s->address, s->bytes, s->bytes, s->range->list->key());
+      manager_.report(action::wake, s->address, s->bytes, s->bytes, *s->range->list);
       *at = s->next;
       erase(s);
     }
@@ -146,7 +146,7 @@ class sleeping_memory {
             manager_.reserve_blocks()) {
           b = &ranges_.mark_unmapped(*b, s.address, s.bytes);
           manager_.counters().fell_asleep(-static_cast<std::int64_t>(s.bytes));
-          manager_.report(action::segment_unmap, s.address, s.bytes, s.bytes, b->list->key());
+          manager_.report(action::segment_unmap, s.address, s.bytes, s.bytes, *b->list);
           *at = s.next;
           erase(&s);
           if (!b->is_split()) {
@@ -235,7 +235,7 @@ class sleeping_memory {
     chunks.destroy(manager_.provider(), c);
     manager_.count_mapped(*s.range->list, -static_cast<std::int64_t>(s.bytes));
     manager_.counters().fell_asleep(static_cast<std::int64_t>(s.bytes));
-    manager_.report(action::sleep, s.address, s.bytes, s.bytes, s.range->list->key());
+    manager_.report(action::sleep, s.address, s.bytes, s.bytes, *s.range->list);
     return true;
   }
   /// Creates the memory of the selected parts, in their order. On failure, destroys it and counts what is

@@ -119,7 +119,7 @@ class stitched_ranges {
     release_detached();
     if (!works) ranges_.chunks().destroy_all(manager_.provider(), planned);
     if (!works || !ranges_.chunks().map_all(manager_.provider(), planned, growth.kinds)) {
-      manager_.report(action::refused, 0, at.unmapped_bytes, at.unmapped_bytes, list.key());
+      manager_.report(action::refused, 0, at.unmapped_bytes, at.unmapped_bytes, list);
       return nullptr;
     }
     return mark_mapped(at, planned, bytes);
@@ -194,7 +194,7 @@ class stitched_ranges {
       std::uintptr_t end = begin;
       const std::uintptr_t room = b->end();
       for (; c != nullptr && c->address == end && end < room; c = c->next) {
-        manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list.key());
+        manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
         end += c->bytes;
       }
       b = &ranges_.mark_mapped(*b, begin, end - begin);

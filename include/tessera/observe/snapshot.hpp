@@ -313,7 +313,11 @@ class snapshot_builder {
     return Recipe::pools::count;
   }
   [[nodiscard]] static snapshot::entry entry_of(const allocator_event& e, std::uint64_t time_us) {
-    snapshot::entry entry{.what = action_of(e.what), .size = e.bytes, .stream = e.stream, .time_us = time_us};
+    snapshot::entry entry{.what = action_of(e.what),
+                          .size = e.bytes,
+                          .stream = e.stream,
+                          .time_us = time_us,
+                          .pool = {0, e.private_pool.number}};
     using action = allocator_event::action;
     const bool is_oom = e.what == action::oom;
     (is_oom ? entry.device_free : entry.address) = e.address;

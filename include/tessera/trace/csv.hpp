@@ -193,6 +193,8 @@ class lifetime_checker {
     case event::kind::end_pool: return 'n';
     case event::kind::retain_pool: return 'p';
     case event::kind::release_pool: return 'x';
+    case event::kind::sleep: return 's';
+    case event::kind::wake: return 'w';
   }
   return '?';
 }
@@ -213,7 +215,9 @@ class lifetime_checker {
     case 'n': e.what = event::kind::end_pool; break;
     case 'p': e.what = event::kind::retain_pool; break;
     case 'x': e.what = event::kind::release_pool; break;
-    default: return "no such op: " + quoted_field(op) + "; ops are a, f, r, e, c, b, j, n, p, x";
+    case 's': e.what = event::kind::sleep; break;
+    case 'w': e.what = event::kind::wake; break;
+    default: return "no such op: " + quoted_field(op) + "; ops are a, f, r, e, c, b, j, n, p, x, s, w";
   }
   std::uint64_t number[4]{};
   for (std::size_t i = 0; i < 4; ++i) {
@@ -227,15 +231,18 @@ class lifetime_checker {
     return {};
   const bool answers = e.what == event::kind::answer_events;
   const bool begins = e.what == event::kind::begin_pool;
-  const bool selects_stream = e.what == event::kind::join_pool || (begins && e.bytes == 0);
+  const bool sleeps = e.what == event::kind::sleep;
+  const bool wakes = e.what == event::kind::wake;
+  const bool chooses = answers || begins || sleeps;
+  const bool has_stream =
+      e.what == event::kind::join_pool || wakes || (begins && e.bytes == 0) || (sleeps && e.bytes == 1);
   const std::string verb = std::string(op) + " takes 0";
-  if (e.bytes > (answers || begins ? 1u : 0u))
-    return verb + (answers || begins ? " or 1" : "") + " as bytes, not " + std::to_string(e.bytes);
+  if (e.bytes > (chooses ? 1u : 0u))
+    return verb + (chooses ? " or 1" : "") + " as bytes, not " + std::to_string(e.bytes);
   if (answers && e.id != 0) return verb + " as id, not " + std::to_string(e.id);
-  if (e.id == 0 && !answers && e.what != event::kind::empty_cache)
+  if (e.id == 0 && !answers && !sleeps && !wakes && e.what != event::kind::empty_cache)
     return std::string(op) + " takes the number of a private pool as id, from 1";
-  if (e.stream.handle != 0 && !selects_stream)
-    return verb + " as stream, not " + std::to_string(e.stream.handle);
+  if (e.stream.handle != 0 && !has_stream) return verb + " as stream, not " + std::to_string(e.stream.handle);
   return {};
 }
 
@@ -250,6 +257,9 @@ class lifetime_checker {
 /// Operations on the private pool `id`: `b` opens its scope for `stream`, or for all streams if `bytes` is 1,
 /// and adds a use; `j` adds `stream` to the open scope; `n` closes it. `p` adds a use, and `x` removes one. `b`
 /// and `p` make the pool if it does not exist. `c` with an id empties only that pool.
+///
+/// `s` puts the pool to sleep, or all pools if the id is 0. It saves the contents by copies on `stream` if
+/// `bytes` is 1, and discards them if 0. `w` wakes the pool, or all pools that sleep, and copies on `stream`.
 ///
 ///     using namespace tessera::trace;
 ///     const auto read = read_csv("op,id,bytes,stream,t_us\na,0,1000,0,0\nf,0,1000,0,12\n", "a pair");

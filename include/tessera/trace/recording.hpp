@@ -30,6 +30,9 @@ struct event {
     end_pool,      ///< closes the scope
     retain_pool,   ///< makes the pool or adds a use
     release_pool,  ///< removes a use
+    // Of the private pool `id`, or of all pools, the default ones too, if `id` is 0.
+    sleep,  ///< discards the contents, or saves them by copies on `stream` if `bytes` is 1
+    wake,   ///< copies saved contents back on `stream`
   };
   kind what;
   std::uint64_t id = 0;
@@ -72,9 +75,12 @@ class program {
         bytes.push_back(e.bytes);
         live += e.bytes;
         if (live > peak_live_) peak_live_ = live;
+        if (e.bytes > largest_) largest_ = e.bytes;
       } else if (e.what == event::kind::free || e.what == event::kind::record_stream) {
         slot = slots.at(e.id);
         if (e.what == event::kind::free) live -= bytes[slot];
+      } else if (e.what == event::kind::sleep || e.what == event::kind::wake) {
+        ++sleeps_;
       }
       slot_.push_back(slot);
     }
@@ -87,30 +93,42 @@ class program {
   /// The number of the allocation that event `i` makes, frees or records, from 0.
   [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }
   [[nodiscard]] std::size_t slots() const noexcept { return slots_; }
-  /// The maximum of live requested bytes. Every allocator must reserve at least that much.
+  /// The maximum of live requested bytes.
   [[nodiscard]] std::size_t peak_live() const noexcept { return peak_live_; }
+  /// The bytes that every allocator must reserve at some time: peak live, or the largest request if memory sleeps.
+  [[nodiscard]] std::size_t min_reserved() const noexcept { return sleeps_ == 0 ? peak_live_ : largest_; }
+  /// The number of sleeps and wakes.
+  [[nodiscard]] std::size_t sleeps() const noexcept { return sleeps_; }
 
  private:
   const recording* source_;
   std::vector<std::uint32_t> slot_;
   std::size_t slots_ = 0;
   std::size_t peak_live_ = 0;
+  std::size_t largest_ = 0;
+  std::size_t sleeps_ = 0;
 };
 
 /// The outcome of an operation on private pools.
 struct pool_outcome {
-  bool works = false;    ///< if not, nothing has changed
-  std::size_t uses = 0;  ///< of the pool, after the operation
+  bool works = false;         ///< if not, nothing has changed
+  std::size_t uses = 0;       ///< of the pool, after the operation
+  pool_id pool{};             ///< names the pool in the allocator
+  std::size_t bytes = 0;      ///< that a sleep gave back, or a wake took
+  const char* why = nullptr;  ///< why a sleep or wake failed, as text
 };
 
 /// Executes the operations of a recording on private pools.
 template <typename Allocator>
 class pool_operations {
  public:
+  static constexpr bool can_sleep = requires { requires Allocator::can_sleep; };
+
   explicit pool_operations(Allocator& allocator) noexcept : allocator_(allocator) {}
 
   ///   Requires:  the event is an operation on pools, or empties a cache
   pool_outcome run(const event& e) {
+    if (e.what == event::kind::sleep || e.what == event::kind::wake) return change_sleep(e);
     if constexpr (has_pools) {
       if (e.id == 0) {
         if (allocator_.is_capturing()) return {};
@@ -119,7 +137,7 @@ class pool_operations {
       }
       pool& p = pools_[e.id];
       const bool works = run(e, p);
-      return {works, allocator_.uses_of_pool(p.id)};
+      return {works, allocator_.uses_of_pool(p.id), p.id};
     } else {
       if (e.id == 0) allocator_.trim();
       return {e.id == 0, 0};
@@ -133,6 +151,24 @@ class pool_operations {
   }
 
  private:
+  [[nodiscard]] pool_outcome change_sleep(const event& e) {
+    if constexpr (can_sleep) {
+      const pool_id pool = pool_of(e.id);
+      if (e.id != 0 && pool == pool_id{}) return {.why = "no such pool exists"};
+      const sleep_contents contents = e.bytes != 0 ? sleep_contents::save : sleep_contents::discard;
+      sleep_result result;
+      if (e.what == event::kind::sleep) {
+        result = e.id == 0 ? allocator_.sleep(contents, e.stream)
+                           : allocator_.sleep_pool(pool, contents, e.stream);
+      } else {
+        result = e.id == 0 ? allocator_.wake(e.stream) : allocator_.wake_pool(pool, e.stream);
+      }
+      return {static_cast<bool>(result), allocator_.uses_of_pool(pool), pool, result.bytes, result.why};
+    } else {
+      return {.why = "the allocator cannot sleep"};
+    }
+  }
+
   static constexpr bool has_pools = requires(Allocator& a) { a.create_pool(); };
   struct pool {
     pool_id id;
@@ -177,7 +213,8 @@ class pool_operations {
 /// Calls `before(i)` before each event and `after(i, p)` after it; `p` is the address of the event's block,
 /// or null. After operations on private pools, and after emptying a cache, calls `after(i, pool_outcome)` if it
 /// can. Skips frees of failed allocations. An allocator without private pools serves all requests from its
-/// default pools.
+/// default pools. An allocator that cannot sleep skips sleeps and wakes, and the outcome says so. While a pool
+/// sleeps, its requests fail and no use of its blocks is recorded.
 ///
 ///     using namespace tessera::trace;
 ///     const recording recorded{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
@@ -206,7 +243,11 @@ std::size_t replay(const program& source, Allocator& allocator, Before before, A
       allocator.deallocate(p);
       after(i, std::exchange(p, nullptr));
     } else if (e.what == event::kind::record_stream) {
-      if (p != nullptr) (void)allocator.record_stream(p, e.stream);
+      if constexpr (pool_operations<Allocator>::can_sleep) {
+        if (p != nullptr) (void)allocator.try_record_stream(p, e.stream);  // refuses a block that sleeps
+      } else {
+        if (p != nullptr) (void)allocator.record_stream(p, e.stream);
+      }
       after(i, p);
     } else if (e.what == event::kind::answer_events) {
       allocator.provider().hold_events(e.bytes == 0);
