@@ -551,23 +551,29 @@ class caching_allocator
     if (bytes == 0 || bytes > max_request) return nullptr;
     if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
       evict(eviction_trigger::after_free);
-    const request want = make_request(bytes, stream, manager_.pools().defaults());
-    detail::block* const found = manager_.pools().are_defaults_enough() ? obtain_cached(want) : nullptr;
-    return found != nullptr ? &allocate_from<ByHandle>(*found, want)
-                            : serve_otherwise<ByHandle>(bytes, stream);
+    request want = make_request(bytes, stream, manager_.pools().defaults());
+    detail::block* found = manager_.pools().are_defaults_enough() ? obtain_cached(want) : nullptr;
+    if (found == nullptr) {
+      const choice other = choose_block(bytes, stream);
+      if (other.found == nullptr) return nullptr;
+      found = other.found;
+      want.size = other.size;
+    }
+    return &allocate_from<ByHandle>(*found, want);
   }
-  /// Serves a request if the default pools may not serve, or have no cached block. It is a function of its own,
-  /// so that other requests do not pay for the choice.
-  template <bool ByHandle>
-  [[gnu::noinline]] detail::block* serve_otherwise(std::size_t bytes, stream_id stream) noexcept {
+  struct choice {
+    detail::block* found;
+    std::size_t size;  // of the block that serves the request
+  };
+  /// Finds a free block if the default pools may not serve, or have no cached block. It is a function of its
+  /// own, so that other requests do not pay for the choice.
+  [[gnu::noinline]] choice choose_block(std::size_t bytes, stream_id stream) noexcept {
     // Computed again: passing it would slow the hit path.
     const request want = make_request(bytes, stream, manager_.pools().destination(stream));
     detail::block* found = manager_.pools().are_defaults_enough() ? nullptr : obtain_awake(want);
     if (found == nullptr) found = serve_miss(bytes, stream);
-    if (found == nullptr) return nullptr;
-    return found->list->where().group->options.never_splits
-               ? &allocate_at<ByHandle>(*found, {0, found->size}, want)
-               : &allocate_from<ByHandle>(*found, want);
+    const bool whole = found != nullptr && found->list->where().group->options.never_splits;
+    return {found, whole ? found->size : want.size};
   }
   [[gnu::always_inline]] detail::block* obtain_cached(request want) noexcept {
     detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
@@ -582,9 +588,8 @@ class caching_allocator
   detail::block* admit(detail::block* found, const request& want) noexcept {
     if constexpr (has_shares) {
       if (found == nullptr || !shares_.is_active()) return found;
-      placement at{0, found->size};
-      if (!want.group->options.never_splits)
-        at = place(*found, want.size, backend_.peek_placement(*found, want.size, policies_));
+      const std::size_t size = want.group->options.never_splits ? found->size : want.size;
+      const placement at = place(*found, size, backend_.peek_placement(*found, size, policies_));
       return shares_.admit(*found, at.offset, at.size, policies_) ? found : nullptr;
     } else {
       return found;
@@ -603,11 +608,7 @@ class caching_allocator
   template <bool ByHandle>
   [[gnu::always_inline]] detail::block& allocate_from(detail::block& found, request want) noexcept {
     const std::size_t gap = backend_.consume_placement(found, want.size, policies_);
-    return allocate_at<ByHandle>(found, place(found, want.size, gap), want);
-  }
-  template <bool ByHandle>
-  [[gnu::always_inline]] detail::block& allocate_at(detail::block& found, placement at,
-                                                    const request& want) noexcept {
+    const placement at = place(found, want.size, gap);
     const bool oversize = at.size >= policies_.split.oversize_from();
     return manager_.template allocate<ByHandle>(found, want.bytes, at.size, at.offset, oversize, want.stream);
   }
