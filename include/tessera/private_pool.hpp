@@ -6,6 +6,7 @@
 
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
+#include <tessera/core/pool_checkpoint.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 
@@ -49,6 +50,27 @@ class private_pool {
   ~private_pool() {
     if (id_ != pool_id{} && !allocator_->release_pool(id_))
       detail::fatal("private_pool: destroyed while its scope is open");
+  }
+
+  /// Records which blocks the pool has, and which of them are live. restore() brings that state back.
+  ///
+  ///     const tessera::pool_checkpoint after_first = graph_memory.checkpoint();
+  ///     // more blocks of the pool are allocated and freed
+  ///     const tessera::restore_result restored = graph_memory.restore(after_first);
+  ///     for (void* p : restored.allocated) allocator.deallocate(p);  // the results of the first graph
+  ///
+  ///   Returns:  a checkpoint, or why there is none, as checkpoint_pool [tessera/caching_allocator.hpp]
+  [[nodiscard]] pool_checkpoint checkpoint() noexcept {
+    return id_ != pool_id{} ? allocator_->checkpoint_pool(id_) : pool_checkpoint(moved_from);
+  }
+  /// Frees each live block of the pool, and makes the blocks live again that `from` recorded as live. Without
+  /// segments acquired since, the same requests then get the same addresses as after the checkpoint.
+  ///   Returns:  the addresses that were freed and that are live now, or why nothing changed, as restore_pool
+  ///             [tessera/caching_allocator.hpp]; also fails for a checkpoint of another pool
+  restore_result restore(const pool_checkpoint& from) noexcept {
+    if (id_ == pool_id{}) return {.why = moved_from};
+    if (from && from.pool() != id_) return {.why = "the checkpoint is of another pool"};
+    return allocator_->restore_pool(from);
   }
 
   /// Gives back the pool's memory, even under live blocks. Addresses stay. Until wake(), the pool serves no

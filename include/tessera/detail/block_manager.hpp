@@ -101,6 +101,15 @@ class block_manager {
   [[nodiscard]] bool reserve_blocks(std::size_t blocks = 2) noexcept {
     return blocks_.reserve(blocks) && live_.reserve_one();
   }
+  /// Reserves host memory for `blocks` new descriptors and `live` live blocks. Frees do not give it back until
+  /// end_reserve(). Returns false if host memory ran out; end_reserve() is necessary in any case.
+  [[nodiscard]] bool hold_reserve(std::size_t blocks, std::size_t live) noexcept {
+    return blocks_.hold_reserve(blocks) && live_.hold_reserve(live);
+  }
+  void end_reserve() noexcept {
+    blocks_.purge();
+    live_.end_reserve();
+  }
 
   // Free lists and searches.
 
@@ -243,6 +252,11 @@ class block_manager {
   /// open.
   ///   Returns:  whether it freed any block
   bool process_events() noexcept { return !pending_.empty() && !pools_.any_open() && process_waiting(); }
+  /// Gives events to the blocks that were freed while a scope was open, if no scope is open now.
+  [[gnu::cold]] void defer_set_aside() noexcept {
+    if (pools_.any_open()) return;
+    pending_.defer_set_aside(provider_, [this](block& b) { complete_pending(b); });
+  }
   /// Waits for every event, then frees the pending blocks.
   [[gnu::cold]] void wait_for_pending() noexcept {
     wait_for_pending_if([](const block&) { return true; });
