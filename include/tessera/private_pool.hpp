@@ -54,10 +54,15 @@ class private_pool {
 
   /// Records which blocks the pool has, and which of them are live. restore() brings that state back.
   ///
-  ///     const tessera::pool_checkpoint after_first = graph_memory.checkpoint();
-  ///     // more blocks of the pool are allocated and freed
-  ///     const tessera::restore_result restored = graph_memory.restore(after_first);
-  ///     for (void* p : restored.allocated) allocator.deallocate(p);  // the results of the first graph
+  ///     tessera::private_pool graph_memory(allocator);
+  ///     void* result = nullptr;
+  ///     {
+  ///       const tessera::pool_scope capture(graph_memory);
+  ///       result = allocator.allocate(5_MiB);
+  ///     }
+  ///     const tessera::pool_checkpoint captured = graph_memory.checkpoint();
+  ///     allocator.deallocate(result);
+  ///     if (graph_memory.restore(captured)) allocator.deallocate(result);  // it was live again
   ///
   ///   Returns:  a checkpoint, or why there is none, as checkpoint_pool [tessera/caching_allocator.hpp]
   [[nodiscard]] pool_checkpoint checkpoint() noexcept {

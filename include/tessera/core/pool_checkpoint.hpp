@@ -121,8 +121,6 @@ class pool_checkpoint {
 };
 
 /// The outcome of a call that restores a checkpoint. Converts to true if the call worked.
-///
-///     for (void* p : restored.freed) std::printf("%p was live before\n", p);
 struct restore_result {
   detail::host_array<void*> freed{};      ///< the blocks that were live before, and were freed
   detail::host_array<void*> allocated{};  ///< the blocks that the checkpoint recorded as live, live again
