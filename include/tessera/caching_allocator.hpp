@@ -8,6 +8,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/core/pool_checkpoint.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
@@ -23,6 +24,7 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/introspection.hpp>
+#include <tessera/detail/pool_checkpoint.hpp>
 #include <tessera/detail/pool_shares.hpp>
 #include <tessera/detail/sleeping_memory.hpp>
 #include <tessera/detail/stream_sharing.hpp>
@@ -337,6 +339,35 @@ class caching_allocator
       });
     }
     shrink();
+  }
+
+  // Checkpoints.
+
+  /// Records the state of a private pool: its segments, and in each the sizes of the blocks and which of them
+  /// are live. restore_pool brings it back.
+  ///   Returns:  a checkpoint, or why there is none: the pool does not exist, has no use, sleeps, has a share,
+  ///             or has a block that is pending or live by handle, or host memory ran out
+  ///   Cost:     linear in the blocks; 32 bytes of host memory for each block of the pool
+  ///   Source:   PyTorch's getCheckpointState
+  [[nodiscard]] pool_checkpoint checkpoint_pool(pool_id pool) noexcept {
+    return detail::record_pool(manager_, pool);
+  }
+  /// Brings the recorded state of a private pool back. Frees each live block of the pool. Then the recorded
+  /// blocks are live or free again, at their addresses. Segments acquired since stay, with free blocks.
+  ///
+  /// A recorded live block is live again even if the program freed it meanwhile. It has no recorded streams,
+  /// and its request is its whole size, as in PyTorch. No call waits for a stream: the caller has ordered the
+  /// next uses of the pool after the earlier ones.
+  ///   Returns:  the addresses that were freed and that are live now, or why nothing changed: as
+  ///             checkpoint_pool, the checkpoint is of another allocator, recorded memory went back to the
+  ///             device, or a recorded segment has a block that is pending or has recorded streams.
+  ///             If streams share blocks, also fails while another stream has unfinished work on a block.
+  ///   Cost:     linear in the blocks of the allocator
+  ///   Source:   PyTorch's setCheckpointPoolState
+  restore_result restore_pool(const pool_checkpoint& checkpoint) noexcept {
+    restore_result result = detail::restore_pool(manager_, checkpoint, policies_.split.oversize_from());
+    if (!result.freed.empty()) evict(eviction_trigger::after_free);
+    return result;
   }
 
   // Shares.

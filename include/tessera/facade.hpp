@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
+#include <tessera/core/pool_checkpoint.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
@@ -203,6 +204,18 @@ class facade : public detail::common_calls<Self> {
   {
     inside([=](auto& in) { in.trim_pool(pool); });
     freed();
+  }
+  [[nodiscard]] pool_checkpoint checkpoint_pool(pool_id pool) noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    return inside([=](auto& in) { return in.checkpoint_pool(pool); });
+  }
+  restore_result restore_pool(const pool_checkpoint& checkpoint) noexcept
+    requires detail::has_private_pools<Inner>
+  {
+    restore_result result = inside([&](auto& in) { return in.restore_pool(checkpoint); });
+    if (!result.freed.empty()) freed();
+    return result;
   }
 
   template <typename In = Inner>

@@ -6,6 +6,7 @@
 
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
+#include <tessera/core/pool_checkpoint.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 
@@ -53,6 +54,32 @@ class private_pool {
   ~private_pool() {
     if (id_ != pool_id{} && !allocator_->release_pool(id_))
       detail::fatal("private_pool: destroyed while its scope is open");
+  }
+
+  /// Records which blocks the pool has, and which of them are live. restore() brings that state back.
+  ///
+  ///     tessera::private_pool graph_memory(allocator);
+  ///     void* result = nullptr;
+  ///     {
+  ///       const tessera::pool_scope capture(graph_memory);
+  ///       result = allocator.allocate(5_MiB);
+  ///     }
+  ///     const tessera::pool_checkpoint captured = graph_memory.checkpoint();
+  ///     allocator.deallocate(result);
+  ///     if (graph_memory.restore(captured)) allocator.deallocate(result);  // it was live again
+  ///
+  ///   Returns:  a checkpoint, or why there is none, as checkpoint_pool [tessera/caching_allocator.hpp]
+  [[nodiscard]] pool_checkpoint checkpoint() noexcept {
+    return id_ != pool_id{} ? allocator_->checkpoint_pool(id_) : pool_checkpoint(moved_from);
+  }
+  /// Frees each live block of the pool, and makes the blocks live again that `from` recorded as live. Without
+  /// segments acquired since, the same requests then get the same addresses as after the checkpoint.
+  ///   Returns:  the addresses that were freed and that are live now, or why nothing changed, as restore_pool
+  ///             [tessera/caching_allocator.hpp]; also fails for a checkpoint of another pool
+  restore_result restore(const pool_checkpoint& from) noexcept {
+    if (id_ == pool_id{}) return {.why = moved_from};
+    if (from && from.pool() != id_) return {.why = "the checkpoint is of another pool"};
+    return allocator_->restore_pool(from);
   }
 
   /// Sets what the pool may hold, and what is kept for it. Its idle memory may then go back, so no captured

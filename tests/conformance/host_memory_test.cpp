@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/observe/inspect.hpp>
+#include <tessera/private_pool.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/stream_order.hpp>
@@ -108,6 +110,111 @@ TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
   EXPECT_NE(pool.try_allocate(3_MiB, stream_id{77}), nullptr);
   for (void* p : live) pool.deallocate(p);
   EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+/// The addresses, bytes and states of the blocks of a private pool.
+template <typename Allocator>
+std::vector<std::size_t> blocks_of(Allocator& on, pool_id pool) {
+  std::vector<std::size_t> result;
+  for_each_block(on, [&](const segment_view& s, const block_view& b) {
+    if (s.private_pool != pool) return;
+    result.insert(result.end(), {b.address, b.bytes, b.requested, static_cast<std::size_t>(b.is)});
+  });
+  return result;
+}
+
+// A checkpoint that fails records nothing. A restore that fails changes nothing.
+TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_checkpoint) {
+  std::size_t failed_checkpoints = 0, failed_restores = 0;
+  for (const bool others_live : {false, true}) {  // their descriptors and addresses share the tables
+    for (const std::uint64_t calls : {std::uint64_t{1}, std::uint64_t{1} << 60}) {
+      bool is_over = false;
+      for (std::uint64_t k = 1; !is_over; ++k) {
+        caching_allocator<TypeParam, simulated_device> on;
+        private_pool pool(on);
+        std::vector<void*> live, others;
+        for (int i = 0; i < 400; ++i) others.push_back(on.allocate(512));
+        {
+          const pool_scope scope(pool);
+          for (std::uint64_t i = 0; i < 200; ++i)
+            live.push_back(on.allocate(i % 9 == 0 ? 3_MiB : 40_KiB, stream_id{i % 4}));
+        }
+        for (std::size_t i = 0; i < live.size(); i += 3) on.deallocate(live[i]);
+        const auto fail_from = [calls](std::uint64_t first) {
+          asked = 0;
+          fails_at = first;
+          fails_for = calls;
+        };
+        fail_from(k);
+        pool_checkpoint made = pool.checkpoint();
+        fails_at = 0;
+        is_over = asked < k;
+        ASSERT_EQ(static_cast<bool>(made), is_over);
+        if (!made) {
+          ASSERT_STREQ(made.why(), "host memory ran out");
+          ++failed_checkpoints;
+          made = pool.checkpoint();
+        }
+        for (std::size_t i = 0; i < live.size(); ++i) {
+          if (i % 3 != 0) on.deallocate(live[i]);
+        }
+        if (!others_live) {
+          for (void* p : others) on.deallocate(p);
+        }
+        void* late = nullptr;
+        {
+          const pool_scope scope(pool);
+          late = on.allocate(30_MiB, stream_id{9});
+        }
+        const auto before = blocks_of(on, pool.id());
+        const usage usage_before = on.current_usage();
+        fail_from(k);
+        const restore_result result = pool.restore(made);
+        fails_at = 0;
+        ASSERT_STREQ(on.audit(), nullptr) << "with demand " << k;
+        if (!result) {
+          is_over = false;
+          ++failed_restores;
+          ASSERT_STREQ(result.why, "host memory ran out");
+          ASSERT_TRUE(result.freed.empty() && result.allocated.empty());
+          ASSERT_EQ(blocks_of(on, pool.id()), before) << "with demand " << k;
+          ASSERT_EQ(on.current_usage(), usage_before);
+          ASSERT_TRUE(pool.restore(made));
+        } else {
+          ASSERT_EQ(result.freed.size(), 1u);
+          ASSERT_EQ(result.freed[0], late);
+          ASSERT_EQ(result.allocated.size(), 133u);
+        }
+        ASSERT_STREQ(on.audit(), nullptr) << "with demand " << k;
+        for (std::size_t i = 0; i < live.size(); ++i) {
+          if (i % 3 != 0) on.deallocate(live[i]);
+        }
+        ASSERT_STREQ(on.audit(), nullptr);
+      }
+    }
+  }
+  EXPECT_GE(failed_checkpoints, 8u);
+  EXPECT_GE(failed_restores, 16u);
+}
+
+// A restore keeps the descriptors of many frees for a moment only.
+TEST(host_memory_for_checkpoints, goes_back_after_a_restore) {
+  caching_allocator<pytorch<>, simulated_device> on;
+  private_pool pool(on);
+  std::vector<void*> live;
+  const auto fill = [&](int count) {
+    const pool_scope scope(pool);
+    for (int i = 0; i < count; ++i) live.push_back(on.allocate(512));
+  };
+  fill(10);
+  const pool_checkpoint made = pool.checkpoint();
+  on.trim();
+  const std::size_t footprint = on.footprint();
+  fill(20'000);
+  EXPECT_GT(on.footprint(), footprint + 1_MiB);
+  ASSERT_TRUE(pool.restore(made));
+  EXPECT_LT(on.footprint(), footprint + 100_KiB);
+  EXPECT_STREQ(on.audit(), nullptr);
 }
 
 TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {

@@ -204,6 +204,24 @@ TEST(torch_row, n091_the_numbers_of_pools_increase) {
   (void)on.allocate(16);
   EXPECT_EQ(take_snapshot(on).segments[0].pool, (snapshot::pool_id{0, first.number}));
 }
+TEST(torch_row, n092_the_two_outputs_of_a_graph_are_live_after_the_restore_of_a_checkpoint) {
+  native on;
+  private_pool pool(on);
+  std::vector<void*> outputs;
+  {
+    const pool_scope scope(pool);
+    for (int i = 0; i < 2; ++i) outputs.push_back(on.allocate(512));
+  }
+  const pool_checkpoint made = pool.checkpoint();
+  for (void* p : outputs) on.deallocate(p);
+  EXPECT_EQ(live(on), 0u);
+  ASSERT_TRUE(pool.restore(made));
+  EXPECT_EQ(live(on), 2u * 512);
+  on.deallocate(outputs[0]);
+  EXPECT_EQ(live(on), 512u);
+  on.deallocate(outputs[1]);
+  EXPECT_EQ(live(on), 0u);
+}
 /// Three blocks of 20 MiB at a time, ten times, in another thread that uses a private pool.
 template <typename Pool>
 void three_blocks_ten_times(Pool& on) {

@@ -336,6 +336,12 @@ TYPED_TEST(shares, end_with_the_pool) {
   on.deallocate(p);
 }
 
+TYPED_TEST(shares, exclude_checkpoints) {
+  ASSERT_TRUE(this->serving.set_share({.limit = 40_MiB}));
+  EXPECT_STREQ(this->serving.checkpoint().why(),
+               "the pool has a share, so its memory may go back at any time");
+}
+
 TYPED_TEST(shares, count_all_memory_of_a_pool_that_keeps_it) {
   auto& on = this->on;
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));

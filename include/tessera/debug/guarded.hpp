@@ -10,6 +10,8 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/pool_checkpoint.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/debug/guard_pages.hpp>
 #include <tessera/facade.hpp>
@@ -135,6 +137,10 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   }
   /// Never reuses a block, so that uses of the old block are found.
   [[nodiscard]] static constexpr bool reuse_in_place(void*, std::size_t, stream_id) noexcept { return false; }
+  /// Fails, because a freed block has lost its pages and cannot become live again.
+  [[nodiscard]] static pool_checkpoint checkpoint_pool(pool_id) noexcept {
+    return pool_checkpoint("a guarded allocator brings no freed block back");
+  }
 
   /// Labels the blocks that any thread allocates from now on; an empty text removes the label. At most 4,095
   /// labels are distinct; later labels share one text.

@@ -109,6 +109,15 @@ class block_manager {
   [[nodiscard]] bool reserve_blocks(std::size_t blocks = 2) noexcept {
     return blocks_.reserve(blocks) && live_.reserve_one();
   }
+  /// Reserves host memory for `blocks` new descriptors and `live` live blocks. Frees do not give it back until
+  /// end_reserve(). Returns false if host memory ran out; end_reserve() is necessary in any case.
+  [[nodiscard]] bool hold_reserve(std::size_t blocks, std::size_t live) noexcept {
+    return blocks_.hold_reserve(blocks) && live_.hold_reserve(live);
+  }
+  void end_reserve() noexcept {
+    blocks_.purge();
+    live_.end_reserve();
+  }
 
   // Free lists and searches.
 
@@ -250,6 +259,11 @@ class block_manager {
   /// Frees the pending blocks whose events have completed. Does nothing during a capture.
   ///   Returns:  whether it freed any block
   bool process_events() noexcept { return !pending_.empty() && !pools_.any_capture() && process_waiting(); }
+  /// Gives events to the blocks that were freed during a capture, if there is none now.
+  [[gnu::cold]] void defer_set_aside() noexcept {
+    if (pools_.any_capture()) return;
+    pending_.defer_set_aside(provider_, [this](block& b) { complete_pending(b); });
+  }
   /// Waits for every event, then frees the pending blocks.
   [[gnu::cold]] void wait_for_pending() noexcept {
     wait_for_pending_if([](const block&) { return true; });

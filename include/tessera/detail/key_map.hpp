@@ -33,6 +33,21 @@ class key_map {
     if (size_ < grow_at_) return true;
     return rehash(capacity() == 0 ? 16 : capacity() * 2);
   }
+  /// Makes sure that the next `count` inserts succeed, even if objects are removed before. Until
+  /// end_reserve(), the table does not shrink. Returns false if host memory ran out.
+  [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
+    std::size_t wanted = capacity() == 0 ? 16 : capacity();
+    while (wanted / 8 * 3 < size_ + count) wanted *= 2;
+    if (wanted != capacity() && !rehash(wanted)) return false;
+    shrink_at_ = 0;
+    return true;
+  }
+  /// Ends hold_reserve().
+  void end_reserve() noexcept {
+    shrink_at_ = min_size(capacity());
+    while (size_ < shrink_at_ && rehash(capacity() / 4)) {
+    }
+  }
 
   /// Inserts an object.
   ///   Requires:  a preceding reserve_one()
@@ -63,6 +78,10 @@ class key_map {
 
  private:
   [[nodiscard]] std::size_t capacity() const noexcept { return grow_at_ == 0 ? 0 : mask_ + 1; }
+  /// The number of entries below which a table shrinks.
+  [[nodiscard]] static std::size_t min_size(std::size_t capacity) noexcept {
+    return capacity > 64 ? capacity / 20 : 0;
+  }
   [[nodiscard]] std::size_t slot_of(std::uint64_t key) const noexcept {
     // Spreads neighbouring multiples of 512, because most addresses are such multiples.
     return static_cast<std::size_t>((std::rotr(key, 9) * 0x9E3779B97F4A7C15u) >> shift_);
@@ -83,7 +102,7 @@ class key_map {
     entries_ = fresh;
     mask_ = wanted - 1;
     grow_at_ = wanted / 8 * 3;
-    shrink_at_ = wanted > 64 ? wanted / 20 : 0;
+    shrink_at_ = min_size(wanted);
     shift_ = 64 - static_cast<int>(std::bit_width(mask_));
     size_ = 0;
     longest_ = 0;

@@ -27,6 +27,11 @@ class slab {
 
   /// Makes sure that the next `count` calls of take() succeed. Returns false if host memory ran out.
   [[nodiscard]] bool reserve(std::size_t count) noexcept { return spare_ >= count || grow(count); }
+  /// Does the same, and keeps every spare node until purge(), whatever comes back before.
+  [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
+    purge_at_ = ~std::size_t{0};
+    return reserve(count);
+  }
 
   /// Takes a node.
   ///   Requires:  a preceding reserve()
@@ -43,7 +48,7 @@ class slab {
     if (++spare_ >= purge_at_) purge();
   }
 
-  /// Frees the chunks without nodes in use. It also runs by itself once a quarter of all nodes have come back
+  /// Frees the chunks without nodes in use, and ends hold_reserve(). It also runs by itself once a quarter of all nodes have come back
   /// since the last time.
   ///   Cost:  linear in the spare nodes
   [[gnu::noinline]] void purge() noexcept {

@@ -72,10 +72,38 @@ TEST(key_map, is_at_most_three_eighths_full_and_doubles_only_then) {
   }
 }
 
+TEST(key_map, keeps_a_held_reserve_while_objects_are_removed) {
+  key_map<thing> map;
+  std::vector<thing> things(10000);
+  for (std::size_t i = 0; i < things.size(); ++i) things[i].key = i << 9;
+  ASSERT_TRUE(map.hold_reserve(things.size()));
+  const std::size_t full = map.footprint();
+  for (int again = 0; again < 2; ++again) {
+    for (thing& t : things) map.insert(t.key, t);
+    for (thing& t : things) ASSERT_EQ(map.remove(t.key), &t);
+    ASSERT_EQ(map.footprint(), full);
+  }
+  map.end_reserve();
+  EXPECT_LT(map.footprint(), full / 100);
+  map.end_reserve();
+  ASSERT_TRUE(map.hold_reserve(0));
+}
+
+struct node {
+  std::uint64_t words[8];
+};
+
+TEST(slab, keeps_a_held_reserve_until_a_purge) {
+  slab<node> nodes;
+  ASSERT_TRUE(nodes.hold_reserve(10000));
+  const std::size_t full = nodes.footprint();
+  nodes.give_back(nodes.take());
+  EXPECT_EQ(nodes.footprint(), full);
+  nodes.purge();
+  EXPECT_EQ(nodes.footprint(), 0u);
+}
+
 TEST(slab, recycles_the_latest_and_gives_empty_chunks_back) {
-  struct node {
-    std::uint64_t words[8];
-  };
   slab<node> nodes;
   ASSERT_TRUE(nodes.reserve(1));
   node* const first = nodes.take();
