@@ -257,12 +257,20 @@ class caching_allocator
 
   // Private pools. private_pool [tessera/private_pool.hpp] calls these functions.
 
-  /// Creates a private pool with one use. Its blocks serve only requests directed to it.
-  ///   Returns:  no pool if host memory ran out
-  ///   Source:   the private pools of PyTorch 2.6
-  [[nodiscard]] pool_id create_pool() noexcept {
-    const auto* const made = manager_.pools().create();
+  /// Creates a private pool with one use. Its blocks serve only requests directed to it. `name` is the pool of
+  /// another allocator, whose name it shares; by default, it gets a new name.
+  ///   Requires:  no pool here has that name
+  ///   Returns:   no pool if host memory ran out
+  ///   Source:    the private pools of PyTorch 2.6
+  [[nodiscard]] pool_id create_pool(pool_id name = {}) noexcept {
+    const auto* const made = manager_.pools().create(name.number);
     return made != nullptr ? pool_id{made->number} : pool_id{};
+  }
+  /// Creates the private pools that another allocator uses, under their names, and opens their scopes.
+  ///   Requires:  there are no private pools here
+  ///   Returns:   false if host memory ran out
+  [[nodiscard]] bool copy_used_pools(const caching_allocator& other) noexcept {
+    return manager_.pools().copy_used(other.manager_.pools());
   }
   /// Adds a use to a private pool.
   ///   Returns:  false if the pool does not exist or has no use
