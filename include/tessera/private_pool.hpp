@@ -26,14 +26,14 @@ namespace tessera {
 ///     }
 ///     allocator.deallocate(p);  // to the pool
 ///
-/// `Allocator` is a caching_allocator, or a front end of one, such as locked. Scopes of a locked allocator
-/// direct the requests of all threads.
+/// `Allocator` is a caching_allocator, a front end of one, such as locked or per_stream, or an any_allocator.
+/// Scopes of an allocator for several threads direct the requests of all threads.
 ///   Requires:  the allocator outlives it
 ///   Source:    PyTorch's torch.cuda.MemPool
 template <typename Allocator>
 class private_pool {
  public:
-  ///   Throws:  std::bad_alloc if host memory ran out
+  ///   Throws:  std::bad_alloc if host memory ran out, or if the allocator of an any_allocator has no pools
   explicit private_pool(Allocator& allocator) : allocator_(&allocator), id_(allocator.create_pool()) {
     if (id_ == pool_id{}) detail::raise(std::bad_alloc());
   }
