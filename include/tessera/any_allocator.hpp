@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 
@@ -24,6 +25,9 @@ namespace tessera {
 ///
 /// Each call does what the call of that name does in the allocator; it is as thread-safe as the allocator. To
 /// hold it before the allocator exists, use a std::optional.
+///
+/// A private_pool may be made over it. An allocator without private pools creates none: create_pool returns no
+/// pool, and private_pool throws. If the memory of the allocator cannot sleep, sleep_pool and wake_pool say so.
 ///
 ///   Requires:  the allocator outlives it and does not move
 ///   Cost:      one indirect call; it allocates nothing
@@ -54,6 +58,38 @@ class any_allocator {
   [[nodiscard]] usage current_usage() const noexcept { return calls_->current_usage(allocator_); }
   [[nodiscard]] const char* audit() const noexcept { return calls_->audit(allocator_); }
 
+  [[nodiscard]] pool_id create_pool(pool_options options = {}) const noexcept {
+    return calls_->create_pool(allocator_, options);
+  }
+  [[nodiscard]] bool retain_pool(pool_id pool) const noexcept {
+    return calls_->retain_pool(allocator_, pool);
+  }
+  [[nodiscard]] bool release_pool(pool_id pool) const noexcept {
+    return calls_->release_pool(allocator_, pool);
+  }
+  [[nodiscard]] std::size_t uses_of_pool(pool_id pool) const noexcept {
+    return calls_->uses_of_pool(allocator_, pool);
+  }
+  [[nodiscard]] bool has_pool(pool_id pool) const noexcept { return calls_->has_pool(allocator_, pool); }
+  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
+                                            scope_kind kind = scope_kind::capture) const noexcept {
+    return calls_->begin_allocate_to_pool(allocator_, pool, streams, kind);
+  }
+  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) const noexcept {
+    return calls_->end_allocate_to_pool(allocator_, pool);
+  }
+  [[nodiscard]] bool is_capturing() const noexcept { return calls_->is_capturing(allocator_); }
+  void trim_pool(pool_id pool) const noexcept { calls_->trim_pool(allocator_, pool); }
+  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) const noexcept {
+    return calls_->sleep_pool(allocator_, pool, contents, copies);
+  }
+  sleep_result wake_pool(pool_id pool, stream_id copies = {}) const noexcept {
+    return calls_->wake_pool(allocator_, pool, copies);
+  }
+  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
+    return calls_->is_asleep(allocator_, pool);
+  }
+
   /// Whether both refer to the same allocator.
   bool operator==(const any_allocator& other) const noexcept { return allocator_ == other.allocator_; }
 
@@ -69,10 +105,40 @@ class any_allocator {
     void (*trim)(void*, std::size_t) noexcept;
     usage (*current_usage)(void*) noexcept;
     const char* (*audit)(void*) noexcept;
+    pool_id (*create_pool)(void*, pool_options) noexcept;
+    bool (*retain_pool)(void*, pool_id) noexcept;
+    bool (*release_pool)(void*, pool_id) noexcept;
+    std::size_t (*uses_of_pool)(void*, pool_id) noexcept;
+    bool (*has_pool)(void*, pool_id) noexcept;
+    bool (*begin_allocate_to_pool)(void*, pool_id, stream_filter, scope_kind) noexcept;
+    bool (*end_allocate_to_pool)(void*, pool_id) noexcept;
+    bool (*is_capturing)(void*) noexcept;
+    void (*trim_pool)(void*, pool_id) noexcept;
+    sleep_result (*sleep_pool)(void*, pool_id, sleep_contents, stream_id) noexcept;
+    sleep_result (*wake_pool)(void*, pool_id, stream_id) noexcept;
+    bool (*is_asleep)(void*, pool_id) noexcept;
   };
   template <typename Allocator>
   [[nodiscard]] static Allocator& to(void* allocator) noexcept {
     return *static_cast<Allocator*>(allocator);
+  }
+  /// Calls f(allocator) if it has private pools. Otherwise returns a default value.
+  template <typename Result, typename Allocator, typename F>
+  static Result with_pools(void* allocator, F f) noexcept {
+    if constexpr (requires(Allocator& in) { in.create_pool(); }) {
+      return f(to<Allocator>(allocator));
+    } else {
+      return Result();
+    }
+  }
+  /// Calls f(allocator) if its memory can sleep.
+  template <typename Allocator, typename F>
+  static sleep_result with_sleep(void* allocator, F f) noexcept {
+    if constexpr (requires { requires Allocator::can_sleep; }) {
+      return f(to<Allocator>(allocator));
+    } else {
+      return {.why = "the memory of this allocator cannot sleep"};
+    }
   }
   template <typename A>
   static constexpr call_table calls_of = {
@@ -85,7 +151,40 @@ class any_allocator {
       [](void* a, void* p, stream_id s) noexcept { return to<A>(a).try_record_stream(p, s); },
       [](void* a, std::size_t keep) noexcept { to<A>(a).trim(keep); },
       [](void* a) noexcept { return to<A>(a).current_usage(); },
-      [](void* a) noexcept { return to<A>(a).audit(); }};
+      [](void* a) noexcept { return to<A>(a).audit(); },
+      [](void* a, pool_options options) noexcept {
+        return with_pools<pool_id, A>(a, [=](auto& in) { return in.create_pool(options); });
+      },
+      [](void* a, pool_id pool) noexcept {
+        return with_pools<bool, A>(a, [=](auto& in) { return in.retain_pool(pool); });
+      },
+      [](void* a, pool_id pool) noexcept {
+        return with_pools<bool, A>(a, [=](auto& in) { return in.release_pool(pool); });
+      },
+      [](void* a, pool_id pool) noexcept {
+        return with_pools<std::size_t, A>(a, [=](auto& in) { return in.uses_of_pool(pool); });
+      },
+      [](void* a, pool_id pool) noexcept {
+        return with_pools<bool, A>(a, [=](auto& in) { return in.has_pool(pool); });
+      },
+      [](void* a, pool_id pool, stream_filter streams, scope_kind kind) noexcept {
+        return with_pools<bool, A>(a,
+                                   [=](auto& in) { return in.begin_allocate_to_pool(pool, streams, kind); });
+      },
+      [](void* a, pool_id pool) noexcept {
+        return with_pools<bool, A>(a, [=](auto& in) { return in.end_allocate_to_pool(pool); });
+      },
+      [](void* a) noexcept { return with_pools<bool, A>(a, [](auto& in) { return in.is_capturing(); }); },
+      [](void* a, pool_id pool) noexcept { with_pools<void, A>(a, [=](auto& in) { in.trim_pool(pool); }); },
+      [](void* a, pool_id pool, sleep_contents contents, stream_id copies) noexcept {
+        return with_sleep<A>(a, [=](auto& in) { return in.sleep_pool(pool, contents, copies); });
+      },
+      [](void* a, pool_id pool, stream_id copies) noexcept {
+        return with_sleep<A>(a, [=](auto& in) { return in.wake_pool(pool, copies); });
+      },
+      [](void* a, pool_id pool) noexcept {
+        return with_pools<bool, A>(a, [=](auto& in) { return in.is_asleep(pool); });
+      }};
 
   void* allocator_;
   const call_table* calls_;

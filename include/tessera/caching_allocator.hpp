@@ -262,17 +262,27 @@ class caching_allocator
   // Private pools. private_pool [tessera/private_pool.hpp] calls these functions.
 
   /// Creates a private pool with one use. Its blocks serve only requests directed to it, unless its options say
-  /// more.
-  ///   Returns:  no pool if host memory ran out
-  ///   Source:   the private pools of PyTorch 2.6
-  [[nodiscard]] pool_id create_pool(pool_options options = {}) noexcept { return make_pool(options, {}); }
-  /// Creates a private pool that takes its segments from another provider, with the sizes that growth chooses.
-  /// Their bytes count as reserved, and under the limit. Recipes that map memory into ranges have no segments.
-  ///   Requires:  the provider outlives the allocator
-  [[nodiscard]] pool_id create_pool(const memory_source& from, pool_options options = {}) noexcept
+  /// more. `name` is the pool of another allocator, whose name it shares; by default, it gets a new name.
+  ///   Requires:  no pool here has that name
+  ///   Returns:   no pool if host memory ran out
+  ///   Source:    the private pools of PyTorch 2.6
+  [[nodiscard]] pool_id create_pool(pool_options options = {}, pool_id name = {}) noexcept {
+    return make_pool(options, {}, name);
+  }
+  /// Creates a private pool that takes its segments from a source, with the sizes that growth chooses. Their
+  /// bytes count as reserved, and under the limit. Recipes that map memory into ranges have no segments.
+  ///   Requires:  the object of the source outlives the allocator
+  [[nodiscard]] pool_id create_pool(const memory_source& from, pool_options options = {},
+                                    pool_id name = {}) noexcept
     requires(!detail::recipe_traits<Recipe>::has_ranges)
   {
-    return make_pool(options, from);
+    return make_pool(options, from, name);
+  }
+  /// Creates the private pools that another allocator uses, under their names, and opens their scopes.
+  ///   Requires:  there are no private pools here
+  ///   Returns:   false if host memory ran out
+  [[nodiscard]] bool copy_used_pools(const caching_allocator& other) noexcept {
+    return manager_.pools().copy_used(other.manager_.pools());
   }
   /// Adds a use to a private pool.
   ///   Returns:  false if the pool does not exist or has no use
@@ -570,8 +580,8 @@ class caching_allocator
             stream, policies_.streams.reuse_key(stream)};
   }
 
-  [[nodiscard]] pool_id make_pool(pool_options options, const memory_source& from) noexcept {
-    const auto* const made = manager_.pools().create(options, from);
+  [[nodiscard]] pool_id make_pool(pool_options options, const memory_source& from, pool_id name) noexcept {
+    const auto* const made = manager_.pools().create(options, from, name.number);
     return made != nullptr ? pool_id{made->number} : pool_id{};
   }
 

@@ -27,18 +27,18 @@ namespace tessera {
 ///     }
 ///     allocator.deallocate(p);  // to the pool
 ///
-/// `Allocator` is a caching_allocator, or a front end of one, such as locked. Scopes of a locked allocator
-/// direct the requests of all threads.
+/// `Allocator` is a caching_allocator, a front end of one, such as locked or per_stream, or an any_allocator.
+/// Scopes of an allocator for several threads direct the requests of all threads.
 ///   Requires:  the allocator outlives it
 ///   Source:    PyTorch's torch.cuda.MemPool
 template <typename Allocator>
 class private_pool {
  public:
-  ///   Throws:  std::bad_alloc if host memory ran out
+  ///   Throws:  std::bad_alloc if host memory ran out, or if the allocator of an any_allocator has no pools
   explicit private_pool(Allocator& allocator, pool_options options = {})
       : private_pool(allocator, allocator.create_pool(options)) {}
-  /// Takes the segments of the pool from another provider. The recipe must not map memory into ranges.
-  ///   Requires:  the provider outlives the allocator
+  /// Takes the segments of the pool from a source. The recipe must not map memory into ranges.
+  ///   Requires:  the object of the source outlives the allocator
   ///   Throws:    std::bad_alloc if host memory ran out
   private_pool(Allocator& allocator, const memory_source& from, pool_options options = {})
       : private_pool(allocator, allocator.create_pool(from, options)) {}

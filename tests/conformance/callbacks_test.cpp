@@ -19,6 +19,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/debug/tagged.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
@@ -194,6 +195,19 @@ TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_a
   use(locked<pytorch<>, host_pinned>{memory()});
   use(per_stream<pytorch<>, host_pinned>{memory()});
   use(background_reclaiming<pytorch<>, host_pinned>{memory()});
+}
+
+TEST(callbacks_in_threads, a_function_given_a_tag_uses_the_allocator) {
+  tagged<locked<pytorch<>, simulated_device>> pool;
+  void* const p = pool.allocate(1000, block_tag{1});
+  int calls = 0;
+  pool.for_each_tag([&](block_tag tag, const tag_usage& now) {
+    ++calls;
+    pool.deallocate(pool.allocate(2000, tag));
+    pool.set_tag(p, block_tag{2});
+    EXPECT_EQ(now.bytes, 1000u);
+  });
+  EXPECT_EQ(calls, 1) << "the numbers are those before the calls";
 }
 
 TEST(callbacks_in_threads, a_function_under_one_lock_takes_later_locks) {

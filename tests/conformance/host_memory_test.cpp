@@ -9,6 +9,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/debug/tagged.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/private_pool.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -229,6 +232,81 @@ TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
   pool.deallocate(p);
   EXPECT_EQ(pool.current_usage().pending, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+// A request without host memory for its tag fails, and its block is free again.
+template <typename Allocate>
+void expect_no_untagged_blocks(Allocate allocate) {
+  constexpr block_tag tag{1};
+  bool any_failed = false;
+  tagged<locked<pytorch<>, simulated_device>> pool;
+  pool.set_current_tag(tag);
+  std::size_t served = 0;
+  for (std::uint64_t k = 1; served < 500; ++k) {
+    asked = 0;
+    fails_at = 1 + k % 3;
+    fails_for = 1;
+    const bool works = allocate(pool);
+    fails_at = 0;
+    served += works ? 1 : 0;
+    any_failed = any_failed || !works;
+    std::size_t bytes = 0;
+    pool.for_each_tag([&](block_tag, const tag_usage& now) { bytes += now.bytes; });
+    ASSERT_EQ(bytes, pool.current_usage().requested);
+    ASSERT_EQ(pool.usage_of(tag).blocks, served);
+    ASSERT_STREQ(pool.audit(), nullptr);
+  }
+  EXPECT_TRUE(any_failed);
+}
+TEST(host_memory_for_tags, that_runs_out_anywhere_fails_the_request) {
+  expect_no_untagged_blocks([](auto& pool) { return pool.try_allocate(1000) != nullptr; });
+  expect_no_untagged_blocks([](auto& pool) { return static_cast<bool>(pool.allocate_by_handle(1000)); });
+  expect_no_untagged_blocks(
+      [](auto& pool) { return pool.try_allocate(1000, std::align_val_t{4096}) != nullptr; });
+  expect_no_untagged_blocks([](auto& pool) {
+    try {
+      return pool.allocate(1000) != nullptr;
+    } catch (const out_of_memory&) {
+      return false;
+    }
+  });
+}
+
+// A pool is in all arenas or in none.
+TEST(host_memory_for_pools_of_arenas, that_runs_out_anywhere_creates_no_pool) {
+  constexpr stream_id last{9};
+  bool any_failed = false;
+  for (std::uint64_t k = 1;; ++k) {
+    per_stream<pytorch<>, simulated_device> pool;
+    for (std::uint64_t stream = 0; stream < 4; ++stream) (void)pool.allocate(1000, stream_id{stream});
+    asked = 0;
+    fails_at = k;
+    fails_for = 1;
+    const pool_id made = pool.create_pool();
+    const bool created = made != pool_id{};
+    const bool begins = pool.begin_allocate_to_pool(made, {});
+    void* const p = pool.try_allocate(1000, last);  // creates an arena, or shares one
+    fails_at = 0;
+    any_failed = any_failed || !created;
+    EXPECT_EQ(begins, created) << k;
+    EXPECT_EQ(pool.uses_of_pool(made), created ? 1u : 0u) << k;
+    if (p != nullptr) {
+      EXPECT_EQ(segment_of(pool, p).private_pool, made) << k;
+    }
+    EXPECT_EQ(pool.end_allocate_to_pool(made), created) << k;
+    EXPECT_EQ(pool.release_pool(made), created) << k;
+    if (!created) {
+      const pool_id next = pool.create_pool();
+      EXPECT_EQ(pool.uses_of_pool(pool_id{next.number - 1}), 0u) << "no arena keeps the pool that failed";
+    }
+    EXPECT_STREQ(pool.audit(), nullptr);
+    if (asked < k) break;
+  }
+  EXPECT_TRUE(any_failed);
+  per_stream<pytorch<>, simulated_device> empty;
+  fails_at = 1, asked = 0, fails_for = 1;
+  EXPECT_EQ(empty.create_pool(), pool_id{}) << "without an arena";
+  fails_at = 0;
 }
 
 /// Whether every event of a failed device call is without an address.

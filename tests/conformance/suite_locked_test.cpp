@@ -11,6 +11,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/debug/tagged.hpp>
 
 #include "suite.hpp"
 
@@ -89,6 +90,8 @@ compositions wrapped() {
     habits few = simulated_habits();
     few.most_live = 40;
     all.push_back({name + "_waiting", &waiting_briefly<Recipe>, kept, few, 0.02});
+    all.push_back({name + "_tagged", &over<tagged<locked<Recipe, any_device>>, simulated>, kept,
+                   simulated_habits(), 0.02});
     kept.counts_at_once = false;
     all.push_back({name + "_collector", &collecting<Recipe>, kept, simulated_habits(), 0.05});
   });

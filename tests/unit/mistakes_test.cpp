@@ -17,6 +17,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
+#include <tessera/debug/tagged.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/observe/history.hpp>
@@ -148,6 +149,7 @@ std::vector<row> single_threaded() {
              config::torch_npu::settings{}, device(n));
        }},
       {"driver_pool", &make<driver>},
+      {"tagged", &plain<tagged<alone<pytorch<>>>>},
       {"deferred_free_queue", &make<collected>},
       {"in place", &make<donated>},
       {"timed", &make<over<measured>>},
@@ -179,6 +181,7 @@ std::vector<row> several_threads() {
          return std::make_unique<stack_of<configured_pinned<torch_npu_family::pinned_family, host_pinned>>>(
              config::torch_npu::settings{}, host());
        }},
+      {"tagged arenas", &plain<tagged<per_stream<pytorch<>, simulated_device>>>},
       {"guarded",
        [](unsigned) { return std::make_unique<stack_of<guarded<pytorch_pinned<>, host_pinned>>>(host()); }},
   };

@@ -25,6 +25,7 @@ namespace tessera::detail {
 // because the arenas may reach their peaks at different times.
 
 inline void add_to(std::size_t& sum, std::size_t part) noexcept { sum += part; }
+inline void add_to(bool& any, bool part) noexcept { any = any || part; }
 inline void add_to(usage& sum, const usage& part) noexcept { sum += part; }
 /// Keeps the first text that is not null.
 inline void add_to(const char*& first, const char* text) noexcept {

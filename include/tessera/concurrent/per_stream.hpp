@@ -16,6 +16,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
@@ -29,9 +30,9 @@ namespace tessera {
 /// A caching_allocator for several threads. Each stream has an arena, which is an allocator with its own
 /// mutex. If the streams policy gives all streams one key, there is one arena.
 ///
-/// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events and
-/// trim_without_waiting of caching_allocator. No free block and no idle page serves a stream of another
-/// arena. So a recipe that reuses blocks across streams, such as cuda_async, fails more often when memory is
+/// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events,
+/// trim_without_waiting, sleep, shares, memory sources and checkpoints of caching_allocator. No free block and no
+/// idle page serves a stream of another arena. So a recipe that reuses blocks across streams, such as cuda_async, fails more often when memory is
 /// short.
 ///
 ///     tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> shared;
@@ -46,6 +47,8 @@ namespace tessera {
 ///   arenas empty their caches. Another thread may take the released memory. The allocator retries up to
 ///   eight times.
 /// * The observer receives one event at a time, in the order of each arena.
+/// * A private pool has a part in each arena, under one pool_id. A scope directs the requests of all arenas,
+///   which may call the condition of its stream_filter at the same time.
 /// * An arena polls events only when a call enters it.
 /// * A policy sees the usage of its own arena, with the limit of all arenas.
 /// * If the recipe maps pages into ranges, each arena has its own ranges.
@@ -102,6 +105,55 @@ class per_stream
     guard_.check<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     return callbacks_.add(callback, context);
+  }
+
+  // Private pools, as in caching_allocator. All arenas have the same pools, uses and scopes.
+
+  [[nodiscard]] pool_id create_pool(pool_options options = {}) noexcept {
+    // A new arena copies the pools of another one, so there must be one.
+    if (arena_count() == 0 && get_arena({}) == nullptr) return {};
+    pool_id name;
+    const auto create = [this, &name, options](allocator& in) {
+      had_pools_ = true;
+      const pool_id made = in.create_pool(options, name);
+      if (made != pool_id{}) name = made;
+      return made != pool_id{};
+    };
+    return in_all_arenas(create, [&name](allocator& in) { (void)in.release_pool(name); }) ? name : pool_id{};
+  }
+  [[nodiscard]] bool retain_pool(pool_id pool) noexcept {
+    return in_all_arenas([=](allocator& in) { return in.retain_pool(pool); });
+  }
+  [[nodiscard]] bool release_pool(pool_id pool) noexcept {
+    return in_all_arenas([=](allocator& in) { return in.release_pool(pool); });
+  }
+  [[nodiscard]] std::size_t uses_of_pool(pool_id pool) const noexcept {
+    std::size_t uses = 0;
+    for_each_arena([&](arena& a) {
+      uses = (std::max)(uses, a.enter([=](const allocator& in) { return in.uses_of_pool(pool); }));
+    });
+    return uses;
+  }
+  [[nodiscard]] bool has_pool(pool_id pool) const noexcept {
+    return enter(*this, [=](const allocator& in) { return in.has_pool(pool); });
+  }
+  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
+                                            scope_kind kind = scope_kind::capture) noexcept {
+    return in_all_arenas([=](allocator& in) { return in.begin_allocate_to_pool(pool, streams, kind); },
+                         [=](allocator& in) { (void)in.end_allocate_to_pool(pool); });
+  }
+  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept {
+    return in_all_arenas([=](allocator& in) { return in.end_allocate_to_pool(pool); });
+  }
+  [[nodiscard]] bool is_capturing() const noexcept {
+    return enter(*this, [](const allocator& in) { return in.is_capturing(); });
+  }
+  void trim_pool(pool_id pool) noexcept {
+    enter(*this, [=](allocator& in) { in.trim_pool(pool); });
+  }
+  /// Whether an arena has put its part of a pool to sleep, by for_each_allocator or with_arena.
+  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
+    return enter(*this, [=](const allocator& in) { return in.is_asleep(pool); });
   }
 
   /// Returns the exception that allocate would throw. It has the numbers of the stream's arena and the usage
@@ -253,7 +305,8 @@ class per_stream
       auto* const created = new (std::nothrow)
           arena(key, guard_, {budget_, device_, map_, owner, &empty_others, this}, settings_,
                 detail::forwarding_observer<Observer, true>(observer_, guard_, &observer_mutex_));
-      if (created != nullptr && created->on_pressure(&detail::shared_callbacks::run, &callbacks_)) {
+      if (created != nullptr && created->on_pressure(&detail::shared_callbacks::run, &callbacks_) &&
+          copy_used_pools(*created)) {
         arenas_[number].store(created, std::memory_order_release);
         return created;
       }
@@ -264,6 +317,39 @@ class per_stream
       if (arena* const other = arenas_[(first + probe) % max_arenas].load()) return other;
     }
     return nullptr;
+  }
+  /// Gives a new arena the private pools of the others. Returns false if host memory ran out.
+  [[nodiscard]] bool copy_used_pools(arena& to) noexcept {
+    if (!had_pools_) return true;  // then creation does not wait for another arena
+    arena* from = nullptr;
+    for_each_arena([&from](arena& a) { from = &a; });
+    return from == nullptr || from->enter([&to](const allocator& in) {
+      return to.enter([&in](allocator& fresh) { return fresh.copy_used_pools(in); });
+    });
+  }
+  /// Calls f(allocator) for each arena, and creates no arena meanwhile. If one call returns false, makes no
+  /// further call, and undoes those before.
+  ///   Returns:  whether all calls returned true, and there is an arena
+  template <typename F, typename Undo>
+  [[nodiscard]] bool in_all_arenas(F f, Undo undo) noexcept {
+    guard_.check<Observer>(guard::lock::settings);
+    const std::lock_guard lock(mutex_);
+    std::size_t done = 0;
+    bool all = true;
+    for_each_arena([&](arena& a) {
+      all = all && a.enter(f);
+      done += all ? 1 : 0;
+    });
+    if (all) return done > 0;
+    for_each_arena([&](arena& a) {
+      if (done > 0) a.enter(undo), --done;
+    });
+    return false;
+  }
+  /// For calls that return the same in all arenas, because these have the same pools.
+  template <typename F>
+  [[nodiscard]] bool in_all_arenas(F f) noexcept {
+    return in_all_arenas(f, [](allocator&) {});
   }
   void free(detail::remote_free_queue::item freed) noexcept {
     if (arena* const owner = find_owner_or_abort(freed.address, "deallocate")) owner->deallocate(freed);
@@ -304,7 +390,8 @@ class per_stream
   Observer observer_;
   std::mutex observer_mutex_;
   detail::byte_budget budget_;
-  std::mutex mutex_;  // guards the creation of arenas, the settings and the callbacks
+  std::mutex mutex_;  // guards the creation of arenas, the settings, the callbacks and had_pools_
+  bool had_pools_ = false;
   detail::shared_callbacks callbacks_;
   detail::reentrancy_guard guard_;
   std::array<std::atomic<arena*>, max_arenas> arenas_{};

@@ -57,7 +57,7 @@ struct live_blocks {
       for (std::size_t i = 0; i < shown(); ++i)
         first[i].label = allocator.label_of(reinterpret_cast<const void*>(first[i].address));
     }
-    allocator.with_observer([this](auto& observer) { add_labels(observer); });
+    allocator.with_observer([&](auto& observer) { add_labels(observer); });
   }
 
  private:

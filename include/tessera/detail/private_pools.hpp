@@ -124,12 +124,15 @@ class private_pools {
     for (const group* g = first_; g != nullptr; g = g->next) f(*g);
   }
 
-  /// Creates a private pool with one use. Returns null if host memory ran out.
-  [[nodiscard, gnu::cold]] group* create(pool_options options, const memory_source& source) noexcept {
+  /// Creates a private pool with one use. Returns null if host memory ran out. A number other than 0 names
+  /// the pool; no pool here has it yet.
+  [[nodiscard, gnu::cold]] group* create(pool_options options, const memory_source& source,
+                                         std::uint64_t number) noexcept {
     static constinit std::uint64_t last = 0;  // shared, so that a number names no pool of another allocator
     auto* const fresh = by_number_.reserve_one() ? new (std::nothrow) group : nullptr;
     if (fresh == nullptr) return nullptr;
-    fresh->number = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);  // <atomic> is slow to compile
+    // <atomic> is slow to compile.
+    fresh->number = number != 0 ? number : __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
     fresh->uses = 1;
     fresh->options = options;
     fresh->source = source;
@@ -137,6 +140,19 @@ class private_pools {
     (first_ == nullptr ? first_ : last_->next) = fresh;
     last_ = fresh;
     return fresh;
+  }
+  /// Creates the private pools that another allocator uses, with their numbers, uses and scopes, but without
+  /// memory. Returns false if host memory ran out.
+  ///   Requires:  there are no private pools here
+  [[nodiscard, gnu::cold]] bool copy_used(const private_pools& other) noexcept {
+    for (const group* g = other.first_; g != nullptr; g = g->next) {
+      group* const copy = g->uses > 0 ? create(g->options, g->source, g->number) : nullptr;
+      if (copy != nullptr) copy->uses = g->uses;
+      if (copy == nullptr && g->uses > 0) return false;
+    }
+    for (const group* g = other.first_open_; g != nullptr; g = g->next_open)
+      open(*find(pool_id{g->number}), g->filter, g->kind);
+    return true;
   }
   /// Erases the private pools that have no use, no scope and no memory.
   [[gnu::cold]] void erase_unused() noexcept {

@@ -57,8 +57,8 @@
 /// "demo_free") loads it; set the other functions on its allocator().
 ///
 /// Graph capture needs private pools. So set PREFIX_begin_allocate_to_pool, _end_allocate_to_pool and
-/// _release_pool, and let make_allocator return an allocator that has private pools, such as locked. Without
-/// private pools, PyTorch reports an error if alloc throws.
+/// _release_pool, and let make_allocator return an allocator that has private pools, such as locked or
+/// per_stream. Without private pools, PyTorch reports an error if alloc throws.
 namespace tessera {
 
 namespace detail {

@@ -18,6 +18,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/leak_checked.hpp>
+#include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/cccl.hpp>
@@ -59,15 +60,17 @@ struct facade_of : ::testing::Test {
     }
   }();
 };
-using pools = ::testing::Types<
-    tight, caching_allocator<pytorch<>, simulated_device>,
-    caching_allocator<pytorch_family::expandable, simulated_device>,
-    caching_allocator<stitched, simulated_device>, caching_allocator<cuda_async, simulated_device>,
-    tight_locked, per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
-    background_reclaiming<packed_tightly, simulated_device>, thread_checked<tight>, leak_checked<tight>,
-    guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
-    configured_pinned<pytorch_family::pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
-    shared_allocator<tight_locked>>;
+using pools =
+    ::testing::Types<tight, caching_allocator<pytorch<>, simulated_device>,
+                     caching_allocator<pytorch_family::expandable, simulated_device>,
+                     caching_allocator<stitched, simulated_device>,
+                     caching_allocator<cuda_async, simulated_device>, tight_locked,
+                     per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
+                     background_reclaiming<packed_tightly, simulated_device>, thread_checked<tight>,
+                     leak_checked<tight>, tagged<tight>, tagged<tight_locked>,
+                     guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
+                     configured_pinned<pytorch_family::pinned_family, host_pinned>,
+                     rethrowing<tight_locked, no_errors>, shared_allocator<tight_locked>>;
 TYPED_TEST_SUITE(facade_of, pools);
 
 TYPED_TEST(facade_of, serve_any_alignment) {

@@ -17,6 +17,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/facade.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -60,6 +61,21 @@ struct chosen_at_run_time {
     return configured<pytorch_family, decltype(device), locked>({.expandable_segments = true},
                                                                 std::move(device));
   }
+};
+
+/// A front end without the optional calls, such as those on private pools.
+template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
+class without_pools : public facade<without_pools<Recipe, Provider, Observer, Counting>> {
+ public:
+  explicit without_pools(Provider device) : in_(std::move(device)) {}
+
+ private:
+  friend facade<without_pools>;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F f) {
+    return f(me.in_);
+  }
+  locked<Recipe, Provider, Observer, Counting> in_;
 };
 
 class pluggable_test : public testing::Test {
@@ -188,8 +204,9 @@ TEST_F(pluggable_test, throws_if_the_host_supports_exceptions) {
 
 bool is_stream_1(void* s) { return s == stream(1); }
 
-TEST_F(pluggable_test, has_private_pools) {
-  pluggable<chosen_at_run_time> pool;
+template <typename Definition>
+void use_private_pools() {
+  pluggable<Definition> pool;
   using numbers = detail::torch_pool_id;
   pool.begin_allocate_to_pool(0, numbers{0, 1}, is_stream_1);
   void* const inside = pool.alloc(5_MiB, 0, stream(1));
@@ -212,6 +229,10 @@ TEST_F(pluggable_test, has_private_pools) {
   pool.release_pool(0, numbers{0, 1});
   pool.reset();
   EXPECT_EQ(here.device[0]->used(), 20_MiB) << "of the live block";
+}
+TEST_F(pluggable_test, has_private_pools) { use_private_pools<chosen_at_run_time>(); }
+TEST_F(pluggable_test, has_private_pools_of_arenas) {
+  use_private_pools<of<pytorch_family::expandable, per_stream>>();
 }
 
 TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
@@ -274,7 +295,7 @@ TEST_F(pluggable_test, reports_invalid_calls_on_private_pools) {
   pool.reset();
   pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
   pool.end_allocate_to_pool(0, {1, 0});
-  pluggable<of<pytorch<>, per_stream>> without;
+  pluggable<of<pytorch<>, without_pools>> without;
   without.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
   EXPECT_TRUE(has(last_error(without), "no graph can be captured"));
   (void)testing::internal::GetCapturedStderr();

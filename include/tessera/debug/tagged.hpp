@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/handle.hpp>
+#include <tessera/detail/key_map.hpp>
+#include <tessera/detail/slab.hpp>
+#include <tessera/facade.hpp>
+
+namespace tessera {
+
+/// Says what a block is for, by a number from 0 to 255. The program gives the numbers their meaning.
+enum class block_tag : std::uint8_t {};
+
+/// The live blocks of one tag.
+struct tag_usage {
+  std::size_t blocks = 0;
+  std::size_t bytes = 0;       ///< requested bytes
+  std::size_t peak_bytes = 0;  ///< maximum of `bytes`, since reset_peak_statistics() if it was called
+  bool operator==(const tag_usage&) const = default;
+};
+
+/// Keeps a tag and a pointer of the user for each live block, and counts the bytes of each tag. Otherwise it
+/// behaves like `Allocator`.
+///
+/// Choose it to see what the memory is used for, such as weights and activations.
+///
+///     #include <tessera/concurrent/locked.hpp>
+///     constexpr tessera::block_tag weights{1}, activations{2};
+///     tessera::tagged<tessera::locked<tessera::pytorch<>, tessera::simulated_device>> memory;
+///     void* const p = memory.allocate(5_MiB, weights);
+///     const tessera::tag_scope forward(memory, activations);
+///     void* const q = memory.allocate(1000, std::align_val_t{4096});
+///     memory.set_user_pointer(q, &memory, std::align_val_t{4096});
+///     memory.for_each_tag([](tessera::block_tag tag, const tessera::tag_usage& now) {
+///       std::printf("tag %d: %zu bytes\n", static_cast<int>(tag), now.bytes);
+///     });
+///     memory.deallocate(p);
+///     memory.deallocate(q, 1000, std::align_val_t{4096});
+///
+/// * A request has the current tag if the call names none. The current tag is one for all threads, and 0 at
+///   first.
+/// * A free drops the tag and the pointer. A block that reuse_in_place gives to a new request gets the current
+///   tag and a null pointer.
+/// * The bytes of all tags are the requested bytes of all live blocks. A block that was allocated through
+///   inner() has no tag and does not count. Free all others here, not through inner().
+/// * The address of an aligned block may lie inside the block. Pass the alignment of its request, then.
+/// * A request fails if host memory for its tag runs out.
+///
+/// It is as thread-safe as `Allocator`.
+///   Cost:  a mutex and a look-up for each allocation and free; about 70 bytes of host memory for a live block
+template <typename Allocator>
+class tagged : public facade<tagged<Allocator>, Allocator> {
+  using facade_type = facade<tagged, Allocator>;
+  static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
+  static constexpr std::align_val_t least{min_alignment};
+
+ public:
+  tagged() = default;
+  template <typename... Args>
+    requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
+  explicit tagged(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
+
+  /// The wrapped allocator.
+  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
+
+  using facade_type::allocate, facade_type::try_allocate;
+  using detail::common_calls<tagged>::deallocate;  // aligned blocks
+  /// Serves a request, and gives the block a tag.
+  ///   Throws:  out_of_memory, also if host memory for the tag ran out
+  [[nodiscard]] void* allocate(std::size_t bytes, block_tag tag, stream_id stream = {}) {
+    if (void* const p = try_allocate(bytes, tag, stream); p != nullptr || bytes == 0) return p;
+    tagged::raise(this->make_out_of_memory(bytes, stream));
+  }
+  [[nodiscard]] void* try_allocate(std::size_t bytes, block_tag tag, stream_id stream = {}) noexcept {
+    void* const p = allocator_.try_allocate(bytes, stream);
+    if (p == nullptr || insert(p, bytes, tag, false)) return p;
+    allocator_.deallocate(p);
+    return nullptr;
+  }
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    return try_allocate(bytes, current_tag(), stream);
+  }
+  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+    requires has_handles
+  {
+    const handle h = allocator_.allocate_by_handle(bytes, stream);
+    if (!h || insert(h.data(), bytes, current_tag(), true)) return h;
+    allocator_.deallocate(h);
+    return {};
+  }
+
+  // A tag is erased before its block is freed: another thread may get the address at once.
+  void deallocate(void* p) noexcept {
+    erase(p, false);
+    allocator_.deallocate(p);
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    erase(p, false);
+    allocator_.deallocate(p, bytes);
+  }
+  void deallocate(handle h) noexcept
+    requires has_handles
+  {
+    erase(h.data(), true);
+    allocator_.deallocate(h);
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    erase(p, false);
+    return allocator_.try_deallocate(p);
+  }
+  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
+    if (!allocator_.reuse_in_place(p, bytes, stream)) return false;
+    const std::lock_guard lock(mutex_);
+    if (entry* const e = find(p, least)) assign(*e, {e->address, bytes, nullptr, current_tag(), false});
+    return true;
+  }
+
+  /// The tag of requests that name none. tag_scope changes it.
+  [[nodiscard]] block_tag current_tag() const noexcept { return current_.load(std::memory_order_relaxed); }
+  /// Changes the current tag, and returns the one before.
+  block_tag set_current_tag(block_tag tag) noexcept {
+    return current_.exchange(tag, std::memory_order_relaxed);
+  }
+
+  /// Changes the tag of a live block. Null is ignored, here and in set_user_pointer.
+  ///   Requires:  the address of a live block with a tag, and its alignment if that is more than
+  ///              min_alignment; otherwise the program aborts
+  ///   Cost:      up to one look-up per 64 bytes of the alignment. The same holds for the members below.
+  void set_tag(const void* p, block_tag tag, std::align_val_t alignment = least) noexcept {
+    change(p, alignment, "set_tag",
+           [this, tag](entry& e) { assign(e, {e.address, e.bytes, e.user_pointer, tag, e.is_by_handle}); });
+  }
+  /// Keeps a pointer of the user for a live block.
+  ///   Requires:  as set_tag
+  void set_user_pointer(const void* p, void* user_pointer, std::align_val_t alignment = least) noexcept {
+    change(p, alignment, "set_user_pointer", [=](entry& e) { e.user_pointer = user_pointer; });
+  }
+  /// Returns the tag of a live block; tag 0 for another address.
+  [[nodiscard]] block_tag tag_of(const void* p, std::align_val_t alignment = least) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const entry* const e = find(p, alignment);
+    return e != nullptr ? e->tag : block_tag{};
+  }
+  /// Returns the pointer kept for a live block; null if there is none, and for another address.
+  [[nodiscard]] void* user_pointer_of(const void* p, std::align_val_t alignment = least) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const entry* const e = find(p, alignment);
+    return e != nullptr ? e->user_pointer : nullptr;
+  }
+
+  [[nodiscard]] tag_usage usage_of(block_tag tag) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return tags_[static_cast<std::size_t>(tag)];
+  }
+  /// Calls f(tag, tag_usage) for each tag that has had live blocks. The numbers are those of one moment. `f` may
+  /// use the allocator.
+  template <typename F>
+  void for_each_tag(F f) const {
+    const auto now = [this] {
+      const std::lock_guard lock(mutex_);
+      return tags_;
+    }();
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      if (now[i].peak_bytes > 0) f(static_cast<block_tag>(i), now[i]);
+    }
+  }
+
+  void reset_peak_statistics() noexcept {
+    facade_type::reset_peak_statistics();
+    const std::lock_guard lock(mutex_);
+    for (tag_usage& of : tags_) of.peak_bytes = of.bytes;
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    const std::size_t inside = facade_type::footprint();
+    const std::lock_guard lock(mutex_);
+    return inside + by_address_.footprint() + entries_.footprint();
+  }
+  [[nodiscard]] const char* audit() const noexcept {
+    if (const char* const broken = facade_type::audit(); broken != nullptr) return broken;
+    const std::lock_guard lock(mutex_);
+    std::size_t blocks = 0;
+    for (const tag_usage& of : tags_) blocks += of.blocks;
+    const bool agree = blocks == by_address_.size() && blocks == entries_.in_use();
+    return agree ? nullptr : "each block has one tag";
+  }
+
+ private:
+  friend facade_type;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    return std::forward<F>(f)(me.allocator_);
+  }
+
+  struct entry {
+    std::uint64_t address;
+    std::size_t bytes;
+    void* user_pointer;
+    block_tag tag;
+    bool is_by_handle;  // then a free by address frees nothing
+    [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
+  };
+  [[nodiscard]] static std::uint64_t number(const void* p) noexcept {
+    return reinterpret_cast<std::uintptr_t>(p);
+  }
+
+  /// Returns false if host memory ran out.
+  [[nodiscard]] bool insert(const void* p, std::size_t bytes, block_tag tag, bool is_by_handle) noexcept {
+    const std::lock_guard lock(mutex_);
+    const entry inserted{number(p), bytes, nullptr, tag, is_by_handle};
+    if (entry* const stale = by_address_.find(inserted.address)) return assign(*stale, inserted), true;
+    if (!by_address_.reserve_one() || !entries_.reserve(1)) return false;
+    entry& e = *entries_.take();
+    e = inserted;
+    by_address_.insert(e.address, e);
+    add(e);
+    return true;
+  }
+  void erase(const void* p, bool is_by_handle) noexcept {
+    const std::lock_guard lock(mutex_);
+    entry* const e = by_address_.find(number(p));
+    if (e == nullptr || e->is_by_handle != is_by_handle) return;
+    subtract(*e);
+    by_address_.remove(e->address);
+    entries_.give_back(e);
+  }
+  void assign(entry& e, const entry& to) noexcept {
+    subtract(e);
+    e = to;
+    add(e);
+  }
+  void add(const entry& e) noexcept {
+    tag_usage& now = tags_[static_cast<std::size_t>(e.tag)];
+    ++now.blocks;
+    now.bytes += e.bytes;
+    if (now.bytes > now.peak_bytes) now.peak_bytes = now.bytes;
+  }
+  void subtract(const entry& e) noexcept {
+    tag_usage& now = tags_[static_cast<std::size_t>(e.tag)];
+    --now.blocks;
+    now.bytes -= e.bytes;
+  }
+  /// Finds the entry of the block that an address lies in, at most `alignment` above its begin.
+  [[nodiscard]] entry* find(const void* p, std::align_val_t alignment) const noexcept {
+    std::size_t below = 0;
+    do {
+      if (entry* const e = by_address_.find(number(p) - below)) return below < e->bytes ? e : nullptr;
+      below += min_alignment;
+    } while (below < static_cast<std::size_t>(alignment));
+    return nullptr;
+  }
+  template <typename F>
+  void change(const void* p, std::align_val_t alignment, const char* call, F f) noexcept {
+    if (p == nullptr) return;
+    {
+      const std::lock_guard lock(mutex_);
+      if (entry* const e = find(p, alignment)) return f(*e);
+    }
+    this->with_owner(p, [call, p](auto& in) { detail::refuse_address(in.introspect(), call, p); });
+    detail::refuse_stranger(call, p);
+  }
+
+  Allocator allocator_;
+  std::atomic<block_tag> current_{block_tag{}};
+  mutable std::mutex mutex_;  // guards the members below; it is not held while the allocator inside is called
+  detail::key_map<entry> by_address_;
+  detail::slab<entry> entries_;
+  std::array<tag_usage, 256> tags_{};
+};
+
+/// Changes the current tag of a tagged allocator while it lives, in all threads. Threads that need different
+/// tags pass them to each request.
+///   Requires:  scopes end in the reverse order of their beginnings, also those of different threads
+template <typename Tagged>
+class tag_scope {
+ public:
+  tag_scope(Tagged& allocator, block_tag tag) noexcept
+      : allocator_(&allocator), before_(allocator.set_current_tag(tag)) {}
+  tag_scope(const tag_scope&) = delete;
+  tag_scope& operator=(const tag_scope&) = delete;
+  ~tag_scope() { allocator_->set_current_tag(before_); }
+
+ private:
+  Tagged* allocator_;
+  block_tag before_;
+};
+
+}  // namespace tessera
