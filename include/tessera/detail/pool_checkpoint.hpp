@@ -170,8 +170,7 @@ class pool_restore {
     for (const recorded_block* r = begin_of(p); r != end_of(p); ++r) {
       for (at = r->address; at < r->address + r->bytes; at = b->end()) {
         while (b != p.found && b->end() <= at) b = b->next;
-        if (b == p.found || b->is_unmapped())
-          return "memory of a recorded segment went back to the device";
+        if (b == p.found || b->is_unmapped()) return "memory of a recorded segment went back to the device";
         if (const char* const why = check(*b, *r, p.recorded->pool)) return why;
       }
     }
