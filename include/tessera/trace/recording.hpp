@@ -153,17 +153,17 @@ class pool_operations {
  private:
   [[nodiscard]] pool_outcome change_sleep(const event& e) {
     if constexpr (can_sleep) {
-      const pool_id pool = pool_of(e.id);
-      if (e.id != 0 && pool == pool_id{}) return {.why = "no such pool exists"};
+      const pool_id id = pool_of(e.id);
+      if (e.id != 0 && id == pool_id{}) return {.why = "no such pool exists"};
       const sleep_contents contents = e.bytes != 0 ? sleep_contents::save : sleep_contents::discard;
       sleep_result result;
       if (e.what == event::kind::sleep) {
-        result = e.id == 0 ? allocator_.sleep(contents, e.stream)
-                           : allocator_.sleep_pool(pool, contents, e.stream);
+        result =
+            e.id == 0 ? allocator_.sleep(contents, e.stream) : allocator_.sleep_pool(id, contents, e.stream);
       } else {
-        result = e.id == 0 ? allocator_.wake(e.stream) : allocator_.wake_pool(pool, e.stream);
+        result = e.id == 0 ? allocator_.wake(e.stream) : allocator_.wake_pool(id, e.stream);
       }
-      return {static_cast<bool>(result), allocator_.uses_of_pool(pool), pool, result.bytes, result.why};
+      return {static_cast<bool>(result), allocator_.uses_of_pool(id), id, result.bytes, result.why};
     } else {
       return {.why = "the allocator cannot sleep"};
     }
