@@ -55,6 +55,7 @@ struct tag_usage {
 ///   tag and a null pointer.
 /// * The bytes of all tags are the requested bytes of all live blocks. A block that was allocated through
 ///   inner() has no tag and does not count. Free all others here, not through inner().
+/// * restore_pool changes no tags: a block that it frees keeps its tag, and one that it makes live has none.
 /// * The address of an aligned block may lie inside the block. Pass the alignment of its request, then.
 /// * A request fails if host memory for its tag runs out.
 ///
