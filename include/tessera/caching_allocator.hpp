@@ -193,10 +193,10 @@ class caching_allocator
   /// Records that `stream` uses a live block, so that a free waits for that use. For null and an empty
   /// handle, nothing is recorded.
   ///   Requires:  `p` as in deallocate(p)
+  ///   Requires:  the pool of the block does not sleep; otherwise the program aborts
   ///   Returns:   true if the use is recorded, or needs no record, for example on the block's own stream.
   ///              False for null and an empty handle, for a stream that does not exist, and if host memory
   ///              ran out.
-  ///   Requires:  the pool of the block does not sleep; otherwise the program aborts
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     detail::block* const live = manager_.find_live(p);
     if (live == nullptr && p != nullptr) detail::refuse_address(introspect(), "record_stream", p);
@@ -438,7 +438,7 @@ class caching_allocator
 
   /// Puts the default pools and all private pools to sleep: gives back their memory, even under live blocks.
   /// Addresses and blocks stay. Until wake, the pools serve no requests, and record_stream refuses their
-  /// blocks. A free works.
+  /// blocks. Blocks can still be freed.
   ///
   /// First waits for the streams of these blocks, recorded ones too, and empties the cache of these pools.
   /// Contents that are saved are copied on the stream `copies`, into pageable host memory. Memory that the

@@ -43,6 +43,16 @@ class evict_after_in : public testing::Test {
 using ways_to_grow = testing::Types<pytorch<>, expandable, stitched>;
 TYPED_TEST_SUITE(evict_after_in, ways_to_grow);
 
+/// Idle memory stays for 199 ticks, and goes in the next one.
+void expect_to_go_in_200_ticks(auto& pool, std::size_t bytes) {
+  manual_clock::ticks += 199;
+  pool.evict_idle();
+  EXPECT_EQ(pool.current_usage().reserved, bytes);
+  manual_clock::ticks += 1;
+  pool.evict_idle();
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+}
+
 TYPED_TEST(evict_after_in, nothing_goes_before_the_time_and_all_after_it) {
   allocator_of<TypeParam, step> pool;
   void* const first = pool.allocate(80_MiB);
@@ -72,12 +82,7 @@ TYPED_TEST(evict_after_in, a_reused_block_is_young_again) {
   pool.deallocate(pool.allocate(80_MiB));
   manual_clock::ticks += 199;
   pool.deallocate(pool.allocate(80_MiB));
-  manual_clock::ticks += 199;
-  pool.evict_idle();
-  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
-  manual_clock::ticks += 1;
-  pool.evict_idle();
-  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  expect_to_go_in_200_ticks(pool, 80_MiB);
 }
 
 TYPED_TEST(evict_after_in, no_other_event_releases) {
@@ -102,30 +107,24 @@ TYPED_TEST(evict_after_in, a_time_may_change_and_unlimited_keeps_everything) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
+template <typename Pool>
+void expect_to_go_at_once() {
+  Pool pool;
+  pool.policies().eviction.time = 0;
+  pool.deallocate(pool.allocate(80_MiB));
+  pool.evict_idle();
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+}
 TYPED_TEST(evict_after_in, a_time_of_0_releases_all_at_each_call) {
-  for (const bool is_smooth : {false, true}) {
-    allocator_of<TypeParam, step> at_once;
-    allocator_of<TypeParam, smooth> pool;
-    at_once.policies().eviction.time = 0;
-    pool.policies().eviction.time = 0;
-    pool.deallocate(pool.allocate(80_MiB));
-    at_once.deallocate(at_once.allocate(80_MiB));
-    pool.evict_idle();
-    at_once.evict_idle();
-    EXPECT_EQ((is_smooth ? pool.current_usage() : at_once.current_usage()).reserved, 0u);
-  }
+  expect_to_go_at_once<allocator_of<TypeParam, step>>();
+  expect_to_go_at_once<allocator_of<TypeParam, smooth>>();
 }
 
 TYPED_TEST(evict_after_in, ages_survive_the_wrap_of_32_bits) {
   manual_clock::ticks = (std::uint64_t{1} << 32) - 100;
   allocator_of<TypeParam, step> pool;
   pool.deallocate(pool.allocate(80_MiB));
-  manual_clock::ticks += 199;
-  pool.evict_idle();
-  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
-  manual_clock::ticks += 1;
-  pool.evict_idle();
-  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  expect_to_go_in_200_ticks(pool, 80_MiB);
 }
 
 TYPED_TEST(evict_after_in, restart_ages_restarts_the_time) {
@@ -133,12 +132,7 @@ TYPED_TEST(evict_after_in, restart_ages_restarts_the_time) {
   pool.deallocate(pool.allocate(80_MiB));
   manual_clock::ticks += 199;
   pool.restart_ages();
-  manual_clock::ticks += 199;
-  pool.evict_idle();
-  EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
-  manual_clock::ticks += 1;
-  pool.evict_idle();
-  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  expect_to_go_in_200_ticks(pool, 80_MiB);
 }
 
 TYPED_TEST(evict_after_in, completed_frees_are_processed_first_and_others_are_not_waited_for) {
