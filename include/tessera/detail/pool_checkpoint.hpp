@@ -34,15 +34,16 @@ void for_each_segment_of(Manager& manager, const pool_group& in, F f) {
 /// ran out.
 template <typename Manager>
 [[nodiscard]] bool record_newest_free(const typename Manager::group& in, std::size_t max,
-                                      host_array<std::uintptr_t>& to) noexcept {
+                                      host_array<void*>& to) noexcept {
   using order = typename Manager::order;
   if (!to.reserve(max)) return false;
   for (const free_list_map& of_pool : in.lists) {
     for (const free_list* list = of_pool.first(); list != nullptr; list = list->next) {
       for (const block* b = list->first(); b != nullptr; b = list->template after<order>(*b))
-        to.add(b->address);
+        to.add(reinterpret_cast<void*>(b->address));
       // A search prefers the blocks in the bins to this one.
-      if (const block* const resized = list->last_resized(); resized != nullptr) to.add(resized->address);
+      if (const block* const resized = list->last_resized(); resized != nullptr)
+        to.add(reinterpret_cast<void*>(resized->address));
     }
   }
   return true;
@@ -105,7 +106,8 @@ class pool_restore {
       free_live(result);
       for (const place& p : places_) allocate_recorded(p, oversize_from, result);
       if constexpr (!order::is_by_size) {
-        for (std::size_t i = state_.newest_free.size(); i-- > 0;) free_at(state_.newest_free[i]);
+        for (std::size_t i = state_.newest_free.size(); i-- > 0;)
+          (void)manager_.deallocate(state_.newest_free[i]);
       }
     } else {
       result = {.why = no_host_memory};
@@ -169,8 +171,7 @@ class pool_restore {
     for (const recorded_block* r = begin_of(p); r != end_of(p); ++r) {
       for (at = r->address; at < r->address + r->bytes; at = b->end()) {
         while (b != p.found && b->end() <= at) b = b->next;
-        if (b == p.found || b->is_unmapped())
-          return "memory of a recorded segment went back to the device";
+        if (b == p.found || b->is_unmapped()) return "memory of a recorded segment went back to the device";
         if (const char* const why = check(*b, *r, p.recorded->pool)) return why;
       }
     }
