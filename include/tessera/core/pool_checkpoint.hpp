@@ -13,15 +13,19 @@ namespace tessera {
 
 namespace detail {
 
-/// An array in host memory. Its capacity is fixed by reserve().
+/// An array in host memory. Its capacity is fixed by reserve(). std::swap and std::exchange would make it slow
+/// to compile.
 template <typename T>
 class host_array {
  public:
   host_array() noexcept = default;
-  host_array(host_array&& other) noexcept { swap(other); }
+  host_array(host_array&& other) noexcept : items_(other.items_), size_(other.size_) { other.forget(); }
   host_array& operator=(host_array&& other) noexcept {
-    host_array taken(std::move(other));
-    swap(taken);
+    if (this == &other) return *this;
+    delete[] items_;
+    items_ = other.items_;
+    size_ = other.size_;
+    other.forget();
     return *this;
   }
   ~host_array() { delete[] items_; }
@@ -45,9 +49,9 @@ class host_array {
   [[nodiscard]] T* end() noexcept { return items_ + size_; }
 
  private:
-  void swap(host_array& other) noexcept {
-    std::swap(items_, other.items_);
-    std::swap(size_, other.size_);
+  void forget() noexcept {
+    items_ = nullptr;
+    size_ = 0;
   }
 
   T* items_ = nullptr;
@@ -77,7 +81,7 @@ struct recorded_pool {
   host_array<recorded_segment> segments{};
   host_array<recorded_block> blocks{};  ///< of all segments, in each in the order of addresses
   /// If free blocks are not ordered by size: the addresses of the free blocks, the newest first.
-  host_array<std::uintptr_t> newest_free{};
+  host_array<void*> newest_free{};
 };
 
 }  // namespace detail
@@ -96,12 +100,14 @@ class pool_checkpoint {
   explicit pool_checkpoint(detail::recorded_pool&& state) noexcept
       : state_(std::move(state)), why_(nullptr) {}
   /// Leaves `other` without a state.
-  pool_checkpoint(pool_checkpoint&& other) noexcept
-      : state_(std::exchange(other.state_, {})), why_(std::exchange(other.why_, is_empty)) {}
+  pool_checkpoint(pool_checkpoint&& other) noexcept : state_(std::move(other.state_)), why_(other.why_) {
+    other.why_ = is_empty;
+  }
   pool_checkpoint& operator=(pool_checkpoint&& other) noexcept {
-    pool_checkpoint taken(std::move(other));
-    std::swap(state_, taken.state_);
-    std::swap(why_, taken.why_);
+    state_ = std::move(other.state_);
+    const char* const why = other.why_;
+    other.why_ = is_empty;
+    why_ = why;
     return *this;
   }
 
@@ -109,7 +115,7 @@ class pool_checkpoint {
   /// Why it holds no state, as text; null if it holds one.
   [[nodiscard]] const char* why() const noexcept { return why_; }
   /// The pool whose state it holds; the default value if it holds none.
-  [[nodiscard]] pool_id pool() const noexcept { return state_.pool; }
+  [[nodiscard]] pool_id pool() const noexcept { return why_ == nullptr ? state_.pool : pool_id{}; }
   /// The state as the allocator recorded it.
   [[nodiscard]] const detail::recorded_pool& state() const noexcept { return state_; }
 

@@ -35,15 +35,16 @@ void for_each_segment_of(Manager& manager, const pool_group& in, F f) {
 /// ran out.
 template <typename Manager>
 [[nodiscard]] bool record_newest_free(const typename Manager::group& in, std::size_t max,
-                                      host_array<std::uintptr_t>& to) noexcept {
+                                      host_array<void*>& to) noexcept {
   using order = typename Manager::order;
   if (!to.reserve(max)) return false;
   for (const free_list_map& of_pool : in.lists) {
     for (const free_list* list = of_pool.first(); list != nullptr; list = list->next) {
       for (const block* b = list->first(); b != nullptr; b = list->template after<order>(*b))
-        to.add(b->address);
+        to.add(reinterpret_cast<void*>(b->address));
       // A search prefers the blocks in the bins to this one.
-      if (const block* const resized = list->last_resized(); resized != nullptr) to.add(resized->address);
+      if (const block* const resized = list->last_resized(); resized != nullptr)
+        to.add(reinterpret_cast<void*>(resized->address));
     }
   }
   return true;
@@ -106,7 +107,8 @@ class pool_restore {
       free_live(result);
       for (const place& p : places_) allocate_recorded(p, oversize_from, result);
       if constexpr (!order::is_by_size) {
-        for (std::size_t i = state_.newest_free.size(); i-- > 0;) free_at(state_.newest_free[i]);
+        for (std::size_t i = state_.newest_free.size(); i-- > 0;)
+          (void)manager_.deallocate(state_.newest_free[i]);
       }
     } else {
       result = {.why = no_host_memory};
