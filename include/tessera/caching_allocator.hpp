@@ -297,7 +297,11 @@ class caching_allocator
   [[nodiscard]] bool release_pool(pool_id pool) noexcept {
     auto* const found = manager_.pools().find(pool);
     if (found == nullptr || found->uses == 0 || (found->uses == 1 && found->is_open)) return false;
-    if (--found->uses == 0 && found->has_share()) manager_.pools().set_share(*found, {});
+    --found->uses;
+    if constexpr (has_shares) {
+      if (found->uses == 0) manager_.pools().set_share(*found, {});
+      shares_.count();  // without uses, it does not hold its idle memory
+    }
     return true;
   }
   /// The uses of a private pool.
