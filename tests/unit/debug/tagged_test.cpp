@@ -67,7 +67,7 @@ struct tagged_over : testing::Test {
       return std::make_unique<Pool>();
     }
   }();
-  Pool& pool = *owned;
+  Pool& memory = *owned;
 };
 using kinds =
     testing::Types<tagged<plain>, tagged<caching_allocator<pytorch_family::expandable, simulated_device>>,
@@ -78,7 +78,7 @@ using kinds =
 TYPED_TEST_SUITE(tagged_over, kinds);
 
 TYPED_TEST(tagged_over, counts_the_bytes_of_each_tag) {
-  auto& pool = this->pool;
+  auto& pool = this->memory;
   void* const w = pool.allocate(3000, weights);
   void* const a = pool.try_allocate(1000, activations, stream_id{1});
   void* const other = pool.allocate(500);
@@ -106,7 +106,7 @@ TYPED_TEST(tagged_over, counts_the_bytes_of_each_tag) {
 }
 
 TYPED_TEST(tagged_over, drops_a_tag_and_a_pointer_at_the_free) {
-  auto& pool = this->pool;
+  auto& pool = this->memory;
   void* const p = pool.allocate(1000, weights);
   pool.set_user_pointer(p, &pool);
   EXPECT_EQ(pool.user_pointer_of(p), &pool);
@@ -126,7 +126,7 @@ TYPED_TEST(tagged_over, drops_a_tag_and_a_pointer_at_the_free) {
 }
 
 TYPED_TEST(tagged_over, finds_aligned_blocks_by_their_alignment) {
-  auto& pool = this->pool;
+  auto& pool = this->memory;
   void* const shift = pool.allocate(64);
   const tag_scope scope(pool, weights);
   for (const std::align_val_t alignment : {std::align_val_t{8}, std::align_val_t{128}, page}) {
@@ -151,7 +151,7 @@ TYPED_TEST(tagged_over, finds_aligned_blocks_by_their_alignment) {
 
 // A random program, with a map beside it.
 TYPED_TEST(tagged_over, agrees_with_a_model) {
-  auto& pool = this->pool;
+  auto& pool = this->memory;
   struct live {
     std::size_t bytes;
     block_tag tag;
