@@ -254,8 +254,8 @@ TEST(greedy_tenants_over_a_bad_policy, are_found) {
 template <typename Recipe>
 struct shares : testing::Test {
   using allocator = allocator_of<shared<Recipe>>;
-  allocator on{simulated_device({.capacity = 100_MiB})};
-  private_pool<allocator> training{on}, serving{on};
+  allocator memory{simulated_device({.capacity = 100_MiB})};
+  private_pool<allocator> training{memory}, serving{memory};
   stream_id one{1}, two{2};
   pool_scope<allocator> first{training, one, scope_kind::redirect};
   pool_scope<allocator> second{serving, two, scope_kind::redirect};
@@ -264,7 +264,7 @@ using growing = testing::Types<pytorch<>, pytorch<"expandable_segments:True">, s
 TYPED_TEST_SUITE(shares, growing);
 
 TYPED_TEST(shares, lend_to_caches_only) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
   void* const large = on.try_allocate(40_MiB, this->two);
@@ -286,7 +286,7 @@ TYPED_TEST(shares, lend_to_caches_only) {
 }
 
 TYPED_TEST(shares, refuse_cached_memory_that_would_be_held) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
   on.deallocate(on.try_allocate(60_MiB, this->two));
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
@@ -297,7 +297,7 @@ TYPED_TEST(shares, refuse_cached_memory_that_would_be_held) {
 }
 
 TYPED_TEST(shares, limit_a_pool) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->serving.set_share({.limit = 40_MiB}));
   void* const p = on.try_allocate(40_MiB, this->two);
   ASSERT_NE(p, nullptr);
@@ -309,7 +309,7 @@ TYPED_TEST(shares, limit_a_pool) {
 }
 
 TYPED_TEST(shares, wait_for_pending_frees) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->serving.set_share({.limit = 40_MiB}));
   void* const p = on.try_allocate(40_MiB, this->two);
   ASSERT_TRUE(on.record_stream(p, this->one));
@@ -322,7 +322,7 @@ TYPED_TEST(shares, wait_for_pending_frees) {
 }
 
 TYPED_TEST(shares, that_do_not_fit_change_nothing) {
-  auto& on = this->on;
+  auto& on = this->memory;
   EXPECT_FALSE(this->serving.set_share({.guaranteed = 20_MiB, .limit = 10_MiB}));
   EXPECT_FALSE(this->serving.set_share({.guaranteed = 101_MiB}));
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
@@ -338,7 +338,7 @@ TYPED_TEST(shares, that_do_not_fit_change_nothing) {
 }
 
 TYPED_TEST(shares, end_with_the_pool) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
   {
     private_pool brief(on);
@@ -357,7 +357,7 @@ TYPED_TEST(shares, exclude_checkpoints) {
 }
 
 TYPED_TEST(shares, count_all_memory_of_a_pool_that_keeps_it) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
   void* const p = on.try_allocate(20_MiB, this->two);  // the pool has no share, so its cache stays
   ASSERT_NE(p, nullptr);
@@ -370,7 +370,7 @@ TYPED_TEST(shares, count_all_memory_of_a_pool_that_keeps_it) {
 }
 
 TYPED_TEST(shares, stay_as_they_are_during_a_capture) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
   ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
   on.deallocate(on.try_allocate(40_MiB, this->two));
@@ -385,7 +385,7 @@ TYPED_TEST(shares, stay_as_they_are_during_a_capture) {
 }
 
 TYPED_TEST(shares, are_named_by_errors) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
   ASSERT_TRUE(this->serving.set_share({.guaranteed = 10_MiB, .limit = 20_MiB}));
   const std::string text = on.make_out_of_memory(30_MiB, this->two).what();
@@ -403,7 +403,7 @@ using sleeping = testing::Types<pytorch<"expandable_segments:True">, stitched>;
 TYPED_TEST_SUITE(sleeping_shares, sleeping);
 
 TYPED_TEST(sleeping_shares, keep_what_a_pool_needs_to_wake) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
   void* const model = on.try_allocate(60_MiB, this->one);
   ASSERT_TRUE(this->training.sleep(sleep_contents::discard));
@@ -417,7 +417,7 @@ TYPED_TEST(sleeping_shares, keep_what_a_pool_needs_to_wake) {
 }
 
 TYPED_TEST(sleeping_shares, do_not_let_a_pool_wake_beyond_them) {
-  auto& on = this->on;
+  auto& on = this->memory;
   ASSERT_TRUE(this->training.set_share({.guaranteed = 20_MiB}));
   void* const model = on.try_allocate(60_MiB, this->one);
   ASSERT_TRUE(this->training.sleep(sleep_contents::discard));
