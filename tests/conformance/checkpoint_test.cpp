@@ -82,42 +82,42 @@ struct checkpoints : testing::Test {
 
   void* allocate(const pool_type& pool, std::size_t bytes, stream_id stream = one) {
     const pool_scope scope(pool);
-    void* const p = on.try_allocate(bytes, stream);
-    EXPECT_EQ(on.audit(), nullptr);
+    void* const p = device_memory.try_allocate(bytes, stream);
+    EXPECT_EQ(device_memory.audit(), nullptr);
     return p;
   }
   void free(void* p) {
-    on.deallocate(p);
-    EXPECT_EQ(on.audit(), nullptr);
+    device_memory.deallocate(p);
+    EXPECT_EQ(device_memory.audit(), nullptr);
   }
   pool_checkpoint checkpoint(pool_type& pool) {
     pool_checkpoint made = pool.checkpoint();
     EXPECT_TRUE(made) << made.why();
     EXPECT_EQ(made.pool(), pool.id());
-    EXPECT_EQ(on.audit(), nullptr);
+    EXPECT_EQ(device_memory.audit(), nullptr);
     return made;
   }
   restore_result restore(pool_type& pool, const pool_checkpoint& from) {
     restore_result result = pool.restore(from);
     EXPECT_TRUE(result) << result.why;
-    EXPECT_EQ(on.audit(), nullptr);
+    EXPECT_EQ(device_memory.audit(), nullptr);
     return result;
   }
   /// Restores in vain, and checks that nothing changes.
   std::string refuse(pool_type& pool, const pool_checkpoint& from) {
-    const auto blocks = blocks_of(on, pool.id());
-    const auto numbers = numbers_of(on);
+    const auto blocks = blocks_of(device_memory, pool.id());
+    const auto numbers = numbers_of(device_memory);
     const restore_result result = pool.restore(from);
     EXPECT_FALSE(result);
     EXPECT_TRUE(result.freed.empty() && result.allocated.empty());
-    EXPECT_EQ(blocks_of(on, pool.id()), blocks);
-    EXPECT_EQ(numbers_of(on), numbers);
-    EXPECT_EQ(on.audit(), nullptr);
+    EXPECT_EQ(blocks_of(device_memory, pool.id()), blocks);
+    EXPECT_EQ(numbers_of(device_memory), numbers);
+    EXPECT_EQ(device_memory.audit(), nullptr);
     return result.why != nullptr ? result.why : "";
   }
-  [[nodiscard]] std::size_t reserved() { return on.current_usage().reserved; }
+  [[nodiscard]] std::size_t reserved() { return device_memory.current_usage().reserved; }
 
-  allocator on{simulated_device{simulated_device::options{.capacity = 400_MiB}}};
+  allocator device_memory{simulated_device{simulated_device::options{.capacity = 400_MiB}}};
 };
 using small_steps = with<pytorch_family::expandable, grow_by_mapping<2_MiB, 2_MiB>>;
 using recipes = testing::Types<pytorch<>, pytorch<"max_split_size_mb:30">, pytorch_2_14<>,
@@ -127,7 +127,7 @@ using recipes = testing::Types<pytorch<>, pytorch<"max_split_size_mb:30">, pytor
 TYPED_TEST_SUITE(checkpoints, recipes);
 
 TYPED_TEST(checkpoints, bring_the_blocks_of_a_pool_back) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const outside = on.allocate(3_MiB, one);
   void* const kept = this->allocate(pool, 5_MiB);
@@ -158,7 +158,7 @@ TYPED_TEST(checkpoints, bring_the_blocks_of_a_pool_back) {
 }
 
 TYPED_TEST(checkpoints, let_the_same_requests_get_the_same_addresses) {
-  private_pool pool(this->on);
+  private_pool pool(this->device_memory);
   std::vector<void*> held;
   for (const std::size_t bytes : {9_MiB, 2_MiB, 3_MiB, 7_MiB, 2_MiB, 100_KiB, 3_MiB, 4_MiB})
     held.push_back(this->allocate(pool, bytes));
@@ -187,7 +187,7 @@ TYPED_TEST(checkpoints, let_the_same_requests_get_the_same_addresses) {
 }
 
 TYPED_TEST(checkpoints, keep_segments_acquired_later_as_free_memory) {
-  private_pool pool(this->on);
+  private_pool pool(this->device_memory);
   void* const early = this->allocate(pool, 5_MiB);
   const pool_checkpoint made = this->checkpoint(pool);
   void* const late = this->allocate(pool, 120_MiB);
@@ -196,26 +196,26 @@ TYPED_TEST(checkpoints, keep_segments_acquired_later_as_free_memory) {
   EXPECT_EQ(in(result.freed), (addresses{early, late}));
   EXPECT_EQ(in(result.allocated), (addresses{early}));
   EXPECT_EQ(this->reserved(), reserved);
-  const std::size_t live = this->on.current_usage().live;
+  const std::size_t live = this->device_memory.current_usage().live;
   EXPECT_EQ(this->allocate(pool, 120_MiB), late);
   EXPECT_EQ(this->reserved(), reserved) << "no memory was acquired";
-  EXPECT_GE(this->on.current_usage().live, live + 120_MiB);
+  EXPECT_GE(this->device_memory.current_usage().live, live + 120_MiB);
 }
 
 TYPED_TEST(checkpoints, of_an_empty_pool_free_everything) {
-  private_pool pool(this->on);
+  private_pool pool(this->device_memory);
   const pool_checkpoint made = this->checkpoint(pool);
   void* const p = this->allocate(pool, 5_MiB);
   void* const q = this->allocate(pool, 1_KiB, two);
   const restore_result result = this->restore(pool, made);
   EXPECT_EQ(in(result.freed), (addresses{p, q}));
   EXPECT_TRUE(result.allocated.empty());
-  EXPECT_EQ(this->on.current_usage().live, 0u);
-  EXPECT_FALSE(this->on.try_deallocate(p));
+  EXPECT_EQ(this->device_memory.current_usage().live, 0u);
+  EXPECT_FALSE(this->device_memory.try_deallocate(p));
 }
 
 TYPED_TEST(checkpoints, leave_other_pools_alone) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on), other(on);
   void* const p = this->allocate(pool, 5_MiB);
   void* const q = this->allocate(other, 5_MiB);
@@ -231,7 +231,7 @@ TYPED_TEST(checkpoints, leave_other_pools_alone) {
 }
 
 TYPED_TEST(checkpoints, are_refused_without_a_state) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   EXPECT_EQ(this->refuse(pool, pool_checkpoint()), "the checkpoint is empty");
@@ -262,7 +262,7 @@ TYPED_TEST(checkpoints, are_refused_without_a_state) {
 }
 
 TYPED_TEST(checkpoints, need_a_pool_in_use) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   const pool_id pool = on.create_pool();
   ASSERT_TRUE(on.begin_allocate_to_pool(pool, {}));
   void* const p = on.allocate(5_MiB, one);
@@ -278,7 +278,7 @@ TYPED_TEST(checkpoints, need_a_pool_in_use) {
 }
 
 TYPED_TEST(checkpoints, are_refused_while_blocks_are_live_by_handle) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   const pool_checkpoint made = this->checkpoint(pool);
@@ -296,7 +296,7 @@ TYPED_TEST(checkpoints, are_refused_while_blocks_are_live_by_handle) {
 }
 
 TYPED_TEST(checkpoints, work_while_a_scope_is_open) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   const pool_scope scope(pool);
   void* const p = on.allocate(5_MiB, one);
@@ -313,7 +313,7 @@ using event_recipes = testing::Types<pytorch<>, pytorch_family::expandable, stit
 TYPED_TEST_SUITE(checkpoint_streams, event_recipes);
 
 TYPED_TEST(checkpoint_streams, are_refused_while_a_block_is_pending) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   const pool_checkpoint made = this->checkpoint(pool);
@@ -332,7 +332,7 @@ TYPED_TEST(checkpoint_streams, are_refused_while_a_block_is_pending) {
 }
 
 TYPED_TEST(checkpoint_streams, bring_no_recorded_streams_back) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   ASSERT_TRUE(on.record_stream(p, two));
@@ -347,7 +347,7 @@ TYPED_TEST(checkpoint_streams, bring_no_recorded_streams_back) {
 }
 
 TYPED_TEST(checkpoint_streams, leave_later_blocks_pending) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const early = this->allocate(pool, 19_MiB);
   const pool_checkpoint made = this->checkpoint(pool);
@@ -365,7 +365,7 @@ TYPED_TEST(checkpoint_streams, leave_later_blocks_pending) {
 }
 
 TYPED_TEST(checkpoint_streams, give_events_to_blocks_freed_in_a_scope) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   {
@@ -457,7 +457,7 @@ using range_recipes = testing::Types<pytorch_family::expandable, small_steps, st
 TYPED_TEST_SUITE(checkpoint_ranges, range_recipes);
 
 TYPED_TEST(checkpoint_ranges, grow_and_stay_grown) {
-  private_pool pool(this->on);
+  private_pool pool(this->device_memory);
   void* const p = this->allocate(pool, 5_MiB);
   const pool_checkpoint made = this->checkpoint(pool);
   void* const q = this->allocate(pool, 35_MiB);
@@ -471,7 +471,7 @@ TYPED_TEST(checkpoint_ranges, grow_and_stay_grown) {
 }
 
 TYPED_TEST(checkpoint_ranges, are_refused_while_the_pool_sleeps) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   (void)this->allocate(pool, 30_MiB);
   void* const idle = this->allocate(pool, 50_MiB);
@@ -488,7 +488,7 @@ TYPED_TEST(checkpoint_ranges, are_refused_while_the_pool_sleeps) {
 }
 
 TYPED_TEST(checkpoint_ranges, skip_memory_that_was_not_mapped) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const low = this->allocate(pool, 40_MiB);
   void* const middle = this->allocate(pool, 40_MiB);
@@ -824,7 +824,7 @@ TEST(checkpoint_model, decides_and_counts_like_pytorch) {
     std::mt19937 random(seed);
     for (int step = 0; step < 400; ++step) {
       const auto live = model.live();
-      const unsigned choice = random() % 40;
+      const std::size_t choice = random() % 40;
       if (choice == 0) {
         made.emplace_back(pool.checkpoint(), model.checkpoint());
         ASSERT_TRUE(made.back().first);
@@ -866,7 +866,7 @@ TEST(checkpoint_model, decides_and_counts_like_pytorch) {
 }
 
 TYPED_TEST(checkpoints, bring_random_states_back) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   std::size_t same = 0, restored = 0;
   for (unsigned seed = 1; seed <= 60; ++seed) {
     private_pool pool(on);

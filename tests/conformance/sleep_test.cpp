@@ -81,7 +81,7 @@ struct sleep_contents_of : testing::Test {
 
   void SetUp() override { ASSERT_EQ(memory.create_stream(), one); }
   filled allocate(std::size_t bytes, stream_id stream = {}) {
-    auto* const p = static_cast<std::byte*>(on.try_allocate(bytes, stream));
+    auto* const p = static_cast<std::byte*>(device_memory.try_allocate(bytes, stream));
     const filled made{p, p != nullptr ? bytes : 0, ++last_seed};
     made.fill();
     return made;
@@ -89,7 +89,7 @@ struct sleep_contents_of : testing::Test {
   std::size_t held() { return memory.used(); }
   fail_calls::plan failing;
   host_pinned memory = host(256_MiB);
-  allocator on{device(memory, {&failing})};
+  allocator device_memory{device(memory, {&failing})};
   unsigned last_seed = 0;
 };
 template <typename Recipe, bool Buffered>
@@ -103,7 +103,7 @@ using host_cases = testing::Types<on_host<small_steps, false>, on_host<stitched,
 TYPED_TEST_SUITE(sleep_contents_of, host_cases);
 
 TYPED_TEST(sleep_contents_of, are_saved_or_discarded_for_each_pool) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool weights(on), cache(on);
   std::vector<filled> kept, lost;
   {
@@ -141,8 +141,8 @@ TYPED_TEST(sleep_contents_of, are_saved_or_discarded_for_each_pool) {
 }
 
 TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
-  auto& on = this->on;
-  auto& failing = this->failing;
+  auto& on = this->device_memory;
+  auto& calls = this->failing;
   private_pool pool(on);
   std::vector<filled> blocks;
   {
@@ -158,13 +158,13 @@ TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
   for (const std::size_t count : {std::size_t{1}, std::size_t{1000}}) {
     bool reached = true;
     for (std::size_t n = 1; reached; ++n) {
-      failing = {.made = 0, .first = n, .count = count};
+      calls = {.made = 0, .first = n, .count = count};
       const sleep_result slept = pool.sleep(save, one);
       const bool asleep = pool.is_asleep();
-      reached = failing.made >= n;
+      reached = calls.made >= n;
       ASSERT_EQ(asleep, static_cast<bool>(slept));
       ASSERT_EQ(on.audit(), nullptr) << "call " << n;
-      failing = {};
+      calls = {};
       if (!asleep) {
         ASSERT_TRUE(intact()) << "after a failed sleep, call " << n;
         ASSERT_TRUE(pool.sleep(save, one));
@@ -175,12 +175,12 @@ TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
     reached = true;
     for (std::size_t n = 1; reached; ++n) {
       ASSERT_TRUE(pool.sleep(save, one));
-      failing = {.made = 0, .first = n, .count = count};
+      calls = {.made = 0, .first = n, .count = count};
       const sleep_result woke = pool.wake(one);
-      reached = failing.made >= n;
+      reached = calls.made >= n;
       ASSERT_EQ(pool.is_asleep(), !woke);
       ASSERT_EQ(on.audit(), nullptr) << "call " << n;
-      failing = {};
+      calls = {};
       ASSERT_TRUE(woke || pool.wake(one)) << "call " << n;
       ASSERT_TRUE(intact()) << "after wake, call " << n;
     }
@@ -191,7 +191,7 @@ TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
 }
 
 TYPED_TEST(sleep_contents_of, stay_after_random_sleeps_under_load) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   std::mt19937 random(7);
   std::vector<private_pool<std::remove_reference_t<decltype(on)>>> pools;
   std::vector<std::vector<filled>> blocks(4);
@@ -244,11 +244,11 @@ TYPED_TEST(sleep_contents_of, stay_after_random_sleeps_under_load) {
 template <typename Recipe>
 struct sleeping : testing::Test {
   using allocator = caching_allocator<Recipe, simulated_device>;
-  allocator on{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
+  allocator device_memory{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
 
   void* in(const private_pool<allocator>& pool, std::size_t bytes) {
     const pool_scope scope(pool);
-    return on.try_allocate(bytes, one);
+    return device_memory.try_allocate(bytes, one);
   }
 };
 using recipes = testing::Types<pytorch_family::expandable, stitched,
@@ -258,7 +258,7 @@ using recipes = testing::Types<pytorch_family::expandable, stitched,
 TYPED_TEST_SUITE(sleeping, recipes);
 
 TYPED_TEST(sleeping, serves_no_request_until_it_wakes) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   void* const live = on.allocate(30_MiB, one);
   void* const freed = on.allocate(10_MiB, one);
   private_pool pool(on);
@@ -284,14 +284,14 @@ TYPED_TEST(sleeping, serves_no_request_until_it_wakes) {
 }
 
 TYPED_TEST(sleeping, refuses_to_record_streams_in_words) {
-  void* const live = this->on.allocate(30_MiB, one);
-  ASSERT_TRUE(this->on.sleep(discard));
-  EXPECT_DEATH((void)this->on.record_stream(live, two),
+  void* const live = this->device_memory.allocate(30_MiB, one);
+  ASSERT_TRUE(this->device_memory.sleep(discard));
+  EXPECT_DEATH((void)this->device_memory.record_stream(live, two),
                "record_stream: the pool of the block sleeps; wake it first");
 }
 
 TYPED_TEST(sleeping, says_why_it_is_refused) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const inside = this->in(pool, 5_MiB);
   {
@@ -310,7 +310,7 @@ TYPED_TEST(sleeping, says_why_it_is_refused) {
 }
 
 TYPED_TEST(sleeping, wakes_all_its_memory_or_none) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   const auto reserved = [&on] { return on.current_usage().reserved; };
   private_pool pool(on);
   void* const inside = this->in(pool, 120_MiB);
@@ -333,7 +333,7 @@ TYPED_TEST(sleeping, wakes_all_its_memory_or_none) {
 }
 
 TYPED_TEST(sleeping, keeps_the_limit_of_the_allocator) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   (void)this->in(pool, 60_MiB);
   const sleep_result slept = pool.sleep(discard);
@@ -347,7 +347,7 @@ TYPED_TEST(sleeping, keeps_the_limit_of_the_allocator) {
 }
 
 TYPED_TEST(sleeping, gives_its_addresses_back_if_all_blocks_are_freed) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   {
     private_pool pool(on);
     void* const inside = this->in(pool, 30_MiB);
@@ -366,7 +366,7 @@ TYPED_TEST(sleeping, gives_its_addresses_back_if_all_blocks_are_freed) {
 }
 
 TYPED_TEST(sleeping, waits_for_the_work_on_its_blocks) {
-  auto& on = this->on;
+  auto& on = this->device_memory;
   private_pool pool(on);
   void* const live = this->in(pool, 10_MiB);
   void* const pending = this->in(pool, 10_MiB);
