@@ -191,7 +191,7 @@ template <typename Allocator>
   });
   std::sort(staying.begin(), staying.end());
   std::sort(before.begin(), before.end(), [](const seen& a, const seen& b) {
-    if (a.in.private_pool != b.in.private_pool) return a.in.private_pool < b.in.private_pool;
+    if (a.in.private_pool != b.in.private_pool) return a.in.private_pool.number < b.in.private_pool.number;
     if (a.in.pool != b.in.pool) return a.in.pool < b.in.pool;
     if (a.in.stream.handle != b.in.stream.handle) return a.in.stream.handle < b.in.stream.handle;
     return a.block.address < b.block.address;

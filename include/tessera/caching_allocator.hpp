@@ -182,7 +182,8 @@ class caching_allocator
     if (live == nullptr || live->flags().has_recorded_streams || sleeps(*live)) return false;
     const std::size_t size = policies_.rounding.block_size(bytes);
     const bool fits = live->size >= size && policies_.split.may_serve(size, live->size) &&
-                      !policies_.split.should_split(size, live->size) &&
+                      (live->list->where().group->options.never_splits ||
+                       !policies_.split.should_split(size, live->size)) &&
                       policies_.pools.select(size) == live->list->pool() &&
                       &manager_.pools().destination(stream) == live->list->where().group &&
                       stream_id(policies_.streams.reuse_key(stream)) == live->list->key();
@@ -231,8 +232,8 @@ class caching_allocator
     release_idle(keep);
   }
   /// Asks the eviction policy to release idle memory, for example after some time (evict_after). First frees
-  /// the pending blocks whose events have completed. Private pools keep their memory. Does nothing during
-  /// a capture.
+  /// the pending blocks whose events have completed. Private pools keep their memory, even those with a
+  /// share. Does nothing during a capture.
   ///   Cost:    linear in the free blocks; more if something is released
   ///   Source:  jemalloc's arena.<i>.decay
   void evict_idle() noexcept {
@@ -337,10 +338,11 @@ class caching_allocator
   }
   /// Whether any scope of the kind capture is open.
   [[nodiscard]] bool is_capturing() const noexcept { return manager_.pools().any_capture(); }
-  /// Releases the idle memory of a private pool without uses. First waits for its pending frees.
+  /// Releases the idle memory of a private pool without uses. First waits for its pending frees. Does nothing
+  /// during a capture.
   void trim_pool(pool_id pool) noexcept {
     auto* const found = manager_.pools().find(pool);
-    if (found == nullptr || found->uses > 0) return;
+    if (found == nullptr || found->uses > 0 || manager_.pools().any_capture()) return;
     {
       const detail::growing_request in(*found);
       manager_.wait_for_pending_of([found](const detail::pool_group& g) { return &g == found; });
@@ -389,17 +391,19 @@ class caching_allocator
   /// Sets what a pool may hold, and what is kept for it. The default pool_id names the default pools. The
   /// idle memory of a private pool with a share may go back, so no captured graph may use such a pool.
   ///
-  /// A request that would make its pool hold too much first waits for pending frees, then fails. To give a
-  /// pool what is guaranteed to it, recovery empties the caches, except during a capture. Others that use the
-  /// device, or a lower limit set later, may still take that memory.
-  ///   Returns:  false, and changes nothing, if the pool does not exist or has no use, if the share guarantees
-  ///             more than its limit, or if pools hold or are guaranteed too much for it
+  /// A pool holds whole segments, or in ranges whole chunks: the pool of a small block may hold 20 MiB. A request
+  /// that would make its pool hold too much first waits for the pending frees of all pools, then fails. To give
+  /// a pool what is guaranteed to it, recovery empties the caches, except during a capture. Other programs on
+  /// the device, or a lower limit set later, may still take that memory.
+  ///   Returns:  why nothing changed, if the pool does not exist or has no use, or the growth policy does not
+  ///             grant the share
   template <typename R = Recipe>
     requires detail::admits_pools<typename R::growth>
-  [[nodiscard]] bool set_share(pool_id pool, pool_share share) noexcept {
+  [[nodiscard]] share_result set_share(pool_id pool, pool_share share) noexcept {
     auto* const found = manager_.pools().find_any(pool);
-    if (found == nullptr || (found->is_private() && found->uses == 0) || share.guaranteed > share.limit)
-      return false;
+    if (found == nullptr) return {.why = no_such_pool};
+    if (found->is_private() && found->uses == 0) return {.why = "the pool has no use"};
+    if (share.guaranteed > share.limit) return {.why = "the share guarantees more than its limit"};
     const pool_share before = found->share;
     manager_.pools().set_share(*found, share);
     manager_.check_growth(
@@ -411,10 +415,10 @@ class caching_allocator
     sharing_.coalesce_idle();
     shares_.count();
     const pool_demand now = shares_.demand(*found, 0, policies_);
-    const bool fits = now.held <= share.limit && now.others <= now.limit &&
-                      now.held <= now.limit - now.others && share.guaranteed <= now.limit - now.others;
-    if (!fits) manager_.pools().set_share(*found, before);
-    return fits;
+    if (policies_.growth.grants(now)) return {};
+    manager_.pools().set_share(*found, before);
+    return {.why = now.held > share.limit ? "the pool holds more than the limit of the share"
+                                          : "other pools hold the memory, or it is guaranteed to them"};
   }
   /// The share of a pool. The default pool_id names the default pools.
   [[nodiscard]] pool_share share_of(pool_id pool) const noexcept {
@@ -424,14 +428,19 @@ class caching_allocator
   /// The memory of a pool. The default pool_id names the default pools.
   ///   Returns:  zeros if the pool does not exist
   ///   Cost:     linear in the blocks
-  [[nodiscard]] pool_usage usage_of_pool(pool_id pool) const noexcept {
+  [[nodiscard]] pool_usage bytes_of_pool(pool_id pool) const noexcept {
     const auto* const found = manager_.pools().find_any(pool);
     if (found == nullptr) return {};
     pool_usage now{found->reserved, found->reserved};
     if (!found->may_release()) return now;
-    introspect().for_each_idle([&](const detail::block& idle, std::uint64_t) {
-      if (idle.list->where().group == found) now.held -= backend_.releasable(idle);
-    });
+    manager_.for_each_segment(
+        [&](const detail::block& first) {
+          if (first.list->where().group != found) return;
+          if constexpr (!can_sleep) now.held -= detail::idle_bytes(first);
+          for (const detail::block *b = &first, *end = first.prev; can_sleep && b != end; b = b->next)
+            now.held -= b->is_free() ? backend_.releasable(*b) : 0;
+        },
+        true);
     return now;
   }
 
@@ -449,7 +458,7 @@ class caching_allocator
   /// device fails to unmap stays mapped.
   ///   Requires:  no other work uses the memory. If streams share free lists (reuse_immediately), the caller
   ///              has waited for the streams.
-  ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a scope is open,
+  ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a capture,
   ///              host memory ran out, the device failed, or the provider cannot copy
   ///   Source:    vLLM's sleep mode, torch_memory_saver
   template <typename R = Recipe>
@@ -533,7 +542,12 @@ class caching_allocator
   /// Checks every invariant.
   ///   Returns:  null, or the first broken invariant as text
   ///   Cost:     linear in the blocks
-  [[nodiscard]] const char* audit() const noexcept { return detail::audit(manager_, current_usage()); }
+  [[nodiscard]] const char* audit() const noexcept {
+    if constexpr (has_shares) {
+      if (const char* const broken = shares_.audit(); broken != nullptr) return broken;
+    }
+    return detail::audit(manager_, current_usage());
+  }
 
   /// The numbers of the policies; they may be changed at any time.
   [[nodiscard]] tessera::policies<Recipe>& policies() noexcept { return policies_; }
@@ -689,13 +703,16 @@ class caching_allocator
       if (detail::block* const found = recover_share(want, why, is_exact)) return found;
     }
     const recovery_steps steps = steps_after(why);
-    if (steps.count > 0 || why == failure_reason::by_device) {
+    if (steps.count > 0 || why == failure_reason::by_device || why == failure_reason::by_share) {
       if (detail::block* const found = obtain_from_others(want)) return found;
     }
     for (const recovery_steps::step step : steps) {
       if (!recover(step, want)) continue;
       const bool exactly = is_exact || step == recovery_steps::step::retry_exact_size;
       if (detail::block* const found = reuse_or_grow(want, why, exactly)) return found;
+    }
+    if constexpr (has_shares) {
+      if (detail::block* const found = insist(shares_, want, why)) return found;
     }
     if (!want.group->is_awake()) return refuse_while_asleep(want);
     manager_.report_oom(want.bytes, want.size, want.stream, *want.group, steps.count == 0);
@@ -723,6 +740,17 @@ class caching_allocator
       if (!empties) steps = {{recovery_steps::step::release_cached}, 1};
     }
     return steps;
+  }
+  /// Tries again, with a segment of exactly the block's size, what the shares admit: the caches were emptied, so
+  /// growth may have wanted a larger segment, or other threads have filled their caches meanwhile.
+  template <typename Shares>
+  [[gnu::cold]] detail::block* insist(Shares& shares, const request& want, failure_reason& why) noexcept {
+    for (int tries = 0; tries < 8 && shares.is_active(); ++tries) {
+      if (detail::block* const found = reuse_or_grow(want, why, true)) return found;
+      if (why == failure_reason::by_share || shares.cached() == 0) return nullptr;
+      if (!recover(recovery_steps::step::release_cached, want)) return nullptr;
+    }
+    return nullptr;
   }
   /// If a share refused a request: waits for pending frees and tries again, then with a segment of exactly the
   /// block's size.
@@ -982,7 +1010,8 @@ class caching_allocator
       const std::size_t room = d.limit > d.others ? d.limit - d.others : 0;
       const std::size_t most = room < d.share.limit ? room : d.share.limit;
       result = {.missing = d.held > most ? d.held - most : d.held,
-                .why = "other pools hold the memory, or it is guaranteed to them"};
+                .why = d.held > d.share.limit ? "the limit of the pool is less than what it would hold"
+                                              : "other pools hold the memory, or it is guaranteed to them"};
     });
     manager_.pools().for_each([selects](auto& g) {
       if (selects(g)) g.planned = 0;

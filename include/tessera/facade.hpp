@@ -220,7 +220,7 @@ class facade : public detail::common_calls<Self> {
 
   template <typename In = Inner>
     requires requires(In& in) { in.set_share(pool_id{}, pool_share{}); }
-  [[nodiscard]] bool set_share(pool_id pool, pool_share share) noexcept {
+  [[nodiscard]] share_result set_share(pool_id pool, pool_share share) noexcept {
     return inside([=](auto& in) { return in.set_share(pool, share); });
   }
   [[nodiscard]] pool_share share_of(pool_id pool) const noexcept
@@ -228,10 +228,10 @@ class facade : public detail::common_calls<Self> {
   {
     return inside([=](const auto& in) { return in.share_of(pool); });
   }
-  [[nodiscard]] pool_usage usage_of_pool(pool_id pool) const noexcept
+  [[nodiscard]] pool_usage bytes_of_pool(pool_id pool) const noexcept
     requires detail::has_private_pools<Inner>
   {
-    return inside([=](const auto& in) { return in.usage_of_pool(pool); });
+    return inside([=](const auto& in) { return in.bytes_of_pool(pool); });
   }
 
   static constexpr bool can_sleep = detail::can_sleep<Inner>;

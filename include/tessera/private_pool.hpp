@@ -82,19 +82,19 @@ class private_pool {
     return allocator_->restore_pool(from);
   }
 
-  /// Sets what the pool may hold, and what is kept for it. Its idle memory may then go back, so no captured
-  /// graph may use the pool.
+  /// Sets what the pool may hold, and what is kept for it. A captured graph must not use a pool with a share,
+  /// because its idle memory may go back.
   ///   Requires:  the growth policy of the allocator answers `admits`, like guarantee_shares
   ///   Returns:   as set_share [tessera/caching_allocator.hpp]
-  [[nodiscard]] bool set_share(pool_share share) noexcept {
-    return id_ != pool_id{} && allocator_->set_share(id_, share);
+  [[nodiscard]] share_result set_share(pool_share share) noexcept {
+    return id_ != pool_id{} ? allocator_->set_share(id_, share) : share_result{.why = moved_from};
   }
   [[nodiscard]] pool_share share() const noexcept {
     return id_ != pool_id{} ? allocator_->share_of(id_) : pool_share{};
   }
   ///   Cost:  linear in the blocks of the allocator
   [[nodiscard]] pool_usage current_usage() const noexcept {
-    return id_ != pool_id{} ? allocator_->usage_of_pool(id_) : pool_usage{};
+    return id_ != pool_id{} ? allocator_->bytes_of_pool(id_) : pool_usage{};
   }
 
   /// Gives back the pool's memory, even under live blocks. Addresses stay. Until wake(), the pool serves no

@@ -327,6 +327,50 @@ TYPED_TEST(private_pools, may_serve_requests_of_the_default_pools_that_growth_do
   EXPECT_EQ(this->owner(this->allocate(100_MiB)), pool.id()) << "the block has returned";
 }
 
+TYPED_TEST(private_pools, of_which_one_is_trimmed_wait_for_a_capture) {
+  const pool_id old = this->on.create_pool();
+  ASSERT_TRUE(this->on.begin_allocate_to_pool(old, one));
+  void* const p = this->allocate(30_MiB, one);
+  this->on.deallocate(this->allocate(60_MiB, one));
+  ASSERT_TRUE(this->on.end_allocate_to_pool(old) && this->on.release_pool(old));
+  const std::size_t before = this->reserved();
+  private_pool graph(this->on);
+  {
+    const pool_scope capture(graph, one);
+    ASSERT_TRUE(this->on.record_stream(p, two));
+    this->on.deallocate(p);
+    this->on.trim_pool(old);
+    EXPECT_GT(this->on.current_usage().pending, 0u);
+    EXPECT_EQ(this->reserved(), before);
+  }
+  this->on.trim_pool(old);
+  EXPECT_EQ(this->on.current_usage().pending, 0u);
+  EXPECT_EQ(this->reserved(), 0u);
+}
+
+TEST(private_pools_of_a_stitched_allocator, do_not_move_memory_during_a_capture) {
+  caching_allocator<stitched, simulated_device> on{simulated_device({.capacity = 100_MiB})};
+  on.deallocate(on.try_allocate(80_MiB));
+  private_pool graph(on);
+  {
+    const pool_scope capture(graph, one);
+    const std::size_t before = on.provider().calls().unmap;
+    EXPECT_EQ(on.try_allocate(60_MiB, one), nullptr);
+    EXPECT_NE(on.try_allocate(10_MiB, one), nullptr);
+    EXPECT_EQ(on.provider().calls().unmap, before) << "a device that captures must not wait for streams";
+  }
+  EXPECT_NE(on.try_allocate(60_MiB, one), nullptr);
+}
+
+TYPED_TEST(private_pools, that_never_split_reuse_a_block_in_place) {
+  private_pool pool(this->on, {.never_splits = true});
+  const pool_scope scope(pool);
+  this->on.deallocate(this->allocate(30_MiB));
+  void* const p = this->allocate(12_MiB);
+  EXPECT_TRUE(this->on.reuse_in_place(p, 10_MiB, {}));
+  EXPECT_EQ(this->on.audit(), nullptr);
+}
+
 /// Memory that counts what it gave, and fails if it is told to.
 struct registered {
   simulated_device memory{simulated_device::options{.capacity = 1_GiB}};

@@ -199,6 +199,7 @@ struct shares : grows {
   bool (*by)(const pool_demand&) = [](const pool_demand& d) {
     return guarantee_shares<grow_exactly<>>::admits(d);
   };
+  [[nodiscard]] static bool grants(const pool_demand&) noexcept { return true; }
   [[nodiscard]] bool admits(const pool_demand& d) const noexcept { return by(d); }
   bool operator==(const shares&) const = default;
 };

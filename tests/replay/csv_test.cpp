@@ -132,8 +132,8 @@ TEST(write_decisions, say_what_sleeps_and_wakes) {
 
 TEST(write_decisions, say_that_segments_cannot_sleep) {
   const std::string text = decisions_of<tessera::pytorch<>>(read_csv(sleeps, "T"));
-  for (const std::string line : {"2 s 1", "5 s 1", "7 s 1", "9 w 2", "10 s 0", "12 w 1", "13 w 1", "14 w 0"})
-    EXPECT_NE(text.find("\n" + line + " -> error: the allocator cannot sleep\n"), text.npos) << line;
+  for (const std::string done : {"2 s 1", "5 s 1", "7 s 1", "9 w 2", "10 s 0", "12 w 1", "13 w 1", "14 w 0"})
+    EXPECT_NE(text.find("\n" + done + " -> error: the allocator cannot sleep\n"), text.npos) << done;
   EXPECT_NE(text.find("\n11 a 2 4194304 0 -> 1+4194304 blk=4194304\n"), text.npos) << "the request is served";
 }
 

@@ -67,7 +67,8 @@ struct pool_options {
 ///       bool release(void* memory, std::size_t bytes) noexcept; // false if it fails
 ///     };
 ///
-///   Requires:  the object outlives the allocator
+///   Requires:  the object outlives the allocator, and does not use it. `locked` keeps its mutex during the
+///              calls. An object that several allocators or threads use is thread-safe.
 class memory_source {
  public:
   constexpr memory_source() noexcept = default;
@@ -99,18 +100,24 @@ class memory_source {
 
 /// Says what else a scope changes, besides the pool of requests.
 enum class scope_kind : unsigned char {
-  /// While it is open, the device may capture a graph: events are not queried, frees with recorded streams
-  /// wait, and no memory goes back.
+  /// While it is open, the device may capture a graph. Events are not queried, frees with recorded streams
+  /// wait, and the cache is not emptied. Eviction and release_oversize may still release memory, as in PyTorch.
   capture,
   redirect  ///< it changes nothing else; tenants of a device may keep such scopes open
 };
 
-/// Limits what a pool may hold, and sets how much the others leave for it. A pool holds its segments, or in
-/// ranges its physical chunks, that have a block in use: emptying the cache does not give them back.
+/// Limits what a pool may hold, and sets how much the others leave for it. A pool holds a segment, or in ranges
+/// a physical chunk, while any block in it is in use. The default value is no share.
 struct pool_share {
-  std::size_t guaranteed = 0;     ///< held bytes that no other pool takes
+  std::size_t guaranteed = 0;     ///< bytes that the pool can always hold
   std::size_t limit = unlimited;  ///< most bytes that it may hold
   bool operator==(const pool_share&) const = default;
+};
+
+/// The outcome of set_share. Converts to true if the pool has the share.
+struct share_result {
+  const char* why = nullptr;  ///< why the pool keeps its share as it was, as text
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return why == nullptr; }
 };
 
 /// The memory of a pool, in bytes.
@@ -121,11 +128,12 @@ struct pool_usage {
 
 /// Describes what a pool would hold after a request, for the growth policy. Sizes are in bytes.
 struct pool_demand {
-  pool_id pool{};          ///< the default value stands for the default pools
-  pool_share share{};      ///< of that pool
-  std::size_t held = 0;    ///< what the pool would hold
-  std::size_t others = 0;  ///< what the others hold or are guaranteed, the larger of the two for each
-  std::size_t limit = 0;   ///< what all pools together may hold
+  pool_id pool{};               ///< the default value stands for the default pools
+  pool_share share{};           ///< of that pool
+  std::size_t held = 0;         ///< what the pool would hold
+  std::size_t others = 0;       ///< the sum over the other pools of the larger of held and guaranteed
+  std::size_t others_held = 0;  ///< what the other pools hold
+  std::size_t limit = 0;        ///< what all pools together may hold
 };
 
 /// Chooses between saving and losing the contents of memory that sleeps.

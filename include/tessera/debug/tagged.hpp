@@ -11,6 +11,8 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/pool_checkpoint.hpp>
+#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/handle.hpp>
@@ -55,7 +57,7 @@ struct tag_usage {
 ///   tag and a null pointer.
 /// * The bytes of all tags are the requested bytes of all live blocks. A block that was allocated through
 ///   inner() has no tag and does not count. Free all others here, not through inner().
-/// * restore_pool changes no tags: a block that it frees keeps its tag, and one that it makes live has none.
+/// * It has no checkpoints, because tags would not come back.
 /// * The address of an aligned block may lie inside the block. Pass the alignment of its request, then.
 /// * A request fails if host memory for its tag runs out.
 ///
@@ -126,6 +128,11 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
     const std::lock_guard lock(mutex_);
     if (entry* const e = find(p, least)) assign(*e, {e->address, bytes, nullptr, current_tag(), false});
     return true;
+  }
+
+  /// Fails, because tags would not come back.
+  [[nodiscard]] static pool_checkpoint checkpoint_pool(pool_id) noexcept {
+    return pool_checkpoint("a tagged allocator brings no tags back");
   }
 
   /// The tag of requests that name none. tag_scope changes it.

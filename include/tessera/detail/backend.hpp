@@ -100,7 +100,10 @@ struct segment_backend : backend_defaults {
       return 0;
     }
     [[nodiscard]] static std::size_t newly_held(const block& free, std::size_t, std::size_t) noexcept {
-      return free.is_split() ? 0 : free.size;
+      const block* first = &free;
+      while (first->is_free()) first = first->prev;
+      // If streams share blocks, free neighbours of several streams do not coalesce.
+      return first->status.state == block::state::segment ? idle_bytes(*first->next) : 0;
     }
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t segment,

@@ -140,6 +140,17 @@ struct segment : block {
   return bytes;
 }
 
+/// Returns the bytes of a segment whose blocks are all free, otherwise 0. `first` is its first block.
+///   Cost:  linear in the blocks before the first that is not free
+[[nodiscard]] inline std::size_t idle_bytes(const block& first) noexcept {
+  std::size_t bytes = 0;
+  for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
+    if (!b->is_free()) return 0;
+    bytes += b->size;
+  }
+  return bytes;
+}
+
 /// Returns the segment of a block that fills it.
 [[nodiscard]] inline segment& segment_of(const block& whole) noexcept {
   return static_cast<segment&>(*whole.prev);

@@ -33,9 +33,11 @@ class pool_shares {
                   .held = held_of(of) + more,
                   .limit = manager_.usage_under(p.growth.limit.on(manager_.provider().capacity())).limit};
     manager_.pools().for_each([&](const auto& other) {
+      if (&other == &of) return;
       const std::size_t held = held_of(other);
       const std::size_t guaranteed = other.share.guaranteed;
-      if (&other != &of) d.others = saturating_add(d.others, held > guaranteed ? held : guaranteed);
+      d.others = saturating_add(d.others, held > guaranteed ? held : guaranteed);
+      d.others_held = saturating_add(d.others_held, held);
     });
     return d;
   }
@@ -47,7 +49,7 @@ class pool_shares {
     return p.growth.admits(demand(of, more, p));
   }
   /// Whether a pool may get `bytes` more from the device. A pool that gives its cache back may get more than it
-  /// may hold: admit() decides what is used. Only a segment is used at once.
+  /// may hold: admit() decides what is used. A segment is used at once.
   template <typename Policies>
   [[nodiscard]] bool may_grow(const pool_group& of, std::size_t bytes, const Policies& p) noexcept {
     const bool works = (Manager::traits::has_ranges && of.may_release()) || may_hold(of, bytes, p);
@@ -67,19 +69,46 @@ class pool_shares {
     of.held += more;
     return true;
   }
-  /// Makes the counts exact. It is const: a count that is too high says the same, only later.
-  ///   Cost:  linear in the free blocks
+  /// Makes the counts exact. It is const, because exact counts change no answer.
+  ///   Cost:  linear in the segments; in ranges, in the free blocks
   void count() const noexcept {
-    manager_.pools().for_each([this](auto& of) {
-      of.held = of.reserved;
-      manager_.for_each_idle_of(of, [&](const block& idle) {
-        of.held -= backend_.releasable(idle);
-        return false;
-      });
+    manager_.pools().for_each([](auto& of) { of.held = of.reserved; });
+    for_each_idle([](pool_group& of, std::size_t bytes) { of.held -= bytes; });
+  }
+  /// Bytes that pools have and do not hold.
+  [[nodiscard]] std::size_t cached() const noexcept {
+    std::size_t sum = 0;
+    for_each_idle([&sum](const pool_group& of, std::size_t bytes) { sum += of.may_release() ? bytes : 0; });
+    return sum;
+  }
+  /// Returns null, or the rule that the counts break.
+  [[nodiscard]] const char* audit() const noexcept {
+    const char* broken = nullptr;
+    if (!is_active()) return broken;
+    manager_.pools().for_each([&](const pool_group& of) {
+      std::size_t held = of.reserved;
+      for_each_idle([&](const pool_group& idle, std::size_t bytes) { held -= &idle == &of ? bytes : 0; });
+      if (of.may_release() && held > of.held) broken = "a pool holds at most what is counted";
     });
+    return broken;
   }
 
  private:
+  /// Calls f(group, bytes) for memory that emptying the cache gives back.
+  template <typename F>
+  void for_each_idle(F f) const noexcept {
+    if constexpr (Manager::traits::has_ranges) {
+      manager_.pools().for_each([&](auto& of) {
+        manager_.for_each_idle_of(of, [&](const block& idle) {
+          f(of, backend_.releasable(idle));
+          return false;
+        });
+      });
+    } else {
+      std::as_const(manager_).for_each_segment(
+          [&f](const block& first) { f(*first.list->where().group, idle_bytes(first)); }, true);
+    }
+  }
   /// Without a share, a private pool in use keeps its idle memory.
   [[nodiscard]] static std::size_t held_of(const pool_group& g) noexcept {
     return (g.may_release() ? g.held : g.reserved) + g.planned;

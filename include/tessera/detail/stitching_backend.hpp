@@ -66,7 +66,8 @@ class stitched_ranges {
   /// release_detached().
   ///   Returns:  the detached bytes
   std::size_t detach_idle(const placement& at, std::size_t wanted, std::size_t needed) noexcept {
-    if (select_idle(at, wanted) < needed) return 0;
+    // A device that captures a graph must not wait for streams.
+    if (manager_.pools().any_capture() || select_idle(at, wanted) < needed) return 0;
     std::size_t detached = 0;
     manager_.for_each_releasable(
         [&](block& idle) {

@@ -47,10 +47,12 @@ using detail::stitching_backend;
 /// | p.should_save_pages(r, l)    | whether a request rather maps memory than splits a free page,   |
 /// |                              | if `r` bytes are reserved under a limit of `l` bytes            |
 ///
-/// It may answer one more question, and then the pools of its allocator may have shares (guarantee_shares):
+/// It may answer two more questions, and then the pools of its allocator may have shares (guarantee_shares):
 ///
 /// | question                     |                                                                 |
 /// |------------------------------|-----------------------------------------------------------------|
+/// | p.grants(demand)             | whether a pool that holds what a pool_demand says may get its   |
+/// |                              | share                                                           |
 /// | p.admits(demand)             | whether a pool may hold what a pool_demand says                 |
 ///
 /// A memory_limit may be the `limit`. Law, checked by law::policy: segment_size(n, now) >= n.
@@ -65,6 +67,7 @@ namespace detail {
 /// The growth policy decides what a pool may hold.
 template <typename P>
 concept admits_pools = requires(const P& p, const pool_demand& demand) {
+  { p.grants(demand) } noexcept -> std::same_as<bool>;
   { p.admits(demand) } noexcept -> std::same_as<bool>;
 };
 
@@ -85,18 +88,21 @@ struct growth_limit : parameter<Limit> {
 /// device, each with a private pool.
 ///
 /// A pool never holds more than its limit. A request that keeps its pool within what is guaranteed to it is
-/// always admitted. Any other request is admitted if what the others are guaranteed remains. Memory that is
-/// guaranteed but not used may be lent: to the caches of other pools, which are emptied when it is wanted.
+/// always admitted. Any other request is admitted if what the others are guaranteed remains. Other pools may
+/// cache guaranteed memory, but not hold it: their caches are emptied when it is wanted.
 ///
 ///     using growth = tessera::guarantee_shares<tessera::pytorch<>::growth>;
 ///     using allocator_type =
 ///         tessera::caching_allocator<tessera::with<tessera::pytorch<>, growth>, tessera::simulated_device>;
 template <typename Growth>
 struct guarantee_shares : Growth {
+  /// Whether all shares can be met.
+  [[nodiscard]] static constexpr bool grants(const pool_demand& demand) noexcept {
+    const std::size_t room = demand.limit > demand.others ? demand.limit - demand.others : 0;
+    return demand.held <= demand.share.limit && demand.held <= room && demand.share.guaranteed <= room;
+  }
   [[nodiscard]] static constexpr bool admits(const pool_demand& demand) noexcept {
-    if (demand.held <= demand.share.guaranteed) return true;
-    return demand.held <= demand.share.limit && demand.others <= demand.limit &&
-           demand.held <= demand.limit - demand.others;
+    return demand.held <= demand.share.guaranteed || grants(demand);
   }
   bool operator==(const guarantee_shares&) const = default;
 };

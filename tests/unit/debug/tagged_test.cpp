@@ -334,6 +334,7 @@ TEST(tagged, forwards_private_pools) {
   void* const p = pool.allocate(1000, weights, stream_id{1});
   EXPECT_EQ(segment_of(pool, p).private_pool, apart.id());
   EXPECT_EQ(pool.tag_of(p), weights);
+  EXPECT_STREQ(apart.checkpoint().why(), "a tagged allocator brings no tags back");
 }
 
 // Each thread has a tag, and frees blocks of the others.
