@@ -741,8 +741,8 @@ class caching_allocator
     }
     return steps;
   }
-  /// Tries again, with a segment of exactly the block's size, what the shares admit: the caches were emptied, so
-  /// growth may have wanted a larger segment, or other threads have filled their caches meanwhile.
+  /// Tries again what the shares admit, with a segment of exactly the block's size. After the caches were
+  /// emptied, growth may have wanted a larger segment, or other threads may have filled their caches again.
   template <typename Shares>
   [[gnu::cold]] detail::block* insist(Shares& shares, const request& want, failure_reason& why) noexcept {
     for (int tries = 0; tries < 8 && shares.is_active(); ++tries) {
