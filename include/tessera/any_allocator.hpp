@@ -27,7 +27,8 @@ namespace tessera {
 /// hold it before the allocator exists, use a std::optional.
 ///
 /// A private_pool may be made over it. An allocator without private pools creates none: create_pool returns no
-/// pool, and private_pool throws. If the memory of the allocator cannot sleep, sleep_pool and wake_pool say so.
+/// pool, and private_pool throws. Shares, memory sources and checkpoints are not forwarded. If the memory of the
+/// allocator cannot sleep, sleep_pool and wake_pool say so.
 ///
 ///   Requires:  the allocator outlives it and does not move
 ///   Cost:      one indirect call; it allocates nothing

@@ -368,8 +368,9 @@ class caching_allocator
   [[nodiscard]] pool_checkpoint checkpoint_pool(pool_id pool) noexcept {
     return detail::record_pool(manager_, pool);
   }
-  /// Brings the recorded state of a private pool back. Frees each live block of the pool. Then the recorded
-  /// blocks are live or free again, at their addresses. Segments acquired since stay, with free blocks.
+  /// Brings the recorded state of a private pool back. Frees each live block of the pool, also those that
+  /// `serves_on_oom` gave to other requests. Then the recorded blocks are live or free again, at their addresses.
+  /// Segments acquired since stay, with free blocks.
   ///
   /// A recorded live block is live again even if the program freed it meanwhile. It has no recorded streams,
   /// and its request is its whole size, as in PyTorch. No call waits for a stream: the caller has ordered the

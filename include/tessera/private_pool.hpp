@@ -28,7 +28,7 @@ namespace tessera {
 ///     allocator.deallocate(p);  // to the pool
 ///
 /// `Allocator` is a caching_allocator, a front end of one, such as locked or per_stream, or an any_allocator.
-/// Scopes of an allocator for several threads direct the requests of all threads.
+/// A scope selects streams, not threads: it directs the requests of all threads.
 ///   Requires:  the allocator outlives it
 ///   Source:    PyTorch's torch.cuda.MemPool
 template <typename Allocator>

@@ -58,7 +58,7 @@ struct tag_usage {
 /// * The bytes of all tags are the requested bytes of all live blocks. A block that was allocated through
 ///   inner() has no tag and does not count. Free all others here, not through inner().
 /// * It has no checkpoints, because tags would not come back.
-/// * The address of an aligned block may lie inside the block. Pass the alignment of its request, then.
+/// * An aligned address may lie above the first byte of its block. Then pass the alignment here, too.
 /// * A request fails if host memory for its tag runs out.
 ///
 /// It is as thread-safe as `Allocator`.
