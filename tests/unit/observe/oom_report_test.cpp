@@ -166,7 +166,7 @@ TEST(oom_report, never_suggests_to_free_more_than_is_live) {
 }
 
 TEST(out_of_memory, is_a_bad_alloc_of_three_lines_with_a_text_of_its_own) {
-  static_assert(sizeof(out_of_memory) <= 700);
+  static_assert(sizeof(out_of_memory) <= 720);
   detail::oom_numbers numbers;
   numbers.requested = 3_MiB;
   numbers.block = 3_MiB;
