@@ -81,10 +81,11 @@ class any_allocator {
   }
   [[nodiscard]] bool is_capturing() const noexcept { return calls_->is_capturing(allocator_); }
   void trim_pool(pool_id pool) const noexcept { calls_->trim_pool(allocator_, pool); }
-  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) const noexcept {
+  [[nodiscard]] sleep_result sleep_pool(pool_id pool, sleep_contents contents,
+                                        stream_id copies = {}) const noexcept {
     return calls_->sleep_pool(allocator_, pool, contents, copies);
   }
-  sleep_result wake_pool(pool_id pool, stream_id copies = {}) const noexcept {
+  [[nodiscard]] sleep_result wake_pool(pool_id pool, stream_id copies = {}) const noexcept {
     return calls_->wake_pool(allocator_, pool, copies);
   }
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
