@@ -614,26 +614,19 @@ class caching_allocator
     request want = make_request(bytes, stream, manager_.pools().defaults());
     detail::block* found = manager_.pools().are_defaults_enough() ? obtain_cached(want) : nullptr;
     if (found == nullptr) {
-      const choice other = choose_block(bytes, stream);
-      if (other.found == nullptr) return nullptr;
-      found = other.found;
-      want.size = other.size;
+      found = choose_block(bytes, stream);
+      if (found == nullptr) return nullptr;
+      if (found->list->where().group->options.never_splits) want.size = found->size;
     }
     return &allocate_from<ByHandle>(*found, want);
   }
-  struct choice {
-    detail::block* found;
-    std::size_t size;  // of the block that serves the request
-  };
   /// Finds a free block if the default pools may not serve, or have no cached block. It is a function of its
   /// own, so that other requests do not pay for the choice.
-  [[gnu::noinline]] choice choose_block(std::size_t bytes, stream_id stream) noexcept {
+  [[gnu::noinline]] detail::block* choose_block(std::size_t bytes, stream_id stream) noexcept {
     // Computed again: passing it would slow the hit path.
     const request want = make_request(bytes, stream, manager_.pools().destination(stream));
-    detail::block* found = manager_.pools().are_defaults_enough() ? nullptr : obtain_awake(want);
-    if (found == nullptr) found = serve_miss(bytes, stream);
-    const bool whole = found != nullptr && found->list->where().group->options.never_splits;
-    return {found, whole ? found->size : want.size};
+    detail::block* const found = manager_.pools().are_defaults_enough() ? nullptr : obtain_awake(want);
+    return found != nullptr ? found : serve_miss(bytes, stream);
   }
   [[gnu::always_inline]] detail::block* obtain_cached(request want) noexcept {
     detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
