@@ -418,8 +418,8 @@ class caching_allocator
     const pool_demand now = shares_.demand(*found, 0, policies_);
     if (policies_.growth.grants(now)) return {};
     manager_.pools().set_share(*found, before);
-    return {.why = now.held > share.limit ? "the pool holds more than the limit of the share"
-                                          : "other pools hold the memory, or it is guaranteed to them"};
+    return {.why =
+                now.held > share.limit ? "the pool holds more than the limit of the share" : kept_by_others};
   }
   /// The share of a pool. The default pool_id names the default pools.
   [[nodiscard]] pool_share share_of(pool_id pool) const noexcept {
@@ -584,6 +584,8 @@ class caching_allocator
   }
 
  private:
+  static constexpr bool has_shares = detail::admits_pools<typename Recipe::growth>;
+
   struct request {
     typename manager::group* group;  // the default pools, or a private pool
     std::size_t bytes,               // as requested
@@ -722,8 +724,8 @@ class caching_allocator
     });
     return found;
   }
-  /// The steps of recovery. With shares, the cache is emptied in any case: other pools may have lent it memory
-  /// that is guaranteed to them.
+  /// The steps of recovery. With shares, the cache is emptied in any case: it may have memory that is guaranteed
+  /// to another pool.
   [[nodiscard]] recovery_steps steps_after(failure_reason why) const noexcept {
     if (why == failure_reason::by_share) return {};
     recovery_steps steps = policies_.recovery.steps(why);
@@ -821,8 +823,6 @@ class caching_allocator
     if (why == failure_reason::by_limit) return !Recipe::growth::backend::moves_memory;
     return why == failure_reason::by_capacity && policies_.recovery.steps(why).count == 0;
   }
-  static constexpr bool has_shares = detail::admits_pools<typename Recipe::growth>;
-
   /// Takes a recovery step.
   ///   Returns:  whether another try may succeed
   bool recover(recovery_steps::step step, request want) noexcept {
@@ -920,6 +920,7 @@ class caching_allocator
   // Sleep.
 
   static constexpr const char* no_such_pool = "no such pool exists";
+  static constexpr const char* kept_by_others = "other pools hold the memory, or it is guaranteed to them";
   static constexpr const char* scope_is_open = "a scope of the kind capture is open";
   template <typename R>
   static consteval bool check_can_sleep() noexcept {
@@ -1005,7 +1006,7 @@ class caching_allocator
       const std::size_t most = room < d.share.limit ? room : d.share.limit;
       result = {.missing = d.held > most ? d.held - most : d.held,
                 .why = d.held > d.share.limit ? "the limit of the pool is less than what it would hold"
-                                              : "other pools hold the memory, or it is guaranteed to them"};
+                                              : kept_by_others};
     });
     manager_.pools().for_each([selects](auto& g) {
       if (selects(g)) g.planned = 0;
@@ -1013,12 +1014,12 @@ class caching_allocator
     return result;
   }
 
-  // Functions take a part that may be unneeded as a parameter, so that an explicit instantiation compiles.
   tessera::policies<Recipe> policies_;
   manager manager_;
   [[no_unique_address]] detail::stream_sharing<manager> sharing_{manager_};
   // Destroyed before the manager: the backend's destructor releases memory through it.
   backend backend_{manager_};
+  // Functions take a part that may be unneeded as a parameter, so that an explicit instantiation compiles.
   template <bool Needed, typename Part>
   using part_if = std::conditional_t<Needed, Part, detail::unneeded<Part>>;
   [[no_unique_address]] part_if<can_sleep, detail::sleeping_memory<manager>> sleeping_{manager_, backend_};

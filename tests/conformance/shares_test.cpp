@@ -280,7 +280,7 @@ TYPED_TEST(shares, lend_to_caches_only) {
   void* const more = on.try_allocate(40_MiB, this->one);
   ASSERT_NE(more, nullptr);
   EXPECT_LE(on.current_usage().reserved, 100_MiB);
-  void* const beyond = on.try_allocate(20_MiB, this->one);  // nobody else is guaranteed anything
+  void* const beyond = on.try_allocate(20_MiB, this->one);  // no other pool has a guarantee
   EXPECT_NE(beyond, nullptr);
   EXPECT_EQ(on.audit(), nullptr);
   for (void* const p : {mine, more, beyond}) on.deallocate(p);
@@ -447,7 +447,7 @@ TYPED_TEST(sleeping_shares, do_not_let_a_pool_wake_beyond_them) {
   on.deallocate(model);
 }
 
-// Streams of one tenant share free blocks, which lie in segments that nobody holds.
+// Streams of one tenant share free blocks. A segment of free blocks is not held, even if it is split.
 TEST(shares_across_streams, count_what_another_stream_frees) {
   using allocator = allocator_of<shared<cuda_async>>;
   allocator on{simulated_device({.capacity = 1000_MiB})};

@@ -32,8 +32,8 @@ namespace tessera {
 ///
 /// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events,
 /// trim_without_waiting, sleep, shares, memory sources and checkpoints of caching_allocator. No free block and no
-/// idle page serves a stream of another arena. So a recipe that reuses blocks across streams, such as cuda_async, fails more often when memory is
-/// short.
+/// idle page serves a stream of another arena. So a recipe that reuses blocks across streams, such as cuda_async,
+/// fails more often when memory is short.
 ///
 ///     tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> shared;
 ///     void* p = shared.allocate(5_MiB, tessera::stream_id{1});  // in the arena of stream 1

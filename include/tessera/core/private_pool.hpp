@@ -51,9 +51,8 @@ class stream_filter {
 ///   Source:  PyTorch's MemPool, since version 2.8
 struct pool_options {
   bool never_splits = false;  ///< a free block serves a request as a whole
-  bool serves_on_oom =
-      false;  ///< if growth fails, its free blocks serve requests of the default pools, before
-              ///< any memory is released
+  /// If growth fails, its free blocks serve requests of the default pools, before any memory is released.
+  bool serves_on_oom = false;
 };
 
 /// A reference to an object of any type that gives the segments of a private pool. It has the functions

@@ -42,8 +42,8 @@ struct use_queue {
 /// event, recording is tried again later, and the block stays pending. A stream that has ended has no work
 /// and needs no event.
 ///
-/// During a capture, the device must not be asked for events. A block that is freed
-/// meanwhile is set aside. Later, the uses recorded in between are dropped, and the others get events.
+/// During a capture, the device must not be asked for events. A block that is freed meanwhile is set aside.
+/// Later, the uses recorded in between are dropped, and the others get events.
 ///   Source:  PyTorch's rules for the capture of graphs
 template <typename Provider, bool UsesEvents>
 class pending_frees {

@@ -49,7 +49,8 @@ class pool_shares {
     return p.growth.admits(demand(of, more, p));
   }
   /// Whether a pool may get `bytes` more from the device. A pool that gives its cache back may get more than it
-  /// may hold: admit() decides what is used. A segment is used at once.
+  /// may hold: admit() decides what is used. A segment is used at once. A refusal is kept for
+  /// take_refused_growth().
   template <typename Policies>
   [[nodiscard]] bool may_grow(const pool_group& of, std::size_t bytes, const Policies& p) noexcept {
     const bool works = (Manager::traits::has_ranges && of.may_release()) || may_hold(of, bytes, p);
