@@ -91,7 +91,9 @@ class decision_log {
         place(address, "none");
         break;
       case event::kind::record_stream: std::fprintf(out_, "%zu r %" PRIu64 "\n", i, e.id); break;
-      default: std::fprintf(out_, "%zu e %" PRIu64 "\n", i, e.id); break;
+      default:
+        std::fprintf(out_, "%zu %c %" PRIu64 "\n", i, tessera::trace::detail::csv_letter(e.what), e.id);
+        break;
     }
   }
   void line(std::size_t i, const event& e, pool_outcome outcome) noexcept {

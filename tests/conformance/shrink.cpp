@@ -184,6 +184,7 @@ program program_of(const tessera::trace::recording& from) {
       case event::kind::answer_events:
         all.push_back({.what = kind::hold, .amount = e.bytes == 0 ? 1u : 0u});
         break;
+      case event::kind::begin_step: break;  // the model has no steps
       case event::kind::empty_cache:
         if (e.id == 0) {
           all.push_back({.what = kind::trim});

@@ -18,6 +18,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
@@ -68,6 +69,15 @@ TEST(read_csv, every_op_of_sleep) {
   const auto read = read_csv(text, "T");
   const std::vector<line> expected{{'p', 1, 0, 0}, {'s', 1, 0, 0}, {'w', 1, 0, 3},
                                    {'s', 1, 1, 4}, {'s', 0, 0, 0}, {'w', 0, 0, 0}};
+  EXPECT_EQ(lines(read), expected);
+  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
+}
+
+TEST(read_csv, marks_of_steps) {
+  const std::string text = csv("m,0,0,0,0\na,5,8,0,1\nm,5,0,0,2\nm,18446744073709551615,0,0,3\nf,5,0,0,4\n");
+  const auto read = read_csv(text, "T");
+  const std::vector<line> expected{
+      {'m', 0, 0, 0}, {'a', 5, 8, 0}, {'m', 5, 0, 0}, {'m', ~std::uint64_t{0}, 0, 0}, {'f', 5, 0, 0}};
   EXPECT_EQ(lines(read), expected);
   EXPECT_EQ(to_csv(std::get<recording>(read)), text);
 }
@@ -130,6 +140,12 @@ TEST(write_decisions, say_what_sleeps_and_wakes) {
             "# end in_use=41943040 peak=41943040\n");
 }
 
+TEST(write_decisions, repeat_the_marks_of_steps) {
+  EXPECT_EQ(
+      decisions_of<tessera::passthrough>(read_csv(csv("m,7,0,0,0\na,0,64,0,1\nm,0,0,0,2\ne,0,1,0,3\n"), "T")),
+      "0 m 7\nS+ 1 64\n1 a 0 64 0 -> 1+0 blk=64\n2 m 0\n3 e 0\n# end in_use=64 peak=64\n");
+}
+
 TEST(write_decisions, say_that_segments_cannot_sleep) {
   const std::string text = decisions_of<tessera::pytorch<>>(read_csv(sleeps, "T"));
   for (const std::string done : {"2 s 1", "5 s 1", "7 s 1", "9 w 2", "10 s 0", "12 w 1", "13 w 1", "14 w 0"})
@@ -146,6 +162,28 @@ TEST(replay, copies_contents_on_the_stream_of_the_operation) {
   EXPECT_GT(on.provider().position(tessera::stream_id{5}), 0u);
   EXPECT_GT(on.provider().position(tessera::stream_id{6}), 0u);
   EXPECT_EQ(on.provider().position(tessera::stream_id{7}), 0u);
+}
+
+/// An allocator to which a program says that a step begins.
+struct with_steps : tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> {
+  void begin_step(std::uint64_t key) { steps.emplace_back(key, current_usage().live); }
+  std::vector<std::pair<std::uint64_t, std::size_t>> steps;  // keys, and the live bytes at the time
+};
+
+TEST(replay, says_when_a_step_begins) {
+  const auto read = read_csv(csv("m,3,0,0,0\na,0,512,0,1\nm,0,0,0,2\nf,0,0,0,3\nm,3,0,0,4\n"), "T");
+  const tessera::trace::program made(std::get<recording>(read));
+  EXPECT_EQ(made.slots(), 1u);
+  EXPECT_EQ(made.peak_live(), 512u);
+  with_steps on;
+  std::size_t events = 0;
+  EXPECT_EQ(tessera::trace::replay(made, on, [](std::size_t) {}, [&](std::size_t, void*) { ++events; }), 0u);
+  EXPECT_EQ(events, 5u);
+  const std::vector<std::pair<std::uint64_t, std::size_t>> expected{{3, 0}, {0, 512}, {3, 0}};
+  EXPECT_EQ(on.steps, expected);
+  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> without;
+  EXPECT_EQ(tessera::trace::replay(made, without), 0u);
+  EXPECT_EQ(without.current_usage(), on.current_usage());
 }
 
 TEST(program, with_sleeps_needs_only_its_largest_request) {
@@ -221,14 +259,14 @@ INSTANTIATE_TEST_SUITE_P(
         refused{csv(std::string(1000, ',')), "2: a line has 5 fields, this one 1001"},
         refused{csv("a,0,1,0,1\n\nf,0,1,0,1\n"), "3: a line has 5 fields, this one 1"},
         refused{csv("a,0,1,0,1\nf,0,1"), "3: a line has 5 fields, this one 3"},
-        refused{csv("y,0,1,0,1\n"), "2: no such op: 'y'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
-        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
-        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
-        refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+        refused{csv("y,0,1,0,1\n"), "2: no such op: 'y'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
+        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
+        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
+        refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
         refused{csv(std::string("a\0,0,1,0,1\n", 11)),
-                "2: no such op: 'a?'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+                "2: no such op: 'a?'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
         refused{csv(std::string("\0,0,1,0,1\n", 10)),
-                "2: no such op: '?'; ops are a, f, r, e, c, b, j, n, p, x, s, w"},
+                "2: no such op: '?'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
         refused{csv(std::string("a,0,1\0,0,1\n", 11)), "2: '1?' is not a whole number below 2^64"},
         refused{csv(std::string("a,0,1,0,1\n\0", 11)), "3: a line has 5 fields, this one 1"},
         refused{csv("a,,1,0,1\n"), "2: '' is not a whole number below 2^64"},
@@ -268,6 +306,9 @@ INSTANTIATE_TEST_SUITE_P(
         refused{csv("e,1,0,0,1\n"), "2: e takes 0 as id, not 1"},
         refused{csv("e,0,1,4,1\n"), "2: e takes 0 as stream, not 4"},
         refused{csv("c,0,1,0,1\n"), "2: c takes 0 as bytes, not 1"},
+        refused{csv("m,7,1,0,1\n"), "2: m takes 0 as bytes, not 1"},
+        refused{csv("m,7,0,4,1\n"), "2: m takes 0 as stream, not 4"},
+        refused{csv("m,x,0,0,1\n"), "2: 'x' is not a whole number below 2^64"},
         refused{csv("c,0,0,4,1\n"), "2: c takes 0 as stream, not 4"},
         refused{csv("c,3,0,4,1\n"), "2: c takes 0 as stream, not 4"},
         refused{csv("b,0,0,4,1\n"), "2: b takes the number of a private pool as id, from 1"},

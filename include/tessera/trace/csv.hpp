@@ -195,6 +195,7 @@ class lifetime_checker {
     case event::kind::release_pool: return 'x';
     case event::kind::sleep: return 's';
     case event::kind::wake: return 'w';
+    case event::kind::begin_step: return 'm';
   }
   return '?';
 }
@@ -217,7 +218,8 @@ class lifetime_checker {
     case 'x': e.what = event::kind::release_pool; break;
     case 's': e.what = event::kind::sleep; break;
     case 'w': e.what = event::kind::wake; break;
-    default: return "no such op: " + quoted_field(op) + "; ops are a, f, r, e, c, b, j, n, p, x, s, w";
+    case 'm': e.what = event::kind::begin_step; break;
+    default: return "no such op: " + quoted_field(op) + "; ops are a, f, r, e, c, b, j, n, p, x, s, w, m";
   }
   std::uint64_t number[4]{};
   for (std::size_t i = 0; i < 4; ++i) {
@@ -240,7 +242,9 @@ class lifetime_checker {
   if (e.bytes > (chooses ? 1u : 0u))
     return verb + (chooses ? " or 1" : "") + " as bytes, not " + std::to_string(e.bytes);
   if (answers && e.id != 0) return verb + " as id, not " + std::to_string(e.id);
-  if (e.id == 0 && !answers && !sleeps && !wakes && e.what != event::kind::empty_cache)
+  const bool takes_id_0 =
+      sleeps || wakes || e.what == event::kind::empty_cache || e.what == event::kind::begin_step;
+  if (e.id == 0 && !answers && !takes_id_0)
     return std::string(op) + " takes the number of a private pool as id, from 1";
   if (e.stream.handle != 0 && !has_stream) return verb + " as stream, not " + std::to_string(e.stream.handle);
   return {};
@@ -260,6 +264,8 @@ class lifetime_checker {
 ///
 /// `s` puts the pool to sleep, or all pools if the id is 0. It saves the contents by copies on `stream` if
 /// `bytes` is 1, and discards them if 0. `w` wakes the pool, or all pools that sleep, and copies on `stream`.
+///
+/// `m` marks the beginning of a step, with the key `id`.
 ///
 ///     using namespace tessera::trace;
 ///     const auto read = read_csv("op,id,bytes,stream,t_us\na,0,1000,0,0\nf,0,1000,0,12\n", "a pair");

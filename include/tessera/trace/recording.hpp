@@ -24,6 +24,7 @@ struct event {
     record_stream,  ///< `stream` uses `id`
     answer_events,  ///< event queries answer ready (`bytes` is 1) or not ready (0) from here on
     empty_cache,    ///< of all pools, or of the private pool `id`
+    begin_step,     ///< a step begins, such as a training iteration; `id` is its key, or 0
     // Operations on private pools. `id` is the pool; a recording numbers its pools from 1.
     begin_pool,  ///< opens the scope for `stream`, or for all streams if `bytes` is 1; makes the pool or adds a use
     join_pool,     ///< the open scope selects `stream`, too
@@ -214,7 +215,7 @@ class pool_operations {
 /// or null. After operations on private pools, and after emptying a cache, calls `after(i, pool_outcome)` if it
 /// can. Skips frees of failed allocations. An allocator without private pools serves all requests from its
 /// default pools. An allocator that cannot sleep skips sleeps and wakes, and the outcome says so. While a pool
-/// sleeps, its requests fail and no use of its blocks is recorded.
+/// sleeps, its requests fail and no use of its blocks is recorded. An allocator without begin_step ignores steps.
 ///
 ///     using namespace tessera::trace;
 ///     const recording recorded{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
@@ -251,6 +252,9 @@ std::size_t replay(const program& source, Allocator& allocator, Before before, A
       after(i, p);
     } else if (e.what == event::kind::answer_events) {
       allocator.provider().hold_events(e.bytes == 0);
+      after(i, nullptr);
+    } else if (e.what == event::kind::begin_step) {
+      if constexpr (requires { allocator.begin_step(e.id); }) allocator.begin_step(e.id);
       after(i, nullptr);
     } else if constexpr (std::is_invocable_v<After&, std::size_t, pool_outcome>) {
       after(i, pools.run(e));
