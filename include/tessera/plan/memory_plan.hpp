@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <tessera/core/bytes.hpp>
+
+namespace tessera {
+
+/// The places of a program's requests, computed from a recording. `planned` serves requests by it.
+///
+/// It is a view of arrays, which must outlive it. `tessera-replay plan` writes them as a header, and
+/// plan::make computes them at run time.
+///
+/// A plan has one track for each stream of the recording, and a track has steps. Its entries are the requests of
+/// these steps, as a tree in preorder: steps that begin alike share their first entries, and `other` names what
+/// may come instead.
+struct memory_plan {
+  /// All requests of one size. Those that outlive several steps are kept, at `kept` adjacent places.
+  struct kind {
+    std::uint64_t bytes = 0;       ///< of a request
+    std::uint32_t kept_place = 0;  ///< the first kept place
+    std::uint32_t kept = 0;        ///< the number of kept places
+  };
+  /// A request. Places are offsets in units of `alignment`.
+  struct entry {
+    std::uint32_t kind = 0;
+    std::uint32_t place = 0;  ///< `keeps` if any free kept place of its kind serves it
+    std::uint32_t other = 0;  ///< the entry that may come instead of this one; 0 if there is none
+    std::uint32_t deaths =
+        0;  ///< the end of its deaths in `deaths`; they begin where the previous entry's end
+  };
+  /// A step that begin_step(key) starts.
+  struct step {
+    std::uint64_t key = 0;
+    std::uint32_t entry = 0;  ///< its first entry
+  };
+  /// The requests of one stream.
+  struct track {
+    std::uint64_t stream = 0;       ///< in the recording; only 0 names the same stream at run time
+    std::uint32_t kinds_end = 0;    ///< the end of its kinds; they begin where the previous track's end
+    std::uint32_t entries_end = 0;  ///< likewise
+    std::uint32_t steps_end = 0;    ///< likewise
+  };
+  /// The place of an entry that is kept.
+  static constexpr std::uint32_t keeps = 0xFFFFFFFF;
+
+  std::uint64_t fingerprint = 0;  ///< of the recorded requests and frees
+  std::uint64_t first_event = 0;  ///< of the recording
+  std::uint64_t end_event = 0;    ///< one behind the last
+  std::uint64_t bytes = 0;        ///< of all places together
+  std::uint64_t peak_live = 0;    ///< of the recorded requests, in bytes
+  std::uint64_t lower_bound = 0;  ///< no placement of these requests needs fewer bytes
+  std::uint32_t alignment = 512;  ///< of all places
+  std::span<const kind> kinds{};
+  std::span<const track> tracks{};
+  std::span<const step> steps{};
+  std::span<const entry> entries{};
+  /// For each entry, the entries whose blocks are freed by then. For the first entry of a step, instead those
+  /// entries of other steps whose blocks may still be live.
+  std::span<const std::uint32_t> deaths{};
+
+  [[nodiscard]] constexpr bool empty() const noexcept { return entries.empty(); }
+  /// The bytes of a place for a request of `request` bytes.
+  [[nodiscard]] constexpr std::uint64_t place_bytes(std::uint64_t request) const noexcept {
+    return align_up(request, alignment);
+  }
+};
+
+}  // namespace tessera
