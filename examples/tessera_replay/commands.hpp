@@ -24,13 +24,20 @@ struct arguments {
   std::vector<std::string> recipes;  // all that were given
   std::string system = "pytorch";
   std::string conf;
-  std::string out;                    // the file to write
+  std::string out;                    // the file to write; the last one given
+  std::vector<std::string> outs;      // all that were given
+  std::string plan;                   // the file with a plan; empty for none
   std::string at;                     // when to take the snapshot: peak or end
   std::optional<std::size_t> device;  // of a snapshot; empty for all
   std::size_t capacity = tessera::operator""_GiB(80);
   bool has_capacity = false;              // false if `capacity` is the default
   std::optional<double> memory_fraction;  // the argument of set_per_process_memory_fraction
   std::size_t max_ns = 0;                 // host nanoseconds per operation; 0 for no limit
+  std::size_t from = 0;                   // the first event to plan
+  std::size_t to = tessera::unlimited;    // one behind the last
+  double seconds = 10;                    // for the search of places
+  std::uint64_t seed = 1;                 // of that search
+  std::uint32_t alignment = 512;          // of planned places
   bool json = false;
   bool as_recorded = false;  // convert a snapshot without a replay
 };
@@ -48,6 +55,7 @@ int snapshot(const arguments& args);
 int draw(const arguments& args);
 int explain_oom(const arguments& args);
 int tune(const arguments& args);
+int plan(const arguments& args);
 }  // namespace commands
 
 /// The edit distance of two words: insertions, removals, replacements and swaps of neighbours.

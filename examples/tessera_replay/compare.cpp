@@ -13,6 +13,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/observe/snapshot.hpp>
+#include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/recording.hpp>
@@ -20,18 +21,19 @@
 #include "commands.hpp"
 #include "compare.hpp"
 #include "input.hpp"
+#include "plan.hpp"
 #include "terminal.hpp"
 #include "verify.hpp"
 
 namespace {
 
-template <typename Recipe>
-replay::recipe_result measure(const std::string& name, const tessera::trace::program& program,
-                              const tessera::policies<Recipe>& settings, std::size_t capacity) {
+/// Measures replays with the allocators that `make()` returns.
+template <typename Make>
+replay::recipe_result measure(const std::string& name, const tessera::trace::program& program, Make make) {
   replay::recipe_result found{.recipe = name};
   std::array<double, 3> times{};
   for (double& time : times) {
-    tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
+    auto pool = make();
     const auto begin = std::chrono::steady_clock::now();
     found.failed_sleeps = 0;
     found.failures = tessera::trace::replay(
@@ -52,6 +54,9 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
   found.nanoseconds = times[1] / static_cast<double>(std::max<std::size_t>(1, program.events().size()));
   return found;
 }
+
+template <typename Recipe>
+using caching_allocator_of = tessera::caching_allocator<Recipe, tessera::simulated_device>;
 
 template <typename Recipe, typename Family>
 inline constexpr bool is_of = std::is_same_v<Recipe, typename Family::template recipe_at<0>> ||
@@ -126,17 +131,31 @@ replay::read_result<replay::recorded_run> replay::run_as_recorded(const tessera:
 
 std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_recipes(
     const std::vector<named_recipe>& recipes, const tessera::trace::program& program, const arguments& args,
-    steps& at, const std::string& task, const recorded_run* recorded) {
+    steps& at, const std::string& task, const recorded_run* recorded, const tessera::memory_plan* plan) {
   std::vector<recipe_result> results;
   for (const named_recipe& w : recipes) {
     at.next(task + ": " + w.name);
     std::string wrong =
         choose_recipe(w.recipe, w.conf, args.memory_fraction,
                       [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
-                        results.push_back(measure<Recipe>(w.name, program, settings, args.capacity));
+                        results.push_back(measure(w.name, program, [&] {
+                          return caching_allocator_of<Recipe>{replay::device_of(args.capacity), settings};
+                        }));
                         if (recorded != nullptr && is_recorded(settings, *recorded))
                           take_recorded(results.back(), *recorded);
                       });
+    if (!wrong.empty()) return wrong;
+  }
+  if (plan != nullptr) {
+    const std::string name = "plan, " + args.recipe;
+    at.next(task + ": " + name);
+    std::string wrong = choose_recipe(args.recipe, args.conf, args.memory_fraction,
+                                      [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
+                                        results.push_back(measure(name, program, [&] {
+                                          return tessera::planned<caching_allocator_of<Recipe>>{
+                                              *plan, replay::device_of(args.capacity), settings};
+                                        }));
+                                      });
     if (!wrong.empty()) return wrong;
   }
   if (recorded != nullptr &&
@@ -231,7 +250,11 @@ void print_json(const tessera::trace::program& program, const std::vector<recipe
 
 int replay::commands::compare(const arguments& args) {
   const std::vector<named_recipe> recipes = add_compared_recipes(named_recipes(args, {}));
-  steps at(args.files.size() * recipes.size());
+  const auto read_of_plan = read_plan(args);
+  if (const auto* const wrong = std::get_if<input_error>(&read_of_plan)) return print_error(wrong->text());
+  const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read_of_plan);
+  const tessera::memory_plan view = plan ? plan->view() : tessera::memory_plan{};
+  steps at(args.files.size() * (recipes.size() + (plan ? 1 : 0)));
   json_list list(args.json);
   int code = done;
   const auto refuse = [&](const std::string& file, const std::string& wrong) {
@@ -254,7 +277,8 @@ int replay::commands::compare(const arguments& args) {
       const tessera::trace::program program(std::get<tessera::trace::recording>(found.each[i]));
       std::optional<read_result<recorded_run>> recorded;
       if (found.source) recorded = run_as_recorded(*found.source, found.devices[i]);
-      const auto results = measure_recipes(recipes, program, args, at, program.name(), run_in(recorded));
+      const auto results = measure_recipes(recipes, program, args, at, program.name(), run_in(recorded),
+                                           plan ? &view : nullptr);
       if (const auto* const wrong = std::get_if<std::string>(&results)) {
         refuse(file, *wrong);
         continue;

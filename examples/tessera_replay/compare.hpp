@@ -10,6 +10,7 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/observe/snapshot.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
 
@@ -70,10 +71,12 @@ struct named_recipe {
 /// Replays a program with each recipe. Reports each replay as a step named after `task`.
 ///
 /// If the program was recorded on a GPU, the result with the same settings is that of the recorded run. If no
-/// recipe has these settings, that result is inserted first.
+/// recipe has these settings, that result is inserted first. With a plan, the last result is that of the
+/// plan, with the recipe of --recipe for what it does not serve.
 ///   Returns:  the results, or the error text
 [[nodiscard]] std::variant<std::vector<recipe_result>, std::string> measure_recipes(
     const std::vector<named_recipe>& recipes, const tessera::trace::program& program, const arguments& args,
-    steps& at, const std::string& task, const recorded_run* recorded = nullptr);
+    steps& at, const std::string& task, const recorded_run* recorded = nullptr,
+    const tessera::memory_plan* plan = nullptr);
 
 }  // namespace replay

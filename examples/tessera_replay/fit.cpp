@@ -1,24 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"
 #include "commands.hpp"
 #include "input.hpp"
+#include "plan.hpp"
 #include "terminal.hpp"
 
 namespace {
 
-/// Whether the program completes with this capacity.
+/// Whether the program completes with this capacity, and with the plan if there is one.
 template <typename Recipe>
 bool completes(const tessera::trace::program& program, const tessera::policies<Recipe>& settings,
-               std::size_t capacity) {
+               const std::optional<tessera::plan::made_plan>& plan, std::size_t capacity) {
+  if (plan) {
+    tessera::planned<tessera::caching_allocator<Recipe, tessera::simulated_device>> pool{
+        plan->view(), replay::device_of(capacity), settings};
+    return tessera::trace::replay(program, pool) == 0;
+  }
   tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
   return tessera::trace::replay(program, pool) == 0;
 }
@@ -35,12 +44,15 @@ std::string with_commas(const std::vector<std::size_t>& numbers) {
 }  // namespace
 
 int replay::commands::fit(const arguments& args) {
+  const auto read = read_plan(args);
+  if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
+  const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read);
   return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::policies<Recipe>& settings) {
     const std::size_t max_capacity = args.has_capacity ? args.capacity : 2 * tessera::max_request;
     const auto completes_with = [&](std::size_t capacity) {
       progress_line::show(program.name() + ": with " + std::to_string(capacity));
-      return completes<Recipe>(program, settings, capacity);
+      return completes<Recipe>(program, settings, plan, capacity);
     };
     const auto found = min_capacity(program.min_reserved(), max_capacity, completes_with);
     if (!found)
@@ -54,16 +66,19 @@ int replay::commands::fit(const arguments& args) {
     }
     progress_line::clear();
     const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());
+    const std::string note = plan ? plan_note(plan->view(), program.source()) : std::string();
     if (args.json) {
       std::printf(
           "{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": %zu, \"peak_live\": %zu, "
-          "\"over_peak_live\": %.6f, \"also_fails_with\": [%s]}\n",
+          "\"over_peak_live\": %.6f, \"also_fails_with\": [%s], \"note\": \"%s\"}\n",
           json_text(program.name()).c_str(), args.recipe.c_str(), enough, program.peak_live(), over,
-          with_commas(failing).c_str());
+          with_commas(failing).c_str(), json_text(note).c_str());
       return +done;
     }
     std::printf("%s: completes with a capacity of %zu and not with %zu; peak live %zu, ratio %.4f\n",
-                title_of(args, program).c_str(), enough, enough - 1, program.peak_live(), over);
+                (title_of(args, program) + (plan ? ", --plan " + args.plan : "")).c_str(), enough, enough - 1,
+                program.peak_live(), over);
+    if (!note.empty()) std::printf("  note: %s\n", note.c_str());
     if (!failing.empty())
       std::printf("  also fails with %s: with more memory, blocks lie at other addresses\n",
                   with_commas(failing).c_str());

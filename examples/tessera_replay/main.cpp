@@ -2,9 +2,11 @@
 // tessera-replay: runs recorded programs through allocators.
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -15,6 +17,7 @@
 #include <system_error>
 #include <vector>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/version.hpp>
 
 #include "commands.hpp"
@@ -50,8 +53,12 @@ std::string read_conf(arguments& args, std::string_view text) {
   return {};
 }
 std::string read_out(arguments& args, std::string_view path) {
-  args.out = path;
+  args.out = args.outs.emplace_back(path);
   return {};
+}
+std::string read_plan_path(arguments& args, std::string_view path) {
+  args.plan = path;
+  return path.ends_with(".csv") ? "" : args.plan + ": must be a .csv file that the verb plan wrote";
 }
 std::string read_at(arguments& args, std::string_view text) {
   args.at = text;
@@ -79,6 +86,34 @@ std::string read_device(arguments& args, std::string_view text) {
   if (error != std::errc{} || end != last) return std::string(text) + ": must be a number from 0 on, or all";
   args.device = number;
   return {};
+}
+/// Reads a whole number of at least `min` and at most `max`.
+template <typename Number>
+std::string read_number(std::string_view text, Number& value, Number min, Number max) {
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error == std::errc{} && end == last && value >= min && value <= max) return {};
+  return std::string(text) + ": must be a number from " + std::to_string(min) + " to " + std::to_string(max);
+}
+std::string read_from(arguments& args, std::string_view text) {
+  return read_number<std::size_t>(text, args.from, 0, tessera::max_request);
+}
+std::string read_to(arguments& args, std::string_view text) {
+  return read_number<std::size_t>(text, args.to, 1, tessera::max_request);
+}
+std::string read_seconds(arguments& args, std::string_view text) {
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, args.seconds);
+  if (error == std::errc{} && end == last && args.seconds > 0 && args.seconds <= 86400) return {};
+  return std::string(text) + ": must be a number of seconds, up to 86400";
+}
+std::string read_seed(arguments& args, std::string_view text) {
+  return read_number<std::uint64_t>(text, args.seed, 0, ~std::uint64_t{0});
+}
+std::string read_alignment(arguments& args, std::string_view text) {
+  const std::string wrong = read_number<std::uint32_t>(text, args.alignment, 64, 1u << 21);
+  if (!wrong.empty() || std::has_single_bit(args.alignment)) return wrong;
+  return std::string(text) + ": must be a power of two";
 }
 std::string read_max_ns(arguments& args, std::string_view text) {
   const char* const last = text.data() + text.size();
@@ -108,7 +143,14 @@ constexpr option options[] = {
        args.as_recorded = true;
        return std::string();
      }},
-    {"--out", "FILE", "the file to write; its extension selects the format", &read_out},
+    {"--out", "FILE", "the file to write; its extension selects the format. Short: -o", &read_out},
+    {"--plan", "FILE", "a plan in CSV, written by the verb plan; the recipe serves what it does not",
+     &read_plan_path},
+    {"--from", "EVENT", "the first event of the trace to plan, counted from 0; default: 0", &read_from},
+    {"--to", "EVENT", "the event to stop before; default: the end of the trace", &read_to},
+    {"--seconds", "S", "the time limit of the search for places; default: 10", &read_seconds},
+    {"--seed", "N", "the seed of that search; default: 1", &read_seed},
+    {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
     {"--json", "", "print the result as JSON", [](arguments& args, std::string_view) {
        args.json = true;
        return std::string();
@@ -129,7 +171,7 @@ struct command {
 
 constexpr command commands[] = {
     {"compare", &replay::commands::compare, "TRACE...",
-     "--recipe... --conf --capacity --memory-fraction --device --json", "",
+     "--recipe... --conf --capacity --memory-fraction --device --plan --json", "",
      "    compares recipes: peak reserved and device calls. Shows the main recipes and those named with "
      "--recipe;\n"
      "    with --conf also the last of these, or pytorch, under these settings\n",
@@ -142,8 +184,8 @@ constexpr command commands[] = {
      "allocation\n"
      "    in the history, the exit code is 0, and \"agrees\" is null in JSON\n",
      "1 it decides otherwise"},
-    {"fit", &replay::commands::fit, "TRACE", "--recipe --conf --capacity --memory-fraction --device --json",
-     "",
+    {"fit", &replay::commands::fit, "TRACE",
+     "--recipe --conf --capacity --memory-fraction --device --plan --json", "",
      "    finds by bisection a capacity, up to --capacity, with which the trace completes and with one byte "
      "less\n"
      "    fails. Also tests larger capacities, since success is not strictly monotonic in capacity\n",
@@ -166,6 +208,12 @@ constexpr command commands[] = {
      "recipe\n"
      "    as C++\n",
      "1 no candidate completes, or none keeps --max-ns"},
+    {"plan", &replay::commands::plan, "TRACE",
+     "--out... --from --to --seconds --seed --alignment --device --json", "",
+     "    finds the repeated steps of a program and computes a place for each request. Prints peak live, a "
+     "lower\n"
+     "    bound and the plan's bytes. Writes the plan as a C++ header (.hpp), or for --plan (.csv)\n",
+     ""},
     {"explain", &replay::commands::explain, "TEXT", "--system", "",
      "    explains a configuration string key by key (* marks keys that are set), or shows where it is "
      "wrong\n",
@@ -283,7 +331,8 @@ std::string read_words(const command& verb, int count, char** words, arguments& 
   const std::string name(verb.name);
   std::vector<std::string_view> seen;
   for (int i = 2; i < count; ++i) {
-    const std::string_view word = words[i];
+    std::string_view word = words[i];
+    if (word == "-o") word = "--out";
     if (!word.starts_with("-")) {
       args.files.emplace_back(word);
       continue;

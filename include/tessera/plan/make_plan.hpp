@@ -726,6 +726,16 @@ namespace plan {
   return detail::plan_maker(source, options).run();
 }
 
+/// Returns the fingerprint of a plan of these events, without making it.
+///   Throws:  std::bad_alloc
+[[nodiscard]] inline std::uint64_t fingerprint(const trace::recording& source, std::size_t first_event,
+                                               std::size_t end_event) {
+  const make_options options{.first_event = first_event, .end_event = end_event};
+  detail::track_reader reader(source, options);
+  (void)reader.run();
+  return reader.fingerprint();
+}
+
 }  // namespace plan
 
 }  // namespace tessera
