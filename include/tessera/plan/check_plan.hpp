@@ -26,7 +26,7 @@ class plan_checker {
   [[nodiscard]] const char* run() {
     if (!std::has_single_bit(plan_.alignment)) return "the alignment is a power of two";
     if (plan_.bytes > max_request) return "a plan has less than 2^60 bytes";
-    if (plan_.entries.size() >= memory_plan::keeps) return "a plan has less than 2^32 - 1 entries";
+    if (plan_.entries.size() >= memory_plan::may_end) return "a plan has less than 2^31 entries";
     if (plan_.tracks.size() > 255) return "a plan has at most 255 tracks";
     was_arrival_.resize(plan_.deaths.size());
     memory_plan::track begin{};
@@ -211,7 +211,7 @@ namespace plan {
 ///   Throws:   std::bad_alloc
 ///   Cost:     n log n
 [[nodiscard]] inline const char* find_fault(const memory_plan& plan) {
-  return detail::plan_checker(plan).run();
+  return tessera::detail::plan_checker(plan).run();
 }
 
 }  // namespace plan

@@ -189,12 +189,11 @@ class step_tree {
   static constexpr std::uint32_t root = never;
 
   ///   Requires:  `starts` begins with 0 and ascends
-  step_tree(const recorded_track& track, const std::vector<std::uint32_t>& starts, bool keeps_all,
+  step_tree(const recorded_track& track, std::vector<std::uint32_t> starts, bool keeps_all, bool is_marked,
             std::size_t alignment)
       : track_(track), alignment_(alignment) {
-    const auto all = static_cast<std::uint32_t>(track.requests.size());
-    for (std::size_t s = 0; s < starts.size(); ++s)
-      add_step(starts[s], s + 1 < starts.size() ? starts[s + 1] : all);
+    add_steps(starts);
+    while (!is_marked && join_prefixes(starts)) add_steps(starts);
     choose_kept(keeps_all);
     find_lives();
     find_arrivals();
@@ -208,6 +207,7 @@ class step_tree {
   [[nodiscard]] const std::vector<std::uint32_t>& kept() const noexcept { return kept_; }
   /// The bytes that no placement goes below.
   [[nodiscard]] std::size_t lower_bound() const noexcept { return kept_bytes_ + bound_; }
+  [[nodiscard]] std::size_t steps() const noexcept { return steps_.size(); }
   [[nodiscard]] std::size_t different_steps() const noexcept { return paths_.size(); }
   /// The numbers that the deaths and arrivals take.
   [[nodiscard]] std::size_t death_count() const noexcept {
@@ -238,6 +238,34 @@ class step_tree {
     return align_up(track_.kinds[kind], alignment_);
   }
 
+  void add_steps(const std::vector<std::uint32_t>& starts) {
+    nodes_.clear();
+    node_of_.clear();
+    children_.clear();
+    path_to_.clear();
+    paths_.clear();
+    steps_.clear();
+    const auto all = static_cast<std::uint32_t>(track_.requests.size());
+    for (std::size_t s = 0; s < starts.size(); ++s)
+      add_step(starts[s], s + 1 < starts.size() ? starts[s + 1] : all);
+  }
+  /// Joins each step that is the beginning of another with the step after it: without marks of the program, its
+  /// end would not be noticed.
+  [[nodiscard]] bool join_prefixes(std::vector<std::uint32_t>& starts) const {
+    std::vector<bool> has_children(nodes_.size());
+    for (const node& n : nodes_) {
+      if (n.parent != root) has_children[n.parent] = true;
+    }
+    std::vector<std::uint32_t> joined;
+    bool ends = true;
+    for (const step& s : steps_) {
+      if (ends) joined.push_back(s.begin);
+      ends = !has_children[paths_[s.path].nodes.back()];
+    }
+    if (joined.empty() || joined.size() == starts.size()) return false;
+    starts = std::move(joined);
+    return true;
+  }
   void add_step(std::uint32_t begin, std::uint32_t end) {
     if (begin == end) return;
     std::uint32_t at = root;
@@ -589,25 +617,25 @@ class plan_maker {
     step_finder finder(track, options_.alignment);
     const std::vector<step_finder::division> proposed = finder.propose();
     const step_finder::division* best = &proposed.back();
-    const step_tree whole(track, best->starts, best->keeps_all, options_.alignment);
+    const step_tree whole(track, best->starts, best->keeps_all, best->is_marked, options_.alignment);
     // A division into steps must pay: fewer entries, for hardly any bytes.
     const std::size_t most_bytes = whole.lower_bound() + whole.lower_bound() / 400;
     std::size_t fewest = whole.nodes().size() / 10 * 9;
     for (const step_finder::division& d : proposed) {
       if (&d == &proposed.back()) break;
-      const step_tree tree(track, d.starts, d.keeps_all, options_.alignment);
+      const step_tree tree(track, d.starts, d.keeps_all, d.is_marked, options_.alignment);
       const bool is_compact = tree.death_count() <= 2 * tree.nodes().size();
       if (!is_compact || tree.lower_bound() > most_bytes || tree.nodes().size() > fewest) continue;
       fewest = tree.nodes().size() - 1;
       best = &d;
       if (d.is_marked) break;
     }
-    write(track, step_tree(track, best->starts, best->keeps_all, options_.alignment));
+    write(track, step_tree(track, best->starts, best->keeps_all, best->is_marked, options_.alignment));
     made_.recorded_requests += track.requests.size();
-    made_.recorded_steps += best->starts.size();
   }
 
   void write(const recorded_track& track, const step_tree& tree) {
+    made_.recorded_steps += tree.steps();
     made_.different_steps += tree.different_steps();
     const std::vector<std::size_t> offsets = place(track, tree);
     const auto first_kind = static_cast<std::uint32_t>(made_.kinds.size());
@@ -723,7 +751,7 @@ namespace plan {
 ///   Throws:  std::bad_alloc
 ///   Cost:    n log n, and the search for places, which ends soon after `seconds` for each stream
 [[nodiscard]] inline made_plan make(const trace::recording& source, const make_options& options = {}) {
-  return detail::plan_maker(source, options).run();
+  return tessera::detail::plan_maker(source, options).run();
 }
 
 /// Returns the fingerprint of a plan of these events, without making it.
@@ -731,7 +759,7 @@ namespace plan {
 [[nodiscard]] inline std::uint64_t fingerprint(const trace::recording& source, std::size_t first_event,
                                                std::size_t end_event) {
   const make_options options{.first_event = first_event, .end_event = end_event};
-  detail::track_reader reader(source, options);
+  tessera::detail::track_reader reader(source, options);
   (void)reader.run();
   return reader.fingerprint();
 }

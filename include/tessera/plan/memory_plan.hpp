@@ -46,6 +46,8 @@ struct memory_plan {
   };
   /// The place of an entry that is kept.
   static constexpr std::uint32_t keeps = 0xFFFFFFFF;
+  /// A bit of `other`: the step may have ended before this entry, so the first entry of another may come.
+  static constexpr std::uint32_t may_end = 0x80000000;
 
   std::uint64_t fingerprint = 0;  ///< of the recorded requests and frees
   std::uint64_t first_event = 0;  ///< of the recording
