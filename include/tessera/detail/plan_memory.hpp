@@ -47,7 +47,7 @@ class plan_memory {
   }
   /// Returns the memory in which nothing is used, after the work of `streams`. Calls for_each_used(f), which
   /// calls f(offset, bytes) for each part in use.
-  ///   Returns:  the returned bytes
+  ///   Returns:  the bytes that serve no place any more; the device may have failed to take some of them
   template <typename ForEachUsed>
   std::size_t give_back(Provider& device, std::span<const stream_id> streams,
                         ForEachUsed for_each_used) noexcept {
@@ -131,7 +131,7 @@ class plan_memory<Provider> {
       std::fill(is_used_.get() + offset / page_, is_used_.get() + (offset + bytes - 1) / page_ + 1, true);
     });
     bool has_waited = false;
-    const auto before = device_bytes_.current;
+    std::size_t given = 0;
     for (std::size_t page = 0; page < pages_; ++page) {
       chunk* const here = by_page_[page];
       if (here == nullptr || here->address != base_ + page * page_) continue;
@@ -142,9 +142,9 @@ class plan_memory<Provider> {
       }
       has_waited = true;
       for (std::size_t i = 0; i < here->bytes / page_; ++i) by_page_[page + i] = nullptr;
-      chunks_.destroy(device, *here);
+      given += here->bytes;
+      chunks_.destroy(device, *here);  // on failure it is orphaned, and serves no place any more
     }
-    const auto given = static_cast<std::size_t>(before - device_bytes_.current);
     if (given > 0) piece_ = page_;
     return given;
   }
