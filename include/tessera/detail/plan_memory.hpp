@@ -126,6 +126,7 @@ class plan_memory<Provider> {
   std::size_t give_back(Provider& device, std::span<const stream_id> streams,
                         ForEachUsed for_each_used) noexcept {
     if (device_bytes_.current == 0) return 0;
+    chunks_.retry_orphaned(device);
     std::fill_n(is_used_.get(), pages_, false);
     for_each_used([this](std::size_t offset, std::size_t bytes) {
       std::fill(is_used_.get() + offset / page_, is_used_.get() + (offset + bytes - 1) / page_ + 1, true);
