@@ -96,13 +96,13 @@ class plan_memory<Provider> {
 
   [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {
     page_ = larger(device.page_size(page_kind::normal), device.granularity());
-    bytes_ = align_up(bytes, page_);
-    pages_ = bytes_ / page_;
+    const std::size_t whole = align_up(bytes, page_);
+    pages_ = whole / page_;
     by_page_.reset(new (std::nothrow) chunk*[pages_]());
     is_used_.reset(new (std::nothrow) bool[pages_]);
     if (by_page_ == nullptr || is_used_ == nullptr) return false;
-    base_ = reinterpret_cast<std::uintptr_t>(device.reserve(bytes_, larger(page_, alignment)));
-    if (base_ == 0) bytes_ = 0;
+    base_ = reinterpret_cast<std::uintptr_t>(device.reserve(whole, larger(page_, alignment)));
+    if (base_ != 0) bytes_ = whole;
     return base_ != 0;
   }
 
