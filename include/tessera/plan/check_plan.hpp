@@ -24,7 +24,8 @@ class plan_checker {
 
   /// Returns the broken rule, as text, or null.
   [[nodiscard]] const char* run() {
-    if (!std::has_single_bit(plan_.alignment)) return "the alignment is a power of two";
+    if (!std::has_single_bit(plan_.alignment) || plan_.alignment < min_alignment)
+      return "the alignment is a power of two, at least 64";
     if (plan_.bytes > max_request) return "a plan has less than 2^60 bytes";
     if (plan_.entries.size() >= memory_plan::keeps) return "a plan has less than 2^32 - 1 entries";
     if (plan_.tracks.size() > 255) return "a plan has at most 255 tracks";
