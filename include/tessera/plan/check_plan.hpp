@@ -27,6 +27,7 @@ class plan_checker {
     if (!std::has_single_bit(plan_.alignment) || plan_.alignment < min_alignment)
       return "the alignment is a power of two, at least 64";
     if (plan_.bytes > max_request) return "a plan has less than 2^60 bytes";
+    if (plan_.bytes / plan_.alignment >= memory_plan::keeps) return "a plan has less than 2^32 - 1 places";
     if (plan_.entries.size() >= memory_plan::keeps) return "a plan has less than 2^32 - 1 entries";
     if (plan_.tracks.size() > 255) return "a plan has at most 255 tracks";
     was_arrival_.resize(plan_.deaths.size());
