@@ -63,6 +63,9 @@ class plan_checker {
       if (k > begin.kinds_end && plan_.kinds[k - 1].bytes >= kind.bytes)
         return "kinds are in the order of their sizes";
       if (kind.kept > plan_.bytes / plan_.place_bytes(kind.bytes)) return "places lie in the plan's bytes";
+      kept_ += kind.kept;
+      if (plan_.entries.size() + kept_ >= memory_plan::keeps)
+        return "a plan has less than 2^32 - 1 entries and kept places";
       largest_ = (std::max)(largest_, plan_.place_bytes(kind.bytes));
       const std::uint64_t from = std::uint64_t{kind.kept_place} * plan_.alignment;
       if (!add_area(from, kind.kept * plan_.place_bytes(kind.bytes))) return "places lie in the plan's bytes";
@@ -199,6 +202,7 @@ class plan_checker {
   std::multimap<std::uint64_t, std::uint32_t> arrivals_;  // live blocks of earlier steps by their offsets
   std::vector<bool> was_arrival_;                         // for each death
   std::uint64_t largest_ = 0;                             // bytes of a place
+  std::uint64_t kept_ = 0;                               // kept places so far
   std::uint64_t compared_ = 0;
   std::uint32_t first_ = 0, end_ = 0;  // entries of the track
   std::uint32_t deaths_ = 0;           // deaths before the current entry
