@@ -74,6 +74,10 @@ class plan_checker {
       if (plan_.steps[s].entry < begin.entries_end || plan_.steps[s].entry >= end.entries_end)
         return "a step begins with an entry of its track";
     }
+    for (std::uint32_t i = begin.entries_end; i < end.entries_end; ++i) {
+      const memory_plan::entry& e = plan_.entries[i];
+      if (e.kind < begin.kinds_end || e.kind >= end.kinds_end) return "an entry has a kind of its track";
+    }
     return check_entries(begin, end);
   }
 
@@ -90,7 +94,6 @@ class plan_checker {
     area hull{plan_.bytes, 0};
     for (std::uint32_t i = begin.entries_end; i < end.entries_end; ++i) {
       const memory_plan::entry& e = plan_.entries[i];
-      if (e.kind < begin.kinds_end || e.kind >= end.kinds_end) return "an entry has a kind of its track";
       if (e.deaths < deaths_ || e.deaths > plan_.deaths.size())
         return "the deaths of entries follow each other";
       if (!has_parent[at(i)]) {
