@@ -34,6 +34,7 @@ class plan_follower {
     std::uint32_t slot;    // of its place in `slots_`
     std::uint8_t state;
     std::uint8_t track;
+    bool may_end = false;  // whether the step may have ended before this entry
   };
   // Bits of `state`. An entry whose state is just `is_backed` may serve at once.
   static constexpr std::uint8_t is_backed = 1;
@@ -193,6 +194,8 @@ class plan_follower {
       for (std::uint32_t s = t.steps; s < t.steps_end; ++s) {
         if (plan_.steps[s].key == key) t.next = plan_.steps[s].entry;
       }
+      // What is live inside a step depends on the way there, which the program did not go.
+      if ((nodes_[t.next].state & is_first) == 0) make_strays(t);
     }
   }
   /// Expects no entry until the next select().
@@ -285,8 +288,9 @@ class plan_follower {
   }
   [[nodiscard]] std::uint32_t find_alternative(std::uint32_t i, std::size_t bytes) const noexcept {
     while (nodes_[i].bytes != bytes) {
-      i = nodes_[i].other;
-      if (i == 0) return none;
+      const node& n = nodes_[i];
+      i = n.other != 0 ? n.other : n.may_end ? tracks_[n.track].first : none;
+      if (i == none) return none;
     }
     return i;
   }
@@ -343,12 +347,15 @@ class plan_follower {
     return (std::rotl(hash, 23) ^ bytes) * 0x9E3779B97F4A7C15u;
   }
 
+  [[nodiscard]] static std::uint32_t other_of(const memory_plan::entry& e) noexcept {
+    return e.other & ~memory_plan::may_end;
+  }
   void make_nodes() {
     std::vector<bool> is_alternative(plan_.entries.size() + 1);
     is_alternative[plan_.entries.size()] = true;
     for (const memory_plan::track& t : plan_.tracks) is_alternative[t.entries_end] = true;
     for (const memory_plan::entry& e : plan_.entries) {
-      if (e.other != 0) is_alternative[e.other] = true;
+      if (other_of(e) != 0) is_alternative[other_of(e)] = true;
     }
     std::uint32_t first = 0;
     std::uint8_t number = 0;
@@ -357,11 +364,12 @@ class plan_follower {
         const memory_plan::entry& e = plan_.entries[i];
         const bool keeps = e.place == memory_plan::keeps;
         nodes_.push_back({plan_.kinds[e.kind].bytes, keeps ? 0 : e.place,
-                          is_alternative[i + 1] ? first : i + 1, e.other, e.deaths, 0,
-                          keeps ? is_kept : std::uint8_t{0}, number});
+                          is_alternative[i + 1] ? first : i + 1, other_of(e), e.deaths, 0,
+                          keeps ? is_kept : std::uint8_t{0}, number, other_of(e) != e.other});
       }
       for (std::uint32_t i = first;; i = nodes_[i].other) {
         nodes_[i].state |= is_first;
+        nodes_[i].may_end = false;  // no step ends before it began
         if (nodes_[i].other == 0) break;
       }
       first = t.entries_end;

@@ -47,7 +47,7 @@ class plan_memory {
   }
   /// Returns the memory in which nothing is used, after the work of `streams`. Calls for_each_used(f), which
   /// calls f(offset, bytes) for each part in use.
-  ///   Returns:  the returned bytes
+  ///   Returns:  the bytes that serve no place any more; the device may have failed to take some of them
   template <typename ForEachUsed>
   std::size_t give_back(Provider& device, std::span<const stream_id> streams,
                         ForEachUsed for_each_used) noexcept {
@@ -96,13 +96,13 @@ class plan_memory<Provider> {
 
   [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {
     page_ = larger(device.page_size(page_kind::normal), device.granularity());
-    bytes_ = align_up(bytes, page_);
-    pages_ = bytes_ / page_;
+    const std::size_t whole = align_up(bytes, page_);
+    pages_ = whole / page_;
     by_page_.reset(new (std::nothrow) chunk*[pages_]());
     is_used_.reset(new (std::nothrow) bool[pages_]);
     if (by_page_ == nullptr || is_used_ == nullptr) return false;
-    base_ = reinterpret_cast<std::uintptr_t>(device.reserve(bytes_, larger(page_, alignment)));
-    if (base_ == 0) bytes_ = 0;
+    base_ = reinterpret_cast<std::uintptr_t>(device.reserve(whole, larger(page_, alignment)));
+    if (base_ != 0) bytes_ = whole;
     return base_ != 0;
   }
 
@@ -126,12 +126,13 @@ class plan_memory<Provider> {
   std::size_t give_back(Provider& device, std::span<const stream_id> streams,
                         ForEachUsed for_each_used) noexcept {
     if (device_bytes_.current == 0) return 0;
+    chunks_.retry_orphaned(device);
     std::fill_n(is_used_.get(), pages_, false);
     for_each_used([this](std::size_t offset, std::size_t bytes) {
       std::fill(is_used_.get() + offset / page_, is_used_.get() + (offset + bytes - 1) / page_ + 1, true);
     });
     bool has_waited = false;
-    const auto before = device_bytes_.current;
+    std::size_t given = 0;
     for (std::size_t page = 0; page < pages_; ++page) {
       chunk* const here = by_page_[page];
       if (here == nullptr || here->address != base_ + page * page_) continue;
@@ -142,9 +143,9 @@ class plan_memory<Provider> {
       }
       has_waited = true;
       for (std::size_t i = 0; i < here->bytes / page_; ++i) by_page_[page + i] = nullptr;
-      chunks_.destroy(device, *here);
+      given += here->bytes;
+      chunks_.destroy(device, *here);  // on failure it is orphaned, and serves no place any more
     }
-    const auto given = static_cast<std::size_t>(before - device_bytes_.current);
     if (given > 0) piece_ = page_;
     return given;
   }

@@ -24,8 +24,10 @@ class plan_checker {
 
   /// Returns the broken rule, as text, or null.
   [[nodiscard]] const char* run() {
-    if (!std::has_single_bit(plan_.alignment)) return "the alignment is a power of two";
+    if (!std::has_single_bit(plan_.alignment) || plan_.alignment < min_alignment)
+      return "the alignment is a power of two, at least 64";
     if (plan_.bytes > max_request) return "a plan has less than 2^60 bytes";
+    if (plan_.bytes / plan_.alignment >= memory_plan::keeps) return "a plan has less than 2^32 - 1 places";
     if (plan_.entries.size() >= memory_plan::may_end) return "a plan has less than 2^31 entries";
     if (plan_.tracks.size() > 255) return "a plan has at most 255 tracks";
     was_arrival_.resize(plan_.deaths.size());
@@ -61,6 +63,9 @@ class plan_checker {
       if (k > begin.kinds_end && plan_.kinds[k - 1].bytes >= kind.bytes)
         return "kinds are in the order of their sizes";
       if (kind.kept > plan_.bytes / plan_.place_bytes(kind.bytes)) return "places lie in the plan's bytes";
+      kept_ += kind.kept;
+      if (plan_.entries.size() + kept_ >= memory_plan::keeps)
+        return "a plan has less than 2^32 - 1 entries and kept places";
       largest_ = (std::max)(largest_, plan_.place_bytes(kind.bytes));
       const std::uint64_t from = std::uint64_t{kind.kept_place} * plan_.alignment;
       if (!add_area(from, kind.kept * plan_.place_bytes(kind.bytes))) return "places lie in the plan's bytes";
@@ -68,6 +73,10 @@ class plan_checker {
     for (std::uint32_t s = begin.steps_end; s < end.steps_end; ++s) {
       if (plan_.steps[s].entry < begin.entries_end || plan_.steps[s].entry >= end.entries_end)
         return "a step begins with an entry of its track";
+    }
+    for (std::uint32_t i = begin.entries_end; i < end.entries_end; ++i) {
+      const memory_plan::entry& e = plan_.entries[i];
+      if (e.kind < begin.kinds_end || e.kind >= end.kinds_end) return "an entry has a kind of its track";
     }
     return check_entries(begin, end);
   }
@@ -85,18 +94,17 @@ class plan_checker {
     area hull{plan_.bytes, 0};
     for (std::uint32_t i = begin.entries_end; i < end.entries_end; ++i) {
       const memory_plan::entry& e = plan_.entries[i];
-      if (e.kind < begin.kinds_end || e.kind >= end.kinds_end) return "an entry has a kind of its track";
       if (e.deaths < deaths_ || e.deaths > plan_.deaths.size())
         return "the deaths of entries follow each other";
       if (!has_parent[at(i)]) {
         parent[at(i)] = i - 1;
         has_parent[at(i)] = true;
       }
-      if (e.other != 0) {
-        if (e.other <= i || e.other >= end.entries_end || has_parent[at(e.other)])
+      if (const std::uint32_t other = e.other & ~memory_plan::may_end; other != 0) {
+        if (other <= i || other >= end.entries_end || has_parent[at(other)])
           return "another entry comes later, and is named once";
-        has_parent[at(e.other)] = true;
-        parent[at(e.other)] = parent[at(i)];
+        has_parent[at(other)] = true;
+        parent[at(other)] = parent[at(i)];
       }
       leave_until(parent[at(i)]);
       if (!path_.empty() != (parent[at(i)] != no_parent)) return "entries are in preorder";
@@ -197,6 +205,7 @@ class plan_checker {
   std::multimap<std::uint64_t, std::uint32_t> arrivals_;  // live blocks of earlier steps by their offsets
   std::vector<bool> was_arrival_;                         // for each death
   std::uint64_t largest_ = 0;                             // bytes of a place
+  std::uint64_t kept_ = 0;                                // kept places so far
   std::uint64_t compared_ = 0;
   std::uint32_t first_ = 0, end_ = 0;  // entries of the track
   std::uint32_t deaths_ = 0;           // deaths before the current entry

@@ -215,6 +215,12 @@ class step_tree {
     for (const node& n : nodes_) count += n.deaths.size() + n.arrivals.size();
     return count;
   }
+  /// The last nodes of the steps.
+  [[nodiscard]] std::vector<std::uint32_t> ends() const {
+    std::vector<std::uint32_t> ends;
+    for (const path& p : paths_) ends.push_back(p.nodes.back());
+    return ends;
+  }
   /// The node of a request.
   [[nodiscard]] std::uint32_t node_of(std::uint32_t position) const noexcept { return node_of_[position]; }
 
@@ -249,20 +255,16 @@ class step_tree {
     for (std::size_t s = 0; s < starts.size(); ++s)
       add_step(starts[s], s + 1 < starts.size() ? starts[s + 1] : all);
   }
-  /// Joins each step that is the beginning of another with the step after it: without marks of the program, its
-  /// end would not be noticed.
+  /// Where a step ends and another goes on, the next request decides. Joins steps where it cannot: there, the
+  /// other goes on with the request that begins the next step.
   [[nodiscard]] bool join_prefixes(std::vector<std::uint32_t>& starts) const {
-    std::vector<bool> has_children(nodes_.size());
-    for (const node& n : nodes_) {
-      if (n.parent != root) has_children[n.parent] = true;
-    }
     std::vector<std::uint32_t> joined;
-    bool ends = true;
-    for (const step& s : steps_) {
-      if (ends) joined.push_back(s.begin);
-      ends = !has_children[paths_[s.path].nodes.back()];
+    for (std::size_t s = 0; s < steps_.size(); ++s) {
+      const std::uint32_t begin = steps_[s].begin;
+      const bool is_unclear = s > 0 && children_.contains({node_of_[begin - 1], track_.requests[begin].kind});
+      if (!is_unclear) joined.push_back(begin);
     }
-    if (joined.empty() || joined.size() == starts.size()) return false;
+    if (joined.size() == starts.size()) return false;
     starts = std::move(joined);
     return true;
   }
@@ -565,21 +567,33 @@ class step_finder {
     }
     return found;
   }
-  /// Begins a step wherever at most `most` bytes are live that do not live at the quiet moment.
+  /// The largest of some requests. A step that begins with a small one is easily mistaken for another.
+  [[nodiscard]] std::uint32_t largest_from(std::size_t p) const {
+    const auto begin = bytes_.begin() + static_cast<std::ptrdiff_t>(p);
+    const auto end = begin + static_cast<std::ptrdiff_t>((std::min)(count_ - p, std::size_t{32}));
+    return static_cast<std::uint32_t>(std::max_element(begin, end) - bytes_.begin());
+  }
+  /// Begins a step wherever at most `most` bytes are live that do not live at the quiet moment, after a moment with
+  /// many more.
   [[nodiscard]] std::vector<std::uint32_t> divide(std::size_t quiet, std::int64_t most) const {
-    std::vector<std::int64_t> kept(quiet + 2);
+    std::vector<std::int64_t> kept(count_ + 1);
     for (std::size_t i = 0; i < quiet; ++i) {
-      if (track_.requests[i].end > quiet) kept[i + 1] += bytes_[i];
+      const std::uint32_t end = track_.requests[i].end;
+      if (end <= quiet) continue;
+      kept[i + 1] += bytes_[i];
+      if (end <= count_) kept[end] -= bytes_[i];
     }
-    std::vector<std::uint32_t> starts{0};
+    std::vector<std::int64_t> passing;
     std::int64_t now = 0;
-    bool was_quiet = true;
-    for (std::size_t p = 0; p <= quiet && p < count_; ++p) {
-      now += kept[p];
-      const bool is_quiet = live_[p] - now <= most;
-      if (is_quiet && !was_quiet) starts.push_back(static_cast<std::uint32_t>(p));
-      was_quiet = is_quiet;
+    for (std::size_t p = 0; p < count_; ++p) passing.push_back(live_[p] - (now += kept[p]));
+    const std::int64_t loud = most + (*std::max_element(passing.begin(), passing.end()) - most) / 2;
+    std::vector<std::uint32_t> starts{0};
+    bool was_loud = false;
+    for (std::size_t p = 0; p < passing.size(); ++p) {
+      if (was_loud && passing[p] <= most) starts.push_back(largest_from(p));
+      was_loud = passing[p] > most && (was_loud || passing[p] > loud);
     }
+    starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
     return starts;
   }
 
@@ -682,6 +696,10 @@ class plan_maker {
       if (is_first) continue;
       made_.entries[first + sibling->second].other = static_cast<std::uint32_t>(first + i);
       sibling->second = i;
+    }
+    for (const std::uint32_t end : tree.ends()) {
+      const auto child = latest_child.find(end);
+      if (child != latest_child.end()) made_.entries[first + child->second].other |= memory_plan::may_end;
     }
   }
 

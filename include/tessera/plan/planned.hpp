@@ -129,7 +129,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     requires std::constructible_from<Allocator, Args...>
   explicit planned(const memory_plan& plan, Args&&... args)
       : allocator_(std::forward<Args>(args)...),
-        fault_(plan.empty() ? nullptr : plan::find_fault(plan)),
+        fault_(plan::find_fault(plan)),
         follower_(fault_ == nullptr ? plan : memory_plan{}) {
     if (follower_.plan().empty()) return;
     streams_.reserve(follower_.plan().tracks.size());

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/private_pool.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/plan/check_plan.hpp>
+#include <tessera/plan/make_plan.hpp>
+#include <tessera/plan/planned.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/trace/recording.hpp>
+
+#include "ownership.hpp"
+#include "watched_device.hpp"
+
+/// Programs of repeated steps, their recordings and plans, and runs that deviate from them under a judge that
+/// knows every block.
+namespace conformance::plans {
+
+using namespace tessera;
+
+/// The number of operations: TESSERA_OPERATIONS, else the argument, and less in a slow build.
+[[nodiscard]] inline std::size_t operations(std::size_t usual) {
+  const char* const said = std::getenv("TESSERA_OPERATIONS");
+  if (said != nullptr && *said != '\0') return std::strtoull(said, nullptr, 10);
+#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  return usual;
+#else
+  return usual / 4;
+#endif
+}
+
+/// A source of random numbers.
+class dice {
+ public:
+  explicit dice(std::uint64_t seed) : random_(seed) {}
+  [[nodiscard]] std::size_t pick(std::size_t below) { return static_cast<std::size_t>(random_() % below); }
+  [[nodiscard]] bool one_in(std::size_t n) { return pick(n) == 0; }
+  /// A number below 2^`bits`, each number of bits as likely as the others.
+  [[nodiscard]] std::size_t of_bits(std::size_t bits) { return pick(std::size_t{1} << pick(bits + 1)); }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+/// A request of a step. Its block lives until the program has made `life` more requests.
+struct request {
+  std::size_t bytes;
+  std::uint64_t stream;
+  std::size_t life;
+};
+using step = std::vector<request>;
+
+inline constexpr std::size_t streams = 4;
+
+/// A program that repeats its steps.
+struct script {
+  std::vector<step> steps;
+  std::vector<std::size_t> order;  // of the recorded steps
+  bool is_marked;
+
+  explicit script(std::uint64_t seed) : is_marked(false) {
+    dice d(seed);
+    is_marked = d.one_in(2);
+    std::vector<std::size_t> sizes;
+    const std::size_t bits = 13 + d.pick(8);
+    for (std::size_t i = 1 + d.pick(8); i > 0; --i) sizes.push_back(1 + (512 << d.pick(2)) + d.of_bits(bits));
+    const std::size_t used_streams = 1 + d.pick(3), longest = 4 + d.pick(40);
+    for (std::size_t count = 1 + d.pick(3); count > 0; --count) {
+      step s;
+      if (!steps.empty() && d.one_in(2))
+        s.assign(steps[0].begin(), steps[0].begin() + static_cast<std::ptrdiff_t>(steps[0].size() / 2));
+      for (std::size_t length = 1 + d.pick(longest); length > 0; --length) {
+        const std::uint64_t on = d.one_in(3) ? d.pick(used_streams) : 0;
+        std::size_t life = d.pick(longest);
+        if (d.one_in(12)) life = longest * d.pick(20);
+        if (d.one_in(100)) life = 100'000;
+        s.push_back({sizes[d.pick(sizes.size())], on, life});
+      }
+      steps.push_back(std::move(s));
+    }
+    const bool is_cyclic = d.one_in(2);
+    for (std::size_t i = 0; i < 4 + d.pick(12); ++i)
+      order.push_back(is_cyclic ? i % steps.size() : d.pick(steps.size()));
+  }
+
+  [[nodiscard]] trace::recording record() const {
+    using kind = trace::event::kind;
+    trace::recording made{"steps", {}};
+    std::multimap<std::size_t, std::uint64_t> due;  // ids by the request that they live until
+    std::uint64_t id = 0;
+    for (const std::size_t s : order) {
+      if (is_marked) made.events.push_back({kind::begin_step, s + 1});
+      for (const request& r : steps[s]) {
+        while (!due.empty() && due.begin()->first <= id) {
+          made.events.push_back({kind::free, due.begin()->second});
+          due.erase(due.begin());
+        }
+        made.events.push_back({kind::allocate, id, r.bytes, stream_id{r.stream}});
+        due.emplace(id + 1 + r.life, id);
+        ++id;
+      }
+    }
+    for (const auto& [at, freed] : due) {
+      if (at < 50'000) made.events.push_back({kind::free, freed});
+    }
+    return made;
+  }
+};
+
+/// Changes numbers of a plan at random.
+inline void mutate(plan::made_plan& made, dice& d) {
+  const auto number = [&d](auto& n, std::size_t near) {
+    using type = std::remove_reference_t<decltype(n)>;
+    switch (d.pick(4)) {
+      case 0: n = static_cast<type>(n + 1 + d.pick(3)); break;
+      case 1: n = static_cast<type>(n - 1 - d.pick(3)); break;
+      case 2: n = static_cast<type>(d.pick(near + 2)); break;
+      default: n = static_cast<type>(d.one_in(2) ? ~type{0} >> d.pick(8 * sizeof(type)) : type{0});
+    }
+  };
+  for (std::size_t count = 1 + d.pick(3); count > 0; --count) {
+    const std::size_t places = made.numbers.bytes / made.numbers.alignment;
+    switch (d.pick(14)) {
+      case 0:
+        if (d.one_in(4)) number(made.numbers.bytes, made.numbers.bytes);
+        break;
+      case 1:
+        if (d.one_in(4)) made.numbers.alignment = std::uint32_t{1} << d.pick(14);
+        break;
+      case 2:
+        if (!made.kinds.empty()) number(made.kinds[d.pick(made.kinds.size())].bytes, 100'000);
+        break;
+      case 3:
+        if (!made.kinds.empty()) number(made.kinds[d.pick(made.kinds.size())].kept_place, places);
+        break;
+      case 4:
+        if (!made.kinds.empty()) number(made.kinds[d.pick(made.kinds.size())].kept, 3);
+        break;
+      case 5:
+        if (!made.entries.empty()) number(made.entries[d.pick(made.entries.size())].kind, made.kinds.size());
+        break;
+      case 6:
+      case 7:
+        if (!made.entries.empty()) number(made.entries[d.pick(made.entries.size())].place, places);
+        break;
+      case 8:
+        if (!made.entries.empty())
+          number(made.entries[d.pick(made.entries.size())].other, made.entries.size());
+        break;
+      case 9:
+        if (!made.entries.empty())
+          number(made.entries[d.pick(made.entries.size())].deaths, made.deaths.size());
+        break;
+      case 10:
+        if (!made.deaths.empty()) number(made.deaths[d.pick(made.deaths.size())], made.entries.size());
+        break;
+      case 11:
+        if (!made.steps.empty()) number(made.steps[d.pick(made.steps.size())].entry, made.entries.size());
+        break;
+      case 12: {
+        if (made.tracks.empty()) break;
+        memory_plan::track& t = made.tracks[d.pick(made.tracks.size())];
+        if (d.one_in(4)) number(t.stream, 2);
+        if (d.one_in(4)) number(t.kinds_end, made.kinds.size());
+        if (d.one_in(4)) number(t.entries_end, made.entries.size());
+        if (d.one_in(4)) number(t.steps_end, made.steps.size());
+        break;
+      }
+      default:
+        if (!made.entries.empty()) {
+          made.entries[d.pick(made.entries.size())].place = memory_plan::keeps;
+        }
+    }
+    // Larger numbers need much host memory, but show nothing else.
+    if (made.numbers.bytes > 4_GiB || made.numbers.alignment == 0) return;
+  }
+}
+
+/// A provider of segments and events, over the device.
+class segments_only {
+ public:
+  using event = watched_device::event;
+  explicit segments_only(watched_device& device) noexcept : device_(&device) {}
+  [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return device_->acquire(bytes); }
+  bool release(void* p, std::size_t bytes) noexcept { return device_->release(p, bytes); }
+  [[nodiscard]] std::size_t capacity() const noexcept { return device_->capacity(); }
+  [[nodiscard]] std::size_t available() const noexcept { return device_->available(); }
+  [[nodiscard]] std::size_t granularity() const noexcept { return device_->granularity(); }
+  bool record(stream_id stream, event& mark) noexcept { return device_->record(stream, mark); }
+  [[nodiscard]] bool query(event& mark) noexcept { return device_->query(mark); }
+  bool wait(event& mark) noexcept { return device_->wait(mark); }
+  void discard(event& mark) noexcept { device_->discard(mark); }
+
+ private:
+  watched_device* device_;
+};
+static_assert(event_provider<segments_only> && !virtual_memory_provider<segments_only>);
+
+/// How a run deviates from the recorded program.
+struct deviations {
+  bool none = false;        // every step is as recorded, on a device that has enough memory
+  bool has_scopes = false;  // of private pools
+  std::uint64_t fails = 0;  // every so many calls, one fails; 0 for none
+  std::size_t capacity = 4_GiB;
+};
+
+/// What the plan served in all runs, so that a test can see that it tests the plan.
+struct served {
+  std::uint64_t operations = 0, by_plan = 0, unplanned = 0, occupied = 0, failed = 0, refused_plans = 0;
+};
+
+/// Runs a program on an allocator, and judges it.
+template <typename Pool>
+class run_of {
+ public:
+  run_of(const script& of, const memory_plan& plan, const deviations& how, std::uint64_t seed)
+      : of_(of), how_(how), dice_(seed), device_({.capacity = how.capacity, .page_granularity = 64_KiB}) {
+    pool_ = std::make_unique<Pool>(plan, detail::device_of<Pool>(device_));
+    if (how.fails > 0) device_.fail_every(how.fails);
+  }
+  /// Waits of one stream for another are not watched.
+  void ignore_streams() { device_.ignore_streams(); }
+  void ignore_owners() { device_.ignore_owners(); }
+  [[nodiscard]] Pool& pool() { return *pool_; }
+
+  /// Runs about so many operations. Returns the first broken rule, or nothing.
+  [[nodiscard]] std::string run(std::size_t operations, served& all) {
+    while (done_ < operations && broken_.empty()) play_step();
+    all.operations += done_;
+    if (broken_.empty()) finish(all);
+    return broken_.empty() ? broken_ : broken_ + " at operation " + std::to_string(done_);
+  }
+
+ private:
+  struct block {
+    void* address;
+    std::size_t bytes;
+    std::uint64_t stream;
+    bool by_handle;
+    handle known;
+    std::vector<std::uint64_t> users{};
+  };
+  using kind = trace::event::kind;
+
+  void breaks(const char* rule) {
+    if (broken_.empty()) broken_ = rule;
+  }
+  void breaks_unless(bool holds, const char* rule) {
+    if (!holds) breaks(rule);
+  }
+
+  void play_step() {
+    const std::size_t number =
+        how_.none ? of_.order[step_++ % of_.order.size()] : dice_.pick(of_.steps.size());
+    const bool is_exact = how_.none || !dice_.one_in(3);
+    if (is_exact ? of_.is_marked : dice_.one_in(3))
+      pool_->begin_step(is_exact || dice_.one_in(2) ? number + 1 : dice_.pick(5),
+                        stream_id{is_exact ? 0 : dice_.pick(streams)});
+    const step& s = of_.steps[number];
+    for (std::size_t i = 0; i < s.size() && broken_.empty(); ++i) {
+      request r = s[i];
+      if (!is_exact && dice_.one_in(8)) {
+        switch (dice_.pick(8)) {
+          case 0: continue;
+          case 1: i = dice_.pick(s.size()); break;
+          case 2: r.bytes = 1 + dice_.of_bits(20); break;
+          case 3: r.bytes = s[dice_.pick(s.size())].bytes; break;
+          case 4: r.life = dice_.of_bits(9); break;
+          case 5: r.stream = dice_.pick(streams); break;
+          case 6: make({s[dice_.pick(s.size())].bytes, dice_.pick(streams), dice_.pick(30)}); break;
+          default: return;
+        }
+      }
+      make(r);
+      if (!how_.none && dice_.one_in(16)) disturb();
+      if (done_ % 61 == 0) look();
+    }
+  }
+
+  void make(const request& r) {
+    ++done_;
+    while (!due_.empty() && (due_.begin()->first <= made_ || live_.size() > 400)) free(due_.begin()->second);
+    if (!how_.none && dice_.one_in(50) && !live_.empty()) free(any());
+    const std::uint64_t id = made_++;
+    const bool by_handle = !how_.none && dice_.one_in(200);
+    const std::uint64_t planned_before = by_plan();
+    block b{nullptr, r.bytes, r.stream, by_handle, {}};
+    if constexpr (requires { pool_->allocate_by_handle(r.bytes, stream_id{r.stream}); }) {
+      if (by_handle) {
+        b.known = pool_->allocate_by_handle(r.bytes, stream_id{r.stream});
+        b.address = b.known.data();
+      }
+    } else {
+      b.by_handle = false;
+    }
+    if (!b.by_handle) b.address = pool_->try_allocate(r.bytes, stream_id{r.stream});
+    if (b.address == nullptr) {
+      ++failed_;
+      breaks_unless(!how_.none, "a request fails though there is enough memory");
+      return;
+    }
+    const auto at = reinterpret_cast<std::uintptr_t>(b.address);
+    breaks_unless(at % min_alignment == 0, "a block is misaligned");
+    breaks_unless(owned_.claim(b.address, b.bytes), "a block overlaps one in use");
+    breaks_unless(device_.can_use(b.address, b.bytes), "a block is not in memory that the device gave");
+    device_.is_reused(b.address, b.bytes, stream_id{b.stream});
+    if (by_plan() != planned_before) {
+      // The ends of a block tell its stream: blocks of other streams must never have them.
+      for (const std::uintptr_t end : {at, at + b.bytes - 1}) {
+        const auto owner = stream_of_.try_emplace(end / min_alignment, b.stream).first;
+        breaks_unless(owner->second == b.stream, "two streams share bytes of the plan");
+      }
+    }
+    if (dice_.one_in(3)) device_.work(stream_id{b.stream}, dice_.of_bits(17));
+    live_.emplace(id, std::move(b));
+    due_.emplace(made_ + r.life, id);
+    due_at_.emplace(id, made_ + r.life);
+  }
+
+  [[nodiscard]] std::uint64_t any() {
+    auto found = live_.lower_bound(dice_.pick(static_cast<std::size_t>(made_)));
+    if (found == live_.end()) found = live_.begin();
+    return found->first;
+  }
+
+  void free(std::uint64_t id) {
+    const auto [from, to] = due_.equal_range(due_at_.at(id));
+    due_.erase(std::find_if(from, to, [id](const auto& d) { return d.second == id; }));
+    due_at_.erase(id);
+    const auto found = live_.find(id);
+    const block b = std::move(found->second);
+    live_.erase(found);
+    breaks_unless(device_.can_use(b.address, b.bytes), "the memory of a live block went back to the device");
+    device_.is_used(b.address, b.bytes, stream_id{b.stream}, true);
+    for (const std::uint64_t user : b.users)
+      device_.is_used(b.address, b.bytes, stream_id{user}, user == b.stream);
+    owned_.drop(b.address);
+    if constexpr (requires { pool_->deallocate(b.known); }) {
+      if (b.by_handle) return pool_->deallocate(b.known);
+    }
+    switch (dice_.pick(3)) {
+      case 0: return pool_->deallocate(b.address);
+      case 1: return pool_->deallocate(b.address, b.bytes);
+      default: breaks_unless(pool_->try_deallocate(b.address), "a live block is not known");
+    }
+  }
+
+  /// Does something that is no part of the recorded program.
+  void disturb() {
+    switch (dice_.pick(12)) {
+      case 0: device_.hold_events(!std::exchange(holds_, !holds_)); break;
+      case 1: device_.advance(dice_.of_bits(22)); break;
+      case 2: device_.work(stream_id{dice_.pick(streams)}, dice_.of_bits(22)); break;
+      case 3:
+        if (dice_.one_in(4)) pool_->trim(dice_.one_in(2) ? 0 : pool_->current_usage().reserved / 2);
+        break;
+      case 4:
+        if (how_.has_scopes) change_scope();
+        break;
+      case 5:
+        if (dice_.one_in(4)) pool_->evict_idle();
+        break;
+      case 6:
+        if constexpr (requires { pool_->process_events(); }) (void)pool_->process_events();
+        break;
+      case 7: pool_->begin_step(dice_.pick(5), stream_id{dice_.pick(streams)}); break;
+      default: record();
+    }
+  }
+  void record() {
+    if (live_.empty()) return;
+    const std::uint64_t id = any(), by = dice_.pick(streams);
+    block& b = live_.at(id);
+    bool works = true;
+    if constexpr (requires { pool_->record_stream(b.known, stream_id{by}); }) {
+      if (b.by_handle) works = pool_->record_stream(b.known, stream_id{by});
+    }
+    if (!b.by_handle) works = pool_->record_stream(b.address, stream_id{by});
+    breaks_unless(works, "a stream is not recorded");
+    // The program promises to join the streams that it records while a scope is open.
+    std::erase(b.users, by);
+    if (!is_open_) b.users.push_back(by);
+    if (dice_.one_in(2)) device_.work(stream_id{by}, dice_.of_bits(22));
+  }
+  void change_scope() {
+    if constexpr (detail::has_private_pools<Pool>) {
+      if (is_open_) {
+        (void)pool_->end_allocate_to_pool(scope_);
+        (void)pool_->release_pool(scope_);
+        is_open_ = false;
+      } else {
+        scope_ = pool_->create_pool();
+        is_open_ = scope_ != pool_id{} && pool_->begin_allocate_to_pool(scope_, {});
+        if (!is_open_ && scope_ != pool_id{}) (void)pool_->release_pool(scope_);
+      }
+    }
+  }
+
+  [[nodiscard]] std::uint64_t by_plan() const { return pool_->statistics().by_plan.requests; }
+
+  /// Checks everything that holds between two operations.
+  void look() {
+    if (const char* const wrong = pool_->audit()) breaks(wrong);
+    const usage now = pool_->current_usage();
+    breaks_unless(now.live + now.pending + now.cached == now.reserved, "usage does not add up");
+    breaks_unless(now.live >= owned_.bytes() && now.requested >= owned_.bytes(), "less is live than is held");
+    const auto counts = pool_->statistics();
+    const std::int64_t given = counts.device_bytes.current + counts.by_plan.device_bytes.current;
+    breaks_unless(given == static_cast<std::int64_t>(device_.used()), "not all that was given is counted");
+    for (const auto& [id, b] : live_)
+      breaks_unless(device_.can_use(b.address, b.bytes),
+                    "the memory of a live block went back to the device");
+    if (!device_.broken().empty()) breaks(device_.broken().c_str());
+  }
+
+  void finish(served& all) {
+    if (is_open_) change_scope();
+    while (!live_.empty()) free(live_.begin()->first);
+    look();
+    device_.fail_every(0);
+    device_.hold_events(false);
+    device_.advance(1'000'000'000'000);
+    pool_->trim();
+    look();
+    const usage now = pool_->current_usage();
+    breaks_unless(now.live == 0 && now.pending == 0, "at the end: something is lost");
+    breaks_unless(now.reserved == 0, "at the end: memory is kept");
+    const plan_usage used = pool_->statistics().by_plan;
+    all.by_plan += used.requests;
+    all.unplanned += used.unplanned_requests;
+    all.occupied += used.occupied;
+    all.failed += failed_;
+    all.refused_plans += used.fault != nullptr;
+    pool_.reset();
+    const auto held = device_.held();
+    breaks_unless(device_.used() == 0 && held.handles == 0, "at the end: the device holds memory");
+    breaks_unless(held.reserved == 0 && held.mapped == 0, "at the end: the device has ranges");
+    if (!device_.broken().empty()) breaks(device_.broken().c_str());
+  }
+
+  const script& of_;
+  const deviations& how_;
+  dice dice_;
+  watched_device device_;
+  std::unique_ptr<Pool> pool_;
+  ownership owned_;
+  std::map<std::uint64_t, block> live_;            // by id
+  std::multimap<std::size_t, std::uint64_t> due_;  // ids by the request that they live until
+  std::unordered_map<std::uint64_t, std::size_t> due_at_;
+  std::unordered_map<std::uintptr_t, std::uint64_t> stream_of_;  // of the ends of planned blocks
+  std::uint64_t made_ = 0;
+  std::size_t done_ = 0, step_ = 0;
+  std::uint64_t failed_ = 0;
+  bool holds_ = false;
+  bool is_open_ = false;
+  pool_id scope_{};
+  std::string broken_;
+};
+
+}  // namespace conformance::plans
