@@ -255,6 +255,7 @@ class run_of {
     bool by_handle;
     handle known;
     std::vector<std::uint64_t> users{};
+    std::array<bool, streams> promised{};
   };
   using kind = trace::event::kind;
 
@@ -393,9 +394,10 @@ class run_of {
     }
     if (!b.by_handle) works = pool_->record_stream(b.address, stream_id{by});
     breaks_unless(works, "a stream is not recorded");
-    // The program promises to join the streams that it records while a scope is open.
+    // The program promises to join the streams that it ever records while a scope is open.
+    if (is_open_) b.promised[by] = true;
     std::erase(b.users, by);
-    if (!is_open_) b.users.push_back(by);
+    if (!b.promised[by]) b.users.push_back(by);
     if (dice_.one_in(2)) device_.work(stream_id{by}, dice_.of_bits(22));
   }
   void change_scope() {
