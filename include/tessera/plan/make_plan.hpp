@@ -189,12 +189,12 @@ class step_tree {
   static constexpr std::uint32_t root = never;
 
   ///   Requires:  `starts` begins with 0 and ascends
-  step_tree(const recorded_track& track, std::vector<std::uint32_t> starts, bool keeps_all, bool is_marked,
-            std::size_t alignment)
+  step_tree(const recorded_track& track, std::vector<std::uint32_t> starts, std::uint32_t kept_life,
+            bool is_marked, std::size_t alignment)
       : track_(track), alignment_(alignment) {
     add_steps(starts);
     while (!is_marked && join_prefixes(starts)) add_steps(starts);
-    choose_kept(keeps_all);
+    choose_kept(kept_life);
     find_lives();
     find_arrivals();
     find_deaths();
@@ -288,8 +288,8 @@ class step_tree {
     steps_.push_back({begin, end, known->second});
   }
 
-  /// Keeps the blocks that outlive several steps, and those of which no end is known.
-  void choose_kept(bool keeps_all) {
+  /// Keeps the blocks that outlive several steps or `kept_life` requests, and those of which no end is known.
+  void choose_kept(std::uint32_t kept_life) {
     std::vector<bool> has_end(nodes_.size());
     std::vector<bool> has_none(nodes_.size());
     for (std::size_t s = 0; s < steps_.size(); ++s) {
@@ -298,7 +298,7 @@ class step_tree {
       for (std::uint32_t i = steps_[s].begin; i < steps_[s].end; ++i) {
         const std::uint32_t end = track_.requests[i].end;
         node& n = nodes_[node_of_[i]];
-        if (keeps_all || (far < steps_.size() && end > steps_[far].begin)) n.is_kept = true;
+        if (end - i >= kept_life || (far < steps_.size() && end > steps_[far].begin)) n.is_kept = true;
         if (end != never) has_end[node_of_[i]] = true;
         if (end == never && !is_last) has_none[node_of_[i]] = true;
       }
@@ -500,8 +500,8 @@ class step_finder {
  public:
   struct division {
     std::vector<std::uint32_t> starts;
-    bool keeps_all = false;
-    bool is_marked = false;  // by the program
+    std::uint32_t kept_life = never;  // blocks that live for so many requests are kept
+    bool is_marked = false;           // by the program
   };
 
   step_finder(const recorded_track& track, std::size_t alignment)
@@ -522,7 +522,7 @@ class step_finder {
   [[nodiscard]] std::vector<division> propose() {
     std::vector<division> found;
     const std::int64_t peak = *std::max_element(live_.begin(), live_.end());
-    if (!track_.marks.empty()) found.push_back({from_marks(), false, true});
+    if (!track_.marks.empty()) found.push_back({from_marks(), never, true});
     for (const std::size_t quiet : quiet_moments()) {
       for (const std::int64_t most :
            {std::int64_t{0}, peak / 16384, peak / 1024, peak / 256, peak / 64, peak / 16, peak / 8}) {
@@ -533,10 +533,11 @@ class step_finder {
       }
     }
     if (track_.kinds.size() <= max_ring_kinds) {
-      division ring{std::vector<std::uint32_t>(count_), true};
+      division ring{std::vector<std::uint32_t>(count_), 0};
       std::iota(ring.starts.begin(), ring.starts.end(), 0u);
       found.push_back(std::move(ring));
     }
+    found.push_back({{0}, static_cast<std::uint32_t>(count_ / 2)});
     found.push_back({{0}});
     return found;
   }
@@ -630,21 +631,23 @@ class plan_maker {
   void add(const recorded_track& track) {
     step_finder finder(track, options_.alignment);
     const std::vector<step_finder::division> proposed = finder.propose();
+    const auto tree_of = [&](const step_finder::division& d) {
+      return step_tree(track, d.starts, d.kept_life, d.is_marked, options_.alignment);
+    };
+    // A division into steps must pay: fewer entries, for hardly any bytes. One step with kept blocks needs only that.
     const step_finder::division* best = &proposed.back();
-    const step_tree whole(track, best->starts, best->keeps_all, best->is_marked, options_.alignment);
-    // A division into steps must pay: fewer entries, for hardly any bytes.
+    const step_tree whole = tree_of(*best);
     const std::size_t most_bytes = whole.lower_bound() + whole.lower_bound() / 400;
     std::size_t fewest = whole.nodes().size() / 10 * 9;
-    for (const step_finder::division& d : proposed) {
-      if (&d == &proposed.back()) break;
-      const step_tree tree(track, d.starts, d.keeps_all, d.is_marked, options_.alignment);
+    for (auto d = proposed.rbegin(); ++d != proposed.rend();) {
+      const step_tree tree = tree_of(*d);
       const bool is_compact = tree.death_count() <= 2 * tree.nodes().size();
-      if (!is_compact || tree.lower_bound() > most_bytes || tree.nodes().size() > fewest) continue;
-      fewest = tree.nodes().size() - 1;
-      best = &d;
-      if (d.is_marked) break;
+      const bool pays = d->starts.size() == 1 || d->is_marked || tree.nodes().size() <= fewest;
+      if (!is_compact || !pays || tree.lower_bound() > most_bytes) continue;
+      if (d->starts.size() > 1) fewest = tree.nodes().size() - 1;
+      best = &*d;
     }
-    write(track, step_tree(track, best->starts, best->keeps_all, best->is_marked, options_.alignment));
+    write(track, tree_of(*best));
     made_.recorded_requests += track.requests.size();
   }
 
