@@ -381,12 +381,13 @@ class planned : public facade<planned<Allocator>, Allocator> {
                                                      std::uint32_t unbacked) noexcept {
     void* p = allocator_.try_allocate(bytes, stream);
     if (bytes == 0) return p;
-    if (p == nullptr) {
+    if (p == nullptr && bytes <= max_request) {
       bool may_retry = false;
       {
         const std::lock_guard lock(mutex_);
         if (void* const place = serve_late(unbacked)) return place;
-        may_retry = give_back_unused() > 0;
+        // A device that captures a graph must not wait for streams.
+        may_retry = open_scopes_ == 0 && give_back_unused() > 0;
         if (void* const place = serve_late(unbacked)) return place;
       }
       if (may_retry) p = allocator_.try_allocate(bytes, stream);
