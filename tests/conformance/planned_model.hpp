@@ -192,15 +192,16 @@ inline void mutate(plan::made_plan& made, dice& d) {
   }
 }
 
-/// A provider of segments and events, over the device.
-class segments_only {
+/// A provider of segments and events, over a device.
+template <typename Device>
+class segments_of {
  public:
-  using event = watched_device::event;
-  explicit segments_only(watched_device& device) noexcept : device_(&device) {}
+  using event = typename Device::event;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
+  explicit segments_of(Device& device) noexcept : device_(&device) {}
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return device_->acquire(bytes); }
   bool release(void* p, std::size_t bytes) noexcept { return device_->release(p, bytes); }
   [[nodiscard]] std::size_t capacity() const noexcept { return device_->capacity(); }
-  [[nodiscard]] std::size_t available() const noexcept { return device_->available(); }
   [[nodiscard]] std::size_t granularity() const noexcept { return device_->granularity(); }
   bool record(stream_id stream, event& mark) noexcept { return device_->record(stream, mark); }
   [[nodiscard]] bool query(event& mark) noexcept { return device_->query(mark); }
@@ -208,8 +209,9 @@ class segments_only {
   void discard(event& mark) noexcept { device_->discard(mark); }
 
  private:
-  watched_device* device_;
+  Device* device_;
 };
+using segments_only = segments_of<watched_device>;
 static_assert(event_provider<segments_only> && !virtual_memory_provider<segments_only>);
 
 /// How a run deviates from the recorded program.
@@ -238,10 +240,19 @@ class run_of {
   void ignore_streams() { device_.ignore_streams(); }
   void ignore_owners() { device_.ignore_owners(); }
   [[nodiscard]] Pool& pool() { return *pool_; }
+  [[nodiscard]] watched_device& device() { return device_; }
 
+  void play(std::size_t operations) {
+    while (done_ < operations && broken_.empty()) play_step();
+  }
+  /// Destroys the allocator with its live blocks. They are not used any more.
+  void end() {
+    device_.advance(1'000'000'000'000);
+    pool_.reset();
+  }
   /// Runs about so many operations. Returns the first broken rule, or nothing.
   [[nodiscard]] std::string run(std::size_t operations, served& all) {
-    while (done_ < operations && broken_.empty()) play_step();
+    play(operations);
     all.operations += done_;
     if (broken_.empty()) finish(all);
     return broken_.empty() ? broken_ : broken_ + " at operation " + std::to_string(done_);

@@ -62,8 +62,13 @@ class plan_memory {
     base_ = 0;
     return bytes_;
   }
-  /// Returns all addresses. Everything must have been given back.
-  void finish(Provider&) noexcept {}
+  /// Returns all memory and addresses, after the work of `streams`. It goes on if the device fails.
+  void finish(Provider& device, std::span<const stream_id> streams) noexcept {
+    if (base_ == 0) return;
+    for (const stream_id stream : streams) (void)wait_before_release(device, stream);
+    (void)device.release(reinterpret_cast<void*>(base_), bytes_);
+    base_ = 0;
+  }
 
  private:
   std::uintptr_t base_ = 0;
@@ -142,16 +147,19 @@ class plan_memory<Provider> {
         if (!device.synchronize(streams[i])) return 0;
       }
       has_waited = true;
-      for (std::size_t i = 0; i < here->bytes / page_; ++i) by_page_[page + i] = nullptr;
       given += here->bytes;
-      chunks_.destroy(device, *here);  // on failure it is orphaned, and serves no place any more
+      destroy(device, page);
     }
     if (given > 0) piece_ = page_;
     return given;
   }
 
-  void finish(Provider& device) noexcept {
+  void finish(Provider& device, std::span<const stream_id> streams) noexcept {
     if (base_ == 0) return;
+    for (const stream_id stream : streams) (void)device.synchronize(stream);
+    for (std::size_t page = 0; page < pages_; ++page) {
+      if (by_page_[page] != nullptr) destroy(device, page);
+    }
     chunks_.retry_orphaned(device);
     (void)device.unreserve(reinterpret_cast<void*>(base_), bytes_);
     base_ = 0;
@@ -167,6 +175,12 @@ class plan_memory<Provider> {
     if (!chunks_.map_all(device, fresh, kinds)) return false;
     for (std::size_t i = 0; i < count; ++i) by_page_[page + i] = fresh;
     return true;
+  }
+  /// Destroys the chunk that begins at a page. On failure it is orphaned, and serves no place any more.
+  void destroy(Provider& device, std::size_t page) noexcept {
+    chunk& here = *by_page_[page];
+    for (std::size_t i = 0, count = here.bytes / page_; i < count; ++i) by_page_[page + i] = nullptr;
+    chunks_.destroy(device, here);
   }
 
   std::uintptr_t base_ = 0;

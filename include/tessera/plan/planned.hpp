@@ -144,8 +144,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
   ~planned() {
     finish_uses(true);
     while (first_use_ != nullptr) drop(first_use_);
-    (void)give_back([](auto) {});
-    allocator_.with_provider([this](provider_type& device) { memory_.finish(device); });
+    list_streams();
+    allocator_.with_provider([this](provider_type& device) { memory_.finish(device, streams_); });
   }
 
   /// The wrapped allocator.
@@ -381,12 +381,13 @@ class planned : public facade<planned<Allocator>, Allocator> {
                                                      std::uint32_t unbacked) noexcept {
     void* p = allocator_.try_allocate(bytes, stream);
     if (bytes == 0) return p;
-    if (p == nullptr) {
+    if (p == nullptr && bytes <= max_request) {
       bool may_retry = false;
       {
         const std::lock_guard lock(mutex_);
         if (void* const place = serve_late(unbacked)) return place;
-        may_retry = give_back_unused() > 0;
+        // A device that captures a graph must not wait for streams.
+        may_retry = open_scopes_ == 0 && give_back_unused() > 0;
         if (void* const place = serve_late(unbacked)) return place;
       }
       if (may_retry) p = allocator_.try_allocate(bytes, stream);
@@ -417,12 +418,16 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (works) n.state |= follower::is_backed;
     return works;
   }
-  template <typename ForEachUsed>
-  std::size_t give_back(ForEachUsed for_each_used) noexcept {
+  /// Lists the streams that use the plan, in `streams_`.
+  void list_streams() noexcept {
     streams_.clear();
     for (const follower::track& t : follower_.tracks()) {
       if (t.is_assigned) streams_.push_back(t.stream);
     }
+  }
+  template <typename ForEachUsed>
+  std::size_t give_back(ForEachUsed for_each_used) noexcept {
+    list_streams();
     const std::size_t given = allocator_.with_provider(
         [&](provider_type& device) { return memory_.give_back(device, streams_, for_each_used); });
     if (given > 0) follower_.forget_backing();
@@ -546,7 +551,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   plan_usage used_{};
   detail::slab<use> uses_;
   use* first_use_ = nullptr;
-  std::vector<stream_id> streams_;  // during give_back
+  std::vector<stream_id> streams_;  // those of list_streams()
   std::size_t open_scopes_ = 0;
 };
 

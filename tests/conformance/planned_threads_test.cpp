@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads with streams of their own follow one plan, and free each other's blocks.
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/plan/planned.hpp>
+#include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+#include "planned_model.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace conformance::plans;
+
+/// Blocks of host memory. Their first and last bytes name their owner.
+struct signed_blocks {
+  static bool claim(void* p, std::size_t bytes, std::uint8_t owner) {
+    std::memset(p, owner, 1);
+    std::memset(static_cast<std::byte*>(p) + bytes - 1, owner, 1);
+    return true;
+  }
+  static bool drop(const void* p, std::size_t bytes, std::uint8_t owner) {
+    const auto* const at = static_cast<const std::uint8_t*>(p);
+    return at[0] == owner && at[bytes - 1] == owner;
+  }
+};
+/// Blocks without contents.
+struct listed_blocks {
+  std::mutex mutex;
+  conformance::ownership owned;
+  bool claim(void* p, std::size_t bytes, std::uint8_t) {
+    const std::lock_guard lock(mutex);
+    return owned.claim(p, bytes);
+  }
+  bool drop(void* p, std::size_t, std::uint8_t) {
+    const std::lock_guard lock(mutex);
+    owned.drop(p);
+    return true;
+  }
+};
+
+struct block {
+  void* address;
+  std::size_t bytes;
+  std::uint8_t owner;
+};
+
+/// Blocks that any thread may free.
+class shared_blocks {
+ public:
+  void put(const block& b) {
+    const std::lock_guard lock(mutex_);
+    left_.push_back(b);
+  }
+  [[nodiscard]] std::optional<block> take() {
+    const std::lock_guard lock(mutex_);
+    if (left_.empty()) return {};
+    const block found = left_.back();
+    left_.pop_back();
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<block> left_;
+};
+
+constexpr std::size_t threads = 3;
+
+/// Threads repeat the steps of a program, each on a stream of its own, and deviate now and then.
+template <typename Pool, typename Blocks>
+class crowd {
+ public:
+  crowd(Pool& pool, std::vector<stream_id> streams) : pool_(pool), streams_(std::move(streams)) {}
+
+  void run(const script& program, std::size_t operations, std::uint64_t seed) {
+    std::vector<std::thread> all;
+    for (std::size_t t = 0; t < threads; ++t)
+      all.emplace_back([&, t] { work(program, t, operations / threads, seed * threads + t); });
+    for (std::thread& one : all) one.join();
+    while (const std::optional<block> left = shared_.take()) free(*left, 0);
+    EXPECT_EQ(wrong_.load(), 0u) << "blocks overlap";
+    EXPECT_STREQ(pool_.audit(), nullptr);
+    pool_.trim();
+    const usage now = pool_.current_usage();
+    EXPECT_EQ(now.live + now.pending + now.reserved, 0u);
+  }
+
+ private:
+  void work(const script& program, std::size_t number, std::size_t operations, std::uint64_t seed) {
+    dice d(seed);
+    const stream_id own = streams_[number];
+    std::vector<block> live;
+    for (std::size_t done = 0; done < operations;) {
+      const bool is_exact = !d.one_in(3);
+      pool_.begin_step(0, own);
+      for (const request& r : program.steps[d.pick(program.steps.size())]) {
+        ++done;
+        const std::size_t bytes = !is_exact && d.one_in(8) ? 1 + d.of_bits(16) : r.bytes;
+        const block b{pool_.try_allocate(bytes, own), bytes, static_cast<std::uint8_t>(d.pick(256))};
+        if (b.address == nullptr) continue;
+        if (!blocks_.claim(b.address, b.bytes, b.owner)) ++wrong_;
+        if (d.one_in(8)) (void)pool_.record_stream(b.address, streams_[d.pick(streams_.size())]);
+        live.push_back(b);
+        while (live.size() > 20 || (!live.empty() && d.one_in(2))) {
+          const std::size_t chosen = is_exact ? live.size() - 1 : d.pick(live.size());
+          const block given = live[chosen];
+          live.erase(live.begin() + static_cast<std::ptrdiff_t>(chosen));
+          d.one_in(10) ? shared_.put(given) : free(given, d.pick(3));
+        }
+        if (d.one_in(20)) disturb(d);
+      }
+    }
+    for (const block& b : live) free(b, d.pick(3));
+  }
+  void free(const block& b, std::size_t way) {
+    if (!blocks_.drop(b.address, b.bytes, b.owner)) ++wrong_;
+    if (way == 0) return pool_.deallocate(b.address);
+    if (way == 1) return pool_.deallocate(b.address, b.bytes);
+    if (!pool_.try_deallocate(b.address)) ++wrong_;
+  }
+  void disturb(dice& d) {
+    switch (d.pick(8)) {
+      case 0: return pool_.trim(d.one_in(2) ? 0 : 4_MiB);
+      case 1: wrong_ += pool_.audit() != nullptr; return;
+      case 2: (void)pool_.current_usage(); return;
+      case 3: (void)pool_.statistics(); return;
+      case 4: return pool_.reset_peak_statistics();
+      case 5: pool_.begin_step(d.pick(5), streams_[d.pick(streams_.size())]); return;
+      case 6: (void)pool_.footprint(); return;
+      default:
+        if (const std::optional<block> left = shared_.take()) free(*left, d.pick(3));
+    }
+  }
+
+  Pool& pool_;
+  std::vector<stream_id> streams_;
+  Blocks blocks_;
+  shared_blocks shared_;
+  std::atomic<std::size_t> wrong_ = 0;
+};
+
+/// The plan of a program that runs on several streams.
+plan::made_plan plan_of(const script& s) {
+  script on_all = s;
+  on_all.order.clear();
+  for (std::size_t i = 0; i < 4 * threads * s.steps.size(); ++i) {
+    step copy = s.steps[i / threads % s.steps.size()];
+    for (request& r : copy) r = {r.bytes, 1 + i % threads, r.life % 20};
+    on_all.steps.push_back(std::move(copy));
+    on_all.order.push_back(on_all.steps.size() - 1);
+  }
+  return plan::make(on_all.record(), {.seconds = 0.01});
+}
+
+template <typename Pool, typename Blocks, typename MakePool>
+void run(std::vector<stream_id> streams, MakePool make) {
+  const std::size_t wanted = operations(60'000), each = 6'000;
+  std::uint64_t by_plan = 0;
+  for (std::uint64_t seed = 1; seed * each <= wanted + each; ++seed) {
+    const script program(seed);
+    const plan::made_plan made = plan_of(program);
+    ASSERT_STREQ(plan::find_fault(made.view()), nullptr);
+    const auto pool = make(made.view());
+    crowd<Pool, Blocks>(*pool, streams).run(program, each, seed);
+    by_plan += pool->statistics().by_plan.requests;
+    if (testing::Test::HasFailure()) FAIL() << "seed " << seed;
+  }
+  std::printf("%ju of about %ju requests by plan\n", std::uintmax_t{by_plan}, std::uintmax_t{wanted});
+  EXPECT_GT(by_plan, wanted / 20);
+}
+
+template <typename Recipe>
+using in_host_memory = planned<locked<Recipe, provider_ref<host_pinned>>>;
+
+template <typename Pool>
+void run_in_host_memory() {
+  using provider = detail::device_of<Pool>;
+  host_pinned device{host_pinned::options{.capacity = 256_MiB, .pin = host_pinned::pinning::never}};
+  std::vector<stream_id> streams;
+  for (std::size_t t = 0; t < threads; ++t) streams.push_back(device.create_stream());
+  run<Pool, signed_blocks>(
+      streams, [&device](const memory_plan& plan) { return std::make_unique<Pool>(plan, provider(device)); });
+  const auto held = device.held();
+  EXPECT_EQ(held.acquired + held.created + held.reserved + held.mapped, 0u);
+}
+
+TEST(planned_threads, share_a_plan_over_segments) { run_in_host_memory<in_host_memory<pytorch<>>>(); }
+TEST(planned_threads, share_a_plan_over_ranges) {
+  run_in_host_memory<in_host_memory<pytorch_family::expandable>>();
+}
+TEST(planned_threads, share_a_plan_in_one_segment) {
+  run_in_host_memory<planned<locked<pytorch<>, segments_of<host_pinned>>>>();
+}
+// The device makes one call at a time.
+TEST(planned_threads, share_a_plan_on_a_device_for_one_thread) {
+  using pool = planned<locked<stitched, provider_ref<simulated_device>>>;
+  static_assert(!detail::is_thread_safe<simulated_device>);
+  simulated_device device({.capacity = 64_MiB, .page_granularity = 64_KiB});
+  run<pool, listed_blocks>({stream_id{3}, stream_id{1}, stream_id{7}}, [&device](const memory_plan& plan) {
+    return std::make_unique<pool>(plan, provider_ref(device));
+  });
+  EXPECT_EQ(device.used(), 0u);
+}
+
+}  // namespace
