@@ -251,7 +251,7 @@ std::size_t replay(const program& source, Allocator& allocator, Before before, A
       }
       after(i, p);
     } else if (e.what == event::kind::answer_events) {
-      allocator.provider().hold_events(e.bytes == 0);
+      allocator.with_provider([&e](auto& device) { device.hold_events(e.bytes == 0); });
       after(i, nullptr);
     } else if (e.what == event::kind::begin_step) {
       if constexpr (requires { allocator.begin_step(e.id); }) allocator.begin_step(e.id);
