@@ -336,20 +336,23 @@ class program_recorder {
 ///     std::fputs(tessera::trace::to_csv(memory.recorded()).c_str(), stdout);
 ///     if (!memory.is_complete()) std::puts("the last events are missing");
 ///
-/// * It records requests that are served, frees, recorded streams and steps. It also records operations on
-///   private pools, trim() and trim_pool, and sleep and wake. A call that fails leaves no event.
+/// * It records requests that are served, frees, recorded streams and steps. It also records trim() and the
+///   private pools with their scopes, trims, sleep and wake. A call that fails leaves no event.
 /// * Requests by handle are recorded like others. An aligned request is recorded as the requests that reach
 ///   `Allocator`, which may be larger. A successful reuse_in_place is a free and a request.
-/// * Recording ends before an event above options::max_events, and if host memory runs out. It also ends when
-///   restore_pool succeeds, which a recording cannot express. The program goes on.
-/// * A free is recorded before the memory goes back, and all else after the call. So a replay never needs
-///   memory that the program had not freed yet. Calls of several threads that overlap are in any order.
-/// * If a function selects the streams of a scope, a stream joins at its first request in the scope. Until
-///   then, the scope selects the stream 2^64 - 1. The function is called once more for each request, and must
-///   be thread-safe if the program has several threads.
-/// * Not recorded: trim(keep) with more than 0 bytes, trim_without_waiting, evict_idle, process_events, the
-///   options, sources and shares of pools, scopes of the kind redirect, and sleep of the default pools alone.
+/// * The recording ends at options::max_events, and if host memory runs out. It also ends when restore_pool
+///   succeeds, because it has no such event. The program goes on.
+/// * A free is recorded before the memory goes back, a request after the memory was obtained. Calls of several
+///   threads that overlap are in any order.
 /// * Blocks and pools that were made through inner() are not recorded. Free all others here.
+///
+/// These calls leave no event: trim(keep) with more than 0 bytes, trim_without_waiting, evict_idle and
+/// process_events. Nor do the options, sources and shares of pools, and sleep of the default pools alone.
+/// Requests in a scope of the kind redirect are recorded without their pool.
+///
+/// If a function selects the streams of a scope, a stream joins at its first request in the scope. Until then,
+/// the recorded scope selects the stream 2^64 - 1. The function is called once more for each request, perhaps
+/// while another thread calls it, too.
 ///
 /// It is as thread-safe as `Allocator`.
 ///   Cost:  a mutex for each recorded call, and a look-up for each block; 32 bytes of host memory for an event,
