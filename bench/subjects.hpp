@@ -32,13 +32,7 @@ struct reference {
 
 /// For several threads.
 struct tessera_locked {
-  struct : tessera::locked<tessera::pytorch<>, tessera::simulated_device> {
-    using locked::locked;
-    auto& provider() { return *this; }
-    void hold_events(bool held) {
-      with_provider([held](tessera::simulated_device& device) { device.hold_events(held); });
-    }
-  } pool{unlimited_device()};
+  tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool{unlimited_device()};
 };
 struct tessera_per_stream {
   tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> pool{unlimited_device()};

@@ -15,12 +15,12 @@ set(may_include_observe core policy provider recipe root detail observe)
 set(may_include_concurrent core provider config recipe root detail observe concurrent)
 set(may_include_debug core provider config recipe root detail observe concurrent debug)
 set(may_include_interop core provider config recipe root detail observe concurrent interop)
-set(may_include_trace core observe trace)
+set(may_include_trace core root detail observe trace)
 set(may_include_plan core provider detail root trace plan)
 set(slow iostream functional regex ranges)
 set(may_use_functional interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)
-set(may_use_system "^(concurrent/|debug/|interop/|provider/|detail/pagemap|configured)")
+set(may_use_system "^(concurrent/|debug/|interop/|provider/|detail/pagemap|configured|trace/captured)")
 set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
                       version.hpp)                 # for #if
 

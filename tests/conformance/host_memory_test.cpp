@@ -5,6 +5,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -18,6 +19,9 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/stream_order.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/captured.hpp>
+#include <tessera/trace/csv.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "first_broken_rule.hpp"
 
@@ -270,6 +274,41 @@ TEST(host_memory_for_tags, that_runs_out_anywhere_fails_the_request) {
       return false;
     }
   });
+}
+
+// A recording ends at the first event without host memory. The program goes on.
+TEST(host_memory_for_recordings, that_runs_out_anywhere_ends_the_recording) {
+  std::size_t ended = 0;
+  for (std::uint64_t k = 1;; ++k) {
+    trace::captured<locked<pytorch<>, simulated_device>> pool;
+    private_pool graph(pool);
+    std::vector<void*> live;
+    for (int i = 0; i < 100; ++i) live.push_back(pool.allocate(1000));
+    const stream_filter any([](void*, stream_id) noexcept { return true; }, nullptr);
+    asked = 0;
+    fails_at = k;
+    fails_for = 1;
+    const pool_id made = pool.create_pool();
+    const bool begins = made != pool_id{} && pool.begin_allocate_to_pool(made, any);
+    for (int i = 0; i < 1000; ++i) {
+      pool.begin_step();
+      void* const p = pool.try_allocate(1000, stream_id{1});
+      if (p != nullptr) live.push_back(p);
+    }
+    fails_at = 0;
+    ended += pool.is_complete() ? 0 : 1;
+    EXPECT_EQ(pool.end_allocate_to_pool(made), begins);
+    for (void* const p : live) pool.deallocate(p);
+    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_STREQ(pool.audit(), nullptr);
+    const auto read = trace::read_csv(trace::to_csv(pool.recorded()), "T");
+    const auto* const source = std::get_if<trace::recording>(&read);
+    ASSERT_NE(source, nullptr) << std::get<trace::input_error>(read).text();
+    caching_allocator<pytorch<>, simulated_device> other;
+    EXPECT_EQ(trace::replay(trace::program(*source), other), 0u);
+    if (asked < k) break;
+  }
+  EXPECT_GT(ended, 4u) << "chunks of events, maps and nodes";
 }
 
 // A pool is in all arenas or in none.

@@ -12,6 +12,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/debug/tagged.hpp>
+#include <tessera/trace/captured.hpp>
 
 #include "suite.hpp"
 
@@ -91,6 +92,8 @@ compositions wrapped() {
     few.most_live = 40;
     all.push_back({name + "_waiting", &waiting_briefly<Recipe>, kept, few, 0.02});
     all.push_back({name + "_tagged", &over<tagged<locked<Recipe, any_device>>, simulated>, kept,
+                   simulated_habits(), 0.02});
+    all.push_back({name + "_captured", &over<trace::captured<locked<Recipe, any_device>>, simulated>, kept,
                    simulated_habits(), 0.02});
     kept.counts_at_once = false;
     all.push_back({name + "_collector", &collecting<Recipe>, kept, simulated_habits(), 0.05});

@@ -143,7 +143,7 @@ TEST(write_decisions, say_what_sleeps_and_wakes) {
 TEST(write_decisions, repeat_the_marks_of_steps) {
   EXPECT_EQ(
       decisions_of<tessera::passthrough>(read_csv(csv("m,7,0,0,0\na,0,64,0,1\nm,0,0,0,2\ne,0,1,0,3\n"), "T")),
-      "0 m 7\nS+ 1 64\n1 a 0 64 0 -> 1+0 blk=64\n2 m 0\n3 e 0\n# end in_use=64 peak=64\n");
+      "0 m 7\nS+ 1 512\n1 a 0 64 0 -> 1+0 blk=512\n2 m 0\n3 e 0\n# end in_use=512 peak=512\n");
 }
 
 TEST(write_decisions, say_that_segments_cannot_sleep) {

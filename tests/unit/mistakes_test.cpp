@@ -28,6 +28,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/captured.hpp>
 
 #include "mistakes.hpp"
 
@@ -150,6 +151,7 @@ std::vector<row> single_threaded() {
        }},
       {"driver_pool", &make<driver>},
       {"tagged", &plain<tagged<alone<pytorch<>>>>},
+      {"captured", &plain<trace::captured<alone<pytorch<>>>>},
       {"deferred_free_queue", &make<collected>},
       {"in place", &make<donated>},
       {"timed", &make<over<measured>>},

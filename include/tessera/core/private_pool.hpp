@@ -39,6 +39,10 @@ class stream_filter {
     if (condition_ != nullptr) return condition_(context_, stream);
     return !is_one_ || stream == only_;
   }
+  /// Whether it selects every stream. A function may, too, but does not count.
+  [[nodiscard]] constexpr bool selects_all() const noexcept { return condition_ == nullptr && !is_one_; }
+  /// The stream that it selects if it was made from one; null otherwise.
+  [[nodiscard]] constexpr const stream_id* only() const noexcept { return is_one_ ? &only_ : nullptr; }
 
  private:
   function condition_ = nullptr;

@@ -209,6 +209,18 @@ class pool_operations {
   std::map<std::uint64_t, pool> pools_;
 };
 
+namespace detail {
+/// Tells the device of an allocator how to answer event queries. A front end has no provider().
+template <typename Allocator>
+void hold_events(Allocator& allocator, bool held) {
+  if constexpr (requires { allocator.provider(); }) {
+    allocator.provider().hold_events(held);
+  } else {
+    allocator.with_provider([held](auto& device) { device.hold_events(held); });
+  }
+}
+}  // namespace detail
+
 /// Replays a program on an allocator over a simulated device.
 ///
 /// Calls `before(i)` before each event and `after(i, p)` after it; `p` is the address of the event's block,
@@ -251,7 +263,7 @@ std::size_t replay(const program& source, Allocator& allocator, Before before, A
       }
       after(i, p);
     } else if (e.what == event::kind::answer_events) {
-      allocator.provider().hold_events(e.bytes == 0);
+      detail::hold_events(allocator, e.bytes == 0);
       after(i, nullptr);
     } else if (e.what == event::kind::begin_step) {
       if constexpr (requires { allocator.begin_step(e.id); }) allocator.begin_step(e.id);

@@ -28,6 +28,7 @@
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/captured.hpp>
 
 #include "../interop/host_pools.hpp"
 
@@ -60,17 +61,16 @@ struct facade_of : ::testing::Test {
     }
   }();
 };
-using pools =
-    ::testing::Types<tight, caching_allocator<pytorch<>, simulated_device>,
-                     caching_allocator<pytorch_family::expandable, simulated_device>,
-                     caching_allocator<stitched, simulated_device>,
-                     caching_allocator<cuda_async, simulated_device>, tight_locked,
-                     per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
-                     background_reclaiming<packed_tightly, simulated_device>, thread_checked<tight>,
-                     leak_checked<tight>, tagged<tight>, tagged<tight_locked>,
-                     guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
-                     configured_pinned<pytorch_family::pinned_family, host_pinned>,
-                     rethrowing<tight_locked, no_errors>, shared_allocator<tight_locked>>;
+using pools = ::testing::Types<
+    tight, caching_allocator<pytorch<>, simulated_device>,
+    caching_allocator<pytorch_family::expandable, simulated_device>,
+    caching_allocator<stitched, simulated_device>, caching_allocator<cuda_async, simulated_device>,
+    tight_locked, per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
+    background_reclaiming<packed_tightly, simulated_device>, thread_checked<tight>, leak_checked<tight>,
+    tagged<tight>, tagged<tight_locked>, trace::captured<tight>, trace::captured<tight_locked>,
+    guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
+    configured_pinned<pytorch_family::pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
+    shared_allocator<tight_locked>>;
 TYPED_TEST_SUITE(facade_of, pools);
 
 TYPED_TEST(facade_of, serve_any_alignment) {

@@ -1,0 +1,583 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tessera/core/pool_checkpoint.hpp>
+#include <tessera/core/private_pool.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/common_calls.hpp>
+#include <tessera/detail/handle.hpp>
+#include <tessera/detail/key_map.hpp>
+#include <tessera/detail/slab.hpp>
+#include <tessera/facade.hpp>
+#include <tessera/trace/recording.hpp>
+
+namespace tessera::trace {
+
+namespace detail {
+
+/// Options of a captured allocator.
+struct capture_options {
+  std::size_t max_events = 4'000'000;  ///< recording stops before it would have more
+};
+
+/// Keeps events in chunks. It never moves an event, and does not throw.
+class event_log {
+ public:
+  event_log() = default;
+  event_log(const event_log&) = delete;
+  event_log& operator=(const event_log&) = delete;
+  ~event_log() {
+    while (first_ != nullptr) {
+      chunk* const following = first_->next;
+      delete first_;
+      first_ = following;
+    }
+  }
+
+  /// Makes sure that the next `count` calls of add() succeed. Returns false if host memory ran out.
+  ///   Requires:  count <= per_chunk
+  [[nodiscard]] bool reserve(std::size_t count) noexcept {
+    if (capacity_ - size_ >= count) return true;
+    auto* const fresh = new (std::nothrow) chunk;
+    if (fresh == nullptr) return false;
+    (first_ == nullptr ? first_ : last_->next) = fresh;
+    last_ = fresh;
+    capacity_ += per_chunk;
+    return true;
+  }
+  ///   Requires:  a preceding reserve()
+  void add(const event& e) noexcept {
+    const std::size_t at = size_ % per_chunk;
+    if (at == 0) filling_ = filling_ == nullptr ? first_ : filling_->next;
+    filling_->events[at] = e;
+    ++size_;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t footprint() const noexcept { return capacity_ / per_chunk * sizeof(chunk); }
+
+  /// Copies the first `count` events. Another thread may add events meanwhile.
+  ///   Throws:  std::bad_alloc
+  [[nodiscard]] std::vector<event> copy(std::size_t count) const {
+    std::vector<event> copied;
+    copied.reserve(count);
+    for (const chunk* from = nullptr; copied.size() < count;) {
+      from = from == nullptr ? first_ : from->next;
+      const std::size_t left = count - copied.size();
+      copied.insert(copied.end(), from->events, from->events + (left < per_chunk ? left : per_chunk));
+    }
+    return copied;
+  }
+
+ private:
+  static constexpr std::size_t per_chunk = 2048;
+  struct chunk {
+    chunk* next = nullptr;
+    event events[per_chunk];
+  };
+
+  chunk* first_ = nullptr;
+  chunk* filling_ = nullptr;
+  chunk* last_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+/// Turns the calls of a program into events. It is thread-safe.
+///
+/// It names blocks by numbers from 0, and private pools by numbers from 1. Calls about a block or a pool that
+/// it does not know leave no event.
+class program_recorder {
+ public:
+  explicit program_recorder(capture_options chosen) noexcept : max_events_(chosen.max_events) {}
+
+  /// Records an event that names neither a block nor a pool.
+  void add(const event& e) noexcept {
+    const std::lock_guard lock(mutex_);
+    append(e);
+  }
+  /// Ends the recording, because an event has no form in the format.
+  void stop() noexcept {
+    const std::lock_guard lock(mutex_);
+    drop();
+  }
+  /// Counts an event if the recording has ended.
+  void count_if_stopped() noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!is_recording_) ++dropped_;
+  }
+
+  /// Records that a request got a block. Null is ignored.
+  void add_allocation(const void* p, std::size_t bytes, stream_id stream, bool is_by_handle) noexcept {
+    if (p == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    if (!is_recording_) return drop();
+    join_scopes(stream);
+    block* known = blocks_.find(number(p));
+    if (known != nullptr) {
+      append_free(*known);  // it was freed through the allocator inside
+    } else {
+      known = insert(blocks_, block_nodes_, block{.address = number(p)});
+    }
+    if (known == nullptr) return;
+    known->is_by_handle = is_by_handle;
+    append_allocation(*known, bytes, stream);
+  }
+  /// Records that a block goes back.
+  ///   Returns:  false if the block is not known, or the recording has ended before
+  bool add_free(const void* p, bool is_by_handle) noexcept {
+    const std::lock_guard lock(mutex_);
+    block* const known = is_recording_ ? blocks_.find(number(p)) : nullptr;
+    if (known == nullptr || known->is_by_handle != is_by_handle) return false;
+    append_free(*known);
+    blocks_.remove(known->address);
+    block_nodes_.give_back(known);
+    return true;
+  }
+  /// Records that a live block was given to a new request.
+  void add_reuse(const void* p, std::size_t bytes, stream_id stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!is_recording_) return drop();
+    block* const known = blocks_.find(number(p));
+    if (known == nullptr) return;
+    join_scopes(stream);
+    append_free(*known);
+    append_allocation(*known, bytes, stream);
+  }
+  void add_use(const void* p, stream_id stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!is_recording_) return drop();
+    if (const block* const known = blocks_.find(number(p)))
+      append({event::kind::record_stream, known->id, 0, stream});
+  }
+
+  void add_pool(pool_id made) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!is_recording_) return drop();
+    pool* const known = insert(pools_, pool_nodes_, pool{.name = made.number, .number = pools_.size() + 1});
+    if (known != nullptr) append({event::kind::retain_pool, known->number});
+  }
+  /// Records an operation on a pool. The default pool_id stands for all pools.
+  void add_pool_operation(event::kind what, pool_id of, std::size_t bytes = 0,
+                          stream_id stream = {}) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!is_recording_) return drop();
+    const pool* const known = pools_.find(of.number);
+    if (of == pool_id{}) {
+      append({what, 0, bytes, stream});
+    } else if (known != nullptr) {
+      append({what, known->number, bytes, stream});
+    }
+  }
+  void add_begin(pool_id of, const stream_filter& streams) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!is_recording_) return drop();
+    pool* const known = pools_.find(of.number);
+    if (known == nullptr) return;
+    const bool by_function = !streams.selects_all() && streams.only() == nullptr;
+    const stream_id first = streams.only() != nullptr ? *streams.only()
+                            : by_function             ? no_stream
+                                                      : stream_id{};
+    append({event::kind::begin_pool, known->number, streams.selects_all() ? 1u : 0u, first});
+    append({event::kind::release_pool, known->number});  // begin_pool adds a use
+    known->is_open = true;
+    if (!by_function) return;
+    known->streams = streams;
+    known->next_open = first_open_;
+    first_open_ = known;
+  }
+  void add_end(pool_id of) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!is_recording_) return drop();
+    pool* const known = pools_.find(of.number);
+    if (known == nullptr || !known->is_open) return;
+    append({event::kind::end_pool, known->number});
+    known->is_open = false;
+    for (pool** at = &first_open_; *at != nullptr; at = &(*at)->next_open) {
+      if (*at != known) continue;
+      *at = known->next_open;
+      break;
+    }
+    while (known->joined != nullptr) {
+      joined_stream* const each = known->joined;
+      known->joined = each->next;
+      joined_nodes_.give_back(each);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t dropped() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return dropped_;
+  }
+  ///   Throws:  std::bad_alloc
+  [[nodiscard]] std::vector<event> events() const {
+    const std::size_t count = [this] {
+      const std::lock_guard lock(mutex_);
+      return log_.size();
+    }();
+    return log_.copy(count);
+  }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return log_.footprint() + blocks_.footprint() + block_nodes_.footprint() + pools_.footprint() +
+           pool_nodes_.footprint() + joined_nodes_.footprint();
+  }
+
+ private:
+  /// A live block.
+  struct block {
+    std::uint64_t address = 0;
+    std::uint64_t id = 0;
+    std::size_t bytes = 0;
+    bool is_by_handle = false;  // then a free by address frees nothing
+    [[nodiscard]] std::uint64_t map_key() const noexcept { return address; }
+  };
+  struct joined_stream {
+    joined_stream* next;
+    stream_id stream;
+  };
+  struct pool {
+    std::uint64_t name = 0;    // in the allocator
+    std::uint64_t number = 0;  // in the recording
+    bool is_open = false;      // a recorded scope of it is open
+    // If a function selects the streams of the scope:
+    stream_filter streams{};
+    joined_stream* joined = nullptr;
+    pool* next_open = nullptr;
+    [[nodiscard]] std::uint64_t map_key() const noexcept { return name; }
+  };
+  /// Stands for the first stream of a scope until a request is made in it. No device has such a stream.
+  static constexpr stream_id no_stream{~std::uint64_t{0}};
+
+  [[nodiscard]] static std::uint64_t number(const void* p) noexcept {
+    return reinterpret_cast<std::uintptr_t>(p);
+  }
+
+  void drop() noexcept {
+    is_recording_ = false;
+    ++dropped_;
+  }
+  void append(const event& e) noexcept {
+    if (!is_recording_ || log_.size() >= max_events_ || !log_.reserve(1)) return drop();
+    log_.add(e);
+  }
+  void append_free(const block& b) noexcept { append({event::kind::free, b.id, b.bytes}); }
+  void append_allocation(block& b, std::size_t bytes, stream_id stream) noexcept {
+    b.id = next_id_++;
+    b.bytes = bytes;
+    append({event::kind::allocate, b.id, bytes, stream});
+  }
+  /// Inserts a node into a map. If host memory runs out, ends the recording and returns null.
+  template <typename Node>
+  [[nodiscard]] Node* insert(tessera::detail::key_map<Node>& map, tessera::detail::slab<Node>& nodes,
+                             const Node& inserted) noexcept {
+    if (!map.reserve_one() || !nodes.reserve(1)) {
+      drop();
+      return nullptr;
+    }
+    Node* const made = nodes.take();
+    *made = inserted;
+    map.insert(made->map_key(), *made);
+    return made;
+  }
+  /// Records that the open scopes whose functions select a stream direct its requests.
+  void join_scopes(stream_id stream) noexcept {
+    for (pool* p = first_open_; p != nullptr; p = p->next_open) {
+      if (!p->streams.selects(stream) || has_joined(*p, stream)) continue;
+      if (!joined_nodes_.reserve(1)) return drop();
+      joined_stream* const made = joined_nodes_.take();
+      *made = {p->joined, stream};
+      p->joined = made;
+      append({event::kind::join_pool, p->number, 0, stream});
+    }
+  }
+  [[nodiscard]] static bool has_joined(const pool& in, stream_id stream) noexcept {
+    for (const joined_stream* j = in.joined; j != nullptr; j = j->next) {
+      if (j->stream == stream) return true;
+    }
+    return false;
+  }
+
+  const std::size_t max_events_;
+  mutable std::mutex mutex_;  // guards the members below
+  bool is_recording_ = true;
+  std::uint64_t dropped_ = 0;
+  std::uint64_t next_id_ = 0;
+  event_log log_;
+  tessera::detail::key_map<block> blocks_;
+  tessera::detail::slab<block> block_nodes_;
+  tessera::detail::key_map<pool> pools_;
+  tessera::detail::slab<pool> pool_nodes_;
+  tessera::detail::slab<joined_stream> joined_nodes_;
+  pool* first_open_ = nullptr;  // of the scopes whose streams a function selects
+};
+
+}  // namespace detail
+
+/// Records the calls of a running program. Otherwise it behaves like `Allocator`.
+///
+/// Choose it to replay the program later, for example with tessera-replay, and to compare recipes for it.
+///
+///     #include <tessera/concurrent/locked.hpp>
+///     #include <tessera/trace/csv.hpp>
+///     tessera::trace::captured<tessera::locked<tessera::pytorch<>, tessera::simulated_device>> memory;
+///     for (std::uint64_t batch = 0; batch < 3; ++batch) {
+///       memory.begin_step();
+///       memory.deallocate(memory.allocate(5_MiB));
+///     }
+///     std::fputs(tessera::trace::to_csv(memory.recorded()).c_str(), stdout);
+///     if (!memory.is_complete()) std::puts("the last events are missing");
+///
+/// * It records requests that are served, frees, recorded streams and steps. It also records trim() and the
+///   private pools with their scopes, trims, sleep and wake. A call that fails leaves no event.
+/// * Requests by handle are recorded like others. An aligned request is recorded as the requests that reach
+///   `Allocator`, which may be larger. A successful reuse_in_place is a free and a request.
+/// * The recording ends at options::max_events, and if host memory runs out. It also ends when restore_pool
+///   succeeds, because it has no such event. The program goes on.
+/// * A free is recorded before the memory goes back, a request after the memory was obtained. Calls of several
+///   threads that overlap are in any order.
+/// * Blocks and pools that were made through inner() are not recorded. Free all others here.
+///
+/// These calls leave no event: trim(keep) with more than 0 bytes, trim_without_waiting, evict_idle and
+/// process_events. Nor do the options, sources and shares of pools, and sleep of the default pools alone.
+/// Requests in a scope of the kind redirect are recorded without their pool.
+///
+/// If a function selects the streams of a scope, a stream joins at its first request in the scope. Until then,
+/// the recorded scope selects the stream 2^64 - 1. The function is called once more for each request, perhaps
+/// while another thread calls it, too.
+///
+/// It is as thread-safe as `Allocator`.
+///   Cost:  a mutex for each recorded call, and a look-up for each block; 32 bytes of host memory for an event,
+///          and about 70 for a live block
+template <typename Allocator>
+class captured : public facade<captured<Allocator>, Allocator> {
+  using facade_type = facade<captured, Allocator>;
+  using common = tessera::detail::common_calls<captured>;
+  static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
+  static constexpr bool has_pools = tessera::detail::has_private_pools<Allocator>;
+
+ public:
+  using options = detail::capture_options;
+
+  captured() = default;
+  /// Makes the allocator from `args`.
+  template <typename... Args>
+    requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
+  explicit captured(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
+  template <typename... Args>
+    requires std::constructible_from<Allocator, Args...>
+  explicit captured(options chosen, Args&&... args)
+      : allocator_(std::forward<Args>(args)...), recorder_(chosen) {}
+
+  /// The wrapped allocator.
+  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
+
+  /// Returns the program so far. Other threads may go on meanwhile.
+  ///   Throws:  std::bad_alloc
+  ///   Cost:    copies the events
+  [[nodiscard]] recording recorded(std::string name = "captured") const {
+    return {std::move(name), recorder_.events()};
+  }
+  /// Whether the recording has every event.
+  [[nodiscard]] bool is_complete() const noexcept { return dropped() == 0; }
+  /// The number of events since the recording ended; 0 if it goes on.
+  [[nodiscard]] std::uint64_t dropped() const noexcept { return recorder_.dropped(); }
+
+  /// Records that a step of the program begins, such as a training iteration. Passes it to `Allocator` if that
+  /// has begin_step. The program chooses the key.
+  void begin_step(std::uint64_t key = 0) noexcept {
+    recorder_.add({event::kind::begin_step, key});
+    if constexpr (requires { allocator_.begin_step(key); }) allocator_.begin_step(key);
+  }
+
+  using facade_type::allocate, facade_type::try_allocate;
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    void* const p = allocator_.allocate(bytes, stream);
+    recorder_.add_allocation(p, bytes, stream, false);
+    return p;
+  }
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    void* const p = allocator_.try_allocate(bytes, stream);
+    recorder_.add_allocation(p, bytes, stream, false);
+    return p;
+  }
+  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+    requires has_handles
+  {
+    const handle h = allocator_.allocate_by_handle(bytes, stream);
+    recorder_.add_allocation(h.data(), bytes, stream, true);
+    return h;
+  }
+
+  using common::deallocate;  // aligned blocks
+  void deallocate(void* p) noexcept {
+    record_free(p, false);
+    allocator_.deallocate(p);
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    record_free(p, false);
+    allocator_.deallocate(p, bytes);
+  }
+  void deallocate(handle h) noexcept
+    requires has_handles
+  {
+    record_free(h.data(), true);
+    allocator_.deallocate(h);
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    const bool is_recorded = recorder_.add_free(p, false);
+    const bool done = allocator_.try_deallocate(p);
+    if (done && !is_recorded) recorder_.count_if_stopped();
+    return done;
+  }
+  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
+    const bool done = allocator_.reuse_in_place(p, bytes, stream);
+    if (done) recorder_.add_reuse(p, bytes, stream);
+    return done;
+  }
+
+  using common::record_stream;  // aligned blocks
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    const bool done = allocator_.record_stream(p, stream);
+    if (done) recorder_.add_use(p, stream);
+    return done;
+  }
+  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept
+    requires has_handles
+  {
+    const bool done = allocator_.record_stream(h, stream);
+    if (done) recorder_.add_use(h.data(), stream);
+    return done;
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    const bool done = allocator_.try_record_stream(p, stream);
+    if (done) recorder_.add_use(p, stream);
+    return done;
+  }
+
+  void trim(std::size_t keep = 0) noexcept {
+    facade_type::trim(keep);
+    if (keep == 0) recorder_.add({event::kind::empty_cache});
+  }
+
+  [[nodiscard]] pool_id create_pool(pool_options chosen = {}) noexcept
+    requires has_pools
+  {
+    return record_pool(allocator_.create_pool(chosen));
+  }
+  template <typename In = Allocator>
+    requires requires(In& in, const memory_source& from) { in.create_pool(from); }
+  [[nodiscard]] pool_id create_pool(const memory_source& from, pool_options chosen = {}) noexcept {
+    return record_pool(allocator_.create_pool(from, chosen));
+  }
+  [[nodiscard]] bool retain_pool(pool_id pool) noexcept
+    requires has_pools
+  {
+    const bool done = allocator_.retain_pool(pool);
+    if (done) recorder_.add_pool_operation(event::kind::retain_pool, pool);
+    return done;
+  }
+  [[nodiscard]] bool release_pool(pool_id pool) noexcept
+    requires has_pools
+  {
+    const bool done = allocator_.release_pool(pool);
+    if (done) recorder_.add_pool_operation(event::kind::release_pool, pool);
+    return done;
+  }
+  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
+                                            scope_kind kind = scope_kind::capture) noexcept
+    requires has_pools
+  {
+    const bool done = allocator_.begin_allocate_to_pool(pool, streams, kind);
+    if (done && kind == scope_kind::capture) recorder_.add_begin(pool, streams);
+    return done;
+  }
+  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept
+    requires has_pools
+  {
+    const bool done = allocator_.end_allocate_to_pool(pool);
+    if (done) recorder_.add_end(pool);
+    return done;
+  }
+  void trim_pool(pool_id pool) noexcept
+    requires has_pools
+  {
+    facade_type::trim_pool(pool);
+    if (pool != pool_id{}) recorder_.add_pool_operation(event::kind::empty_cache, pool);
+  }
+  restore_result restore_pool(const pool_checkpoint& checkpoint) noexcept
+    requires has_pools
+  {
+    restore_result result = facade_type::restore_pool(checkpoint);
+    if (result) recorder_.stop();
+    return result;
+  }
+
+  template <typename In = Allocator>
+    requires tessera::detail::has_private_pools<In>
+  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+    return record_sleep(facade_type::sleep(contents, copies), {}, contents, copies);
+  }
+  template <typename In = Allocator>
+    requires tessera::detail::has_private_pools<In>
+  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+    const sleep_result result = facade_type::sleep_pool(pool, contents, copies);
+    return pool != pool_id{} ? record_sleep(result, pool, contents, copies) : result;
+  }
+  template <typename In = Allocator>
+    requires tessera::detail::has_private_pools<In>
+  sleep_result wake(stream_id copies = {}) noexcept {
+    return record_wake(facade_type::wake(copies), {}, copies);
+  }
+  template <typename In = Allocator>
+    requires tessera::detail::has_private_pools<In>
+  sleep_result wake_pool(pool_id pool, stream_id copies = {}) noexcept {
+    const sleep_result result = facade_type::wake_pool(pool, copies);
+    return pool != pool_id{} ? record_wake(result, pool, copies) : result;
+  }
+
+  /// Adds the bytes of the recording.
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    return facade_type::footprint() + recorder_.footprint();
+  }
+
+ private:
+  friend facade_type;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    return std::forward<F>(f)(me.allocator_);
+  }
+
+  /// Records a free before it: another thread may get the address at once.
+  void record_free(const void* p, bool is_by_handle) noexcept {
+    if (p != nullptr && !recorder_.add_free(p, is_by_handle)) recorder_.count_if_stopped();
+  }
+  pool_id record_pool(pool_id made) noexcept {
+    if (made != pool_id{}) recorder_.add_pool(made);
+    return made;
+  }
+  sleep_result record_sleep(const sleep_result& result, pool_id pool, sleep_contents contents,
+                            stream_id copies) noexcept {
+    const bool saves = contents == sleep_contents::save;
+    if (result)
+      recorder_.add_pool_operation(event::kind::sleep, pool, saves ? 1 : 0, saves ? copies : stream_id{});
+    return result;
+  }
+  sleep_result record_wake(const sleep_result& result, pool_id pool, stream_id copies) noexcept {
+    if (result) recorder_.add_pool_operation(event::kind::wake, pool, 0, copies);
+    return result;
+  }
+
+  Allocator allocator_;
+  detail::program_recorder recorder_{options{}};  // its mutex is not held while the allocator is called
+};
+
+}  // namespace tessera::trace
