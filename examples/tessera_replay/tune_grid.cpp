@@ -73,7 +73,7 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const program_trai
     g.peak_parts = peak_parts;
     all.push_back(g);
   }
-  for (std::uint64_t slack : {0u, 1u, 2u, 4u, 8u, 16u}) {
+  for (std::uint64_t slack : {0u, 1u, 2u, 4u, 8u, 12u, 16u}) {
     auto g = from;
     g.slack = percent(slack);
     all.push_back(g);

@@ -152,9 +152,10 @@ std::string cpp(const grow_by_mapping<Small>& p) {
                                    set(p.range.get(), memory_limit{fraction{1'125'000'000}})});
 }
 std::string cpp(const grow_by_stitching<>& p) {
-  return named("grow_by_stitching", {set(p.peak_parts.get(), std::size_t{64}), set(p.slack.get(), percent(4)),
-                                     limit(p.limit.get()), set(p.rest_parts.get(), std::size_t{1024}),
-                                     set(p.alignment.get(), std::size_t{1})});
+  return named(
+      "grow_by_stitching",
+      {set(p.peak_parts.get(), std::size_t{48}), set(p.slack.get(), percent(12)), limit(p.limit.get()),
+       set(p.rest_parts.get(), std::size_t{1024}), set(p.alignment.get(), std::size_t{1})});
 }
 
 template <bool NeedsLimit>

@@ -278,8 +278,8 @@ TEST(robson, pages_that_move_leave_nothing_unusable) {
   const double came = reserved_under(shipped(all, "stitched"), 2_MiB, &attack_any, s);
   const auto least = static_cast<double>(s.live);
   EXPECT_GE(came, least);
-  EXPECT_LE(came, least * 1.04 + 1) << "the slack of grow_by_stitching";
-  tell("stitched, whole pages", "any", s, least, came, least * 1.04 + 1);
+  EXPECT_LE(came, least * 1.12 + 1) << "the slack of grow_by_stitching";
+  tell("stitched, whole pages", "any", s, least, came, least * 1.12 + 1);
 }
 
 TEST(robson, a_recipe_that_releases_at_each_free_keeps_nothing) {

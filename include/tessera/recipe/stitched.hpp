@@ -13,7 +13,7 @@ namespace tessera {
 /// less memory and makes more device calls.
 ///
 ///     tessera::caching_allocator<tessera::stitched, tessera::simulated_device> dense;
-///     dense.policies().growth.peak_parts = 32;  // instead of 64: fewer device calls, slightly more memory
+///     dense.policies().growth.peak_parts = 32;  // instead of 48: fewer device calls, slightly more memory
 struct stitched final {
   using rounding = round_to_multiple<512>;
   using pools = pool_small_and_large<512_KiB>;

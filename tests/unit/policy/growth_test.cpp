@@ -194,6 +194,12 @@ TEST(grow_by_stitching, takes_freely_up_to_the_peak_and_some_slack) {
   EXPECT_EQ(growth.move_threshold({.limit = 110_MiB, .peak_active = 100_MiB}), 110_MiB);
 }
 
+TEST(grow_by_stitching, by_default_takes_12_percent_above_the_peak_and_maps_parts_of_48) {
+  constexpr grow_by_stitching<> growth{};
+  EXPECT_EQ(growth.move_threshold({.limit = 8_GiB, .peak_active = 100_MiB}), 112_MiB);
+  EXPECT_EQ(growth.max_chunk({.limit = 80_GiB, .peak_active = 2_GiB}), 42_MiB);
+}
+
 TEST(grow_by_stitching, maps_a_part_of_the_peak_as_one_and_less_near_the_limit) {
   constexpr grow_by_stitching<std::size_t{64}, percent(4), memory_limit{}, std::size_t{16}> growth{};
   const auto largest = [&](stitching_backend::growth_state state) { return growth.max_chunk(state); };
