@@ -47,8 +47,7 @@ using tessera::detail::saturating_add;
 template <typename Number>
 class range_max {
  public:
-  explicit range_max(const std::vector<Number>& numbers)
-      : count_(numbers.size()), tree_(2 * numbers.size()) {
+  explicit range_max(const std::vector<Number>& numbers) : count_(numbers.size()), tree_(2 * numbers.size()) {
     std::copy(numbers.begin(), numbers.end(), tree_.begin() + static_cast<std::ptrdiff_t>(count_));
     for (std::size_t i = count_; i-- > 1;) tree_[i] = std::max(tree_[2 * i], tree_[2 * i + 1]);
   }

@@ -23,10 +23,11 @@ namespace tessera::plan {
 
 /// How place() works: its limits, and the alignment of the blocks.
 struct place_options {
-  double seconds = 10;       ///< the time limit; place() counts steps at a nominal rate instead of reading a clock
-  std::uint64_t seed = 1;    ///< decides which orders are tried; the same seed gives the same offsets
-  std::size_t alignment = 1; ///< in bytes, a power of two; offsets and sizes are rounded up to multiples of it
-  std::size_t enough = 0;    ///< stops at a placement of at most so many bytes; 0: only at the lower bound
+  double seconds = 10;  ///< the time limit; place() counts steps at a nominal rate instead of reading a clock
+  std::uint64_t seed = 1;  ///< decides which orders are tried; the same seed gives the same offsets
+  std::size_t alignment =
+      1;                   ///< in bytes, a power of two; offsets and sizes are rounded up to multiples of it
+  std::size_t enough = 0;  ///< stops at a placement of at most so many bytes; 0: only at the lower bound
   /// Called for each better placement, with its bytes, the lower bound and the seconds since the start.
   void (*progress)(void* state, std::size_t best, std::size_t lower_bound, double seconds) = nullptr;
   void* progress_state = nullptr;  ///< passed to `progress`
@@ -116,7 +117,8 @@ inline std::vector<std::uint32_t> make_order(const instance& blocks, const order
   };
   const range_max<std::uint64_t> peaks(blocks.loads());
   const range_max<double> blames(recipe.blame_weight > 0 ? blame : std::vector<double>{});
-  const double most = recipe.blame_weight > 0 ? std::max(1.0, *std::max_element(blame.begin(), blame.end())) : 1;
+  const double most =
+      recipe.blame_weight > 0 ? std::max(1.0, *std::max_element(blame.begin(), blame.end())) : 1;
   std::vector<keys> sorted;
   sorted.reserve(blocks.size());
   for (std::uint32_t block = 0; block < blocks.size(); ++block) {
@@ -190,7 +192,8 @@ class planner {
 
  private:
   static constexpr double steps_per_second = 50e6;
-  static constexpr std::uint64_t max_pairs = 12'000'000;
+  static constexpr std::uint64_t max_pairs = 20'000'000;
+  static constexpr std::uint32_t max_blocks = 3000;  // of a search of all blocks
 
   static std::vector<std::uint32_t> ids_to_place(std::span<const lifetime> blocks) {
     std::vector<std::uint32_t> ids;
@@ -259,7 +262,8 @@ class planner {
     choose_searches();
     for (std::uint64_t round = 0; !is_done(); ++round) {
       if (!searches_.empty()) search(*searches_[round % searches_.size()]);
-      if (!is_done() && (searches_.empty() || round % 2 == 0)) try_order(rising, recipe_for(4 + round, random_));
+      if (!is_done() && (searches_.empty() || round % 2 == 0))
+        try_order(rising, recipe_for(4 + round, random_));
     }
   }
 
@@ -276,7 +280,8 @@ class planner {
       used.insert(all_.spans(block), offset, all_.units(block));
     };
     for (std::size_t i = 0; i < placed.size(); ++i) put(placed[i], placed_at[i]);
-    const std::uint64_t most = std::max<std::uint64_t>(1000, (budget_ - std::min(used_, budget_)) / all_.size());
+    const std::uint64_t most =
+        std::max<std::uint64_t>(1000, (budget_ - std::min(used_, budget_)) / all_.size());
     for (const std::uint32_t block : make_order(all_, {order_kind::size, 0, 0}, blame_, random_)) {
       if (is_placed[block] == 0) put(block, used.lowest_free(all_.spans(block), all_.units(block), most));
     }
@@ -286,8 +291,8 @@ class planner {
 
   /// Makes a search of all blocks if it is cheap enough, else searches of the largest blocks.
   void choose_searches() {
-    if (add_search(0)) return;
-    for (unsigned shift = 6; shift < 13 && add_search(lower_bound_ >> shift); ++shift) {
+    if (all_.size() <= max_blocks && add_search(0)) return;
+    for (std::uint64_t parts = 64; parts < 2000 && add_search(lower_bound_ / parts); parts += parts * 3 / 5) {
     }
   }
 
@@ -301,7 +306,10 @@ class planner {
     }
     if (ids.empty()) return true;
     const instance own(given_, ids, options_.alignment);
-    if (exact_search::max_pairs(own) > max_pairs || own.incidences() > max_pairs) return false;
+    const bool is_similar = !searches_.empty() && own.size() < searches_.back()->own.size() * 51 / 50;
+    if (is_similar || own.lower_bound() < lower_bound_ - lower_bound_ / 10) return true;
+    pairs_ += exact_search::max_pairs(own) + own.incidences();
+    if (pairs_ > max_pairs) return false;
     searches_.push_back(
         std::make_unique<searched_blocks>(given_, ids, std::move(blocks), options_.alignment));
     return true;
@@ -310,8 +318,8 @@ class planner {
   void search(searched_blocks& some) {
     const bool is_all = some.own.size() == all_.size();
     const std::uint64_t height = height_to_try(some, is_all);
-    const std::vector<std::uint32_t> order =
-        make_order(some.own, recipe_for(some.tries, random_), some.search.blame(), random_);
+    const std::vector<std::uint32_t> order = make_order(
+        some.own, recipe_for(is_all ? some.tries : some.tries + 1, random_), some.search.blame(), random_);
     std::vector<std::uint32_t> ranks(order.size());
     for (std::uint32_t rank = 0; rank < order.size(); ++rank) ranks[order[rank]] = rank;
     const std::uint64_t nodes = 2 * some.own.size() * luby(some.tries / 3);
@@ -331,7 +339,7 @@ class planner {
   /// Returns the height that a search looks for. Most tries look for the target, others for a lesser gain.
   std::uint64_t height_to_try(const searched_blocks& some, bool is_all) const {
     const std::uint64_t low = target();
-    if (!is_all) return some.tries % 2 == 0 ? low : std::max(some.own.lower_bound(), low - low / 50);
+    if (!is_all) return some.tries % 2 == 0 ? low : some.own.lower_bound();
     const std::uint64_t gap = height_ - 1 - low;
     switch (some.tries % 8) {
       case 3: return low + gap / 4;
@@ -363,6 +371,7 @@ class planner {
   std::chrono::steady_clock::time_point start_;
   std::vector<std::unique_ptr<searched_blocks>> searches_;
   std::uint64_t lower_bound_ = 0;
+  std::uint64_t pairs_ = 0;   // of blocks, in all searches
   std::uint64_t budget_ = 0;  // elementary steps
   std::uint64_t used_ = 0;
   std::uint64_t height_ = unlimited;

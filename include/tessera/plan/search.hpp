@@ -246,7 +246,8 @@ class exact_search {
   }
 
   void decide(std::uint32_t block) {
-    decisions_.push_back({block, current_, last_, changes_.size(), placed_.size(), parts_.size(), members_.size()});
+    decisions_.push_back(
+        {block, current_, last_, changes_.size(), placed_.size(), parts_.size(), members_.size()});
     last_ = static_cast<std::uint32_t>(decisions_.size() - 1);
   }
 
@@ -265,7 +266,8 @@ class exact_search {
   }
 
   void undo(const decision& to) {
-    for (; changes_.size() > to.changes; changes_.pop_back()) *changes_.back().number = changes_.back().before;
+    for (; changes_.size() > to.changes; changes_.pop_back())
+      *changes_.back().number = changes_.back().before;
     for (; placed_.size() > to.placed; placed_.pop_back()) {
       const std::uint32_t block = placed_.back();
       is_placed_[block] = 0;
@@ -339,7 +341,8 @@ class exact_search {
   }
 
   bool check_touched() {
-    return std::all_of(touched_.begin(), touched_.end(), [&](std::uint32_t section) { return check(section); });
+    return std::all_of(touched_.begin(), touched_.end(),
+                       [&](std::uint32_t section) { return check(section); });
   }
 
   /// Updates the floor of a section: the lowest offset of a block that waits. Returns whether they fit above it.

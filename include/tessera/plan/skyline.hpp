@@ -72,10 +72,10 @@ class contained_blocks {
     }
     const std::uint32_t middle = range.lower + (range.upper - range.lower) / 2;
     const auto begin = blocks_.begin();
-    std::nth_element(begin + range.lower, begin + middle, begin + range.upper,
-                     [&](std::uint32_t a, std::uint32_t b) {
-                       return by_upper ? hulls_[a].upper < hulls_[b].upper : hulls_[a].lower < hulls_[b].lower;
-                     });
+    std::nth_element(
+        begin + range.lower, begin + middle, begin + range.upper, [&](std::uint32_t a, std::uint32_t b) {
+          return by_upper ? hulls_[a].upper < hulls_[b].upper : hulls_[a].lower < hulls_[b].lower;
+        });
     split(2 * at, {range.lower, middle}, !by_upper);
     split(2 * at + 1, {middle, range.upper}, !by_upper);
   }
@@ -217,9 +217,9 @@ class skyline {
 
   const instance& blocks_;
   contained_blocks waiting_;
-  std::vector<std::uint32_t> left_;      // the first section of the stretch that ends before a section
-  std::vector<std::uint32_t> right_;     // the end of the stretch that begins at a section
-  std::vector<std::uint64_t> heights_;   // of the stretch that begins at a section
+  std::vector<std::uint32_t> left_;     // the first section of the stretch that ends before a section
+  std::vector<std::uint32_t> right_;    // the end of the stretch that begins at a section
+  std::vector<std::uint64_t> heights_;  // of the stretch that begins at a section
   std::set<std::pair<std::uint64_t, std::uint32_t>> lowest_;  // height and first section of each stretch
   std::uint64_t steps_ = 0;
 };
