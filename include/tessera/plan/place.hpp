@@ -325,7 +325,7 @@ class planner {
     const std::uint64_t nodes = 2 * some.own.size() * luby(some.tries / 3);
     const std::uint64_t before = some.search.steps();
     const exact_search::outcome outcome =
-        some.search.run(ranks, height, nodes, 8 * (budget_ - std::min(used_, budget_)));
+        some.search.run(ranks, height, nodes, 8 * std::min(budget_ / 40, budget_ - std::min(used_, budget_)));
     used_ += (some.search.steps() - before) / 8;
     some.search.forget_some_blame();
     ++some.tries;
@@ -336,15 +336,15 @@ class planner {
     }
   }
 
-  /// Returns the height that a search looks for. Most tries look for the target, others for a lesser gain.
+  /// Returns the height that a search looks for. Half of the tries look for the least, others for a lesser gain.
   std::uint64_t height_to_try(const searched_blocks& some, bool is_all) const {
-    const std::uint64_t low = target();
-    if (!is_all) return some.tries % 2 == 0 ? low : some.own.lower_bound();
+    const std::uint64_t low = is_all ? target() : some.own.lower_bound();
     const std::uint64_t gap = height_ - 1 - low;
     switch (some.tries % 8) {
+      case 1: return low + gap / 2;
       case 3: return low + gap / 4;
-      case 5: return low + gap;
-      case 7: return low + gap / 2;
+      case 5: return is_all ? low + gap : low + gap / 16;
+      case 7: return low + gap / 8;
       default: return low;
     }
   }
