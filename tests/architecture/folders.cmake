@@ -16,6 +16,7 @@ set(may_include_concurrent core provider config recipe root detail observe concu
 set(may_include_debug core provider config recipe root detail observe concurrent debug)
 set(may_include_interop core provider config recipe root detail observe concurrent interop)
 set(may_include_trace core observe trace)
+set(may_include_plan core plan)
 set(slow iostream functional regex ranges)
 set(may_use_functional interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)

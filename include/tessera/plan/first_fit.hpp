@@ -49,8 +49,9 @@ class offset_set {
 
 /// The offsets that placed blocks use, by section. It finds the lowest free offset for a block.
 ///
-/// A node of a binary tree over the sections has two sets: the offsets of blocks that are live in all of its
-/// sections but not in all of its parent's, and the offsets of blocks that are live in any of its sections.
+/// Each node of a binary tree over the sections has two sets of offsets. One is of the blocks that are live in
+/// all of its sections, but not in all of its parent's. The other is of those that are live in any of its
+/// sections.
 ///   Cost:  a block of s sections is in 2 log(s) nodes; the sets merge, so most of them are short
 class occupancy {
  public:

@@ -74,7 +74,7 @@ class random_numbers {
   return (place + 1) / 2;
 }
 
-/// What blocks are sorted by, first to last; all from large to small.
+/// The keys that blocks are sorted by, the first key first. Each is sorted from large to small.
 enum class order_kind : unsigned char {
   width,       ///< time of life, then area
   peak_width,  ///< the load of the fullest section, then time of life
@@ -96,7 +96,7 @@ struct order_recipe {
                                   order_kind::peak_size};
   if (number < std::size(plain)) return {plain[number], 0, 0};
   constexpr order_kind kinds[] = {order_kind::peak_width, order_kind::peak_width, order_kind::peak_width,
-                                  order_kind::width,      order_kind::peak_area,  order_kind::peak_size};
+                                  order_kind::width,      order_kind::peak_area,  order_kind::peak_area};
   constexpr double weights[] = {0, 1, 1, 4};
   constexpr double noises[] = {0.1, 0.3, 1};
   order_recipe result;
@@ -260,11 +260,24 @@ class planner {
     fill_holes({}, {});
     if (is_done()) return;
     choose_searches();
-    for (std::uint64_t round = 0; !is_done(); ++round) {
-      if (!searches_.empty()) search(*searches_[round % searches_.size()]);
-      if (!is_done() && (searches_.empty() || round % 2 == 0))
-        try_order(rising, recipe_for(4 + round, random_));
+    std::uint64_t searches = 0;
+    std::uint64_t orders = 4;
+    std::uint64_t lead = 0;  // by how many steps the searches are ahead of their share
+    while (!is_done()) {
+      const std::uint64_t before = used_;
+      if (searches_.empty() || lead > 0) {
+        try_order(rising, recipe_for(orders++, random_));
+        lead -= std::min(lead, searches_share() * (used_ - before));
+      } else {
+        search(*searches_[searches++ % searches_.size()]);
+        lead += used_ - before;
+      }
     }
+  }
+
+  /// Returns how many steps the searches take for each step of an order: more if they search all blocks.
+  [[nodiscard]] std::uint64_t searches_share() const {
+    return searches_.size() == 1 && searches_[0]->own.size() == all_.size() ? 8 : 2;
   }
 
   /// Places the blocks that have no offset yet where they fit, the largest first.
@@ -336,17 +349,13 @@ class planner {
     }
   }
 
-  /// Returns the height that a search looks for. Half of the tries look for the least, others for a lesser gain.
+  /// Returns the height that a search looks for. Most tries of all blocks look for the target, and half of the
+  /// others for the least height. The rest look for a lesser gain.
   std::uint64_t height_to_try(const searched_blocks& some, bool is_all) const {
     const std::uint64_t low = is_all ? target() : some.own.lower_bound();
     const std::uint64_t gap = height_ - 1 - low;
-    switch (some.tries % 8) {
-      case 1: return low + gap / 2;
-      case 3: return low + gap / 4;
-      case 5: return is_all ? low + gap : low + gap / 16;
-      case 7: return low + gap / 8;
-      default: return low;
-    }
+    if (is_all) return some.tries % 5 != 4 ? low : low + (gap >> some.tries / 5 % 3);
+    return some.tries % 2 == 0 ? low : low + (gap >> (1 + some.tries / 2 % 4));
   }
 
   placement result() const {
@@ -384,8 +393,8 @@ class planner {
 /// It first places them from the bottom up in several orders. Then it searches, and tries orders that put the
 /// blocks of crowded sections first. It stops at the lower bound, at `enough`, or at the time limit.
 ///
-/// The same blocks, options and seed give the same offsets, unless the machine is much slower than the
-/// nominal rate: after twice the time limit and a second, the clock ends the search.
+/// The same blocks, options and seed give the same offsets. The time limit counts elementary steps at a nominal
+/// rate, not seconds. The clock is only a last stop: it ends the search after twice the limit and a second.
 ///
 ///     using namespace tessera::plan;
 ///     const time_span early[] = {{0, 2}};
