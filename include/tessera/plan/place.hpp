@@ -96,7 +96,8 @@ struct order_recipe {
                                   order_kind::peak_size};
   if (number < std::size(plain)) return {plain[number], 0, 0};
   constexpr order_kind kinds[] = {order_kind::peak_width, order_kind::peak_width, order_kind::peak_width,
-                                  order_kind::width,      order_kind::peak_area,  order_kind::peak_area};
+                                  order_kind::width,      order_kind::peak_area,  order_kind::peak_area,
+                                  order_kind::peak_size,  order_kind::peak_size};
   constexpr double weights[] = {0, 1, 1, 4};
   constexpr double noises[] = {0.1, 0.3, 1};
   order_recipe result;
@@ -277,7 +278,7 @@ class planner {
 
   /// Returns how many steps the searches take for each step of an order: more if they search all blocks.
   [[nodiscard]] std::uint64_t searches_share() const {
-    return searches_.size() == 1 && searches_[0]->own.size() == all_.size() ? 8 : 2;
+    return searches_.size() == 1 && searches_[0]->own.size() == all_.size() ? 8 : 1;
   }
 
   /// Places the blocks that have no offset yet where they fit, the largest first.
@@ -349,12 +350,12 @@ class planner {
     }
   }
 
-  /// Returns the height that a search looks for. Most tries of all blocks look for the target, and half of the
-  /// others for the least height. The rest look for a lesser gain.
+  /// Returns the height that a search looks for: the target, the least height, or a lesser gain.
   std::uint64_t height_to_try(const searched_blocks& some, bool is_all) const {
     const std::uint64_t low = is_all ? target() : some.own.lower_bound();
     const std::uint64_t gap = height_ - 1 - low;
     if (is_all) return some.tries % 5 != 4 ? low : low + (gap >> some.tries / 5 % 3);
+    if (some.tries % 6 == 4) return target();
     return some.tries % 2 == 0 ? low : low + (gap >> (1 + some.tries / 2 % 4));
   }
 
