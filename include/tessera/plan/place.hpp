@@ -90,22 +90,27 @@ struct order_recipe {
   double noise = 0;         ///< how much a random number changes time of life, area and size
 };
 
-/// Returns the recipe for the try of this number: first each kind as it is, then at random.
-[[nodiscard]] inline order_recipe recipe_for(std::uint64_t number, random_numbers& random) {
+/// Returns the recipe for the try of this number: first some kinds as they are, then at random.
+[[nodiscard]] inline order_recipe recipe_for(std::uint64_t number, random_numbers& random,
+                                             std::span<const order_kind> kinds) {
   constexpr order_kind plain[] = {order_kind::peak_width, order_kind::width, order_kind::peak_area,
                                   order_kind::peak_size};
   if (number < std::size(plain)) return {plain[number], 0, 0};
-  constexpr order_kind kinds[] = {order_kind::peak_width, order_kind::peak_width, order_kind::peak_width,
-                                  order_kind::width,      order_kind::peak_area,  order_kind::peak_area,
-                                  order_kind::peak_size,  order_kind::peak_size};
   constexpr double weights[] = {0, 1, 1, 4};
   constexpr double noises[] = {0.1, 0.3, 1};
   order_recipe result;
-  result.kind = kinds[random.below(std::size(kinds))];
+  result.kind = kinds[random.below(kinds.size())];
   result.blame_weight = weights[random.below(std::size(weights))];
   result.noise = noises[random.below(std::size(noises))];
   return result;
 }
+
+/// The kinds for random recipes, each as often as it helps. A search gains nothing from orders by size.
+inline constexpr order_kind kinds_to_search[] = {order_kind::peak_width, order_kind::peak_width,
+                                                 order_kind::width, order_kind::peak_area,
+                                                 order_kind::peak_area};
+inline constexpr order_kind kinds_to_place[] = {order_kind::peak_width, order_kind::width,
+                                                order_kind::peak_area, order_kind::peak_size};
 
 /// Returns the blocks in an order. `blame` has a number for each section.
 inline std::vector<std::uint32_t> make_order(const instance& blocks, const order_recipe& recipe,
@@ -193,6 +198,7 @@ class planner {
 
  private:
   static constexpr double steps_per_second = 50e6;
+  static constexpr std::uint64_t search_steps = 12;  // of a search, take as long as one of another kind
   static constexpr std::uint64_t max_pairs = 20'000'000;
   static constexpr std::uint32_t max_blocks = 3000;  // of a search of all blocks
 
@@ -255,7 +261,7 @@ class planner {
 
   void improve(skyline& rising) {
     for (std::uint64_t number = 1; number < 4 && !is_done(); ++number) {
-      try_order(rising, recipe_for(number, random_));
+      try_order(rising, recipe_for(number, random_, kinds_to_place));
     }
     if (is_done()) return;
     fill_holes({}, {});
@@ -267,7 +273,7 @@ class planner {
     while (!is_done()) {
       const std::uint64_t before = used_;
       if (searches_.empty() || lead > 0) {
-        try_order(rising, recipe_for(orders++, random_));
+        try_order(rising, recipe_for(orders++, random_, kinds_to_place));
         lead -= std::min(lead, searches_share() * (used_ - before));
       } else {
         search(*searches_[searches++ % searches_.size()]);
@@ -295,7 +301,7 @@ class planner {
     };
     for (std::size_t i = 0; i < placed.size(); ++i) put(placed[i], placed_at[i]);
     const std::uint64_t most =
-        std::max<std::uint64_t>(1000, (budget_ - std::min(used_, budget_)) / all_.size());
+        std::max<std::uint64_t>(64, (budget_ - std::min(used_, budget_)) / (8 * std::uint64_t{all_.size()}));
     for (const std::uint32_t block : make_order(all_, {order_kind::size, 0, 0}, blame_, random_)) {
       if (is_placed[block] == 0) put(block, used.lowest_free(all_.spans(block), all_.units(block), most));
     }
@@ -332,15 +338,16 @@ class planner {
   void search(searched_blocks& some) {
     const bool is_all = some.own.size() == all_.size();
     const std::uint64_t height = height_to_try(some, is_all);
-    const std::vector<std::uint32_t> order = make_order(
-        some.own, recipe_for(is_all ? some.tries : some.tries + 1, random_), some.search.blame(), random_);
+    const std::vector<std::uint32_t> order =
+        make_order(some.own, recipe_for(is_all ? some.tries : some.tries + 1, random_, kinds_to_search),
+                   some.search.blame(), random_);
     std::vector<std::uint32_t> ranks(order.size());
     for (std::uint32_t rank = 0; rank < order.size(); ++rank) ranks[order[rank]] = rank;
     const std::uint64_t nodes = 2 * some.own.size() * luby(some.tries / 3);
     const std::uint64_t before = some.search.steps();
-    const exact_search::outcome outcome =
-        some.search.run(ranks, height, nodes, 8 * std::min(budget_ / 40, budget_ - std::min(used_, budget_)));
-    used_ += (some.search.steps() - before) / 8;
+    const exact_search::outcome outcome = some.search.run(
+        ranks, height, nodes, search_steps * std::min(budget_ / 40, budget_ - std::min(used_, budget_)));
+    used_ += (some.search.steps() - before) / search_steps;
     some.search.forget_some_blame();
     ++some.tries;
     if (outcome == exact_search::outcome::impossible) {
