@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <type_traits>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
+#include <tessera/plan/make_plan.hpp>
+#include <tessera/plan/planned.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/recording.hpp>
 
+#include "capacity.hpp"
 #include "commands.hpp"
 #include "input.hpp"
 #include "recipes.hpp"
@@ -16,6 +23,24 @@
 namespace {
 
 using namespace replay;
+
+/// Replays a program with a plan of itself. Returns nothing if no request can be planned.
+std::optional<tune::planned_run> run_planned(const tessera::trace::program& program, std::size_t capacity) {
+  tessera::plan::make_options options;
+  options.seconds = 3;
+  const tessera::plan::made_plan made = tessera::plan::make(program.source(), options);
+  if (made.entries.empty()) return {};
+  tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> pool{
+      made.view(), replay::device_of(capacity)};
+  tune::planned_run run;
+  run.failures = tessera::trace::replay(program, pool);
+  run.plan_bytes = made.numbers.bytes;
+  run.peak_reserved = pool.provider().peak_used();
+  const auto& calls = pool.provider().calls();
+  run.calls = calls.acquire + calls.release + calls.create + calls.destroy + calls.map + calls.unmap;
+  run.unplanned = pool.statistics().by_plan.unplanned_requests;
+  return run;
+}
 
 int tune_one(const arguments& args, const tessera::trace::recording& recording) {
   const tessera::trace::program program(recording);
@@ -49,8 +74,10 @@ int tune_one(const arguments& args, const tessera::trace::recording& recording) 
   asked.progress = [&](const std::string& what) { progress_line::show(title + ": " + what); };
 
   const tune::advice given = tune::advise(program, asked);
+  progress_line::show(title + ": a plan");
+  const std::optional<tune::planned_run> planned = run_planned(program, asked.capacity);
   progress_line::clear();
-  const tune::report found{title, program, asked, given};
+  const tune::report found{title, program, asked, given, planned};
   args.json ? tune::print_json(found) : tune::print(found);
   return given.winner.what.completes && given.keeps_max_ns ? done : differs;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -143,11 +144,21 @@ struct advice {
 [[nodiscard]] bool beats(const timed_candidate& a, const timed_candidate& b, double noise);
 
 /// The data of a printed report.
+/// A replay with a plan of the program, and pytorch for what the plan does not serve.
+struct planned_run {
+  std::size_t plan_bytes = 0;
+  std::size_t peak_reserved = 0;  // bytes
+  std::uintmax_t calls = 0;       // of the device
+  std::uintmax_t unplanned = 0;   // requests
+  std::size_t failures = 0;
+};
+
 struct report {
   const std::string& trace;
   const trace::program& program;
   const advice_request& asked;
   const advice& given;
+  const std::optional<planned_run>& planned;  // nothing if no request can be planned
 };
 
 void print(const report& r);

@@ -144,6 +144,17 @@ std::string rule(const report& r) {
          (keeps_host ? " within " + host_limit : "") + exception;
 }
 
+void print_planned(const report& r) {
+  if (!r.planned) return;
+  const planned_run& run = *r.planned;
+  std::printf("\nWith a plan of this recording and pytorch (tessera-replay plan):\n");
+  std::printf(
+      "  %.1f MiB reserved at peak, %.4f of peak live; %ju device calls; %ju requests not planned%s\n",
+      mib(run.peak_reserved),
+      ratio(static_cast<double>(run.peak_reserved), static_cast<double>(r.program.peak_live())), run.calls,
+      run.unplanned, run.failures > 0 ? "; does not complete" : "");
+}
+
 void print_recipe(const report& r) {
   const composition& made = r.given.winner.what.made;
   const std::string needs = needs_of(made);
@@ -195,6 +206,7 @@ void print(const report& r) {
     std::puts("");
     print_knobs(r);
   }
+  print_planned(r);
   std::puts("");
   print_recipe(r);
 }
@@ -230,7 +242,16 @@ void print_json(const report& r) {
     print_json_row(r, k.without);
     std::printf("}");
   }
-  std::puts("]}");
+  std::printf("],\n \"planned\": ");
+  if (!r.planned) {
+    std::puts("null}");
+    return;
+  }
+  std::printf(
+      "{\"plan_bytes\": %zu, \"peak_reserved\": %zu, \"device_calls\": %ju, \"unplanned\": %ju, "
+      "\"failures\": %zu}}\n",
+      r.planned->plan_bytes, r.planned->peak_reserved, r.planned->calls, r.planned->unplanned,
+      r.planned->failures);
 }
 
 }  // namespace replay::tune
