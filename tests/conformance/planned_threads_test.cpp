@@ -105,28 +105,36 @@ class crowd {
   void work(const script& program, std::size_t number, std::size_t operations, std::uint64_t seed) {
     dice d(seed);
     const stream_id own = streams_[number];
-    std::vector<block> live;
-    for (std::size_t done = 0; done < operations;) {
+    std::vector<std::pair<std::size_t, block>> live;  // with the request that each lives until
+    const auto free_due = [&](std::size_t now) {
+      for (std::size_t i = 0; i < live.size();) {
+        if (live[i].first > now) {
+          ++i;
+          continue;
+        }
+        const block given = live[i].second;
+        live.erase(live.begin() + static_cast<std::ptrdiff_t>(i));
+        d.one_in(20) ? shared_.put(given) : free(given, d.pick(3));
+      }
+    };
+    for (std::size_t done = 0, number_of_step = 0; done < operations; ++number_of_step) {
       const bool is_exact = !d.one_in(3);
-      pool_.begin_step(0, own);
-      for (const request& r : program.steps[d.pick(program.steps.size())]) {
-        ++done;
+      if (d.one_in(2)) pool_.begin_step(0, own);
+      for (const request& r : program.steps[number_of_step % program.steps.size()]) {
+        free_due(done++);
         const std::size_t bytes = !is_exact && d.one_in(8) ? 1 + d.of_bits(16) : r.bytes;
         const block b{pool_.try_allocate(bytes, own), bytes, static_cast<std::uint8_t>(d.pick(256))};
         if (b.address == nullptr) continue;
         if (!blocks_.claim(b.address, b.bytes, b.owner)) ++wrong_;
-        if (d.one_in(8)) (void)pool_.record_stream(b.address, streams_[d.pick(streams_.size())]);
-        live.push_back(b);
-        while (live.size() > 20 || (!live.empty() && d.one_in(2))) {
-          const std::size_t chosen = is_exact ? live.size() - 1 : d.pick(live.size());
-          const block given = live[chosen];
-          live.erase(live.begin() + static_cast<std::ptrdiff_t>(chosen));
-          d.one_in(10) ? shared_.put(given) : free(given, d.pick(3));
+        if (d.one_in(16)) (void)pool_.record_stream(b.address, streams_[d.pick(streams_.size())]);
+        live.emplace_back(done + (!is_exact && d.one_in(8) ? d.pick(60) : r.life % 20), b);
+        if (d.one_in(50)) disturb(d);
+        if (d.one_in(8)) {
+          if (const std::optional<block> left = shared_.take()) free(*left, d.pick(3));
         }
-        if (d.one_in(20)) disturb(d);
       }
     }
-    for (const block& b : live) free(b, d.pick(3));
+    free_due(~std::size_t{0});
   }
   void free(const block& b, std::size_t way) {
     if (!blocks_.drop(b.address, b.bytes, b.owner)) ++wrong_;
@@ -135,16 +143,14 @@ class crowd {
     if (!pool_.try_deallocate(b.address)) ++wrong_;
   }
   void disturb(dice& d) {
-    switch (d.pick(8)) {
+    switch (d.pick(7)) {
       case 0: return pool_.trim(d.one_in(2) ? 0 : 4_MiB);
       case 1: wrong_ += pool_.audit() != nullptr; return;
       case 2: (void)pool_.current_usage(); return;
       case 3: (void)pool_.statistics(); return;
       case 4: return pool_.reset_peak_statistics();
       case 5: pool_.begin_step(d.pick(5), streams_[d.pick(streams_.size())]); return;
-      case 6: (void)pool_.footprint(); return;
-      default:
-        if (const std::optional<block> left = shared_.take()) free(*left, d.pick(3));
+      default: (void)pool_.footprint();
     }
   }
 
@@ -155,22 +161,23 @@ class crowd {
   std::atomic<std::size_t> wrong_ = 0;
 };
 
-/// The plan of a program that runs on several streams.
-plan::made_plan plan_of(const script& s) {
-  script on_all = s;
-  on_all.order.clear();
-  for (std::size_t i = 0; i < 4 * threads * s.steps.size(); ++i) {
-    step copy = s.steps[i / threads % s.steps.size()];
-    for (request& r : copy) r = {r.bytes, 1 + i % threads, r.life % 20};
-    on_all.steps.push_back(std::move(copy));
-    on_all.order.push_back(on_all.steps.size() - 1);
+/// The plan of a program whose steps run on several streams at once.
+plan::made_plan plan_of(script s) {
+  for (step& of : s.steps) {
+    step on_all;
+    for (const request& r : of) {
+      for (std::uint64_t t = 1; t <= threads; ++t) on_all.push_back({r.bytes, t, r.life % 20 * threads});
+    }
+    of = on_all;
   }
-  return plan::make(on_all.record(), {.seconds = 0.01});
+  s.order.clear();
+  for (std::size_t i = 0; i < 6 * s.steps.size(); ++i) s.order.push_back(i % s.steps.size());
+  return plan::make(s.record(), {.seconds = 0.01});
 }
 
 template <typename Pool, typename Blocks, typename MakePool>
 void run(std::vector<stream_id> streams, MakePool make) {
-  const std::size_t wanted = operations(60'000), each = 6'000;
+  const std::size_t wanted = operations(100'000), each = 6'000;
   std::uint64_t by_plan = 0;
   for (std::uint64_t seed = 1; seed * each <= wanted + each; ++seed) {
     const script program(seed);
