@@ -101,8 +101,16 @@ class track_reader {
       if (i < options_.first_event) continue;
       if (e.what == trace::event::kind::allocate && open_scopes_.empty()) {
         by_slot[program_.slot(i)] = add(e);
+      } else if (e.what == trace::event::kind::record_stream) {
+        by_slot[program_.slot(i)].is_recorded = true;
       } else if (e.what == trace::event::kind::free) {
-        end_request(by_slot[program_.slot(i)], e);
+        free(by_slot[program_.slot(i)]);
+      } else if (e.what == trace::event::kind::answer_events) {
+        answers_ = e.bytes != 0;
+        while (answers_ && !pending_.empty()) {
+          end_request(pending_.back());
+          pending_.pop_back();
+        }
       } else if (e.what == trace::event::kind::begin_step) {
         for (recorded_track& t : tracks_)
           t.marks.push_back({e.id, static_cast<std::uint32_t>(t.requests.size())});
@@ -119,6 +127,7 @@ class track_reader {
   struct place_of_request {
     std::uint32_t track = never;
     std::uint32_t position = 0;
+    bool is_recorded = false;  // whether another stream uses the block
   };
 
   [[nodiscard]] place_of_request add(const trace::event& e) {
@@ -135,12 +144,20 @@ class track_reader {
     bytes_[number].push_back(e.bytes);
     return {number, static_cast<std::uint32_t>(bytes_[number].size() - 1)};
   }
-  void end_request(place_of_request at, const trace::event&) {
+  /// A block that another stream uses stays until that stream's events are complete.
+  void free(place_of_request at) {
     if (at.track == never) return;
-    recorded_track& t = tracks_[at.track];
-    t.requests[at.position].end = static_cast<std::uint32_t>(t.requests.size());
     live_ -= bytes_[at.track][at.position];
     note(0, at.position);
+    if (at.is_recorded && !answers_) {
+      pending_.push_back(at);
+    } else {
+      end_request(at);
+    }
+  }
+  void end_request(place_of_request at) {
+    recorded_track& t = tracks_[at.track];
+    t.requests[at.position].end = static_cast<std::uint32_t>(t.requests.size());
   }
   void note(std::uint64_t what, std::uint64_t number) noexcept {
     for (const std::uint64_t value : {what, number})
@@ -163,6 +180,8 @@ class track_reader {
   std::vector<recorded_track> tracks_;
   std::vector<std::vector<std::uint64_t>> bytes_;  // of the requests of each track
   std::vector<std::uint64_t> open_scopes_;
+  std::vector<place_of_request> pending_;  // freed, but another stream uses the block
+  bool answers_ = true;                    // whether events are complete at once
   std::size_t live_ = 0;
   std::size_t peak_ = 0;
   std::uint64_t fingerprint_ = 0;
@@ -647,7 +666,11 @@ class plan_maker {
       if (d->starts.size() > 1) fewest = tree.nodes().size() - 1;
       best = &*d;
     }
-    write(track, tree_of(*best));
+    const step_tree tree = tree_of(*best);
+    // Streams share no bytes of a plan. Without a plan, they may use the same memory one after the other.
+    const std::size_t all = made_.numbers.lower_bound + tree.lower_bound();
+    if (!made_.tracks.empty() && all > made_.numbers.peak_live + made_.numbers.peak_live / 50) return;
+    write(track, tree);
     made_.recorded_requests += track.requests.size();
   }
 

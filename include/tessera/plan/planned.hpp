@@ -238,8 +238,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     allocator_.trim(keep);
     const std::lock_guard lock(mutex_);
     if (keep > 0 || open_scopes_ > 0) return;
-    finish_uses(true);
-    (void)give_back_unused();
+    (void)give_back_unused(true);
   }
 
   [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
@@ -381,13 +380,15 @@ class planned : public facade<planned<Allocator>, Allocator> {
                                                      std::uint32_t unbacked) noexcept {
     void* p = allocator_.try_allocate(bytes, stream);
     if (bytes == 0) return p;
-    if (p == nullptr && bytes <= max_request) {
+    // First without waiting for the streams that use freed blocks, then after it.
+    for (const bool waits : {false, true}) {
+      if (p != nullptr || bytes > max_request) break;
       bool may_retry = false;
       {
         const std::lock_guard lock(mutex_);
         if (void* const place = serve_late(unbacked)) return place;
         // A device that captures a graph must not wait for streams.
-        may_retry = open_scopes_ == 0 && give_back_unused() > 0;
+        may_retry = open_scopes_ == 0 && give_back_unused(waits) > 0;
         if (void* const place = serve_late(unbacked)) return place;
       }
       if (may_retry) p = allocator_.try_allocate(bytes, stream);
@@ -433,8 +434,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (given > 0) follower_.forget_backing();
     return given;
   }
-  [[nodiscard]] std::size_t give_back_unused() noexcept {
-    finish_uses(false);
+  [[nodiscard]] std::size_t give_back_unused(bool waits) noexcept {
+    finish_uses(waits);
     return give_back([this](auto f) {
       follower_.for_each_live(
           [&](std::uint32_t, const node& n) { f(follower_.offset_of(n), follower_.bytes_of(n)); });
