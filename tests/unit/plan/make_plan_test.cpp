@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/plan/make_plan.hpp>
+#include <tessera/plan/planned.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+#include "planned_model.hpp"
+#include "recorded_steps.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::literals;
+using plan::made_plan;
+using plan_tests::make;
+using plan_tests::recorder;
+using kind = trace::event::kind;
+using pool = planned<caching_allocator<pytorch<>, simulated_device>>;
+
+/// What a plan serves of a program.
+plan_usage replay(const made_plan& made, const trace::recording& program) {
+  EXPECT_STREQ(plan::find_fault(made.view()), nullptr);
+  pool memory(made.view());
+  EXPECT_EQ(trace::replay(trace::program(program), memory), 0u);
+  EXPECT_STREQ(memory.audit(), nullptr);
+  return memory.statistics().by_plan;
+}
+/// Expects that a plan serves a whole program.
+void expect_served(const made_plan& made, const trace::recording& program, std::uint64_t requests) {
+  const plan_usage used = replay(made, program);
+  EXPECT_EQ(used.requests, requests);
+  EXPECT_EQ(used.unplanned_requests, 0u);
+}
+template <typename T>
+bool are_same(const std::vector<T>& a, const std::vector<T>& b) {
+  static_assert(std::has_unique_object_representations_v<T>);
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+TEST(make_plan, shares_the_entries_of_repeated_steps) {
+  recorder of;
+  for (int i = 0; i < 10; ++i) of.step({5_MiB, 3_MiB, 4_MiB});
+  const made_plan made = make(of.made);
+  EXPECT_EQ(made.entries.size(), 3u);
+  EXPECT_EQ(made.recorded_requests, 30u);
+  EXPECT_EQ(made.recorded_steps, 10u);
+  EXPECT_EQ(made.different_steps, 1u);
+  EXPECT_EQ(made.numbers.bytes, 8_MiB);
+  EXPECT_EQ(made.numbers.peak_live, 8_MiB);
+  EXPECT_EQ(made.numbers.lower_bound, 8_MiB);
+  expect_served(made, of.made, 30);
+}
+
+TEST(make_plan, shares_the_first_entries_of_steps_that_begin_alike) {
+  recorder of;
+  for (int i = 0; i < 6; ++i) {
+    of.begin_step();
+    of.step({5_MiB, 3_MiB, 4_MiB});
+    of.begin_step();
+    of.step({5_MiB, 3_MiB, 7_MiB, 2_MiB});
+  }
+  const made_plan made = make(of.made);
+  EXPECT_EQ(made.entries.size(), 5u);
+  EXPECT_EQ(made.different_steps, 2u);
+  EXPECT_EQ(made.numbers.bytes, 10_MiB);
+  expect_served(made, of.made, 42);
+  // Steps may come in another order than recorded.
+  recorder other;
+  for (int i = 0; i < 5; ++i) other.step({5_MiB, 3_MiB, 7_MiB, 2_MiB});
+  for (int i = 0; i < 5; ++i) other.step({5_MiB, 3_MiB, 4_MiB});
+  expect_served(made, other.made, 35);
+}
+
+// Gradients are freed in the middle of the next step.
+TEST(make_plan, places_blocks_that_live_into_the_next_step) {
+  recorder of;
+  std::uint64_t gradient = 0;
+  for (int i = 0; i < 12; ++i) {
+    if (i % 3 == 1) of.begin_step(2);
+    if (i % 3 != 1) of.begin_step(1);
+    const std::uint64_t forward = of.allocate(i % 3 == 1 ? 6_MiB : 5_MiB);
+    if (i > 0) of.free(gradient);
+    const std::uint64_t backward = of.allocate(4_MiB);
+    gradient = of.allocate(3_MiB);
+    of.free(forward);
+    of.free(backward);
+  }
+  of.free(gradient);
+  const made_plan made = make(of.made);
+  EXPECT_LT(made.entries.size(), 10u);
+  EXPECT_EQ(made.recorded_steps, 12u);
+  EXPECT_LE(made.numbers.bytes, 13_MiB);
+  expect_served(made, of.made, 36);
+}
+
+// Such as weights, and the states of an optimizer that the first step makes.
+TEST(make_plan, keeps_blocks_that_outlive_the_steps) {
+  recorder of;
+  of.allocate(9_MiB);
+  of.allocate(9_MiB);
+  for (int i = 0; i < 20; ++i) {
+    of.step({5_MiB, 3_MiB});
+    if (i == 0) of.allocate(8_MiB);
+  }
+  const made_plan made = make(of.made);
+  EXPECT_EQ(made.numbers.bytes, 34_MiB);
+  expect_served(made, of.made, 43);
+}
+
+TEST(make_plan, takes_the_steps_that_the_program_marks) {
+  recorder of;
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    of.begin_step(1 + i % 2);
+    i % 2 == 0 ? of.step({5_MiB, 3_MiB}) : of.step({3_MiB, 5_MiB, 1_MiB});
+  }
+  const made_plan made = make(of.made);
+  EXPECT_EQ(made.recorded_steps, 8u);
+  EXPECT_EQ(made.different_steps, 2u);
+  EXPECT_EQ(made.entries.size(), 5u);
+  bool has_first = false, has_second = false;
+  for (const memory_plan::step& s : made.steps) {
+    const std::uint64_t bytes = made.kinds[made.entries[s.entry].kind].bytes;
+    has_first |= s.key == 1 && bytes == 5_MiB;
+    has_second |= s.key == 2 && bytes == 3_MiB;
+  }
+  EXPECT_TRUE(has_first && has_second);
+  expect_served(made, of.made, 20);
+}
+
+TEST(make_plan, gives_each_stream_places_of_its_own) {
+  recorder of;
+  for (int i = 0; i < 10; ++i) {
+    of.step({5_MiB, 3_MiB}, 0);
+    of.step({5_MiB, 2_MiB, 1_MiB}, 9);
+  }
+  const made_plan made = make(of.made);
+  ASSERT_EQ(made.tracks.size(), 2u);
+  EXPECT_EQ(made.tracks[0].stream, 0u);
+  EXPECT_EQ(made.tracks[1].stream, 9u);
+  EXPECT_EQ(made.numbers.bytes, 15_MiB);
+  expect_served(made, of.made, 50);
+}
+
+// Each request of a loader's stream is a step: any free kept place serves it.
+TEST(make_plan, keeps_the_ring_of_a_loader) {
+  recorder of;
+  std::vector<std::uint64_t> ring;
+  for (int i = 0; i < 100; ++i) {
+    ring.push_back(of.allocate(2_MiB, 3));
+    if (ring.size() < 4) continue;
+    of.free(ring.front());
+    ring.erase(ring.begin());
+  }
+  const made_plan made = make(of.made);
+  EXPECT_LE(made.entries.size(), 5u);
+  EXPECT_EQ(made.numbers.bytes, 8_MiB);
+  expect_served(made, of.made, 100);
+}
+
+TEST(make_plan, reads_a_window_of_the_recording) {
+  recorder of;
+  of.step({9_MiB});                                      // 2 events
+  for (int i = 0; i < 10; ++i) of.step({5_MiB, 3_MiB});  // 40 events
+  of.step({11_MiB});
+  const made_plan made = make(of.made, {.first_event = 2, .end_event = 42});
+  EXPECT_EQ(made.numbers.first_event, 2u);
+  EXPECT_EQ(made.numbers.end_event, 42u);
+  EXPECT_EQ(made.recorded_requests, 20u);
+  EXPECT_EQ(made.numbers.bytes, 8_MiB);
+  const plan_usage used = replay(made, of.made);
+  EXPECT_EQ(used.requests, 20u);
+  EXPECT_EQ(used.unplanned_requests, 2u);
+  // A window may begin with frees of earlier blocks, and end with live ones.
+  const made_plan part = make(of.made, {.first_event = 4, .end_event = 9});
+  EXPECT_STREQ(plan::find_fault(part.view()), nullptr);
+  EXPECT_EQ(make(of.made, {.first_event = 1000}).recorded_requests, 0u);
+  EXPECT_EQ(make(of.made, {.first_event = 9, .end_event = 4}).recorded_requests, 0u);
+}
+
+TEST(make_plan, leaves_out_requests_in_scopes_of_private_pools) {
+  recorder of;
+  for (int i = 0; i < 5; ++i) of.step({5_MiB, 3_MiB});
+  of.made.events.push_back({kind::begin_pool, 1, 1});
+  const std::uint64_t in_scope = of.allocate(40_MiB);
+  of.made.events.push_back({kind::end_pool, 1});
+  for (int i = 0; i < 5; ++i) of.step({5_MiB, 3_MiB});
+  of.free(in_scope);
+  const made_plan made = make(of.made);
+  EXPECT_EQ(made.recorded_requests, 20u);
+  EXPECT_EQ(made.numbers.bytes, 8_MiB);
+  EXPECT_EQ(replay(made, of.made).requests, 20u);
+  // Also if the scope opens before the window.
+  EXPECT_EQ(make(of.made, {.first_event = 21, .end_event = 22}).recorded_requests, 0u);
+}
+
+TEST(make_plan, has_no_entries_for_a_recording_without_requests) {
+  for (const trace::recording& source :
+       {trace::recording{"empty", {}}, trace::recording{"a step", {{kind::begin_step, 3}}}}) {
+    const made_plan made = make(source);
+    EXPECT_TRUE(made.view().empty());
+    EXPECT_STREQ(plan::find_fault(made.view()), nullptr);
+    EXPECT_EQ(made.numbers.bytes, 0u);
+    pool memory(made.view());
+    memory.begin_step(3);
+    memory.deallocate(memory.allocate(5_MiB));
+    EXPECT_EQ(memory.statistics().by_plan.unplanned_requests, 1u);
+  }
+}
+
+TEST(make_plan, places_requests_that_are_never_freed) {
+  recorder of;
+  for (std::size_t i = 1; i <= 20; ++i) of.allocate(i * 1_MiB);
+  const made_plan made = make(of.made);
+  EXPECT_EQ(made.numbers.bytes, 210_MiB);
+  expect_served(made, of.made, 20);
+}
+
+TEST(make_plan, is_deterministic) {
+  for (std::uint64_t seed = 1; seed < 40; ++seed) {
+    const trace::recording source = conformance::plans::script(seed).record();
+    const made_plan one = plan::make(source, {.seconds = 0}), two = plan::make(source, {.seconds = 0});
+    EXPECT_EQ(one.numbers.fingerprint, two.numbers.fingerprint);
+    EXPECT_EQ(one.numbers.bytes, two.numbers.bytes);
+    ASSERT_EQ(one.steps.size(), two.steps.size());
+    for (std::size_t i = 0; i < one.steps.size(); ++i)
+      EXPECT_TRUE(one.steps[i].key == two.steps[i].key && one.steps[i].entry == two.steps[i].entry);
+    EXPECT_TRUE(are_same(one.deaths, two.deaths) && are_same(one.entries, two.entries) &&
+                are_same(one.kinds, two.kinds))
+        << "seed " << seed;
+  }
+}
+
+TEST(make_plan, tells_programs_apart_by_their_fingerprints) {
+  recorder one, two, three;
+  one.step({5_MiB, 3_MiB});
+  two.step({3_MiB, 5_MiB});
+  three.step({5_MiB, 3_MiB}, 1);
+  three.step({5_MiB});
+  EXPECT_NE(make(one.made).numbers.fingerprint, make(two.made).numbers.fingerprint);
+  EXPECT_NE(make(one.made).numbers.fingerprint, make(three.made).numbers.fingerprint);
+}
+
+TEST(make_plan, aligns_places) {
+  recorder of;
+  for (int i = 0; i < 4; ++i) of.step({100, 1, 5000});
+  for (const std::uint32_t alignment : {64u, 512u, 1u << 21}) {
+    const made_plan made = make(of.made, {.alignment = alignment});
+    EXPECT_EQ(made.numbers.alignment, alignment);
+    EXPECT_EQ(made.numbers.bytes, alignment + align_up(std::size_t{5000}, alignment));
+    expect_served(made, of.made, 12);
+  }
+}
+
+}  // namespace

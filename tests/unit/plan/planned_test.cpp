@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/plan/make_plan.hpp>
+#include <tessera/plan/planned.hpp>
+#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+#include "planned_model.hpp"
+#include "recorded_steps.hpp"
+
+namespace {
+
+using namespace tessera;
+using namespace tessera::literals;
+using plan_tests::make;
+using plan_tests::recorder;
+using inside = caching_allocator<pytorch<>, provider_ref<simulated_device>>;
+using pool = planned<inside>;
+
+/// Steps of ten requests of different sizes, of which two are live at a time.
+constexpr std::size_t sizes[] = {5_MiB, 3_MiB, 4_MiB, 1_MiB, 2_MiB, 6_MiB, 7_MiB, 1000, 8_MiB, 512_KiB};
+plan::made_plan ten() {
+  recorder of;
+  for (int i = 0; i < 10; ++i)
+    of.step(
+        {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[7], sizes[8], sizes[9]});
+  return make(of.made);
+}
+/// Steps of 5 MiB, then 3 MiB; both are live until the end of the step.
+plan::made_plan two(std::uint64_t stream = 0) {
+  recorder of;
+  for (int i = 0; i < 10; ++i) of.step({5_MiB, 3_MiB}, stream);
+  return make(of.made);
+}
+
+class planned_on_a_device : public testing::Test {
+ protected:
+  simulated_device device{{.capacity = 1_GiB}};
+  plan::made_plan made = ten();
+  pool memory{made.view(), provider_ref(device)};
+
+  plan_usage used() const { return memory.statistics().by_plan; }
+  void run_step() {
+    std::vector<void*> blocks;
+    for (const std::size_t bytes : sizes) {
+      if (blocks.size() >= 2) memory.deallocate(blocks[blocks.size() - 2]);
+      blocks.push_back(memory.allocate(bytes));
+    }
+    memory.deallocate(blocks[8]);
+    memory.deallocate(blocks[9]);
+  }
+};
+
+TEST_F(planned_on_a_device, makes_no_device_calls_after_the_first_step) {
+  run_step();
+  const auto before = device.calls();
+  for (int i = 0; i < 10; ++i) run_step();
+  EXPECT_EQ(device.calls().create, before.create);
+  EXPECT_EQ(device.calls().map, before.map);
+  EXPECT_EQ(device.calls().acquire, 0u);
+  EXPECT_EQ(used().requests, 110u);
+  EXPECT_EQ(used().unplanned_requests, 0u);
+  EXPECT_FALSE(used().is_stale());
+  EXPECT_EQ(device.used(), align_up(made.numbers.bytes, 2_MiB));
+}
+
+TEST_F(planned_on_a_device, goes_on_after_an_extra_request) {
+  void* const a = memory.allocate(sizes[0]);
+  void* const extra = memory.allocate(9_MiB);
+  void* const b = memory.allocate(sizes[1]);
+  EXPECT_EQ(used().requests, 2u);
+  EXPECT_EQ(used().unplanned_requests, 1u);
+  EXPECT_EQ(used().unplanned_bytes, 9_MiB);
+  for (void* const p : {a, extra, b}) memory.deallocate(p);
+}
+
+TEST_F(planned_on_a_device, finds_its_place_again_after_a_missing_request) {
+  std::vector<void*> blocks{memory.allocate(sizes[0])};
+  for (std::size_t i = 2; i < 6; ++i) blocks.push_back(memory.allocate(sizes[i]));
+  EXPECT_EQ(used().unplanned_requests, 4u);
+  // Four requests in a row tell where the program is. The first block is where the plan does not expect it.
+  for (std::size_t i = 6; i < 10; ++i) {
+    blocks.push_back(memory.allocate(sizes[i]));
+    memory.deallocate(blocks.back());
+    blocks.pop_back();
+  }
+  EXPECT_EQ(used().requests + used().occupied, 5u);
+  EXPECT_GT(used().requests, 1u);
+  for (void* const p : blocks) memory.deallocate(p);
+  run_step();
+  EXPECT_EQ(used().unplanned_requests, 4u + used().occupied);
+  EXPECT_STREQ(memory.audit(), nullptr);
+}
+
+TEST_F(planned_on_a_device, begins_a_step_where_the_program_says) {
+  void* const kept = memory.allocate(sizes[0]);
+  memory.deallocate(memory.allocate(sizes[1]));
+  memory.begin_step();
+  void* const again = memory.allocate(sizes[0]);  // its place is in use
+  EXPECT_EQ(used().occupied, 1u);
+  EXPECT_NE(again, kept);
+  memory.deallocate(memory.allocate(sizes[1]));
+  EXPECT_EQ(used().requests, 3u);
+  memory.deallocate(kept);
+  memory.deallocate(again);
+  memory.begin_step(17, stream_id{5});  // neither the key nor the stream is known
+  run_step();
+  EXPECT_EQ(used().occupied, 1u);
+}
+
+// A mark may lead into the middle of a step, where the plan expects only blocks of that step.
+TEST(planned, compares_live_blocks_after_a_mark_inside_a_step) {
+  simulated_device device;
+  plan::made_plan made = ten();
+  std::uint32_t lowest = 0;
+  for (std::uint32_t i = 1; i < made.entries.size(); ++i) {
+    if (made.entries[i].place == made.entries[0].place) lowest = i;
+  }
+  ASSERT_GT(lowest, 0u) << "no later block has the place of the first";
+  made.steps.push_back({99, lowest});
+  made.tracks[0].steps_end = static_cast<std::uint32_t>(made.steps.size());
+  pool memory(made.view(), provider_ref(device));
+  void* const first = memory.allocate(sizes[0]);
+  memory.begin_step(99);
+  void* const second = memory.allocate(made.kinds[made.entries[lowest].kind].bytes);
+  EXPECT_EQ(memory.statistics().by_plan.occupied, 1u);
+  memory.deallocate(first);
+  memory.deallocate(second);
+  memory.begin_step(99);
+  memory.deallocate(memory.allocate(made.kinds[made.entries[lowest].kind].bytes));
+  EXPECT_EQ(memory.statistics().by_plan.requests, 2u);
+}
+
+TEST(planned, serves_kept_blocks_at_any_free_kept_place) {
+  simulated_device device;
+  recorder of;
+  std::vector<std::uint64_t> ring;
+  for (int i = 0; i < 100; ++i) {
+    ring.push_back(of.allocate(2_MiB));
+    if (ring.size() < 4) continue;
+    of.free(ring.front());
+    ring.erase(ring.begin());
+  }
+  const plan::made_plan made = make(of.made);
+  pool memory(made.view(), provider_ref(device));
+  void* blocks[4];
+  for (void*& p : blocks) p = memory.allocate(2_MiB);
+  EXPECT_EQ(memory.statistics().by_plan.requests, 4u);
+  void* const fifth = memory.allocate(2_MiB);
+  EXPECT_EQ(memory.statistics().by_plan.requests, 4u);
+  memory.deallocate(blocks[2]);
+  EXPECT_EQ(memory.allocate(2_MiB), blocks[2]);
+  memory.deallocate(fifth);
+  for (void* const p : blocks) memory.deallocate(p);
+  EXPECT_STREQ(memory.audit(), nullptr);
+}
+
+TEST_F(planned_on_a_device, gives_back_the_memory_of_unused_places) {
+  run_step();
+  memory.trim(1);
+  EXPECT_EQ(device.used(), align_up(made.numbers.bytes, 2_MiB));
+  void* const live = memory.allocate(sizes[0]);
+  memory.trim();
+  EXPECT_TRUE(device.can_use(live, sizes[0]));
+  EXPECT_LT(device.used(), align_up(made.numbers.bytes, 2_MiB) + 1);
+  memory.deallocate(live);
+  memory.trim();
+  EXPECT_EQ(device.used(), 0u);
+  EXPECT_EQ(memory.current_usage().reserved, 0u);
+  memory.begin_step();
+  run_step();
+  EXPECT_EQ(used().requests, 21u);
+}
+
+// Places whose memory the device failed to take back must not be served without memory.
+TEST_F(planned_on_a_device, survives_a_failed_return_of_memory) {
+  for (std::uint64_t call = 1; call <= 3; ++call) {
+    run_step();
+    device.fail_call(call);  // to synchronize, to unmap, to destroy
+    memory.trim();
+    void* const p = memory.allocate(sizes[0]);
+    EXPECT_TRUE(device.can_use(p, sizes[0])) << call;
+    memory.deallocate(p);
+    memory.begin_step();
+    memory.trim();
+    EXPECT_EQ(device.used(), 0u) << call;
+  }
+}
+
+TEST_F(planned_on_a_device, counts_planned_blocks) {
+  void* const p = memory.allocate(sizes[0]);
+  (void)memory.allocate(1000);
+  const usage now = memory.current_usage();
+  EXPECT_EQ(now.requested, sizes[0] + 1000);
+  EXPECT_EQ(now.live, sizes[0] + 1024);
+  EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+  EXPECT_EQ(now.reserved, device.used());
+  EXPECT_EQ(used().bytes, sizes[0]);
+  EXPECT_EQ(used().plan_bytes, made.numbers.bytes);
+  EXPECT_EQ(used().fingerprint, made.numbers.fingerprint);
+  EXPECT_STREQ(used().fault, nullptr);
+  memory.deallocate(p);
+  memory.trim();
+  EXPECT_GT(used().device_bytes.peak, 0);
+  memory.reset_peak_statistics();
+  EXPECT_EQ(used().device_bytes.peak, 0);
+  memory.reset_accumulated_statistics();
+  EXPECT_EQ(used().requests, 0u);
+  EXPECT_EQ(used().device_bytes.allocated, 0);
+  EXPECT_GT(memory.footprint(), memory.inner().footprint());
+}
+
+TEST(planned, says_that_a_plan_is_stale) {
+  simulated_device device;
+  const plan::made_plan made = ten();
+  pool memory(made.view(), provider_ref(device));
+  for (int i = 0; i < 999; ++i) memory.deallocate(memory.allocate(100));
+  EXPECT_FALSE(memory.statistics().by_plan.is_stale());
+  memory.deallocate(memory.allocate(100));
+  EXPECT_TRUE(memory.statistics().by_plan.is_stale());
+}
+
+TEST_F(planned_on_a_device, frees_with_sizes_and_on_trial) {
+  void* const a = memory.allocate(sizes[0]);
+  void* const b = memory.allocate(sizes[1]);
+  memory.deallocate(a, sizes[0]);
+  EXPECT_TRUE(memory.try_deallocate(b));
+  EXPECT_FALSE(memory.try_deallocate(b));
+  EXPECT_FALSE(memory.try_deallocate(static_cast<std::byte*>(b) + 64));
+  EXPECT_FALSE(memory.try_record_stream(b, stream_id{1}));
+  EXPECT_FALSE(memory.try_deallocate(&device));
+  memory.deallocate(nullptr);
+  EXPECT_FALSE(memory.reuse_in_place(b, sizes[1], stream_id{}));
+}
+
+using planned_death = planned_on_a_device;
+TEST_F(planned_death, of_wrong_frees) {
+  void* const p = memory.allocate(sizes[0]);
+  void* const q = memory.allocate(sizes[1]);
+  auto* const inner = static_cast<std::byte*>(p) + 64;
+  EXPECT_DEATH(memory.deallocate(p, 1),
+               "deallocate: not the requested size: 1 bytes were passed, 5242880 were requested");
+  EXPECT_DEATH(memory.deallocate(inner), "deallocate: not the address of a live block.*inside a live block");
+  EXPECT_DEATH((void)memory.record_stream(inner, stream_id{1}),
+               "record_stream: not the address of a live block");
+  device.hold_events(true);
+  EXPECT_TRUE(memory.record_stream(q, stream_id{1}));
+  memory.deallocate(q);
+  EXPECT_DEATH(memory.deallocate(q),
+               "deallocate: not the address of a live block.*in a freed, still used block");
+  memory.deallocate(p);
+  EXPECT_DEATH(memory.deallocate(p), "lies [0-9]+ bytes into the memory of the plan, in no live block");
+  EXPECT_DEATH(memory.deallocate(p, sizes[0]), "deallocate: not the address of a live block");
+  EXPECT_DEATH(memory.deallocate(&device), "not the address of a live block");
+  device.hold_events(false);
+}
+
+TEST_F(planned_on_a_device, leaves_larger_alignments_to_the_allocator_inside) {
+  const std::align_val_t small{min_alignment}, large{4096};
+  void* const a = memory.allocate(sizes[0], small);
+  EXPECT_EQ(used().requests, 1u);
+  void* const b = memory.allocate(sizes[1], large);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(b) % 4096, 0u);
+  EXPECT_EQ(used().requests, 1u);
+  void* const c = memory.try_allocate(sizes[1], small);
+  EXPECT_EQ(used().requests, 2u);
+  EXPECT_TRUE(memory.record_stream(a, sizes[0], small, stream_id{1}));
+  EXPECT_TRUE(memory.record_stream(b, sizes[1], large, stream_id{1}));
+  memory.deallocate(a, sizes[0], small);
+  memory.deallocate(b, sizes[1], large);
+  memory.deallocate(c, sizes[1]);
+}
+
+TEST_F(planned_on_a_device, leaves_handles_to_the_allocator_inside) {
+  const handle h = memory.allocate_by_handle(sizes[0]);
+  EXPECT_EQ(used().requests, 0u);
+  EXPECT_TRUE(memory.record_stream(h, stream_id{1}));
+  memory.deallocate(h);
+}
+
+TEST_F(planned_on_a_device, leaves_scopes_of_private_pools_to_the_allocator_inside) {
+  void* const before = memory.allocate(sizes[0]);
+  const pool_id graph = memory.create_pool();
+  ASSERT_TRUE(memory.begin_allocate_to_pool(graph, {}));
+  EXPECT_FALSE(memory.end_allocate_to_pool(pool_id{12345}));
+  void* const captured = memory.allocate(sizes[1]);
+  EXPECT_EQ(used().requests, 1u);
+  EXPECT_TRUE(memory.record_stream(before, stream_id{1}));
+  memory.deallocate(before);
+  EXPECT_EQ(memory.current_usage().pending, sizes[0]);  // no event is recorded during a capture
+  memory.trim();
+  EXPECT_EQ(device.calls().record, 0u);
+  ASSERT_TRUE(memory.end_allocate_to_pool(graph));
+  void* const after = memory.allocate(sizes[1]);
+  EXPECT_EQ(used().requests, 2u);
+  memory.deallocate(after);
+  memory.deallocate(captured);
+  EXPECT_TRUE(memory.release_pool(graph));
+  memory.trim();
+  EXPECT_EQ(memory.current_usage().reserved, 0u);
+}
+
+TEST_F(planned_on_a_device, waits_for_recorded_streams) {
+  void* const p = memory.allocate(sizes[0]);
+  EXPECT_TRUE(memory.record_stream(p, stream_id{0}));  // its own: nothing to wait for
+  EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
+  EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
+  EXPECT_TRUE(memory.record_stream(p, stream_id{2}));
+  device.hold_events(true);
+  memory.deallocate(p);
+  EXPECT_EQ(device.calls().record, 2u);
+  EXPECT_EQ(memory.current_usage().pending, sizes[0]);
+  memory.begin_step();
+  void* const other = memory.allocate(sizes[0]);
+  EXPECT_NE(other, p);
+  EXPECT_EQ(used().occupied, 1u);
+  memory.deallocate(other);
+  device.hold_events(false);
+  memory.begin_step();
+  EXPECT_EQ(memory.allocate(sizes[0]), p);
+  EXPECT_EQ(memory.current_usage().pending, 0u);
+  memory.deallocate(p);
+}
+
+// A request that fails takes the memory of unused places.
+TEST(planned, gives_up_unused_places_before_a_request_fails) {
+  simulated_device device({.capacity = 20_MiB});
+  const plan::made_plan made = two();
+  pool memory(made.view(), provider_ref(device));
+  for (int i = 0; i < 3; ++i) {
+    void* const a = memory.allocate(5_MiB);
+    void* const b = memory.allocate(3_MiB);
+    memory.deallocate(a);
+    memory.deallocate(b);
+    void* const large = memory.allocate(20_MiB);
+    EXPECT_EQ(memory.try_allocate(5_MiB), nullptr);  // planned, but without memory
+    memory.deallocate(large);
+    memory.inner().trim();  // else its cache serves the next step
+    memory.begin_step();
+  }
+  EXPECT_EQ(memory.try_allocate(21_MiB), nullptr);
+  EXPECT_THROW((void)memory.allocate(21_MiB), out_of_memory);
+  EXPECT_EQ(memory.statistics().by_plan.requests, 6u);
+  EXPECT_STREQ(memory.audit(), nullptr);
+}
+
+// With its plan, a program needs the plan's bytes and not a page more.
+TEST(planned, needs_only_the_bytes_of_its_plan) {
+  recorder of;
+  for (int i = 0; i < 4; ++i) of.step({5_MiB, 3_MiB, 9_MiB, 6_MiB, 2_MiB});
+  const plan::made_plan made = make(of.made);
+  const trace::program program(of.made);
+  const auto failures = [&](std::size_t capacity) {
+    simulated_device device({.capacity = capacity});
+    planned<caching_allocator<pytorch<>, provider_ref<simulated_device>>> memory(made.view(),
+                                                                                 provider_ref(device));
+    std::size_t failed = 0;
+    std::vector<void*> blocks(program.slots());
+    for (std::size_t i = 0; i < of.made.events.size(); ++i) {
+      void*& p = blocks[program.slot(i)];
+      if (of.made.events[i].what == trace::event::kind::free) {
+        memory.deallocate(std::exchange(p, nullptr));
+      } else {
+        p = memory.try_allocate(of.made.events[i].bytes);
+        failed += p == nullptr;
+      }
+    }
+    return failed;
+  };
+  const std::size_t needed = align_up(made.numbers.bytes, 2_MiB);
+  EXPECT_EQ(failures(needed), 0u);
+  EXPECT_GT(failures(needed - 2_MiB), 0u);
+}
+
+TEST(planned, serves_nothing_by_a_plan_with_a_fault) {
+  simulated_device device;
+  plan::made_plan made = ten();
+  made.entries[1].place = made.entries[0].place;
+  {
+    pool memory(made.view(), provider_ref(device));
+    memory.begin_step(1);
+    void* const a = memory.allocate(sizes[0]);
+    void* const b = memory.allocate(sizes[1]);
+    EXPECT_STREQ(memory.statistics().by_plan.fault, plan::find_fault(made.view()));
+    EXPECT_EQ(memory.statistics().by_plan.requests, 0u);
+    memory.deallocate(a);
+    memory.deallocate(b);
+    memory.trim();
+  }
+  EXPECT_EQ(device.calls().reserve, 0u);
+  // Tracks without entries were once read beyond the end.
+  made.entries.clear();
+  pool memory(made.view(), provider_ref(device));
+  EXPECT_STREQ(memory.statistics().by_plan.fault, "tracks follow each other, and each has entries");
+}
+
+TEST(planned, serves_nothing_by_plan_if_the_device_reserves_no_addresses) {
+  simulated_device device;
+  const plan::made_plan made = two();
+  device.fail_call(1);
+  pool memory(made.view(), provider_ref(device));
+  EXPECT_STREQ(memory.statistics().by_plan.fault, "the device reserves no addresses for the plan");
+  void* const p = memory.allocate(5_MiB);
+  EXPECT_TRUE(memory.try_deallocate(p));
+  EXPECT_EQ(memory.statistics().by_plan.requests, 0u);
+}
+
+// Host memory for the pages runs out before the device is asked.
+TEST(planned, owns_no_address_without_host_memory_for_its_pages) {
+  simulated_device device({.page_granularity = 4_KiB});
+  plan::made_plan made;
+  made.numbers.alignment = std::uint32_t{1} << 30;
+  made.numbers.bytes = max_request;
+  made.kinds = {{5_MiB, 0, 0}};
+  made.entries = {{0, 0, 0, 0}};
+  made.tracks = {{0, 1, 1, 0}};
+  ASSERT_STREQ(plan::find_fault(made.view()), nullptr);
+  pool memory(made.view(), provider_ref(device));
+  EXPECT_STRNE(memory.statistics().by_plan.fault, nullptr);
+  EXPECT_TRUE(memory.try_deallocate(memory.allocate(5_MiB)));
+}
+
+TEST(planned, gives_streams_tracks_of_their_own) {
+  simulated_device device;
+  const plan::made_plan made = two(7);
+  pool memory(made.view(), provider_ref(device));
+  const stream_id first{3}, second{4};
+  memory.deallocate(memory.allocate(5_MiB));  // stream 0 follows only the recorded stream 0
+  EXPECT_EQ(memory.statistics().by_plan.requests, 0u);
+  memory.deallocate(memory.allocate(3_MiB, second));  // it does not begin like the recorded stream
+  void* const p = memory.allocate(5_MiB, first);
+  EXPECT_EQ(memory.statistics().by_plan.requests, 1u);
+  memory.deallocate(p);
+  memory.deallocate(memory.allocate(5_MiB, second));  // the track is taken
+  memory.deallocate(memory.allocate(3_MiB, first));
+  EXPECT_EQ(memory.statistics().by_plan.requests, 2u);
+}
+
+// Without virtual memory, the places are one segment.
+TEST(planned, takes_one_segment_without_virtual_memory) {
+  using segments = conformance::plans::segments_of<simulated_device>;
+  simulated_device device({.capacity = 30_MiB});
+  const plan::made_plan made = two();
+  {
+    planned<caching_allocator<pytorch<>, segments>> memory(made.view(), segments(device));
+    void* const p = memory.allocate(5_MiB);
+    EXPECT_EQ(device.calls().acquire, 1u);
+    EXPECT_EQ(device.used(), 8_MiB);
+    memory.trim();
+    EXPECT_TRUE(device.can_use(p, 5_MiB));
+    memory.deallocate(p);
+    memory.trim();
+    EXPECT_EQ(device.used(), 0u);
+    memory.begin_step();
+    void* const again = memory.allocate(5_MiB);
+    void* const last = memory.allocate(3_MiB);
+    EXPECT_EQ(memory.statistics().by_plan.requests, 3u);
+    EXPECT_TRUE(device.can_use(again, 5_MiB) && device.can_use(last, 3_MiB));
+    EXPECT_FALSE(memory.try_deallocate(p));
+    memory.deallocate(again);
+    memory.deallocate(last);
+    void* const large = memory.allocate(30_MiB);
+    EXPECT_EQ(memory.statistics().by_plan.device_bytes.current, 0);
+    memory.deallocate(large);
+  }
+  EXPECT_EQ(device.used(), 0u);
+}
+
+/// A provider with segments and nothing else.
+class bare_segments {
+ public:
+  explicit bare_segments(simulated_device& device) noexcept : device_(&device) {}
+  [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return device_->acquire(bytes); }
+  bool release(void* p, std::size_t bytes) noexcept { return device_->release(p, bytes); }
+  [[nodiscard]] std::size_t capacity() const noexcept { return device_->capacity(); }
+  [[nodiscard]] std::size_t granularity() const noexcept { return device_->granularity(); }
+
+ private:
+  simulated_device* device_;
+};
+TEST(planned, records_no_streams_without_events) {
+  simulated_device device;
+  const plan::made_plan made = two();
+  planned<caching_allocator<with<pytorch<>, reuse_immediately>, bare_segments>> memory(made.view(),
+                                                                                       bare_segments(device));
+  void* const p = memory.allocate(5_MiB);
+  EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
+  memory.deallocate(p);
+  EXPECT_EQ(memory.current_usage().pending, 0u);
+}
+
+TEST(planned, is_as_thread_safe_as_the_allocator_inside) {
+  simulated_device device;
+  recorder of;
+  for (int i = 0; i < 10; ++i) {
+    of.step({5_MiB, 3_MiB}, 1);
+    of.step({5_MiB, 3_MiB}, 2);
+  }
+  const plan::made_plan made = make(of.made);
+  planned<locked<pytorch<>, provider_ref<simulated_device>>> memory(made.view(), provider_ref(device));
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 1; t <= 2; ++t) {
+    threads.emplace_back([&memory, t] {
+      for (int i = 0; i < 500; ++i) {
+        void* const a = memory.allocate(5_MiB, stream_id{t});
+        void* const b = memory.allocate(3_MiB, stream_id{t});
+        memory.deallocate(a);
+        memory.deallocate(b, 3_MiB);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(memory.statistics().by_plan.requests, 2000u);
+  EXPECT_EQ(memory.statistics().by_plan.unplanned_requests, 0u);
+  EXPECT_STREQ(memory.audit(), nullptr);
+}
+
+TEST(planned, returns_everything_at_its_end) {
+  simulated_device device;
+  const plan::made_plan made = ten();
+  {
+    pool memory(made.view(), provider_ref(device));
+    (void)memory.allocate(sizes[0]);
+    void* const p = memory.allocate(sizes[1]);
+    (void)memory.allocate(40_MiB);
+    device.hold_events(true);
+    EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
+    memory.deallocate(p);
+  }
+  EXPECT_EQ(device.used(), 0u);
+  EXPECT_EQ(device.held().reserved, 0u);
+  EXPECT_EQ(device.calls().record, device.calls().discard);
+}
+
+}  // namespace
