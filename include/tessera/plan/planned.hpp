@@ -89,7 +89,7 @@ struct plan_event<Provider> {
 ///         "two blocks", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0},
 ///                        {event::kind::allocate, 1, 3_MiB}, {event::kind::free, 1}}};
 ///     const tessera::plan::made_plan made = tessera::plan::make(recorded);
-///     tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> memory(made);
+///     tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> memory(made.view());
 ///     memory.deallocate(memory.allocate(5_MiB));
 ///     std::printf("%ju by plan\n", std::uintmax_t{memory.statistics().by_plan.requests});
 ///
