@@ -223,7 +223,7 @@ struct deviations {
   std::size_t capacity = 4_GiB;
 };
 
-/// What the plan served in all runs, so that a test can see that it tests the plan.
+/// The requests that the plan served in all runs, so that a test can see that it tests the plan.
 struct served {
   std::uint64_t operations = 0, by_plan = 0, unplanned = 0, occupied = 0, failed = 0, refused_plans = 0;
 };

@@ -40,7 +40,7 @@ plan::made_plan plan_of(const script& s, std::uint64_t seed) {
   return plan::make(recorded, options);
 }
 
-/// What a seed stands for: a program, a plan and deviations.
+/// Runs the case of a seed: a program, a plan and deviations.
 template <typename Case>
 std::string run_seed(std::uint64_t seed, std::size_t operations, served& all) {
   using pool = typename Case::pool;
@@ -112,7 +112,7 @@ TYPED_TEST(planned_programs, survive_a_failure_of_any_call) {
     }
   }
 }
-// A call of the destructor fails. What remains is memory whose release failed, as in other allocators.
+// A call of the destructor fails. The rest is memory whose release failed, as in other allocators.
 TYPED_TEST(planned_programs, leak_only_memory_whose_release_failed) {
   const script program(3);
   const plan::made_plan made = plan_of(program, 3);
@@ -162,7 +162,7 @@ struct hasty : over<pytorch<>>::pool {
   }
 };
 
-/// What the judge says about an allocator with a planted error, in the first run in which it says anything.
+/// Returns the first finding of the judge about an allocator with a planted error, of several runs.
 template <typename Pool, typename Harm>
 std::string first_finding(Harm harm) {
   for (std::uint64_t seed = 1; seed < 100; ++seed) {

@@ -194,7 +194,7 @@ class plan_follower {
       for (std::uint32_t s = t.steps; s < t.steps_end; ++s) {
         if (plan_.steps[s].key == key) t.next = plan_.steps[s].entry;
       }
-      // What is live inside a step depends on the way there, which the program did not go.
+      // The blocks that are live inside a step depend on the way there, which the program did not go.
       if ((nodes_[t.next].state & is_first) == 0) make_strays(t);
     }
   }

@@ -274,8 +274,8 @@ class step_tree {
     for (std::size_t s = 0; s < starts.size(); ++s)
       add_step(starts[s], s + 1 < starts.size() ? starts[s + 1] : all);
   }
-  /// Where a step ends and another goes on, the next request decides. Joins steps where it cannot: there, the
-  /// other goes on with the request that begins the next step.
+  /// The next request tells whether a step ends or goes on. Joins steps where it cannot tell: there, the other
+  /// goes on with the request that begins the next step.
   [[nodiscard]] bool join_prefixes(std::vector<std::uint32_t>& starts) const {
     std::vector<std::uint32_t> joined;
     for (std::size_t s = 0; s < steps_.size(); ++s) {
@@ -513,8 +513,8 @@ class step_tree {
 
 /// Divides the requests of a stream into steps.
 ///
-/// The program's own marks count first. Else, a step begins where nearly all that is live also lives at a later,
-/// quiet moment: what lives then is kept, and little else crosses the border.
+/// The program's own marks count first. Else, a step begins where nearly all live blocks also live at a later,
+/// quiet moment. The blocks of that moment are kept, and few others outlive a step.
 class step_finder {
  public:
   struct division {

@@ -15,7 +15,7 @@ namespace tessera {
 /// plan::make computes them at run time.
 ///
 /// A plan has one track for each stream of the recording, and a track has steps. Its entries are the requests of
-/// these steps, as a tree in preorder: steps that begin alike share their first entries, and `other` names what
+/// these steps, as a tree in preorder. Steps that begin alike share their first entries, and `other` names what
 /// may come instead.
 struct memory_plan {
   /// All requests of one size. Those that outlive several steps are kept, at `kept` adjacent places.

@@ -29,7 +29,7 @@
 
 namespace tessera {
 
-/// What a plan served.
+/// The requests and bytes that a plan served.
 struct plan_usage {
   std::uint64_t requests = 0;            ///< requests served by the plan
   std::uint64_t bytes = 0;               ///< their bytes
@@ -89,12 +89,12 @@ struct plan_event<Provider> {
 ///         "two blocks", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0},
 ///                        {event::kind::allocate, 1, 3_MiB}, {event::kind::free, 1}}};
 ///     const tessera::plan::made_plan made = tessera::plan::make(recorded);
-///     tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> memory(made);
+///     tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> memory(made.view());
 ///     memory.deallocate(memory.allocate(5_MiB));
 ///     std::printf("%ju by plan\n", std::uintmax_t{memory.statistics().by_plan.requests});
 ///
-/// A request gets its place if it is the next one of its stream's plan: it has the same bytes, and no live block
-/// is in that place. After other requests, the plan goes on where four requests in a row match it. Any plan is
+/// A request gets its place if it is the next one of its stream's plan. It then has the same bytes, and no live
+/// block is in that place. After other requests, the plan goes on where four requests in a row match it. Any plan is
 /// safe with any program; a wrong one costs memory.
 ///
 /// * Streams share no bytes of the plan. Stream 0 follows the recorded stream 0. Each other stream follows the

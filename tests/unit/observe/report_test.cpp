@@ -10,8 +10,12 @@
 #include <tessera/core/text.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/observe/report.hpp>
+#include <tessera/plan/make_plan.hpp>
+#include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/captured.hpp>
+#include <tessera/trace/recording.hpp>
 
 namespace {
 
@@ -105,6 +109,64 @@ TEST(report, works_with_any_allocator) {
   driver_pool<cuda_async, simulated_device> driver;
   (void)driver.allocate_async(512, {});
   EXPECT_EQ(memory_report(driver.pool()).all.allocation.current, 1);
+}
+
+/// A program of one block of 5 MiB in each of three steps.
+plan::made_plan small_plan() {
+  using trace::event;
+  trace::recording recorded{"small", {}};
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    recorded.events.push_back({event::kind::begin_step});
+    recorded.events.push_back({event::kind::allocate, step, 5_MiB});
+    recorded.events.push_back({event::kind::free, step});
+  }
+  return plan::make(recorded);
+}
+
+TEST(report, has_what_a_plan_served) {
+  const plan::made_plan made = small_plan();
+  planned<caching_allocator<pytorch<>, simulated_device>> pool(made.view());
+  void* const block = pool.allocate(5_MiB);
+  (void)pool.allocate(1_MiB);
+  const memory_report report(pool);
+  ASSERT_TRUE(report.by_plan.has_value());
+  EXPECT_EQ(report.by_plan->requests, 1u);
+  EXPECT_EQ(report.by_plan->bytes, 5_MiB);
+  EXPECT_EQ(report.by_plan->unplanned_requests, 1u);
+  EXPECT_EQ(report.by_plan->unplanned_bytes, 1_MiB);
+  EXPECT_EQ(report.by_plan->plan_bytes, 5_MiB);
+  EXPECT_EQ(report.by_plan->fingerprint, made.numbers.fingerprint);
+  EXPECT_FALSE(report.by_plan->is_stale);
+  EXPECT_EQ(report.now, pool.current_usage());
+  EXPECT_EQ(report.footprint, pool.footprint());
+
+  const std::string table = report.table();
+  EXPECT_TRUE(has(table, ", 5.00 MiB of places\n")) << table;
+  EXPECT_TRUE(has(table, "\n  by_plan                              1      5.00 MiB\n")) << table;
+  EXPECT_TRUE(has(table, "\n  unplanned                            1      1.00 MiB\n")) << table;
+  EXPECT_TRUE(has(table, "\n  device_bytes                  6.00 MiB      6.00 MiB ")) << table;
+  EXPECT_FALSE(has(table, "the plan "));
+  const std::string json = report.json();
+  EXPECT_TRUE(has(json, "\"requests\": 1, \"bytes\": 5242880, \"unplanned_requests\": 1, ")) << json;
+  EXPECT_TRUE(has(json, "\"is_stale\": false, \"fault\": null}")) << json;
+
+  pool.deallocate(block);
+  for (int i = 0; i < 1000; ++i) pool.deallocate(pool.allocate(2_MiB));
+  EXPECT_TRUE(has(memory_report(pool).table(), "the plan is stale: it served 1 of 1002 requests"));
+  EXPECT_TRUE(has(memory_report(pool).json(), "\"is_stale\": true"));
+}
+
+TEST(report, names_the_fault_of_a_plan) {
+  const plan::made_plan made = small_plan();
+  memory_plan broken = made.view();
+  broken.alignment = 3;
+  trace::captured<planned<caching_allocator<pytorch<>, simulated_device>>> pool(broken);
+  (void)pool.allocate(5_MiB);
+  const memory_report report(pool);
+  EXPECT_TRUE(has(report.table(), "the plan serves nothing: the alignment is a power of two, at least 64\n"));
+  EXPECT_TRUE(has(report.json(), "\"fault\": \"the alignment is a power of two, at least 64\"}"));
+  EXPECT_FALSE(memory_report(pool.inner().inner()).by_plan.has_value());
+  EXPECT_FALSE(has(memory_report(pool.inner().inner()).json(), "\"plan\""));
 }
 
 }  // namespace
