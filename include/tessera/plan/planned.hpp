@@ -104,7 +104,7 @@ struct plan_event<Provider> {
 ///   and in trim(0).
 /// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. A limit of the
 ///   provider counts them.
-/// * Requests by handle, with an alignment above the plan's, and while the scope of a private pool is open are not
+/// * Requests by handle, with an alignment above min_alignment, and while the scope of a private pool is open are not
 ///   planned. Observers and snapshots see the blocks of the allocator inside only.
 /// * It cannot sleep.
 ///
