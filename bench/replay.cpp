@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -17,35 +16,13 @@
 
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
-#include "tessera_replay/files.hpp"
 
+#include "recorded.hpp"
 #include "subjects.hpp"
 
 namespace {
 
-using tessera::trace::event;
 using tessera::trace::recording;
-
-/// Adds frees of the blocks that are live at the end, so that every round begins with the same state.
-void close(recording& run) {
-  std::map<std::uint64_t, bool> live;
-  for (const event& e : run.events) {
-    if (e.what == event::kind::allocate || e.what == event::kind::free)
-      live[e.id] = e.what == event::kind::allocate;
-  }
-  run.events.push_back({event::kind::answer_events, 0, 1});
-  for (const auto& [id, is_live] : live) {
-    if (is_live) run.events.push_back({event::kind::free, id});
-  }
-}
-
-replay::read_result<recording> read(const std::string& path) {
-  auto text = replay::read_file(path);
-  if (auto* wrong = std::get_if<tessera::trace::input_error>(&text)) return std::move(*wrong);
-  auto run = tessera::trace::read_csv(std::get<std::string>(text), path);
-  if (auto* read = std::get_if<recording>(&run)) close(*read);
-  return run;
-}
 
 template <typename Subject>
 void run_replay(benchmark::State& state, const recording& run) {
@@ -77,7 +54,7 @@ int main(int argc, char** argv) {
   }
   std::sort(paths.begin(), paths.end());
   for (const auto& path : paths) {
-    auto read_in = read(path.string());
+    auto read_in = bench::read(path.string());
     if (const auto* wrong = std::get_if<tessera::trace::input_error>(&read_in)) {
       std::fprintf(stderr, "%s\n", wrong->text().c_str());
       return 1;

@@ -70,9 +70,9 @@ int replay::commands::fit(const arguments& args) {
     if (args.json) {
       std::printf(
           "{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": %zu, \"peak_live\": %zu, "
-          "\"over_peak_live\": %.6f, \"also_fails_with\": [%s], \"note\": \"%s\"}\n",
+          "\"over_peak_live\": %.6f, \"also_fails_with\": [%s]%s}\n",
           json_text(program.name()).c_str(), args.recipe.c_str(), enough, program.peak_live(), over,
-          with_commas(failing).c_str(), json_text(note).c_str());
+          with_commas(failing).c_str(), plan ? (", \"note\": \"" + json_text(note) + "\"").c_str() : "");
       return +done;
     }
     std::printf("%s: completes with a capacity of %zu and not with %zu; peak live %zu, ratio %.4f\n",
