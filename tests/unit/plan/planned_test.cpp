@@ -16,7 +16,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "planned_model.hpp"
+#include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
 
 namespace {
