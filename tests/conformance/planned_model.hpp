@@ -79,7 +79,8 @@ struct script {
     is_marked = d.one_in(2);
     std::vector<std::size_t> sizes;
     const std::size_t bits = 13 + d.pick(8);
-    for (std::size_t i = 1 + d.pick(8); i > 0; --i) sizes.push_back(1 + (512 << d.pick(2)) + d.of_bits(bits));
+    for (std::size_t i = 1 + d.pick(8); i > 0; --i)
+      sizes.push_back(1 + (std::size_t{512} << d.pick(2)) + d.of_bits(bits));
     const std::size_t used_streams = 1 + d.pick(3), longest = 4 + d.pick(40);
     for (std::size_t count = 1 + d.pick(3); count > 0; --count) {
       step s;

@@ -10,7 +10,7 @@
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/make_plan.hpp>
 
-#include "planned_model.hpp"
+#include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
 
 namespace {

@@ -12,7 +12,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "planned_model.hpp"
+#include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
 
 namespace {
@@ -25,7 +25,7 @@ using plan_tests::recorder;
 using kind = trace::event::kind;
 using pool = planned<caching_allocator<pytorch<>, simulated_device>>;
 
-/// What a plan serves of a program.
+/// Runs a program by a plan, and returns what the plan served.
 plan_usage replay(const made_plan& made, const trace::recording& program) {
   EXPECT_STREQ(plan::find_fault(made.view()), nullptr);
   pool memory(made.view());

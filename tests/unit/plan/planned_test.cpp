@@ -16,7 +16,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "planned_model.hpp"
+#include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
 
 namespace {
@@ -123,11 +123,13 @@ TEST_F(planned_on_a_device, begins_a_step_where_the_program_says) {
 TEST(planned, compares_live_blocks_after_a_mark_inside_a_step) {
   simulated_device device;
   plan::made_plan made = ten();
+  // A later block in the place of the first one, which died some entries before.
   std::uint32_t lowest = 0;
-  for (std::uint32_t i = 1; i < made.entries.size(); ++i) {
-    if (made.entries[i].place == made.entries[0].place) lowest = i;
+  for (std::uint32_t i = 3; i < made.entries.size(); ++i) {
+    const std::uint64_t end = made.entries[0].place + sizes[0] / made.numbers.alignment;
+    if (made.entries[i].place >= made.entries[0].place && made.entries[i].place < end) lowest = i;
   }
-  ASSERT_GT(lowest, 0u) << "no later block has the place of the first";
+  ASSERT_GT(lowest, 0u);
   made.steps.push_back({99, lowest});
   made.tracks[0].steps_end = static_cast<std::uint32_t>(made.steps.size());
   pool memory(made.view(), provider_ref(device));
@@ -184,15 +186,22 @@ TEST_F(planned_on_a_device, gives_back_the_memory_of_unused_places) {
 }
 
 // Places whose memory the device failed to take back must not be served without memory.
-TEST_F(planned_on_a_device, survives_a_failed_return_of_memory) {
+TEST(planned, survives_a_failed_return_of_memory) {
+  recorder of;
+  for (int i = 0; i < 10; ++i) of.step({5_MiB});
+  const plan::made_plan made = make(of.made);
   for (std::uint64_t call = 1; call <= 3; ++call) {
-    run_step();
+    simulated_device device;
+    pool memory(made.view(), provider_ref(device));
+    memory.deallocate(memory.allocate(5_MiB));
     device.fail_call(call);  // to synchronize, to unmap, to destroy
     memory.trim();
-    void* const p = memory.allocate(sizes[0]);
-    EXPECT_TRUE(device.can_use(p, sizes[0])) << call;
+    EXPECT_EQ(device.calls().failed, 1u);
+    EXPECT_EQ(device.used(), 6_MiB);
+    void* const p = memory.allocate(5_MiB);
+    EXPECT_TRUE(device.can_use(p, 5_MiB)) << call;
+    EXPECT_EQ(memory.statistics().by_plan.requests, 2u);
     memory.deallocate(p);
-    memory.begin_step();
     memory.trim();
     EXPECT_EQ(device.used(), 0u) << call;
   }
