@@ -33,6 +33,7 @@ plan::made_plan plan_of(const script& s, std::uint64_t seed) {
   plan::make_options options{.seconds = 0.01};
   options.alignment = std::uint32_t{64} << d.pick(6);
   const trace::recording recorded = s.record();
+  if (d.one_in(2)) return plan_of_each_stream(recorded, options);
   if (d.one_in(4)) {
     options.first_event = d.pick(recorded.events.size());
     options.end_event = options.first_event + d.pick(recorded.events.size());

@@ -172,7 +172,7 @@ plan::made_plan plan_of(script s) {
   }
   s.order.clear();
   for (std::size_t i = 0; i < 6 * s.steps.size(); ++i) s.order.push_back(i % s.steps.size());
-  return plan::make(s.record(), {.seconds = 0.01});
+  return plan_of_each_stream(s.record(), {.seconds = 0.01});
 }
 
 template <typename Pool, typename Blocks, typename MakePool>

@@ -103,12 +103,18 @@ class plan_memory<Provider> {
     page_ = larger(device.page_size(page_kind::normal), device.granularity());
     const std::size_t whole = align_up(bytes, page_);
     pages_ = whole / page_;
+    // The device refuses a size that no device has, before host memory is taken for its pages.
+    void* const range = device.reserve(whole, larger(page_, alignment));
+    if (range == nullptr) return false;
     by_page_.reset(new (std::nothrow) chunk*[pages_]());
     is_used_.reset(new (std::nothrow) bool[pages_]);
-    if (by_page_ == nullptr || is_used_ == nullptr) return false;
-    base_ = reinterpret_cast<std::uintptr_t>(device.reserve(whole, larger(page_, alignment)));
-    if (base_ != 0) bytes_ = whole;
-    return base_ != 0;
+    if (by_page_ == nullptr || is_used_ == nullptr) {
+      (void)device.unreserve(range, whole);
+      return false;
+    }
+    base_ = reinterpret_cast<std::uintptr_t>(range);
+    bytes_ = whole;
+    return true;
   }
 
   [[nodiscard]] bool back(Provider& device, std::size_t offset, std::size_t bytes) noexcept {

@@ -138,15 +138,28 @@ TEST(make_plan, takes_the_steps_that_the_program_marks) {
 TEST(make_plan, gives_each_stream_places_of_its_own) {
   recorder of;
   for (int i = 0; i < 10; ++i) {
-    of.step({5_MiB, 3_MiB}, 0);
-    of.step({5_MiB, 2_MiB, 1_MiB}, 9);
+    const std::uint64_t one = of.allocate(5_MiB, 0), other = of.allocate(7_MiB, 9);
+    of.free(one);
+    of.free(other);
   }
   const made_plan made = make(of.made);
   ASSERT_EQ(made.tracks.size(), 2u);
   EXPECT_EQ(made.tracks[0].stream, 0u);
   EXPECT_EQ(made.tracks[1].stream, 9u);
-  EXPECT_EQ(made.numbers.bytes, 15_MiB);
-  expect_served(made, of.made, 50);
+  EXPECT_EQ(made.numbers.bytes, 12_MiB);
+  expect_served(made, of.made, 20);
+}
+
+// Without a plan, such streams use the same memory one after the other.
+TEST(make_plan, leaves_out_streams_that_never_need_memory_together) {
+  recorder of;
+  for (int i = 0; i < 10; ++i) {
+    of.step({5_MiB, 3_MiB}, 0);
+    of.step({5_MiB, 2_MiB, 1_MiB}, 9);
+  }
+  const made_plan made = make(of.made);
+  EXPECT_EQ(made.tracks.size(), 1u);
+  EXPECT_EQ(replay(made, of.made).requests, 20u);
 }
 
 // Each request of a loader's stream is a step: any free kept place serves it.

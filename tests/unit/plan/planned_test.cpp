@@ -513,8 +513,9 @@ TEST(planned, is_as_thread_safe_as_the_allocator_inside) {
   simulated_device device;
   recorder of;
   for (int i = 0; i < 10; ++i) {
-    of.step({5_MiB, 3_MiB}, 1);
-    of.step({5_MiB, 3_MiB}, 2);
+    std::uint64_t ids[4];
+    for (std::uint64_t k = 0; k < 4; ++k) ids[k] = of.allocate(k < 2 ? 5_MiB : 3_MiB, 1 + k % 2);
+    for (const std::uint64_t id : ids) of.free(id);
   }
   const plan::made_plan made = make(of.made);
   planned<locked<pytorch<>, provider_ref<simulated_device>>> memory(made.view(), provider_ref(device));
