@@ -150,7 +150,7 @@ expect(0 "\"also_fails_with\": [], \"note\": \"\"}\n" fit ${trace} --plan ${plan
 expect(0 "  note: the plan was made of another recording, or of another part of it\n" fit ${TRACES}/gpt2_adamw.csv --plan ${planned})
 expect(0 "\n  plan, pytorch                    1580.0       1.000      1580.0 " compare ${trace} --plan ${planned})
 expect(0 "{\"recipe\": \"plan, stitched\", \"peak_reserved\": " compare ${trace} --plan ${planned} --recipe stitched --json)
-expect(0 "resnet50_sgd: 12" plan ${trace} --from 100 --to 128)
+expect(0 "resnet50_sgd: 28 requests in 28 steps, " plan ${trace} --from 100 --to 128)
 expect(2 "plan: --out x.txt: the extension must be .hpp, .h or .csv\n" plan ${trace} --out x.txt)
 expect(2 "plan: --out ${trace}: is the trace\n" plan ${trace} --out ${trace})
 expect(2 "resnet50_sgd.csv: --from 37898: no event lies between it and the end\n" plan ${trace} --from 37898)
