@@ -19,12 +19,12 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/plan_follower.hpp>
-#include <tessera/detail/plan_memory.hpp>
 #include <tessera/detail/slab.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
+#include <tessera/plan/plan_follower.hpp>
+#include <tessera/plan/plan_memory.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
