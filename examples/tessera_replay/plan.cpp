@@ -3,11 +3,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 
+#include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/plan_file.hpp>
 #include <tessera/trace/recording.hpp>
@@ -23,6 +25,24 @@ namespace {
 
 using namespace replay;
 
+bool is_keyword(std::string_view name) {
+  constexpr std::string_view keywords[] = {
+      "alignas",     "alignof",  "and",        "and_eq",    "asm",       "auto",         "bitand",
+      "bitor",       "bool",     "break",      "case",      "catch",     "char",         "char16_t",
+      "char32_t",    "char8_t",  "class",      "co_await",  "co_return", "co_yield",     "compl",
+      "concept",     "const",    "const_cast", "consteval", "constexpr", "constinit",    "continue",
+      "decltype",    "default",  "delete",     "do",        "double",    "dynamic_cast", "else",
+      "enum",        "explicit", "export",     "extern",    "false",     "float",        "for",
+      "friend",      "goto",     "if",         "inline",    "int",       "long",         "mutable",
+      "namespace",   "new",      "noexcept",   "not",       "not_eq",    "nullptr",      "operator",
+      "or",          "or_eq",    "private",    "protected", "public",    "register",     "reinterpret_cast",
+      "requires",    "return",   "short",      "signed",    "sizeof",    "static",       "static_assert",
+      "static_cast", "struct",   "switch",     "template",  "this",      "thread_local", "throw",
+      "true",        "try",      "typedef",    "typeid",    "typename",  "union",        "unsigned",
+      "using",       "virtual",  "void",       "volatile",  "wchar_t",   "while",        "xor",
+      "xor_eq"};
+  return std::find(std::begin(keywords), std::end(keywords), name) != std::end(keywords);
+}
 /// Turns a title into an identifier.
 std::string identifier(std::string_view title) {
   std::string name;
@@ -32,7 +52,7 @@ std::string identifier(std::string_view title) {
     if (is_digit && name.empty()) name += '_';
     name += is_letter || is_digit ? c : '_';
   }
-  return name.empty() ? "plan" : name;
+  return name.empty() ? "plan" : is_keyword(name) ? name + "_" : name;
 }
 
 void show_progress(void*, std::size_t best, std::size_t lower_bound, double seconds) {
@@ -52,6 +72,9 @@ void print(const std::string& title, const tessera::plan::made_plan& made, doubl
               of_peak(plan.lower_bound));
   std::printf("  %-12s %14ju bytes, %.4f of peak live%s\n", "plan", std::uintmax_t{plan.bytes},
               of_peak(plan.bytes), made.is_optimal ? "; no placement of these steps needs less" : "");
+  if (made.left_out_streams > 0)
+    std::printf("  %-12s %14zu streams with %zu requests: places of their own would cost more memory\n",
+                "left out", made.left_out_streams, made.left_out_requests);
   std::printf("  %-12s %14.1f s\n", "time", seconds);
 }
 
@@ -60,11 +83,11 @@ void print_json(const std::string& title, const tessera::plan::made_plan& made, 
   std::printf(
       "{\"trace\": \"%s\", \"requests\": %zu, \"steps\": %zu, \"different_steps\": %zu, \"entries\": %zu, "
       "\"peak_live\": %ju, \"lower_bound\": %ju, \"bytes\": %ju, \"over_peak_live\": %.6f, \"optimal\": %s, "
-      "\"seconds\": %.1f}\n",
+      "\"left_out_streams\": %zu, \"left_out_requests\": %zu, \"seconds\": %.1f}\n",
       json_text(title).c_str(), made.recorded_requests, made.recorded_steps, made.different_steps,
       made.entries.size(), std::uintmax_t{plan.peak_live}, std::uintmax_t{plan.lower_bound},
       std::uintmax_t{plan.bytes}, ratio(plan.bytes, plan.peak_live), made.is_optimal ? "true" : "false",
-      seconds);
+      made.left_out_streams, made.left_out_requests, seconds);
 }
 
 /// Writes a plan in the format of the file's extension.
@@ -76,8 +99,9 @@ int write(const std::string& path, const std::string& title, const tessera::plan
   } else {
     char comment[160];
     std::snprintf(comment, sizeof comment,
-                  "A plan of %.60s, written by tessera-replay: %ju bytes for a peak of %ju.", title.c_str(),
-                  std::uintmax_t{made.numbers.bytes}, std::uintmax_t{made.numbers.peak_live});
+                  "A plan of %.60s, written by tessera-replay: %ju bytes for a peak of %ju.",
+                  identifier(title).c_str(), std::uintmax_t{made.numbers.bytes},
+                  std::uintmax_t{made.numbers.peak_live});
     text = tessera::plan::to_header(made.view(), identifier(title), comment);
   }
   const std::optional<input_error> failed = save(path, text);
@@ -126,6 +150,8 @@ int replay::commands::plan(const arguments& args) {
   const tessera::plan::made_plan made = tessera::plan::make(recording, options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   progress_line::clear();
+  if (const char* const fault = tessera::plan::find_fault(made.view()))
+    return print_error(args.files[0] + ": no plan can be made: " + fault);
   if (made.entries.empty())
     return print_error(args.files[0] + ": nothing to plan: no request outside private pools");
   args.json ? print_json(recording.name, made, seconds) : print(recording.name, made, seconds);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -64,8 +65,7 @@ class plan_checker {
         return "kinds are in the order of their sizes";
       if (kind.kept > plan_.bytes / plan_.place_bytes(kind.bytes)) return "places lie in the plan's bytes";
       kept_ += kind.kept;
-      if (plan_.entries.size() + kept_ >= memory_plan::keeps)
-        return "a plan has less than 2^32 - 1 entries and kept places";
+      if (kept_ > max_kept) return "a plan has at most 2^22 kept places";
       largest_ = (std::max)(largest_, plan_.place_bytes(kind.bytes));
       const std::uint64_t from = std::uint64_t{kind.kept_place} * plan_.alignment;
       if (!add_area(from, kind.kept * plan_.place_bytes(kind.bytes))) return "places lie in the plan's bytes";
@@ -117,11 +117,15 @@ class plan_checker {
   [[nodiscard]] const char* enter(std::uint32_t i, area& hull) {
     const memory_plan::entry& e = plan_.entries[i];
     path_.push_back({i, deaths_});
-    if (path_.size() == 1) arrivals_.clear();
+    if (path_.size() == 1) {
+      arrivals_.clear();
+      is_arrival_.clear();
+    }
     for (; deaths_ < e.deaths; ++deaths_) {
       const std::uint32_t named = plan_.deaths[deaths_];
       if (named < first_ || named >= end_) return "an entry names entries of its track";
       if (path_.size() == 1) {
+        if (!is_arrival_.insert(named).second) return "an entry is named once at the beginning of a step";
         arrivals_.emplace(area_of(named).begin, named);
       } else if (!erase(named)) {
         return "an entry that dies is live";
@@ -171,6 +175,7 @@ class plan_checker {
     }
     const auto [from, to] = arrivals_.equal_range(area_of(i).begin);
     for (auto at = from; at != to; ++at) {
+      if (++compared_ > max_compared) return false;
       if (at->second != i) continue;
       arrivals_.erase(at);
       return was_arrival_[deaths_] = true;
@@ -196,13 +201,15 @@ class plan_checker {
     return false;
   }
 
+  static constexpr std::uint64_t max_kept = std::uint64_t{1} << 22;
   static constexpr std::uint32_t no_parent = 0xFFFFFFFF;
-  static constexpr std::uint64_t max_compared = std::uint64_t{1} << 28;  // so that no plan takes long
+  static constexpr std::uint64_t max_compared = std::uint64_t{1} << 26;  // so that no plan takes long
   const memory_plan& plan_;
   std::vector<area> areas_;                      // kept places, and the hull of each track's entries
   std::map<std::uint64_t, std::uint32_t> live_;  // entries by their offsets
   std::vector<step_back> path_;
   std::multimap<std::uint64_t, std::uint32_t> arrivals_;  // live blocks of earlier steps by their offsets
+  std::set<std::uint32_t> is_arrival_;                    // the entries of arrivals_
   std::vector<bool> was_arrival_;                         // for each death
   std::uint64_t largest_ = 0;                             // bytes of a place
   std::uint64_t kept_ = 0;                                // kept places so far

@@ -8,11 +8,13 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/plan/place.hpp>
@@ -45,11 +47,14 @@ struct made_plan {
   std::size_t recorded_requests = 0;  ///< requests of the recording that the entries stand for
   std::size_t recorded_steps = 0;     ///< steps found in the recording
   std::size_t different_steps = 0;    ///< of these, those that differ from all before
+  std::size_t left_out_streams = 0;  ///< streams without a track: it would cost memory that streams now share
+  std::size_t left_out_requests = 0;  ///< their requests
   bool is_optimal = false;            ///< whether no placement needs fewer bytes
   double seconds = 0;                 ///< spent to find the places
 
   /// The plan, which is valid while this object is neither changed nor destroyed.
-  [[nodiscard]] memory_plan view() const noexcept {
+  [[nodiscard]] memory_plan view() const&& = delete;
+  [[nodiscard]] memory_plan view() const& noexcept {
     memory_plan plan = numbers;
     plan.kinds = kinds;
     plan.tracks = tracks;
@@ -112,6 +117,7 @@ class track_reader {
           pending_.pop_back();
         }
       } else if (e.what == trace::event::kind::begin_step) {
+        mark_ = {e.id, 0};
         for (recorded_track& t : tracks_)
           t.marks.push_back({e.id, static_cast<std::uint32_t>(t.requests.size())});
       }
@@ -135,6 +141,7 @@ class track_reader {
     while (number < tracks_.size() && tracks_[number].stream != e.stream) ++number;
     if (number == tracks_.size()) {
       tracks_.emplace_back().stream = e.stream;
+      if (mark_) tracks_.back().marks.push_back(*mark_);
       bytes_.emplace_back();
     }
     live_ += e.bytes;
@@ -180,6 +187,7 @@ class track_reader {
   std::vector<recorded_track> tracks_;
   std::vector<std::vector<std::uint64_t>> bytes_;  // of the requests of each track
   std::vector<std::uint64_t> open_scopes_;
+  std::optional<recorded_mark> mark_;      // the latest, for streams that begin later
   std::vector<place_of_request> pending_;  // freed, but another stream uses the block
   bool answers_ = true;                    // whether events are complete at once
   std::size_t live_ = 0;
@@ -371,6 +379,7 @@ class step_tree {
     find_arriving(arriving);
     for (std::uint32_t number = 0; number < nodes_.size(); ++number) {
       node& n = nodes_[number];
+      n.is_kept = n.is_kept || arriving[number].size() > max_compared;
       if (n.is_kept) continue;
       agree(own[number]);
       for (const life& l : own[number]) paths_[l.path].ends[n.depth] = l.end;
@@ -388,8 +397,9 @@ class step_tree {
     }
     for (node& n : nodes_) make_unique(n.arrivals);
   }
-  /// Lists the paths on which a block of an earlier step may be live: those that begin alike.
-  void find_arriving(std::vector<std::vector<life>>& arriving) const {
+  /// Lists the paths on which a block of an earlier step may be live: those that begin alike. If these are too
+  /// many to compare, keeps the block.
+  void find_arriving(std::vector<std::vector<life>>& arriving) {
     std::map<std::uint32_t, std::vector<std::uint32_t>> alike;  // paths by their first nodes
     for (std::uint32_t p = 0; p < paths_.size(); ++p) alike[paths_[p].nodes.front()].push_back(p);
     for (const auto& [first, paths] : alike) {
@@ -399,6 +409,8 @@ class step_tree {
       }
       make_unique(numbers);
       for (const std::uint32_t number : numbers) {
+        if (paths.size() > max_compared) nodes_[number].is_kept = true;
+        if (nodes_[number].is_kept) continue;
         for (const std::uint32_t p : paths) {
           const auto found = paths_[p].arrivals.find(number);
           arriving[number].push_back({p, found != paths_[p].arrivals.end() ? found->second : 0});
@@ -494,8 +506,8 @@ class step_tree {
     time_ += length;
   }
 
-  static constexpr std::size_t max_outlived = 12;   // steps; a block that outlives more is kept
-  static constexpr std::size_t max_compared = 256;  // paths; the comparison is quadratic
+  static constexpr std::size_t max_outlived = 12;  // steps; a block that outlives more is kept
+  static constexpr std::size_t max_compared = 64;  // paths; the comparison is quadratic
 
   const recorded_track& track_;
   std::size_t alignment_;
@@ -642,6 +654,7 @@ class plan_maker {
     numbers.peak_live = reader.peak_live();
     numbers.fingerprint = reader.fingerprint();
     made_.is_optimal = true;
+    for (const recorded_track& t : tracks) requests_ += t.requests.size();
     for (const recorded_track& t : tracks) add(t);
     return std::move(made_);
   }
@@ -669,7 +682,13 @@ class plan_maker {
     const step_tree tree = tree_of(*best);
     // Streams share no bytes of a plan. Without a plan, they may use the same memory one after the other.
     const std::size_t all = made_.numbers.lower_bound + tree.lower_bound();
-    if (!made_.tracks.empty() && all > made_.numbers.peak_live + made_.numbers.peak_live / 50) return;
+    const bool is_dear =
+        !made_.tracks.empty() && all > made_.numbers.peak_live + made_.numbers.peak_live / 50;
+    if (is_dear || made_.tracks.size() == max_tracks) {
+      ++made_.left_out_streams;
+      made_.left_out_requests += track.requests.size();
+      return;
+    }
     write(track, tree);
     made_.recorded_requests += track.requests.size();
   }
@@ -689,10 +708,12 @@ class plan_maker {
     std::vector<std::uint32_t> number(order.size());
     for (std::uint32_t i = 0; i < order.size(); ++i) number[order[i]] = first_entry + i;
     write_entries(tree, order, number, first_kind, offsets, kept);
+    std::map<std::uint64_t, std::uint32_t> steps;  // a key leads to the first of its steps
     for (const recorded_mark& m : track.marks) {
       if (m.position < track.requests.size() && m.key != 0)
-        made_.steps.push_back({m.key, number[tree.node_of(m.position)]});
+        steps.try_emplace(m.key, number[tree.node_of(m.position)]);
     }
+    for (const auto& [key, entry] : steps) made_.steps.push_back({key, entry});
     made_.numbers.bytes = kept + height_;
     made_.numbers.lower_bound += tree.lower_bound();
     made_.tracks.push_back({track.stream.handle, static_cast<std::uint32_t>(made_.kinds.size()),
@@ -760,7 +781,9 @@ class plan_maker {
       nodes.push_back(n);
     }
     plan::place_options options;
-    options.seconds = options_.seconds;
+    // Each stream gets its part of the time.
+    options.seconds =
+        options_.seconds * static_cast<double>(track.requests.size()) / static_cast<double>(requests_);
     options.seed = options_.seed;
     options.alignment = options_.alignment;
     options.progress = options_.progress;
@@ -778,8 +801,11 @@ class plan_maker {
     return static_cast<std::uint32_t>(offset / options_.alignment);
   }
 
+  static constexpr std::size_t max_tracks = 255;
+
   const trace::recording& source_;
   const plan::make_options& options_;
+  std::size_t requests_ = 0;  // of all streams
   plan::made_plan made_;
   std::size_t height_ = 0;
 };
@@ -792,9 +818,14 @@ namespace plan {
 ///
 /// Steps that repeat share their entries. Requests in scopes of private pools are left out. A program may mark its
 /// steps (event::kind::begin_step); otherwise, they are found.
-///   Throws:  std::bad_alloc
-///   Cost:    n log n, and the search for places, which ends soon after `seconds` for each stream
+/// A stream is left out if its places would cost more than the memory that streams now use in turn.
+///   Requires:  an alignment that is a power of two, at least min_alignment; otherwise the program aborts
+///   Throws:    std::bad_alloc
+///   Cost:      n log n for each way to divide the program into steps, and the search for places. On a slow machine,
+///              that search may take twice `seconds`.
 [[nodiscard]] inline made_plan make(const trace::recording& source, const make_options& options = {}) {
+  if (!std::has_single_bit(options.alignment) || options.alignment < min_alignment)
+    tessera::detail::fatal("plan::make: the alignment must be a power of two, at least 64");
   return tessera::detail::plan_maker(source, options).run();
 }
 

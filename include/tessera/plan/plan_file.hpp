@@ -70,6 +70,7 @@ class plan_reader {
     }
     const auto number = [&n](std::size_t i) { return static_cast<std::uint32_t>(n[i]); };
     if (has("plan", 7)) {
+      if (has_numbers_) return "a plan has one line 'plan'";
       has_numbers_ = true;
       made_.numbers = {n[0], n[1], n[2], n[3], n[4], n[5], number(6), {}, {}, {}, {}, {}};
     } else if (has("track", 1)) {
@@ -186,10 +187,13 @@ namespace plan {
   array("tessera::memory_plan::kind", "kinds", plan.kinds,
         [&](const memory_plan::kind& k) { add_numbers(text, "{", {k.bytes, k.kept_place, k.kept}, "},"); });
   array("tessera::memory_plan::track", "tracks", plan.tracks, [&](const memory_plan::track& t) {
-    add_numbers(text, "{", {t.stream, t.kinds_end, t.entries_end, t.steps_end}, "},");
+    add_numbers(text, "{", {t.stream}, "u,");
+    add_numbers(text, "", {t.kinds_end, t.entries_end, t.steps_end}, "},");
   });
-  array("tessera::memory_plan::step", "steps", plan.steps,
-        [&](const memory_plan::step& s) { add_numbers(text, "{", {s.key, s.entry}, "},"); });
+  array("tessera::memory_plan::step", "steps", plan.steps, [&](const memory_plan::step& s) {
+    add_numbers(text, "{", {s.key}, "u,");
+    add_numbers(text, "", {s.entry}, "},");
+  });
   array("tessera::memory_plan::entry", "entries", plan.entries, [&](const memory_plan::entry& e) {
     add_numbers(text, "{", {e.kind, e.place, e.other, e.deaths}, "},");
   });

@@ -84,6 +84,8 @@ class plan_follower {
   [[nodiscard]] const track& track_of(const node& n) const noexcept { return tracks_[n.track]; }
   [[nodiscard]] std::size_t offset_of(const node& n) const noexcept { return std::size_t{n.place} << shift_; }
   [[nodiscard]] std::size_t bytes_of(const node& n) const noexcept { return plan_.place_bytes(n.bytes); }
+  /// The number of places.
+  [[nodiscard]] std::size_t size() const noexcept { return nodes_.size(); }
   [[nodiscard]] bool is_entry(std::uint32_t i) const noexcept { return i < plan_.entries.size(); }
 
   /// Takes the expected entry if its place is known to be free. Does most requests, and changes nothing if not.
@@ -169,30 +171,26 @@ class plan_follower {
     }
   }
   /// Makes the place of a live block free.
-  void release(std::uint32_t i) noexcept {
+  [[gnu::always_inline]] void release(std::uint32_t i) noexcept {
     node& n = nodes_[i];
     slots_[n.slot].holder = none;
     live_[i / 64] &= ~(std::uint64_t{1} << (i % 64));
-    if (!is_entry(i)) {
-      n.state &= is_backed;
-      kind& k = kinds_[n.other];
-      n.next = std::exchange(k.free, i);
-      return;
-    }
-    track& t = tracks_[n.track];
-    --t.live;
-    if ((n.state & is_stray) != 0) t.strays.erase(stray_position(t, i));
-    n.state &= is_backed | is_first | is_kept;
+    if (n.state != (is_backed | is_live) || !is_entry(i)) return release_otherwise(i);
+    n.state = is_backed;
+    --tracks_[n.track].live;
   }
 
-  /// Starts a step of a stream: the one with this key, or any.
-  void begin_step(std::uint64_t key, stream_id stream) noexcept {
+  /// Starts a step of one stream, or of all: the step with this key, or any.
+  void begin_step(std::uint64_t key, const stream_id* stream) noexcept {
     for (track& t : tracks_) {
-      if (t.stream != stream || !(t.is_assigned || t.is_default)) continue;
+      if (!t.is_assigned && !t.is_default) continue;
+      if (stream != nullptr && t.stream != *stream) continue;
       t.next = t.first;
       t.missed = 0;
       for (std::uint32_t s = t.steps; s < t.steps_end; ++s) {
-        if (plan_.steps[s].key == key) t.next = plan_.steps[s].entry;
+        if (plan_.steps[s].key != key) continue;
+        t.next = plan_.steps[s].entry;
+        break;
       }
       // The blocks that are live inside a step depend on the way there, which the program did not go.
       if ((nodes_[t.next].state & is_first) == 0) make_strays(t);
@@ -266,6 +264,20 @@ class plan_follower {
   }
   [[nodiscard]] std::size_t slot_of(std::uint32_t place) const noexcept {
     return static_cast<std::size_t>((place * std::uint64_t{0x9E3779B97F4A7C15}) >> slot_shift_);
+  }
+  /// Releases a kept place, a stray, or a block that other streams used.
+  [[gnu::noinline]] void release_otherwise(std::uint32_t i) noexcept {
+    node& n = nodes_[i];
+    if (!is_entry(i)) {
+      n.state &= is_backed;
+      kind& k = kinds_[n.other];
+      n.next = std::exchange(k.free, i);
+      return;
+    }
+    track& t = tracks_[n.track];
+    --t.live;
+    if ((n.state & is_stray) != 0) t.strays.erase(stray_position(t, i));
+    n.state &= is_backed | is_first | is_kept;
   }
   void occupy(std::uint32_t i, node& n) noexcept {
     n.state |= is_live;

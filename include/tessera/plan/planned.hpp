@@ -81,7 +81,7 @@ struct plan_event<Provider> {
 /// `Allocator`.
 ///
 /// Choose it for a program that repeats its steps, such as training. It needs almost no memory above peak live,
-/// and no device call after the first step. A plan comes from `tessera-replay plan`, or from plan::make.
+/// and no device call once each place has been used. A plan comes from `tessera-replay plan`, or from plan::make.
 ///
 ///     #include <tessera/plan/make_plan.hpp>
 ///     using tessera::trace::event;
@@ -95,7 +95,7 @@ struct plan_event<Provider> {
 ///
 /// A request gets its place if it is the next one of its stream's plan. It then has the same bytes, and no live
 /// block is in that place. After other requests, the plan goes on where four requests in a row match it. Any plan is
-/// safe with any program; a wrong one costs memory.
+/// safe with any program; a wrong one costs memory and time.
 ///
 /// * Streams share no bytes of the plan. Stream 0 follows the recorded stream 0. Each other stream follows the
 ///   first recorded stream that is free and begins with its request.
@@ -105,11 +105,12 @@ struct plan_event<Provider> {
 /// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. A limit of the
 ///   provider counts them.
 /// * Requests by handle, with an alignment above min_alignment, and while the scope of a private pool is open are not
-///   planned. Observers and snapshots see the blocks of the allocator inside only.
+///   planned, and do not count in plan_usage. Observers, snapshots and out-of-memory reports see the
+///   allocator inside only.
 /// * It cannot sleep.
 ///
 /// It is as thread-safe as `Allocator`.
-///   Cost:  a planned request and its free take about as long as an addition to a hash map. The plan takes about
+///   Cost:  constant for a planned request and its free; logarithmic after the program left its plan. The plan takes about
 ///          60 bytes of host memory an entry.
 template <typename Allocator>
 class planned : public facade<planned<Allocator>, Allocator> {
@@ -133,6 +134,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
         follower_(fault_ == nullptr ? plan : memory_plan{}) {
     if (follower_.plan().empty()) return;
     streams_.reserve(follower_.plan().tracks.size());
+    if constexpr (has_events) uses_of_.resize(follower_.size());
     const std::size_t bytes = follower_.plan().bytes, alignment = follower_.plan().alignment;
     if (bytes == 0) return;  // no device reserves nothing
     const bool is_prepared = allocator_.with_provider(
@@ -143,7 +145,9 @@ class planned : public facade<planned<Allocator>, Allocator> {
   planned& operator=(const planned&) = delete;
   ~planned() {
     finish_uses(true);
-    while (first_use_ != nullptr) drop(first_use_);
+    for (use*& first : uses_of_) {
+      while (first != nullptr) drop(first);
+    }
     list_streams();
     allocator_.with_provider([this](provider_type& device) { memory_.finish(device, streams_); });
   }
@@ -156,11 +160,16 @@ class planned : public facade<planned<Allocator>, Allocator> {
     return allocator_.provider();
   }
 
-  /// Says that a step begins: on `stream`, the plan goes on at the step that was recorded with this key. Without
-  /// such a step, it goes on where the first requests match.
-  void begin_step(std::uint64_t key = 0, stream_id stream = {}) noexcept {
+  /// Says that a step begins: each stream goes on at the step that was recorded with this key. Without such a
+  /// step, it goes on where its first requests match.
+  void begin_step(std::uint64_t key = 0) noexcept {
     const std::lock_guard lock(mutex_);
-    follower_.begin_step(key, stream);
+    follower_.begin_step(key, nullptr);
+  }
+  /// Says that a step of one stream begins.
+  void begin_step(std::uint64_t key, stream_id stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    follower_.begin_step(key, &stream);
   }
 
   using facade_type::allocate;
@@ -241,6 +250,21 @@ class planned : public facade<planned<Allocator>, Allocator> {
     (void)give_back_unused(true);
   }
 
+  void trim_without_waiting(std::size_t keep = 0) noexcept
+    requires requires(Allocator& in) { in.trim_without_waiting(keep); }
+  {
+    allocator_.trim_without_waiting(keep);
+    const std::lock_guard lock(mutex_);
+    if (keep == 0 && open_scopes_ == 0) (void)give_back_unused(false);
+  }
+  bool process_events() noexcept
+    requires requires(Allocator& in) { in.process_events(); }
+  {
+    const bool any = allocator_.process_events();
+    const std::lock_guard lock(mutex_);
+    return finish_uses(false) || any;
+  }
+
   [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
                                             scope_kind kind = scope_kind::capture) noexcept
     requires detail::has_private_pools<Allocator>
@@ -310,7 +334,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
   [[nodiscard]] std::size_t footprint() const noexcept {
     const std::size_t inside = allocator_.footprint();
     const std::lock_guard lock(mutex_);
-    return inside + follower_.footprint() + memory_.footprint() + uses_.footprint();
+    return inside + follower_.footprint() + memory_.footprint() + uses_.footprint() +
+           uses_of_.capacity() * sizeof(use*);
   }
   [[nodiscard]] const char* audit() const noexcept {
     if (const char* const broken = allocator_.audit(); broken != nullptr) return broken;
@@ -327,7 +352,6 @@ class planned : public facade<planned<Allocator>, Allocator> {
 
   /// Another stream's use of a planned block. After the free, its event says when the use ends.
   struct use {
-    std::uint32_t block;
     bool is_recorded;
     stream_id stream;
     [[no_unique_address]] typename detail::plan_event<provider_type>::type event;
@@ -466,40 +490,41 @@ class planned : public facade<planned<Allocator>, Allocator> {
   [[nodiscard]] bool record(std::uint32_t i, stream_id stream) noexcept {
     node& n = follower_.at(i);
     if (!has_events || follower_.track_of(n).stream == stream) return true;
-    for (const use* u = first_use_; u != nullptr; u = u->next) {
-      if (u->block == i && u->stream == stream) return true;
+    for (const use* u = uses_of_[i]; u != nullptr; u = u->next) {
+      if (u->stream == stream) return true;
     }
     const bool exists =
         allocator_.with_provider([=](provider_type& device) { return detail::has_stream(device, stream); });
     if (!exists || !uses_.reserve(1)) return false;
     use* const fresh = uses_.take();
-    *fresh = {i, false, stream, {}, first_use_};
-    first_use_ = fresh;
+    *fresh = {false, stream, {}, uses_of_[i]};
+    uses_of_[i] = fresh;
     n.state |= follower::has_uses;
     return true;
   }
-  /// Asks whether the uses of a freed block have ended, and makes its place free if so.
+  /// Asks whether the uses of a freed block have ended, and makes its place free if so. Waits if asked.
   ///   Returns:  whether the place is free
-  bool finish_uses_of(std::uint32_t i) noexcept {
+  bool finish_uses_of(std::uint32_t i, bool waits = false) noexcept {
     if ((follower_.at(i).state & follower::is_freed) == 0) return false;
-    finish_uses(false, i);
-    return (follower_.at(i).state & follower::is_live) == 0;
-  }
-  /// Does the same for all freed blocks, or for one. Waits for the events if asked.
-  void finish_uses(bool waits, std::uint32_t only = follower::none) noexcept {
-    for (use** at = &first_use_; *at != nullptr;) {
-      use& u = **at;
-      const std::uint32_t block = u.block;
-      const bool is_asked = only == follower::none || block == only;
-      if (!is_asked || (follower_.at(block).state & follower::is_freed) == 0 || !has_ended(u, waits)) {
-        at = &u.next;
-        continue;
+    for (use** at = &uses_of_[i]; *at != nullptr;) {
+      if (has_ended(**at, waits)) {
+        drop(*at);
+      } else {
+        at = &(*at)->next;
       }
-      drop(*at);
-      const use* other = first_use_;
-      while (other != nullptr && other->block != block) other = other->next;
-      if (other == nullptr) follower_.release(block);
     }
+    if (uses_of_[i] == nullptr) follower_.release(i);
+    return uses_of_[i] == nullptr;
+  }
+  /// Does the same for all freed blocks.
+  ///   Returns:  whether a place became free
+  bool finish_uses(bool waits) noexcept {
+    if (uses_.in_use() == 0) return false;
+    bool any = false;
+    follower_.for_each_live([this, waits, &any](std::uint32_t i, const node&) {
+      if (finish_uses_of(i, waits)) any = true;
+    });
+    return any;
   }
   /// Whether a use of a freed block has ended. Records its event first, which a capture may have delayed.
   [[nodiscard]] bool has_ended(use& u, bool waits) noexcept {
@@ -551,7 +576,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   detail::plan_memory<provider_type> memory_;
   plan_usage used_{};
   detail::slab<use> uses_;
-  use* first_use_ = nullptr;
+  std::vector<use*> uses_of_;       // by the numbers of the blocks; null without uses
   std::vector<stream_id> streams_;  // those of list_streams()
   std::size_t open_scopes_ = 0;
 };
