@@ -53,8 +53,7 @@ struct made_plan {
   double seconds = 0;                 ///< spent to find the places
 
   /// The plan, which is valid while this object is neither changed nor destroyed.
-  [[nodiscard]] memory_plan view() const&& = delete;
-  [[nodiscard]] memory_plan view() const& noexcept {
+  [[nodiscard]] memory_plan view() const noexcept {
     memory_plan plan = numbers;
     plan.kinds = kinds;
     plan.tracks = tracks;
@@ -689,11 +688,11 @@ class plan_maker {
       made_.left_out_requests += track.requests.size();
       return;
     }
-    write(track, tree);
+    write(track, tree, best->is_marked);
     made_.recorded_requests += track.requests.size();
   }
 
-  void write(const recorded_track& track, const step_tree& tree) {
+  void write(const recorded_track& track, const step_tree& tree, bool is_marked) {
     made_.recorded_steps += tree.steps();
     made_.different_steps += tree.different_steps();
     const std::vector<std::size_t> offsets = place(track, tree);
@@ -708,9 +707,10 @@ class plan_maker {
     std::vector<std::uint32_t> number(order.size());
     for (std::uint32_t i = 0; i < order.size(); ++i) number[order[i]] = first_entry + i;
     write_entries(tree, order, number, first_kind, offsets, kept);
-    std::map<std::uint64_t, std::uint32_t> steps;  // a key leads to the first of its steps
+    std::map<std::uint64_t, std::uint32_t> steps;  // a key leads to the first of its steps; 0 to any
+    if (is_marked) steps.emplace(0, first_entry);
     for (const recorded_mark& m : track.marks) {
-      if (m.position < track.requests.size() && m.key != 0)
+      if (is_marked && m.position < track.requests.size())
         steps.try_emplace(m.key, number[tree.node_of(m.position)]);
     }
     for (const auto& [key, entry] : steps) made_.steps.push_back({key, entry});

@@ -32,7 +32,7 @@ struct memory_plan {
     std::uint32_t deaths =
         0;  ///< the end of its deaths in `deaths`; they begin where the previous entry's end
   };
-  /// A step that begin_step(key) starts.
+  /// A step that begin_step(key) starts; key 0 stands for any. A track without steps ignores begin_step.
   struct step {
     std::uint64_t key = 0;
     std::uint32_t entry = 0;  ///< its first entry

@@ -183,7 +183,8 @@ class plan_follower {
   /// Starts a step of one stream, or of all: the step with this key, or any.
   void begin_step(std::uint64_t key, const stream_id* stream) noexcept {
     for (track& t : tracks_) {
-      if (!t.is_assigned && !t.is_default) continue;
+      // Without marks in the recording, the plan knows the steps better than the program says.
+      if ((!t.is_assigned && !t.is_default) || t.steps == t.steps_end) continue;
       if (stream != nullptr && t.stream != *stream) continue;
       t.next = t.first;
       t.missed = 0;

@@ -104,9 +104,9 @@ struct plan_event<Provider> {
 ///   and in trim(0).
 /// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. A limit of the
 ///   provider counts them.
-/// * Requests by handle, with an alignment above min_alignment, and while the scope of a private pool is open are not
-///   planned, and do not count in plan_usage. Observers, snapshots and out-of-memory reports see the
-///   allocator inside only.
+/// * Requests by handle, and those with an alignment above min_alignment, are neither planned nor counted. The same
+///   holds while the scope of a private pool is open.
+/// * Observers, snapshots and out-of-memory reports see the allocator inside only.
 /// * It cannot sleep.
 ///
 /// It is as thread-safe as `Allocator`.
@@ -161,7 +161,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   }
 
   /// Says that a step begins: each stream goes on at the step that was recorded with this key. Without such a
-  /// step, it goes on where its first requests match.
+  /// step, it goes on where its first requests match. If the recording has no marks, nothing changes.
   void begin_step(std::uint64_t key = 0) noexcept {
     const std::lock_guard lock(mutex_);
     follower_.begin_step(key, nullptr);

@@ -71,7 +71,7 @@ const std::vector<broken>& all_broken() {
       {"places lie in the plan's bytes", [](p& m) { m.entries[2].place = 12; }},
       {"places lie in the plan's bytes", [](p& m) { m.entries[2].place = memory_plan::keeps - 1; }},
       {"places lie in the plan's bytes", [](p& m) { m.numbers.bytes = 6655; }},
-      {"a plan has less than 2^32 - 1 entries and kept places",
+      {"a plan has at most 2^22 kept places",
        [](p& m) {
          m.kinds[0] = {512, 0, 0xFFFFFFFA};
          m.numbers.bytes = std::uint64_t{0xFFFFFFFA} * 512;
@@ -87,6 +87,12 @@ const std::vector<broken>& all_broken() {
       {"entries are in preorder", [](p& m) { m.entries[0].other = 2; }},
       {"an entry names entries of its track", [](p& m) { m.deaths[0] = 4; }},
       {"an entry names entries of its track", [](p& m) { m.deaths[1] = 1'000'000; }},
+      {"an entry is named once at the beginning of a step",
+       [](p& m) {
+         const memory_plan::entry first = m.entries[0];
+         m.deaths.insert(m.deaths.begin() + first.deaths, {1u, 1u});
+         for (memory_plan::entry& e : m.entries) e.deaths += 2;
+       }},
       {"an entry that dies is live", [](p& m) { m.deaths[1] = 3; }},
       {"an entry that dies is live", [](p& m) { m.deaths[3] = 0; }},
       {"an entry that dies is live", [](p& m) { m.deaths[4] = 3; }},

@@ -261,6 +261,62 @@ TEST(make_plan, tells_programs_apart_by_their_fingerprints) {
   EXPECT_NE(make(one.made).numbers.fingerprint, make(three.made).numbers.fingerprint);
 }
 
+/// Steps of one beginning. Each has a large block of another size, which lives into the next step.
+trace::recording differing_steps(std::size_t count) {
+  recorder of;
+  std::uint64_t previous = 0;
+  for (std::size_t s = 0; s < count; ++s) {
+    of.begin_step();
+    const std::uint64_t first = of.allocate(1_MiB);
+    const std::uint64_t large = of.allocate(8_MiB + 512 * (s + 1));
+    if (s > 0) of.free(previous);
+    previous = large;
+    for (int i = 0; i < 2; ++i) of.free(of.allocate(4_KiB));
+    of.free(first);
+  }
+  return of.made;
+}
+
+TEST(make_plan, plans_more_steps_than_it_compares) {
+  for (const std::size_t count : {64u, 65u, 300u}) {
+    const trace::recording program = differing_steps(count);
+    const made_plan made = make(program);
+    ASSERT_STREQ(plan::find_fault(made.view()), nullptr) << count << " steps";
+    EXPECT_EQ(replay(made, program).unplanned_requests, 0u) << count << " steps";
+  }
+}
+
+TEST(make_plan, leaves_out_the_streams_beyond_255) {
+  recorder of;
+  std::vector<std::uint64_t> blocks;
+  for (std::uint64_t stream = 0; stream < 300; ++stream) blocks.push_back(of.allocate(1_MiB, stream));
+  for (const std::uint64_t block : blocks) of.free(block);
+  const made_plan made = make(of.made);
+  EXPECT_EQ(made.tracks.size(), 255u);
+  EXPECT_EQ(made.left_out_streams, 45u);
+  EXPECT_EQ(made.left_out_requests, 45u);
+  EXPECT_EQ(replay(made, of.made).requests, 255u);
+}
+
+TEST(make_plan, refuses_an_alignment_that_is_no_power_of_two) {
+  recorder of;
+  of.step({1_MiB});
+  for (const std::uint32_t alignment : {0u, 1u, 63u, 1000u})
+    EXPECT_DEATH((void)make(of.made, {.alignment = alignment}), "the alignment must be a power of two");
+}
+
+TEST(make_plan, notes_a_key_once_and_for_streams_that_begin_later) {
+  recorder of;
+  for (int s = 0; s < 100; ++s) {
+    of.begin_step(7);
+    if (s > 0) of.step({2_MiB}, 1);
+    of.step({1_MiB});
+  }
+  const made_plan made = make(of.made);
+  ASSERT_EQ(2 * made.tracks.size(), made.steps.size());
+  for (std::size_t i = 0; i < made.steps.size(); ++i) EXPECT_EQ(made.steps[i].key, i % 2 == 0 ? 0u : 7u);
+}
+
 TEST(make_plan, aligns_places) {
   recorder of;
   for (int i = 0; i < 4; ++i) of.step({100, 1, 5000});

@@ -32,15 +32,20 @@ using pool = planned<inside>;
 constexpr std::size_t sizes[] = {5_MiB, 3_MiB, 4_MiB, 1_MiB, 2_MiB, 6_MiB, 7_MiB, 1000, 8_MiB, 512_KiB};
 plan::made_plan ten() {
   recorder of;
-  for (int i = 0; i < 10; ++i)
+  for (int i = 0; i < 10; ++i) {
+    of.begin_step();
     of.step(
         {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6], sizes[7], sizes[8], sizes[9]});
+  }
   return make(of.made);
 }
 /// Steps of 5 MiB, then 3 MiB; both are live until the end of the step.
 plan::made_plan two(std::uint64_t stream = 0) {
   recorder of;
-  for (int i = 0; i < 10; ++i) of.step({5_MiB, 3_MiB}, stream);
+  for (int i = 0; i < 10; ++i) {
+    of.begin_step();
+    of.step({5_MiB, 3_MiB}, stream);
+  }
   return make(of.made);
 }
 
