@@ -358,7 +358,7 @@ class planner {
   }
 
   /// Returns the height that a search looks for: the target, the least height, or a lesser gain.
-  std::uint64_t height_to_try(const searched_blocks& some, bool is_all) const {
+  [[nodiscard]] std::uint64_t height_to_try(const searched_blocks& some, bool is_all) const {
     const std::uint64_t low = is_all ? target() : some.own.lower_bound();
     const std::uint64_t gap = height_ - 1 - low;
     if (is_all) return some.tries % 5 != 4 ? low : low + (gap >> some.tries / 5 % 3);
@@ -366,7 +366,7 @@ class planner {
     return some.tries % 2 == 0 ? low : low + (gap >> (1 + some.tries / 2 % 4));
   }
 
-  placement result() const {
+  [[nodiscard]] placement result() const {
     placement found;
     found.offsets.assign(given_.size(), 0);
     for (std::size_t i = 0; i < ids_.size(); ++i) {

@@ -137,8 +137,9 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if constexpr (has_events) uses_of_.resize(follower_.size());
     const std::size_t bytes = follower_.plan().bytes, alignment = follower_.plan().alignment;
     if (bytes == 0) return;  // no device reserves nothing
-    const bool is_prepared = allocator_.with_provider(
-        [=, this](provider_type& device) { return memory_.prepare(device, bytes, alignment); });
+    const bool is_prepared = allocator_.with_provider([this, bytes, alignment](provider_type& device) {
+      return memory_.prepare(device, bytes, alignment);
+    });
     if (!is_prepared) fault_ = "the device reserves no addresses for the plan";
   }
   planned(const planned&) = delete;
