@@ -48,7 +48,7 @@ struct subject<tessera::planned<Allocator>> {
   }
 };
 
-/// Steps of many pairs, so that the begin of a step counts little, as in a program.
+/// Steps of many pairs, so that the beginning of a step counts little, as in a program.
 recording pairs(std::size_t bytes) {
   recording run{"pairs", {}};
   std::uint64_t id = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include <tessera/provider/simulated_device.hpp>
@@ -11,6 +12,11 @@ namespace replay {
 
 [[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
   return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
+}
+
+/// The number of calls that acquire or release memory, or map it.
+[[nodiscard]] inline std::uintmax_t memory_calls(const tessera::simulated_device::counts& made) {
+  return made.acquire + made.release + made.create + made.destroy + made.map + made.unmap;
 }
 
 /// Bisects between a number that fails and one that passes, until they differ by at max `step`.

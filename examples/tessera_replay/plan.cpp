@@ -3,10 +3,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <variant>
 
 #include <tessera/plan/check_plan.hpp>
@@ -130,6 +132,10 @@ int replay::commands::plan(const arguments& args) {
     if (!out.ends_with(".hpp") && !out.ends_with(".h") && !out.ends_with(".csv"))
       return print_error("plan: --out " + out + ": the extension must be .hpp, .h or .csv");
     if (is_same_file(args.files[0], out)) return print_error("plan: --out " + out + ": is the trace");
+    const std::filesystem::path folder = std::filesystem::path(out).parent_path();
+    std::error_code unknown;  // then writing the file reports it
+    if (!folder.empty() && !std::filesystem::exists(folder, unknown) && !unknown)
+      return print_error("plan: --out " + out + ": its folder does not exist");
   }
   const auto read = read_only_trace(args);
   if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());

@@ -36,8 +36,7 @@ std::optional<tune::planned_run> run_planned(const tessera::trace::program& prog
   run.failures = tessera::trace::replay(program, pool);
   run.plan_bytes = made.numbers.bytes;
   run.peak_reserved = pool.provider().peak_used();
-  const auto& calls = pool.provider().calls();
-  run.calls = calls.acquire + calls.release + calls.create + calls.destroy + calls.map + calls.unmap;
+  run.calls = memory_calls(pool.provider().calls());
   run.unplanned = pool.statistics().by_plan.unplanned_requests;
   return run;
 }

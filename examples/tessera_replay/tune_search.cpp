@@ -60,8 +60,7 @@ outcome run(const trace::program& program, const policies<Recipe>& chosen, std::
   found.processor_ns = (processor_ns() - begin) / static_cast<double>(operations(program));
   found.peak_reserved = pool.provider().peak_used();
   found.device_ns = pool.provider().now_ns();
-  const auto& made = pool.provider().calls();
-  found.calls = made.acquire + made.release + made.create + made.destroy + made.map + made.unmap;
+  found.calls = memory_calls(pool.provider().calls());
   found.given_up =
       found.given_up || found.device_ns > until.device_ns || found.peak_reserved > until.reserved;
   return found;

@@ -153,6 +153,7 @@ expect(0 "{\"recipe\": \"plan, stitched\", \"peak_reserved\": " compare ${trace}
 expect(0 "resnet50_sgd: 28 requests in 28 steps, " plan ${trace} --from 100 --to 128)
 expect(2 "plan: --out x.txt: the extension must be .hpp, .h or .csv\n" plan ${trace} --out x.txt)
 expect(2 "plan: --out ${trace}: is the trace\n" plan ${trace} --out ${trace})
+expect(2 "plan: --out ${SCRATCH}/none/p.csv: its folder does not exist\n" plan ${trace} --out ${SCRATCH}/none/p.csv)
 expect(2 "resnet50_sgd.csv: --from 37898: no event lies between it and the end\n" plan ${trace} --from 37898)
 expect(2 "resnet50_sgd.csv: --from 40: no event lies between it and the end\n" plan ${trace} --from 40 --to 40)
 foreach(seconds IN ITEMS 0 -1 nan 1s 86401)

@@ -126,6 +126,25 @@ inline constexpr event_count<Pools> event_counts[] = {
 };
 }  // namespace detail
 
+/// The requests and bytes that a plan served.
+struct plan_usage {
+  std::uint64_t requests = 0;            ///< requests served by the plan
+  std::uint64_t bytes = 0;               ///< their bytes
+  std::uint64_t unplanned_requests = 0;  ///< requests that the allocator inside served, or that failed
+  std::uint64_t unplanned_bytes = 0;     ///< their bytes
+  std::uint64_t occupied = 0;            ///< of these, planned requests whose place was still in use
+  counter device_bytes;                  ///< bytes of the device behind the plan's places
+  std::size_t plan_bytes = 0;            ///< bytes of all places
+  std::uint64_t fingerprint = 0;         ///< of the recorded program
+  const char* fault = nullptr;           ///< the rule that the plan breaks; then it serves nothing
+
+  /// Whether the program differs from the recorded one: of at least 1,000 requests, the plan served less than
+  /// half.
+  [[nodiscard]] bool is_stale() const noexcept {
+    return requests + unplanned_requests >= 1000 && requests < unplanned_requests;
+  }
+};
+
 /// A contiguous part of an allocator's memory, for tools. It is a segment, or adjacent mapped pages of a
 /// range of addresses.
 struct segment_view {

@@ -32,19 +32,6 @@ struct memory_report {
     const char* name;
     std::uint64_t value;
   };
-  /// The part that a plan served. The counters outside of it are those of the allocator inside `planned`.
-  struct plan_numbers {
-    std::uint64_t requests;            ///< served by the plan
-    std::uint64_t bytes;               ///< of these requests
-    std::uint64_t unplanned_requests;  ///< that the allocator inside served, or that failed
-    std::uint64_t unplanned_bytes;     ///< of these requests
-    std::uint64_t occupied;            ///< unplanned requests whose place was still in use
-    counter device_bytes;              ///< of the device, behind the places
-    std::size_t plan_bytes;            ///< of all places
-    std::uint64_t fingerprint;         ///< of the recorded program
-    bool is_stale;                     ///< whether the program differs from the recorded one
-    const char* fault;                 ///< the rule that the plan breaks, or null
-  };
   usage now{};
   std::size_t non_releasable =
       0;  ///< cached bytes that trim() cannot release, as live blocks share their segments
@@ -58,8 +45,9 @@ struct memory_report {
   std::array<count, std::size(detail::event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;  ///< bytes
   std::array<call_times::summary, call_times::count>
-      calls{};                          ///< in microseconds; only with a `timed` provider
-  std::optional<plan_numbers> by_plan;  ///< only of a `planned`
+      calls{};  ///< in microseconds; only with a `timed` provider
+  std::optional<plan_usage>
+      by_plan;  ///< only of a `planned`; the counters above are those of the allocator inside
 
   /// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
   ///   Cost:  linear in the blocks
@@ -72,10 +60,7 @@ struct memory_report {
     if constexpr (requires { allocator.statistics().by_plan; }) {
       now = allocator.current_usage();  // with the plan's bytes
       footprint = allocator.footprint();
-      const auto plan = allocator.statistics().by_plan;
-      by_plan = {plan.requests,   plan.bytes,        plan.unplanned_requests, plan.unplanned_bytes,
-                 plan.occupied,   plan.device_bytes, plan.plan_bytes,         plan.fingerprint,
-                 plan.is_stale(), plan.fault};
+      by_plan = allocator.statistics().by_plan;
     }
     for (std::size_t i = 0; times != nullptr && i < calls.size(); ++i)
       calls[i] = times->of(static_cast<provider_call::kind>(i));
@@ -212,7 +197,7 @@ class report_formatter {
   }
   void plan_rows() {
     if (!report_.by_plan) return;
-    const memory_report::plan_numbers& plan = *report_.by_plan;
+    const plan_usage& plan = *report_.by_plan;
     add("\nplan %016" PRIx64 ", %s of places\n%-26s%14s%14s\n", plan.fingerprint,
         format_bytes(plan.plan_bytes).text(), "", "requests", "bytes");
     const auto served = [this](const char* name, std::uint64_t requests, std::uint64_t bytes) {
@@ -224,18 +209,18 @@ class report_formatter {
     add("%-26s%14s%14s%14s%14s\n", "", "current", "peak", "allocated", "freed");
     row("  device_bytes", plan.device_bytes);
     if (plan.fault != nullptr) add("the plan serves nothing: %s\n", plan.fault);
-    if (plan.is_stale)
+    if (plan.is_stale())
       add("the plan is stale: it served %" PRIu64 " of %" PRIu64 " requests; record the program again\n",
           plan.requests, plan.requests + plan.unplanned_requests);
   }
-  void plan_object(const memory_report::plan_numbers& plan) {
+  void plan_object(const plan_usage& plan) {
     add(",\n \"plan\": {\"fingerprint\": \"%016" PRIx64 "\", \"plan_bytes\": %zu, \"requests\": %" PRIu64
         ", \"bytes\": %" PRIu64 ", \"unplanned_requests\": %" PRIu64 ", \"unplanned_bytes\": %" PRIu64
         ", \"occupied\": %" PRIu64 ", \"device_bytes\": ",
         plan.fingerprint, plan.plan_bytes, plan.requests, plan.bytes, plan.unplanned_requests,
         plan.unplanned_bytes, plan.occupied);
     object(plan.device_bytes);
-    add(", \"is_stale\": %s, \"fault\": ", plan.is_stale ? "true" : "false");
+    add(", \"is_stale\": %s, \"fault\": ", plan.is_stale() ? "true" : "false");
     plan.fault != nullptr ? add("\"%s\"}", plan.fault) : add("null}");
   }
   void call_rows() {

@@ -31,8 +31,8 @@ class offset_set {
     const auto from = std::lower_bound(intervals_.begin(), intervals_.end(), added.lower, ends_before);
     auto to = from;
     while (to != intervals_.end() && to->lower <= added.upper) {
-      added.lower = std::min(added.lower, to->lower);
-      added.upper = std::max(added.upper, to->upper);
+      added.lower = (std::min)(added.lower, to->lower);
+      added.upper = (std::max)(added.upper, to->upper);
       ++to;
     }
     if (from == to) {
@@ -56,7 +56,7 @@ class offset_set {
 class occupancy {
  public:
   explicit occupancy(std::uint32_t sections)
-      : leaves_(std::bit_ceil(std::max<std::size_t>(sections, 1))),
+      : leaves_(std::bit_ceil(sections)),
         covering_(2 * leaves_),
         touching_(2 * leaves_),
         seen_(2 * leaves_) {}
@@ -76,7 +76,7 @@ class occupancy {
     }
     steps_ += taken;
     if (taken <= max_steps) return offset;
-    for (const cursor& set : sets_) offset = std::max(offset, set.intervals->back().upper);
+    for (const cursor& set : sets_) offset = (std::max)(offset, set.intervals->back().upper);
     return offset;
   }
 

@@ -49,7 +49,7 @@ class range_max {
  public:
   explicit range_max(const std::vector<Number>& numbers) : count_(numbers.size()), tree_(2 * numbers.size()) {
     std::copy(numbers.begin(), numbers.end(), tree_.begin() + static_cast<std::ptrdiff_t>(count_));
-    for (std::size_t i = count_; i-- > 1;) tree_[i] = std::max(tree_[2 * i], tree_[2 * i + 1]);
+    for (std::size_t i = count_; i-- > 1;) tree_[i] = (std::max)(tree_[2 * i], tree_[2 * i + 1]);
   }
 
   /// Returns the largest of the numbers from index `lower` up to but without `upper`; 0 if there are none.
@@ -58,8 +58,8 @@ class range_max {
     lower += count_;
     upper += count_;
     while (lower < upper) {
-      if (lower % 2 == 1) result = std::max(result, tree_[lower++]);
-      if (upper % 2 == 1) result = std::max(result, tree_[--upper]);
+      if (lower % 2 == 1) result = (std::max)(result, tree_[lower++]);
+      if (upper % 2 == 1) result = (std::max)(result, tree_[--upper]);
       lower /= 2;
       upper /= 2;
     }
@@ -150,7 +150,6 @@ class instance {
     loads_.assign(sections_, 0);
     std::vector<std::uint64_t> born(sections_ + std::size_t{1});
     std::vector<std::uint64_t> dead(sections_ + std::size_t{1});
-    bool overflows = false;
     for (std::uint32_t block = 0; block < size(); ++block) {
       total_ = saturating_add(total_, units_[block]);
       for (const time_span& span : spans(block)) {
@@ -159,11 +158,7 @@ class instance {
         dead[span.upper] += units_[block];
       }
     }
-    overflows = !is_small();
-    if (overflows) {
-      add_large_loads();
-      return;
-    }
+    if (!is_small()) return add_large_loads();
     std::uint64_t live = 0;
     for (std::uint32_t section = 0; section < sections_; ++section) {
       live += born[section];

@@ -31,7 +31,7 @@ struct make_options {
   double seconds = 10;                ///< the time limit of the search for places
   std::uint64_t seed = 1;             ///< of that search
   std::uint32_t alignment = 512;      ///< of all places, in bytes; a power of two, at least min_alignment
-  /// Called now and then with the bytes of the best places so far.
+  /// Called now and then with the bytes of the best places so late_step.
   void (*progress)(void* state, std::size_t best, std::size_t lower_bound, double seconds) = nullptr;
   void* progress_state = nullptr;
 };
@@ -207,10 +207,9 @@ class step_tree {
     std::uint32_t depth;
     std::uint32_t visits = 0;
     bool is_kept = false;
-    std::vector<std::uint32_t> deaths{};  // nodes; at each of them, this block is dead
-    std::vector<std::uint32_t>
-        arrivals{};                       // of the first node of a step: blocks of earlier steps, still live
-    std::vector<plan::time_span> live{};  // when the block is live, if the steps run one after the other
+    std::vector<std::uint32_t> deaths{};    // nodes; at each of them, this block is dead
+    std::vector<std::uint32_t> arrivals{};  // of a first node: blocks of earlier steps that are still live
+    std::vector<plan::time_span> live{};    // when the block is live, if the steps run one after the other
   };
   static constexpr std::uint32_t root = never;
 
@@ -320,11 +319,12 @@ class step_tree {
     std::vector<bool> has_none(nodes_.size());
     for (std::size_t s = 0; s < steps_.size(); ++s) {
       const bool is_last = s + 1 == steps_.size();
-      const std::size_t far = s + max_outlived + 1;
+      const std::size_t late_step = s + max_outlived + 1;
       for (std::uint32_t i = steps_[s].begin; i < steps_[s].end; ++i) {
         const std::uint32_t end = track_.requests[i].end;
         node& n = nodes_[node_of_[i]];
-        if (end - i >= kept_life || (far < steps_.size() && end > steps_[far].begin)) n.is_kept = true;
+        if (end - i >= kept_life || (late_step < steps_.size() && end > steps_[late_step].begin))
+          n.is_kept = true;
         if (end != never) has_end[node_of_[i]] = true;
         if (end == never && !is_last) has_none[node_of_[i]] = true;
       }
@@ -549,7 +549,7 @@ class step_finder {
   }
 
   /// Proposes divisions: first those with most steps.
-  [[nodiscard]] std::vector<division> propose() {
+  [[nodiscard]] std::vector<division> propose() const {
     std::vector<division> found;
     const std::int64_t peak = *std::max_element(live_.begin(), live_.end());
     if (!track_.marks.empty()) found.push_back({from_marks(), never, true});
@@ -660,27 +660,27 @@ class plan_maker {
 
  private:
   void add(const recorded_track& track) {
-    step_finder finder(track, options_.alignment);
+    const step_finder finder(track, options_.alignment);
     const std::vector<step_finder::division> proposed = finder.propose();
     const auto tree_of = [&](const step_finder::division& d) {
       return step_tree(track, d.starts, d.kept_life, d.is_marked, options_.alignment);
     };
     // A division into steps must pay: fewer entries, for hardly any bytes. One step with kept blocks needs only that.
-    const step_finder::division* best = &proposed.back();
-    const step_tree whole = tree_of(*best);
-    const std::size_t most_bytes = whole.lower_bound() + whole.lower_bound() / 400;
-    std::size_t fewest = whole.nodes().size() / 10 * 9;
+    bool is_marked = false;
+    std::optional<step_tree> best(tree_of(proposed.back()));
+    const std::size_t most_bytes = best->lower_bound() + best->lower_bound() / 400;
+    std::size_t fewest = best->nodes().size() / 10 * 9;
     for (auto d = proposed.rbegin(); ++d != proposed.rend();) {
-      const step_tree tree = tree_of(*d);
+      step_tree tree = tree_of(*d);
       const bool is_compact = tree.death_count() <= 2 * tree.nodes().size();
       const bool pays = d->starts.size() == 1 || d->is_marked || tree.nodes().size() <= fewest;
       if (!is_compact || !pays || tree.lower_bound() > most_bytes) continue;
       if (d->starts.size() > 1) fewest = tree.nodes().size() - 1;
-      best = &*d;
+      is_marked = d->is_marked;
+      best.emplace(std::move(tree));
     }
-    const step_tree tree = tree_of(*best);
     // Streams share no bytes of a plan. Without a plan, they may use the same memory one after the other.
-    const std::size_t all = made_.numbers.lower_bound + tree.lower_bound();
+    const std::size_t all = made_.numbers.lower_bound + best->lower_bound();
     const bool is_dear =
         !made_.tracks.empty() && all > made_.numbers.peak_live + made_.numbers.peak_live / 50;
     if (is_dear || made_.tracks.size() == max_tracks) {
@@ -688,7 +688,7 @@ class plan_maker {
       made_.left_out_requests += track.requests.size();
       return;
     }
-    write(track, tree, best->is_marked);
+    write(track, *best, is_marked);
     made_.recorded_requests += track.requests.size();
   }
 
@@ -757,8 +757,9 @@ class plan_maker {
     for (std::uint32_t n = 0; n < nodes.size(); ++n)
       children[nodes[n].parent == step_tree::root ? nodes.size() : nodes[n].parent].push_back(n);
     for (std::vector<std::uint32_t>& of : children) {
-      std::stable_sort(of.begin(), of.end(),
-                       [&](std::uint32_t a, std::uint32_t b) { return nodes[a].visits < nodes[b].visits; });
+      std::sort(of.begin(), of.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return nodes[a].visits != nodes[b].visits ? nodes[a].visits < nodes[b].visits : a < b;
+      });
     }
     std::vector<std::uint32_t> order, open = children.back();
     order.reserve(nodes.size());

@@ -124,15 +124,15 @@ inline std::vector<std::uint32_t> make_order(const instance& blocks, const order
   const range_max<std::uint64_t> peaks(blocks.loads());
   const range_max<double> blames(recipe.blame_weight > 0 ? blame : std::vector<double>{});
   const double most =
-      recipe.blame_weight > 0 ? std::max(1.0, *std::max_element(blame.begin(), blame.end())) : 1;
+      recipe.blame_weight > 0 ? (std::max)(1.0, *std::max_element(blame.begin(), blame.end())) : 1;
   std::vector<keys> sorted;
   sorted.reserve(blocks.size());
   for (std::uint32_t block = 0; block < blocks.size(); ++block) {
     std::uint64_t load = 0;
     double weight = 0;
     for (const time_span& span : blocks.spans(block)) {
-      load = std::max(load, peaks.of(span.lower, span.upper));
-      if (recipe.blame_weight > 0) weight = std::max(weight, blames.of(span.lower, span.upper));
+      load = (std::max)(load, peaks.of(span.lower, span.upper));
+      if (recipe.blame_weight > 0) weight = (std::max)(weight, blames.of(span.lower, span.upper));
     }
     weight = 1 + recipe.blame_weight * weight / most;
     const double noisy = recipe.noise > 0 ? weight * (1 + recipe.noise * random.fraction()) : weight;
@@ -274,7 +274,7 @@ class planner {
       const std::uint64_t before = used_;
       if (searches_.empty() || lead > 0) {
         try_order(rising, recipe_for(orders++, random_, kinds_to_place));
-        lead -= std::min(lead, searches_share() * (used_ - before));
+        lead -= (std::min)(lead, searches_share() * (used_ - before));
       } else {
         search(*searches_[searches++ % searches_.size()]);
         lead += used_ - before;
@@ -296,12 +296,12 @@ class planner {
     const auto put = [&](std::uint32_t block, std::uint64_t offset) {
       offsets[block] = offset;
       is_placed[block] = 1;
-      height = std::max(height, offset + all_.units(block));
+      height = (std::max)(height, offset + all_.units(block));
       used.insert(all_.spans(block), offset, all_.units(block));
     };
     for (std::size_t i = 0; i < placed.size(); ++i) put(placed[i], placed_at[i]);
-    const std::uint64_t most =
-        std::max<std::uint64_t>(64, (budget_ - std::min(used_, budget_)) / (8 * std::uint64_t{all_.size()}));
+    const std::uint64_t most = std::max<std::uint64_t>(
+        64, (budget_ - (std::min)(used_, budget_)) / (8 * std::uint64_t{all_.size()}));
     for (const std::uint32_t block : make_order(all_, {order_kind::size, 0, 0}, blame_, random_)) {
       if (is_placed[block] == 0) put(block, used.lowest_free(all_.spans(block), all_.units(block), most));
     }
@@ -346,12 +346,12 @@ class planner {
     const std::uint64_t nodes = 2 * some.own.size() * luby(some.tries / 3);
     const std::uint64_t before = some.search.steps();
     const exact_search::outcome outcome = some.search.run(
-        ranks, height, nodes, search_steps * std::min(budget_ / 40, budget_ - std::min(used_, budget_)));
+        ranks, height, nodes, search_steps * (std::min)(budget_ / 40, budget_ - (std::min)(used_, budget_)));
     used_ += (some.search.steps() - before) / search_steps;
     some.search.forget_some_blame();
     ++some.tries;
     if (outcome == exact_search::outcome::impossible) {
-      lower_bound_ = std::max(lower_bound_, std::min(some.search.next_height(), height_));
+      lower_bound_ = (std::max)(lower_bound_, (std::min)(some.search.next_height(), height_));
     } else if (outcome == exact_search::outcome::solved) {
       fill_holes(some.blocks, some.search.offsets());
     }
@@ -436,7 +436,7 @@ class planner {
   for (std::uint32_t block = 0; block < blocks.size(); ++block) {
     const std::size_t size = detail::bytes_of(detail::units_of(blocks[block].bytes, alignment), alignment);
     if (found.offsets[block] % alignment != 0 || found.offsets[block] > unlimited - size) return false;
-    bytes = std::max(bytes, found.offsets[block] + size);
+    bytes = (std::max)(bytes, found.offsets[block] + size);
     for (const time_span& span : blocks[block].live) {
       if (span.lower >= span.upper || size == 0) continue;
       events.push_back({span.lower, true, block});

@@ -27,8 +27,7 @@ class plan_follower {
   struct node {
     std::uint64_t bytes;  // of its requests
     std::uint32_t place;
-    std::uint32_t
-        next;  // of an entry: the following entry, or the track's first; of a kept place: the next free one
+    std::uint32_t next;    // entry: the following one, or the track's first; kept place: the next free one
     std::uint32_t other;   // the alternative, or 0
     std::uint32_t deaths;  // the end of its deaths
     std::uint32_t slot;    // of its place in `slots_`
@@ -44,7 +43,7 @@ class plan_follower {
   static constexpr std::uint8_t is_kept = 16;       // an entry that any kept place of its kind serves
   static constexpr std::uint8_t has_uses = 32;      // other streams use the block
   static constexpr std::uint8_t is_freed = 64;      // by the user, but a stream still uses it
-  static constexpr std::uint8_t is_expected = 128;  // during enter(): may be live at the begin of the step
+  static constexpr std::uint8_t is_expected = 128;  // during enter(): may be live when the step begins
 
   /// A stream's position in its track.
   struct track {
@@ -55,7 +54,7 @@ class plan_follower {
     std::uint32_t end = 0;    // entry
     std::uint32_t next = 0;   // the entry that is expected
     std::uint32_t live = 0;   // entries that are live
-    std::uint32_t kinds = 0;  // the begin of its kinds
+    std::uint32_t kinds = 0;  // its first kind
     std::uint32_t kinds_end = 0;
     std::uint32_t steps = 0;
     std::uint32_t steps_end = 0;
@@ -142,9 +141,7 @@ class plan_follower {
     const node& n = nodes_[i];
     if ((n.state & is_live) != 0) return i;
     const std::vector<std::uint32_t>& strays = tracks_[n.track].strays;
-    const auto above =
-        std::lower_bound(strays.begin(), strays.end(), n.place,
-                         [this](std::uint32_t s, std::uint32_t place) { return nodes_[s].place < place; });
+    const auto above = stray_position(tracks_[n.track], i);
     const std::size_t begin = offset_of(n), end = begin + bytes_of(n);
     if (above != strays.end() && offset_of(nodes_[*above]) < end) return *above;
     if (above == strays.begin()) return none;
@@ -164,11 +161,7 @@ class plan_follower {
   /// Finds the live block at an offset, or `none`.
   [[nodiscard]] std::uint32_t find(std::size_t offset) const noexcept {
     const std::size_t place = offset >> shift_;
-    if (place << shift_ != offset) return none;
-    for (std::size_t at = slot_of(static_cast<std::uint32_t>(place));; at = (at + 1) & (slots_.size() - 1)) {
-      if (slots_[at].place == place) return slots_[at].holder;
-      if (slots_[at].place == none) return none;
-    }
+    return place << shift_ == offset ? slots_[slot_of(static_cast<std::uint32_t>(place))].holder : none;
   }
   /// Makes the place of a live block free.
   [[gnu::always_inline]] void release(std::uint32_t i) noexcept {
@@ -263,8 +256,11 @@ class plan_follower {
   [[nodiscard]] std::uint32_t first_death(std::uint32_t i) const noexcept {
     return i == 0 ? 0 : nodes_[i - 1].deaths;
   }
+  /// The slot of a place, or an empty slot if it has none.
   [[nodiscard]] std::size_t slot_of(std::uint32_t place) const noexcept {
-    return static_cast<std::size_t>((place * std::uint64_t{0x9E3779B97F4A7C15}) >> slot_shift_);
+    auto at = static_cast<std::size_t>((place * std::uint64_t{0x9E3779B97F4A7C15}) >> slot_shift_);
+    while (slots_[at].place != place && slots_[at].place != none) at = (at + 1) & (slots_.size() - 1);
+    return at;
   }
   /// Releases a kept place, a stray, or a block that other streams used.
   [[gnu::noinline]] void release_otherwise(std::uint32_t i) noexcept {
@@ -332,7 +328,9 @@ class plan_follower {
     n.state |= is_stray;
     t.strays.insert(stray_position(t, i), i);
   }
-  [[nodiscard]] std::vector<std::uint32_t>::iterator stray_position(track& t, std::uint32_t i) noexcept {
+  /// The first stray that is not below the place of an entry.
+  [[nodiscard]] std::vector<std::uint32_t>::const_iterator stray_position(const track& t,
+                                                                          std::uint32_t i) const noexcept {
     return std::lower_bound(t.strays.begin(), t.strays.end(), nodes_[i].place,
                             [this](std::uint32_t s, std::uint32_t place) { return nodes_[s].place < place; });
   }
@@ -364,6 +362,9 @@ class plan_follower {
     return e.other & ~memory_plan::may_end;
   }
   void make_nodes() {
+    std::size_t kept = 0;
+    for (const memory_plan::kind& k : plan_.kinds) kept += k.kept;
+    nodes_.reserve(plan_.entries.size() + kept + 1);
     std::vector<bool> is_alternative(plan_.entries.size() + 1);
     is_alternative[plan_.entries.size()] = true;
     for (const memory_plan::track& t : plan_.tracks) is_alternative[t.entries_end] = true;
@@ -426,20 +427,14 @@ class plan_follower {
     places.erase(std::unique(places.begin(), places.end()), places.end());
     slots_.resize(std::bit_ceil(2 * places.size() + 2));
     slot_shift_ = 64 - std::countr_zero(slots_.size());
-    for (const std::uint32_t place : places) {
-      std::size_t at = slot_of(place);
-      while (slots_[at].place != none) at = (at + 1) & (slots_.size() - 1);
-      slots_[at].place = place;
-    }
+    for (const std::uint32_t place : places) slots_[slot_of(place)].place = place;
     for (node& n : nodes_) {
-      if ((n.state & is_kept) != 0) continue;
-      std::size_t at = slot_of(n.place);
-      while (slots_[at].place != n.place) at = (at + 1) & (slots_.size() - 1);
-      n.slot = static_cast<std::uint32_t>(at);
+      if ((n.state & is_kept) == 0) n.slot = static_cast<std::uint32_t>(slot_of(n.place));
     }
   }
   void make_contexts() {
     const auto entries = static_cast<std::uint32_t>(plan_.entries.size());
+    contexts_.reserve(entries);
     std::vector<std::uint32_t> parent(entries, none);
     for (std::uint32_t i = 0; i < entries; ++i) {
       if (nodes_[i].other != 0) parent[nodes_[i].other] = parent[i];
@@ -461,7 +456,7 @@ class plan_follower {
   int shift_;
   int slot_shift_ = 0;
   track* current_ = &nobody_;
-  std::vector<node> nodes_;  // the entries, then the kept places
+  std::vector<node> nodes_;  // the entries, the kept places, and that of `nobody_`
   std::vector<slot> slots_;
   std::vector<std::uint64_t> live_;  // a bit for each node
   std::vector<kind> kinds_;

@@ -86,6 +86,7 @@ class plan_memory<Provider> {
  public:
   /// Larger pieces take fewer device calls. Smaller ones return more if a program leaves its plan.
   static constexpr std::size_t max_piece = 16_MiB;
+  /// A plan may have so many times the bytes of the device. A damaged one must not take host memory for its pages.
   static constexpr std::size_t max_devices = 64;
 
   plan_memory() = default;
@@ -101,26 +102,21 @@ class plan_memory<Provider> {
   }
 
   [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {
-    // A plan of a larger device is fine. A damaged one must not take host memory for pages that no device has.
     if (bytes / max_devices > device.capacity()) return false;
     page_ = larger(device.page_size(page_kind::normal), device.granularity());
-    const std::size_t whole = align_up(bytes, page_);
-    pages_ = whole / page_;
-    // The device refuses a size that no device has, before host memory is taken for its pages.
+    const std::size_t whole = align_up(bytes, page_), pages = whole / page_;
+    // The device may refuse the size. So it is asked before host memory is taken.
     void* const range = device.reserve(whole, larger(page_, alignment));
-    if (range == nullptr) {
-      pages_ = 0;
-      return false;
-    }
-    by_page_.reset(new (std::nothrow) chunk*[pages_]());
-    is_used_.reset(new (std::nothrow) bool[pages_]);
+    if (range == nullptr) return false;
+    by_page_.reset(new (std::nothrow) chunk*[pages]());
+    is_used_.reset(new (std::nothrow) bool[pages]);
     if (by_page_ == nullptr || is_used_ == nullptr) {
       (void)device.unreserve(range, whole);
-      pages_ = 0;
       return false;
     }
     base_ = reinterpret_cast<std::uintptr_t>(range);
     bytes_ = whole;
+    pages_ = pages;
     return true;
   }
 

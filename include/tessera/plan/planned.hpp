@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <new>
-#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -25,28 +23,10 @@
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/plan/plan_follower.hpp>
 #include <tessera/plan/plan_memory.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
-
-/// The requests and bytes that a plan served.
-struct plan_usage {
-  std::uint64_t requests = 0;            ///< requests served by the plan
-  std::uint64_t bytes = 0;               ///< their bytes
-  std::uint64_t unplanned_requests = 0;  ///< requests that the allocator inside served, or that failed
-  std::uint64_t unplanned_bytes = 0;     ///< their bytes
-  std::uint64_t occupied = 0;            ///< of these, planned requests whose place was still in use
-  counter device_bytes;                  ///< bytes of the device behind the plan's places
-  std::size_t plan_bytes = 0;            ///< bytes of all places
-  std::uint64_t fingerprint = 0;         ///< of the recorded program
-  const char* fault = nullptr;           ///< the rule that the plan breaks; then it serves nothing
-
-  /// Whether the program differs from the recorded one: of at least 1,000 requests, the plan served less than
-  /// half.
-  [[nodiscard]] bool is_stale() const noexcept {
-    return requests + unplanned_requests >= 1000 && requests < unplanned_requests;
-  }
-};
 
 /// The statistics of `planned`: those of the allocator inside, and what the plan served.
 template <typename Statistics>
@@ -64,16 +44,6 @@ struct no_mutex {
 /// The mutex of a front end around an allocator. Only allocators without a lock give access to their provider.
 template <typename Allocator>
 using mutex_like_in = std::conditional_t<requires(Allocator& a) { a.provider(); }, no_mutex, std::mutex>;
-
-/// The events of a provider, or nothing.
-template <typename Provider>
-struct plan_event {
-  using type = no_mutex;
-};
-template <event_provider Provider>
-struct plan_event<Provider> {
-  using type = typename Provider::event;
-};
 
 }  // namespace detail
 
@@ -355,7 +325,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   struct use {
     bool is_recorded;
     stream_id stream;
-    [[no_unique_address]] typename detail::plan_event<provider_type>::type event;
+    [[no_unique_address]] typename detail::event_of<provider_type>::type event;
     use* next;
   };
 
@@ -451,20 +421,18 @@ class planned : public facade<planned<Allocator>, Allocator> {
       if (t.is_assigned) streams_.push_back(t.stream);
     }
   }
-  template <typename ForEachUsed>
-  std::size_t give_back(ForEachUsed for_each_used) noexcept {
+  /// Returns the memory that no block uses. Waits for the streams that use freed blocks if asked.
+  [[nodiscard]] std::size_t give_back_unused(bool waits) noexcept {
+    finish_uses(waits);
     list_streams();
+    const auto for_each_used = [this](auto f) {
+      follower_.for_each_live(
+          [&](std::uint32_t, const node& n) { f(follower_.offset_of(n), follower_.bytes_of(n)); });
+    };
     const std::size_t given = allocator_.with_provider(
         [&](provider_type& device) { return memory_.give_back(device, streams_, for_each_used); });
     if (given > 0) follower_.forget_backing();
     return given;
-  }
-  [[nodiscard]] std::size_t give_back_unused(bool waits) noexcept {
-    finish_uses(waits);
-    return give_back([this](auto f) {
-      follower_.for_each_live(
-          [&](std::uint32_t, const node& n) { f(follower_.offset_of(n), follower_.bytes_of(n)); });
-    });
   }
 
   // Frees, and uses by other streams.

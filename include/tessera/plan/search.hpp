@@ -292,7 +292,7 @@ class exact_search {
     std::uint64_t to = unlimited;
     for (const std::uint32_t other : neighbours(block)) {
       if (is_placed_[other] == 0 && lowest_[other] < must_start_below_[block]) {
-        to = std::min(to, lowest_[other] + blocks_.units(other));
+        to = (std::min)(to, lowest_[other] + blocks_.units(other));
       }
     }
     steps_ += neighbours(block).size();
@@ -352,12 +352,12 @@ class exact_search {
     const std::size_t end = first_in_[section + std::size_t{1}];
     std::size_t k = first_in_[section];
     for (; k < end && floor > floors_[section]; ++k) {
-      if (is_placed_[live_in_[k]] == 0) floor = std::min(floor, lowest_[live_in_[k]]);
+      if (is_placed_[live_in_[k]] == 0) floor = (std::min)(floor, lowest_[live_in_[k]]);
     }
     steps_ += k - first_in_[section];
     if (floor != floors_[section]) set(floors_[section], floor);
     if (floor + waiting_[section] <= height_) return true;
-    next_height_ = std::min(next_height_, floor + waiting_[section]);
+    next_height_ = (std::min)(next_height_, floor + waiting_[section]);
     blame_[section] += 1;
     return false;
   }

@@ -94,9 +94,9 @@ class contained_blocks {
     nodes_[at] = sum;
   }
   static void add(node& sum, const node& other) {
-    sum.rank = std::min(sum.rank, other.rank);
-    sum.last_lower = std::max(sum.last_lower, other.last_lower);
-    sum.first_upper = std::min(sum.first_upper, other.first_upper);
+    sum.rank = (std::min)(sum.rank, other.rank);
+    sum.last_lower = (std::max)(sum.last_lower, other.last_lower);
+    sum.first_upper = (std::min)(sum.first_upper, other.first_upper);
   }
 
   void search(std::size_t at, const time_span& range, std::uint32_t& best) {
@@ -111,7 +111,7 @@ class contained_blocks {
     }
     for (std::uint32_t k = ranges_[at].lower; k < ranges_[at].upper; ++k) {
       const time_span& hull = hulls_[blocks_[k]];
-      if (hull.lower >= range.lower && hull.upper <= range.upper) best = std::min(best, ranks_[blocks_[k]]);
+      if (hull.lower >= range.lower && hull.upper <= range.upper) best = (std::min)(best, ranks_[blocks_[k]]);
     }
   }
 
@@ -154,7 +154,7 @@ class skyline {
       const std::uint32_t block = order[rank];
       waiting_.erase(block);
       offsets[block] = low;
-      height = std::max(height, put(block, low, lower));
+      height = (std::max)(height, put(block, low, lower));
       ++placed;
     }
     return height;
@@ -197,7 +197,7 @@ class skyline {
     const time_span stretch{lower, right_[lower]};
     std::uint64_t to = unlimited;
     if (stretch.lower > 0) to = heights_[left_[stretch.lower]];
-    if (stretch.upper < blocks_.sections()) to = std::min(to, heights_[stretch.upper]);
+    if (stretch.upper < blocks_.sections()) to = (std::min)(to, heights_[stretch.upper]);
     lowest_.erase({low, lower});
     add_joined(stretch, to);
     ++steps_;

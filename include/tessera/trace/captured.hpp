@@ -43,26 +43,23 @@ class event_log {
     }
   }
 
-  /// Makes sure that the next `count` calls of add() succeed. Returns false if host memory ran out.
-  ///   Requires:  count <= per_chunk
-  [[nodiscard]] bool reserve(std::size_t count) noexcept {
-    if (capacity_ - size_ >= count) return true;
-    auto* const fresh = new (std::nothrow) chunk;
-    if (fresh == nullptr) return false;
-    (first_ == nullptr ? first_ : last_->next) = fresh;
-    last_ = fresh;
-    capacity_ += per_chunk;
+  /// Adds an event. Returns false if host memory ran out.
+  [[nodiscard]] bool add(const event& e) noexcept {
+    const std::size_t at = size_ % per_chunk;
+    if (at == 0) {
+      auto* const fresh = new (std::nothrow) chunk;
+      if (fresh == nullptr) return false;
+      (first_ == nullptr ? first_ : last_->next) = fresh;
+      last_ = fresh;
+    }
+    last_->events[at] = e;
+    ++size_;
     return true;
   }
-  ///   Requires:  a preceding reserve()
-  void add(const event& e) noexcept {
-    const std::size_t at = size_ % per_chunk;
-    if (at == 0) filling_ = filling_ == nullptr ? first_ : filling_->next;
-    filling_->events[at] = e;
-    ++size_;
-  }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t footprint() const noexcept { return capacity_ / per_chunk * sizeof(chunk); }
+  [[nodiscard]] std::size_t footprint() const noexcept {
+    return (size_ + per_chunk - 1) / per_chunk * sizeof(chunk);
+  }
 
   /// Copies the first `count` events. Another thread may add events meanwhile.
   ///   Throws:  std::bad_alloc
@@ -85,10 +82,8 @@ class event_log {
   };
 
   chunk* first_ = nullptr;
-  chunk* filling_ = nullptr;
   chunk* last_ = nullptr;
   std::size_t size_ = 0;
-  std::size_t capacity_ = 0;
 };
 
 /// Turns the calls of a program into events. It is thread-safe.
@@ -266,8 +261,7 @@ class program_recorder {
     ++dropped_;
   }
   void append(const event& e) noexcept {
-    if (!is_recording_ || log_.size() >= max_events_ || !log_.reserve(1)) return drop();
-    log_.add(e);
+    if (!is_recording_ || log_.size() >= max_events_ || !log_.add(e)) drop();
   }
   void append_free(const block& b) noexcept { append({event::kind::free, b.id, b.bytes}); }
   void append_allocation(block& b, std::size_t bytes, stream_id stream) noexcept {

@@ -136,7 +136,7 @@ TEST(report, has_what_a_plan_served) {
   EXPECT_EQ(report.by_plan->unplanned_bytes, 1_MiB);
   EXPECT_EQ(report.by_plan->plan_bytes, 5_MiB);
   EXPECT_EQ(report.by_plan->fingerprint, made.numbers.fingerprint);
-  EXPECT_FALSE(report.by_plan->is_stale);
+  EXPECT_FALSE(report.by_plan->is_stale());
   EXPECT_EQ(report.now, pool.current_usage());
   EXPECT_EQ(report.footprint, pool.footprint());
 
