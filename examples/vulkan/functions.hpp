@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include <vulkan/vulkan_core.h>
+
+namespace vulkan {
+
+/// The constructor of an object failed.
+class vulkan_error : public std::runtime_error {
+ public:
+  vulkan_error(const char* call, VkResult result)
+      : std::runtime_error(std::string(call) + " returned " + std::to_string(result)) {}
+};
+/// Throws if a call failed.
+inline void check(VkResult result, const char* call) {
+  if (result < VK_SUCCESS) throw vulkan_error(call, result);
+}
+
+/// The functions of Vulkan 1.2 that the provider and the suballocator call. They are in a table, so that tests can make each
+/// call fail, and so that programs may load Vulkan as they like.
+struct functions {
+  functions(PFN_vkGetInstanceProcAddr find, VkInstance instance, VkDevice device) {
+    const auto of_instance = [&](auto& function, const char* name) {
+      set(function, find(instance, name), name);
+    };
+    PFN_vkGetDeviceProcAddr find_in_device = nullptr;
+    of_instance(find_in_device, "vkGetDeviceProcAddr");
+    const auto of_device = [&](auto& function, const char* name) {
+      set(function, find_in_device(device, name), name);
+    };
+    of_instance(get_properties, "vkGetPhysicalDeviceProperties2");
+    of_instance(get_memory_properties, "vkGetPhysicalDeviceMemoryProperties2");
+    of_device(allocate_memory, "vkAllocateMemory");
+    of_device(free_memory, "vkFreeMemory");
+    of_device(map_memory, "vkMapMemory");
+    of_device(flush, "vkFlushMappedMemoryRanges");
+    of_device(invalidate, "vkInvalidateMappedMemoryRanges");
+    of_device(create_semaphore, "vkCreateSemaphore");
+    of_device(destroy_semaphore, "vkDestroySemaphore");
+    of_device(get_semaphore_value, "vkGetSemaphoreCounterValue");
+    of_device(wait_semaphores, "vkWaitSemaphores");
+    of_device(queue_submit, "vkQueueSubmit");
+    of_device(create_buffer, "vkCreateBuffer");
+    of_device(destroy_buffer, "vkDestroyBuffer");
+    of_device(get_buffer_requirements, "vkGetBufferMemoryRequirements2");
+    of_device(bind_buffer, "vkBindBufferMemory");
+    of_device(create_image, "vkCreateImage");
+    of_device(destroy_image, "vkDestroyImage");
+    of_device(get_image_requirements, "vkGetImageMemoryRequirements2");
+    of_device(bind_image, "vkBindImageMemory");
+  }
+
+  PFN_vkGetPhysicalDeviceProperties2 get_properties = nullptr;
+  PFN_vkGetPhysicalDeviceMemoryProperties2 get_memory_properties = nullptr;
+  PFN_vkAllocateMemory allocate_memory = nullptr;
+  PFN_vkFreeMemory free_memory = nullptr;
+  PFN_vkMapMemory map_memory = nullptr;
+  PFN_vkFlushMappedMemoryRanges flush = nullptr;
+  PFN_vkInvalidateMappedMemoryRanges invalidate = nullptr;
+  PFN_vkCreateSemaphore create_semaphore = nullptr;
+  PFN_vkDestroySemaphore destroy_semaphore = nullptr;
+  PFN_vkGetSemaphoreCounterValue get_semaphore_value = nullptr;
+  PFN_vkWaitSemaphores wait_semaphores = nullptr;
+  PFN_vkQueueSubmit queue_submit = nullptr;
+  PFN_vkCreateBuffer create_buffer = nullptr;
+  PFN_vkDestroyBuffer destroy_buffer = nullptr;
+  PFN_vkGetBufferMemoryRequirements2 get_buffer_requirements = nullptr;
+  PFN_vkBindBufferMemory bind_buffer = nullptr;
+  PFN_vkCreateImage create_image = nullptr;
+  PFN_vkDestroyImage destroy_image = nullptr;
+  PFN_vkGetImageMemoryRequirements2 get_image_requirements = nullptr;
+  PFN_vkBindImageMemory bind_image = nullptr;
+
+ private:
+  template <typename Function>
+  static void set(Function& function, PFN_vkVoidFunction found, const char* name) {
+    function = reinterpret_cast<Function>(found);
+    if (function == nullptr) throw vulkan_error(name, VK_ERROR_EXTENSION_NOT_PRESENT);
+  }
+};
+
+}  // namespace vulkan
