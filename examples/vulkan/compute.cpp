@@ -22,7 +22,7 @@ using tessera::stream_id;
 using vulkan::check;
 constexpr stream_id first{0}, second{1};
 
-/// Records commands, each into a command buffer of its own. What it made lives as long as it.
+/// Records commands, each into a command buffer of its own. Its destructor frees all of them.
 class commands {
  public:
   static constexpr std::uint32_t max_kernels = 256;

@@ -37,7 +37,7 @@ struct allocation {
   std::uint32_t pool = 0;
 };
 
-/// What the memory is for. A type must have all required properties. Among these types, those with most preferred and fewest
+/// The use of memory, which selects the memory type. A type must have all required properties. Among these types, those with most preferred and fewest
 /// avoided properties come first.
 struct memory_use {
   VkMemoryPropertyFlags required = 0;
@@ -99,7 +99,7 @@ class suballocator {
   struct budget {
     device::heap_usage heap;
     std::size_t live = 0;    ///< of it, in blocks that the program has not freed
-    std::size_t cached = 0;  ///< of it, in free blocks
+    std::size_t cached = 0;  ///< of it, in freed blocks, also those that work still uses
   };
 
   explicit suballocator(device& of, suballocator_settings settings = {}) : on_(of), settings_(settings) {
@@ -208,7 +208,7 @@ class suballocator {
       const tessera::usage now = pools_[i]->current_usage();
       reserved += now.reserved;
       sum.live += now.live;
-      sum.cached += now.cached;
+      sum.cached += now.cached + now.pending;
     }
     sum.live += sum.heap.taken > reserved ? sum.heap.taken - reserved : 0;  // dedicated allocations
     return sum;
@@ -217,6 +217,11 @@ class suballocator {
   void trim() noexcept {
     collect();
     for (const auto& each : pools_) each->trim();
+  }
+  /// Calls f(memory type, allocator) for each allocator, for example to read its statistics or to explain why memory ran out.
+  template <typename F>
+  void for_each_pool(F f) {
+    for (std::uint32_t i = 0; i < pools_.size(); ++i) f(i / 2, *pools_[i]);
   }
   /// The memory types that suit a request, the best first. Returns their number.
   [[nodiscard]] std::size_t find_types(const request& asked,
@@ -246,7 +251,7 @@ class suballocator {
 
  private:
   using pool = tessera::locked<Recipe, memory>;
-  /// What is destroyed after some work: handles, and memory that belongs to no pool.
+  /// A handle or dedicated memory that waits for work before it is destroyed.
   struct retired {
     allocation memory{};
     VkBuffer buffer = VK_NULL_HANDLE;
@@ -362,7 +367,7 @@ class suballocator {
       end(left);
     }
   }
-  /// Destroys what was retired before work that is done.
+  /// Destroys handles and dedicated memory whose work is done.
   void collect() noexcept {
     const std::lock_guard guard(mutex_);
     while (!retired_.empty() && is_done(retired_.front())) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -58,7 +59,7 @@ class timelines {
   /// Calls f(turn), which submits work to a stream and returns the result of vkQueueSubmit. No other work is submitted to the
   /// queue meanwhile. The work must wait for turn.before and signal turn.after. A work that does not wait may use only memory
   /// that it orders by its own barriers.
-  template <typename F>
+  template <std::invocable<const turn&> F>
   bool submit(tessera::stream_id s, F f) noexcept {
     if (!has(s)) return false;
     stream& on = at(s);
