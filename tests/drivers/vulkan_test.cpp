@@ -445,9 +445,10 @@ using recipes =
 TYPED_TEST_SUITE(vulkan_recipes, recipes);
 
 TYPED_TEST(vulkan_recipes, keep_the_rules_of_the_model) {
+  driver.types = types_of_a_card();
   tested_device device;
   caching_allocator<TypeParam, checked_provider<vulkan::memory>> pool{
-      checked_provider(vulkan::memory(*device, 0))};
+      checked_provider(vulkan::memory(*device, 1))};
   const std::vector<stream_id> streams{first, second, vulkan::host};
   ASSERT_EQ(first_broken_rule(pool, plan{3, 20'000, 4_MiB, 100, 97}, streams), "");
   pool.trim();
@@ -475,11 +476,12 @@ void use(Pool& pool, vulkan::device& device, unsigned rounds) {
 }
 
 TYPED_TEST(vulkan_recipes, survive_failures_of_any_call) {
+  driver.types = types_of_a_card();
   std::uint64_t last = 1;
   for (std::uint64_t k = 0; k <= last; ++k) {
     for (const std::uint64_t length : {std::uint64_t{1}, std::uint64_t{1'000'000}}) {
       tested_device device;
-      caching_allocator<TypeParam, vulkan::memory> pool{vulkan::memory(*device, 0)};
+      caching_allocator<TypeParam, vulkan::memory> pool{vulkan::memory(*device, 1)};
       driver.calls = driver.failed = 0;
       driver.fail_from = k;
       driver.fail_to = k == 0 ? 0 : k + length - 1;

@@ -74,7 +74,7 @@ class object_addresses {
   }
   /// Finds the object that contains an address.
   [[nodiscard]] place find(const void* p) const noexcept {
-    const std::uintptr_t number = reinterpret_cast<std::uintptr_t>(p);
+    const auto number = reinterpret_cast<std::uintptr_t>(p);
     const std::size_t index = index_of(p);
     if (index >= limit() || chunks_[chunk_of(index)] == nullptr) return {};
     entry& found = at(index);
