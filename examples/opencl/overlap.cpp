@@ -142,8 +142,8 @@ std::size_t overlapping(const std::vector<owned<cl_event>>& others,
   return static_cast<std::size_t>(std::count_if(kernels.begin(), kernels.end(), overlaps));
 }
 
-/// Fills blocks on one queue and reads them on the other. With `holds`, the second queue begins when the first has finished:
-/// a block that is reused too early is then surely overwritten before it is read.
+/// Fills blocks on one queue and reads them on the other. With `holds`, the second queue begins when the first has finished.
+/// A block that is reused too early is then overwritten before it is read.
 template <typename Recipe>
 outcome fill_and_read(const opencl_objects& on, opencl::device& device, tessera::stream_id reading,
                       bool holds) {
