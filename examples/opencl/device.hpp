@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include <tessera/core/stream.hpp>
+#include <tessera/provider/provider.hpp>
+
+#include "calls.hpp"
+#include "queues.hpp"
+
+namespace opencl {
+
+enum class grain : bool { coarse, fine };
+
+/// A provider of shared virtual memory for one device. Each stream is a command queue, which the caller makes and adds.
+///
+/// A coarse-grained segment must be mapped before the host reads or writes it. The host accesses a fine-grained segment
+/// directly; not every device has such memory.
+template <grain Grain>
+class svm_device {
+ public:
+  static constexpr bool is_thread_safe = true;
+  static constexpr bool is_host_visible = Grain == grain::fine;
+  static constexpr bool release_waits = false;  // clSVMFree does not
+  static constexpr bool completion_may_lag =
+      true;  // if a call fails, or 64 positions of a queue are not complete
+  using event = command_queues::event;
+
+  /// The default stream is `default_queue`. Its context and device are used.
+  ///   Throws:  opencl_error if the queue runs work out of order, or the device has no such memory
+  explicit svm_device(cl_command_queue default_queue) : state_(std::make_unique<state>(default_queue)) {}
+
+  /// Makes a queue a stream. Its handle is the number of the stream, and the provider keeps a reference.
+  ///   Throws:  opencl_error if it runs work out of order, or belongs to another device or context
+  tessera::stream_id add_queue(cl_command_queue queue) {
+    state_->check(queue);
+    if (queue == state_->default_queue) return {};
+    const tessera::stream_id stream{reinterpret_cast<std::uintptr_t>(queue)};
+    state_->queues.add(stream, queue);
+    return stream;
+  }
+  /// Waits for the work of a stream and gives up the queue. Returns false for the default stream, or if waiting fails.
+  ///   Requires:  no other call uses the stream
+  bool remove_queue(tessera::stream_id stream) noexcept { return state_->queues.remove(stream); }
+  [[nodiscard]] bool has_stream(tessera::stream_id stream) const noexcept {
+    return state_->queues.has(stream);
+  }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return state_->capacity; }
+  /// clSVMAlloc aligns to the largest type of OpenCL C, long16, and to no more.
+  [[nodiscard]] std::size_t granularity() const noexcept { return sizeof(cl_long16); }
+  /// OpenCL does not tell what other programs use, so this is the capacity without the segments of this provider.
+  [[nodiscard]] std::size_t available() const noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return state_->capacity - state_->taken;
+  }
+
+  [[nodiscard]] void* acquire(std::size_t bytes) noexcept {
+    state& s = *state_;
+    if (!s.count(bytes)) return nullptr;
+    void* const p = clSVMAlloc(s.context.get(), flags, bytes, 0);
+    if (p == nullptr) {
+      s.errors.add("clSVMAlloc returned null");
+    } else if (s.add(p, bytes)) {
+      return p;
+    } else {
+      clSVMFree(s.context.get(), p);
+    }
+    s.uncount(bytes);
+    return nullptr;
+  }
+  bool release(void* p, std::size_t bytes) noexcept {
+    state& s = *state_;
+    if (!s.remove(p, bytes)) return false;
+    clSVMFree(s.context.get(), p);
+    s.uncount(bytes);
+    return true;
+  }
+
+  bool record(tessera::stream_id stream, event& mark) noexcept { return state_->queues.record(stream, mark); }
+  [[nodiscard]] bool query(event& mark) noexcept { return state_->queues.query(mark); }
+  bool wait(event& mark) noexcept { return state_->queues.wait(mark); }
+  void discard(event& mark) noexcept {
+    state_->queues.release(mark.handle);
+    mark = {};
+  }
+
+  /// Enqueues a marker, because OpenCL does not number the work of a queue.
+  [[nodiscard]] std::uint64_t position(tessera::stream_id stream) noexcept {
+    return state_->queues.position(stream);
+  }
+  [[nodiscard]] bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept {
+    return state_->queues.is_done(stream, at);
+  }
+  /// Knows only the waits that make_wait enqueued.
+  [[nodiscard]] bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of,
+                                      std::uint64_t at) const noexcept {
+    return state_->queues.is_ordered_after(stream, of, at);
+  }
+  bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+    return state_->queues.make_wait(stream, of, at);
+  }
+
+  bool copy_to_host(void* to, const void* from, std::size_t bytes, tessera::stream_id stream) noexcept {
+    return state_->has(from, bytes) && state_->queues.copy(to, from, bytes, stream);
+  }
+  bool copy_to_device(void* to, const void* from, std::size_t bytes, tessera::stream_id stream) noexcept {
+    return state_->has(to, bytes) && state_->queues.copy(to, from, bytes, stream);
+  }
+
+  /// The latest error; empty if no call failed.
+  [[nodiscard]] std::string last_error() const { return state_->errors.text(); }
+
+ private:
+  static constexpr cl_svm_mem_flags flags =
+      CL_MEM_READ_WRITE | (Grain == grain::fine ? CL_MEM_SVM_FINE_GRAIN_BUFFER : 0);
+
+  struct state {
+    explicit state(cl_command_queue queue)
+        : default_queue(queue),
+          device(of_queue<cl_device_id>(queue, CL_QUEUE_DEVICE)),
+          context(retain(errors, of_queue<cl_context>(queue, CL_QUEUE_CONTEXT))) {
+      if (context == nullptr) throw opencl_error(errors.text());
+      check(queue);
+      const auto kinds = of_device<cl_device_svm_capabilities>(CL_DEVICE_SVM_CAPABILITIES);
+      constexpr auto needed =
+          Grain == grain::fine ? CL_DEVICE_SVM_FINE_GRAIN_BUFFER : CL_DEVICE_SVM_COARSE_GRAIN_BUFFER;
+      if ((kinds & needed) == 0) errors.refuse("the device has no shared virtual memory of this kind");
+      capacity = static_cast<std::size_t>(of_device<cl_ulong>(CL_DEVICE_GLOBAL_MEM_SIZE));
+      max_segment = static_cast<std::size_t>(of_device<cl_ulong>(CL_DEVICE_MAX_MEM_ALLOC_SIZE));
+    }
+
+    template <typename T>
+    [[nodiscard]] T of_queue(cl_command_queue queue, cl_command_queue_info name) {
+      T value{};
+      errors.check("clGetCommandQueueInfo",
+                   clGetCommandQueueInfo(queue, name, sizeof value, &value, nullptr));
+      return value;
+    }
+    template <typename T>
+    [[nodiscard]] T of_device(cl_device_info name) {
+      T value{};
+      errors.check("clGetDeviceInfo", clGetDeviceInfo(device, name, sizeof value, &value, nullptr));
+      return value;
+    }
+    void check(cl_command_queue queue) {
+      if (of_queue<cl_context>(queue, CL_QUEUE_CONTEXT) != context.get() ||
+          of_queue<cl_device_id>(queue, CL_QUEUE_DEVICE) != device)
+        errors.refuse("the queue belongs to another context or device");
+      const auto how = of_queue<cl_command_queue_properties>(queue, CL_QUEUE_PROPERTIES);
+      if ((how & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) != 0)
+        errors.refuse("the queue runs work out of order; the work of a stream runs in order");
+    }
+
+    /// Counts a segment, if the device may have it.
+    [[nodiscard]] bool count(std::size_t bytes) noexcept {
+      if (bytes > max_segment) {
+        errors.add("a segment has more bytes than CL_DEVICE_MAX_MEM_ALLOC_SIZE");
+        return false;
+      }
+      const std::lock_guard lock(mutex);
+      const bool fits = bytes <= capacity - taken;
+      if (fits) {
+        taken += bytes;
+      } else {
+        errors.add("the segments would exceed CL_DEVICE_GLOBAL_MEM_SIZE");
+      }
+      return fits;
+    }
+    void uncount(std::size_t bytes) noexcept {
+      const std::lock_guard lock(mutex);
+      taken -= bytes;
+    }
+    [[nodiscard]] bool add(void* p, std::size_t bytes) noexcept {
+      const std::lock_guard lock(mutex);
+      try {
+        segments.emplace(reinterpret_cast<std::uintptr_t>(p), bytes);
+        return true;
+      } catch (const std::bad_alloc&) {
+        errors.add("host memory ran out");
+        return false;
+      }
+    }
+    [[nodiscard]] bool remove(void* p, std::size_t bytes) noexcept {
+      const std::lock_guard lock(mutex);
+      const auto found = segments.find(reinterpret_cast<std::uintptr_t>(p));
+      const bool is_whole = found != segments.end() && found->second == bytes;
+      if (is_whole) {
+        segments.erase(found);
+      } else {
+        errors.add("release: this is no segment of the device");
+      }
+      return is_whole;
+    }
+    /// Whether a segment contains all these bytes.
+    [[nodiscard]] bool has(const void* p, std::size_t bytes) noexcept {
+      const std::lock_guard lock(mutex);
+      const auto at = reinterpret_cast<std::uintptr_t>(p);
+      auto found = segments.upper_bound(at);
+      if (found != segments.begin()) {
+        --found;
+        const std::size_t offset = at - found->first;
+        if (offset <= found->second && bytes <= found->second - offset) return true;
+      }
+      errors.add("a copy is outside the segments of the device");
+      return false;
+    }
+
+    call_errors errors;
+    cl_command_queue default_queue;
+    cl_device_id device;
+    owned<cl_context> context;
+    command_queues queues{errors, default_queue};
+    std::mutex mutex;  // protects the members below
+    std::map<std::uintptr_t, std::size_t> segments;
+    std::size_t taken = 0;
+    std::size_t capacity = 0, max_segment = 0;
+  };
+
+  std::unique_ptr<state> state_;
+};
+using device = svm_device<grain::coarse>;
+using host_visible_device = svm_device<grain::fine>;
+static_assert(tessera::ordering_provider<device> && tessera::copying_provider<device> &&
+              tessera::ordering_provider<host_visible_device>);
+
+}  // namespace opencl
