@@ -1,9 +1,9 @@
 # Makes the Debian packages, installs them below a folder, and builds programs with them by find_package and pkg-config.
 #   cmake -D BUILD=build folder of tessera -D SCRATCH=folder -D COMPILER=c++ -D GENERATOR=name -P deb.cmake
 cmake_minimum_required(VERSION 3.24)
-foreach(tool IN ITEMS dpkg gzip)
-  find_program(${tool} ${tool})
-  if(NOT ${tool})
+foreach(tool IN ITEMS dpkg dpkg-shlibdeps file gzip)
+  find_program(found_${tool} ${tool})
+  if(NOT found_${tool})
     message(STATUS "SKIPPED: there is no ${tool}")
     return()
   endif()
@@ -41,7 +41,7 @@ endif()
 set(root ${SCRATCH}/root)
 file(MAKE_DIRECTORY ${root}/var/lib/dpkg/info ${root}/var/lib/dpkg/updates)
 file(TOUCH ${root}/var/lib/dpkg/status)
-set(run_dpkg ${dpkg} --root=${root} --log=${SCRATCH}/log --force-not-root --force-depends --force-script-chrootless)
+set(run_dpkg dpkg --root=${root} --log=${SCRATCH}/log --force-not-root --force-depends --force-script-chrootless)
 run(${run_dpkg} --install ${packages})
 
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/project -B ${SCRATCH}/build -G ${GENERATOR} -D WAY=find_package
