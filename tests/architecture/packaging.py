@@ -28,6 +28,14 @@ def expect(condition, text):
         sys.exit(text)
 
 
+def configure(*arguments):
+    """Configures a project, which must know all options."""
+    command = [CMAKE, "-G", GENERATOR, *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    expect(done.returncode == 0, done.stdout)
+    expect("not used by the project" not in done.stdout, f"an option is not one of the library's:\n{done.stdout}")
+
+
 def build_tool(folder, target):
     """Puts an empty file where the build would put the tool, which takes minutes to compile."""
     targets = subprocess.run([CMAKE, "--build", folder, "--target", "help"], check=True, capture_output=True, text=True)
@@ -88,7 +96,7 @@ class ConanCMake:
     def configure(self):
         variables = [f"-D{name}={'ON' if value is True else 'OFF' if value is False else value}"
                      for name, value in self.recipe.variables.items()]
-        cmake("-S", self.recipe.source_folder, "-B", self.recipe.build_folder, "-G", GENERATOR, *variables)
+        configure("-S", self.recipe.source_folder, "-B", self.recipe.build_folder, *variables)
 
     def build(self, target=None):
         if target:
@@ -162,7 +170,7 @@ def run_spack(folder):
     expect(licenses == ["Apache-2.0"], f"its license is {licenses}")
     expect("cmake@3.24:" in requirements and "cxx" in requirements, "it lacks CMake or a compiler")
     build = HERE / "build"
-    cmake("-S", ROOT, "-B", build, "-G", GENERATOR, f"-DCMAKE_INSTALL_PREFIX={PACKAGES}", *package.cmake_args())
+    configure("-S", ROOT, "-B", build, f"-DCMAKE_INSTALL_PREFIX={PACKAGES}", *package.cmake_args())
     for target in package.build_targets:
         build_tool(build, target)
     cmake("--build", build, "--target", "install")

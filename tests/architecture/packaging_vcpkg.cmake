@@ -23,8 +23,12 @@ function(vcpkg_check_features)
 endfunction()
 function(vcpkg_cmake_configure)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" SOURCE_PATH OPTIONS)
-  run(${CMAKE_COMMAND} -S ${arg_SOURCE_PATH} -B ${build} -G ${GENERATOR} -D CMAKE_CXX_COMPILER=${COMPILER}
-      -D CMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR} ${arg_OPTIONS})
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${arg_SOURCE_PATH} -B ${build} -G ${GENERATOR} ${arg_OPTIONS}
+                          -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR}
+                  OUTPUT_VARIABLE out ERROR_VARIABLE out COMMAND_ERROR_IS_FATAL ANY)
+  if(out MATCHES "not used by the project")
+    message(FATAL_ERROR "an option is not one of the library's:\n${out}")
+  endif()
 endfunction()
 # The tool takes minutes to compile. The build is asked for its targets, and finds an empty file instead.
 function(vcpkg_cmake_build)
