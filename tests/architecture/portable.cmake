@@ -17,9 +17,11 @@ set(functions mmap munmap mremap mprotect madvise mlock memfd_create ftruncate f
 
 file(REMOVE_RECURSE ${SCRATCH})
 file(GLOB_RECURSE headers RELATIVE ${ROOT}/include/tessera ${ROOT}/include/tessera/*.hpp)
+file(READ ${ROOT}/include/tessera/README.md page)
 foreach(header IN LISTS for_linux)
-  if(NOT header IN_LIST headers)
-    message(FATAL_ERROR "there is no ${header}")
+  string(FIND "${page}" "`${header}`" at)
+  if(NOT header IN_LIST headers OR at EQUAL -1)
+    message(FATAL_ERROR "${header} is not a header, or include/tessera/README.md does not name it")
   endif()
 endforeach()
 list(REMOVE_ITEM headers ${for_linux})
