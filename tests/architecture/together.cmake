@@ -1,7 +1,7 @@
 # Compiles all headers in one source, as each C++ standard, with more warnings than the tests have, and without exceptions and
 # run-time type information. The order of the headers is shuffled by a seed; macros that other libraries define come first. The
 # source instantiates what unit/bare.cpp uses.
-#   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder [-D SEED=1] -P together.cmake
+#   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder [-D SEED=1] [-D FLAGS=-stdlib=libc++] -P together.cmake
 cmake_minimum_required(VERSION 3.24)
 if(NOT DEFINED SEED)
   set(SEED 1)
@@ -67,7 +67,7 @@ foreach(way IN ITEMS -std=c++20 "-std=c++2b -fno-exceptions -fno-rtti" -std=gnu+
   separate_arguments(flags UNIX_COMMAND "${way}")
   set(source ${SCRATCH}/order_${order}.cpp)
   write_source(${source} ${order})
-  execute_process(COMMAND ${COMPILER} ${flags} ${warnings} ${warnings_${family}} -I ${ROOT}/include -I ${SCRATCH}
+  execute_process(COMMAND ${COMPILER} ${flags} ${FLAGS} ${warnings} ${warnings_${family}} -I ${ROOT}/include -I ${SCRATCH}
                           -fsyntax-only ${source}
                   RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
   if(NOT code EQUAL 0)

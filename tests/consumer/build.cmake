@@ -11,8 +11,10 @@ function(run)
 endfunction()
 
 file(REMOVE_RECURSE ${SCRATCH})
+# The installed folder is moved, as a package manager moves it.
 if(WAY STREQUAL find_package)
-  run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/installed)
+  run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/first)
+  file(RENAME ${SCRATCH}/first ${SCRATCH}/installed)
 endif()
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/project -B ${SCRATCH}/build -G ${GENERATOR} -D WAY=${WAY}
     -D TESSERA=${TESSERA} -D CMAKE_PREFIX_PATH=${SCRATCH}/installed -D CMAKE_CXX_COMPILER=${COMPILER})
@@ -24,6 +26,31 @@ run(${CMAKE_COMMAND} --install ${SCRATCH}/build --prefix ${SCRATCH}/of_consumer)
 file(GLOB_RECURSE found RELATIVE ${SCRATCH}/of_consumer ${SCRATCH}/of_consumer/*)
 if(NOT found STREQUAL "bin/consumer")
   message(FATAL_ERROR "a project that uses tessera by ${WAY} installs '${found}', not only its program")
+endif()
+
+# The installation has the headers, the packages of CMake and pkg-config, and the tool if it is built. A program compiles with
+# the options of pkg-config.
+if(WAY STREQUAL find_package)
+  file(GLOB_RECURSE expected RELATIVE ${TESSERA} ${TESSERA}/include/tessera/*.hpp)
+  foreach(name IN ITEMS tessera-config tessera-config-version tessera-targets)
+    list(APPEND expected share/tessera/${name}.cmake)
+  endforeach()
+  list(APPEND expected share/pkgconfig/tessera.pc)
+  if(EXISTS ${BUILD}/tessera-replay)
+    list(APPEND expected bin/tessera-replay share/man/man1/tessera-replay.1)
+    run(${SCRATCH}/installed/bin/tessera-replay --version)
+  endif()
+  file(GLOB_RECURSE found RELATIVE ${SCRATCH}/installed ${SCRATCH}/installed/*)
+  list(SORT expected)
+  list(SORT found)
+  if(NOT found STREQUAL expected)
+    set(extra ${found})
+    list(REMOVE_ITEM extra ${expected})
+    list(REMOVE_ITEM expected ${found})
+    message(FATAL_ERROR "the installation lacks '${expected}' and also has '${extra}'")
+  endif()
+  include(${CMAKE_CURRENT_LIST_DIR}/pkg_config.cmake)
+  compile_with_pkg_config(${SCRATCH}/installed "")
 endif()
 
 # An unknown component is an error if it is required, and is reported as missing if it is optional.

@@ -20,7 +20,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/host_system.hpp>
+#include <tessera/provider/host_can_read.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 

@@ -377,7 +377,8 @@ class free_list {
     std::size_t word = word_of(number);
     std::uint64_t below = words_[word] & ((std::uint64_t{1} << (number % 64)) - 1);
     while (below == 0 && word > 0) below = words_[--word];
-    return below != 0 ? bin_at(first_bin + word * 64 + std::bit_width(below) - 1).last() : nullptr;
+    const auto bits = static_cast<std::size_t>(std::bit_width(below));  // libstdc++ 12 returns no int
+    return below != 0 ? bin_at(first_bin + word * 64 + bits - 1).last() : nullptr;
   }
 
   std::size_t segments = 0;   ///< segments whose blocks join this list; if streams share blocks: blocks
@@ -405,7 +406,11 @@ class free_list {
   /// Returns the index of the lowest set bit.
   ///   Requires:  bits != 0
   [[nodiscard]] static unsigned lowest_bit(std::uint64_t bits) noexcept {
+#if defined(_MSC_VER) && !defined(__clang__)
+    __assume(bits != 0);
+#else
     if (bits == 0) __builtin_unreachable();
+#endif
     return static_cast<unsigned>(std::countr_zero(bits));
   }
 

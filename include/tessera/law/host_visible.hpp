@@ -8,7 +8,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/law/law.hpp>
 #include <tessera/law/provider.hpp>
-#include <tessera/provider/host_system.hpp>
+#include <tessera/provider/host_can_read.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::law {

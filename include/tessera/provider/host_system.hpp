@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <tessera/core/bytes.hpp>
@@ -51,14 +50,6 @@ class host_descriptor {
 
 [[nodiscard]] inline std::size_t host_page() noexcept {
   return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-/// Whether the host may read the byte at `p`. It asks the system and does not read the byte.
-[[nodiscard]] inline bool host_can_read(const void* p) noexcept {
-  const std::uintptr_t word = address_of(p) & ~std::uintptr_t{7};  // eight aligned bytes never cross a page
-  // The system reads the set of signals before it finds that the operation is invalid.
-  constexpr int nothing_known = -1;
-  const long answer = ::syscall(SYS_rt_sigprocmask, nothing_known, word, nullptr, std::size_t{8});
-  return answer == 0 || errno != EFAULT;
 }
 /// Bytes of one page of a kind.
 [[nodiscard]] inline std::size_t host_page_size(page_kind kind) noexcept {

@@ -1,0 +1,74 @@
+# Compiles the headers that need no operating system as if there were none: the headers of the system are errors, the macros
+# that name it are not defined, and its functions may not be named. Then compiles and links them for Windows, if the compiler
+# MinGW-w64 is installed.
+#   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder [-D MINGW=x86_64-w64-mingw32-g++-posix] -P portable.cmake
+cmake_minimum_required(VERSION 3.24)
+# The headers for Linux alone. The page of the library's folder has this list, too.
+set(for_linux debug/fault_reports.hpp debug/guard_pages.hpp debug/guarded.hpp debug/thread_checked.hpp interop/torch_pluggable.hpp
+              provider/host_memory.hpp provider/host_pinned.hpp provider/host_sharing.hpp provider/host_system.hpp)
+set(system arpa/inet.h cxxabi.h dirent.h dlfcn.h execinfo.h fcntl.h linux/memfd.h netinet/in.h poll.h pthread.h sched.h semaphore.h
+           signal.h spawn.h sys/eventfd.h sys/file.h sys/ioctl.h sys/mman.h sys/random.h sys/resource.h sys/socket.h sys/stat.h
+           sys/syscall.h sys/time.h sys/types.h sys/uio.h sys/un.h sys/wait.h syscall.h unistd.h)
+set(macros __linux__ __linux linux __gnu_linux__ __unix__ __unix unix CLOCK_MONOTONIC CLOCK_MONOTONIC_COARSE)
+# Functions of the system whose names no header of tessera has.
+set(functions mmap munmap mremap mprotect madvise mlock memfd_create ftruncate fallocate getpid gettid geteuid getrandom sysconf
+              getpagesize syscall clock_gettime nanosleep usleep gettimeofday localtime_r strerror_r posix_memalign eventfd
+              socketpair sendmsg recvmsg pthread_self pthread_create sigaction dlopen dlsym)
+
+file(REMOVE_RECURSE ${SCRATCH})
+file(GLOB_RECURSE headers RELATIVE ${ROOT}/include/tessera ${ROOT}/include/tessera/*.hpp)
+file(READ ${ROOT}/include/tessera/README.md page)
+foreach(header IN LISTS for_linux)
+  string(FIND "${page}" "`${header}`" at)
+  if(NOT header IN_LIST headers OR at EQUAL -1)
+    message(FATAL_ERROR "${header} is not a header, or include/tessera/README.md does not name it")
+  endif()
+endforeach()
+list(REMOVE_ITEM headers ${for_linux})
+list(LENGTH headers count)
+set(standard "")
+set(includes "")
+foreach(header IN LISTS headers)
+  string(APPEND includes "#include <tessera/${header}>\n")
+  file(STRINGS ${ROOT}/include/tessera/${header} lines REGEX "^#include <[a-z_]+>")
+  list(APPEND standard ${lines})
+endforeach()
+list(REMOVE_DUPLICATES standard)
+list(JOIN standard "\n" standard)
+
+# The headers of the standard library come first, and may include those of the system.
+set(before "${standard}\n#define ONLY_STANDARD 1\n")
+foreach(macro IN LISTS macros)
+  string(APPEND before "#undef ${macro}\n")
+endforeach()
+list(JOIN functions " " poisoned)
+file(WRITE ${SCRATCH}/alone/portable_headers.hpp "${before}#pragma GCC poison ${poisoned}\n${includes}")
+file(WRITE ${SCRATCH}/all/portable_headers.hpp "${includes}")
+foreach(header IN LISTS system)
+  file(WRITE ${SCRATCH}/system/${header} "#if defined(ONLY_STANDARD)
+#error \"this header is for all systems, so it may not include <${header}>\"
+#else
+#include_next <${header}>
+#endif\n")
+endforeach()
+
+set(source ${CMAKE_CURRENT_LIST_DIR}/portable.cpp)
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${SCRATCH}/system -I ${SCRATCH}/alone -I ${ROOT}/include ${source}
+                RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
+if(NOT code EQUAL 0)
+  message(FATAL_ERROR "a header is not for Linux alone, but needs it:\n${out}")
+endif()
+message(STATUS "${count} headers compile without headers, macros and functions of an operating system")
+
+if(NOT MINGW)
+  message(STATUS "there is no MinGW-w64, which would compile them for Windows, too")
+  return()
+endif()
+# printf of this compiler's attribute is that of an old library, which lacks %zu.
+execute_process(COMMAND ${MINGW} -std=c++20 -Wall -Wextra -Wno-format -Wno-format-extra-args -Werror -I ${SCRATCH}/all
+                        -I ${ROOT}/include ${source} -o ${SCRATCH}/portable.exe
+                RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
+if(NOT code EQUAL 0)
+  message(FATAL_ERROR "for Windows:\n${out}")
+endif()
+message(STATUS "they compile and link for Windows")
