@@ -69,13 +69,13 @@ class ort_allocator final : public Base {
     const void* const handle = stream != nullptr ? in.api_->SyncStream_GetHandle(stream) : nullptr;
     return in.allocator_.get().try_allocate(bytes, {reinterpret_cast<std::uintptr_t>(handle)});
   }
-  template <typename Status>
-  static Status* shrink(Base* base) noexcept {
+  template <typename Error>
+  static Error* shrink(Base* base) noexcept {
     self(base).allocator_.get().trim();
     return nullptr;
   }
-  template <typename Status, typename Pairs>
-  static Status* write_statistics(const Base* base, Pairs** out) noexcept {
+  template <typename Error, typename Pairs>
+  static Error* write_statistics(const Base* base, Pairs** out) noexcept {
     const ort_allocator& in = self(base);
     in.api_->CreateKeyValuePairs(out);
     const auto add = [&](const char* key, auto value) {

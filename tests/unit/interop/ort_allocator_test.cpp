@@ -38,7 +38,7 @@ struct old_allocator {
   void (*Free)(old_allocator*, void*);
   const OrtMemoryInfo* (*Info)(const old_allocator*);
 };
-/// Version 1.24 and newer.
+/// A version with all members.
 struct OrtAllocator {
   std::uint32_t version;
   void* (*Alloc)(OrtAllocator*, std::size_t);
