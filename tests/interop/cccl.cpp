@@ -1,6 +1,7 @@
 // needs: cuda/memory_resource cuda_runtime_api.h
 // SPDX-License-Identifier: Apache-2.0
 // Checks stream_resource with the concepts and wrappers of CCCL itself. Nothing here calls a device.
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 
@@ -25,6 +26,10 @@ using memory_type =
 static_assert(cuda::mr::synchronous_resource_with<memory_type, cuda::mr::device_accessible>);
 static_assert(cuda::mr::resource_with<memory_type, cuda::mr::device_accessible>);
 static_assert(!cuda::has_property<memory_type, cuda::mr::host_accessible>);
+static_assert(!cuda::mr::resource_with<memory_type, cuda::mr::host_accessible>);
+// Memory for both sides: a resource of it serves where either is asked for.
+using host_type = tessera::stream_resource<pool_type, cuda::mr::host_accessible, cuda::mr::device_accessible>;
+static_assert(cuda::mr::resource_with<host_type, cuda::mr::device_accessible, cuda::mr::host_accessible>);
 
 cuda::stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cudaStream_t>(number)}; }
 
@@ -46,6 +51,27 @@ bool serves(Resource& memory, pool_type& pool) {
   return pool.current_usage().live == 0 && pool.audit() == nullptr;
 }
 
+/// Serves through the wrappers of CCCL 3.2 that know no streams.
+template <typename Resource>
+bool serves_without_streams(Resource memory, pool_type& pool) {
+  void* const p = memory.allocate_sync(1000, 256);
+  if (pool.current_usage().live < 1000) return fail("the live bytes are too few");
+  memory.deallocate_sync(p, 1000, 256);
+  return pool.current_usage().live == 0;
+}
+
+/// A holder keeps the allocator alive, and throws the allocator's exception.
+template <typename Holder>
+bool outlives(Holder kept) {
+  try {
+    kept.deallocate_sync(kept.allocate_sync(std::size_t{1} << 50, 256), std::size_t{1} << 50, 256);
+    return fail("memory for 2^50 bytes is refused");
+  } catch (const tessera::out_of_memory&) {
+    kept.deallocate(stream(0x10000), kept.allocate(stream(0x10000), 1000, 256), 1000, 256);
+    return true;
+  }
+}
+
 int use() {
   auto pool = tessera::shared_allocator<pool_type>::make();
   memory_type memory(pool);
@@ -59,6 +85,12 @@ int use() {
     return 1;
   }
   if (!serves(copy, *pool)) return 1;
+  if (!serves_without_streams(cuda::mr::synchronous_resource_ref<cuda::mr::device_accessible>{memory},
+                              *pool) ||
+      !serves_without_streams(cuda::mr::any_synchronous_resource<cuda::mr::device_accessible>{memory}, *pool))
+    return 1;
+  const auto own = tessera::shared_allocator<pool_type>::make();
+  if (!outlives(cuda::mr::any_resource<cuda::mr::device_accessible>{memory_type(own)})) return 1;
 #endif
   return 0;
 }

@@ -109,6 +109,9 @@ concept property_with_value = requires { typename Property::value_type; };
 /// CCCL 2.x and 3.0, which is part of CUDA 13.0, call allocate(bytes, alignment) and allocate_async(bytes,
 /// alignment, stream). These calls do not compile here. Use a newer CCCL, or a pmr_resource for host memory.
 ///
+/// RMM 26.08 takes it as it is, in rmm::device_uvector, in resource adaptors, and in
+/// rmm::mr::set_current_device_resource. Wrap the allocator in a rethrowing that throws rmm::out_of_memory.
+///
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
 ///     tessera::stream_resource memory(allocator);
 ///     void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
