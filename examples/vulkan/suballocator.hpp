@@ -315,15 +315,13 @@ class suballocator {
   /// Returns an aligned address, and sets `block` to the address of its block.
   [[nodiscard]] const void* suballocate(pool& from, std::uint32_t type, const request& asked,
                                         void*& block) noexcept {
-    auto bytes = static_cast<std::size_t>(asked.needs.size);
+    const auto bytes = static_cast<std::size_t>(asked.needs.size);
     auto alignment = static_cast<std::size_t>(asked.needs.alignment);
     const VkMemoryPropertyFlags mapped_only =
         flags_of(type) & (VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT);
     if (mapped_only == VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) {
-      // A flush or an invalidation covers whole atoms, so each atom belongs to one allocation.
-      const auto atom = static_cast<std::size_t>(on_.limits().nonCoherentAtomSize);
-      alignment = (std::max)(alignment, atom);
-      bytes = tessera::align_up(bytes, atom);
+      // A flush or an invalidation covers whole atoms, so no two allocations share one.
+      alignment = (std::max)(alignment, static_cast<std::size_t>(on_.limits().nonCoherentAtomSize));
     }
     // Sizes are mostly multiples of their alignment. Then most blocks are aligned without extra bytes.
     const tessera::stream_id stream = asked.use.is_for_host() ? host : asked.stream;

@@ -434,6 +434,10 @@ TEST_F(vulkan_provider, frees_memory_of_a_lost_device) {
     pool.trim();
     EXPECT_EQ(device.allocations(), 0u);
     vkDeviceWaitIdle(session->device());
+    vulkan::suballocator<> memory(device);
+    memory.destroy(memory.create_buffer(buffer_of(1000)));
+    memory.trim();
+    EXPECT_EQ(driver.buffers_destroyed, 1u);
   }
 }
 
