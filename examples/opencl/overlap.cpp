@@ -151,11 +151,11 @@ outcome fill_and_read(const opencl_objects& on, opencl::device& device, tessera:
   tessera::caching_allocator<Recipe, tessera::provider_ref<opencl::device>> pool{
       tessera::provider_ref(device)};
   gate held(on.context.get(), on.reading.get(), holds);
-  std::vector<void*> results;
+  std::vector<void*> results(rounds);
+  for (void*& result : results) result = pool.allocate(block_bytes, reading);
   std::vector<owned<cl_event>> filled, read;
   for (std::uint32_t round = 0; round < rounds; ++round) {
     void* const block = pool.allocate(block_bytes, filling);
-    void* const result = pool.allocate(block_bytes, reading);
     check("clSetKernelArgSVMPointer", clSetKernelArgSVMPointer(on.fill.get(), 0, block));
     check("clSetKernelArg", clSetKernelArg(on.fill.get(), 1, sizeof round, &round));
     filled.push_back(run(on.filling.get(), on.fill.get()));
@@ -164,12 +164,11 @@ outcome fill_and_read(const opencl_objects& on, opencl::device& device, tessera:
     check("clEnqueueBarrierWithWaitList",
           clEnqueueBarrierWithWaitList(on.reading.get(), 1, &waits_for, nullptr));
     check("clSetKernelArgSVMPointer", clSetKernelArgSVMPointer(on.twice.get(), 0, block));
-    check("clSetKernelArgSVMPointer", clSetKernelArgSVMPointer(on.twice.get(), 1, result));
+    check("clSetKernelArgSVMPointer", clSetKernelArgSVMPointer(on.twice.get(), 1, results[round]));
     read.push_back(run(on.reading.get(), on.twice.get()));
 
     if (!pool.record_stream(block, reading)) throw opencl_error(device.last_error());
     pool.deallocate(block);  // the host does not wait for either kernel
-    results.push_back(result);
   }
   check("clFinish", clFinish(on.filling.get()));
   held.open();

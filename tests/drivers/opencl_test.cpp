@@ -376,9 +376,29 @@ TEST_F(opencl_provider, keeps_few_markers_of_a_queue_that_does_not_advance) {
   }
   (void)clFinish(queue(1));
   EXPECT_TRUE(device.is_done({}, positions[3]));
-  EXPECT_TRUE(device.is_done(waiting, device.position(waiting)) || clFinish(queue(1)) == CL_SUCCESS);
+  const std::uint64_t behind = device.position(waiting);
+  (void)clFinish(queue(1));
+  EXPECT_TRUE(device.is_done(waiting, behind));
   (void)clFinish(queue(0));
   for (const std::uint64_t at : positions) EXPECT_TRUE(device.is_done({}, at));
+}
+
+TEST_F(opencl_provider, reports_no_work_early_if_markers_are_dropped) {
+  opencl::device device(queue(0));
+  gate first(*on, queue(0));
+  for (int i = 0; i < 60; ++i) (void)device.position({});
+  opencl::command_queues::event before;
+  ASSERT_TRUE(device.record({}, before));
+  gate second(*on, queue(0));
+  std::vector<std::uint64_t> behind;
+  for (int i = 0; i < 30; ++i) behind.push_back(device.position({}));
+  first.open();
+  EXPECT_TRUE(device.wait(before));
+  device.discard(before);
+  for (const std::uint64_t at : behind) EXPECT_FALSE(device.is_done({}, at));
+  second.open();
+  (void)clFinish(queue(0));
+  for (const std::uint64_t at : behind) EXPECT_TRUE(device.is_done({}, at));
 }
 
 // PoCL runs work without a flush, but OpenCL does not promise that.
