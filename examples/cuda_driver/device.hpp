@@ -39,8 +39,11 @@ class gpu {
   };
 
   ///   Throws:  driver_error if there is no such device or it cannot be used
-  gpu(std::shared_ptr<const driver> library, int number)
-      : state_(std::make_unique<state>(std::move(library), number)) {}
+  gpu(std::shared_ptr<const driver> library, int number) try
+      : state_(std::make_unique<state>(std::move(library), number)) {
+  } catch (const driver_error& error) {
+    throw driver_error("GPU " + std::to_string(number) + ": " + error.what());
+  }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return state_->capacity; }
   /// cuMemAlloc guarantees an alignment of 256 bytes.

@@ -18,7 +18,7 @@ set(may_include_interop core provider config recipe root detail observe concurre
 set(may_include_trace core root detail observe trace)
 set(may_include_plan core provider detail root trace plan)
 set(slow iostream functional regex ranges)
-set(may_use_functional interop/torch_pluggable.hpp)  # PyTorch passes a std::function
+set(may_use_functional interop/torch_captures.hpp interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)
 set(may_use_system "^(concurrent/|debug/|interop/|provider/|detail/pagemap|configured|trace/captured|plan/planned)")
 set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give

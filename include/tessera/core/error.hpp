@@ -30,6 +30,7 @@ struct oom_numbers {
   bool by_share = false;              ///< whether the growth policy does not admit the request
   pool_demand demand{};               ///< then: what the pool would hold with that segment
   std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
+  int device = -1;                    ///< number of the device; negative if the allocator does not know it
 };
 }  // namespace detail
 
@@ -55,11 +56,13 @@ class out_of_memory final : public std::bad_alloc {
  private:
   [[gnu::cold]] void write() noexcept {
     const detail::oom_numbers& n = numbers_;
-    char stream[20];
+    char device[24] = "";
+    if (n.device >= 0) std::snprintf(device, sizeof device, " of device %d", n.device);
+    char stream[48];
     if (n.stream.handle < 100'000) {
-      std::snprintf(stream, sizeof stream, "%" PRIu64, n.stream.handle);
+      std::snprintf(stream, sizeof stream, "%" PRIu64 "%s", n.stream.handle, device);
     } else {
-      std::snprintf(stream, sizeof stream, "0x%" PRIx64, n.stream.handle);
+      std::snprintf(stream, sizeof stream, "0x%" PRIx64 "%s", n.stream.handle, device);
     }
     if (n.requested > max_request) {
       std::snprintf(text_, sizeof text_,

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <bit>
 #include <cinttypes>
-#include <compare>
 #include <concepts>
 #include <cstdarg>
 #include <cstddef>
@@ -13,6 +12,7 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -28,14 +28,17 @@
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/interop/memory_fraction.hpp>
+#include <tessera/interop/torch_captures.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/provider/timed.hpp>
 
 /// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads.
 /// Its source is one file:
@@ -63,83 +66,55 @@ namespace tessera {
 
 namespace detail {
 
-/// The name of a private pool, passed in two registers as PyTorch's std::pair of two numbers.
-struct torch_pool_id {
-  std::uint64_t first, second;
-  auto operator<=>(const torch_pool_id&) const = default;
-};
-
-/// The private pools of one device, by PyTorch's names.
-class torch_pools {
+/// The live blocks of a device without a cache. Each request goes to the device, with the size that was asked for.
+class uncached_blocks {
  public:
-  /// Returns null, or the reason why the scope does not begin; then nothing has changed.
-  template <typename Allocator>
-  [[nodiscard]] const char* begin(Allocator& allocator, torch_pool_id name,
-                                  std::function<bool(void*)>& streams) {
-    if constexpr (has_private_pools<Allocator>) {
-      const std::lock_guard lock(mutex_);
-      forget_erased(allocator);
-      pool& p = pools_[name];
-      if (p.streams) return "its scope is open";
-      if (p.id == pool_id{}) {
-        p.id = allocator.create_pool();
-        if (p.id == pool_id{}) return "host memory ran out";
-      } else if (!allocator.retain_pool(p.id)) {
-        return "it was released, and owns memory";
-      }
-      p.streams = std::move(streams);
-      (void)allocator.begin_allocate_to_pool(p.id, {selects, &p.streams});
-      return nullptr;
-    } else {
-      return "the allocator has no private pools, so no graph can be captured";
-    }
-  }
-  /// Returns false if there is no open scope.
-  template <typename Allocator>
-  [[nodiscard]] bool end(Allocator& allocator, torch_pool_id name) {
-    if constexpr (has_private_pools<Allocator>) {
-      const std::lock_guard lock(mutex_);
-      const auto found = pools_.find(name);
-      if (found == pools_.end() || !allocator.end_allocate_to_pool(found->second.id)) return false;
-      found->second.streams = nullptr;
-      return true;
-    }
-    return false;
-  }
-  /// Returns the pool of a name; no pool if there is none.
-  [[nodiscard]] pool_id find(torch_pool_id name) {
+  /// Returns null if the device refuses.
+  template <typename Device>
+  [[nodiscard]] void* allocate(Device& device, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    const auto found = pools_.find(name);
-    return found != pools_.end() ? found->second.id : pool_id{};
-  }
-  /// Returns false if the pool has no use, or if its last use is an open scope.
-  template <typename Allocator>
-  [[nodiscard]] bool release(Allocator& allocator, torch_pool_id name) {
-    if constexpr (has_private_pools<Allocator>) {
-      const std::lock_guard lock(mutex_);
-      const auto found = pools_.find(name);
-      return found != pools_.end() && allocator.release_pool(found->second.id);
+    void* const p = device.acquire(bytes);
+    if (p == nullptr) return nullptr;
+#if defined(__cpp_exceptions)
+    try {
+      blocks_.emplace(p, bytes);
+    } catch (...) {
+      (void)device.release(p, bytes);
+      throw;
     }
-    return false;
+#else
+    blocks_.emplace(p, bytes);
+#endif
+    return p;
+  }
+  /// Aborts if there is no such block. Returns whether the device took it back.
+  template <typename Device>
+  [[nodiscard]] bool deallocate(Device& device, void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(p);
+    if (found == blocks_.end()) refuse_stranger("free", p);
+    if (found->second != bytes) fatal("free: not the requested size", p);
+    if (!device.release(p, bytes)) return false;
+    blocks_.erase(found);
+    return true;
+  }
+  /// Returns the address and the bytes of the block that contains an address, or null.
+  [[nodiscard]] segment_view find(const void* p) {
+    const std::lock_guard lock(mutex_);
+    const auto above = blocks_.upper_bound(const_cast<void*>(p));
+    if (above == blocks_.begin()) return {};
+    const auto& [begin, bytes] = *std::prev(above);
+    const auto address = reinterpret_cast<std::uintptr_t>(begin);
+    if (reinterpret_cast<std::uintptr_t>(p) - address >= bytes) return {};
+    segment_view found{};
+    found.address = address;
+    found.bytes = bytes;
+    return found;
   }
 
  private:
-  struct pool {
-    pool_id id;
-    std::function<bool(void*)> streams;  // of the open scope; else empty
-  };
-  static bool selects(void* condition, stream_id stream) noexcept {
-    return (*static_cast<std::function<bool(void*)>*>(condition))(
-        reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.handle)));
-  }
-  /// Forgets the pools that no longer exist, so that their names can be used again.
-  template <typename Allocator>
-  void forget_erased(Allocator& allocator) {
-    std::erase_if(pools_, [&](const auto& entry) { return !allocator.has_pool(entry.second.id); });
-  }
-
   std::mutex mutex_;
-  std::map<torch_pool_id, pool> pools_;
+  std::map<void*, std::size_t, std::less<>> blocks_;
 };
 
 template <typename D>
@@ -152,6 +127,12 @@ inline constexpr bool throws_out_of_memory = false;
 template <typename D>
   requires std::convertible_to<decltype(D::throws_out_of_memory), bool>
 inline constexpr bool throws_out_of_memory<D> = D::throws_out_of_memory;
+
+template <typename D>
+[[nodiscard]] bool bypasses_cache() {
+  if constexpr (requires { D::bypasses_cache(); }) return D::bypasses_cache();
+  return false;
+}
 
 /// Converts a report to a structure with PyTorch's members. Fills in pools if there are two, small and large.
 template <typename DeviceStats>
@@ -221,6 +202,16 @@ static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_
 /// If Definition::throws_out_of_memory is true, alloc throws instead of returning null. Set it for a host in
 /// C++: PyTorch converts the exception to a RuntimeError, but takes null for the address of a tensor.
 ///
+/// It may have two more static functions:
+///
+///   raise_out_of_memory(device, error, text)  throws the host's own type instead of `error`, an out_of_memory;
+///                                             if it returns, alloc throws `error`. `text` explains the failure
+///   bypasses_cache()                          returns whether each request goes to the device, with its size as it
+///                                             is, and each free back; called once for each device. It obeys the rule of
+///                                             make_device. Then no graph
+///                                             can be captured, recorded streams are ignored, and the allocator
+///                                             counts nothing
+///
 /// Errors that a caller can handle are kept for last_error(), with the provider's own error if the provider
 /// is thread-safe. Standard error also shows the 1st, 2nd, 4th, 8th error and so on. An invalid free aborts,
 /// as in every tessera allocator.
@@ -246,13 +237,18 @@ class pluggable {
     if (bytes == 0) return nullptr;
     void* result = nullptr;
     device_state* state = nullptr;
-    catch_errors<throws>(state, [&] {
+    catch_errors<throws>(device, state, [&] {
+      if (const auto refused = refused_.find(device, stream); refused.why != nullptr)
+        return refuse_pool("alloc: the graph cannot be captured", device, refused.name, refused.why);
       state = find_or_make(device);
       if (state == nullptr) return;
+      state->pools.end_by_themselves(state->allocator);
 #if defined(__cpp_exceptions)
-      result = state->allocator.allocate(bytes, to_stream(stream));
+      result = state->bypasses_cache ? state->allocate_uncached(bytes, to_stream(stream))
+                                     : state->allocator.allocate(bytes, to_stream(stream));
 #else
-      result = state->allocator.try_allocate(bytes, to_stream(stream));
+      result = state->bypasses_cache ? state->uncached.allocate(state->measured, bytes)
+                                     : state->allocator.try_allocate(bytes, to_stream(stream));
       if (result == nullptr)
         record_error("tessera: out of memory: %zu bytes requested on device %d", bytes, device);
 #endif
@@ -263,10 +259,13 @@ class pluggable {
   ///   Requires:  the address, bytes and device of a live block; aborts otherwise
   void free(void* p, std::size_t bytes, int device, void*) noexcept {
     if (p == nullptr) return;
+    device_state* const state = find(device);
+    if (state != nullptr && state->bypasses_cache) return free_uncached(*state, p, bytes, device);
     const detail::pagemap::owner_number owner = pagemap_.owner_of(p);
     if (owner == detail::pagemap::no_owner) detail::refuse_stranger("free", p);
-    if (static_cast<int>(owner) != device) detail::fatal("free: the block is on another device", p);
-    find(device)->allocator.deallocate(p, bytes);
+    if (static_cast<int>(owner) != device) refuse_device(static_cast<int>(owner), device, p);
+    state->pools.end_by_themselves(state->allocator);
+    state->allocator.deallocate(p, bytes);
   }
 
   /// Does nothing. PyTorch calls it with 0, torch_npu with the number of the current device.
@@ -274,15 +273,18 @@ class pluggable {
   /// Releases all cached memory to the devices, as torch.cuda.empty_cache().
   void reset() noexcept {
     for (int device = 0; device < max_devices; ++device) {
-      if (device_state* const state = find(device)) state->allocator.trim();
+      device_state* const state = find(device);
+      if (state == nullptr) continue;
+      state->pools.end_by_themselves(state->allocator);
+      state->allocator.trim();
     }
   }
   void memory_fraction(double fraction, int device) noexcept {
     device_state* state = nullptr;
-    catch_errors<false>(state, [&] {
+    catch_errors<false>(device, state, [&] {
       state = find_or_make(device);
       if (state != nullptr && !set_memory_fraction(state->allocator, fraction))
-        record_error("memory_fraction: not from 0 to 1: %g", fraction);
+        record_error("memory_fraction: device %d: not from 0 to 1: %g", device, fraction);
     });
   }
 
@@ -290,7 +292,7 @@ class pluggable {
   /// other address. For an expandable segment, it returns the contiguous mapped part.
   ///   Cost:  linear in the blocks of the device
   [[nodiscard]] void* base_alloc(void* p, std::size_t* bytes) noexcept {
-    segment_view found{};
+    segment_view found = find_uncached(p);
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     if (device_state* const state = owner_of(p)) {
       state->allocator.for_each_allocator([&](auto& inner) {
@@ -304,33 +306,41 @@ class pluggable {
   }
   using stream_condition = std::function<bool(void* stream)>;
   /// Directs the requests of the streams that satisfy a condition to a private pool. Makes the pool, or adds a
-  /// use, as PyTorch's allocator does.
-  ///   Errors:  the pool's scope is open; the pool was released, but owns memory; or the allocator has no private
-  ///            pools. Throws an error if alloc throws: otherwise the memory of a captured graph would be reused.
+  /// use, as PyTorch's allocator does. A host may not pass end_allocate_to_pool. So the scope also ends when
+  /// this thread finds that the condition became false for a stream of the scope.
+  ///   Errors:  the pool's scope is open; the pool was released, but owns memory; the allocator has no private
+  ///            pools, or no cache; or there is no such device. Then alloc fails on these streams, until
+  ///            end_allocate_to_pool: PyTorch recovers from that, and no memory of a graph is reused.
   void begin_allocate_to_pool(int device, detail::torch_pool_id pool,
                               stream_condition streams) noexcept(!throws) {
     device_state* state = nullptr;
-    catch_errors<throws>(state, [&] {
+    const char* wrong = "there is no such device";
+    catch_errors<false>(device, state, [&] {
       state = find_or_make(device);
-      const char* const wrong =
-          state != nullptr ? state->pools.begin(state->allocator, pool, streams) : "there is no such device";
-      if (wrong != nullptr) refuse_pool("begin_allocate_to_pool", pool, wrong);
+      if (state == nullptr) return;
+      wrong = state->bypasses_cache ? "memory is not cached, so no graph can be captured"
+                                    : state->pools.begin(state->allocator, pool, streams);
     });
+    if (wrong == nullptr) return;
+    record_error("%s", refusal_of("begin_allocate_to_pool", device, pool, wrong).data());
+    catch_errors<throws>(device, state, [&] { refused_.add(device, pool, std::move(streams), wrong); });
   }
   /// Ends what begin_allocate_to_pool began. The pool keeps its use.
   void end_allocate_to_pool(int device, detail::torch_pool_id pool) noexcept(!throws) {
     device_state* state = find(device);
-    catch_errors<throws>(state, [&] {
+    catch_errors<throws>(device, state, [&] {
+      if (refused_.end(device, pool)) return;
       if (state == nullptr || !state->pools.end(state->allocator, pool))
-        refuse_pool("end_allocate_to_pool", pool, "no scope of the pool is open");
+        refuse_pool("end_allocate_to_pool", device, pool, "no scope of the pool is open");
     });
   }
   /// Removes a use of a private pool. Without uses, its memory can be released.
   void release_pool(int device, detail::torch_pool_id pool) noexcept(!throws) {
     device_state* state = find(device);
-    catch_errors<throws>(state, [&] {
+    catch_errors<throws>(device, state, [&] {
+      if (refused_.release(device, pool)) return;
       if (state == nullptr || !state->pools.release(state->allocator, pool))
-        refuse_pool("release_pool", pool, "the pool has no use, or its scope is open");
+        refuse_pool("release_pool", device, pool, "the pool has no use, or its scope is open");
     });
   }
   /// Puts all memory of a device to sleep: gives it back, even under live blocks. Saves the contents, or discards
@@ -365,11 +375,11 @@ class pluggable {
   void record_stream(void* p, void* stream) noexcept {
     device_state* const state = owner_of(p);
     if (state != nullptr && !state->allocator.record_stream(p, to_stream(stream)))
-      record_error("record_stream: the use of %p cannot be recorded", p);
+      record_error("record_stream: device %d: the use of %p cannot be recorded", state->number, p);
   }
 
   /// Writes the report of a device as JSON; an empty object for a device that is unused or keeps no
-  /// statistics.
+  /// statistics. `device_calls` has the successful calls of the provider, and their times in microseconds.
   ///   Returns:  the length without the final 0; if it exceeds `size`, the text was truncated, as by snprintf
   ///   Cost:     linear in the blocks of the device
   std::size_t statistics(int device, char* out, std::size_t size) noexcept {
@@ -400,15 +410,29 @@ class pluggable {
   }
 
  private:
-  using registered_provider = detail::indexed<provider>;
+  using registered_provider = detail::indexed<timed<provider>>;
   struct device_state {
-    device_state(detail::pagemap& map, int number)
-        : device(Definition::make_device(number)),
+    device_state(detail::pagemap& map, int its_number)
+        : number(its_number),
+          bypasses_cache(detail::bypasses_cache<Definition>()),
+          device(Definition::make_device(number)),
           allocator(Definition::make_allocator(
-              registered_provider(device, map, static_cast<detail::pagemap::owner_number>(number)))) {}
+              registered_provider(measured, map, static_cast<detail::pagemap::owner_number>(number)))) {}
+#if defined(__cpp_exceptions)
+    [[nodiscard]] void* allocate_uncached(std::size_t bytes, stream_id stream) {
+      if (void* const p = uncached.allocate(measured, bytes)) return p;
+      throw out_of_memory(allocator.make_out_of_memory(bytes, stream).numbers());
+    }
+#endif
+
+    int number;
+    bool bypasses_cache;
     provider device;
+    call_times times;
+    timed<provider> measured{device, times};
     decltype(Definition::make_allocator(std::declval<registered_provider>())) allocator;
     detail::torch_pools pools;
+    detail::uncached_blocks uncached;
   };
 
   [[nodiscard]] static constexpr sleep_contents contents(bool saves) noexcept {
@@ -426,18 +450,47 @@ class pluggable {
       }
     }
     if (result.missing > 0) {
-      record_error("%s: %s; %zu bytes are missing", call, result.why, result.missing);
+      record_error("%s: device %d: %s; %zu bytes are missing", call, device, result.why, result.missing);
     } else if (!result) {
-      record_error("%s: %s", call, result.why);
+      record_error("%s: device %d: %s", call, device, result.why);
     }
     return static_cast<bool>(result);
   }
 
-  static void refuse_pool(const char* call, detail::torch_pool_id pool, const char* rule) {
-    std::array<char, 200> text{};
-    std::snprintf(text.data(), text.size(), "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 "): %s", call,
-                  pool.first, pool.second, rule);
-    detail::raise(std::runtime_error(text.data()));
+  void free_uncached(device_state& state, void* p, std::size_t bytes, int device) noexcept {
+    if (!state.uncached.deallocate(state.measured, p, bytes))
+      record_error("free: device %d: it refused to take %p back", device, p);
+  }
+  [[nodiscard]] segment_view find_uncached(const void* p) const noexcept {
+    segment_view found{};
+    for (int device = 0; device < max_devices && found.bytes == 0; ++device) {
+      device_state* const state = find(device);
+      if (state != nullptr && state->bypasses_cache) found = state->uncached.find(p);
+    }
+    return found;
+  }
+  [[noreturn, gnu::noinline, gnu::cold]] static void refuse_device(int owner, int device,
+                                                                   const void* p) noexcept {
+    detail::fixed_text text;
+    text.add("free: the block is on another device, ").add(static_cast<std::size_t>(owner));
+    detail::fatal(text.add(" instead of ").add(static_cast<std::size_t>(device)).c_str(), p);
+  }
+
+  /// Its text names the device.
+  struct pool_refused : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  using short_text = std::array<char, 240>;
+  [[nodiscard]] static short_text refusal_of(const char* call, int device, detail::torch_pool_id pool,
+                                             const char* rule) noexcept {
+    short_text text{};
+    std::snprintf(text.data(), text.size(),
+                  "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 ") of device %d: %s", call, pool.first,
+                  pool.second, device, rule);
+    return text;
+  }
+  static void refuse_pool(const char* call, int device, detail::torch_pool_id pool, const char* rule) {
+    detail::raise(pool_refused(refusal_of(call, device, pool, rule).data()));
   }
 
   [[nodiscard]] static stream_id to_stream(void* stream) noexcept {
@@ -476,8 +529,8 @@ class pluggable {
   void with_report([[maybe_unused]] int device, [[maybe_unused]] F f) noexcept {
     if constexpr (requires(device_state& state) { state.allocator.statistics(); }) {
       device_state* const state = find(device);
-      catch_errors<false>(state, [&] {
-        if (state != nullptr) f(memory_report(state->allocator));
+      catch_errors<false>(device, state, [&] {
+        if (state != nullptr) f(memory_report(state->allocator, &state->times));
       });
     }
   }
@@ -488,27 +541,45 @@ class pluggable {
 
   /// Calls f. Records the exception that f throws, with the last error of the device `state` that f found.
   template <bool Rethrow, typename F>
-  void catch_errors([[maybe_unused]] device_state* const& state, F f) noexcept(!Rethrow) {
+  void catch_errors([[maybe_unused]] int device, [[maybe_unused]] device_state* const& state,
+                    F f) noexcept(!Rethrow) {
 #if defined(__cpp_exceptions)
     try {
       f();
-    } catch (const out_of_memory& error) {
-      record_error_of(state, state != nullptr
-                                 ? explain(state->allocator, error.requested(), error.stream()).text().c_str()
-                                 : error.what());
+    } catch (const pool_refused& error) {
+      record_error("%s", error.what());
       if constexpr (Rethrow) throw;
+    } catch (const out_of_memory& error) {
+      report_out_of_memory<Rethrow>(device, state, error);
     } catch (const std::exception& error) {
-      record_error_of(state, error.what());
+      record_error_of(device, state, error.what());
       if constexpr (Rethrow) throw;
     } catch (...) {
-      record_error_of(state, "an exception without a description");
+      record_error_of(device, state, "an exception without a description");
       if constexpr (Rethrow) throw;
     }
 #else
     f();
 #endif
   }
-  void record_error_of([[maybe_unused]] const device_state* state, const char* text) {
+  template <bool Raise>
+  void report_out_of_memory(int device, device_state* state, const out_of_memory& error) {
+    const auto report = [&](const char* text) {
+      record_error_of(device, state, text);
+      if constexpr (Raise) raise_out_of_memory(device, error, text);
+    };
+    if (state == nullptr) return report(error.what());
+    report(explain(state->allocator, error.requested(), error.stream()).text().c_str());
+  }
+  [[noreturn]] static void raise_out_of_memory(int device, const out_of_memory& error,
+                                               [[maybe_unused]] const char* text) {
+    if constexpr (requires { Definition::raise_out_of_memory(device, error, text); })
+      Definition::raise_out_of_memory(device, error, text);
+    detail::oom_numbers numbers = error.numbers();
+    numbers.device = device;
+    detail::raise(out_of_memory(numbers));
+  }
+  void record_error_of(int device, [[maybe_unused]] const device_state* state, const char* text) {
     if constexpr (detail::is_thread_safe<provider> && requires { state->device.last_error(); }) {
       if (state != nullptr) {
         const auto reason = state->device.last_error();
@@ -519,10 +590,10 @@ class pluggable {
           reason_text = reason;
         }
         if (reason_text != nullptr && *reason_text != '\0')
-          return record_error("%s; the device: %s", text, reason_text);
+          return record_error("device %d: %s; the device: %s", device, text, reason_text);
       }
     }
-    record_error("%s", text);
+    record_error("device %d: %s", device, text);
   }
   [[gnu::noinline, gnu::format(printf, 2, 3)]] void record_error(const char* format, ...) noexcept {
     const std::lock_guard lock(error_mutex_);
@@ -534,6 +605,7 @@ class pluggable {
   }
 
   detail::pagemap pagemap_;
+  detail::refused_captures refused_;
   std::array<std::atomic<device_state*>, max_devices> devices_{};
   detail::reentrancy_guard calls_;
   std::mutex make_mutex_;

@@ -57,14 +57,14 @@ TEST_F(cuda_driver_test, reports_that_there_is_no_device) {
             "cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected");
   begin(1);
   EXPECT_EQ(load()->devices(), 1);
-  EXPECT_EQ(thrown_by([] { const gpu none(load(), 1); }), "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
+  EXPECT_EQ(thrown_by([] { const gpu none(load(), 1); }), "GPU 1: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
   EXPECT_EQ(load()->describe(12345), "error 12345");
 }
 TEST_F(cuda_driver_test, gives_a_context_back_that_it_could_not_use) {
   const auto through = load();
   cuda.fail(1, 1, cuda_driver::out_of_memory);
   EXPECT_EQ(thrown_by([&] { const gpu none(through, 0); }),
-            "cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+            "GPU 0: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
   EXPECT_EQ(cuda.outstanding(), 0u);
 }
 
@@ -292,13 +292,15 @@ TEST_F(cuda_pytorch_library, serves_pytorch) {
     ADD_FAILURE() << "1 GiB of 256 MiB";
   } catch (const std::bad_alloc& error) {
     EXPECT_NE(std::string(error.what()).find("out of memory"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("on stream 0 of device 0"), std::string::npos) << error.what();
+    EXPECT_EQ(torch.error().find("device 0: tessera: out of memory"), 0u) << torch.error();
     EXPECT_NE(torch.error().find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos) << torch.error();
   }
   try {
     (void)torch.alloc(1, 2, nullptr);
     ADD_FAILURE() << "a third device of two";
   } catch (const std::exception& error) {
-    EXPECT_STREQ(error.what(), "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
+    EXPECT_STREQ(error.what(), "GPU 2: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE");
   }
   (void)testing::internal::GetCapturedStderr();
   torch.memory_fraction(0.5, 0);
@@ -352,6 +354,32 @@ TEST_F(cuda_pytorch_library, decides_as_its_settings_say) {
   EXPECT_EQ(cuda.count("cuMemMap"), 1);
   torch.free(p, 3_MiB, 0, nullptr);
   torch.reset();
+  end_with_contexts(1);
+}
+
+TEST_F(cuda_pytorch_library, passes_each_request_to_the_driver_if_caching_is_off) {
+  ASSERT_EQ(setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "", 1), 0);
+  const torch_functions torch = load_anew();
+  void* const p = torch.alloc(1000, 0, handle_of(a));
+  ASSERT_EQ(unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING"), 0);
+  void* const q = torch.alloc(3_MiB, 0, handle_of(a));
+  EXPECT_TRUE(cuda.is_usable(0, q, 3_MiB));
+  EXPECT_EQ(cuda.used(0), 3_MiB + 1000) << "the sizes are not rounded";
+  EXPECT_EQ(cuda.count("cuMemAlloc"), 2);
+  cuda.hold(1);
+  cuda.submit(0, handle_of(b));
+  torch.record_stream(p, handle_of(b));
+  torch.free(p, 1000, 0, handle_of(a));
+  EXPECT_EQ(cuda.count("cuMemFree"), 1) << "the driver waits for the streams";
+  torch.reset();
+  EXPECT_EQ(cuda.count("cuMemFree"), 1);
+  EXPECT_EQ(torch.count("reserved_bytes.all.peak"), 0) << "PyTorch counts only what is cached";
+  EXPECT_EQ(torch.count("device_calls.acquire.count"), 2);
+  EXPECT_EQ(torch.count("device_calls.release.count"), 1);
+  testing::internal::CaptureStderr();
+  EXPECT_THROW((void)torch.alloc(1_GiB, 0, nullptr), std::bad_alloc);
+  (void)testing::internal::GetCapturedStderr();
+  torch.free(q, 3_MiB, 0, handle_of(a));
   end_with_contexts(1);
 }
 

@@ -145,12 +145,13 @@ TEST_F(pluggable_test, reports_a_missing_device) {
   pluggable<of<pytorch<>>> pool;
   testing::internal::CaptureStderr();
   EXPECT_EQ(pool.alloc(1, 2, nullptr), nullptr);
-  EXPECT_EQ(last_error(pool), "device 2 is not plugged in");
+  EXPECT_EQ(last_error(pool), "device 2: device 2 is not plugged in");
   EXPECT_EQ(pool.alloc(1, -1, nullptr), nullptr);
   EXPECT_EQ(last_error(pool), "there is no device -1");
   EXPECT_EQ(pool.alloc(1, pool.max_devices, nullptr), nullptr);
   EXPECT_EQ(last_error(pool), "there is no device 128");
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "device 2 is not plugged in\nthere is no device -1\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "device 2: device 2 is not plugged in\nthere is no device -1\n");
 }
 
 TEST_F(pluggable_test, returns_null_if_memory_is_full_and_prints_some_of_the_reasons) {
@@ -178,7 +179,7 @@ TEST_F(pluggable_test, returns_a_length_above_the_buffer) {
   (void)testing::internal::GetCapturedStderr();
   std::array<char, 8> little;
   little.fill('x');
-  EXPECT_EQ(pool.last_error(little.data(), 6), std::string("device 7 is not plugged in").size());
+  EXPECT_EQ(pool.last_error(little.data(), 6), std::string("device 7: device 7 is not plugged in").size());
   EXPECT_STREQ(little.data(), "devic");
   EXPECT_EQ(little[6], 'x');
 }
@@ -190,7 +191,7 @@ TEST_F(pluggable_test, throws_if_the_host_supports_exceptions) {
   testing::internal::CaptureStderr();
   EXPECT_THROW((void)pool.alloc(2_GiB, 0, nullptr), out_of_memory);
   EXPECT_THROW((void)pool.alloc(1, 2, nullptr), std::runtime_error);
-  EXPECT_EQ(last_error(pool), "device 2 is not plugged in");
+  EXPECT_EQ(last_error(pool), "device 2: device 2 is not plugged in");
   EXPECT_EQ(pool.alloc(1, 200, nullptr), nullptr);
   pool.memory_fraction(0.5, 2);
   EXPECT_THROW(pool.end_allocate_to_pool(0, {1, 2}), std::runtime_error);
@@ -198,7 +199,7 @@ TEST_F(pluggable_test, throws_if_the_host_supports_exceptions) {
   static_assert(noexcept(silent.end_allocate_to_pool(0, {1, 2})));
   silent.end_allocate_to_pool(0, {1, 2});
   EXPECT_EQ(last_error(silent),
-            "tessera: end_allocate_to_pool: private pool (1, 2): no scope of the pool is open");
+            "tessera: end_allocate_to_pool: private pool (1, 2) of device 0: no scope of the pool is open");
   (void)testing::internal::GetCapturedStderr();
 }
 
@@ -238,7 +239,7 @@ TEST_F(pluggable_test, has_private_pools_of_arenas) {
 TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
   pluggable<chosen_at_run_time> pool;
   EXPECT_FALSE(pool.sleep(0, true));
-  EXPECT_EQ(last_error(pool), "sleep: the device has no allocator yet");
+  EXPECT_EQ(last_error(pool), "sleep: device 0: the device has no allocator yet");
   pool.begin_allocate_to_pool(0, {0, 1}, is_stream_1);
   void* const inside = pool.alloc(5_MiB, 0, stream(1));
   void* const outside = pool.alloc(50_MiB, 0, stream(2));
@@ -248,7 +249,7 @@ TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
   EXPECT_TRUE(pool.sleep_pool(0, {0, 1}, false));
   EXPECT_EQ(here.device[0]->used(), used - 20_MiB);
   EXPECT_FALSE(pool.sleep_pool(0, {7, 7}, true));
-  EXPECT_EQ(last_error(pool), "sleep_pool: no such pool exists");
+  EXPECT_EQ(last_error(pool), "sleep_pool: device 0: no such pool exists");
   EXPECT_TRUE(pool.wake_pool(0, {0, 1}));
   EXPECT_EQ(here.device[0]->used(), used);
   EXPECT_TRUE(pool.sleep(0, false));
@@ -266,7 +267,7 @@ TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
   pluggable<of<pytorch<>>> segments;
   (void)segments.alloc(1, 0, nullptr);
   EXPECT_FALSE(segments.wake(0));
-  EXPECT_EQ(last_error(segments), "wake: the allocator's recipe maps no memory into ranges");
+  EXPECT_EQ(last_error(segments), "wake: device 0: the allocator's recipe maps no memory into ranges");
 }
 
 TEST_F(pluggable_test, reports_invalid_calls_on_private_pools) {
@@ -277,27 +278,177 @@ TEST_F(pluggable_test, reports_invalid_calls_on_private_pools) {
     EXPECT_TRUE(has(last_error(pool), text)) << last_error(pool);
   };
   pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
-  expect("begin_allocate_to_pool: private pool (1, 0): its scope is open",
-         [&] { pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1); });
-  expect("release_pool: private pool (1, 0): the pool has no use, or its scope is open",
+  expect("release_pool: private pool (1, 0) of device 0: the pool has no use, or its scope is open",
          [&] { pool.release_pool(0, {1, 0}); });
-  void* const p = pool.alloc(5_MiB, 0, stream(1));
   pool.end_allocate_to_pool(0, {1, 0});
   pool.release_pool(0, {1, 0});
-  expect("begin_allocate_to_pool: private pool (1, 0): it was released, and owns memory",
-         [&] { pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1); });
   expect("release_pool", [&] { pool.release_pool(0, {1, 0}); });
   expect("release_pool", [&] { pool.release_pool(0, {9, 9}); });
   expect("end_allocate_to_pool", [&] { pool.end_allocate_to_pool(1, {1, 0}); });
-  expect("device 2 is not plugged in", [&] { pool.begin_allocate_to_pool(2, {1, 0}, is_stream_1); });
-  expect("there is no such device", [&] { pool.begin_allocate_to_pool(200, {1, 0}, is_stream_1); });
-  pool.free(p, 5_MiB, 0, nullptr);
+  (void)testing::internal::GetCapturedStderr();
+}
+
+/// PyTorch recovers if an allocation of a capture fails, but not if its begin fails.
+TEST_F(pluggable_test, refuses_a_capture_at_its_first_allocation) {
+  pluggable<throwing> pool;
+  testing::internal::CaptureStderr();
+  const auto refuse = [&](int device, const char* text) {
+    pool.begin_allocate_to_pool(device, {1, 0}, is_stream_1);
+    EXPECT_TRUE(has(last_error(pool), text)) << last_error(pool);
+    try {
+      (void)pool.alloc(5_MiB, device, stream(1));
+      ADD_FAILURE() << "a capture that cannot be served";
+    } catch (const std::runtime_error& error) {
+      EXPECT_TRUE(
+          has(error.what(), "tessera: alloc: the graph cannot be captured: private pool (1, 0) of device "))
+          << error.what();
+      EXPECT_TRUE(has(error.what(), text)) << error.what();
+    }
+  };
+  pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
+  void* const p = pool.alloc(5_MiB, 0, stream(1));
+  refuse(0, "its scope is open");
+  void* const outside = pool.alloc(5_MiB, 0, stream(2));
+  EXPECT_NE(outside, nullptr);
+  pool.end_allocate_to_pool(0, {1, 0});
+  void* const q = pool.alloc(5_MiB, 0, stream(1));
+  pool.end_allocate_to_pool(0, {1, 0});
+  // The host gives both uses back, without knowing which of them was refused.
+  pool.release_pool(0, {1, 0});
+  pool.release_pool(0, {1, 0});
+  refuse(0, "it was released, and owns memory");
+  pool.end_allocate_to_pool(0, {1, 0});
+  pool.release_pool(0, {1, 0});
+  refuse(2, "there is no such device");
+  refuse(200, "there is no such device");
+  pool.end_allocate_to_pool(200, {1, 0});
+  pool.release_pool(200, {1, 0});
+
+  for (void* const block : {p, outside, q}) pool.free(block, 5_MiB, 0, nullptr);
   pool.reset();
   pool.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
+  EXPECT_NE(pool.alloc(5_MiB, 0, stream(1)), nullptr);
   pool.end_allocate_to_pool(0, {1, 0});
+
   pluggable<of<pytorch<>, without_pools>> without;
   without.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
   EXPECT_TRUE(has(last_error(without), "no graph can be captured"));
+  EXPECT_EQ(without.alloc(5_MiB, 0, stream(1)), nullptr);
+  EXPECT_NE(without.alloc(5_MiB, 0, stream(2)), nullptr);
+  (void)testing::internal::GetCapturedStderr();
+}
+
+/// As a host that passes begin_allocate_to_pool, but not the function that ends a scope.
+TEST_F(pluggable_test, ends_a_scope_if_its_capture_is_over) {
+  pluggable<throwing> pool;
+  void* captured = nullptr;
+  const auto condition = [&captured](void* s) { return s == captured; };
+  for (int i = 0; i < 3; ++i) {
+    pool.begin_allocate_to_pool(0, {0, 1}, condition);
+    captured = stream(1);
+    void* const inside = pool.alloc(5_MiB, 0, stream(1));
+    // Another thread asks about streams of its own.
+    std::thread([&] {
+      const auto while_asked = std::exchange(captured, nullptr);
+      pool.free(pool.alloc(5_MiB, 0, stream(2)), 5_MiB, 0, nullptr);
+      captured = while_asked;
+    }).join();
+    pool.free(inside, 5_MiB, 0, nullptr);
+    EXPECT_EQ(pool.alloc(5_MiB, 0, stream(1)), inside);
+    captured = nullptr;
+    void* const after = pool.alloc(5_MiB, 0, stream(1));
+    EXPECT_NE(after, inside);
+    pool.free(inside, 5_MiB, 0, nullptr);
+    pool.free(after, 5_MiB, 0, nullptr);
+    EXPECT_EQ(pool.alloc(5_MiB, 0, stream(1)), after) << "of the default pools";
+    pool.free(after, 5_MiB, 0, nullptr);
+  }
+  pool.end_allocate_to_pool(0, {0, 1});  // by a host that does end it, but later
+  pool.reset();
+  EXPECT_EQ(here.device[0]->used(), 20_MiB) << "the pool is in use";
+  for (int i = 0; i < 3; ++i) pool.release_pool(0, {0, 1});
+  pool.reset();
+  EXPECT_EQ(here.device[0]->used(), 0u);
+  EXPECT_EQ(last_error(pool), "");
+}
+TEST_F(pluggable_test, selects_no_stream_if_the_condition_throws) {
+  pluggable<throwing> pool;
+  pool.begin_allocate_to_pool(0, {0, 1}, [](void*) -> bool { throw 1; });
+  void* const p = pool.alloc(5_MiB, 0, stream(1));
+  pool.end_allocate_to_pool(0, {0, 1});
+  pool.free(p, 5_MiB, 0, nullptr);
+  EXPECT_EQ(pool.alloc(5_MiB, 0, stream(1)), p);
+}
+
+TEST_F(pluggable_test, counts_the_calls_of_the_device) {
+  pluggable<chosen_at_run_time> pool;
+  const auto calls = [&](const char* name) {
+    const std::string text = statistics_of(pool, 0);
+    const std::string key = '"' + std::string(name) + "\": {\"count\": ";
+    const std::size_t at = text.find(key);
+    return at != std::string::npos ? std::stol(text.substr(at + key.size())) : -1;
+  };
+  void* const p = pool.alloc(50_MiB, 0, nullptr);
+  EXPECT_EQ(calls("reserve"), 1);
+  EXPECT_EQ(calls("create"), 3);
+  EXPECT_EQ(calls("map"), 3);
+  EXPECT_EQ(calls("unmap"), 0);
+  EXPECT_EQ(calls("acquire"), 0);
+  pool.free(p, 50_MiB, 0, nullptr);
+  pool.reset();
+  EXPECT_EQ(calls("unmap"), 3);
+  EXPECT_EQ(calls("destroy"), 3);
+}
+
+struct on_device_only : throwing {
+  struct full {
+    int device;
+    std::size_t bytes;
+    std::string text;
+  };
+  static bool bypasses_cache() { return true; }
+  static void raise_out_of_memory(int device, const out_of_memory& error, const char* text) {
+    if (error.requested() != 3_GiB) throw full{device, error.requested(), text};
+  }
+};
+TEST_F(pluggable_test, bypasses_its_cache) {
+  pluggable<on_device_only> pool;
+  void* const p = pool.alloc(5_MiB + 512, 1, nullptr);
+  void* const q = pool.alloc(1024, 1, nullptr);
+  pool.record_stream(p, stream(2));
+  std::size_t bytes = 0;
+  EXPECT_EQ(pool.base_alloc(at(p) + 5_MiB, &bytes), p);
+  EXPECT_EQ(bytes, 5_MiB + 512);
+  EXPECT_EQ(pool.base_alloc(&bytes, &bytes), nullptr);
+  EXPECT_TRUE(has(statistics_of(pool, 1), "\"acquire\": {\"count\": 2"));
+  EXPECT_TRUE(has(statistics_of(pool, 1), "\"allocation\": {\"all\": {\"current\": 0, \"peak\": 0"));
+  const std::size_t used = here.device[1]->used();
+  pool.free(q, 1024, 1, nullptr);
+  EXPECT_LT(here.device[1]->used(), used);
+  EXPECT_DEATH(pool.free(p, 5_MiB, 1, nullptr), "free: not the requested size");
+  EXPECT_DEATH(pool.free(q, 1024, 1, nullptr), "free: not the address of a live block");
+  pool.free(p, 5_MiB + 512, 1, nullptr);
+  EXPECT_EQ(here.device[1]->used(), 0u);
+
+  testing::internal::CaptureStderr();
+  try {
+    (void)pool.alloc(2_GiB, 1, nullptr);
+    ADD_FAILURE() << "2 GiB of 1 GiB";
+  } catch (const on_device_only::full& error) {
+    EXPECT_EQ(error.device, 1);
+    EXPECT_EQ(error.bytes, 2_GiB);
+    EXPECT_TRUE(has(error.text, "out of memory")) << error.text;
+  }
+  try {
+    (void)pool.alloc(3_GiB, 1, nullptr);
+    ADD_FAILURE() << "3 GiB of 1 GiB";
+  } catch (const out_of_memory& error) {
+    EXPECT_TRUE(has(error.what(), "requested on stream 0 of device 1")) << error.what();
+  }
+  pool.begin_allocate_to_pool(1, {1, 0}, is_stream_1);
+  EXPECT_TRUE(has(last_error(pool), "private pool (1, 0) of device 1: memory is not cached"));
+  EXPECT_THROW((void)pool.alloc(1, 1, stream(1)), std::runtime_error);
+  pool.end_allocate_to_pool(1, {1, 0});
   (void)testing::internal::GetCapturedStderr();
 }
 
@@ -311,7 +462,7 @@ TEST_F(pluggable_test, limits_the_share_of_a_device) {
   pool.memory_fraction(1, 1);
   EXPECT_NE(pool.alloc(500_MiB, 1, nullptr), nullptr);
   pool.memory_fraction(1.5, 1);
-  EXPECT_EQ(last_error(pool), "memory_fraction: not from 0 to 1: 1.5");
+  EXPECT_EQ(last_error(pool), "memory_fraction: device 1: not from 0 to 1: 1.5");
   (void)testing::internal::GetCapturedStderr();
 }
 
@@ -440,8 +591,8 @@ TEST_F(pluggable_death, aborts_on_a_foreign_free) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   pluggable<of<pytorch<>>> pool;
   void* const p = pool.alloc(1000, 0, nullptr);
-  (void)pool.alloc(1000, 1, nullptr);
-  EXPECT_DEATH(pool.free(p, 1000, 1, nullptr), "free: the block is on another device");
+  (void)pool.alloc(1024, 1, nullptr);
+  EXPECT_DEATH(pool.free(p, 1024, 1, nullptr), "free: the block is on another device");
   EXPECT_DEATH(pool.free(p, 1000, 5, nullptr), "free: the block is on another device");
   EXPECT_DEATH(pool.free(&pool, 1000, 0, nullptr), "free: not the address of a live block");
   EXPECT_DEATH(pool.free(p, 1001, 0, nullptr), "deallocate: not the requested size");
