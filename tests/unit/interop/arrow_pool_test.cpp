@@ -156,6 +156,14 @@ TEST_F(arrow_pool, returns_a_status_when_memory_is_full) {
   pool.Free(p, 1000);
 }
 
+TEST_F(arrow_pool, aborts_if_memory_is_freed_wrongly) {
+  std::uint8_t* p = take(1000);
+  EXPECT_DEATH(pool.Free(p, 2000), "tessera: deallocate");
+  EXPECT_DEATH(pool.Free(p + 64, 1000), "tessera: deallocate");
+  EXPECT_DEATH((void)pool.Reallocate(500, 1000, &p), "tessera: deallocate");
+  pool.Free(p, 1000);
+}
+
 TEST_F(arrow_pool, releases_what_is_unused) {
   pool.Free(take(1 << 20), 1 << 20);
   EXPECT_GT(allocator.current_usage().reserved, 0u);

@@ -131,6 +131,12 @@ TEST_F(ort_allocator, keeps_memory_on_its_stream) {
   for (void* const block : {other, none, again}) base->Free(base, block);
 }
 
+TEST_F(ort_allocator, aborts_if_memory_is_freed_twice) {
+  void* const p = base->Alloc(base, 1000);
+  base->Free(base, p);
+  EXPECT_DEATH(base->Free(base, p), "tessera: deallocate");
+}
+
 TEST_F(ort_allocator, serves_threads) {
   std::vector<std::thread> running;
   for (int t = 0; t < 3; ++t)
