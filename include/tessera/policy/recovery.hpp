@@ -98,7 +98,7 @@ template <typename Recovery, auto FailsFast = tunable<bool>{false},
           failure_reason Reason = failure_reason::by_limit>
 struct with_fail_fast {
   static constexpr bool checks_capacity = Reason == failure_reason::by_capacity;
-  [[no_unique_address]] Recovery inner{};
+  [[no_unique_address]] Recovery inner = Recovery();  // no braces, as in policies
   [[no_unique_address]] parameter<FailsFast> fails_fast{};
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {

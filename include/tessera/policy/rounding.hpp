@@ -100,7 +100,7 @@ template <std::size_t Padding, rounding_policy Inner>
   requires(Padding <= 1_MiB)
 struct round_padded {
   static constexpr std::size_t padding = Padding;
-  [[no_unique_address]] Inner inner{};
+  [[no_unique_address]] Inner inner = Inner();  // no braces, as in policies
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
     return inner.block_size(requested + Padding);

@@ -37,7 +37,10 @@ static_assert(recipe<cuda_async>);
 
 constexpr policies<cuda_async> cuda_async::configured(const config::pytorch::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("cuda_async::configured: settings for another recipe");
-  return {.growth = {.limit = settings.memory_fraction}, .eviction = {.threshold = unlimited}};
+  policies<cuda_async> chosen{};
+  chosen.growth.limit = settings.memory_fraction;
+  chosen.eviction.threshold = unlimited;
+  return chosen;
 }
 
 }  // namespace tessera

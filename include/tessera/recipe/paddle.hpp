@@ -50,13 +50,15 @@ constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
   const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
   const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
   const std::size_t limit = settings.gpu_memory_limit;
-  return {
-      .pools = {.boundary = settings.small_pool_size},
-      .growth = {.small = settings.small_pool_chunk_size,
-                 .large = large,
-                 .boundary = settings.small_pool_size,
-                 .limit = limit > 0 ? memory_limit(limit) : memory_limit()},
-      .eviction = {.before_growth = settings.free_when_no_cache_hit, .at_free = settings.free_idle_chunk}};
+  policies<paddle_auto_growth> chosen{};
+  chosen.pools.boundary = settings.small_pool_size;
+  chosen.growth.small = settings.small_pool_chunk_size;
+  chosen.growth.large = large;
+  chosen.growth.boundary = settings.small_pool_size;
+  chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
+  chosen.eviction.before_growth = settings.free_when_no_cache_hit;
+  chosen.eviction.at_free = settings.free_idle_chunk;
+  return chosen;
 }
 
 /// Makes the decisions of PaddlePaddle's naive_best_fit allocator. It acquires most of the device's memory as
@@ -94,8 +96,11 @@ constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
   const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
                         settings.fraction_of_gpu_memory};
   const std::size_t limit = settings.gpu_memory_limit;
-  return {.growth = {.plan = plan, .limit = limit > 0 ? memory_limit(limit) : memory_limit()},
-          .eviction = {.plan = plan}};
+  policies<paddle_naive_best_fit> chosen{};
+  chosen.growth.plan = plan;
+  chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
+  chosen.eviction.plan = plan;
+  return chosen;
 }
 
 }  // namespace detail

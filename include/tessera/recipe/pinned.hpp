@@ -67,8 +67,10 @@ namespace detail {
 template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> with_pinned_settings(std::size_t max_round,
                                                               std::size_t max_cached) noexcept {
-  return {.rounding = {.threshold = max_round < max_cached ? max_round : max_cached},
-          .eviction = {.threshold = max_cached}};
+  policies<Recipe> chosen{};
+  chosen.rounding.threshold = max_round < max_cached ? max_round : max_cached;
+  chosen.eviction.threshold = max_cached;
+  return chosen;
 }
 }  // namespace detail
 

@@ -74,14 +74,15 @@ concept recipe =
 ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> tuned{{}, chosen};
 template <typename Recipe>
 struct policies {
-  [[no_unique_address]] typename Recipe::rounding rounding{};
-  [[no_unique_address]] typename Recipe::pools pools{};
-  [[no_unique_address]] typename Recipe::streams streams{};
-  [[no_unique_address]] typename Recipe::split split{};
-  [[no_unique_address]] typename Recipe::pages pages{};
-  [[no_unique_address]] typename Recipe::growth growth{};
-  [[no_unique_address]] typename Recipe::eviction eviction{};
-  [[no_unique_address]] typename Recipe::recovery recovery{};
+  // Without braces: clang 15 to 18 write through a null pointer for braces of an empty class with an empty member.
+  [[no_unique_address]] typename Recipe::rounding rounding = typename Recipe::rounding();
+  [[no_unique_address]] typename Recipe::pools pools = typename Recipe::pools();
+  [[no_unique_address]] typename Recipe::streams streams = typename Recipe::streams();
+  [[no_unique_address]] typename Recipe::split split = typename Recipe::split();
+  [[no_unique_address]] typename Recipe::pages pages = typename Recipe::pages();
+  [[no_unique_address]] typename Recipe::growth growth = typename Recipe::growth();
+  [[no_unique_address]] typename Recipe::eviction eviction = typename Recipe::eviction();
+  [[no_unique_address]] typename Recipe::recovery recovery = typename Recipe::recovery();
   bool operator==(const policies&) const = default;
 };
 

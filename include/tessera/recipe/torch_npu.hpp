@@ -69,16 +69,19 @@ template <typename Recipe>
 [[nodiscard]] constexpr policies<Recipe> with_torch_npu_settings(
     const config::torch_npu::settings& settings) noexcept {
   constexpr std::size_t lazy_threshold = 512;  // pending blocks
-  return {.rounding = {.inner = {.table = settings.roundup}},
-          .streams = {{}, settings.multi_stream_lazy_reclaim ? lazy_threshold : 0},
-          .split = {.max = settings.max_split_size, .slack = settings.max_non_split_rounding},
-          .pages = {.choice = page_choice{.pages = settings.huge_1g_pages ? page_plan::huge_1g_first
-                                                                          : page_plan::huge_first}},
-          // With 1 GiB pages, segments are rounded up to whole pages, so the key has no effect.
-          .growth = {.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size,
-                     .limit = settings.memory_fraction},
-          .eviction = {.threshold = settings.garbage_collection_threshold},
-          .recovery = {.fails_fast = settings.throw_on_oom}};
+  policies<Recipe> chosen{};
+  chosen.rounding.inner.table = settings.roundup;
+  chosen.streams.threshold = settings.multi_stream_lazy_reclaim ? lazy_threshold : 0;
+  chosen.split.max = settings.max_split_size;
+  chosen.split.slack = settings.max_non_split_rounding;
+  chosen.pages.choice =
+      page_choice{.pages = settings.huge_1g_pages ? page_plan::huge_1g_first : page_plan::huge_first};
+  // With 1 GiB pages, segments are rounded up to whole pages, so the key has no effect.
+  chosen.growth.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size;
+  chosen.growth.limit = settings.memory_fraction;
+  chosen.eviction.threshold = settings.garbage_collection_threshold;
+  chosen.recovery.fails_fast = settings.throw_on_oom;
+  return chosen;
 }
 constexpr policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu::settings& settings) noexcept {
