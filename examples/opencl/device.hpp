@@ -37,7 +37,8 @@ class svm_device {
   ///   Throws:  opencl_error if the queue runs work out of order, or the device has no such memory
   explicit svm_device(cl_command_queue default_queue) : state_(std::make_unique<state>(default_queue)) {}
 
-  /// Makes a queue a stream. Its handle is the number of the stream, and the provider keeps a reference.
+  /// Makes a queue a stream. Its handle is the number of the stream, and the provider keeps a reference. A queue that is a stream
+  /// already stays as it is.
   ///   Throws:  opencl_error if it runs work out of order, or belongs to another device or context
   tessera::stream_id add_queue(cl_command_queue queue) {
     state_->check(queue);

@@ -40,7 +40,9 @@ class command_queues {
   void add(tessera::stream_id stream, cl_command_queue handle) {
     const std::lock_guard lock(mutex_);
     const auto [at, is_new] = queues_.try_emplace(stream);
-    if (is_new && (at->second.handle = retain(errors_, handle)) == nullptr) {
+    if (!is_new) return;
+    at->second.handle = retain(errors_, handle);
+    if (at->second.handle == nullptr) {
       queues_.erase(at);
       throw opencl_error(errors_.text());
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks that the provider obeys the laws of providers.
+#include <cstddef>
 #include <cstdio>
 
 #include <tessera/law/host_visible.hpp>
@@ -15,6 +16,12 @@ int main() {
       std::puts(found.broken);
       return 1;
     }
+  }
+  // The laws try multiples of the granularity only.
+  if (memory.acquire(tessera::unlimited) != nullptr ||
+      memory.reserve(std::size_t{0} - (4 << 20), 8 << 20) != nullptr) {
+    std::puts("a size that overflows is refused");
+    return 1;
   }
   std::puts("the provider obeys the laws of providers");
 }

@@ -36,8 +36,8 @@ class private_memory {
   }
 
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept {
-    const std::size_t whole = whole_pages(bytes);
-    if (bytes == 0 || whole > capacity_ - used_) return nullptr;
+    if (bytes == 0 || bytes > capacity_ - used_) return nullptr;
+    const std::size_t whole = whole_pages(bytes);  // as `capacity_` and `used_` are
     const std::uintptr_t at = find_addresses(whole, page, PROT_READ | PROT_WRITE);
     if (at == 0) return nullptr;
     if (!insert(segments_, at, bytes)) {
@@ -158,6 +158,7 @@ class private_memory {
   /// Makes a mapping at a multiple of `alignment`; 0 if the system refuses.
   [[nodiscard]] static std::uintptr_t find_addresses(std::size_t bytes, std::size_t alignment,
                                                      int protection) noexcept {
+    if (bytes > tessera::unlimited - alignment) return 0;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (protection == PROT_NONE ? MAP_NORESERVE : 0);
     void* const p = ::mmap(nullptr, bytes + alignment, protection, flags, -1, 0);
     if (p == MAP_FAILED) return 0;

@@ -383,6 +383,18 @@ TEST_F(opencl_provider, keeps_few_markers_of_a_queue_that_does_not_advance) {
   for (const std::uint64_t at : positions) EXPECT_TRUE(device.is_done({}, at));
 }
 
+TEST_F(opencl_provider, keeps_the_work_of_a_queue_that_is_added_again) {
+  opencl::device device(queue(0));
+  const stream_id other = device.add_queue(queue(1));
+  {
+    const gate held(*on, queue(1));
+    const std::uint64_t at = device.position(other);
+    EXPECT_EQ(device.add_queue(queue(1)), other);
+    EXPECT_FALSE(device.is_done(other, at));
+  }
+  (void)clFinish(queue(1));
+}
+
 TEST_F(opencl_provider, reports_no_work_early_if_markers_are_dropped) {
   opencl::device device(queue(0));
   gate first(*on, queue(0));

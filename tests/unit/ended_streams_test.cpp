@@ -159,6 +159,45 @@ TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_befor
   }
 }
 
+/// A device whose release does not wait, and that has no function to wait for a stream.
+class without_synchronize {
+ public:
+  static constexpr bool is_host_visible = true, release_waits = false;
+  using event = host_pinned::event;
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return memory.capacity(); }
+  [[nodiscard]] std::size_t granularity() const noexcept { return memory.granularity(); }
+  [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return memory.acquire(bytes); }
+  bool release(void* p, std::size_t bytes) noexcept { return memory.release(p, bytes); }
+  bool record(stream_id stream, event& mark) noexcept { return !fails && memory.record(stream, mark); }
+  [[nodiscard]] bool query(event& mark) noexcept { return memory.query(mark); }
+  bool wait(event& mark) noexcept { return memory.wait(mark); }
+  void discard(event& mark) noexcept { memory.discard(mark); }
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept { return memory.has_stream(stream); }
+
+  host_pinned memory = host();
+  bool fails = false;
+};
+static_assert(detail::stream_listing_provider<without_synchronize>);
+
+TEST(ended_streams_without_synchronize, leave_memory_that_can_be_released) {
+  caching_allocator<pytorch<>, without_synchronize> pool;
+  stream_id own{};
+  pool.with_provider([&](without_synchronize& d) { own = d.memory.create_stream(); });
+  pool.deallocate(pool.allocate(100_MiB, own));
+  // While the stream exists, nobody knows whether its work is done if no event can be recorded.
+  pool.with_provider([](without_synchronize& d) { d.fails = true; });
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
+  pool.with_provider([&](without_synchronize& d) { EXPECT_TRUE(d.memory.destroy_stream(own)); });
+  void* const other = pool.allocate(100_MiB);  // the device has 128 MiB
+  pool.deallocate(other);
+  pool.with_provider([](without_synchronize& d) { d.fails = false; });
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
 TEST(ended_streams_host_pinned, are_refused_by_a_driver_pool) {
   driver_pool<cuda_async, host_pinned> pool(host());
   const stream_id stream = pool.provider().create_stream();

@@ -161,7 +161,8 @@ TEST(mistakes_death, are_named_by_shapes) {
 TEST(mistakes_death, are_named_by_functions_of_several_devices) {
   pluggable<definition> functions;
   void* const p = functions.alloc(large, 0, nullptr);
-  EXPECT_DEATH(functions.free(p, large, 1, nullptr), "free: the block is on another device .pointer 0x");
+  EXPECT_DEATH(functions.free(p, large, 1, nullptr),
+               "free: the block is on another device, 0 instead of 1 .pointer 0x");
   EXPECT_DEATH(functions.free(p, large, -1, nullptr), "free: the block is on another device");
   functions.record_stream(&functions, nullptr);  // is not from here, as with PyTorch's own
   functions.free(p, large, 0, nullptr);

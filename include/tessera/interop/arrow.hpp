@@ -37,6 +37,7 @@ class arrow_pool final : public Pool {
 
   status Allocate(std::int64_t bytes, std::int64_t alignment, address* out) override {
     if (bytes < 0) return status::Invalid("tessera: negative size of an allocation");
+    if (!is_alignment(alignment)) return status::Invalid("tessera: the alignment is no power of two");
     address p = no_memory(alignment);
     if (bytes > 0) p = take(bytes, alignment);
     if (p == nullptr) return full(bytes);
@@ -45,8 +46,10 @@ class arrow_pool final : public Pool {
     return status::OK();
   }
   /// Moves the data into a block of the new size. Both blocks are live during the copy.
+  ///   Requires:  `old_bytes` is the size of the allocation
   status Reallocate(std::int64_t old_bytes, std::int64_t bytes, std::int64_t alignment, address* p) override {
     if (bytes < 0) return status::Invalid("tessera: negative size of a reallocation");
+    if (!is_alignment(alignment)) return status::Invalid("tessera: the alignment is no power of two");
     if (bytes == old_bytes) return status::OK();
     address moved = no_memory(alignment);
     if (bytes > 0) moved = take(bytes, alignment);
@@ -78,6 +81,9 @@ class arrow_pool final : public Pool {
   [[nodiscard]] std::string backend_name() const override { return "tessera"; }
 
  private:
+  [[nodiscard]] static bool is_alignment(std::int64_t alignment) noexcept {
+    return alignment > 0 && (alignment & (alignment - 1)) == 0;
+  }
   [[nodiscard]] static detail::aligned_request request(std::int64_t bytes, std::int64_t alignment) noexcept {
     return {static_cast<std::size_t>(bytes), static_cast<std::size_t>(alignment)};
   }

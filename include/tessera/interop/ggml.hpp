@@ -8,6 +8,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/interop/allocator_handle.hpp>
+#include <tessera/interop/ownership.hpp>
 
 /// A type of buffers for ggml, the library under llama.cpp: ggml_buffer_type.
 namespace tessera {
@@ -52,9 +53,10 @@ class ggml_buffer_type {
   }
   static buffer* alloc(buffer_type* type, std::size_t bytes) {
     auto& allocator = self(type).allocator_.get();
-    void* const p = allocator.try_allocate(bytes, stream_id{});
-    if (p == nullptr) return nullptr;
-    buffer* const made = FromPointer(p, bytes);
+    unique_block<detail::allocator_of<A>> block(allocator, allocator.try_allocate(bytes, stream_id{}), bytes);
+    if (block.get() == nullptr) return nullptr;
+    buffer* const made = FromPointer(block.get(), bytes);  // may throw
+    (void)block.release();
     made->buft = type;
     made->iface.free_buffer = [](buffer* of) {
       self(of->buft).allocator_.get().deallocate(of->iface.get_base(of), of->size);

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/ownership.hpp>
@@ -27,11 +28,11 @@ class kokkos_view {
 
  public:
   /// Allocates a view of these extents, for use on `stream`.
-  ///   Throws:  the exceptions of the allocator's allocate
+  ///   Throws:  the exceptions of the allocator's allocate, also for extents whose bytes a size cannot hold
   template <typename... Extents>
     requires(std::is_convertible_v<Extents, std::size_t> && ...)
   explicit kokkos_view(detail::handle_argument<A> allocator, stream_id stream, Extents... extents)
-      : block_(make(allocator, stream, View::required_allocation_size(static_cast<std::size_t>(extents)...))),
+      : block_(make(allocator, stream, bytes_of(static_cast<std::size_t>(extents)...))),
         view_(static_cast<typename View::pointer_type>(block_.get()), static_cast<std::size_t>(extents)...) {}
 
   /// The view. It can be copied into kernels.
@@ -40,6 +41,14 @@ class kokkos_view {
   [[nodiscard]] unique_block<A>& block() noexcept { return block_; }
 
  private:
+  /// The bytes of a view; the largest size if its elements exceed every request.
+  template <typename... Sizes>
+  [[nodiscard]] static std::size_t bytes_of(Sizes... extents) {
+    std::size_t least = sizeof(typename View::value_type);
+    for (const std::size_t extent : {extents...})
+      least = extent != 0 && least > unlimited / extent ? unlimited : least * extent;
+    return least < max_request ? View::required_allocation_size(extents...) : unlimited;
+  }
   [[nodiscard]] static unique_block<A> make(detail::handle_argument<A> allocator, stream_id stream,
                                             std::size_t bytes) {
     const detail::handle_of<A> handle(allocator);

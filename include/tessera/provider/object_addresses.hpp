@@ -23,9 +23,9 @@ namespace tessera {
 ///     std::printf("object %d, offset %zu\n", *place.object, place.offset);
 ///     (void)addresses.extract(segment);  // release
 ///
-/// Each object has a range of its own, as large as the largest object and one byte, rounded up to a power of
-/// two. So an offset has the alignment of its address, up to the size of a range. Ranges are larger than
-/// their objects, so no block lies in two objects.
+/// Each object has a range of its own: the smallest power of two above `max_bytes`. So an offset has the
+/// alignment of its address, up to the size of a range. Ranges are larger than their objects, so no block lies
+/// in two objects.
 ///
 /// One thread at a time may insert and extract. Meanwhile other threads may find the objects of addresses
 /// that they hold.
@@ -41,14 +41,15 @@ class object_addresses {
 
   /// An object has at most `max_bytes`, which are at most 2^46 bytes.
   explicit object_addresses(std::size_t max_bytes) noexcept
-      : shift_(static_cast<unsigned>(std::bit_width(max_bytes < largest ? max_bytes : largest))) {}
+      : max_bytes_(max_bytes < largest ? max_bytes : largest),
+        shift_(static_cast<unsigned>(std::bit_width(max_bytes_))) {}
   object_addresses(const object_addresses&) = delete;
   object_addresses& operator=(const object_addresses&) = delete;
 
   /// Adds an object of `bytes`. Returns the address of its first byte, which is a multiple of the size of a
   /// range. Returns null if it is larger than `max_bytes`, or if host memory or ranges ran out.
   [[nodiscard]] void* insert(Object object, std::size_t bytes) noexcept {
-    if (bytes == 0 || bytes >> shift_ != 0) return nullptr;
+    if (bytes == 0 || bytes > max_bytes_) return nullptr;
     std::size_t index = first_free_;
     if (index == none) {
       if (!has_room_for(used_)) return nullptr;
@@ -130,6 +131,7 @@ class object_addresses {
   }
 
   std::unique_ptr<entry[]> chunks_[max_chunks];
+  std::size_t max_bytes_;
   unsigned shift_;
   std::size_t used_ = 0;
   std::size_t first_free_ = none;

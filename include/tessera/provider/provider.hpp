@@ -112,7 +112,8 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
 
 /// Knows the order of work on different streams, and lets one stream wait for another.
 ///
-/// A position counts the work submitted to a stream, waits included. Position 0 is before all work.
+/// A position is a number that grows with the work submitted to a stream, waits included. Position 0 is before
+/// all work.
 ///
 /// | expression                  | returns       | effect                                                  |
 /// |-----------------------------|---------------|---------------------------------------------------------|
@@ -356,7 +357,8 @@ bool finish_work(D& device, stream_id stream) noexcept {
   if constexpr (event_provider<D>) {
     if (const std::optional<bool> is_done = wait_for_event(device, stream)) return *is_done;
   }
-  // No event can be recorded on a stream that has ended. synchronize knows that it has no work.
+  // No event can be recorded on a stream that has ended, and its work counts as done.
+  if (!has_stream(device, stream)) return true;
   if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
   return false;
 }

@@ -150,6 +150,10 @@ TEST_F(arrow_pool, returns_a_status_when_memory_is_full) {
   EXPECT_EQ(pool.Reallocate(1000, INT64_MAX, &p).is(), code::out_of_memory);
   EXPECT_EQ(pool.Allocate(-1, &untouched).is(), code::invalid);
   EXPECT_EQ(pool.Reallocate(1000, -1, &p).is(), code::invalid);
+  for (const std::int64_t alignment : {-64, 0, 3}) {
+    EXPECT_EQ(pool.Allocate(1, alignment, &untouched).is(), code::invalid);
+    EXPECT_EQ(pool.Reallocate(1000, 2000, alignment, &p).is(), code::invalid);
+  }
   EXPECT_EQ(p, before);
   EXPECT_EQ(p[999], 42);
   EXPECT_EQ(pool.num_allocations(), 1);

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,7 +48,9 @@ struct ggml_backend_buffer {
   void* context;
   std::size_t size;
 };
+bool host_memory_is_full = false;
 ggml_backend_buffer* ggml_backend_cpu_buffer_from_ptr(void* p, std::size_t size) {
+  if (host_memory_is_full) throw std::bad_alloc();
   return new ggml_backend_buffer{
       {nullptr, [](ggml_backend_buffer* of) { return of->context; }}, nullptr, p, size};
 }
@@ -103,6 +106,12 @@ TEST_F(ggml_buffer_type, returns_null_when_memory_is_full) {
   ggml_backend_buffer* const fits = take(4_MiB);
   EXPECT_NE(fits, nullptr);
   ggml_backend_buffer_free(fits);
+}
+
+TEST_F(ggml_buffer_type, keeps_no_block_if_ggml_makes_no_buffer) {
+  host_memory_is_full = true;
+  EXPECT_THROW((void)take(1000), std::bad_alloc);
+  host_memory_is_full = false;
 }
 
 TEST_F(ggml_buffer_type, serves_threads) {

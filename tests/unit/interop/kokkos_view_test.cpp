@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -60,6 +61,14 @@ TEST(kokkos_view, needs_no_memory_for_no_elements) {
 TEST(kokkos_view, throws_when_memory_is_full) {
   allocator_type allocator{shape_tests::host_memory(64_MiB)};
   EXPECT_THROW(owner(allocator, stream_id{}, 1 << 20, 1 << 10), out_of_memory);
+  EXPECT_EQ(allocator.current_usage().live, 0u);
+}
+
+TEST(kokkos_view, throws_for_extents_that_overflow) {
+  allocator_type allocator{shape_tests::host_memory(64_MiB)};
+  for (const std::size_t rows : {std::size_t{1} << 33, std::size_t{1} << 62, SIZE_MAX})
+    EXPECT_THROW(owner(allocator, stream_id{}, rows, std::size_t{1} << 31), out_of_memory);
+  EXPECT_THROW(owner(allocator, stream_id{}, -1, -1), out_of_memory);
   EXPECT_EQ(allocator.current_usage().live, 0u);
 }
 

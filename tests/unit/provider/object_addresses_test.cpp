@@ -75,6 +75,7 @@ TEST(object_addresses, align_as_the_offset_does) {
 TEST(object_addresses, refuse_objects_that_are_too_large_or_empty) {
   object_addresses<int> addresses(1_MiB);
   EXPECT_EQ(addresses.insert(1, 0), nullptr);
+  EXPECT_EQ(addresses.insert(1, 1_MiB + 1), nullptr);
   EXPECT_EQ(addresses.insert(1, 2_MiB), nullptr);
   EXPECT_EQ(addresses.insert(1, unlimited), nullptr);
   EXPECT_EQ(addresses.size(), 0u);
