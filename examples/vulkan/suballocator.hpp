@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -66,7 +67,7 @@ struct request {
   VkMemoryRequirements needs{};
   memory_use use = for_device;
   tiling is = tiling::linear;
-  tessera::stream_id stream{};                              ///< whose work uses it first
+  tessera::stream_id stream{};                              ///< whose work uses it first; it must exist
   const VkMemoryDedicatedAllocateInfo* only_for = nullptr;  ///< the buffer or image of a dedicated allocation
   bool must_be_dedicated = false;
 };
@@ -95,11 +96,11 @@ struct suballocator_settings {
 template <typename Recipe = tessera::pytorch<>>
 class suballocator {
  public:
-  /// The memory of a heap, in bytes.
+  /// The memory of a heap, in bytes. `heap` counts all suballocators of the device, the rest only this one.
   struct budget {
     device::heap_usage heap;
-    std::size_t live = 0;    ///< of it, in blocks that the program has not freed
-    std::size_t cached = 0;  ///< of it, in freed blocks, also those that work still uses
+    std::size_t live = 0;    ///< in blocks and dedicated memory that the program has not freed
+    std::size_t cached = 0;  ///< in freed blocks and freed dedicated memory, also if work still uses them
   };
 
   explicit suballocator(device& of, suballocator_settings settings = {}) : on_(of), settings_(settings) {
@@ -114,8 +115,11 @@ class suballocator {
     for (retired& each : retired_) end(each);
   }
 
-  /// Serves a request from the first suitable memory type that has memory. Returns an empty allocation if none has.
+  /// Serves a request from the first suitable memory type that has memory. If a heap is full, releases the caches of this
+  /// suballocator there; those of other suballocators stay. If all types fail, waits for freed dedicated memory.
+  ///   Returns:  an empty allocation if no type has memory or the stream does not exist
   [[nodiscard]] allocation allocate(const request& asked) noexcept {
+    if (!has_stream(asked.stream)) return {};
     collect();
     std::array<std::uint32_t, VK_MAX_MEMORY_TYPES> types{};
     const std::size_t count = find_types(asked, types);
@@ -123,6 +127,13 @@ class suballocator {
       if (const allocation made = allocate_from(types[i], asked)) return made;
       trim_heap(heap_of(types[i]));
       if (const allocation made = allocate_from(types[i], asked)) return made;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      for (bool is_waiting = true; is_waiting;) {
+        is_waiting = wait_for_retired(heap_of(types[i]));
+        // Another thread may have freed memory, so this also retries if nothing was left to wait for.
+        if (const allocation made = allocate_from(types[i], asked)) return made;
+      }
     }
     return {};
   }
@@ -132,9 +143,12 @@ class suballocator {
     if (freed.is_dedicated) return retire({.memory = freed});
     pools_[freed.pool]->deallocate(freed.block);
   }
-  /// Records that a stream uses memory. After deallocate, the memory waits for the work that was submitted to it.
+  /// Records that a stream uses memory. After deallocate, the memory waits for the work that was submitted to it. Returns
+  /// false if the stream does not exist or memory of the host ran out.
   [[nodiscard]] bool record_stream(const allocation& used, tessera::stream_id stream) noexcept {
-    return used.is_dedicated || pools_[used.pool]->record_stream(used.block, stream);
+    // Freed dedicated memory waits for all streams.
+    if (used.is_dedicated) return has_stream(stream);
+    return pools_[used.pool]->record_stream(used.block, stream);
   }
 
   /// Makes a buffer with memory. Returns an empty buffer if that fails.
@@ -201,16 +215,13 @@ class suballocator {
   }
 
   [[nodiscard]] budget budget_of(std::uint32_t heap) const noexcept {
-    budget sum{on_.usage(heap), 0, 0};
-    std::size_t reserved = 0;
+    budget sum{on_.usage(heap), dedicated_[heap].live.load(), dedicated_[heap].retired.load()};
     for (std::uint32_t i = 0; i < pools_.size(); ++i) {
       if (heap_of(i / 2) != heap) continue;
       const tessera::usage now = pools_[i]->current_usage();
-      reserved += now.reserved;
       sum.live += now.live;
       sum.cached += now.cached + now.pending;
     }
-    sum.live += sum.heap.taken > reserved ? sum.heap.taken - reserved : 0;  // dedicated allocations
     return sum;
   }
   /// Releases all cached memory that no work uses.
@@ -258,9 +269,17 @@ class suballocator {
     VkImage image = VK_NULL_HANDLE;
     std::vector<std::uint64_t> after{};  // a position of each stream
   };
+  /// The bytes of dedicated memory from a heap.
+  struct dedicated_bytes {
+    std::atomic<std::size_t> live = 0;
+    std::atomic<std::size_t> retired = 0;
+  };
 
   [[nodiscard]] const functions& calls() const noexcept { return on_.calls(); }
   bool succeeded(VkResult result) noexcept { return on_.streams().succeeded(result); }
+  [[nodiscard]] bool has_stream(tessera::stream_id s) const noexcept {
+    return s == host || on_.streams().has(s);
+  }
   [[nodiscard]] std::uint32_t heap_of(std::uint32_t type) const noexcept {
     return on_.memory().memoryTypes[type].heapIndex;
   }
@@ -298,6 +317,7 @@ class suballocator {
         return provider.acquire(static_cast<std::size_t>(asked.needs.size), asked.only_for);
       });
       made.is_dedicated = at != nullptr;
+      if (made.is_dedicated) dedicated_[heap_of(type)].live += static_cast<std::size_t>(made.size);
     }
     if (at == nullptr && !asked.must_be_dedicated) at = suballocate(from, type, asked, made.block);
     if (at == nullptr) return {};
@@ -316,7 +336,7 @@ class suballocator {
   [[nodiscard]] const void* suballocate(pool& from, std::uint32_t type, const request& asked,
                                         void*& block) noexcept {
     const auto bytes = static_cast<std::size_t>(asked.needs.size);
-    auto alignment = static_cast<std::size_t>(asked.needs.alignment);
+    auto alignment = (std::max)(static_cast<std::size_t>(asked.needs.alignment), std::size_t{1});
     const VkMemoryPropertyFlags mapped_only =
         flags_of(type) & (VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT);
     if (mapped_only == VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) {
@@ -332,7 +352,7 @@ class suballocator {
     return reinterpret_cast<const void*>(
         tessera::align_up(reinterpret_cast<std::uintptr_t>(block), alignment));
   }
-  /// Releases the cached memory of the pools that share a heap.
+  /// Releases the cached memory of those pools of this suballocator that share a heap.
   void trim_heap(std::uint32_t heap) noexcept {
     for (std::uint32_t i = 0; i < pools_.size(); ++i) {
       if (heap_of(i / 2) == heap) pools_[i]->trim();
@@ -354,6 +374,11 @@ class suballocator {
 
   void retire(retired left) noexcept {
     timelines& streams = on_.streams();
+    if (left.memory) {
+      dedicated_bytes& of = dedicated_[heap_of(left.memory.type)];
+      of.live -= static_cast<std::size_t>(left.memory.size);
+      of.retired += static_cast<std::size_t>(left.memory.size);
+    }
     try {
       for (std::size_t i = 0; i < streams.size(); ++i)
         left.after.push_back(streams.position(tessera::stream_id{i}));
@@ -373,12 +398,31 @@ class suballocator {
       retired_.pop_front();
     }
   }
-  [[nodiscard]] bool is_done(const retired& of) noexcept {
-    for (std::size_t i = 0; i < of.after.size(); ++i) {
-      if (!on_.streams().is_done(tessera::stream_id{i}, of.after[i])) return false;
+  /// Frees the oldest dedicated memory of a heap whose work is done, or waits for one stream that uses it. Other threads may
+  /// allocate and free meanwhile. Returns false if there is no such memory or the wait fails.
+  bool wait_for_retired(std::uint32_t heap) noexcept {
+    std::unique_lock guard(mutex_);
+    const auto oldest = std::find_if(retired_.begin(), retired_.end(), [&](const retired& each) {
+      return each.memory && heap_of(each.memory.type) == heap;
+    });
+    if (oldest == retired_.end()) return false;
+    const std::size_t running = find_running(*oldest);
+    if (running < oldest->after.size()) {
+      const std::uint64_t position = oldest->after[running];
+      guard.unlock();
+      return on_.streams().wait(tessera::stream_id{running}, position);
     }
+    end(*oldest);
+    retired_.erase(oldest);
     return true;
   }
+  /// Returns the first stream whose work is not done, or the number of streams.
+  [[nodiscard]] std::size_t find_running(const retired& of) noexcept {
+    std::size_t i = 0;
+    while (i < of.after.size() && on_.streams().is_done(tessera::stream_id{i}, of.after[i])) ++i;
+    return i;
+  }
+  [[nodiscard]] bool is_done(const retired& of) noexcept { return find_running(of) == of.after.size(); }
   void end(const retired& left) noexcept {
     if (left.buffer != VK_NULL_HANDLE) calls().destroy_buffer(on_.handle(), left.buffer, nullptr);
     if (left.image != VK_NULL_HANDLE) calls().destroy_image(on_.handle(), left.image, nullptr);
@@ -386,13 +430,15 @@ class suballocator {
     pools_[left.memory.pool]->with_provider([&](memory& provider) {
       (void)provider.release(left.memory.block, static_cast<std::size_t>(left.memory.size));
     });
+    dedicated_[heap_of(left.memory.type)].retired -= static_cast<std::size_t>(left.memory.size);
   }
 
   device& on_;
   suballocator_settings settings_;
   std::vector<std::unique_ptr<pool>> pools_;  // two for each memory type
-  std::mutex mutex_;                          // of `retired_`
-  std::deque<retired> retired_;               // about in the order of their positions
+  std::array<dedicated_bytes, VK_MAX_MEMORY_HEAPS> dedicated_{};
+  std::mutex mutex_;             // of `retired_`
+  std::deque<retired> retired_;  // about in the order of their positions
 };
 
 }  // namespace vulkan

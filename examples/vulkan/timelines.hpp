@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <span>
+#include <type_traits>
 
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/stream_order.hpp>
@@ -59,8 +60,10 @@ class timelines {
   /// Calls f(turn), which submits work to a stream and returns the result of vkQueueSubmit. No other work is submitted to the
   /// queue meanwhile. The work must wait for turn.before and signal turn.after. A work that does not wait may use only memory
   /// that it orders by its own barriers.
+  ///   Requires:  f submits nothing if it throws or returns an error
+  ///   Throws:    what f throws; the stream is then as before
   template <std::invocable<const turn&> F>
-  bool submit(tessera::stream_id s, F f) noexcept {
+  bool submit(tessera::stream_id s, F f) noexcept(std::is_nothrow_invocable_v<F&, const turn&>) {
     if (!has(s)) return false;
     stream& on = at(s);
     const std::lock_guard guard(*on.mutex);
@@ -71,7 +74,7 @@ class timelines {
   }
   /// Submits commands.
   bool submit(tessera::stream_id s, VkCommandBuffer commands) noexcept {
-    return submit(s, [&](const turn& now) { return submit(now, commands, VK_NULL_HANDLE, 0); });
+    return submit(s, [&](const turn& now) noexcept { return submit(now, commands, VK_NULL_HANDLE, 0); });
   }
 
   /// The position after the work submitted so far.
@@ -93,7 +96,9 @@ class timelines {
     const VkSemaphoreWaitInfo info{
         VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &at(s).timeline, &position};
     const VkResult result = calls_.wait_semaphores(device_, &info, UINT64_MAX);
-    return result == VK_ERROR_DEVICE_LOST || succeeded(result);
+    if (result != VK_ERROR_DEVICE_LOST && !succeeded(result)) return false;
+    at(s).completed.store(position);  // so is_done agrees, even if its call fails
+    return true;
   }
 
   [[nodiscard]] bool is_ordered_after(tessera::stream_id s, tessera::stream_id other,
@@ -109,7 +114,7 @@ class timelines {
     const std::lock_guard guard(order_mutex_);
     if (!order_.reserve(s, other)) return false;
     std::uint64_t reached = 0;
-    const auto wait_for_other = [&](const turn& now) {
+    const auto wait_for_other = [&](const turn& now) noexcept {
       reached = now.after;
       return submit(now, VK_NULL_HANDLE, at(other).timeline, position);
     };

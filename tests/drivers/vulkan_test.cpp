@@ -56,6 +56,7 @@ struct between {
   VkDeviceSize max_allocation = 0;
   std::optional<VkPhysicalDeviceMemoryBudgetPropertiesEXT> budget;
   bool prefers_dedicated = false, requires_dedicated = false, refuses_dedicated = false;
+  std::function<void()> before_wait;
   // Seen calls.
   std::uint64_t allocated = 0, freed = 0, mapped = 0, semaphores = 0;
   std::uint64_t buffers_destroyed = 0, images_destroyed = 0, dedicated = 0;
@@ -149,6 +150,11 @@ VKAPI_ATTR void VKAPI_CALL destroy_semaphore(VkDevice device, VkSemaphore p,
   if (p != VK_NULL_HANDLE) count(driver.semaphores, -1);
   driver.real->destroy_semaphore(device, p, host);
 }
+VKAPI_ATTR VkResult VKAPI_CALL wait_semaphores(VkDevice device, const VkSemaphoreWaitInfo* info,
+                                               std::uint64_t nanoseconds) {
+  if (driver.before_wait) driver.before_wait();
+  return may_fail<&functions::wait_semaphores>(device, info, nanoseconds);
+}
 VKAPI_ATTR void VKAPI_CALL destroy_buffer(VkDevice device, VkBuffer p, const VkAllocationCallbacks* host) {
   count(driver.buffers_destroyed);
   driver.real->destroy_buffer(device, p, host);
@@ -169,7 +175,7 @@ functions table() {
   between.create_semaphore = &create_semaphore;
   between.destroy_semaphore = &destroy_semaphore;
   between.get_semaphore_value = &may_fail<&functions::get_semaphore_value>;
-  between.wait_semaphores = &may_fail<&functions::wait_semaphores>;
+  between.wait_semaphores = &wait_semaphores;
   between.queue_submit = &may_fail<&functions::queue_submit>;
   between.create_buffer = &may_fail<&functions::create_buffer>;
   between.destroy_buffer = &destroy_buffer;
@@ -413,6 +419,17 @@ TEST_F(vulkan_provider, treats_the_host_as_a_stream_without_running_work) {
   running.open();
   device.finish();
   EXPECT_TRUE(memory.is_ordered_after(host, first, at));
+}
+
+TEST_F(vulkan_provider, passes_on_what_a_submission_throws) {
+  tested_device device;
+  vulkan::timelines& streams = device->streams();
+  const auto throwing = [](const vulkan::timelines::turn&) -> VkResult { throw 3; };
+  EXPECT_THROW(streams.submit(first, throwing), int);
+  EXPECT_EQ(streams.position(first), 0u);
+  device.submit(first);  // the queue is not locked
+  EXPECT_EQ(streams.position(first), 1u);
+  device.finish();
 }
 
 /// A lost device uses no memory, so all of it can be freed.
@@ -799,6 +816,123 @@ TEST_F(vulkan_suballocator, tells_the_budget) {
   memory.deallocate(block);
   EXPECT_EQ(memory.budget_of(0).live, 32_MiB);
   memory.destroy(large);
+}
+
+TEST_F(vulkan_suballocator, counts_its_own_live_and_cached_memory) {
+  driver.types = types_of_a_card();
+  tested_device device;
+  vulkan::suballocator<> memory(*device, {.dedicated_from = 32_MiB}), other(*device);
+  const vulkan::buffer large = memory.create_buffer(buffer_of(32_MiB));
+  const allocation of_other = other.allocate(request_of(30_MiB));
+  const auto expect = [&](std::size_t live, std::size_t unused) {
+    EXPECT_EQ(memory.budget_of(0).live, live);
+    EXPECT_EQ(memory.budget_of(0).cached, unused);
+  };
+  EXPECT_EQ(memory.budget_of(0).heap.taken, 62_MiB);
+  expect(32_MiB, 0);
+  EXPECT_EQ(other.budget_of(0).live, 30_MiB);
+  other.deallocate(of_other);
+  EXPECT_EQ(other.budget_of(0).live, 0u);
+  EXPECT_EQ(other.budget_of(0).cached, 30_MiB);
+  gate running(*device, first);
+  memory.destroy(large);
+  memory.trim();
+  expect(0, 32_MiB);
+  EXPECT_EQ(memory.budget_of(1).cached, 0u);
+  running.open();
+  device.finish();
+  memory.trim();
+  expect(0, 0);
+  EXPECT_EQ(memory.budget_of(0).heap.taken, 30_MiB);
+}
+
+TEST_F(vulkan_suballocator, waits_for_freed_dedicated_memory_if_its_heap_is_full) {
+  driver.types = types_of_a_card(64_MiB, 64_MiB);
+  tested_device device;
+  vulkan::suballocator<> memory(*device, {.dedicated_from = 24_MiB});
+  const vulkan::memory_use use{visible | cached, 0, 0};
+  const vulkan::buffer oldest = memory.create_buffer(buffer_of(30_MiB), use);
+  const vulkan::buffer newest = memory.create_buffer(buffer_of(30_MiB), use);
+  ASSERT_TRUE(oldest.memory.is_dedicated && newest.memory.is_dedicated);
+  EXPECT_FALSE(memory.create_buffer(buffer_of(30_MiB), use));
+  gate one(*device, first);
+  memory.destroy(oldest);
+  gate other(*device, second);
+  memory.destroy(newest);
+  int waits = 0;
+  driver.before_wait = [&] { ++waits == 1 ? one.open() : other.open(); };
+  const vulkan::buffer made = memory.create_buffer(buffer_of(30_MiB), use);
+  EXPECT_TRUE(made);
+  EXPECT_EQ(waits, 1);  // `newest` still waits for the other work
+  EXPECT_EQ(driver.freed, 1u);
+  const allocation pooled = memory.allocate(request_of(20_MiB, 64, use));
+  EXPECT_TRUE(pooled);
+  EXPECT_EQ(waits, 2);
+  EXPECT_EQ(driver.freed, 2u);
+  EXPECT_FALSE(memory.allocate(request_of(40_MiB, 64, use)));
+  driver.before_wait = nullptr;
+  memory.destroy(made);
+  memory.deallocate(pooled);
+}
+
+TEST_F(vulkan_suballocator, tries_other_types_before_it_waits) {
+  driver.types = types_of_a_card(40_MiB, 40_MiB);
+  tested_device device;
+  vulkan::suballocator<> memory(*device, {.dedicated_from = 24_MiB});
+  const vulkan::buffer one = memory.create_buffer(buffer_of(40_MiB));
+  EXPECT_EQ(one.memory.type, 1u);
+  gate running(*device, first);
+  memory.destroy(one);
+  const vulkan::buffer other = memory.create_buffer(buffer_of(40_MiB));
+  EXPECT_EQ(other.memory.type, 4u);
+  EXPECT_EQ(driver.freed, 0u);
+  memory.destroy(other);
+}
+
+/// If a wait fails, the request fails, and a later one waits again.
+TEST_F(vulkan_suballocator, survives_failed_waits_for_dedicated_memory) {
+  driver.types = types_of_a_card(64_MiB, 64_MiB);
+  tested_device device;
+  vulkan::suballocator<> memory(*device, {.dedicated_from = 24_MiB});
+  const vulkan::memory_use use{visible | cached, 0, 0};
+  const vulkan::buffer one = memory.create_buffer(buffer_of(40_MiB), use);
+  gate running(*device, first);
+  memory.destroy(one);
+  driver.before_wait = [] { driver.fail_from = driver.fail_to = driver.calls + 1; };
+  EXPECT_FALSE(memory.create_buffer(buffer_of(40_MiB), use));
+  EXPECT_EQ(driver.failed, 1u);
+  EXPECT_EQ(memory.budget_of(1).cached, 40_MiB);
+  driver.before_wait = [&] { running.open(); };
+  const vulkan::buffer made = memory.create_buffer(buffer_of(40_MiB), use);
+  EXPECT_TRUE(made);
+  driver.before_wait = nullptr;
+  memory.destroy(made);
+}
+
+TEST_F(vulkan_suballocator, serves_requests_without_alignment) {
+  tested_device device;
+  vulkan::suballocator<> memory(*device);
+  const allocation made = memory.allocate(request_of(1000, 0));
+  EXPECT_TRUE(made);
+  memory.deallocate(made);
+}
+
+TEST_F(vulkan_suballocator, refuses_streams_that_do_not_exist) {
+  tested_device device;
+  vulkan::suballocator<> memory(*device, {.dedicated_from = 1_MiB});
+  constexpr stream_id unknown{3};
+  for (const vulkan::memory_use& use : {vulkan::for_device, vulkan::for_upload}) {
+    for (const VkDeviceSize bytes : {VkDeviceSize{1000}, VkDeviceSize{2_MiB}}) {
+      EXPECT_FALSE(memory.create_buffer(buffer_of(bytes), use, unknown));
+      const vulkan::buffer made = memory.create_buffer(buffer_of(bytes), use, third);
+      EXPECT_TRUE(made);
+      EXPECT_FALSE(memory.record_stream(made.memory, unknown));
+      memory.destroy(made);
+    }
+  }
+  const allocation of_host = memory.allocate({{1000, 64, ~0u}, vulkan::for_device, {}, vulkan::host});
+  EXPECT_TRUE(of_host);
+  memory.deallocate(of_host);
 }
 
 TEST_F(vulkan_suballocator, reuses_memory_at_once_on_its_own_stream_only) {
