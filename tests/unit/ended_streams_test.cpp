@@ -162,7 +162,7 @@ TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_befor
 /// A device whose release does not wait, and that has no function to wait for a stream.
 class without_synchronize {
  public:
-  static constexpr bool is_host_visible = true, release_waits = false;
+  static constexpr bool release_waits = false;
   using event = host_pinned::event;
 
   [[nodiscard]] std::size_t capacity() const noexcept { return memory.capacity(); }
