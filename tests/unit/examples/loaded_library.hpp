@@ -24,10 +24,13 @@ class loaded_library {
   /// A copy of a library, unrelated to loaded ones. Its file is removed when the process ends.
   [[nodiscard]] static std::string copy_of(const char* name) {
     static const struct scratch {
+      const pid_t owner = ::getpid();
       std::filesystem::path folder =
-          std::filesystem::path(testing::TempDir()) / ("loaded" + std::to_string(::getpid()));
+          std::filesystem::path(testing::TempDir()) / ("loaded" + std::to_string(owner));
       scratch() { std::filesystem::create_directories(folder); }
-      ~scratch() { std::filesystem::remove_all(folder); }
+      ~scratch() {
+        if (::getpid() == owner) std::filesystem::remove_all(folder);  // death tests end in child processes
+      }
     } own;
     static int number = 0;
     const std::filesystem::path copy = own.folder / (std::to_string(++number) + ".so");
