@@ -27,7 +27,10 @@ class loaded_library {
       const pid_t owner = ::getpid();
       std::filesystem::path folder =
           std::filesystem::path(testing::TempDir()) / ("loaded" + std::to_string(owner));
-      scratch() { std::filesystem::create_directories(folder); }
+      scratch() {
+        std::filesystem::remove_all(folder);  // of a killed process that had the same number
+        std::filesystem::create_directories(folder);
+      }
       ~scratch() {
         if (::getpid() == owner) std::filesystem::remove_all(folder);  // death tests end in child processes
       }
