@@ -36,7 +36,9 @@ class loaded_library {
       }
     } own;
     static int number = 0;
-    const std::filesystem::path copy = own.folder / (std::to_string(++number) + ".so");
+    // A child process of a death test has the same folder and counts on.
+    const std::string file = std::to_string(::getpid()) + "_" + std::to_string(++number) + ".so";
+    const std::filesystem::path copy = own.folder / file;
     std::filesystem::copy_file(path_of(name), copy);
     return copy.string();
   }
