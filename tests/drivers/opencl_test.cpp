@@ -129,7 +129,7 @@ CL_API_ENTRY cl_int CL_API_CALL clRetainContext(cl_context context) {
   if (watched.fails()) return CL_OUT_OF_RESOURCES;
   return counted(REAL(clRetainContext)(context), watched.contexts, 1);
 }
-// A release that fails would leave an object that nobody can release, so these calls do not fail.
+// These calls do not fail. Otherwise the test could not release the object.
 CL_API_ENTRY cl_int CL_API_CALL clReleaseEvent(cl_event event) {
   return counted(REAL(clReleaseEvent)(event), watched.events, -1);
 }

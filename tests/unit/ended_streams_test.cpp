@@ -185,7 +185,7 @@ TEST(ended_streams_without_synchronize, leave_memory_that_can_be_released) {
   stream_id own{};
   pool.with_provider([&](without_synchronize& d) { own = d.memory.create_stream(); });
   pool.deallocate(pool.allocate(100_MiB, own));
-  // While the stream exists, nobody knows whether its work is done if no event can be recorded.
+  // The stream exists, and no event can be recorded on it. So its work may still run.
   pool.with_provider([](without_synchronize& d) { d.fails = true; });
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 100_MiB);

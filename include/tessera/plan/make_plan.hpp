@@ -31,7 +31,7 @@ struct make_options {
   double seconds = 10;                ///< the time limit of the search for places
   std::uint64_t seed = 1;             ///< of that search
   std::uint32_t alignment = 512;      ///< of all places, in bytes; a power of two, at least min_alignment
-  /// Called now and then with the bytes of the best places so late_step.
+  /// Called now and then with the bytes of the best places so far.
   void (*progress)(void* state, std::size_t best, std::size_t lower_bound, double seconds) = nullptr;
   void* progress_state = nullptr;
 };
