@@ -42,6 +42,14 @@ def resnet50():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000))
 
 
+def minimized(loss, optimizer):
+    """Changes the parameters once. Returns the loss before that."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
 def resnet(size):
     batch, pixels = (2, 32) if size == "small" else (4, 96)
     model = resnet50()
@@ -50,10 +58,7 @@ def resnet(size):
     def step():
         images, labels = torch.randn(batch, 3, pixels, pixels), torch.randint(1000, (batch,))
         loss = functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return minimized(loss, optimizer)
     return step
 
 
@@ -65,10 +70,7 @@ def transformer(size):
 
     def step():
         loss = model(torch.randn(batch, length, width)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return minimized(loss, optimizer)
     return step
 
 
@@ -92,10 +94,7 @@ def gnn(size):
         x = first(aggregate(features, source, target)).relu()
         x = second(aggregate(x, source, target)).relu()
         loss = functional.cross_entropy(last(x), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return minimized(loss, optimizer)
     return step
 
 
@@ -109,10 +108,7 @@ def small(size):
         for _ in range(20 if size == "small" else 1000):
             state = cell(torch.randn(2, 16), state)
         loss = state.square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+        return minimized(loss, optimizer)
     return step
 
 

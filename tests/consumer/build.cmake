@@ -2,13 +2,7 @@
 #   cmake -D WAY=find_package|add_subdirectory|fetch_content -D TESSERA=checkout -D BUILD=its build folder
 #         -D SCRATCH=folder -D COMPILER=c++ -D GENERATOR=name -P build.cmake
 cmake_minimum_required(VERSION 3.24)
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
-  if(NOT code EQUAL 0)
-    string(JOIN " " text ${ARGN})
-    message(FATAL_ERROR "${text}: ${code}\n${out}")
-  endif()
-endfunction()
+include(${CMAKE_CURRENT_LIST_DIR}/must_run.cmake)
 
 file(REMOVE_RECURSE ${SCRATCH})
 # The installed folder is moved, as a package manager moves it.

@@ -188,12 +188,12 @@ class refused_captures {
     c.streams.open(std::move(streams));
     ++count_;
   }
-  /// Returns the capture of a stream, or null.
-  ///   Cost:  a load if there is none
   struct refusal {
     torch_pool_id name{};
-    const char* why = nullptr;
+    const char* why = nullptr;  // null if there is none
   };
+  /// Returns the refusal of a stream's capture, if it has one.
+  ///   Cost:  a load if no capture was refused
   [[nodiscard]] refusal find(int device, void* stream) {
     if (count_.load(std::memory_order_relaxed) == 0) return {};
     const std::lock_guard lock(mutex_);
