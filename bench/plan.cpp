@@ -38,7 +38,7 @@ struct subject {
 };
 template <typename Allocator>
 struct subject<tessera::planned<Allocator>> {
-  explicit subject(const recording& run) : made(tessera::plan::make(run, {.seconds = 1})) {}
+  explicit subject(const recording& run) : made(tessera::plan::make(run, {.effort = 1})) {}
   tessera::plan::made_plan made;
   tessera::planned<Allocator> pool{made.view(), tessera::simulated_device()};
   /// The share of the requests that the plan served.

@@ -49,15 +49,11 @@ class host_pages {
   std::array<bool, pages> used_{};
 };
 
-int report(const char* broken_rule) {
-  std::puts(broken_rule);
-  return 1;
-}
-
 int main() {
   host_pages device;
-  if (const tessera::law::verdict found = tessera::law::provider(device); !found) return report(found.broken);
-  std::puts("the provider obeys the law of providers");
+  const tessera::law::provider_verdict found = tessera::law::provider(device);
+  std::puts(found.report().c_str());
+  if (!found) return 1;
 
   // The provider has no events, so the streams policy must not need any. Otherwise this does not compile.
   using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_immediately>;

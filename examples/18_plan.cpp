@@ -45,7 +45,7 @@ int main(int count, char** arguments) {
   const tessera::trace::recording program = first.recorded("program");
   if (count > 1) std::ofstream(arguments[1]) << tessera::trace::to_csv(program);  // for tessera-replay plan
 
-  const tessera::plan::made_plan made = tessera::plan::make(program, {.seconds = 1});
+  const tessera::plan::made_plan made = tessera::plan::make(program, {.effort = 1});
   tessera::planned<allocator_type> second(made.view());
   train(second);
   const tessera::plan_usage used = second.statistics().by_plan;

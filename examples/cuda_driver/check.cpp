@@ -59,10 +59,11 @@ int main(int count, char** arguments) {
   try {
     for (int number = 0; number < library->devices(); ++number) {
       cuda_driver::gpu device(library, number);
-      const tessera::law::verdict found = tessera::law::provider(device);
+      const tessera::law::provider_verdict found = tessera::law::provider(device);
       std::printf("device %d: %zu of %zu MiB free, pages of %zu KiB; %s\n", number, device.available() >> 20,
                   device.capacity() >> 20, device.page_size(tessera::page_kind::normal) >> 10,
-                  found ? "obeys the laws of providers" : found.broken);
+                  found ? "obeys the laws of providers" : found.message());
+      for (const auto& [law, why] : found.not_checked()) std::printf("  not checked: %s: %s\n", law, why);
       if (!found) std::printf("  its latest error: %s\n", device.last_error().c_str());
       good = good && found;
       good = serves<tessera::pytorch<>>(device, "pytorch") && good;

@@ -51,6 +51,11 @@ struct on_gpus {
     static const bool is_set = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
     return is_set;
   }
+  /// PyTorch catches some of these errors and goes on, for example to try an algorithm that needs less memory.
+  static bool prints_out_of_memory() {
+    static const bool is_set = std::getenv("TESSERA_PRINT_OUT_OF_MEMORY") != nullptr;
+    return is_set;
+  }
   static void raise_out_of_memory(int device, const tessera::out_of_memory& error, const char* explanation) {
     if (error_of_pytorch()) error_of_pytorch().raise(in_words_of_pytorch(device, error, explanation).c_str());
   }

@@ -10,6 +10,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
 #include "context.hpp"
@@ -61,7 +63,7 @@ class gpu {
       const relaxed_capture_guard guard(cu);
       return cu.memory_allocate(&address, bytes);
     };
-    return has(kind) && call("cuMemAlloc", ask) ? pointer(address) : nullptr;
+    return has(kind) && ask_for("cuMemAlloc", ask) ? pointer(address) : nullptr;
   }
   bool release(void* p, std::size_t) noexcept {
     return call("cuMemFree", [&](auto& cu) { return cu.memory_free(number(p)); });
@@ -98,7 +100,7 @@ class gpu {
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
     device_address address = 0;
     const auto ask = [&](auto& cu) { return cu.address_reserve(&address, bytes, to, 0, 0); };
-    if (!call("cuMemAddressReserve", ask)) return nullptr;
+    if (!ask_for("cuMemAddressReserve", ask)) return nullptr;
     if (address % to == 0) return pointer(address);
     (void)unreserve(pointer(address), bytes);
     return nullptr;
@@ -109,7 +111,7 @@ class gpu {
   bool create(std::size_t bytes, tessera::page_kind kind, physical& made) noexcept {
     const memory_properties properties = properties_on(state_->context.device());
     const auto ask = [&](auto& cu) { return cu.memory_create(&made.handle, bytes, &properties, 0); };
-    return has(kind) && call("cuMemCreate", ask);
+    return has(kind) && ask_for("cuMemCreate", ask);
   }
   bool destroy(const physical& leaving) noexcept {
     const auto ask = [&](auto& cu) { return cu.memory_release(leaving.handle); };
@@ -117,12 +119,12 @@ class gpu {
   }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept {
     const auto ask = [&](auto& cu) { return cu.memory_map(number(p), bytes, 0, made.handle, 0); };
-    return made.handle != 0 && call("cuMemMap", ask);
+    return made.handle != 0 && ask_for("cuMemMap", ask);
   }
   bool grant(void* p, std::size_t bytes) noexcept {
     const memory_access wanted{{location_is_device, state_->context.device()}, read_and_write};
-    return call("cuMemSetAccess",
-                [&](auto& cu) { return cu.memory_set_access(number(p), bytes, &wanted, 1); });
+    return ask_for("cuMemSetAccess",
+                   [&](auto& cu) { return cu.memory_set_access(number(p), bytes, &wanted, 1); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
     return call("cuMemUnmap", [&](auto& cu) { return cu.memory_unmap(number(p), bytes); });
@@ -149,7 +151,7 @@ class gpu {
   bool register_memory(void* p, std::size_t bytes) noexcept {
     constexpr std::size_t page = 4096;
     return reinterpret_cast<std::uintptr_t>(p) % page == 0 &&
-           call("cuMemHostRegister", [&](auto& cu) { return cu.register_host(p, bytes); });
+           ask_for("cuMemHostRegister", [&](auto& cu) { return cu.register_host(p, bytes); });
   }
   bool unregister_memory(void* p) noexcept {
     return call("cuMemHostUnregister", [&](auto& cu) { return cu.unregister_host(p); });
@@ -157,6 +159,8 @@ class gpu {
 
   /// The latest error; empty if no call failed.
   [[nodiscard]] std::string last_error() const { return state_->context.last_error(); }
+  /// For example "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
+  tessera::refusal take_refusal() noexcept { return state_->refused.take(); }
 
  private:
   struct state {
@@ -173,6 +177,7 @@ class gpu {
     }
     primary_context context;
     stream_positions positions{context};
+    tessera::latest_refusals refused;
     std::size_t capacity = 0;
     std::size_t page_size = tessera::operator""_MiB(2);
   };
@@ -188,6 +193,17 @@ class gpu {
   bool call(const char* name, F f) const noexcept {
     const context_guard guard(state_->context);
     return guard && state_->context.succeeded(name, f(state_->context.calls()));
+  }
+  /// Does the same for a call for memory, and keeps why it failed.
+  template <typename F>
+  bool ask_for(const char* name, F f) const noexcept {
+    result answer = success;
+    const bool works = call(name, [&](auto& cu) { return answer = f(cu); });
+    if (!works && answer != success) {
+      const std::string why = state_->context.calls().describe(answer);
+      state_->refused.note(tessera::refusal::format("%s: %s", name, why.c_str()));
+    }
+    return works;
   }
   [[nodiscard]] static bool has(tessera::page_kind kind) noexcept {
     return kind == tessera::page_kind::normal || kind == tessera::page_kind::huge;

@@ -10,6 +10,8 @@
 #include <string>
 
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
 #include "calls.hpp"
@@ -53,6 +55,8 @@ class svm_device {
   [[nodiscard]] bool has_stream(tessera::stream_id stream) const noexcept {
     return state_->queues.has(stream);
   }
+  /// As has_stream. Without the stream, last_error() says so.
+  [[nodiscard]] bool expects(tessera::stream_id stream) noexcept { return state_->queues.expects(stream); }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return state_->capacity; }
   /// clSVMAlloc aligns to the largest type of OpenCL C, long16, and to no more.
@@ -69,6 +73,7 @@ class svm_device {
     void* const p = clSVMAlloc(s.context.get(), flags, bytes, 0);
     if (p == nullptr) {
       s.errors.add("clSVMAlloc returned null");
+      s.refused.note(tessera::refusal("clSVMAlloc returned null"));
     } else if (s.add(p, bytes)) {
       return p;
     } else {
@@ -118,6 +123,7 @@ class svm_device {
 
   /// The latest error; empty if no call failed.
   [[nodiscard]] std::string last_error() const { return state_->errors.text(); }
+  tessera::refusal take_refusal() noexcept { return state_->refused.take(); }
 
  private:
   static constexpr cl_svm_mem_flags flags =
@@ -164,6 +170,8 @@ class svm_device {
     [[nodiscard]] bool count(std::size_t bytes) noexcept {
       if (bytes > max_segment) {
         errors.add("a segment has more bytes than CL_DEVICE_MAX_MEM_ALLOC_SIZE");
+        refused.note(tessera::refusal::format(
+            "a segment of %zu bytes exceeds CL_DEVICE_MAX_MEM_ALLOC_SIZE, %zu", bytes, max_segment));
         return false;
       }
       const std::lock_guard lock(mutex);
@@ -172,6 +180,8 @@ class svm_device {
         taken += bytes;
       } else {
         errors.add("the segments would exceed CL_DEVICE_GLOBAL_MEM_SIZE");
+        refused.note(
+            tessera::refusal::format("the segments would exceed CL_DEVICE_GLOBAL_MEM_SIZE, %zu", capacity));
       }
       return fits;
     }
@@ -186,6 +196,7 @@ class svm_device {
         return true;
       } catch (const std::bad_alloc&) {
         errors.add("host memory ran out");
+        refused.note(tessera::refusal("host memory ran out"));
         return false;
       }
     }
@@ -215,6 +226,7 @@ class svm_device {
     }
 
     call_errors errors;
+    tessera::latest_refusals refused;
     cl_command_queue default_queue;
     cl_device_id device;
     owned<cl_context> context;

@@ -13,10 +13,10 @@
 #include <string_view>
 #include <vector>
 
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "device.hpp"
+#include "pool.hpp"
 
 using namespace tessera::literals;
 using opencl::opencl_error;
@@ -148,8 +148,7 @@ template <typename Recipe>
 outcome fill_and_read(const opencl_objects& on, opencl::device& device, tessera::stream_id reading,
                       bool holds) {
   constexpr tessera::stream_id filling{};
-  tessera::caching_allocator<Recipe, tessera::provider_ref<opencl::device>> pool{
-      tessera::provider_ref(device)};
+  opencl::pool<Recipe> pool(device);
   gate held(on.context.get(), on.reading.get(), holds);
   std::vector<void*> results(rounds);
   for (void*& result : results) result = pool.allocate(block_bytes, reading);

@@ -59,6 +59,10 @@ class command_queues {
     const std::lock_guard lock(mutex_);
     return queues_.contains(stream);
   }
+  [[nodiscard]] bool expects(tessera::stream_id stream) noexcept {
+    const std::lock_guard lock(mutex_);
+    return find(stream) != nullptr;
+  }
 
   bool record(tessera::stream_id stream, event& made) noexcept {
     const std::lock_guard lock(mutex_);

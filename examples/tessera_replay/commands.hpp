@@ -35,7 +35,7 @@ struct arguments {
   std::size_t max_ns = 0;                 // host nanoseconds per operation; 0 for no limit
   std::size_t from = 0;                   // the first event to plan
   std::size_t to = tessera::unlimited;    // one behind the last
-  double seconds = 10;                    // for the search of places
+  double effort = 10;                     // of the search for places
   std::uint64_t seed = 1;                 // of that search
   std::uint32_t alignment = 512;          // of planned places
   bool json = false;

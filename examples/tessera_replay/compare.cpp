@@ -15,7 +15,8 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "commands.hpp"
@@ -49,6 +50,10 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
     found.cached_at_end = pool.current_usage().cached;
     found.calls = pool.provider().calls();
     found.retries = counted.num_alloc_retries;
+    if constexpr (requires { counted.by_plan; }) {
+      found.by_plan = counted.by_plan;
+      found.has_plan = true;
+    }
   }
   std::sort(times.begin(), times.end());
   found.nanoseconds = times[1] / static_cast<double>(std::max<std::size_t>(1, program.events().size()));
@@ -149,13 +154,20 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
   if (plan != nullptr) {
     const std::string name = "plan, " + args.recipe;
     at.next(task + ": " + name);
-    std::string wrong = choose_recipe(args.recipe, args.conf, args.memory_fraction,
-                                      [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
-                                        results.push_back(measure(name, program, [&] {
-                                          return tessera::planned<caching_allocator_of<Recipe>>{
-                                              *plan, replay::device_of(args.capacity), settings};
-                                        }));
-                                      });
+    std::string wrong =
+        choose_recipe(args.recipe, args.conf, args.memory_fraction,
+                      [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
+                        const std::size_t alone =
+                            measure(args.recipe, program, [&] {
+                              return caching_allocator_of<Recipe>{replay::device_of(args.capacity), settings};
+                            }).peak_reserved;
+                        results.push_back(measure(name, program, [&] {
+                          return tessera::planned<caching_allocator_of<Recipe>>{
+                              *plan, replay::device_of(args.capacity), settings};
+                        }));
+                        recipe_result& last = results.back();
+                        last.warning = plan_warning(last.by_plan, last.peak_reserved, alone);
+                      });
     if (!wrong.empty()) return wrong;
   }
   if (recorded != nullptr &&
@@ -202,6 +214,8 @@ void print(const std::string& title, const tessera::trace::program& program,
   }
   std::printf("  %-20s %18.1f %11.3f\n", "(peak live)", mib(program.peak_live()), 1.0);
   for (const recipe_result& r : results) {
+    if (r.has_plan) std::printf("  %s: %s\n", r.recipe.c_str(), replay::served_text(r.by_plan).c_str());
+    if (!r.warning.empty()) std::printf("  warning: %s\n", r.warning.c_str());
     if (r.failed_sleeps != 0) std::printf("  %s\n", failed_sleeps_text(r, program.sleeps()).c_str());
   }
   if (const recorded_run* const run = run_in(recorded)) {
@@ -237,11 +251,12 @@ void print_json(const tessera::trace::program& program, const std::vector<recipe
         "%s\n  {\"recipe\": \"%s\", \"peak_reserved\": %zu, \"over_peak_live\": %.6f, \"cached_at_end\": "
         "%zu, \"acquire\": %ju, \"release\": %ju, \"create\": %ju, \"destroy\": %ju, \"map\": %ju, "
         "\"unmap\": %ju, "
-        "\"retries\": %ju, \"failures\": %zu, \"failed_sleeps\": %zu, \"host_ns_per_operation\": %.1f%s}",
+        "\"retries\": %ju, \"failures\": %zu, \"failed_sleeps\": %zu, \"host_ns_per_operation\": %.1f%s%s}",
         &r == results.data() ? "" : ",", replay::json_text(r.recipe).c_str(), r.peak_reserved,
         ratio(r.peak_reserved, program.peak_live()), r.cached_at_end, r.calls.acquire, r.calls.release,
         r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap, r.retries, r.failures, r.failed_sleeps,
-        r.nanoseconds, r.as_recorded ? ", \"as_recorded\": true" : "");
+        r.nanoseconds, r.as_recorded ? ", \"as_recorded\": true" : "",
+        r.has_plan ? replay::plan_json(r.by_plan, r.warning).c_str() : "");
   }
   std::printf("]}");
 }

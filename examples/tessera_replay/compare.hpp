@@ -31,7 +31,10 @@ struct recipe_result {
   std::size_t failed_sleeps = 0;  // sleeps and wakes that changed nothing
   const char* why = nullptr;      // the reason for the first of them
   double nanoseconds = 0;         // of host time per operation
-  bool as_recorded = false;       // the result uses the recorded settings and starts with the history
+  tessera::plan_usage by_plan{};  // of a result with a plan
+  std::string warning{};          // of the plan
+  bool has_plan = false;
+  bool as_recorded = false;  // the result uses the recorded settings and starts with the history
 };
 
 /// A recorded GPU run, and its replay with PyTorch's recipe under the same settings.

@@ -66,7 +66,7 @@ replay::recipe_run run(const std::string& name, const tessera::trace::recording&
   const auto& events = program.events();
   std::size_t first_failure = events.size();
   std::size_t alive = 0;
-  std::vector<std::size_t> bytes(program.slots() + 1);
+  std::vector<std::size_t> bytes(program.slot_count() + 1);
   found.failures = tessera::trace::replay(
       program, pool, [](std::size_t) {},
       [&](std::size_t i, const void* p) {

@@ -19,14 +19,17 @@
 
 namespace {
 
-/// Whether the program completes with this capacity, and with the plan if there is one.
+/// Whether the program completes with this capacity, and with the plan if there is one. Sets `used` to what the
+/// plan served.
 template <typename Recipe>
 bool completes(const tessera::trace::program& program, const tessera::policies<Recipe>& settings,
-               const std::optional<tessera::plan::made_plan>& plan, std::size_t capacity) {
-  if (plan) {
+               const tessera::plan::made_plan* plan, std::size_t capacity, tessera::plan_usage& used) {
+  if (plan != nullptr) {
     tessera::planned<tessera::caching_allocator<Recipe, tessera::simulated_device>> pool{
         plan->view(), replay::device_of(capacity), settings};
-    return tessera::trace::replay(program, pool) == 0;
+    const bool works = tessera::trace::replay(program, pool) == 0;
+    used = pool.statistics().by_plan;
+    return works;
   }
   tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
   return tessera::trace::replay(program, pool) == 0;
@@ -50,10 +53,14 @@ int replay::commands::fit(const arguments& args) {
   return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::policies<Recipe>& settings) {
     const std::size_t max_capacity = args.has_capacity ? args.capacity : 2 * tessera::max_request;
-    const auto completes_with = [&](std::size_t capacity) {
-      progress_line::show(program.name() + ": with " + std::to_string(capacity));
-      return completes<Recipe>(program, settings, plan, capacity);
+    tessera::plan_usage used;
+    const auto completes_by = [&](const tessera::plan::made_plan* by) {
+      return [&, by](std::size_t capacity) {
+        progress_line::show(program.name() + ": with " + std::to_string(capacity));
+        return completes<Recipe>(program, settings, by, capacity, used);
+      };
     };
+    const auto completes_with = completes_by(plan ? &*plan : nullptr);
     const auto found = min_capacity(program.min_reserved(), max_capacity, completes_with);
     if (!found)
       return print_error(args.files[0] + ": does not complete with " + std::to_string(max_capacity) +
@@ -64,21 +71,30 @@ int replay::commands::fit(const arguments& args) {
       const std::size_t more = enough + enough / 100 * percent + enough % 100 * percent / 100;
       if (!completes_with(more)) failing.push_back(more);
     }
+    std::string warning;
+    if (plan) {
+      const auto alone = min_capacity(program.min_reserved(), max_capacity, completes_by(nullptr));
+      (void)completes_with(enough);
+      warning = plan_warning(used, enough, alone.value_or(tessera::unlimited));
+    }
     progress_line::clear();
     const double over = static_cast<double>(enough) / static_cast<double>(program.peak_live());
     const std::string note = plan ? plan_note(plan->view(), program.source()) : std::string();
     if (args.json) {
       std::printf(
           "{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": %zu, \"peak_live\": %zu, "
-          "\"over_peak_live\": %.6f, \"also_fails_with\": [%s]%s}\n",
+          "\"over_peak_live\": %.6f%s, \"also_fails_with\": [%s]%s}\n",
           json_text(program.name()).c_str(), args.recipe.c_str(), enough, program.peak_live(), over,
-          with_commas(failing).c_str(), plan ? (", \"note\": \"" + json_text(note) + "\"").c_str() : "");
+          plan ? plan_json(used, warning).c_str() : "", with_commas(failing).c_str(),
+          plan ? (", \"note\": \"" + json_text(note) + "\"").c_str() : "");
       return +done;
     }
     std::printf("%s: completes with a capacity of %zu and not with %zu; peak live %zu, ratio %.4f\n",
                 (title_of(args, program) + (plan ? ", --plan " + args.plan : "")).c_str(), enough, enough - 1,
                 program.peak_live(), over);
+    if (plan) std::printf("  %s\n", served_text(used).c_str());
     if (!note.empty()) std::printf("  note: %s\n", note.c_str());
+    if (!warning.empty()) std::printf("  warning: %s\n", warning.c_str());
     if (!failing.empty())
       std::printf("  also fails with %s: with more memory, blocks lie at other addresses\n",
                   with_commas(failing).c_str());

@@ -70,7 +70,7 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
       return line.error("upper must be greater than lower, not " + std::to_string(upper) + " after " +
                         std::to_string(lower));
     bool keep = true;
-    if (auto broken = ids.check({event::kind::allocate, id, size}, keep))
+    if (auto broken = ids.check_event({event::kind::allocate, id, size}, keep))
       return line.error(std::move(*broken));
     if (!keep) continue;
     steps.push_back({lower, true, row, {event::kind::allocate, id, size}});

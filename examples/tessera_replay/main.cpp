@@ -101,11 +101,11 @@ std::string read_from(arguments& args, std::string_view text) {
 std::string read_to(arguments& args, std::string_view text) {
   return read_number<std::size_t>(text, args.to, 1, tessera::max_request);
 }
-std::string read_seconds(arguments& args, std::string_view text) {
+std::string read_effort(arguments& args, std::string_view text) {
   const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, args.seconds);
-  if (error == std::errc{} && end == last && args.seconds > 0 && args.seconds <= 86400) return {};
-  return std::string(text) + ": must be a number of seconds, up to 86400";
+  const auto [end, error] = std::from_chars(text.data(), last, args.effort);
+  if (error == std::errc{} && end == last && args.effort > 0 && args.effort <= 100'000) return {};
+  return std::string(text) + ": must be a positive number, up to 100000";
 }
 std::string read_seed(arguments& args, std::string_view text) {
   return read_number<std::uint64_t>(text, args.seed, 0, ~std::uint64_t{0});
@@ -127,7 +127,8 @@ constexpr option options[] = {
     {"--conf", "TEXT", "a configuration string of the recipe's system; see explain", &read_conf},
     {"--capacity", "SIZE",
      "device memory, in bytes or with a unit, as in 8GiB, 1.5GiB or 512MiB.\n"
-     "Default: 80 GiB; for tune, the larger of that and eight times peak live",
+     "Default: 80 GiB; for tune, the larger of that and eight times peak live;\n"
+     "for plan, none",
      &read_capacity},
     {"--memory-fraction", "F",
      "the argument of set_per_process_memory_fraction, from 0 to 1;\n"
@@ -148,7 +149,10 @@ constexpr option options[] = {
      &read_plan_path},
     {"--from", "EVENT", "the first event of the trace to plan, counted from 0; default: 0", &read_from},
     {"--to", "EVENT", "the event to stop before; default: the end of the trace", &read_to},
-    {"--seconds", "S", "the time limit of the search for places; default: 10", &read_seconds},
+    {"--effort", "N",
+     "the work of the search for places, at most about N seconds on an idle\n"
+     "machine; counted in steps, so the plan is the same everywhere; default: 10",
+     &read_effort},
     {"--seed", "N", "the seed of that search; default: 1", &read_seed},
     {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
     {"--json", "", "print the result as JSON", [](arguments& args, std::string_view) {
@@ -209,11 +213,13 @@ constexpr command commands[] = {
      "    as C++\n",
      "1 no candidate completes, or none keeps --max-ns"},
     {"plan", &replay::commands::plan, "TRACE",
-     "--out... --from --to --seconds --seed --alignment --device --json", "",
+     "--out... --from --to --effort --seed --capacity --alignment --device --json", "",
      "    finds the repeated steps of a program and computes a place for each request. Prints peak live, a "
      "lower\n"
-     "    bound and the plan's bytes. Writes the plan as a C++ header (.hpp), or for --plan (.csv)\n",
-     ""},
+     "    bound and the plan's bytes. Writes the plan as a C++ header (.hpp), or for --plan (.csv). With "
+     "--capacity,\n"
+     "    it stops when the plan fits, and says whether it does. Warns if the plan does not lower the peak\n",
+     "1 the plan does not fit --capacity"},
     {"explain", &replay::commands::explain, "TEXT", "--system", "",
      "    explains a configuration string key by key (* marks keys that are set), or shows where it is "
      "wrong\n",

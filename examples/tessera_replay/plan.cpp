@@ -14,8 +14,11 @@
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/plan_file.hpp>
+#include <tessera/plan/planned.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
 
+#include "capacity.hpp"
 #include "commands.hpp"
 #include "compare.hpp"
 #include "files.hpp"
@@ -57,14 +60,15 @@ std::string identifier(std::string_view title) {
   return name.empty() ? "plan" : is_keyword(name) ? name + "_" : name;
 }
 
-void show_progress(void*, std::size_t best, std::size_t lower_bound, double seconds) {
+void show_progress(void*, std::size_t best, std::size_t lower_bound) {
   char line[128];
-  std::snprintf(line, sizeof line, "plan: %.1f MiB after %.1f s, at least %.1f MiB", mib(best), seconds,
-                mib(lower_bound));
+  std::snprintf(line, sizeof line, "plan: %.1f MiB, at least %.1f MiB", mib(best), mib(lower_bound));
   progress_line::show(line);
 }
 
-void print(const std::string& title, const tessera::plan::made_plan& made, double seconds) {
+/// `capacity` is 0 if none was given.
+void print(const std::string& title, const tessera::plan::made_plan& made, std::size_t capacity,
+           const std::string& warning, double seconds) {
   const tessera::memory_plan& plan = made.numbers;
   const auto of_peak = [&](std::size_t bytes) { return ratio(bytes, plan.peak_live); };
   std::printf("%s: %zu requests in %zu steps, %zu of them different; %zu entries\n", title.c_str(),
@@ -74,22 +78,49 @@ void print(const std::string& title, const tessera::plan::made_plan& made, doubl
               of_peak(plan.lower_bound));
   std::printf("  %-12s %14ju bytes, %.4f of peak live%s\n", "plan", std::uintmax_t{plan.bytes},
               of_peak(plan.bytes), made.is_optimal ? "; no placement of these steps needs less" : "");
+  if (capacity > 0)
+    std::printf("  %-12s %14zu bytes: the plan %s\n", "capacity", capacity,
+                plan.bytes <= capacity         ? "fits"
+                : plan.lower_bound <= capacity ? "does not fit"
+                                               : "does not fit, and no placement of these steps does");
   if (made.left_out_streams > 0)
     std::printf("  %-12s %14zu streams with %zu requests: places of their own would cost more memory\n",
                 "left out", made.left_out_streams, made.left_out_requests);
   std::printf("  %-12s %14.1f s\n", "time", seconds);
+  if (!warning.empty()) std::printf("  warning: %s\n", warning.c_str());
 }
 
-void print_json(const std::string& title, const tessera::plan::made_plan& made, double seconds) {
+void print_json(const std::string& title, const tessera::plan::made_plan& made, std::size_t capacity,
+                const std::string& warning, double seconds) {
   const tessera::memory_plan& plan = made.numbers;
   std::printf(
       "{\"trace\": \"%s\", \"requests\": %zu, \"steps\": %zu, \"different_steps\": %zu, \"entries\": %zu, "
       "\"peak_live\": %ju, \"lower_bound\": %ju, \"bytes\": %ju, \"over_peak_live\": %.6f, \"optimal\": %s, "
-      "\"left_out_streams\": %zu, \"left_out_requests\": %zu, \"seconds\": %.1f}\n",
+      "\"fits\": %s, \"left_out_streams\": %zu, \"left_out_requests\": %zu, \"warning\": \"%s\", "
+      "\"seconds\": %.1f}\n",
       json_text(title).c_str(), made.recorded_requests, made.recorded_steps, made.different_steps,
       made.entries.size(), std::uintmax_t{plan.peak_live}, std::uintmax_t{plan.lower_bound},
       std::uintmax_t{plan.bytes}, ratio(plan.bytes, plan.peak_live), made.is_optimal ? "true" : "false",
-      made.left_out_streams, made.left_out_requests, seconds);
+      capacity == 0            ? "null"
+      : plan.bytes <= capacity ? "true"
+                               : "false",
+      made.left_out_streams, made.left_out_requests, json_text(warning).c_str(), seconds);
+}
+
+/// Replays the whole recording with the recipe `pytorch`, with the plan and without.
+///   Returns:  a warning if the plan does not lower the peak; empty if it does
+std::string warning_of(const tessera::trace::recording& recording, const tessera::plan::made_plan& made) {
+  using allocator = tessera::caching_allocator<tessera::pytorch_family::native, tessera::simulated_device>;
+  const tessera::trace::program program(recording);
+  const std::size_t capacity = arguments().capacity;  // the default: --capacity is that of the plan here
+  allocator recipe{device_of(capacity)};
+  (void)tessera::trace::replay(program, recipe);
+  tessera::planned<allocator> planned{made.view(), device_of(capacity)};
+  (void)tessera::trace::replay(program, planned);
+  const std::size_t alone = recipe.provider().peak_used(), with_plan = planned.provider().peak_used();
+  if (with_plan < alone) return {};
+  return "the recipe pytorch alone reserves " + std::to_string(alone) + " bytes, and " +
+         std::to_string(with_plan) + " with this plan";
 }
 
 /// Writes a plan in the format of the file's extension.
@@ -127,6 +158,29 @@ std::string replay::plan_note(const tessera::memory_plan& plan, const tessera::t
   return "the plan was made of another recording, or of another part of it";
 }
 
+std::string replay::served_text(const tessera::plan_usage& used) {
+  return "the plan served " + std::to_string(used.requests) + " of " +
+         std::to_string(used.requests + used.unplanned_requests) + " requests";
+}
+
+std::string replay::plan_warning(const tessera::plan_usage& used, std::size_t with_plan, std::size_t alone) {
+  std::string text;
+  if (used.fault != nullptr) text = std::string("the plan serves nothing: ") + used.fault;
+  if (text.empty() && used.requests == 0) text = "this is not a plan of this program: it served no request";
+  if (text.empty() && used.requests < used.unplanned_requests)
+    text = "the plan serves less than half of the requests: this run differs from the recorded one";
+  if (with_plan >= alone)
+    text +=
+        std::string(text.empty() ? "" : "; ") + "the recipe alone needs no more memory than with this plan";
+  return text;
+}
+
+std::string replay::plan_json(const tessera::plan_usage& used, const std::string& warning) {
+  return ", \"planned_requests\": " + std::to_string(used.requests) +
+         ", \"unplanned_requests\": " + std::to_string(used.unplanned_requests) + ", \"warning\": \"" +
+         json_text(warning) + "\"";
+}
+
 int replay::commands::plan(const arguments& args) {
   for (const std::string& out : args.outs) {
     if (!out.ends_with(".hpp") && !out.ends_with(".h") && !out.ends_with(".csv"))
@@ -147,7 +201,8 @@ int replay::commands::plan(const arguments& args) {
   tessera::plan::make_options options;
   options.first_event = args.from;
   options.end_event = args.to;
-  options.seconds = args.seconds;
+  options.effort = args.effort;
+  if (args.has_capacity) options.capacity = args.capacity;
   options.seed = args.seed;
   options.alignment = args.alignment;
   options.progress = show_progress;
@@ -160,9 +215,11 @@ int replay::commands::plan(const arguments& args) {
     return print_error(args.files[0] + ": no plan can be made: " + fault);
   if (made.entries.empty())
     return print_error(args.files[0] + ": nothing to plan: no request outside private pools");
-  args.json ? print_json(recording.name, made, seconds) : print(recording.name, made, seconds);
+  const std::string warning = warning_of(recording, made);
+  args.json ? print_json(recording.name, made, options.capacity, warning, seconds)
+            : print(recording.name, made, options.capacity, warning, seconds);
   for (const std::string& out : args.outs) {
     if (const int code = write(out, recording.name, made); code != done) return code;
   }
-  return done;
+  return options.capacity > 0 && made.numbers.bytes > options.capacity ? +differs : +done;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -166,6 +167,7 @@ class recorded_pool {
   using recipe = with<Recipe, recover_never>;
   using allocator = caching_allocator<recipe, recorded_device>;
   using segment = recorded_device::segment;
+  using block = tessera::detail::block;
 
   explicit recorded_pool(const policies<Recipe>& like)
       : allocator_(recorded_device{}, without_recovery(like)) {}
@@ -206,45 +208,75 @@ class recorded_pool {
     }
     return allocator_.release_idle_at(place_of(part, large, stream)) != 0 || maps;
   }
-  /// Whether some recorded memory was not acquired here.
-  [[nodiscard]] bool has_unused() noexcept { return maps && provider().missing() != 0; }
+  /// Reserves a range where the recorded allocator reserved one, without memory.
+  void begin_range(const segment& pages, bool large, stream_id stream) {
+    if constexpr (maps) {
+      provider().expect_range(pages.address);
+      provider().give_at_most(0);
+      (void)allocator_.restore(place_of(pages, large, stream), large ? pages.bytes : 1,
+                               std::vector<block_view>());
+    }
+  }
 
-  /// Allocates by the recipe. Null if that takes more memory than the recorded allocator acquired.
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream) {
+  /// Allocates by the recipe. Null if that takes more memory than the recorded allocator acquired. With
+  /// `by_growth`, searches no free block: the recorded search was before recovery.
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream, bool by_growth) {
     if constexpr (maps) {
       if (bytes > operator""_GiB(512))
         return nullptr;  // the pages are planned before the device refuses them
       provider().give_at_most(provider().missing());
     }
-    return allocator_.try_allocate(bytes != 0 ? bytes : 1, stream);
+    const std::size_t size = bytes != 0 ? bytes : 1;
+    return by_growth ? allocator_.try_allocate_by_growth(size, stream)
+                     : allocator_.try_allocate(size, stream);
+  }
+  /// Allocates after a possible recovery, which the history does not name. If the recorded allocator grew, it did
+  /// so after it, without another search. If not, the address shows whether it searched afterwards.
+  [[nodiscard]] void* allocate_after_recovery(std::size_t bytes, stream_id stream, bool grew,
+                                              std::uint64_t there) {
+    if (grew) return allocate(bytes, stream, true);
+    void* const found = allocate(bytes, stream, false);
+    if (!maps || found == nullptr || reinterpret_cast<std::uint64_t>(found) == there) return found;
+    deallocate(found);
+    void* const grown = allocate(bytes, stream, true);
+    if (reinterpret_cast<std::uint64_t>(grown) == there) return grown;
+    if (grown != nullptr) deallocate(grown);
+    return allocate(bytes, stream, false);
   }
   /// Repeats a request that failed although some pages were mapped for it; they stay.
-  void fail(std::size_t bytes, stream_id stream) {
-    if (void* const p = allocate(bytes, stream)) allocator_.deallocate(p);
+  void fail(std::size_t bytes, stream_id stream, bool by_growth) {
+    if (void* const p = allocate(bytes, stream, by_growth)) allocator_.deallocate(p);
   }
   void deallocate(void* p) { allocator_.deallocate(p); }
 
-  /// Finds out whether a limited range size explains the address of a block. The block was served at `there`,
-  /// at the start of the free memory at the end of the range. Here it would be at `here`, in front of a
-  /// smaller hole.
-  ///   Returns:  that size, or 0
-  [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here, bool large, stream_id stream) {
-    const tessera::detail::block* const chosen_here = allocator_.introspect().find_live(here);
-    const tessera::detail::segment* range = nullptr;
-    allocator_.introspect().for_each_segment([&](const tessera::detail::block& first) {
-      const tessera::detail::segment& whole = tessera::detail::segment_of(first);
-      const bool is_asked = first.list->pool() == (large ? 1 : 0) && first.list->key() == stream;
-      if (is_asked && there >= whole.address && there - whole.address < whole.size) range = &whole;
-    });
-    if (range == nullptr || chosen_here == nullptr || chosen_here->list != range->first().list) return 0;
-    const tessera::detail::block* const last = range->prev;
-    const tessera::detail::block* const end = last->is_unmapped() ? last->prev : nullptr;
-    if (end == nullptr || end->address != there || !end->is_free()) return 0;
-    const tessera::detail::block* hole = chosen_here->next;
-    while (!hole->is_unmapped() && hole != range) hole = hole->next;
-    if (hole == range || hole == last) return 0;
-    const std::size_t page = chosen().growth.mapping_unit(unlimited);
-    return (there - range->address + hole->end() - chosen_here->address) / page * page;
+  /// Finds the largest range size that explains the address of a block: it was served at `there`, and is at `here`.
+  /// The size decides whether a range has room, and how much a free block at its end can grow.
+  ///   Returns:  0 if no size explains it
+  ///   Cost:     quadratic in the free blocks of the list
+  [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here) {
+    const block* const served = allocator_.introspect().find_live(here);
+    if (served == nullptr) return 0;
+    const std::vector<choice> choices = choices_without(*served);
+    const std::size_t page = tessera::detail::mapping_unit(chosen(), unlimited);
+    const auto in_pages = [page](std::uint64_t size) { return static_cast<std::size_t>(size) / page * page; };
+    const bool was_free =
+        std::any_of(choices.begin(), choices.end(), [there](const choice& c) { return c.address == there; });
+    std::size_t largest = 0;
+    const auto try_size = [&](std::uint64_t size) {
+      const std::size_t whole = in_pages(size);
+      if (whole > largest && best_of(choices, served->size, whole) == there) largest = whole;
+    };
+    for (const choice& last : choices) {
+      if (!last.at_end) continue;
+      const std::uint64_t before = last.address - last.range;
+      // Memory was mapped elsewhere: the range had no room.
+      if (!was_free && last.address == served->address) return in_pages(before + served->size - 1);
+      for (const choice& other : choices) {
+        try_size(before + (other.end - other.address));
+        try_size(before + (other.end - other.address) - 1);
+      }
+    }
+    return largest;
   }
 
   /// Describes how the acquired memory differs from the recorded since the last call; empty if it does not.
@@ -278,6 +310,44 @@ class recorded_pool {
     made.growth = like.growth;
     made.eviction = like.eviction;
     return made;
+  }
+  /// A free block, with the hole behind it.
+  struct choice {
+    std::size_t size;
+    std::uint64_t address, end;
+    std::uint64_t range;  ///< where its range begins
+    bool at_end;          ///< whether `end` is the end of the range, which is unknown
+  };
+  /// The free blocks of a list in the order of sizes, as if a block had not been served.
+  [[nodiscard]] std::vector<choice> choices_without(const block& served) {
+    std::vector<choice> choices;
+    allocator_.introspect().for_each_segment([&](const block& first) {
+      const block* const range = first.prev;
+      for (const block* b = &first; b != range; b = b->next) {
+        if (b->list != served.list || (!b->is_free() && b != &served)) continue;
+        const block& begin = *b;
+        if (b == &served && b->next->is_free()) b = b->next;
+        const block& top = b->next->is_unmapped() ? *b->next : *b;
+        choices.push_back({static_cast<std::size_t>(b->end() - begin.address), begin.address, top.end(),
+                           range->address, top.next == range});
+      }
+    });
+    std::sort(choices.begin(), choices.end(), [](const choice& a, const choice& b) {
+      return a.size != b.size ? a.size < b.size : a.address < b.address;
+    });
+    return choices;
+  }
+  /// The address of the block that the recipe chooses with ranges of `size` bytes; 0 if there is none.
+  [[nodiscard]] static std::uint64_t best_of(const std::vector<choice>& choices, std::size_t wanted,
+                                             std::size_t size) {
+    const auto in_place = [size](const choice& c) { return (c.at_end ? c.range + size : c.end) - c.address; };
+    const choice* best = nullptr;
+    for (const choice& c : choices) {
+      if (c.size < wanted) continue;
+      if (best != nullptr && in_place(c) >= in_place(*best)) break;
+      best = &c;
+    }
+    return best != nullptr ? best->address : 0;
   }
   [[nodiscard]] static segment_view place_of(const segment& part, bool large, stream_id stream) noexcept {
     return {part.address, part.bytes, stream, large ? std::size_t{1} : 0, maps};

@@ -232,7 +232,7 @@ class start_finder {
       const std::size_t min_size =
           settings.rounding.block_size(before->requested != 0 ? before->requested : 1);
       const auto size = static_cast<std::size_t>(e.address - address);
-      if (size >= min_size && !settings.split.should_split(min_size, size)) before->size = size;
+      if (size >= min_size && !tessera::detail::should_split(settings, min_size, size)) before->size = size;
       if (size == min_size) before->size = size;
     }
   }
@@ -248,7 +248,7 @@ class start_finder {
       std::size_t size = it->second.size;
       if (size == 0) {
         size = settings.rounding.block_size(it->second.requested != 0 ? it->second.requested : 1);
-        if (!s.expandable && room > size && !settings.split.should_split(size, room)) size = room;
+        if (!s.expandable && room > size && !tessera::detail::should_split(settings, size, room)) size = room;
       }
       if (it->first < at || size > room) return false;
       if (it->first > at) s.blocks.push_back({at, static_cast<std::size_t>(it->first - at)});

@@ -27,7 +27,7 @@ using namespace replay;
 /// Replays a program with a plan of itself. Returns nothing if no request can be planned.
 std::optional<tune::planned_run> run_planned(const tessera::trace::program& program, std::size_t capacity) {
   tessera::plan::make_options options;
-  options.seconds = 3;
+  options.effort = 3;
   const tessera::plan::made_plan made = tessera::plan::make(program.source(), options);
   if (made.entries.empty()) return {};
   tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> pool{

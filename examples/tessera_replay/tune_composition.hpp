@@ -10,8 +10,10 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/policy/growth_in_ranges.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// Policies that are chosen at run time, one type per axis, so that a search compiles no candidates. Each
@@ -75,6 +77,9 @@ struct any_pools : pools_choices {
   [[nodiscard]] std::size_t select(std::size_t block) const noexcept {
     return ask([=](const auto& p) { return p.select(block); });
   }
+  [[nodiscard]] std::size_t max_small_block() const noexcept {
+    return ask([](const auto& p) { return tessera::detail::traits_of(p).max_small_block; });
+  }
   bool operator==(const any_pools&) const = default;
 };
 
@@ -108,7 +113,7 @@ struct any_streams : streams_choices {
 template <std::size_t Rest, block_end End = block_end::low>
 using rest = split_if_remainder_at_least<Rest, End>;
 inline constexpr block_end high = block_end::high;
-using split_expandable = split_below<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
+using split_expandable = split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
 using split_choices = one_of<split_below<>, split_expandable, split_never<>, split_never<block_fit::exact>,
                              split_never<block_fit::same_power_of_two>, rest<64>, rest<128>, rest<512>,
                              rest<4_KiB>, rest<64_KiB>, rest<256_KiB>, rest<1_MiB>, rest<64, high>,
@@ -122,8 +127,11 @@ struct any_split : split_choices {
   [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
     return ask([=](const auto& p) { return p.may_serve(wanted, block); });
   }
-  [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
-    return ask([=](const auto& p) { return p.should_split(wanted, block); });
+  [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block, pool_traits in = {}) const noexcept {
+    return ask([=](const auto& p) {
+      if constexpr (requires { p.should_split(wanted, block, in); }) return p.should_split(wanted, block, in);
+      return p.should_split(wanted, block);
+    });
   }
   [[nodiscard]] block_end allocated_end() const noexcept {
     return ask([](const auto& p) { return p.allocated_end(); });
@@ -159,8 +167,12 @@ struct any_segments : segments_choices {
   any_segments(const grow_by_segments<2_MiB, 2_MiB, Own>& p)
       : any_segments(segments_below<Own>{.large = 2_MiB, .limit = p.limit.get()}) {}
 
-  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
-    return ask([&](const auto& p) { return p.segment_size(block, now); });
+  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now,
+                                         pool_traits in = {}) const noexcept {
+    return ask([&](const auto& p) {
+      if constexpr (requires { p.segment_size(block, now, in); }) return p.segment_size(block, now, in);
+      return p.segment_size(block, now);
+    });
   }
   bool operator==(const any_segments&) const = default;
 };
@@ -184,11 +196,12 @@ struct any_in_place : in_place_choices {
       : in_place_choices{in_place_of_20{.large = p.large.get(), .limit = p.limit.get(), .range = p.range}},
         limit(p.limit.get()) {}
 
-  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
-    return ask([&](const auto& p) { return p.segment_size(block, now); });
+  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now,
+                                         pool_traits in = {}) const noexcept {
+    return ask([&](const auto& p) { return p.segment_size(block, now, in); });
   }
-  [[nodiscard]] std::size_t mapping_unit(std::size_t block) const noexcept {
-    return ask([=](const auto& p) { return p.mapping_unit(block); });
+  [[nodiscard]] std::size_t mapping_unit(std::size_t block, pool_traits in = {}) const noexcept {
+    return ask([=](const auto& p) { return p.mapping_unit(block, in); });
   }
   [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept {
     return ask([=](const auto& p) { return p.range_size(capacity); });
@@ -246,7 +259,9 @@ struct any_eviction : eviction_choices {
 using recovery_expandable = with_fail_fast<recover_by_emptying_cache<>>;
 using recovery_choices =
     one_of<with_fail_fast<recover_by_releasing_oversize>, recovery_expandable, recover_never,
-           recover_by_emptying_cache<>, recover_by_emptying_cache<tunable(false)>>;
+           recover_by_emptying_cache<>, recover_by_emptying_cache<tunable(false)>,
+           with_last_search<with_fail_fast<recover_by_releasing_oversize>>,
+           with_last_search<recovery_expandable>>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;
   template <typename P>

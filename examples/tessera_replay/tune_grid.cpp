@@ -58,7 +58,7 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const program_trai
     if (large >= 256_MiB) all.push_back(segments_below<256_MiB>{.large = large});
   }
   for (std::size_t large : {0_MiB, 2_MiB, 8_MiB, 16_MiB, 32_MiB, 64_MiB, 128_MiB, 256_MiB, 512_MiB, 1_GiB})
-    all.push_back(grow_by_chunks<>{.small = 0, .large = large});
+    all.push_back(grow_by_chunks<>{.small_chunk = 0, .large = large});
   for (std::size_t percent : {100u, 102u, 105u, 110u, 120u, 135u, 150u, 200u})
     for (std::size_t further : {16_MiB, 64_MiB, 256_MiB})
       all.push_back(
@@ -157,7 +157,13 @@ std::vector<composition> neighbours(const composition& from, const program_trait
     vary(&composition::recovery,
          std::vector<any_recovery>{
              with_fail_fast<recover_by_releasing_oversize>{}, recover_by_emptying_cache<>{},
-             recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true}, recover_never{}});
+             recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true}, recover_never{},
+             with_last_search<with_fail_fast<recover_by_releasing_oversize>>{},
+             with_last_search<recovery_expandable>{}});
+  std::erase_if(all, [&c](const composition& other) {  // law::recipe refuses it
+    const std::size_t limit = other.pools.max_small_block();
+    return limit != limit_of_pools && limit >= other.split.oversize_from() && !(other == c);
+  });
   return all;
 }
 

@@ -111,10 +111,12 @@ std::string cpp(const split_if_remainder_at_least<Rest, End>&) {
 }
 template <auto Max, auto Slack, std::size_t SmallLimit, std::size_t Waste>
 std::string cpp(const split_below<Max, Slack, SmallLimit, Waste>& p) {
-  return named("split_below", {set(p.max.get(), unlimited),
-                               set(p.slack.get(), 20_MiB),
-                               {plain(SmallLimit).words, SmallLimit == 1_MiB},
-                               {plain(Waste).words, Waste == SmallLimit}});
+  return named("split_below",
+               {set(p.max.get(), unlimited),
+                set(p.slack.get(), 20_MiB),
+                {SmallLimit == limit_of_pools ? "tessera::limit_of_pools" : plain(SmallLimit).words,
+                 SmallLimit == limit_of_pools},
+                {plain(Waste).words, Waste == SmallLimit}});
 }
 
 std::string cpp(const any_pages& p) {
@@ -137,8 +139,10 @@ std::string cpp(const grow_by_segments<Small, tunable(20_MiB), Own>& p) {
 std::string cpp(const grow_exactly<>& p) { return named("grow_exactly", {limit(p.limit.get())}); }
 std::string cpp(const grow_by_chunks<>& p) {
   constexpr std::size_t none = 0;
-  return named("grow_by_chunks", {set(p.small.get(), none), set(p.large.get(), none),
-                                  set(p.boundary.get(), none), limit(p.limit.get())});
+  return named("grow_by_chunks", {set(p.small_chunk.get(), none),
+                                  set(p.large.get(), none),
+                                  {"tessera::limit_of_pools", true},
+                                  limit(p.limit.get())});
 }
 std::string cpp(const grow_by_plan<>& p) {
   return named("grow_by_plan", {set(p.plan.get(), chunk_plan{}), limit(p.limit.get())});
@@ -187,6 +191,10 @@ std::string cpp(const recover_by_releasing_oversize&) { return "tessera::recover
 template <typename Recovery>
 std::string cpp(const with_fail_fast<Recovery>& p) {
   return named("with_fail_fast", {{cpp(p.inner)}, set(p.fails_fast.get(), false)});
+}
+template <typename Recovery>
+std::string cpp(const with_last_search<Recovery>& p) {
+  return named("with_last_search", {{cpp(static_cast<const Recovery&>(p))}});
 }
 
 template <typename... Policy>

@@ -17,12 +17,14 @@
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "files.hpp"
 #include "recorded_pool.hpp"
+#include "recorded_ranges.hpp"
 #include "start_state.hpp"
 
 namespace replay {
@@ -84,10 +86,10 @@ class recorded_replay {
                   std::size_t range_size)
       : source_(source),
         device_(device),
+        range_size_(range_size),
         segments_(Segments::configured(replayed(settings, false))),
         ranges_(Ranges::configured(replayed(settings, true))) {
     result_.device = device;
-    ranges_.growth.range = memory_limit(range_size);
   }
 
   ///   Returns:  an error if the history contradicts itself
@@ -95,20 +97,39 @@ class recorded_replay {
     auto start = start_finder(source_, device_).find(segments_);
     if (auto* wrong = std::get_if<input_error>(&start)) return std::move(*wrong);
     const auto& [segments, owners] = std::get<start_state>(start);
-    if (auto wrong = adopt(segments, owners)) return std::move(*wrong);
     const auto entries = source_.trace_of(device_);
+    const recorded_ranges known = range_finder(ranges_.growth.mapping_unit(unlimited), range_size_)
+                                      .find(std::get<start_state>(start), entries);
+    ranges_.growth.range = memory_limit(known.max_size);
+    if (auto wrong = adopt(segments, known.of_segment)) return std::move(*wrong);
     std::vector<std::size_t> request(entries.size() + 1, entries.size());  // the next request, by entry
     for (std::size_t i = entries.size(); i-- > 0;) request[i] = is_request(entries[i]) ? i : request[i + 1];
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const snapshot::entry& e = entries[i];
       if (!is_possible(e)) return impossible(e.address, e.size, unit(e));
       if (about_pages(e) && !count_pages(e.size, e.what == action::segment_map)) return too_many_pages();
-      if (growing_ != nullptr && e.what != action::segment_map && e.what != action::alloc)
+      if (growing_ != nullptr && e.what != action::segment_map && e.what != action::segment_alloc &&
+          e.what != action::alloc)
         fail(entries, request[i]);
-      step(e, owners[i]);
+      const memory_owner& owner = owners[i];
+      if (known.begins[i]) {
+        pool_of(owner).visit([&](auto& all) { all.begin_range({e.address, e.size}, owner.large, e.stream); });
+      }
+      step(e, owner);
+      note_recovery(entries, i);
     }
     finish();
     return result_;
+  }
+
+  /// The range sizes that the history suggests.
+  [[nodiscard]] std::vector<std::size_t> guess_range_sizes() const {
+    const auto start = start_finder(source_, device_).find(segments_);
+    const auto* const found = std::get_if<start_state>(&start);
+    if (found == nullptr) return {};
+    return range_finder(ranges_.growth.mapping_unit(unlimited), unlimited)
+        .find(*found, source_.trace_of(device_))
+        .guesses;
   }
 
  private:
@@ -180,50 +201,35 @@ class recorded_replay {
     return found;
   }
 
-  /// Finds the begin of each range that exists at the start: its lowest mapped address, while pages are
-  /// mapped.
-  [[nodiscard]] std::map<memory_owner, std::uint64_t> ranges_at_start(
-      const std::vector<snapshot::segment>& segments, const std::vector<memory_owner>& owners) const {
-    struct range {
-      std::uint64_t begin;
-      std::size_t mapped;
-    };
-    std::map<memory_owner, range> ranges;
-    std::map<memory_owner, std::uint64_t> found;
-    for (const snapshot::segment& s : segments) {
-      if (s.expandable)
-        ranges.try_emplace(memory_owner::of(s), range{s.address, 0}).first->second.mapped += s.size;
+  /// Notes whether the memory of the next request may have been freed or released by its own recovery. The
+  /// history has the same entries if the program emptied the cache, or if streams completed.
+  void note_recovery(std::span<const snapshot::entry> entries, std::size_t i) {
+    const snapshot::entry& e = entries[i];
+    const bool by_program =
+        i > 0 && entries[i - 1].what == action::free_requested && entries[i - 1].address == e.address;
+    switch (e.what) {
+      case action::free_completed: recovered_ = !by_program; break;
+      case action::segment_unmap:
+      case action::segment_free: recovered_ = true; break;
+      case action::segment_alloc:
+      case action::segment_map: break;
+      default: recovered_ = false; break;
     }
-    const auto entries = source_.trace_of(device_);
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      const auto at = about_pages(entries[i]) ? ranges.find(owners[i]) : ranges.end();
-      if (at == ranges.end()) continue;
-      const bool maps = entries[i].what == action::segment_map;
-      at->second.begin = (std::min)(at->second.begin, entries[i].address);
-      at->second.mapped += maps ? entries[i].size : std::size_t{0} - entries[i].size;
-      if (at->second.mapped != 0) continue;
-      found[at->first] = at->second.begin;
-      ranges.erase(at);
-    }
-    for (const auto& [owner, range] : ranges) found[owner] = range.begin;
-    return found;
   }
 
   [[nodiscard]] std::optional<input_error> adopt(const std::vector<snapshot::segment>& segments,
-                                                 const std::vector<memory_owner>& owners) {
-    const auto ranges = ranges_at_start(segments, owners);
-    for (const snapshot::segment& s : segments) {
+                                                 const std::vector<std::uint64_t>& ranges) {
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const snapshot::segment& s = segments[i];
       const std::size_t unit = s.expandable ? recorded_device::page_size({}) : min_alignment;
       for (const snapshot::block& b : s.blocks) {
         if (!is_possible(b.address, b.size, min_alignment))
           return impossible(b.address, b.size, min_alignment);
       }
       if (!is_possible(s.address, s.size, unit)) return impossible(s.address, s.size, unit);
-      const memory_owner owner = memory_owner::of(s);
-      const auto range = ranges.find(owner);
       if (s.expandable && !count_pages(s.size, true)) return too_many_pages();
-      pool& to = pool_of(owner);
-      if (!to.visit([&](auto& all) { return all.adopt(s, range != ranges.end() ? range->second : 0); }))
+      pool& to = pool_of(memory_owner::of(s));
+      if (!to.visit([&](auto& all) { return all.adopt(s, ranges[i]); }))
         return error("the segment at " + std::to_string(s.address) + " is impossible for the recipe");
       for (const snapshot::block& b : s.blocks) {
         if (b.active()) live_[b.address] = {&to, reinterpret_cast<void*>(b.address)};
@@ -252,7 +258,7 @@ class recorded_replay {
         ++(e.what == action::segment_map ? result_.maps : result_.segments);
         pool& to = pool_of(owner);
         to.visit([&](auto& all) { all.give({e.address, e.size}); });
-        if (e.what == action::segment_map) growing_ = &to;
+        growing_ = &to;
         break;
       }
       case action::segment_free:
@@ -272,14 +278,16 @@ class recorded_replay {
   void allocate(const snapshot::entry& e, const memory_owner& owner) {
     pool& in = pool_of(owner);
     void* p = nullptr;
-    growing_ = nullptr;
-    change(in, [&](auto& all) { p = all.allocate(e.size, e.stream); });
+    const bool grew = std::exchange(growing_, nullptr) == &in;
+    change(in, [&](auto& all) {
+      p = recovered_ ? all.allocate_after_recovery(e.size, e.stream, grew, e.address)
+                     : all.allocate(e.size, e.stream, false);
+    });
     compare_memory(in);
     const bool same = reinterpret_cast<std::uint64_t>(p) == e.address;
     if (!same && result_.same_address == result_.allocations) {
       result_.first_other_address = result_.allocations;
-      if (in.ranges != nullptr)
-        result_.range_limit = in.ranges->range_limit(e.address, p, owner.large, e.stream);
+      if (in.ranges != nullptr) result_.range_limit = in.ranges->range_limit(e.address, p);
     }
     result_.same_address += same;
     ++result_.allocations;
@@ -289,7 +297,7 @@ class recorded_replay {
   void fail(std::span<const snapshot::entry> entries, std::size_t request) {
     pool& in = *std::exchange(growing_, nullptr);
     if (request == entries.size()) return;
-    change(in, [&](auto& all) { all.fail(entries[request].size, entries[request].stream); });
+    change(in, [&](auto& all) { all.fail(entries[request].size, entries[request].stream, recovered_); });
     compare_memory(in);
     peak();
   }
@@ -335,11 +343,13 @@ class recorded_replay {
 
   const snapshot& source_;
   std::size_t device_;
+  std::size_t range_size_;
   policies<Segments> segments_;
   policies<Ranges> ranges_;
   std::map<std::pair<snapshot::pool_id, bool>, pool> pools_;
   std::map<std::uint64_t, placed> live_;  // by address on the recorded device
-  pool* growing_ = nullptr;               // has pages mapped for a request that comes next
+  pool* growing_ = nullptr;               // got memory for a request that comes next
+  bool recovered_ = false;                // whether that request may have recovered
   std::size_t pages_ = 0;                 // mapped on the recorded device
   std::size_t reserved_ = 0;              // by the recorded device
   std::size_t here_ = 0;                  // by all pools here
@@ -404,13 +414,19 @@ class verifier {
     using rules = recorded_replay<Segments, Ranges>;
     // The size of the device's ranges is not recorded. A difference that depends on it limits it.
     read_result<verification> best = rules(source_, device_, settings, unlimited).run();
-    std::size_t limit = limit_in(best, unlimited);
-    for (int tries = 0; limit != 0 && tries < max_tries; ++tries) {
-      read_result<verification> next = rules(source_, device_, settings, limit).run();
-      limit = limit_in(next, limit);
-      const auto* const made = std::get_if<verification>(&next);
-      if (made != nullptr && made->first_difference() > std::get<verification>(best).first_difference())
-        best = std::move(next);
+    if (agree(best)) return best;
+    std::vector<std::size_t> sizes = rules(source_, device_, settings, unlimited).guess_range_sizes();
+    sizes.push_back(limit_in(best, unlimited));
+    for (std::size_t limit : sizes) {
+      for (int tries = 0; limit != 0 && tries < max_tries && !agree(best); ++tries) {
+        read_result<verification> next = rules(source_, device_, settings, limit).run();
+        limit = limit_in(next, limit);
+        const auto* const made = std::get_if<verification>(&next);
+        const auto* const before = std::get_if<verification>(&best);
+        const bool is_better = made != nullptr && (before == nullptr || made->agrees() ||
+                                                   made->first_difference() > before->first_difference());
+        if (is_better) best = std::move(next);
+      }
     }
     return best;
   }

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 try:
     import torch
@@ -35,6 +36,8 @@ def main(path):
     library.tessera_cpu_statistics.restype = ctypes.c_size_t
     library.tessera_cpu_memory_fraction.argtypes = [ctypes.c_double]
     library.tessera_cpu_memory_fraction.restype = ctypes.c_bool
+    library.tessera_cpu_evict_after.argtypes = [ctypes.c_int64]
+    library.tessera_cpu_evict_after.restype = ctypes.c_bool
     library.tessera_cpu_garbage_collection_threshold.argtypes = [ctypes.c_double]
     library.tessera_cpu_garbage_collection_threshold.restype = ctypes.c_bool
 
@@ -100,7 +103,7 @@ def main(path):
     for thread in threads + lockers:
         thread.join()
     check(not wrong, "no two tensors share memory")
-    loader = torch.utils.data.DataLoader(Squares(), batch_size=8, num_workers=2)
+    loader = torch.utils.data.DataLoader(Squares(), batch_size=8, num_workers=2, multiprocessing_context="fork")
     total = sum(batch[:, 0].sum().item() for batch in loader)
     check(total == sum(i * i for i in range(64)), "the workers of a DataLoader allocate")
 
@@ -131,8 +134,37 @@ def main(path):
     reserved = statistics("reserved_bytes")["current"]
     library.tessera_cpu_empty_cache()
     check(statistics("reserved_bytes")["current"] < reserved, "cached memory is released")
+
+    # Idle memory goes back by itself, also in a child of fork().
+    def is_released():
+        """Whether memory of 256 MiB goes back within a minute after its free."""
+        kept = torch.empty(1 << 20)  # the child's free of another block starts its thread
+        torch.empty(1 << 26)  # not zeros, whose threads a child does not have
+        del kept
+        end = time.monotonic() + 60
+        while statistics("reserved_bytes")["current"] >= 1 << 28 and time.monotonic() < end:
+            time.sleep(0.01)
+        return statistics("reserved_bytes")["current"] < 1 << 28
+
+    library.tessera_cpu_empty_cache()
+    torch.zeros(1 << 26)
+    time.sleep(0.2)
+    check(statistics("reserved_bytes")["current"] >= 1 << 28, "without a time, idle memory stays")
+    check(library.tessera_cpu_evict_after(50), "a thread starts")
+    check(is_released(), "idle memory goes back")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(120)
+        os._exit(0 if is_released() else 1)
+    check(os.waitpid(child, 0)[1] == 0, "idle memory of a child goes back")
+    check(library.tessera_cpu_evict_after(-1), "no time")
+    torch.zeros(1 << 26)
+    time.sleep(0.5)
+    check(statistics("reserved_bytes")["current"] >= 1 << 28, "without a time, idle memory stays again")
+
     check(statistics("allocation")["allocated"] > 1000, "the allocator served the requests")
     print("PyTorch allocates from tessera")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

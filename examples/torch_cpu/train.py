@@ -2,6 +2,7 @@
 """Trains a program with PyTorch's own CPU allocator or with a library, or compares both. --help lists the options."""
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -141,19 +142,25 @@ def train(chosen):
 
 
 def compare(chosen):
-    """Alternates processes with both allocators, and prints the medians of their runs."""
-    runs = {"PyTorch": [], "tessera": []}
+    """Alternates processes with all allocators, and prints the medians of their runs."""
+    subjects = {"PyTorch": ([], {}), "tessera": (["--library", chosen.compare], {})}
+    for text in chosen.beside:
+        name, *settings = text.split()
+        subjects[name] = ([], dict(setting.split("=", 1) for setting in settings))
+    runs = {name: [] for name in subjects}
     command = [sys.executable, __file__, chosen.program, "--size", chosen.size, "--steps", str(chosen.steps)]
     for _ in range(chosen.rounds):
-        for name, options in ("PyTorch", []), ("tessera", ["--library", chosen.compare]):
-            output = subprocess.run(command + options, check=True, stdout=subprocess.PIPE, text=True).stdout
+        for name, (options, settings) in subjects.items():
+            output = subprocess.run(command + options, check=True, stdout=subprocess.PIPE, text=True,
+                                    env={**os.environ, **settings}).stdout
             runs[name].append(json.loads(output))
     for name, results in runs.items():
         numbers = [f"{statistics.median(r[key] for r in results):.0f} {key}" for key in results[0] if key != "losses"]
         print(f"{chosen.program}, {name}: {', '.join(numbers)}", flush=True)
-    ratios = [b["processor ms"] / a["processor ms"] for a, b in zip(*runs.values())]
-    print(f"{chosen.program}: processor time {statistics.median(ratios):.2f} of PyTorch's, "
-          f"runs {', '.join(f'{r:.2f}' for r in ratios)}", flush=True)
+    for name, results in list(runs.items())[1:]:
+        ratios = [b["processor ms"] / a["processor ms"] for a, b in zip(runs["PyTorch"], results)]
+        print(f"{chosen.program}, {name}: processor time {statistics.median(ratios):.2f} of PyTorch's, "
+              f"runs {', '.join(f'{r:.2f}' for r in ratios)}", flush=True)
     if len({str(r["losses"]) for results in runs.values() for r in results}) != 1:
         sys.exit(f"{chosen.program}: the losses differ")
 
@@ -168,6 +175,9 @@ def main():
     parser.add_argument("--steps", type=int, default=4, help="measured steps of a process")
     parser.add_argument("--library", help="allocate from this library")
     parser.add_argument("--compare", metavar="LIBRARY", help="compare this library with PyTorch's own allocator")
+    parser.add_argument("--beside", metavar="SETTINGS", action="append", default=[],
+                        help="with --compare, also run PyTorch's own allocator with these variables: "
+                             "'jemalloc LD_PRELOAD=... MALLOC_CONF=...'")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each allocator that are compared")
     chosen = parser.parse_args()
     if not chosen.compare:

@@ -12,6 +12,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/object_addresses.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -53,14 +55,21 @@ class device {
   [[nodiscard]] const VkPhysicalDeviceMemoryProperties& memory() const noexcept { return memory_; }
   [[nodiscard]] timelines& streams() noexcept { return streams_; }
 
-  /// Counts an allocation from a heap. Returns false if it would exceed the heap or a limit of the device.
-  [[nodiscard]] bool take(std::uint32_t heap, std::size_t bytes) noexcept {
+  /// Counts an allocation from a heap. Returns why not, if it would exceed the heap or a limit of the device.
+  [[nodiscard]] tessera::refusal take(std::uint32_t heap, std::size_t bytes) noexcept {
     const std::lock_guard guard(mutex_);
-    if (bytes == 0 || bytes > max_allocation_ || bytes > size_of(heap) - taken_[heap]) return false;
-    if (allocations_ >= limits_.maxMemoryAllocationCount) return false;
+    if (bytes == 0) return tessera::refusal("0 bytes were requested");
+    if (bytes > max_allocation_)
+      return tessera::refusal::format("%zu bytes exceed maxMemoryAllocationSize, %zu", bytes,
+                                      max_allocation_);
+    if (bytes > size_of(heap) - taken_[heap])
+      return tessera::refusal::format("%zu bytes exceed the heap of %zu, of which %zu are taken", bytes,
+                                      size_of(heap), taken_[heap]);
+    if (allocations_ >= limits_.maxMemoryAllocationCount)
+      return tessera::refusal::format("all %zu objects of maxMemoryAllocationCount exist", allocations_);
     ++allocations_;
     taken_[heap] += bytes;
-    return true;
+    return {};
   }
   void give_back(std::uint32_t heap, std::size_t bytes) noexcept {
     const std::lock_guard guard(mutex_);
@@ -82,6 +91,14 @@ class device {
     return {taken, static_cast<std::size_t>(budget.heapUsage[heap]),
             static_cast<std::size_t>(budget.heapBudget[heap])};
   }
+  [[nodiscard]] std::size_t size_of(std::uint32_t heap) const noexcept {
+    return static_cast<std::size_t>(memory_.memoryHeaps[heap].size);
+  }
+  /// The bytes of a heap that its next object may have: what is left of it, and at most maxMemoryAllocationSize.
+  [[nodiscard]] std::size_t room_in(std::uint32_t heap) const noexcept {
+    const std::lock_guard guard(mutex_);
+    return (std::min)(max_allocation_, size_of(heap) - taken_[heap]);
+  }
   /// The number of VkDeviceMemory objects.
   [[nodiscard]] std::size_t allocations() const noexcept {
     const std::lock_guard guard(mutex_);
@@ -100,9 +117,6 @@ class device {
   void free(VkDeviceMemory freed) noexcept { calls_.free_memory(handle(), freed, nullptr); }
 
  private:
-  [[nodiscard]] std::size_t size_of(std::uint32_t heap) const noexcept {
-    return static_cast<std::size_t>(memory_.memoryHeaps[heap].size);
-  }
   [[nodiscard]] VkPhysicalDeviceMemoryProperties ask_for_memory(void* next) const noexcept {
     VkPhysicalDeviceMemoryProperties2 got{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, next, {}};
     calls_.get_memory_properties(settings_.physical, &got);
@@ -159,7 +173,10 @@ class memory {
   }
   /// Acquires memory for one buffer or image.
   [[nodiscard]] void* acquire(std::size_t bytes, const VkMemoryDedicatedAllocateInfo* only_for) noexcept {
-    if (!on().take(state_->heap, bytes)) return nullptr;
+    if (const tessera::refusal why = on().take(state_->heap, bytes)) {
+      state_->refused.note(why);
+      return nullptr;
+    }
     object made;
     void* const p = allocate(bytes, only_for, made) ? insert(made, bytes) : nullptr;
     if (p != nullptr) return p;
@@ -180,6 +197,8 @@ class memory {
   }
   /// The object and the offset of an address that the caller holds.
   [[nodiscard]] auto find(const void* p) const noexcept { return state_->objects.find(p); }
+
+  tessera::refusal take_refusal() noexcept { return state_->refused.take(); }
 
   bool record(tessera::stream_id s, event& mark) noexcept {
     if (!has_stream(s)) return false;
@@ -215,6 +234,7 @@ class memory {
     std::uint32_t type;
     std::uint32_t heap;
     std::mutex mutex;  // of changes to `objects`
+    tessera::latest_refusals refused;
     tessera::object_addresses<object> objects;
   };
   [[nodiscard]] device& on() const noexcept { return state_->on; }
@@ -224,7 +244,9 @@ class memory {
   [[nodiscard]] bool allocate(std::size_t bytes, const VkMemoryDedicatedAllocateInfo* only_for,
                               object& made) noexcept {
     const VkMemoryAllocateInfo info{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, only_for, bytes, state_->type};
-    if (!streams().succeeded(on().allocate(info, made.handle))) {
+    const VkResult allocated = on().allocate(info, made.handle);
+    if (!streams().succeeded(allocated)) {
+      state_->refused.note(tessera::refusal::format("vkAllocateMemory: %s", name_of(allocated)));
       made.handle = VK_NULL_HANDLE;
       return false;
     }
@@ -233,6 +255,8 @@ class memory {
     void* mapped = nullptr;
     const VkResult result = on().calls().map_memory(on().handle(), made.handle, 0, VK_WHOLE_SIZE, 0, &mapped);
     made.mapped = static_cast<std::byte*>(mapped);
+    if (result != VK_SUCCESS)
+      state_->refused.note(tessera::refusal::format("vkMapMemory: %s", name_of(result)));
     return streams().succeeded(result);
   }
   [[nodiscard]] void* insert(const object& made, std::size_t bytes) noexcept {

@@ -19,6 +19,18 @@ inline void check(VkResult result, const char* call) {
   if (result < VK_SUCCESS) throw vulkan_error(call, result);
 }
 
+/// The name of a result of a call for memory.
+[[nodiscard]] inline const char* name_of(VkResult result) noexcept {
+  switch (result) {
+    case VK_ERROR_OUT_OF_HOST_MEMORY: return "VK_ERROR_OUT_OF_HOST_MEMORY";
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY: return "VK_ERROR_OUT_OF_DEVICE_MEMORY";
+    case VK_ERROR_TOO_MANY_OBJECTS: return "VK_ERROR_TOO_MANY_OBJECTS";
+    case VK_ERROR_MEMORY_MAP_FAILED: return "VK_ERROR_MEMORY_MAP_FAILED";
+    case VK_ERROR_DEVICE_LOST: return "VK_ERROR_DEVICE_LOST";
+    default: return "an error without a name here";
+  }
+}
+
 /// The functions of Vulkan 1.2 that the provider and the suballocator call. They are in a table, so that tests can make each
 /// call fail, and so that programs may load Vulkan as they like.
 struct functions {

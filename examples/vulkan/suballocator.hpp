@@ -16,9 +16,9 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/recipe/pytorch.hpp>
 
 #include "device.hpp"
+#include "few_objects.hpp"
 #include "functions.hpp"
 
 namespace vulkan {
@@ -93,7 +93,7 @@ struct suballocator_settings {
 /// Memory is freed in the order of streams. deallocate() and destroy() may be called while submitted work still uses the memory.
 /// Its own stream may then use it again at once, because the work of a stream runs in order. Call record_stream() if another
 /// stream uses it, too. Memory for the host belongs to the stream `host`, so it is reused only after the work that uses it.
-template <typename Recipe = tessera::pytorch<>>
+template <typename Recipe = few_objects>
 class suballocator {
  public:
   /// The memory of a heap, in bytes. `heap` counts all suballocators of the device, the rest only this one.
@@ -105,7 +105,13 @@ class suballocator {
 
   explicit suballocator(device& of, suballocator_settings settings = {}) : on_(of), settings_(settings) {
     for (std::uint32_t type = 0; type < of.memory().memoryTypeCount; ++type) {
-      for (int both = 0; both < 2; ++both) pools_.push_back(std::make_unique<pool>(memory(of, type)));
+      for (int both = 0; both < 2; ++both) {
+        pools_.push_back(std::make_unique<pool>(memory(of, type)));
+        pools_.back()->with_policies([&, this](auto& chosen) {
+          if constexpr (requires { chosen.growth = grow_by_few_objects{}; })
+            chosen.growth = {.of = &of, .heap = heap_of(type)};
+        });
+      }
     }
   }
   suballocator(const suballocator&) = delete;
@@ -117,10 +123,11 @@ class suballocator {
 
   /// Serves a request from the first suitable memory type that has memory. If a heap is full, releases the caches of this
   /// suballocator there; those of other suballocators stay. If all types fail, waits for freed dedicated memory.
+  /// Destroys at most 16 handles of destroyed resources whose work is done; trim() destroys all of them.
   ///   Returns:  an empty allocation if no type has memory or the stream does not exist
   [[nodiscard]] allocation allocate(const request& asked) noexcept {
     if (!has_stream(asked.stream)) return {};
-    collect();
+    collect(collected_at_once);
     std::array<std::uint32_t, VK_MAX_MEMORY_TYPES> types{};
     const std::size_t count = find_types(asked, types);
     for (std::size_t i = 0; i < count; ++i) {
@@ -226,7 +233,7 @@ class suballocator {
   }
   /// Releases all cached memory that no work uses.
   void trim() noexcept {
-    collect();
+    collect(tessera::unlimited);
     for (const auto& each : pools_) each->trim();
   }
   /// Calls f(memory type, allocator) for each allocator, for example to read its statistics or to explain why memory ran out.
@@ -262,6 +269,9 @@ class suballocator {
 
  private:
   using pool = tessera::locked<Recipe, memory>;
+  /// The handles that one request destroys. With a limit, no request is slow after many were left. With more than one, they do
+  /// not pile up.
+  static constexpr std::size_t collected_at_once = 16;
   /// A handle or dedicated memory that waits for work before it is destroyed.
   struct retired {
     allocation memory{};
@@ -390,10 +400,10 @@ class suballocator {
       end(left);
     }
   }
-  /// Destroys handles and dedicated memory whose work is done.
-  void collect() noexcept {
+  /// Destroys handles and dedicated memory whose work is done, at most `max` of them.
+  void collect(std::size_t max) noexcept {
     const std::lock_guard guard(mutex_);
-    while (!retired_.empty() && is_done(retired_.front())) {
+    for (; max > 0 && !retired_.empty() && is_done(retired_.front()); --max) {
       end(retired_.front());
       retired_.pop_front();
     }

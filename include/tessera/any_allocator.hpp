@@ -1,14 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
+#include <tessera/core/pool_checkpoint.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
+
+namespace detail {
+/// An allocator of one device. A per_device has several: use front(d) of one.
+template <typename Allocator>
+concept is_allocator_of_one_device = requires(Allocator& a, void* p, std::size_t bytes, stream_id stream) {
+  { a.allocate(bytes, stream) } -> std::same_as<void*>;
+  { a.try_allocate(bytes, stream) } -> std::same_as<void*>;
+  a.deallocate(p);
+  a.deallocate(p, bytes);
+  { a.try_deallocate(p) } -> std::same_as<bool>;
+  { a.record_stream(p, stream) } -> std::same_as<bool>;
+  { a.try_record_stream(p, stream) } -> std::same_as<bool>;
+  a.trim(bytes);
+  { a.current_usage() } -> std::same_as<usage>;
+  { a.audit() } -> std::same_as<const char*>;
+};
+}  // namespace detail
 
 /// Refers to an allocator of any type: a pointer to the allocator, and a pointer to a table of its calls.
 ///
@@ -35,8 +55,14 @@ namespace tessera {
 class any_allocator {
  public:
   template <typename Allocator>
-    requires(!std::is_same_v<std::remove_cv_t<Allocator>, any_allocator> && !std::is_const_v<Allocator>)
+    requires(!std::is_same_v<std::remove_cv_t<Allocator>, any_allocator> && !std::is_const_v<Allocator> &&
+             detail::is_allocator_of_one_device<Allocator>)
   any_allocator(Allocator& allocator) noexcept : allocator_(&allocator), calls_(&calls_of<Allocator>) {}
+  template <typename Allocator,
+            typename Missing = detail::missing::any_allocator_needs_the_front_of_one_device>
+    requires(!std::is_same_v<std::remove_cv_t<Allocator>, any_allocator> && !std::is_const_v<Allocator> &&
+             !detail::is_allocator_of_one_device<Allocator>)
+  any_allocator(Allocator& allocator) = delete;
 
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) const {
     return calls_->allocate(allocator_, bytes, stream);
@@ -56,6 +82,11 @@ class any_allocator {
     return calls_->try_record_stream(allocator_, p, stream);
   }
   void trim(std::size_t keep = 0) const noexcept { calls_->trim(allocator_, keep); }
+  /// Does nothing if the allocator has no such call: only a `planned` and those around it have it.
+  void begin_step(std::uint64_t key = 0) const noexcept { calls_->begin_step(allocator_, key); }
+  void begin_step(std::uint64_t key, stream_id stream) const noexcept {
+    calls_->begin_step_of(allocator_, key, stream);
+  }
   [[nodiscard]] usage current_usage() const noexcept { return calls_->current_usage(allocator_); }
   [[nodiscard]] const char* audit() const noexcept { return calls_->audit(allocator_); }
 
@@ -91,6 +122,15 @@ class any_allocator {
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
     return calls_->is_asleep(allocator_, pool);
   }
+  [[nodiscard]] detail::missing::any_allocator_forwards_no_memory_sources create_pool(
+      const memory_source& from, pool_options options = {}) const;
+  [[nodiscard]] detail::missing::any_allocator_forwards_no_checkpoints checkpoint_pool(pool_id pool) const;
+  [[nodiscard]] detail::missing::any_allocator_forwards_no_checkpoints restore_pool(
+      const pool_checkpoint& from) const;
+  [[nodiscard]] detail::missing::any_allocator_forwards_no_shares set_share(pool_id pool,
+                                                                            pool_share share) const;
+  [[nodiscard]] detail::missing::any_allocator_forwards_no_shares share_of(pool_id pool) const;
+  [[nodiscard]] detail::missing::any_allocator_forwards_no_shares bytes_of_pool(pool_id pool) const;
 
   /// Whether both refer to the same allocator.
   bool operator==(const any_allocator& other) const noexcept { return allocator_ == other.allocator_; }
@@ -105,6 +145,8 @@ class any_allocator {
     bool (*record_stream)(void*, void*, stream_id) noexcept;
     bool (*try_record_stream)(void*, void*, stream_id) noexcept;
     void (*trim)(void*, std::size_t) noexcept;
+    void (*begin_step)(void*, std::uint64_t) noexcept;
+    void (*begin_step_of)(void*, std::uint64_t, stream_id) noexcept;
     usage (*current_usage)(void*) noexcept;
     const char* (*audit)(void*) noexcept;
     pool_id (*create_pool)(void*, pool_options) noexcept;
@@ -152,6 +194,12 @@ class any_allocator {
       [](void* a, void* p, stream_id s) noexcept { return to<A>(a).record_stream(p, s); },
       [](void* a, void* p, stream_id s) noexcept { return to<A>(a).try_record_stream(p, s); },
       [](void* a, std::size_t keep) noexcept { to<A>(a).trim(keep); },
+      [](void* a, std::uint64_t key) noexcept {
+        if constexpr (requires { to<A>(a).begin_step(key); }) to<A>(a).begin_step(key);
+      },
+      [](void* a, std::uint64_t key, stream_id s) noexcept {
+        if constexpr (requires { to<A>(a).begin_step(key, s); }) to<A>(a).begin_step(key, s);
+      },
       [](void* a) noexcept { return to<A>(a).current_usage(); },
       [](void* a) noexcept { return to<A>(a).audit(); },
       [](void* a, pool_options options) noexcept {

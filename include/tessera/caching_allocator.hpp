@@ -9,9 +9,11 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/pool_checkpoint.hpp>
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/audit.hpp>
 #include <tessera/detail/block.hpp>
@@ -44,8 +46,10 @@ struct recipe_traits : manager_traits {
   static constexpr std::size_t pools = Recipe::pools::count;
   static constexpr bool uses_events = Recipe::streams::uses_events;
   static constexpr bool reuses_across_streams = Recipe::streams::reuses_across_streams;
+  static constexpr bool has_stream_order = !uses_events || !has_one_key<typename Recipe::streams>;
   static constexpr bool has_ranges = backend::has_ranges;
   static constexpr bool places_blocks = backend::places_blocks;
+  static constexpr bool has_shares = admits_pools<typename Recipe::growth>;
   static constexpr free_order order = free_order_of<typename Recipe::split>;
   using clock = typename clock_of<typename Recipe::eviction>::type;
 };
@@ -85,6 +89,41 @@ template <typename Recipe, typename Manager>
   return failure_reason::by_device;
 }
 
+/// Keeps why the provider refused memory for the latest request that failed. Without reasons, it is empty.
+template <typename Provider>
+class latest_failure {
+ public:
+  static void begin(Provider&) noexcept {}
+  static void end(Provider&, std::size_t, stream_id, std::size_t) noexcept {}
+  [[nodiscard]] static refusal of(std::size_t, stream_id) noexcept { return {}; }
+};
+template <typename Provider>
+  requires(explaining_provider<Provider> || limit_explaining_provider<Provider>)
+class latest_failure<Provider> {
+ public:
+  /// Forgets what the provider refused before this request.
+  void begin(Provider& from) noexcept {
+    (void)take_refusal(from);
+    why_ = {};
+  }
+  /// Keeps what the provider refused since, or how `segment` bytes exceed its limit.
+  void end(Provider& from, std::size_t bytes, stream_id stream, std::size_t segment) noexcept {
+    bytes_ = bytes;
+    stream_ = stream;
+    why_ = take_refusal(from);
+    if (!why_) why_ = explain_limit(from, segment);
+  }
+  /// The reason if this was the latest request that failed.
+  [[nodiscard]] refusal of(std::size_t bytes, stream_id stream) const noexcept {
+    return bytes == bytes_ && stream == stream_ ? why_ : refusal();
+  }
+
+ private:
+  std::size_t bytes_ = 0;
+  stream_id stream_{};
+  refusal why_{};
+};
+
 /// Replaces a part of an allocator that its recipe does not need.
 template <typename Part>
 struct unneeded {
@@ -115,6 +154,7 @@ template <typename Recipe, device_provider Provider, allocator_observer Observer
 class caching_allocator
     : public detail::common_calls<caching_allocator<Recipe, Provider, Observer, Counting>> {
   using calls = detail::common_calls<caching_allocator>;
+  using no_sleep = detail::missing::sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
   static_assert(detail::check_policies<Recipe>() && detail::check_provider<Recipe, Provider>());
   using manager = detail::block_manager<Provider, Observer, Counting, detail::recipe_traits<Recipe>>;
   using backend = typename Recipe::growth::backend::template instance<manager>;
@@ -175,15 +215,17 @@ class caching_allocator
   /// Gives a live block to a new request without freeing it. Statistics and events count a free and an
   /// allocation.
   ///   Returns:  false, and nothing changes, if no live block begins at `p`, if streams are recorded for it,
-  ///             or if it does not fit. A block fits if the request has its pool, default or private, and its
-  ///             key, and the split policy lets it serve whole.
+  ///             if `serves_on_oom` lent it to the default pools, or if it does not fit. A block fits if the
+  ///             request has its pool, default or private, and its key, and the split policy lets it serve
+  ///             whole.
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     detail::block* const live = bytes > 0 && bytes <= max_request ? manager_.find_live(p) : nullptr;
-    if (live == nullptr || live->flags().has_recorded_streams || sleeps(*live)) return false;
+    if (live == nullptr || live->flags().has_recorded_streams || live->is_lent() || sleeps(*live))
+      return false;
     const std::size_t size = policies_.rounding.block_size(bytes);
     const bool fits = live->size >= size && policies_.split.may_serve(size, live->size) &&
                       (live->list->where().group->options.never_splits ||
-                       !policies_.split.should_split(size, live->size)) &&
+                       !detail::should_split(policies_, size, live->size)) &&
                       policies_.pools.select(size) == live->list->pool() &&
                       &manager_.pools().destination(stream) == live->list->where().group &&
                       stream_id(policies_.streams.reuse_key(stream)) == live->list->key();
@@ -216,6 +258,12 @@ class caching_allocator
     return live != nullptr && !sleeps(*live) && record(live, stream);
   }
 
+  /// Whether a use by stream `user` delays the reuse of a block of stream `owner`, so that record_stream records
+  /// it. The streams policy decides. A front end with memory of its own asks here.
+  [[nodiscard]] bool delays_reuse(stream_id owner, stream_id user) const noexcept {
+    return detail::delays_reuse(policies_.streams, owner, user);
+  }
+
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
   /// reserved. Then the eviction policy may release more. Private pools in use keep their memory, unless
   /// they have a share. Does nothing during a capture.
@@ -224,12 +272,13 @@ class caching_allocator
     empty_cache(keep);
     evict(eviction_trigger::after_free);
   }
-  /// Empties the cache like trim, but without waiting: blocks that streams still use stay pending.
+  /// Empties the cache like trim, but without waiting. Blocks that streams still use stay pending, and idle
+  /// segments stay while their stream has unfinished work. A device whose release() waits still does so.
   ///   Source:  PyTorch's empty_cache of pinned memory
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     if (manager_.pools().any_capture()) return;
-    (void)process_events();
-    release_idle(keep);
+    (void)manager_.process_events();  // without eviction, which may wait
+    release_idle(keep, [this](const detail::block& idle) { return manager_.is_unused(idle); });
   }
   /// Asks the eviction policy to release idle memory, for example after some time (evict_after). First frees
   /// the pending blocks whose events have completed. Private pools keep their memory, even those with a
@@ -279,6 +328,10 @@ class caching_allocator
   {
     return make_pool(options, from, name);
   }
+  detail::missing::memory_sources_need_a_recipe_that_acquires_segments create_pool(const memory_source& from,
+                                                                                   pool_options options = {},
+                                                                                   pool_id name = {}) noexcept
+    requires(detail::recipe_traits<Recipe>::has_ranges);
   /// Creates the private pools that another allocator uses, under their names, and opens their scopes.
   ///   Requires:  there are no private pools here
   ///   Returns:   false if host memory ran out
@@ -321,6 +374,7 @@ class caching_allocator
   /// meanwhile stays pending until no such scope is open. Uses that were recorded in between are then dropped:
   /// the caller has joined their streams.
   ///   Returns:  false if the pool does not exist, has no use, or sleeps, or if its scope is open
+  ///   Cost:     a later request is logarithmic in the open scopes; it also calls the functions of older scopes
   [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
                                             scope_kind kind = scope_kind::capture) noexcept {
     auto* const found = manager_.pools().find(pool);
@@ -398,6 +452,7 @@ class caching_allocator
   /// the device, or a lower limit set later, may still take that memory.
   ///   Returns:  why nothing changed, if the pool does not exist or has no use, or the growth policy does not
   ///             grant the share
+  ///   Cost:     linear in the blocks; a refused request, too. A hit is constant in the pools.
   template <typename R = Recipe>
     requires detail::admits_pools<typename R::growth>
   [[nodiscard]] share_result set_share(pool_id pool, pool_share share) noexcept {
@@ -407,10 +462,13 @@ class caching_allocator
     if (share.guaranteed > share.limit) return {.why = "the share guarantees more than its limit"};
     const pool_share before = found->share;
     manager_.pools().set_share(*found, share);
-    manager_.check_growth(
+    manager_.watch_shares(
         [](void* self, const detail::pool_group& of, std::size_t bytes) noexcept {
           auto& me = *static_cast<caching_allocator*>(self);
           return !me.shares_.is_active() || me.shares_.may_grow(of, bytes, me.policies_);
+        },
+        [](void* self, const detail::block& free, std::size_t offset, std::size_t size) noexcept {
+          static_cast<caching_allocator*>(self)->shares_.note_free(free, offset, size);
         },
         this);
     sharing_.coalesce_idle();
@@ -421,6 +479,9 @@ class caching_allocator
     return {.why =
                 now.held > share.limit ? "the pool holds more than the limit of the share" : kept_by_others};
   }
+  detail::missing::shares_need_guarantee_shares_around_the_growth_policy set_share(pool_id pool,
+                                                                                   pool_share share) noexcept
+    requires(!detail::admits_pools<typename Recipe::growth>);
   /// The share of a pool. The default pool_id names the default pools.
   [[nodiscard]] pool_share share_of(pool_id pool) const noexcept {
     const auto* const found = manager_.pools().find_any(pool);
@@ -459,38 +520,54 @@ class caching_allocator
   /// device fails to unmap stays mapped.
   ///   Requires:  no other work uses the memory. If streams share free lists (reuse_immediately), the caller
   ///              has waited for the streams.
-  ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a capture,
-  ///              host memory ran out, the device failed, or the provider cannot copy
+  ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a capture, the
+  ///              rule of sleep_pool for `serves_on_oom`, host memory ran out, the device failed, or the
+  ///              provider cannot copy
   ///   Source:    vLLM's sleep mode, torch_memory_saver
   template <typename R = Recipe>
+    requires(detail::recipe_traits<R>::has_ranges)
   sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
-    if constexpr (check_can_sleep<R>()) return fall_asleep(sleeping_, nullptr, contents, copies);
+    return fall_asleep(sleeping_, nullptr, contents, copies);
   }
   /// Puts one pool to sleep like sleep(). The default pool_id names the default pools.
-  ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps
+  ///
+  ///   A pool with the option `serves_on_oom` does not sleep under what it lent: under a live block that serves
+  ///   a request of the default pools, unless they fall asleep in the same call. They then do not wake before it.
+  ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps, or lent a live block
   template <typename R = Recipe>
+    requires(detail::recipe_traits<R>::has_ranges)
   sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
     const auto* const found = manager_.pools().find_any(pool);
     if (found == nullptr) return {.why = no_such_pool};
     if (found->is_asleep) return {.why = "the pool sleeps"};
-    if constexpr (check_can_sleep<R>()) return fall_asleep(sleeping_, found, contents, copies);
+    return fall_asleep(sleeping_, found, contents, copies);
   }
   /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
   /// them or none. If memory is missing, first empties the cache as trim() does.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
   template <typename R = Recipe>
+    requires(detail::recipe_traits<R>::has_ranges)
   sleep_result wake(stream_id copies = {}) noexcept {
-    if constexpr (check_can_sleep<R>()) return wake_up(sleeping_, nullptr, copies);
+    return wake_up(sleeping_, nullptr, copies);
   }
   /// Wakes one pool like wake(). The default pool_id names the default pools.
   ///   Returns:  as wake(); also fails if the pool does not exist or does not sleep
   template <typename R = Recipe>
+    requires(detail::recipe_traits<R>::has_ranges)
   sleep_result wake_pool(pool_id pool, stream_id copies = {}) noexcept {
     const auto* const found = manager_.pools().find_any(pool);
     if (found == nullptr) return {.why = no_such_pool};
     if (!found->is_asleep) return {.why = "the pool does not sleep"};
-    if constexpr (check_can_sleep<R>()) return wake_up(sleeping_, found, copies);
+    return wake_up(sleeping_, found, copies);
   }
+  no_sleep sleep(sleep_contents contents, stream_id copies = {}) noexcept
+    requires(!can_sleep);
+  no_sleep sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept
+    requires(!can_sleep);
+  no_sleep wake(stream_id copies = {}) noexcept
+    requires(!can_sleep);
+  no_sleep wake_pool(pool_id pool, stream_id copies = {}) noexcept
+    requires(!can_sleep);
   /// Whether a pool sleeps. The default pool_id names the default pools.
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
     const auto* const found = manager_.pools().find_any(pool);
@@ -513,6 +590,7 @@ class caching_allocator
   ///   Cost:  linear in the blocks
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     detail::oom_numbers numbers = detail::make_oom_numbers(introspect(), policies_, bytes, stream);
+    numbers.refused = failure_.of(bytes, stream);
     if constexpr (has_shares) {
       if (shares_.is_active() && bytes <= max_request) {
         shares_.count();
@@ -576,6 +654,17 @@ class caching_allocator
     if constexpr (has_shares) shares_.count();
     return works;
   }
+  /// Serves a request as after a search that found no free block: by growth alone, without recovery. For tools
+  /// that repeat a recorded request, which recovery may have followed.
+  ///   Returns:  null if growth fails
+  [[nodiscard]] void* try_allocate_by_growth(std::size_t bytes, stream_id stream = {}) noexcept {
+    if (bytes == 0 || bytes > max_request) return nullptr;
+    const request want = make_request(bytes, stream, manager_.pools().destination(stream));
+    const detail::growing_request in(*want.group);
+    failure_reason why{};
+    detail::block* const found = reuse_or_grow(want, why);
+    return found != nullptr ? reinterpret_cast<void*>(allocate_from<false>(*found, want).address) : nullptr;
+  }
   /// Releases the idle segment that begins at an address. In a range, releases all chunks
   /// of the free blocks that overlap `segment`.
   ///   Returns:  bytes that went back to the device
@@ -584,7 +673,7 @@ class caching_allocator
   }
 
  private:
-  static constexpr bool has_shares = detail::admits_pools<typename Recipe::growth>;
+  static constexpr bool has_shares = detail::recipe_traits<Recipe>::has_shares;
 
   struct request {
     typename manager::group* group;  // the default pools, or a private pool
@@ -618,7 +707,11 @@ class caching_allocator
     if (found == nullptr) {
       found = choose_block(bytes, stream);
       if (found == nullptr) return nullptr;
-      if (found->list->where().group->options.never_splits) want.size = found->size;
+      const auto& from = *found->list->where().group;
+      if (from.options.never_splits) want.size = found->size;
+      if constexpr (can_sleep) {
+        if (from.options.serves_on_oom) return serve_and_mark<ByHandle>(*found, bytes, stream);
+      }
     }
     return &allocate_from<ByHandle>(*found, want);
   }
@@ -629,6 +722,18 @@ class caching_allocator
     const request want = make_request(bytes, stream, manager_.pools().destination(stream));
     detail::block* const found = manager_.pools().are_defaults_enough() ? nullptr : obtain_awake(want);
     return found != nullptr ? found : serve_miss(bytes, stream);
+  }
+  /// Serves a request from a pool that may lend, and marks what it lends: that does not sleep without the
+  /// default pools.
+  template <bool ByHandle>
+  [[gnu::noinline]] detail::block* serve_and_mark(detail::block& found, std::size_t bytes,
+                                                  stream_id stream) noexcept {
+    const detail::pool_group* const from = found.list->where().group;
+    request want = make_request(bytes, stream, manager_.pools().destination(stream));
+    if (from->options.never_splits) want.size = found.size;
+    detail::block& served = allocate_from<ByHandle>(found, want);
+    if (from != want.group) served.mark_lent();
+    return &served;
   }
   [[gnu::always_inline]] detail::block* obtain_cached(request want) noexcept {
     detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
@@ -657,7 +762,7 @@ class caching_allocator
   [[gnu::always_inline]] placement place(const detail::block& found, std::size_t wanted,
                                          std::size_t gap) const noexcept {
     const std::size_t room = found.size - gap;
-    const std::size_t size = policies_.split.should_split(wanted, room) ? wanted : room;
+    const std::size_t size = detail::should_split(policies_, wanted, room) ? wanted : room;
     return {policies_.split.allocated_end() == block_end::low ? gap : found.size - size, size};
   }
   template <bool ByHandle>
@@ -687,6 +792,7 @@ class caching_allocator
   [[gnu::noinline, gnu::cold]] detail::block* serve_miss(std::size_t bytes, stream_id stream) noexcept {
     const request want = make_request(bytes, stream, manager_.pools().destination(stream));
     const detail::growing_request in(*want.group);
+    failure_.begin(provider());
     if (!want.group->is_awake()) return refuse_while_asleep(want);
     if (relieve_pressure()) {
       if (detail::block* const found = obtain_awake(want)) return found;
@@ -703,6 +809,10 @@ class caching_allocator
       if (detail::block* const found = obtain_from_others(want)) return found;
     }
     for (const recovery_steps::step step : steps) {
+      if (step == recovery_steps::step::search_again) {
+        if (detail::block* const found = search_again(want)) return found;
+        continue;
+      }
       if (!recover(step, want)) continue;
       const bool exactly = is_exact || step == recovery_steps::step::retry_exact_size;
       if (detail::block* const found = reuse_or_grow(want, why, exactly)) return found;
@@ -710,6 +820,7 @@ class caching_allocator
     if constexpr (has_shares) {
       if (detail::block* const found = insist(shares_, want, why)) return found;
     }
+    failure_.end(provider(), bytes, stream, detail::segment_size_for(manager_, policies_, want.size));
     if (!want.group->is_awake()) return refuse_while_asleep(want);
     manager_.report_oom(want.bytes, want.size, want.stream, *want.group, steps.count == 0);
     return nullptr;
@@ -718,7 +829,8 @@ class caching_allocator
   detail::block* obtain_from_others(const request& want) noexcept {
     detail::block* found = nullptr;
     manager_.pools().for_each([&](auto& other) {
-      if (found != nullptr || want.group->is_private() || !other.options.serves_on_oom || other.uses == 0)
+      if (found != nullptr || want.group->is_private() || !want.group->is_awake() ||
+          !other.options.serves_on_oom || other.uses == 0)
         return;
       found = obtain_awake(make_request(want.bytes, want.stream, other));
     });
@@ -730,10 +842,14 @@ class caching_allocator
     if (why == failure_reason::by_share) return {};
     recovery_steps steps = policies_.recovery.steps(why);
     if constexpr (has_shares) {
-      bool empties = !shares_.is_active();
-      for (const recovery_steps::step step : steps)
+      bool empties = !shares_.is_active(), searches = false;
+      for (const recovery_steps::step step : steps) {
         empties = empties || step == recovery_steps::step::release_cached;
-      if (!empties) steps = {{recovery_steps::step::release_cached}, 1};
+        searches = searches || step == recovery_steps::step::search_again;
+      }
+      if (!empties)
+        steps = {{recovery_steps::step::release_cached, recovery_steps::step::search_again},
+                 searches ? 2u : 1u};
     }
     return steps;
   }
@@ -754,14 +870,20 @@ class caching_allocator
                                              bool& is_exact) noexcept {
     if (why != failure_reason::by_share) return nullptr;
     if (!manager_.pools().any_capture()) {
-      manager_.wait_for_pending();
-      sharing_.wait_for_unfinished_work();
-      sharing_.coalesce_idle();
-      if (detail::block* const found = obtain_awake(want)) return found;
+      if (detail::block* const found = search_again(want)) return found;
       if (detail::block* const found = reuse_or_grow(want, why)) return found;
     }
     is_exact = why == failure_reason::by_share;
     return is_exact ? reuse_or_grow(want, why, true) : nullptr;
+  }
+  /// Waits for pending frees, except during a capture, and searches the free list again.
+  [[gnu::cold]] detail::block* search_again(const request& want) noexcept {
+    if (!manager_.pools().any_capture()) {
+      manager_.wait_for_pending();
+      sharing_.wait_for_unfinished_work();
+      sharing_.coalesce_idle();
+    }
+    return obtain_awake(want);
   }
   detail::block* refuse_while_asleep(const request& want) noexcept {
     manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream, *want.group);
@@ -850,12 +972,14 @@ class caching_allocator
     return oversize <= unlimited / 2 &&
            detail::release_largest<order, manager::traits::has_ranges>(list, wanted, oversize, release);
   }
-  /// Releases idle segments until at most `keep` bytes are reserved.
-  [[gnu::cold]] void release_idle(std::size_t keep) noexcept {
+  /// Releases the idle segments for which may_release(block) is true, until at most `keep` bytes are reserved.
+  template <typename F>
+  [[gnu::cold]] void release_idle(std::size_t keep, F may_release) noexcept {
     if (manager_.reserved_after_releases() <= keep) return;
     sharing_.coalesce_idle();
     manager_.for_each_releasable([&](detail::block& idle) {
       if (manager_.reserved_after_releases() <= keep || backend_.releasable(idle) == 0) return false;
+      if (!may_release(idle)) return false;
       (void)backend_.release(idle);
       return true;
     });
@@ -863,7 +987,7 @@ class caching_allocator
   [[gnu::cold]] void empty_cache(std::size_t keep) noexcept {
     manager_.wait_for_pending();
     sharing_.wait_for_unfinished_work();
-    release_idle(keep);
+    release_idle(keep, [](const detail::block&) { return true; });
     shrink();
   }
   void shrink() noexcept {
@@ -873,18 +997,18 @@ class caching_allocator
   [[gnu::always_inline]] void evict(eviction_trigger when) noexcept {
     const usage current = current_usage();
     const std::size_t wanted = policies_.eviction.bytes_to_evict(when, current);
-    if (wanted > 0) evict_bytes(current, wanted);
+    if (wanted > 0) evict_bytes(when, current, wanted);
   }
   /// Evicts idle segments in passes, as the policy decides. Stops once `wanted` bytes went back or a pass
   /// released nothing.
-  [[gnu::noinline]] void evict_bytes(const usage& now, std::size_t wanted) noexcept {
+  [[gnu::noinline]] void evict_bytes(eviction_trigger when, const usage& now, std::size_t wanted) noexcept {
     const auto& policy = policies_.eviction;
     const std::size_t min_size = detail::min_candidate_size(policy, now);
     for (std::size_t freed = 0, before = unlimited; freed < wanted && freed != before;) {
       before = freed;
       sharing_.coalesce_idle();
       auto time = manager_.now();
-      idle_segment totals;
+      idle_segment totals{.trigger = when};
       manager_.for_each_idle(
           [&](const detail::block& b) {
             const std::size_t bytes = backend_.releasable(b);
@@ -921,15 +1045,11 @@ class caching_allocator
 
   static constexpr const char* no_such_pool = "no such pool exists";
   static constexpr const char* kept_by_others = "other pools hold the memory, or it is guaranteed to them";
+  static constexpr const char* lends =
+      "a live block of the pool serves a request of the default pools: free it, or put all pools to sleep";
+  static constexpr const char* lent_sleeps =
+      "a pool that sleeps has a live block of the default pools: wake that pool first, or all pools";
   static constexpr const char* scope_is_open = "a scope of the kind capture is open";
-  template <typename R>
-  static consteval bool check_can_sleep() noexcept {
-    static_assert(can_sleep && std::is_same_v<R, Recipe>,
-                  "sleep needs a recipe that maps memory into ranges, such as "
-                  "pytorch<\"expandable_segments:True\"> or stitched: "
-                  "a segment that goes back to the device loses its addresses");
-    return can_sleep;
-  }
   /// Calls f(selects) while the selected groups serve no requests: those that are asleep or not, as `asleep`
   /// says, and no other call changes. With `only`, no other group is selected.
   template <typename F>
@@ -956,6 +1076,7 @@ class caching_allocator
   sleep_result fall_asleep(Sleeping& sleeping, const detail::pool_group* only, sleep_contents contents,
                            stream_id copies) noexcept {
     return change_sleep(only, false, [&](detail::changed_groups selects) -> sleep_result {
+      if (!selects(manager_.pools().defaults()) && sleeping.has_lent(selects)) return {.why = lends};
       manager_.wait_for_pending_of(selects);
       // Other threads may have run during the wait.
       if (manager_.pools().any_capture()) return {.why = scope_is_open};
@@ -973,6 +1094,9 @@ class caching_allocator
   template <typename Sleeping>
   sleep_result wake_up(Sleeping& sleeping, const detail::pool_group* only, stream_id copies) noexcept {
     return change_sleep(only, true, [&](detail::changed_groups selects) -> sleep_result {
+      if (selects(manager_.pools().defaults()) &&
+          sleeping.has_lent([selects](const auto& g) { return g.is_asleep && !selects(g); }))
+        return {.why = lent_sleeps};
       if constexpr (has_shares) {
         if (const sleep_result refused = refuse_wake(sleeping, selects); !refused) return refused;
       }
@@ -1000,6 +1124,7 @@ class caching_allocator
     manager_.pools().for_each([&](auto& g) {
       if (!selects(g)) return;
       g.planned = sleeping.bytes_of(g);
+      manager_.pools().update_sums(g);
       const pool_demand d = shares_.demand(g, 0, policies_);
       if (!result || policies_.growth.admits(d)) return;
       const std::size_t room = d.limit > d.others ? d.limit - d.others : 0;
@@ -1008,8 +1133,10 @@ class caching_allocator
                 .why = d.held > d.share.limit ? "the limit of the pool is less than what it would hold"
                                               : kept_by_others};
     });
-    manager_.pools().for_each([selects](auto& g) {
-      if (selects(g)) g.planned = 0;
+    manager_.pools().for_each([&](auto& g) {
+      if (!selects(g)) return;
+      g.planned = 0;
+      manager_.pools().update_sums(g);
     });
     return result;
   }
@@ -1026,6 +1153,7 @@ class caching_allocator
   [[no_unique_address]] part_if<has_shares, detail::pool_shares<manager, backend>> shares_{manager_,
                                                                                            backend_};
   detail::callback_list pressure_;
+  [[no_unique_address]] detail::latest_failure<Provider> failure_;
   [[no_unique_address]] detail::decay<typename Recipe::eviction> decay_;
 };
 

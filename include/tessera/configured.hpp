@@ -18,6 +18,7 @@
 #include <tessera/core/private_pool.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
+#include <tessera/law/growth.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -71,10 +72,23 @@ consteval std::size_t first_allocator() {
   }
 }
 
-/// `Inner` of a front end whose only optional calls are those on private pools.
+/// `Inner` of a front end whose only optional calls are those on private pools. Whether there are checkpoints
+/// depends on the kind of allocator, which is the same for each recipe.
+template <typename Allocator>
 struct private_pool_calls {
   static constexpr bool can_sleep = true;
   pool_id create_pool();
+  template <typename A = Allocator>
+  auto checkpoint_pool(pool_id pool) -> decltype(std::declval<A&>().checkpoint_pool(pool));
+  template <typename A = Allocator>
+  auto restore_pool(const pool_checkpoint& from) -> decltype(std::declval<A&>().restore_pool(from));
+  template <typename A = Allocator>
+  [[nodiscard]] auto share_of(pool_id pool) const -> decltype(std::declval<const A&>().share_of(pool));
+  template <typename A = Allocator>
+  [[nodiscard]] auto bytes_of_pool(pool_id pool) const
+      -> decltype(std::declval<const A&>().bytes_of_pool(pool));
+  missing::configured_has_no_shares set_share(pool_id pool, pool_share share);
+  missing::configured_has_no_memory_sources create_pool(const memory_source& from, pool_options options);
 };
 /// Calls f(allocator) if its memory can sleep.
 template <typename Allocator, typename F>
@@ -88,7 +102,8 @@ sleep_result if_it_can_sleep(Allocator& allocator, F f) noexcept {
 template <typename Variant, std::size_t First = first_allocator<Variant>()>
 struct optional_calls {
   using allocator = decltype(std::variant_alternative_t<First, Variant>::allocator);
-  using type = std::conditional_t<has_private_pools<allocator>, private_pool_calls, shared_calls_only>;
+  using type =
+      std::conditional_t<has_private_pools<allocator>, private_pool_calls<allocator>, shared_calls_only>;
 };
 template <typename Variant>
 struct optional_calls<Variant, 0> {
@@ -192,6 +207,16 @@ class configured
   {
     return visit([](const auto& allocator) { return allocator.statistics().all; });
   }
+  void reset_peak_statistics() noexcept
+    requires Counting::keeps_statistics
+  {
+    visit([](auto& allocator) { allocator.reset_peak_statistics(); });
+  }
+  void reset_accumulated_statistics() noexcept
+    requires Counting::keeps_statistics
+  {
+    visit([](auto& allocator) { allocator.reset_accumulated_statistics(); });
+  }
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
   /// Replaces the settings for all later decisions. Refuses a change that would choose another recipe. Also
   /// refuses a setting that no policy of this recipe reads.
@@ -208,6 +233,23 @@ class configured
     const auto parsed = config::parse<grammar>(text);
     if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return *error;
     return change(std::get<settings_type>(parsed));
+  }
+
+  /// Searches a program that makes the recipe with these settings reserve without bound. Call it once the settings
+  /// are read, and show its words.
+  ///
+  ///     using tuned_type = tessera::configured<tessera::pytorch_family, tessera::simulated_device>;
+  ///     const tuned_type tuned({.max_split_size = 128_MiB, .expandable_segments = true});
+  ///     const tessera::law::growth_witness found = tuned.growth_is_bounded();
+  ///     if (!found) std::printf("warning: %s\n", found.text().c_str());
+  ///
+  ///   Returns:  as law::growth_is_bounded [tessera/law/growth.hpp]
+  ///   Cost:     about 10 ms if the split policy refuses blocks
+  [[nodiscard]] law::growth_witness growth_is_bounded() const noexcept {
+    return detail::visit_holder(any_, [this](const auto& holder) {
+      using recipe = typename std::remove_cvref_t<decltype(holder)>::recipe;
+      return law::growth_is_bounded<recipe>(recipe::configured(settings_));
+    });
   }
 
   // Sleep. If the settings chose a recipe that takes whole segments, these calls fail with words.

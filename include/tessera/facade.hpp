@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -27,6 +28,9 @@ struct return_argument {
     return argument;
   }
 };
+/// Whether the optional calls of the allocator inside are unknown.
+template <typename Inner>
+inline constexpr bool has_shared_calls_only = std::is_same_v<Inner, shared_calls_only>;
 /// Whether an allocator has private pools.
 template <typename Allocator>
 concept has_private_pools = requires(Allocator& a) { a.create_pool(); };
@@ -114,6 +118,26 @@ class facade : public detail::common_calls<Self> {
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     return owner(p, nullptr, [=](auto& in) { return in.reuse_in_place(p, bytes, stream); });
   }
+  [[nodiscard]] bool delays_reuse(stream_id owner, stream_id user) const noexcept {
+    return inside([=](const auto& in) { return in.delays_reuse(owner, user); });
+  }
+
+  // Only around a `planned`.
+  void begin_step(std::uint64_t key = 0) noexcept
+    requires requires(Inner& in) { in.begin_step(key); }
+  {
+    inside([=](auto& in) { in.begin_step(key); });
+  }
+  void begin_step(std::uint64_t key, stream_id stream) noexcept
+    requires requires(Inner& in) { in.begin_step(key, stream); }
+  {
+    inside([=](auto& in) { in.begin_step(key, stream); });
+  }
+  template <typename F, typename In = Inner>
+    requires requires(const In& in, F f) { in.with_plan(f); }
+  void with_plan(F f) const {
+    inside([&f](const auto& in) { in.with_plan(f); });
+  }
 
   [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires requires(Inner& in) { in.allocate_by_handle(bytes, stream); }
@@ -158,9 +182,10 @@ class facade : public detail::common_calls<Self> {
   {
     return inside([=](auto& in) { return in.create_pool(options); });
   }
+  // The result of a call that the allocator inside lacks is an incomplete type: see detail::missing.
   template <typename In = Inner>
-    requires requires(In& in, const memory_source& from) { in.create_pool(from); }
-  [[nodiscard]] pool_id create_pool(const memory_source& from, pool_options options = {}) noexcept {
+  [[nodiscard]] auto create_pool(const memory_source& from, pool_options options = {}) noexcept
+      -> decltype(std::declval<In&>().create_pool(from, options)) {
     return inside([&from, options](auto& in) { return in.create_pool(from, options); });
   }
   [[nodiscard]] bool retain_pool(pool_id pool) noexcept
@@ -205,55 +230,53 @@ class facade : public detail::common_calls<Self> {
     inside([=](auto& in) { in.trim_pool(pool); });
     freed();
   }
-  [[nodiscard]] pool_checkpoint checkpoint_pool(pool_id pool) noexcept
-    requires detail::has_private_pools<Inner>
-  {
+  template <typename In = Inner>
+  [[nodiscard]] auto checkpoint_pool(pool_id pool) noexcept
+      -> decltype(std::declval<In&>().checkpoint_pool(pool)) {
     return inside([=](auto& in) { return in.checkpoint_pool(pool); });
   }
-  restore_result restore_pool(const pool_checkpoint& checkpoint) noexcept
-    requires detail::has_private_pools<Inner>
-  {
+  template <typename In = Inner>
+  auto restore_pool(const pool_checkpoint& checkpoint) noexcept
+      -> decltype(std::declval<In&>().restore_pool(checkpoint)) {
     restore_result result = inside([&](auto& in) { return in.restore_pool(checkpoint); });
     if (!result.freed.empty()) freed();
     return result;
   }
 
   template <typename In = Inner>
-    requires requires(In& in) { in.set_share(pool_id{}, pool_share{}); }
-  [[nodiscard]] share_result set_share(pool_id pool, pool_share share) noexcept {
+  [[nodiscard]] auto set_share(pool_id pool, pool_share share) noexcept
+      -> decltype(std::declval<In&>().set_share(pool, share)) {
     return inside([=](auto& in) { return in.set_share(pool, share); });
   }
-  [[nodiscard]] pool_share share_of(pool_id pool) const noexcept
-    requires detail::has_private_pools<Inner>
-  {
+  template <typename In = Inner>
+  [[nodiscard]] auto share_of(pool_id pool) const noexcept
+      -> decltype(std::declval<const In&>().share_of(pool)) {
     return inside([=](const auto& in) { return in.share_of(pool); });
   }
-  [[nodiscard]] pool_usage bytes_of_pool(pool_id pool) const noexcept
-    requires detail::has_private_pools<Inner>
-  {
+  template <typename In = Inner>
+  [[nodiscard]] auto bytes_of_pool(pool_id pool) const noexcept
+      -> decltype(std::declval<const In&>().bytes_of_pool(pool)) {
     return inside([=](const auto& in) { return in.bytes_of_pool(pool); });
   }
 
   static constexpr bool can_sleep = detail::can_sleep<Inner>;
-  // Templates, because the allocator inside refuses to compile them if its memory cannot sleep.
   template <typename In = Inner>
-    requires detail::has_private_pools<In>
-  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+  auto sleep(sleep_contents contents, stream_id copies = {}) noexcept
+      -> decltype(std::declval<In&>().sleep(contents, copies)) {
     return inside([=](auto& in) { return in.sleep(contents, copies); });
   }
   template <typename In = Inner>
-    requires detail::has_private_pools<In>
-  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+  auto sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept
+      -> decltype(std::declval<In&>().sleep_pool(pool, contents, copies)) {
     return inside([=](auto& in) { return in.sleep_pool(pool, contents, copies); });
   }
   template <typename In = Inner>
-    requires detail::has_private_pools<In>
-  sleep_result wake(stream_id copies = {}) noexcept {
+  auto wake(stream_id copies = {}) noexcept -> decltype(std::declval<In&>().wake(copies)) {
     return inside([=](auto& in) { return in.wake(copies); });
   }
   template <typename In = Inner>
-    requires detail::has_private_pools<In>
-  sleep_result wake_pool(pool_id pool, stream_id copies = {}) noexcept {
+  auto wake_pool(pool_id pool, stream_id copies = {}) noexcept
+      -> decltype(std::declval<In&>().wake_pool(pool, copies)) {
     return inside([=](auto& in) { return in.wake_pool(pool, copies); });
   }
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept
@@ -273,10 +296,15 @@ class facade : public detail::common_calls<Self> {
   {
     return inside([](const auto& in) { return in.statistics(); });
   }
-  void reset_peak_statistics() noexcept {
+  void reset_peak_statistics() noexcept
+    requires(detail::has_shared_calls_only<Inner> || requires(Inner& in) { in.reset_peak_statistics(); })
+  {
     inside([](auto& in) { in.reset_peak_statistics(); });
   }
-  void reset_accumulated_statistics() noexcept {
+  void reset_accumulated_statistics() noexcept
+    requires(detail::has_shared_calls_only<Inner> ||
+             requires(Inner& in) { in.reset_accumulated_statistics(); })
+  {
     inside([](auto& in) { in.reset_accumulated_statistics(); });
   }
   [[nodiscard]] std::size_t footprint() const noexcept {

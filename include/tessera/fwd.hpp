@@ -93,8 +93,9 @@ class stream_resource;
 struct memory_report;
 namespace detail {
 struct wall_time;
+struct no_stacks;
 }  // namespace detail
-template <typename Time = detail::wall_time>
+template <typename Time = detail::wall_time, typename Stacks = detail::no_stacks>
 class history;
 
 }  // namespace tessera

@@ -12,6 +12,13 @@
 
 namespace tessera {
 
+namespace detail {
+/// Whether an allocator makes pools that take their segments from a source.
+template <typename Allocator>
+concept has_pools_of_memory_sources =
+    requires(Allocator& a, const memory_source& from, pool_options options) { a.create_pool(from, options); };
+}  // namespace detail
+
 /// A private pool: memory of an allocator that serves only requests directed to it.
 ///
 /// Choose it to keep memory apart, for example the memory of a captured graph. While a pool_scope is open, the
@@ -41,7 +48,11 @@ class private_pool {
   ///   Requires:  the object of the source outlives the allocator
   ///   Throws:    std::bad_alloc if host memory ran out
   private_pool(Allocator& allocator, const memory_source& from, pool_options options = {})
+    requires detail::has_pools_of_memory_sources<Allocator>
       : private_pool(allocator, allocator.create_pool(from, options)) {}
+  template <typename Missing = detail::missing::memory_sources_need_a_recipe_that_acquires_segments>
+    requires(!detail::has_pools_of_memory_sources<Allocator>)
+  private_pool(Allocator& allocator, const memory_source& from, pool_options options = {}) = delete;
   private_pool(private_pool&& other) noexcept
       : allocator_(other.allocator_), id_(std::exchange(other.id_, {})) {}
   private_pool& operator=(private_pool&& other) noexcept {
@@ -69,14 +80,16 @@ class private_pool {
   ///     if (graph_memory.restore(captured)) allocator.deallocate(result);  // it was live again
   ///
   ///   Returns:  a checkpoint, or why there is none, as checkpoint_pool [tessera/caching_allocator.hpp]
-  [[nodiscard]] pool_checkpoint checkpoint() noexcept {
+  template <typename A = Allocator>
+  [[nodiscard]] auto checkpoint() noexcept -> decltype(std::declval<A&>().checkpoint_pool(pool_id{})) {
     return id_ != pool_id{} ? allocator_->checkpoint_pool(id_) : pool_checkpoint(moved_from);
   }
   /// Frees each live block of the pool, and makes the blocks live again that `from` recorded as live. Without
   /// segments acquired since, the same requests then get the same addresses as after the checkpoint.
   ///   Returns:  the addresses that were freed and that are live now, or why nothing changed, as restore_pool
   ///             [tessera/caching_allocator.hpp]; also fails for a checkpoint of another pool
-  restore_result restore(const pool_checkpoint& from) noexcept {
+  template <typename A = Allocator>
+  auto restore(const pool_checkpoint& from) noexcept -> decltype(std::declval<A&>().restore_pool(from)) {
     if (id_ == pool_id{}) return {.why = moved_from};
     if (from && from.pool() != id_) return {.why = "the checkpoint is of another pool"};
     return allocator_->restore_pool(from);
@@ -86,26 +99,34 @@ class private_pool {
   /// because its idle memory may go back.
   ///   Requires:  the growth policy of the allocator answers `admits`, like guarantee_shares
   ///   Returns:   as set_share [tessera/caching_allocator.hpp]
-  [[nodiscard]] share_result set_share(pool_share share) noexcept {
+  template <typename A = Allocator>
+  [[nodiscard]] auto set_share(pool_share share) noexcept
+      -> decltype(std::declval<A&>().set_share(pool_id{}, share)) {
     return id_ != pool_id{} ? allocator_->set_share(id_, share) : share_result{.why = moved_from};
   }
-  [[nodiscard]] pool_share share() const noexcept {
+  template <typename A = Allocator>
+  [[nodiscard]] auto share() const noexcept -> decltype(std::declval<const A&>().share_of(pool_id{})) {
     return id_ != pool_id{} ? allocator_->share_of(id_) : pool_share{};
   }
   ///   Cost:  linear in the blocks of the allocator
-  [[nodiscard]] pool_usage current_usage() const noexcept {
+  template <typename A = Allocator>
+  [[nodiscard]] auto current_usage() const noexcept
+      -> decltype(std::declval<const A&>().bytes_of_pool(pool_id{})) {
     return id_ != pool_id{} ? allocator_->bytes_of_pool(id_) : pool_usage{};
   }
 
   /// Gives back the pool's memory, even under live blocks. Addresses stay. Until wake(), the pool serves no
   /// requests.
   ///   Returns:  the bytes that went back, or why nothing changed, as sleep [tessera/caching_allocator.hpp]
-  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+  template <typename A = Allocator>
+  auto sleep(sleep_contents contents, stream_id copies = {}) noexcept
+      -> decltype(std::declval<A&>().sleep_pool(pool_id{}, contents, copies)) {
     return id_ != pool_id{} ? allocator_->sleep_pool(id_, contents, copies) : sleep_result{.why = moved_from};
   }
   /// Maps memory at the pool's addresses again, all of it or none, and copies saved contents back.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
-  sleep_result wake(stream_id copies = {}) noexcept {
+  template <typename A = Allocator>
+  auto wake(stream_id copies = {}) noexcept -> decltype(std::declval<A&>().wake_pool(pool_id{}, copies)) {
     return id_ != pool_id{} ? allocator_->wake_pool(id_, copies) : sleep_result{.why = moved_from};
   }
   [[nodiscard]] bool is_asleep() const noexcept { return id_ != pool_id{} && allocator_->is_asleep(id_); }
@@ -123,6 +144,11 @@ class private_pool {
   Allocator* allocator_;
   pool_id id_;
 };
+// clang 14 finds two constructors for these arguments.
+template <typename Allocator>
+private_pool(Allocator&, const memory_source&) -> private_pool<Allocator>;
+template <typename Allocator>
+private_pool(Allocator&, const memory_source&, pool_options) -> private_pool<Allocator>;
 
 /// Directs requests to a private pool while it lives.
 ///

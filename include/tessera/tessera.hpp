@@ -8,6 +8,8 @@
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>

@@ -37,8 +37,8 @@ function(expect_fault header text message)
 endfunction()
 expect_fault(policy/split.hpp "#include <tessera/provider/provider.hpp>"
              "policy/split.hpp (folder 'policy') may not include <tessera/provider/provider.hpp>; allowed: core, ")
-expect_fault(policy/split.hpp "# include <tessera/policy/growth.hpp>"
-             "policy/split.hpp (folder 'policy') may not include <tessera/policy/growth.hpp>; allowed: core, ")
+expect_fault(policy/split.hpp "# include <tessera/policy/pools.hpp>"
+             "policy/split.hpp (folder 'policy') may not include <tessera/policy/pools.hpp>; allowed: core, ")
 expect_fault(detail/block_manager.hpp "#include <tessera/provider/simulated_device.hpp>"
              "may not include <tessera/provider/simulated_device.hpp>; allowed: core, ")
 expect_fault(policy/heap.hpp "#include <tessera/tessera.hpp>" "(folder 'policy') may not include <tessera/tessera.hpp>")
@@ -169,6 +169,21 @@ plant_links("[a](tests/README.md#what-it-does)")
 expect(links.cmake "README.md links to tests/README.md#what-it-does, but that page has no such heading")
 plant_links("`core/b.hpp`")
 expect(links.cmake "README.md names core/b.hpp, which does not exist")
+
+# Plants the checkout's pages and headers, with another line at the end of the README.
+function(expect_page_names line message)
+  set(root ${CMAKE_CURRENT_LIST_DIR}/../..)
+  foreach(page IN ITEMS README.md examples/README.md include/tessera/README.md include/tessera/GLOSSARY.md
+                        include/tessera/NAMES.md .github/CONTRIBUTING.md)
+    file(READ ${root}/${page} text)
+    plant(${page} "${text}")
+  endforeach()
+  file(COPY ${root}/include DESTINATION ${tree} FILES_MATCHING PATTERN "*.hpp")
+  file(APPEND ${tree}/README.md "${line}\n")
+  expect(page_names.cmake "${message}")
+endfunction()
+expect_page_names("`trim(0)`, `tessera::usage` and `scope_kind::redirect`" "")
+expect_page_names("`place_of` returns a place." "README.md mentions place_of, which no type has")
 plant_links("no link")
 expect(links.cmake "has a link")
 
@@ -238,7 +253,8 @@ expect_row_fault("" "" "torch_row: n7_a does not begin with a row number" "TEST(
 
 # Plants a library of one template that contains the text, and limits of 6 lines and 10 instantiations.
 function(plant_costly text)
-  plant(include/tessera/tessera.hpp "#include <cstddef>\nnamespace tessera {\ntemplate <int = 0> struct pytorch;
+  plant(include/tessera/recipe/pytorch.hpp "")
+  plant(include/tessera/caching_allocator.hpp "#include <cstddef>\nnamespace tessera {\ntemplate <int = 0> struct pytorch;
 template <typename, typename> struct caching_allocator { ${text} };\n}")
   plant(tests/architecture/compile_cost_limits.cmake
         "set(max_lines_GNU 6)\nset(max_lines_Clang 6)\nset(max_instantiations_GNU 10)\nset(max_instantiations_Clang 10)")

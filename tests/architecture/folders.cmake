@@ -5,13 +5,13 @@ cmake_minimum_required(VERSION 3.24)
 # What the headers of a folder may include: whole folders, or single headers of a folder.
 set(may_include_core core)
 set(may_include_config core config)
-set(may_include_policy core detail/backend.hpp detail/expandable_backend.hpp detail/stitching_backend.hpp)
+set(may_include_policy core policy/growth.hpp detail/backend.hpp detail/expandable_backend.hpp detail/stitching_backend.hpp)
 set(may_include_provider core provider)
 set(may_include_detail core provider/provider.hpp detail)
 set(may_include_recipe core policy provider/provider.hpp config recipe)
 set(may_include_law core policy provider recipe law)
 set(may_include_root core policy provider config recipe law detail root)
-set(may_include_observe core policy provider recipe root detail observe)
+set(may_include_observe core policy provider recipe law root detail observe)
 set(may_include_concurrent core provider config recipe root detail observe concurrent)
 set(may_include_debug core provider config recipe root detail observe concurrent debug)
 set(may_include_interop core provider config recipe root detail observe concurrent interop)
@@ -20,7 +20,7 @@ set(may_include_plan core provider detail root trace plan)
 set(slow iostream functional regex ranges)
 set(may_use_functional interop/torch_captures.hpp interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)
-set(may_use_system "^(concurrent/|debug/|interop/|provider/|detail/pagemap|configured|trace/captured|plan/planned)")
+set(may_use_system "^(concurrent/|debug/|interop/|law/provider_threads|provider/|detail/pagemap|detail/per_thread|configured|trace/captured|plan/planned)")
 set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
                       version.hpp)                 # for #if
 

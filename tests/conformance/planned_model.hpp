@@ -19,12 +19,14 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/observe/inspect.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/trace/recording.hpp>
 
+#include "any_device.hpp"
 #include "ownership.hpp"
 #include "watched_device.hpp"
 
@@ -268,19 +270,174 @@ struct served {
   std::uint64_t operations = 0, by_plan = 0, unplanned = 0, occupied = 0, failed = 0, refused_plans = 0;
 };
 
-/// Runs a program on an allocator, and judges it.
+/// A planned of any type, so that a run is compiled once for all. Optional calls do nothing without them.
+class planned_memory {
+ public:
+  struct block {
+    void* address = nullptr;
+    handle known{};  // empty if the block is named by its address
+  };
+  virtual ~planned_memory() = default;
+  virtual void begin_step(std::uint64_t key, stream_id stream) = 0;
+  [[nodiscard]] virtual block allocate(std::size_t bytes, stream_id stream, bool by_handle) = 0;
+  virtual void free(const block& b) = 0;
+  virtual void free_sized(const block& b, std::size_t bytes) = 0;
+  [[nodiscard]] virtual bool try_free(const block& b) = 0;
+  [[nodiscard]] virtual bool record(const block& b, stream_id stream) = 0;
+  virtual void trim(std::size_t keep) = 0;
+  virtual void evict_idle() = 0;
+  virtual void process_events() = 0;
+  [[nodiscard]] virtual pool_id open_scope(scope_kind kind) = 0;
+  virtual void close_scope(pool_id pool) = 0;
+  [[nodiscard]] virtual usage current_usage() = 0;
+  /// The same, added up from the blocks that tools see.
+  [[nodiscard]] virtual usage seen_by_tools() = 0;
+  [[nodiscard]] virtual block_view live_block_at(const block& b) = 0;
+  [[nodiscard]] virtual plan_usage by_plan() = 0;
+  [[nodiscard]] virtual std::int64_t device_bytes() = 0;
+  [[nodiscard]] virtual const char* audit() = 0;
+};
+
 template <typename Pool>
+class planned_memory_of final : public planned_memory {
+  static constexpr bool has_handles = requires(Pool& p) { p.allocate_by_handle(1); };
+  static constexpr bool has_pools = detail::has_private_pools<Pool>;
+
+ public:
+  template <typename Provider>
+  planned_memory_of(const memory_plan& plan, Provider&& device)
+      : pool_(plan, detail::device_of<Pool>(std::forward<Provider>(device))) {}
+
+  void begin_step(std::uint64_t key, stream_id stream) override { pool_.begin_step(key, stream); }
+  block allocate(std::size_t bytes, stream_id stream, bool by_handle) override {
+    if constexpr (has_handles) {
+      const handle known = by_handle ? pool_.allocate_by_handle(bytes, stream) : handle{};
+      if (by_handle) return {known.data(), known};
+    }
+    return {pool_.try_allocate(bytes, stream)};
+  }
+  void free(const block& b) override {
+    if constexpr (has_handles) {
+      if (b.known) return pool_.deallocate(b.known);
+    }
+    pool_.deallocate(b.address);
+  }
+  void free_sized(const block& b, std::size_t bytes) override {
+    b.known ? free(b) : pool_.deallocate(b.address, bytes);
+  }
+  bool try_free(const block& b) override {
+    if (!b.known) return pool_.try_deallocate(b.address);
+    free(b);
+    return true;
+  }
+  bool record(const block& b, stream_id stream) override {
+    if constexpr (has_handles) {
+      if (b.known) return pool_.record_stream(b.known, stream);
+    }
+    return pool_.record_stream(b.address, stream);
+  }
+  void trim(std::size_t keep) override { pool_.trim(keep); }
+  void evict_idle() override { pool_.evict_idle(); }
+  void process_events() override {
+    if constexpr (requires { pool_.process_events(); }) (void)pool_.process_events();
+  }
+  pool_id open_scope(scope_kind kind) override {
+    if constexpr (has_pools) {
+      const pool_id made = pool_.create_pool();
+      if (made == pool_id{} || pool_.begin_allocate_to_pool(made, {}, kind)) return made;
+      (void)pool_.release_pool(made);
+    }
+    return {};
+  }
+  void close_scope(pool_id pool) override {
+    if constexpr (has_pools) {
+      (void)pool_.end_allocate_to_pool(pool);
+      (void)pool_.release_pool(pool);
+    }
+  }
+  usage current_usage() override { return pool_.current_usage(); }
+  usage seen_by_tools() override {
+    usage seen = pool_.current_usage();
+    seen.requested = seen.live = seen.pending = seen.cached = seen.reserved = 0;
+    for_each_block(pool_, [&seen](const segment_view&, const block_view& b) {
+      using state = block_view::state;
+      (b.is == state::live ? seen.live : b.is == state::pending ? seen.pending : seen.cached) += b.bytes;
+      seen.requested += b.requested;
+      seen.reserved += b.bytes;
+    });
+    return seen;
+  }
+  block_view live_block_at(const block& b) override { return tessera::live_block_at(pool_, b.address); }
+  plan_usage by_plan() override { return pool_.statistics().by_plan; }
+  std::int64_t device_bytes() override {
+    const auto counts = pool_.statistics();
+    return counts.device_bytes.current + counts.by_plan.device_bytes.current;
+  }
+  const char* audit() override { return pool_.audit(); }
+
+ private:
+  Pool pool_;
+};
+
+/// A planned around a recipe, and what the recipe promises about reuse.
+struct composition {
+  const char* name;
+  /// Makes it over a watched device, or over a device of any type.
+  std::unique_ptr<planned_memory> (*over_watched)(const memory_plan&, watched_device&, any_device);
+  std::unique_ptr<planned_memory> (*over_any)(const memory_plan&, any_device);  // or null
+  bool uses_events;
+  bool shares_streams;  // blocks serve any stream
+  bool
+      orders_streams;  // a block may serve another stream, which is made to wait; that is watched by other tests
+  bool (*delays)(stream_id owner, stream_id user);
+
+  /// Whether a recorded use delays the reuse by any stream, even by its own.
+  [[nodiscard]] bool waits_all() const { return delays(stream_id{1}, stream_id{1}); }
+};
+/// `Pool` may have an error of its own. By default, its provider is a device of any type, so that the suites for
+/// all devices need one type.
+template <typename Recipe, typename Pool = planned<caching_allocator<Recipe, any_device>>>
+[[nodiscard]] composition composed(const char* name) {
+  using policy = typename Recipe::streams;
+  constexpr bool is_erased = std::is_same_v<detail::device_of<Pool>, any_device>;
+  composition made{name,
+                   [](const memory_plan& plan, watched_device& device,
+                      any_device erased) -> std::unique_ptr<planned_memory> {
+                     if constexpr (is_erased)
+                       return std::make_unique<planned_memory_of<Pool>>(plan, erased);
+                     else
+                       return std::make_unique<planned_memory_of<Pool>>(plan, device);
+                   },
+                   nullptr,
+                   policy::uses_events,
+                   std::is_same_v<decltype(policy{}.reuse_key({})), stream_id::any>,
+                   policy::reuses_across_streams,
+                   [](stream_id owner, stream_id user) {
+                     return policy::uses_events && policy{}.needs_event(policy{}.reuse_key(owner), user);
+                   }};
+  if constexpr (is_erased) {
+    made.over_any = [](const memory_plan& plan, any_device device) -> std::unique_ptr<planned_memory> {
+      return std::make_unique<planned_memory_of<Pool>>(plan, device);
+    };
+  }
+  return made;
+}
+
+/// Runs a program on an allocator, and judges it.
 class run_of {
  public:
-  run_of(const script& of, const memory_plan& plan, const deviations& how, std::uint64_t seed)
-      : of_(of), how_(how), dice_(seed), device_({.capacity = how.capacity, .page_granularity = 64_KiB}) {
-    pool_ = std::make_unique<Pool>(plan, detail::device_of<Pool>(device_));
+  run_of(const composition& what, const script& of, const memory_plan& plan, const deviations& how,
+         std::uint64_t seed)
+      : what_(what),
+        of_(of),
+        how_(how),
+        dice_(seed),
+        device_({.capacity = how.capacity, .page_granularity = 64_KiB}),
+        pool_(what.over_watched(plan, device_, any_device(any_))) {
+    if (!what.uses_events) device_.ignore_streams();
+    if (what.shares_streams) device_.ignore_owners();
     if (how.fails > 0) device_.fail_every(how.fails);
   }
-  /// Waits of one stream for another are not watched.
-  void ignore_streams() { device_.ignore_streams(); }
-  void ignore_owners() { device_.ignore_owners(); }
-  [[nodiscard]] Pool& pool() { return *pool_; }
   [[nodiscard]] watched_device& device() { return device_; }
 
   void play(std::size_t operations) {
@@ -301,11 +458,10 @@ class run_of {
 
  private:
   struct block {
-    void* address;
+    planned_memory::block at;
     std::size_t bytes;
     std::uint64_t stream;
-    bool by_handle;
-    handle known;
+    bool is_planned = false;
     std::vector<std::uint64_t> users{};
     std::array<bool, streams> promised{};
   };
@@ -319,6 +475,8 @@ class run_of {
   }
 
   void play_step() {
+    // A plan that stepped aside serves again after a trim. Without it, most programs would not use their plan.
+    if (pool_->by_plan().is_aside) pool_->trim(0);
     const std::size_t number =
         how_.none ? of_.order[step_++ % of_.order.size()] : dice_.pick(of_.steps.size());
     const bool is_exact = how_.none || !dice_.one_in(3);
@@ -353,27 +511,19 @@ class run_of {
     const std::uint64_t id = made_++;
     const bool by_handle = !how_.none && dice_.one_in(200);
     const std::uint64_t planned_before = by_plan();
-    block b{nullptr, r.bytes, r.stream, by_handle, {}};
-    if constexpr (requires { pool_->allocate_by_handle(r.bytes, stream_id{r.stream}); }) {
-      if (by_handle) {
-        b.known = pool_->allocate_by_handle(r.bytes, stream_id{r.stream});
-        b.address = b.known.data();
-      }
-    } else {
-      b.by_handle = false;
-    }
-    if (!b.by_handle) b.address = pool_->try_allocate(r.bytes, stream_id{r.stream});
-    if (b.address == nullptr) {
+    block b{pool_->allocate(r.bytes, stream_id{r.stream}, by_handle), r.bytes, r.stream};
+    if (b.at.address == nullptr) {
       ++failed_;
       breaks_unless(!how_.none, "a request fails though there is enough memory");
       return;
     }
-    const auto at = reinterpret_cast<std::uintptr_t>(b.address);
+    const auto at = reinterpret_cast<std::uintptr_t>(b.at.address);
     breaks_unless(at % min_alignment == 0, "a block is misaligned");
-    breaks_unless(owned_.claim(b.address, b.bytes), "a block overlaps one in use");
-    breaks_unless(device_.can_use(b.address, b.bytes), "a block is not in memory that the device gave");
-    device_.is_reused(b.address, b.bytes, stream_id{b.stream});
-    if (by_plan() != planned_before) {
+    breaks_unless(owned_.claim(b.at.address, b.bytes), "a block overlaps one in use");
+    breaks_unless(device_.can_use(b.at.address, b.bytes), "a block is not in memory that the device gave");
+    device_.is_reused(b.at.address, b.bytes, stream_id{b.stream});
+    b.is_planned = by_plan() != planned_before;
+    if (b.is_planned) {
       // The ends of a block tell its stream: blocks of other streams must never have them.
       for (const std::uintptr_t end : {at, at + b.bytes - 1}) {
         const auto owner = stream_of_.try_emplace(end / min_alignment, b.stream).first;
@@ -399,18 +549,21 @@ class run_of {
     const auto found = live_.find(id);
     const block b = std::move(found->second);
     live_.erase(found);
-    breaks_unless(device_.can_use(b.address, b.bytes), "the memory of a live block went back to the device");
-    device_.is_used(b.address, b.bytes, stream_id{b.stream}, true);
-    for (const std::uint64_t user : b.users)
-      device_.is_used(b.address, b.bytes, stream_id{user}, user == b.stream);
-    owned_.drop(b.address);
-    if constexpr (requires { pool_->deallocate(b.known); }) {
-      if (b.by_handle) return pool_->deallocate(b.known);
+    breaks_unless(device_.can_use(b.at.address, b.bytes),
+                  "the memory of a live block went back to the device");
+    const bool is_watched = b.is_planned || !what_.orders_streams;
+    if (is_watched) device_.is_used(b.at.address, b.bytes, stream_id{b.stream}, true);
+    for (const std::uint64_t user : b.users) {
+      if (!is_watched) break;
+      const bool delays = what_.delays(stream_id{b.stream}, stream_id{user});
+      device_.is_used(b.at.address, b.bytes, stream_id{user}, user == b.stream && !delays,
+                      delays && what_.waits_all());
     }
+    owned_.drop(b.at.address);
     switch (dice_.pick(3)) {
-      case 0: return pool_->deallocate(b.address);
-      case 1: return pool_->deallocate(b.address, b.bytes);
-      default: breaks_unless(pool_->try_deallocate(b.address), "a live block is not known");
+      case 0: return pool_->free(b.at);
+      case 1: return pool_->free_sized(b.at, b.bytes);
+      default: breaks_unless(pool_->try_free(b.at), "a live block is not known");
     }
   }
 
@@ -429,9 +582,7 @@ class run_of {
       case 5:
         if (dice_.one_in(4)) pool_->evict_idle();
         break;
-      case 6:
-        if constexpr (requires { pool_->process_events(); }) (void)pool_->process_events();
-        break;
+      case 6: pool_->process_events(); break;
       case 7: pool_->begin_step(dice_.pick(5), stream_id{dice_.pick(streams)}); break;
       default: record();
     }
@@ -440,62 +591,67 @@ class run_of {
     if (live_.empty()) return;
     const std::uint64_t id = any(), by = dice_.pick(streams);
     block& b = live_.at(id);
-    bool works = true;
-    if constexpr (requires { pool_->record_stream(b.known, stream_id{by}); }) {
-      if (b.by_handle) works = pool_->record_stream(b.known, stream_id{by});
-    }
-    if (!b.by_handle) works = pool_->record_stream(b.address, stream_id{by});
+    const bool works = pool_->record(b.at, stream_id{by});
     breaks_unless(works, "a stream is not recorded");
-    // The program promises to join the streams that it ever records while a scope is open.
-    if (is_open_) b.promised[by] = true;
+    // The program promises to join the streams that it ever records during a capture.
+    if (is_capturing_) b.promised[by] = true;
     std::erase(b.users, by);
     if (!b.promised[by]) b.users.push_back(by);
     if (dice_.one_in(2)) device_.work(stream_id{by}, dice_.of_bits(22));
   }
   void change_scope() {
-    if constexpr (detail::has_private_pools<Pool>) {
-      if (is_open_) {
-        (void)pool_->end_allocate_to_pool(scope_);
-        (void)pool_->release_pool(scope_);
-        is_open_ = false;
-      } else {
-        scope_ = pool_->create_pool();
-        is_open_ = scope_ != pool_id{} && pool_->begin_allocate_to_pool(scope_, {});
-        if (!is_open_ && scope_ != pool_id{}) (void)pool_->release_pool(scope_);
-      }
+    if (scope_ != pool_id{}) {
+      pool_->close_scope(std::exchange(scope_, pool_id{}));
+      is_capturing_ = false;
+    } else {
+      const bool captures = dice_.one_in(2);
+      scope_ = pool_->open_scope(captures ? scope_kind::capture : scope_kind::redirect);
+      is_capturing_ = captures && scope_ != pool_id{};
     }
   }
 
-  [[nodiscard]] std::uint64_t by_plan() const { return pool_->statistics().by_plan.requests; }
+  [[nodiscard]] std::uint64_t by_plan() const { return pool_->by_plan().requests; }
 
   /// Checks everything that holds between two operations.
   void look() {
     if (const char* const wrong = pool_->audit()) breaks(wrong);
     const usage now = pool_->current_usage();
     breaks_unless(now.live + now.pending + now.cached == now.reserved, "usage does not add up");
+    // Memory that the device fails to take back is reserved, and has no blocks.
+    usage seen = pool_->seen_by_tools();
+    breaks_unless(seen.reserved == seen.live + seen.pending + seen.cached && seen.reserved <= now.reserved,
+                  "the blocks are not what is reserved");
+    if (device_.calls().failed > 0) {
+      seen.cached = now.cached;
+      seen.reserved = now.reserved;
+    }
+    breaks_unless(seen == now, "tools do not see what is used");
     breaks_unless(now.live >= owned_.bytes() && now.requested >= owned_.bytes(), "less is live than is held");
-    const auto counts = pool_->statistics();
-    const std::int64_t given = counts.device_bytes.current + counts.by_plan.device_bytes.current;
-    breaks_unless(given == static_cast<std::int64_t>(device_.used()), "not all that was given is counted");
-    for (const auto& [id, b] : live_)
-      breaks_unless(device_.can_use(b.address, b.bytes),
+    breaks_unless(pool_->device_bytes() == static_cast<std::int64_t>(device_.used()),
+                  "not all that was given is counted");
+    for (const auto& [id, b] : live_) {
+      breaks_unless(device_.can_use(b.at.address, b.bytes),
                     "the memory of a live block went back to the device");
+      const block_view found = pool_->live_block_at(b.at);
+      breaks_unless(b.at.known || (found.requested == b.bytes && found.is == block_view::state::live),
+                    "tools do not find a live block");
+    }
     if (!device_.broken().empty()) breaks(device_.broken().c_str());
   }
 
   void finish(served& all) {
-    if (is_open_) change_scope();
+    if (scope_ != pool_id{}) change_scope();
     while (!live_.empty()) free(live_.begin()->first);
     look();
     device_.fail_every(0);
     device_.hold_events(false);
     device_.advance(1'000'000'000'000);
-    pool_->trim();
+    pool_->trim(0);
     look();
     const usage now = pool_->current_usage();
     breaks_unless(now.live == 0 && now.pending == 0, "at the end: something is lost");
     breaks_unless(now.reserved == 0, "at the end: memory is kept");
-    const plan_usage used = pool_->statistics().by_plan;
+    const plan_usage used = pool_->by_plan();
     all.by_plan += used.requests;
     all.unplanned += used.unplanned_requests;
     all.occupied += used.occupied;
@@ -508,11 +664,13 @@ class run_of {
     if (!device_.broken().empty()) breaks(device_.broken().c_str());
   }
 
+  const composition& what_;
   const script& of_;
   const deviations& how_;
   dice dice_;
   watched_device device_;
-  std::unique_ptr<Pool> pool_;
+  calls_of<provider_ref<watched_device>> any_{device_};
+  std::unique_ptr<planned_memory> pool_;
   ownership owned_;
   std::map<std::uint64_t, block> live_;            // by id
   std::multimap<std::size_t, std::uint64_t> due_;  // ids by the request that they live until
@@ -522,7 +680,7 @@ class run_of {
   std::size_t done_ = 0, step_ = 0;
   std::uint64_t failed_ = 0;
   bool holds_ = false;
-  bool is_open_ = false;
+  bool is_capturing_ = false;
   pool_id scope_{};
   std::string broken_;
 };

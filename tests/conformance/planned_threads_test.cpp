@@ -20,6 +20,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "../unit/plan/recorded_steps.hpp"
 #include "planned_model.hpp"
 
 namespace {
@@ -172,7 +173,7 @@ plan::made_plan plan_of(script s) {
   }
   s.order.clear();
   for (std::size_t i = 0; i < 6 * s.steps.size(); ++i) s.order.push_back(i % s.steps.size());
-  return plan_of_each_stream(s.record(), {.seconds = 0.01});
+  return plan_of_each_stream(s.record(), {.effort = 0.01});
 }
 
 template <typename Pool, typename Blocks, typename MakePool>
@@ -223,6 +224,31 @@ TEST(planned_threads, share_a_plan_on_a_device_for_one_thread) {
     return std::make_unique<pool>(plan, provider_ref(device));
   });
   EXPECT_EQ(device.used(), 0u);
+}
+
+// Work of a stream frees a block while trim() waits for that stream.
+TEST(planned_threads, may_free_blocks_from_work_that_trim_waits_for) {
+  plan_tests::recorder of;
+  for (int i = 0; i < 10; ++i) of.step({5_MiB});
+  const plan::made_plan made = plan_tests::make(of.made);
+  planned<locked<pytorch<>, host_pinned>> memory(
+      made.view(), host_pinned(host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}));
+  void* const by_plan = memory.allocate(5_MiB);
+  void* const other = memory.allocate(9_MiB);
+  std::atomic<bool> begin = false;
+  memory.with_provider([&](host_pinned& device) {
+    device.submit(stream_id{}, [&] {
+      while (!begin) std::this_thread::yield();
+      memory.deallocate(other);
+    });
+  });
+  memory.deallocate(by_plan);
+  EXPECT_EQ(memory.statistics().by_plan.requests, 1u);
+  std::thread later([&] { begin = true; });
+  memory.trim();
+  later.join();
+  memory.trim();
+  EXPECT_EQ(memory.current_usage().reserved, 0u);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 
 namespace {

@@ -491,6 +491,36 @@ TEST(shares_of_a_plan, serve_a_guaranteed_request_at_the_first_try) {
   EXPECT_NE(on.try_allocate(130_MiB, stream_id{1}), nullptr);
 }
 
+/// Counts the questions whether a pool may hold more.
+std::size_t questions = 0;
+template <typename Growth>
+struct counting_shares : guarantee_shares<Growth> {
+  [[nodiscard]] constexpr bool admits(const pool_demand& d) const noexcept {
+    if (!std::is_constant_evaluated()) ++questions;
+    return guarantee_shares<Growth>::admits(d);
+  }
+  bool operator==(const counting_shares&) const = default;
+};
+
+// A second question would mean that all pools were counted.
+TEST(shares_of_many_pools, ask_once_for_each_hit) {
+  const auto run = []<typename Recipe>(Recipe) {
+    allocator_of<with<Recipe, counting_shares<typename Recipe::growth>>> on{
+        simulated_device({.capacity = 1000_MiB})};
+    private_pool pool(on), other(on);
+    ASSERT_TRUE(pool.set_share({.guaranteed = 30_MiB, .limit = 100_MiB}) &&
+                other.set_share({.limit = 1_GiB}));
+    const pool_scope scope(pool, stream_id{1}, scope_kind::redirect);
+    on.deallocate(on.try_allocate(25_MiB, stream_id{1}));
+    questions = 0;
+    for (int hit = 0; hit < 100; ++hit) on.deallocate(on.try_allocate(25_MiB, stream_id{1}));
+    EXPECT_EQ(questions, 100u);
+    EXPECT_EQ(on.audit(), nullptr);
+  };
+  run(pytorch<>{});
+  run(pytorch<"expandable_segments:True">{});
+}
+
 TEST(shares_and_options, work_together) {
   allocator_of<shared<pytorch<>>> on{simulated_device({.capacity = 1000_MiB})};
   private_pool helps(on, {.serves_on_oom = true});

@@ -241,6 +241,135 @@ TYPED_TEST(sleep_contents_of, stay_after_random_sleeps_under_load) {
   EXPECT_EQ(on.audit(), nullptr);
 }
 
+/// The private pool whose memory a live block is in, or none.
+template <typename Allocator>
+[[nodiscard]] pool_id holder_of(Allocator& on, const void* p) {
+  pool_id found{};
+  for_each_block(on, [&](const segment_view& s, const block_view& b) {
+    if (b.address == reinterpret_cast<std::uintptr_t>(p)) found = s.private_pool;
+  });
+  return found;
+}
+
+/// Pools that lend to the default pools sleep and wake, alone and together, while memory is short. After each
+/// step, each block whose pool is awake has its contents, also if another pool's memory serves it.
+TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
+  constexpr std::size_t defaults = 3;
+  struct used : filled {
+    std::size_t pool, holder;  // the pool that the request was for, and the pool whose memory serves it
+  };
+  auto& on = this->device_memory;
+  on.policies().growth.limit = memory_limit(8_MiB);
+  std::mt19937 random(11);
+  std::vector<private_pool<std::remove_reference_t<decltype(on)>>> pools;
+  for (std::size_t i = 0; i < defaults; ++i) pools.emplace_back(on, pool_options{.serves_on_oom = i != 0});
+  const auto id = [&pools](std::size_t which) { return which < defaults ? pools[which].id() : pool_id{}; };
+  const auto sleeps = [&](std::size_t which) { return on.is_asleep(id(which)); };
+  std::vector<used> blocks;
+  // Whether a pool for which which(pool) is true lends a live block.
+  const auto lends = [&blocks](auto which) {
+    for (const used& b : blocks) {
+      if (b.pool != b.holder && which(b.holder)) return true;
+    }
+    return false;
+  };
+  // A seed of 0 marks lost contents.
+  const auto lose = [&blocks](auto which) {
+    for (used& b : blocks) {
+      if (which(b.holder)) b.seed = 0;
+    }
+  };
+  std::vector<pool_checkpoint> checkpoints(defaults);
+  std::vector<std::vector<used>> recorded(defaults);
+  std::size_t lent = 0, refused_sleeps = 0, refused_wakes = 0, common_sleeps = 0, lent_by_restore = 0;
+  for (int step = 0; step < 8000; ++step) {
+    const std::size_t which = random() % 4;
+    const sleep_contents contents = random() % 2 == 0 ? save : discard;
+    const auto what = random() % 40;
+    if (what < 2 && sleeps(which)) {
+      const bool waits = which == defaults && lends(sleeps);
+      const sleep_result woke = on.wake_pool(id(which), one);
+      ASSERT_TRUE(waits ? !woke && woke.missing == 0 : woke || woke.missing > 0) << step;
+      refused_wakes += waits;
+    } else if (what < 2) {
+      const bool is_lender = lends([which](std::size_t holder) { return holder == which; });
+      ASSERT_EQ(static_cast<bool>(on.sleep_pool(id(which), contents, one)), !is_lender) << step;
+      refused_sleeps += is_lender;
+      if (!is_lender && contents == discard) lose([which](std::size_t holder) { return holder == which; });
+    } else if (what == 2) {
+      bool before[defaults + 1];
+      for (std::size_t i = 0; i <= defaults; ++i) before[i] = sleeps(i);
+      const auto falls_asleep = [&before](std::size_t holder) { return !before[holder]; };
+      const bool is_lender = sleeps(defaults) && lends(falls_asleep);
+      ASSERT_EQ(static_cast<bool>(on.sleep(contents, one)), !is_lender) << step;
+      refused_sleeps += is_lender;
+      common_sleeps += !is_lender && lends(falls_asleep);
+      if (!is_lender && contents == discard) lose(falls_asleep);
+    } else if (what == 3) {
+      const sleep_result woke = on.wake(one);
+      ASSERT_TRUE(woke || woke.missing > 0) << step;
+    } else if (what == 4) {
+      on.trim();
+    } else if ((what == 5 || what == 6 ||
+                (what == 10 && lends([which](std::size_t holder) { return holder == which; }))) &&
+               which < defaults && !sleeps(which)) {
+      checkpoints[which] = pools[which].checkpoint();
+      ASSERT_TRUE(checkpoints[which]) << checkpoints[which].why();
+      recorded[which].clear();
+      for (const used& b : blocks) {
+        if (b.holder == which) recorded[which].push_back(b);
+      }
+    } else if (what < 10 && which < defaults && checkpoints[which] &&
+               pools[which].restore(checkpoints[which])) {
+      std::erase_if(blocks, [which](const used& b) { return b.holder == which; });
+      for (used b : recorded[which]) {
+        b.seed = 0;
+        blocks.push_back(b);
+        lent_by_restore += b.pool != b.holder;
+      }
+    }
+    if (!blocks.empty() && (blocks.size() > 30 || random() % 2 == 0)) {
+      const std::size_t at = random() % blocks.size();
+      if (blocks[at].pool == defaults && random() % 4 != 0) continue;  // so that the default pools fill up
+      on.deallocate(blocks[at].at);
+      blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(at));
+    } else if (!sleeps(which)) {
+      const std::size_t bytes = 1 + random() % (random() % 4 == 0 ? 2_MiB : 500_KiB);
+      filled made{};
+      if (which == defaults) {
+        made = this->allocate(bytes, one);
+      } else {
+        const pool_scope scope(pools[which], one);
+        made = this->allocate(bytes, one);
+      }
+      if (made.at != nullptr) {
+        std::size_t holder = 0;
+        while (id(holder) != holder_of(on, made.at)) ++holder;
+        ASSERT_FALSE(sleeps(holder)) << step;
+        blocks.push_back({made, which, holder});
+        lent += which != holder;
+      }
+    } else if (which == defaults) {
+      ASSERT_EQ(on.try_allocate(1000, one), nullptr) << step;
+    }
+    for (used& b : blocks) {
+      if (sleeps(b.pool)) continue;
+      if (b.seed == 0) {
+        b.seed = ++this->last_seed;
+        b.fill();
+      }
+      const bool is_intact = step % 16 == 0 ? b.is_intact() : b.bytes < 8 || *b.words() == b.expected(0);
+      ASSERT_TRUE(is_intact) << step;
+    }
+    ASSERT_EQ(on.audit(), nullptr) << step;
+  }
+  EXPECT_GE(lent, 20u);
+  EXPECT_GE(refused_sleeps, 10u);
+  EXPECT_GE(refused_wakes, 3u);
+  EXPECT_GE(common_sleeps, 3u);
+  EXPECT_GE(lent_by_restore, 3u);
+}
+
 template <typename Recipe>
 struct sleeping : testing::Test {
   using allocator = caching_allocator<Recipe, simulated_device>;
@@ -307,6 +436,58 @@ TYPED_TEST(sleeping, says_why_it_is_refused) {
   const sleep_result nothing = on.sleep(discard);
   EXPECT_TRUE(nothing && nothing.bytes == 0) << "the default pools have no memory";
   on.deallocate(inside);
+}
+
+TYPED_TEST(sleeping, takes_nothing_that_a_pool_lends) {
+  auto& on = this->device_memory;
+  private_pool pool(on, {.serves_on_oom = true});
+  on.deallocate(this->in(pool, 80_MiB));
+  (void)on.allocate(95_MiB, one);
+  void* const lent = on.allocate(40_MiB, one);
+  ASSERT_EQ(holder_of(on, lent), pool.id());
+  const std::size_t used = on.provider().used();
+  const char* const lends =
+      "a live block of the pool serves a request of the default pools: free it, or put all pools to sleep";
+  EXPECT_STREQ(pool.sleep(discard).why, lends);
+  EXPECT_STREQ(pool.sleep(save).why, lends);
+  EXPECT_TRUE(on.try_record_stream(lent, two)) << "its memory is there";
+  {
+    const pool_scope scope(pool);
+    EXPECT_FALSE(on.reuse_in_place(lent, 40_MiB, one)) << "the pool did not get it back";
+  }
+  EXPECT_EQ(on.provider().used(), used);
+  ASSERT_TRUE(on.sleep_pool({}, discard));
+  EXPECT_STREQ(pool.sleep(save).why, lends) << "the default pools wake without it";
+  EXPECT_STREQ(on.sleep(save).why, lends);
+  ASSERT_TRUE(on.wake_pool({}));
+  ASSERT_TRUE(on.sleep(save));
+  EXPECT_EQ(on.provider().used(), 0u);
+  EXPECT_STREQ(
+      on.wake_pool({}).why,
+      "a pool that sleeps has a live block of the default pools: wake that pool first, or all pools");
+  ASSERT_TRUE(pool.wake());
+  ASSERT_TRUE(on.wake_pool({}));
+  ASSERT_TRUE(on.sleep(discard));
+  ASSERT_TRUE(on.wake());
+  on.deallocate(lent);
+  EXPECT_TRUE(pool.sleep(discard));
+  EXPECT_EQ(on.audit(), nullptr);
+}
+
+TYPED_TEST(sleeping, takes_nothing_that_a_restored_pool_lent) {
+  auto& on = this->device_memory;
+  private_pool pool(on, {.serves_on_oom = true});
+  on.deallocate(this->in(pool, 80_MiB));
+  (void)on.allocate(95_MiB, one);
+  void* const lent = on.allocate(40_MiB, one);
+  const pool_checkpoint made = pool.checkpoint();
+  void* const later = on.allocate(30_MiB, one);
+  ASSERT_EQ(holder_of(on, later), pool.id());
+  ASSERT_TRUE(pool.restore(made));
+  EXPECT_FALSE(on.try_deallocate(later));
+  EXPECT_FALSE(pool.sleep(discard)) << "the restored block is the one of the request";
+  on.deallocate(lent);
+  EXPECT_TRUE(pool.sleep(discard));
 }
 
 TYPED_TEST(sleeping, wakes_all_its_memory_or_none) {

@@ -39,7 +39,12 @@ compositions variations() {
   add(named<with<pytorch_family::expandable, back_with<page_plan::huge_first>,
                  grow_by_mapping<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>{"aligned_in_ranges"});
   add(named<with<stitched, pool_together, evict_idle_above<percent(60)>>>{"stitched_together"});
-  add(named<with<stitched, split_below<32_MiB, 20_MiB, 1_MiB, 0>, reuse_immediately>>{"stitched_up_to"});
+  add(named<with<stitched, split_below<32_MiB, 20_MiB, limit_of_pools, 0>, reuse_immediately>>{
+      "stitched_up_to"});
+  add(named<with<pytorch<>, pool_small_and_large<2_MiB>, with_last_search<pytorch<>::recovery>>>{
+      "searching_again"});
+  add(named<with<pytorch_family::expandable, pool_small_and_large<4_MiB>, with_last_search<recover_never>>>{
+      "searching_again_in_ranges"});
   add(named<with<cuda_async, pool_small_and_large<1_MiB>, evict_idle_above<percent(60)>>>{"crossing_pools"});
   add(named<with<cuda_async, reuse_across_streams<true, false, false>, evict_at_free<>>>{"following"});
   add(named<with<cuda_async, reuse_across_streams<false, false, true>, split_below<32_MiB, 20_MiB>>>{

@@ -34,7 +34,8 @@ class watched_device : public tessera::simulated_device {
     std::uintptr_t begin, end;
     tessera::stream_id stream;
     std::uint64_t until_ns;
-    bool owns;  // whether it is the stream of the allocation
+    bool owns;       // whether it is the stream of the allocation
+    bool waits_all;  // whether not even the next work of that stream may reuse the addresses meanwhile
   };
 
   /// Makes calls in these intervals fail, if they can. The intervals count from now.
@@ -79,15 +80,15 @@ class watched_device : public tessera::simulated_device {
     ends_[stream] = std::max(ends_[stream], now_ns()) + duration;
   }
   /// The work of a stream so far uses these addresses.
-  void is_used(const void* p, std::size_t bytes, tessera::stream_id by, bool owns) {
+  void is_used(const void* p, std::size_t bytes, tessera::stream_id by, bool owns, bool waits_all = false) {
     std::erase_if(uses_, [this](const use& u) { return u.until_ns <= now_ns(); });
     const auto begin = reinterpret_cast<std::uintptr_t>(p);
-    uses_.push_back({begin, begin + bytes, by, ends_[by], owns});
+    uses_.push_back({begin, begin + bytes, by, ends_[by], owns, waits_all});
   }
   /// The next work of a stream may use these addresses at once.
   void is_reused(const void* p, std::size_t bytes, tessera::stream_id by) {
     check(reinterpret_cast<std::uintptr_t>(p), bytes, "a block is reused that another stream still uses",
-          [by](const use& u) { return u.stream != by; });
+          [by](const use& u) { return u.waits_all || u.stream != by; });
   }
   /// For recipes that ignore streams.
   void ignore_streams() { watches_ = false; }

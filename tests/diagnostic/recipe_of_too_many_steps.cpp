@@ -1,10 +1,10 @@
-// expect: recovery: steps() returns at most two steps
+// expect: recovery: steps() returns at most four steps
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 struct unlawful {
-  static constexpr tessera::recovery_steps steps(tessera::failure_reason) noexcept { return {{}, 3}; }
+  static constexpr tessera::recovery_steps steps(tessera::failure_reason) noexcept { return {{}, 5}; }
   bool operator==(const unlawful&) const = default;
 };
 using recipe = tessera::with<tessera::pytorch<>, unlawful>;

@@ -1,10 +1,9 @@
 // expect: pools and split agree on small blocks: pools.boundary == split::max_small_block
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/law/recipe.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using uneven = tessera::with<tessera::pytorch<>, tessera::pool_small_and_large<512_KiB>>;
-static_assert(tessera::law::recipe<uneven>());
+using uneven = tessera::with<tessera::pytorch<>, tessera::split_below<32_MiB, 20_MiB, 512_KiB>>;
 
-int main() {}
+int main() { tessera::caching_allocator<uneven, tessera::simulated_device> pool; }

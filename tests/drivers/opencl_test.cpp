@@ -20,12 +20,14 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider.hpp>
+#include <tessera/observe/explain.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "first_broken_rule.hpp"
 #include "model.hpp"
 #include "opencl/device.hpp"
+#include "opencl/pool.hpp"
 #include "stands.hpp"
 #include "subject_of.hpp"
 
@@ -290,6 +292,28 @@ TEST_F(opencl_provider, refuses_what_is_not_its_own) {
       << "a stream that does not exist has no work";
 }
 
+TEST_F(opencl_provider, gives_no_memory_to_a_queue_that_was_not_added) {
+  opencl::device device(queue(0));
+  opencl::pool<> pool(device);
+  const stream_id unknown{reinterpret_cast<std::uintptr_t>(queue(1))};
+  EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr);
+  EXPECT_EQ(device.last_error(), "a queue was not added to the device");
+  EXPECT_EQ(pool.try_allocate(1_MiB, std::align_val_t{4096}, unknown), nullptr);
+  EXPECT_FALSE(pool.allocate_by_handle(1_MiB, unknown));
+  EXPECT_THROW((void)pool.allocate(1_MiB, unknown), out_of_memory);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+
+  ASSERT_EQ(device.add_queue(queue(1)), unknown);
+  void* const p = pool.allocate(1_MiB, unknown);
+  void* const aligned = pool.allocate(1_MiB, std::align_val_t{4096}, unknown);
+  EXPECT_TRUE(pool.record_stream(p, {}));
+  pool.deallocate(p);
+  pool.deallocate(aligned, 1_MiB, std::align_val_t{4096});
+  ASSERT_TRUE(device.remove_queue(unknown));
+  EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr) << "its cached block would serve no stream";
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
 TEST_F(opencl_provider, refuses_queues_that_are_no_streams) {
   opencl::device device(queue(0));
   EXPECT_EQ(device.add_queue(queue(0)), stream_id{});
@@ -316,6 +340,12 @@ TEST_F(opencl_provider, counts_its_memory) {
   EXPECT_EQ(device.acquire(static_cast<std::size_t>(most) / step * step + step), nullptr);
   EXPECT_EQ(device.last_error(), most < all ? "a segment has more bytes than CL_DEVICE_MAX_MEM_ALLOC_SIZE"
                                             : "the segments would exceed CL_DEVICE_GLOBAL_MEM_SIZE");
+  const std::string refused = device.take_refusal().text();
+  EXPECT_NE(refused.find(most < all ? "CL_DEVICE_MAX_MEM_ALLOC_SIZE, " + std::to_string(most)
+                                    : "CL_DEVICE_GLOBAL_MEM_SIZE, " + std::to_string(all)),
+            std::string::npos)
+      << refused;
+  EXPECT_FALSE(device.take_refusal());
   // The memory is not touched, so the system does not back it.
   std::vector<void*> segments;
   const std::size_t bytes = static_cast<std::size_t>(most) / 2 / step * step;
@@ -328,6 +358,17 @@ TEST_F(opencl_provider, counts_its_memory) {
   EXPECT_EQ(device.acquire(bytes), nullptr);
   for (void* const p : segments) EXPECT_TRUE(device.release(p, bytes));
   EXPECT_EQ(device.available(), all);
+}
+
+TEST_F(opencl_provider, says_why_it_refused_memory) {
+  cl_ulong most = 0;
+  (void)clGetDeviceInfo(on->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof most, &most, nullptr);
+  locked<pytorch<>, opencl::device> memory(opencl::device(queue(0)));
+  const auto bytes = static_cast<std::size_t>(most) + 20_MiB;
+  EXPECT_EQ(memory.try_allocate(bytes), nullptr);
+  const std::string text = explain(memory, bytes).text().c_str();
+  EXPECT_NE(text.find("\n  the provider says: "), std::string::npos) << text;
+  EXPECT_NE(text.find("CL_DEVICE_"), std::string::npos) << text;
 }
 
 TEST_F(opencl_provider, forgets_a_queue_only_when_its_work_is_done) {

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -254,6 +255,37 @@ class gate {
   bool open_ = false;
 };
 
+/// Commands that fill a buffer several times, one after another.
+struct fill_commands {
+  fill_commands(VkBuffer target, std::uint32_t times) {
+    const VkCommandPoolCreateInfo pool_info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, nullptr, 0,
+                                            session->family()};
+    EXPECT_EQ(vkCreateCommandPool(session->device(), &pool_info, nullptr, &pool), VK_SUCCESS);
+    const VkCommandBufferAllocateInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, nullptr, pool,
+                                           VK_COMMAND_BUFFER_LEVEL_PRIMARY, 1};
+    EXPECT_EQ(vkAllocateCommandBuffers(session->device(), &info, &handle), VK_SUCCESS);
+    const VkCommandBufferBeginInfo begin{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr, 0, nullptr};
+    EXPECT_EQ(vkBeginCommandBuffer(handle, &begin), VK_SUCCESS);
+    const VkMemoryBarrier between_fills{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr,
+                                        VK_ACCESS_TRANSFER_WRITE_BIT, VK_ACCESS_TRANSFER_WRITE_BIT};
+    for (std::uint32_t i = 0; i < times; ++i) {
+      if (i > 0)
+        vkCmdPipelineBarrier(handle, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 1,
+                             &between_fills, 0, nullptr, 0, nullptr);
+      vkCmdFillBuffer(handle, target, 0, VK_WHOLE_SIZE, i);
+    }
+    EXPECT_EQ(vkEndCommandBuffer(handle), VK_SUCCESS);
+  }
+  fill_commands(const fill_commands&) = delete;
+  fill_commands& operator=(const fill_commands&) = delete;
+  ~fill_commands() {
+    vkDeviceWaitIdle(session->device());
+    vkDestroyCommandPool(session->device(), pool, nullptr);
+  }
+  VkCommandPool pool = VK_NULL_HANDLE;
+  VkCommandBuffer handle = VK_NULL_HANDLE;
+};
+
 /// Every test ends without messages, and without memory or semaphores.
 class on_vulkan : public testing::Test {
  public:
@@ -326,29 +358,25 @@ TEST_F(vulkan_provider, knows_when_running_work_ends) {
   tested_device device;
   vulkan::suballocator<> memory(*device);
   const vulkan::buffer target = memory.create_buffer(buffer_of(8_MiB));
-  VkCommandPool pool = VK_NULL_HANDLE;
+  const fill_commands fills(target.handle, 30);
   VkFence fence = VK_NULL_HANDLE;
-  VkCommandBuffer fills = VK_NULL_HANDLE;
-  const VkCommandPoolCreateInfo pool_info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, nullptr, 0,
-                                          session->family()};
-  ASSERT_EQ(vkCreateCommandPool(session->device(), &pool_info, nullptr, &pool), VK_SUCCESS);
   const VkFenceCreateInfo fence_info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO, nullptr, 0};
   ASSERT_EQ(vkCreateFence(session->device(), &fence_info, nullptr, &fence), VK_SUCCESS);
-  const VkCommandBufferAllocateInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, nullptr, pool,
-                                         VK_COMMAND_BUFFER_LEVEL_PRIMARY, 1};
-  ASSERT_EQ(vkAllocateCommandBuffers(session->device(), &info, &fills), VK_SUCCESS);
-  const VkCommandBufferBeginInfo begin_info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr, 0, nullptr};
-  ASSERT_EQ(vkBeginCommandBuffer(fills, &begin_info), VK_SUCCESS);
-  for (std::uint32_t i = 0; i < 30; ++i) vkCmdFillBuffer(fills, target.handle, 0, VK_WHOLE_SIZE, i);
-  ASSERT_EQ(vkEndCommandBuffer(fills), VK_SUCCESS);
 
   const auto begin = [&] {
     (void)device->streams().submit(first, [&](const vulkan::timelines::turn& now) {
       const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
       const VkTimelineSemaphoreSubmitInfo timeline{
           VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO, nullptr, 1, &now.before, 1, &now.after};
-      const VkSubmitInfo work{
-          VK_STRUCTURE_TYPE_SUBMIT_INFO, &timeline, 1, &now.timeline, &stage, 1, &fills, 1, &now.timeline};
+      const VkSubmitInfo work{VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                              &timeline,
+                              1,
+                              &now.timeline,
+                              &stage,
+                              1,
+                              &fills.handle,
+                              1,
+                              &now.timeline};
       return vkQueueSubmit(now.queue, 1, &work, fence);
     });
   };
@@ -357,7 +385,6 @@ TEST_F(vulkan_provider, knows_when_running_work_ends) {
   EXPECT_STREQ(law::work(provider, first, begin, ended).broken, nullptr);
   ASSERT_EQ(vkWaitForFences(session->device(), 1, &fence, VK_TRUE, UINT64_MAX), VK_SUCCESS);
   vkDestroyFence(session->device(), fence, nullptr);
-  vkDestroyCommandPool(session->device(), pool, nullptr);
   memory.destroy(target);
 }
 
@@ -367,11 +394,15 @@ TEST_F(vulkan_provider, respects_the_limits_of_the_device) {
   tested_device device;
   vulkan::memory one(*device, 0), other(*device, 0);
   EXPECT_EQ(one.acquire(8_MiB + one.granularity()), nullptr);
+  EXPECT_NE(std::string(one.take_refusal().text()).find(" bytes exceed maxMemoryAllocationSize, 8388608"),
+            std::string::npos);
   EXPECT_EQ(one.acquire(0), nullptr);
   EXPECT_EQ(one.acquire(one.granularity() / 2), nullptr);
   std::array<void*, 3> held{one.acquire(8_MiB), other.acquire(64_KiB), one.acquire(64_KiB)};
   for (void* const p : held) EXPECT_NE(p, nullptr);
   EXPECT_EQ(other.acquire(64_KiB), nullptr);
+  EXPECT_STREQ(other.take_refusal().text(), "all 3 objects of maxMemoryAllocationCount exist");
+  EXPECT_FALSE(other.take_refusal());
   EXPECT_FALSE(one.release(held[0], 64_KiB));
   EXPECT_TRUE(one.release(held[0], 8_MiB));
   EXPECT_FALSE(one.release(held[0], 8_MiB));
@@ -379,6 +410,16 @@ TEST_F(vulkan_provider, respects_the_limits_of_the_device) {
   EXPECT_NE(held[0], nullptr);
   EXPECT_TRUE(other.release(held[0], 64_KiB) && other.release(held[1], 64_KiB) &&
               one.release(held[2], 64_KiB));
+}
+
+TEST_F(vulkan_provider, names_the_result_of_the_driver) {
+  tested_device device;
+  vulkan::memory memory(*device, 0);
+  driver.calls = driver.failed = 0;
+  driver.fail_from = driver.fail_to = 1;
+  EXPECT_EQ(memory.acquire(64_KiB), nullptr);
+  driver.fail_from = driver.fail_to = 0;
+  EXPECT_STREQ(memory.take_refusal().text(), "vkAllocateMemory: VK_ERROR_OUT_OF_DEVICE_MEMORY");
 }
 
 TEST_F(vulkan_provider, shares_a_heap_with_other_types) {
@@ -461,7 +502,7 @@ TEST_F(vulkan_provider, frees_memory_of_a_lost_device) {
 template <typename Recipe>
 class vulkan_recipes : public on_vulkan {};
 using recipes =
-    testing::Types<pytorch_family::native, cuda_async, paddle_family::auto_growth,
+    testing::Types<vulkan::few_objects, pytorch_family::native, cuda_async, paddle_family::auto_growth,
                    paddle_family::naive_best_fit, pinned, pinned_packed, passthrough, power_of_two>;
 TYPED_TEST_SUITE(vulkan_recipes, recipes);
 
@@ -1014,6 +1055,60 @@ TEST_F(vulkan_suballocator, destroys_handles_after_the_work) {
   EXPECT_EQ(driver.images_destroyed, 1u);
 }
 
+TEST_F(vulkan_suballocator, destroys_few_handles_at_once) {
+  tested_device device;
+  vulkan::suballocator<> memory(*device);
+  std::vector<vulkan::buffer> made(1000);
+  for (vulkan::buffer& each : made) each = memory.create_buffer(buffer_of(1000));
+  for (const vulkan::buffer& each : made) memory.destroy(each);
+  EXPECT_EQ(driver.buffers_destroyed, 0u);
+  const vulkan::buffer next = memory.create_buffer(buffer_of(1000));
+  EXPECT_EQ(driver.buffers_destroyed, 16u);
+  memory.destroy(next);
+  memory.trim();
+  EXPECT_EQ(driver.buffers_destroyed, 1001u);
+
+  // In a loop, the handles that are not destroyed yet stay few.
+  for (int i = 0; i < 100; ++i) memory.destroy(memory.create_buffer(buffer_of(1000)));
+  EXPECT_GE(driver.buffers_destroyed, 1001u + 99u);
+}
+
+TEST_F(vulkan_suballocator, takes_few_objects) {
+  for (const VkDeviceSize largest : {64_KiB, 1_MiB}) {
+    driver.types = types_of_a_card(8_GiB, 8_GiB);
+    tested_device device;
+    vulkan::suballocator<> memory(*device);
+    std::vector<allocation> held;
+    std::mt19937 random(1);
+    for (VkDeviceSize sum = 0; sum < 200_MiB; sum += held.back().size) {
+      held.push_back(memory.allocate(request_of((random() % largest / 256 + 1) * 256)));
+      ASSERT_TRUE(held.back());
+    }
+    EXPECT_LE(device->allocations(), 3u) << "32, 64 and 128 MiB";
+    for (const allocation& each : held) memory.deallocate(each);
+  }
+}
+
+TEST_F(vulkan_suballocator, fills_a_heap_with_the_objects_that_the_device_allows) {
+  for (const std::uint32_t objects : {4u, 8u, 64u, 4096u}) {
+    driver.types = types_of_a_card(2_GiB);
+    driver.limits = [=](VkPhysicalDeviceLimits& limits) { limits.maxMemoryAllocationCount = objects; };
+    tested_device device;
+    vulkan::suballocator<> memory(*device);
+    std::vector<allocation> held;
+    vulkan::request asked = request_of(256_KiB);
+    asked.needs.memoryTypeBits = 1u << 1;
+    VkDeviceSize served = 0;
+    while (const allocation made = memory.allocate(asked)) {
+      held.push_back(made);
+      served += made.size;
+    }
+    EXPECT_GE(served, objects < 8 ? 7 * 256_MiB : 2_GiB - 32_MiB) << objects;
+    EXPECT_LE(device->allocations(), objects);
+    for (const allocation& each : held) memory.deallocate(each);
+  }
+}
+
 TEST_F(vulkan_suballocator, serves_several_threads) {
   tested_device device;
   vulkan::suballocator<> memory(*device, {.dedicated_from = 2_MiB});
@@ -1057,14 +1152,36 @@ TEST_F(vulkan_provider, is_tested_with_a_layer_that_reports_mistakes) {
   VkBufferCreateInfo wrong = buffer_of(0);
   if (vkCreateBuffer(session->device(), &wrong, nullptr, &made) == VK_SUCCESS)
     vkDestroyBuffer(session->device(), made, nullptr);
-  session->print(true);
   EXPECT_GT(session->take_messages(), 0u);
+
+  // Two submissions that write the same buffer, and do not wait for each other.
+  tested_device device;
+  vulkan::suballocator<> memory(*device);
+  const vulkan::buffer target = memory.create_buffer(buffer_of(1000));
+  {
+    const fill_commands one(target.handle, 1), other(target.handle, 1);
+    for (const VkCommandBuffer* const commands : {&one.handle, &other.handle}) {
+      VkSubmitInfo work{};
+      work.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+      work.commandBufferCount = 1;
+      work.pCommandBuffers = commands;
+      EXPECT_EQ(vkQueueSubmit(session->queue(), 1, &work, VK_NULL_HANDLE), VK_SUCCESS);
+    }
+  }
+  memory.destroy(target);
+  session->print(true);
+  EXPECT_GT(session->take_messages(), 0u) << "the layer does not compare submissions";
 }
 
 /// Makes the session before the tests, and destroys it after them.
 class all_tests : public testing::Environment {
  public:
   void SetUp() override {
+    // The layer checks the accesses of one submission against those of others.
+    ::setenv("VK_LAYER_ENABLES",
+             "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT:"
+             "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT",
+             1);
     try {
       session.emplace(true);
     } catch (const vulkan::vulkan_error&) {

@@ -85,7 +85,7 @@ void set_extreme(Policies& chosen, fuzz::input& in) {
         chosen.rounding.table = divisions::all(std::uint32_t{1} << in.below(32));
       break;
     case 6:
-      if constexpr (requires { chosen.growth.small = taken; }) chosen.growth.small = taken;
+      if constexpr (requires { chosen.growth.small_chunk = taken; }) chosen.growth.small_chunk = taken;
       break;
     default:
       if constexpr (requires { chosen.growth.peak_parts = bytes; }) chosen.growth.peak_parts = bytes;

@@ -64,7 +64,7 @@ template <typename Key>
 std::string words_of(const Key& k, const divisions& table) {
   if (table == divisions{} && k.format == config::detail::value_format::divisions_or_zero) return "0";
   std::string list;
-  for (std::size_t i = 0; i < divisions::slots; ++i)
+  for (std::size_t i = 0; i < divisions::slot_count; ++i)
     list +=
         (i == 0 ? "[" : ",") + std::to_string(std::uint64_t{1} << i) + ":" + std::to_string(table.in_slot[i]);
   return list + "]";

@@ -29,7 +29,10 @@ struct honest {
     return nullptr;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    mark((reinterpret_cast<std::uintptr_t>(p) - base) / step, bytes / step, false);
+    const std::size_t first = (reinterpret_cast<std::uintptr_t>(p) - base) / step;
+    // Some wrong providers below hand out addresses that are not of this memory.
+    if (first >= granules || bytes / step > granules - first) return false;
+    mark(first, bytes / step, false);
     return true;
   }
   std::size_t capacity() const noexcept { return granules * step; }
@@ -81,10 +84,10 @@ TEST(provider_law, holds_for_simulated_devices) {
 TEST(provider_law, keeps_the_first_broken_law) {
   law::verdict found;
   EXPECT_TRUE(found);
-  found.require(true, "a");
+  found.must_hold(true, "a");
   EXPECT_TRUE(found);
-  found.require(false, "b");
-  found.require(false, "c");
+  found.must_hold(false, "b");
+  found.must_hold(false, "c");
   EXPECT_FALSE(found);
   EXPECT_STREQ(found.broken, "b");
 }
@@ -257,7 +260,8 @@ TEST(provider_law, reuse) {
   EXPECT_STREQ(broken_by(forgetful{}), "released memory can be acquired again");
   EXPECT_STREQ(broken_by(bump{}), "released memory can be acquired again");
   bump device;
-  EXPECT_STREQ(law::provider(device, 1_MiB).broken, nullptr);  // 65 MiB of 1 GiB do not show it
+  EXPECT_STREQ(law::detail::memory(device, 1_MiB).broken, nullptr);  // 65 MiB of 1 GiB do not show it
+  EXPECT_STREQ(broken_by(bump{}), "released memory can be acquired again");
 }
 
 /// Releases small segments but forgets a large one.
@@ -323,8 +327,8 @@ struct discards_all : eventful {
 TEST(provider_law, events) {
   eventful device;
   EXPECT_STREQ(law::provider(device).broken, nullptr);
-  EXPECT_EQ(device.recorded, 2);
-  EXPECT_EQ(device.discarded, 2);
+  EXPECT_GT(device.recorded, 65'536);
+  EXPECT_EQ(device.discarded, device.recorded);
   EXPECT_STREQ(broken_by(cannot_record{}), "record succeeds on the default stream");
   EXPECT_STREQ(broken_by(records_once{}), "record succeeds again on the same stream");
   EXPECT_STREQ(broken_by(cannot_wait{}), "wait returns after the work is done");

@@ -79,7 +79,9 @@ static_assert(law::policy(recover_never{}) && law::policy(recover_by_emptying_ca
 static_assert(law::policy(recover_by_emptying_cache<tunable(false)>{}) &&
               law::policy(recover_by_emptying_cache<true>{}));
 static_assert(law::policy(recover_by_releasing_oversize{}) &&
-              law::policy(with_fail_fast<recover_by_releasing_oversize, true>{}));
+              law::policy(with_fail_fast<recover_by_releasing_oversize, true>{}) &&
+              law::policy(with_last_search<recover_never>{}) &&
+              law::policy(with_last_search<with_fail_fast<recover_by_releasing_oversize>>{}));
 
 constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
   static_assert(law::recipe<Recipe>());
@@ -92,6 +94,8 @@ static_assert(law::recipe<torch_npu_family::under<config::torch_npu::settings{.h
                   .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
 static_assert(law::recipe<with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>>());
 static_assert(law::recipe<with<stitched, evict_after<200, decay_curve::smooth>>>());
+static_assert(law::recipe<with<pytorch<>, pool_small_and_large<2_MiB>>>() &&
+              law::recipe<with<stitched, pool_small_and_large<2_MiB>>>());
 static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
 static_assert(law::recipe<with<pytorch<>, back_with<page_plan::huge_first>>>() &&
               law::recipe<with<pytorch<>, back_with<page_plan::huge_1g_first>>>());

@@ -42,9 +42,9 @@ expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 
 expect(1 "  hint: accept a segment of only 8.00 MiB: recover_by_emptying_cache<true> [policy/recovery.hpp]\n"
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  the blocks that keep these segments, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
-expect(1 ": grow_by_stitching [policy/growth.hpp]\n  the blocks that keep these segments, " explain-oom ${trace} --capacity 1826989966)
-expect(1 ": grow_by_mapping [policy/growth.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
-expect(1 ": grow_by_mapping [policy/growth.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
+expect(1 ": grow_by_stitching [policy/growth_in_ranges.hpp]\n  the blocks that keep these segments, " explain-oom ${trace} --capacity 1826989966)
+expect(1 ": grow_by_mapping [policy/growth_in_ranges.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
+expect(1 ": grow_by_mapping [policy/growth_in_ranges.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
        --capacity 950000000 --recipe torch_npu --conf garbage_collection_threshold:0.9)
 expect(1 ": back_with<page_plan::normal_only> [policy/pages.hpp] (no page_size)\n" explain-oom ${streams} --capacity 930000000 --recipe torch_npu
        --conf page_size:1g)
@@ -94,7 +94,7 @@ set(options_of_compare --recipe --conf --capacity --json --memory-fraction --pla
 set(options_of_decisions --recipe --conf --capacity --memory-fraction)
 set(options_of_verify --json)
 set(options_of_fit --recipe --conf --capacity --json --memory-fraction --plan)
-set(options_of_plan --json --out --from --to --seconds --seed --alignment)
+set(options_of_plan --json --out --from --to --effort --seed --capacity --alignment)
 set(options_of_draw --recipe --conf --capacity --out --memory-fraction)
 set(options_of_explain-oom --recipe --conf --capacity --memory-fraction)
 set(options_of_tune --capacity --max-ns --json --memory-fraction)
@@ -105,7 +105,7 @@ foreach(command IN ITEMS compare decisions verify fit plan draw explain-oom tune
     expect(0 "tessera-replay ${command} " ${asked})
     expect_also("\nexit code   0 ")
     foreach(option IN ITEMS --recipe --conf --capacity --memory-fraction --json --out --max-ns --system --at --as-recorded
-            --plan --from --to --seconds --seed --alignment)
+            --plan --from --to --effort --seed --alignment)
       string(FIND "${last}" "\n${option} " at)
       if((option IN_LIST options_of_${command}) EQUAL (at EQUAL -1))
         message(FATAL_ERROR "${asked}, of ${option}:\n${last}")
@@ -129,8 +129,8 @@ expect(0 "the exit code is 0, and \"agrees\" is null in JSON\n" verify --help)
 
 # Plans: the first third of a program serves the rest of it.
 set(planned ${SCRATCH}/resnet50_plan.csv)
-expect(0 "resnet50_sgd: 6327 requests in 67 steps, 8 of them different; 3907 entries\n  peak live        1656527120 bytes\n" plan
-       ${trace} --to 12000 --seconds 1 -o ${planned} --out ${SCRATCH}/resnet50_plan.hpp)
+expect(0 "resnet50_sgd: 6327 requests in 4 steps, 3 of them different; 3911 entries\n  peak live        1656527120 bytes\n" plan
+       ${trace} --to 12000 -o ${planned} --out ${SCRATCH}/resnet50_plan.hpp)
 expect_also("no placement of these steps needs less\n")
 file(STRINGS ${planned} first LIMIT_COUNT 1)
 file(READ ${SCRATCH}/resnet50_plan.hpp header)
@@ -138,8 +138,8 @@ if(NOT first STREQUAL "record,1,2,3,4,5,6,7" OR NOT header MATCHES "inline const
   message(FATAL_ERROR "plan writes neither CSV nor a header:\n${first}\n${header}")
 endif()
 file(RENAME ${planned} ${SCRATCH}/before.csv)
-expect(0 "\"requests\": 6327, \"steps\": 67, \"different_steps\": 8, \"entries\": 3907, \"peak_live\": 1656527120," plan ${trace}
-       --to 12000 --seconds 1 --json -o ${planned})
+expect(0 "\"requests\": 6327, \"steps\": 4, \"different_steps\": 3, \"entries\": 3911, \"peak_live\": 1656527120," plan ${trace}
+       --to 12000 --json -o ${planned})
 execute_process(COMMAND ${CMAKE_COMMAND} -E compare_files ${planned} ${SCRATCH}/before.csv RESULT_VARIABLE differs)
 if(differs)
   message(FATAL_ERROR "plan writes different plans with the same options")
@@ -148,16 +148,30 @@ expect(0 "resnet50_sgd, pytorch, --plan ${planned}: completes with a capacity of
        fit ${trace} --plan ${planned})
 expect(0 "\"also_fails_with\": [], \"note\": \"\"}\n" fit ${trace} --plan ${planned} --json)
 expect(0 "  note: the plan was made of another recording, or of another part of it\n" fit ${TRACES}/gpt2_adamw.csv --plan ${planned})
+expect_also("  the plan served 27 of 27425 requests\n")
+expect_also("  warning: the plan serves less than half of the requests: this run differs from the recorded one; the recipe alone needs no more memory than with this plan\n")
 expect(0 "\n  plan, pytorch                    1580.0       1.000      1580.0 " compare ${trace} --plan ${planned})
+expect_also("  plan, pytorch: the plan served 18949 of 18949 requests\n")
+expect(0 "\"planned_requests\": 27, \"unplanned_requests\": 27398, \"warning\": \"the plan serves less than half" compare
+       ${TRACES}/gpt2_adamw.csv --plan ${planned} --json)
 expect(0 "{\"recipe\": \"plan, stitched\", \"peak_reserved\": " compare ${trace} --plan ${planned} --recipe stitched --json)
+set(hundred ${SCRATCH}/hundred.csv)
+file(WRITE ${hundred} "op,id,bytes,stream,t_us\na,0,104857600,0,0\nf,0,104857600,0,1\n")
+expect(0 "  warning: the recipe pytorch alone reserves 104857600 bytes, and 104857600 with this plan\n" plan ${hundred})
+expect(0 "\"warning\": \"the recipe pytorch alone reserves 104857600 bytes, and 104857600 with this plan\", " plan ${hundred} --json)
+expect(0 "  warning: this is not a plan of this program: it served no request; the recipe alone needs no more memory than with this plan\n"
+       fit ${hundred} --plan ${planned})
 expect(0 "resnet50_sgd: 28 requests in 28 steps, " plan ${trace} --from 100 --to 128)
+expect(0 "  capacity         1700000000 bytes: the plan fits\n" plan ${trace} --to 12000 --capacity 1700000000)
+expect(1 "bytes: the plan does not fit, and no placement of these steps does\n" plan ${trace} --to 12000 --effort 0.1 --capacity 1GiB)
+expect(1 "\"fits\": false, " plan ${trace} --to 12000 --effort 0.1 --capacity 1GiB --json)
 expect(2 "plan: --out x.txt: the extension must be .hpp, .h or .csv\n" plan ${trace} --out x.txt)
 expect(2 "plan: --out ${trace}: is the trace\n" plan ${trace} --out ${trace})
 expect(2 "plan: --out ${SCRATCH}/none/p.csv: its folder does not exist\n" plan ${trace} --out ${SCRATCH}/none/p.csv)
 expect(2 "resnet50_sgd.csv: --from 37898: no event lies between it and the end\n" plan ${trace} --from 37898)
 expect(2 "resnet50_sgd.csv: --from 40: no event lies between it and the end\n" plan ${trace} --from 40 --to 40)
-foreach(seconds IN ITEMS 0 -1 nan 1s 86401)
-  expect(2 "plan: --seconds ${seconds}: must be a number of seconds, up to 86400\n" plan ${trace} --seconds "${seconds}")
+foreach(effort IN ITEMS 0 -1 nan 1s 100001)
+  expect(2 "plan: --effort ${effort}: must be a positive number, up to 100000\n" plan ${trace} --effort "${effort}")
 endforeach()
 expect(2 "plan: --alignment 100: must be a power of two\n" plan ${trace} --alignment 100)
 expect(2 "plan: --alignment 32: must be a number from 64 to 2097152\n" plan ${trace} --alignment 32)
@@ -200,7 +214,7 @@ if(NOT SLOW)
 endif()
 expect(1 "No candidate keeps --max-ns. The fastest:" tune ${short} --max-ns 1)
 expect_also("pytorch and the shipped recipe that needs least memory (above --max-ns):")
-expect(0 "Default: 80 GiB; for tune, the larger of that and eight times peak live\n" --help)
+expect(0 "Default: 80 GiB; for tune, the larger of that and eight times peak live;\n            for plan, none\n" --help)
 expect(1 " bytes, so nothing completes with 4096" tune ${short} --capacity 4096)
 
 expect(2 "a command is missing")

@@ -20,6 +20,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/decisions.hpp"
@@ -173,7 +174,7 @@ struct with_steps : tessera::caching_allocator<tessera::pytorch<>, tessera::simu
 TEST(replay, says_when_a_step_begins) {
   const auto read = read_csv(csv("m,3,0,0,0\na,0,512,0,1\nm,0,0,0,2\nf,0,0,0,3\nm,3,0,0,4\n"), "T");
   const tessera::trace::program made(std::get<recording>(read));
-  EXPECT_EQ(made.slots(), 1u);
+  EXPECT_EQ(made.slot_count(), 1u);
   EXPECT_EQ(made.peak_live(), 512u);
   with_steps on;
   std::size_t events = 0;

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/read_snapshot.hpp"
 #include "tessera_replay/recorded_pool.hpp"

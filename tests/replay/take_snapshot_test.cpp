@@ -34,6 +34,7 @@
 #include "tessera_replay/snapshot_recording.hpp"
 #include "tessera_replay/verify.hpp"
 
+#include "../unit/observe/stacks.hpp"
 #include "viewer.hpp"
 
 namespace {
@@ -106,6 +107,55 @@ TEST(take_snapshot, of_nothing_is_empty) {
   const snapshot seen = take_snapshot(pool);
   EXPECT_TRUE(seen.segments.empty());
   EXPECT_TRUE(seen.traces.empty());
+}
+
+/// The functions of a call stack, innermost first.
+std::vector<std::string> functions_of(const snapshot& seen, std::uint32_t stack) {
+  std::vector<std::string> all;
+  for (const std::uint32_t position : seen.stacks.stack(stack)) {
+    const snapshot::call_stacks::frame& f = seen.stacks.frame_at(position);
+    EXPECT_EQ(seen.stacks.text(f.file), "program.cpp");
+    all.push_back(std::string(seen.stacks.text(f.function)) + ":" + std::to_string(f.line));
+  }
+  return all;
+}
+
+TEST(take_snapshot, has_the_call_stacks_of_blocks_and_events) {
+  using stacks_tests::with_stacks;
+  int depth = 1;
+  const auto check = [&depth](auto& pool) {
+    (void)pool.allocate(1000);
+    depth = 0;
+    (void)pool.allocate(2000);
+    depth = 1;
+    for (int i = 0; i < 20; ++i) pool.deallocate(pool.allocate(3000));
+    const snapshot taken = take_snapshot(pool);
+    const auto read = replay::read_snapshot(to_pickle(taken), "file");
+    ASSERT_TRUE(std::holds_alternative<snapshot>(read));
+    for (const snapshot& seen : {taken, std::get<snapshot>(read)}) {
+      const std::vector<std::string> deep{"function_1:11", "function_0:10"}, shallow{"function_0:10"};
+      ASSERT_EQ(seen.segments.size(), 1u);
+      const auto& blocks = seen.segments[0].blocks;
+      EXPECT_EQ(functions_of(seen, blocks[0].stack), deep);
+      EXPECT_EQ(functions_of(seen, blocks[1].stack), shallow);
+      EXPECT_EQ(blocks.back().stack, 0u) << "the block is free";
+      ASSERT_FALSE(seen.traces[0].empty());
+      for (const snapshot::entry& e : seen.traces[0]) {
+        if (e.what == action::alloc || e.what == action::free_requested) {
+          EXPECT_EQ(functions_of(seen, e.stack), deep);
+        }
+      }
+    }
+  };
+  caching_allocator<pytorch<>, simulated_device, with_stacks> plain{
+      simulated_device(), {}, with_stacks(4, {}, {&depth})};
+  check(plain);
+  locked<pytorch<>, simulated_device, with_stacks> shared(simulated_device(), {},
+                                                          with_stacks(4, {}, {&depth}));
+  check(shared);
+  per_stream<pytorch<>, simulated_device, with_stacks> arenas(simulated_device(), {},
+                                                              with_stacks(4, {}, {&depth}));
+  check(arenas);
 }
 
 TEST(take_snapshot, has_the_history_with_times_and_labels) {

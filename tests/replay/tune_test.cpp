@@ -114,7 +114,7 @@ TEST(tune_policies, decide_as_the_shipped_recipes_that_they_hold) {
 static_assert(law::policy(segments_below<0>{.large = 512_MiB}));
 static_assert(law::policy(segments_below<64_MiB>{.large = 64_MiB}));
 static_assert(law::policy(segments_below<256_MiB>{.large = 512_MiB}));
-static_assert(law::policy(grow_by_chunks<>{.small = 2_MiB, .large = 1_GiB}));
+static_assert(law::policy(grow_by_chunks<>{.small_chunk = 2_MiB, .large = 1_GiB}));
 static_assert(law::policy(grow_by_plan<>{.plan = chunk_plan{2_MiB, 16_MiB}}));
 static_assert(law::policy(grow_by_mapping<>{.large = 128_MiB}));
 static_assert(law::policy(grow_by_stitching<>{.peak_parts = 4, .slack = percent(0)}));

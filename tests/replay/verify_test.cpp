@@ -11,7 +11,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/start_state.hpp"
 #include "tessera_replay/verify.hpp"
@@ -170,6 +170,89 @@ TEST(verify, infers_the_range_size_if_decisions_depend_on_it) {
   const auto endless = recorded_replay(source, 0, settings_of(source), unlimited).run();
   EXPECT_EQ(std::get<verification>(endless).same_address, 0u);
   EXPECT_EQ(std::get<verification>(endless).range_limit, 100_MiB);
+}
+
+// A range for 100 MiB was reserved, and its first pages were refused. It lies lower and serves the next growth.
+TEST(verify, finds_a_range_that_was_reserved_for_a_failed_request) {
+  const std::uint64_t lower = large_range - 180_MiB;
+  const snapshot source =
+      recorded({segment_at(lower, true, true, {{15_MiB, 15_MiB}, {5_MiB, 0}}),
+                segment_at(large_range, true, true, {{20_MiB, 20_MiB}})},
+               {entry(action::segment_map, large_range, 20_MiB), entry(action::alloc, large_range, 20_MiB),
+                entry(action::oom, 0, 100_MiB), entry(action::segment_map, lower, 20_MiB),
+                entry(action::alloc, lower, 15_MiB)});
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+  EXPECT_EQ(found.same_address, 2u);
+}
+
+TEST(verify, limits_ranges_by_the_ranges_above) {
+  // The hole at the end of the range holds 20 MiB, as the next range begins at 80 MiB. So the free block there is
+  // preferred to one of 45 MiB.
+  const std::uint64_t next = large_range + 80_MiB;
+  snapshot source = recorded(
+      {segment_at(large_range, true, true, {{45_MiB, 0}, {3_MiB, 3_MiB}, {10_MiB, 10_MiB}, {2_MiB, 0}}),
+       segment_at(next, true, true, {{20_MiB, 20_MiB}})},
+      {entry(action::alloc, large_range + 48_MiB, 10_MiB)});
+  source.segments[1].stream = stream_id{1};
+  const verification found = verified(source);
+  EXPECT_TRUE(found.agrees()) << found.first_other_segment;
+  const auto guesses = [&source] {
+    return recorded_replay(source, 0, settings_of(source), unlimited).guess_range_sizes();
+  };
+  EXPECT_EQ(guesses(), std::vector<std::size_t>{80_MiB});
+  // When a request failed, the device had 80 MiB, of which 60 + 20 were mapped. PyTorch reserves an eighth more.
+  source.traces[0].push_back(entry(action::oom, 0, 30_MiB));
+  EXPECT_EQ(guesses(), (std::vector<std::size_t>{90_MiB, 80_MiB}));
+}
+
+// A request found no free block. The allocator then waited for a stream, which freed one, and tried to grow again.
+TEST(verify, does_not_search_again_after_recovery) {
+  for (const bool expandable : {true, false}) {
+    const std::uint64_t other = large_range + 60_MiB;
+    const auto grows = expandable ? action::segment_map : action::segment_alloc;
+    const auto shrinks = expandable ? action::segment_unmap : action::segment_free;
+    const std::uint64_t fresh = expandable ? large_range + 20_MiB : other;
+    std::vector<snapshot::segment> end;
+    if (expandable) {
+      end = {
+          segment_at(large_range, true, true, {{15_MiB, 0}, {5_MiB, 5_MiB}, {12_MiB, 12_MiB}, {8_MiB, 0}})};
+    } else {
+      end = {segment_at(large_range, true, false, {{15_MiB, 0}, {5_MiB, 5_MiB}}),
+             segment_at(other, true, false, {{12_MiB, 12_MiB}})};
+    }
+    const std::size_t taken = expandable ? 20_MiB : 12_MiB;
+    const verification found =
+        verified(recorded(end, {entry(action::free_requested, large_range, 15_MiB),
+                                entry(action::alloc, large_range + 15_MiB, 5_MiB),
+                                entry(action::free_completed, large_range, 15_MiB),
+                                entry(shrinks, large_range + 200_MiB, 20_MiB), entry(grows, fresh, taken),
+                                entry(action::alloc, fresh, 12_MiB)}));
+    EXPECT_TRUE(found.agrees()) << found.first_other_segment << expandable;
+    EXPECT_EQ(found.same_address, 2u);
+  }
+}
+
+// After an emptied cache, a request searches and finds the best fit. After recovery it takes the lowest free block
+// beside a hole. The history is the same.
+TEST(verify, tells_recovery_from_an_emptied_cache_by_the_address) {
+  const auto served = [](bool lowest, bool released) {
+    using parts = std::vector<part>;
+    const parts low =
+        lowest ? parts{{5_MiB, 5_MiB}, {6_MiB, 6_MiB}, {9_MiB, 0}} : parts{{5_MiB, 5_MiB}, {15_MiB, 0}};
+    const parts high =
+        lowest ? parts{{7_MiB, 0}, {13_MiB, 13_MiB}} : parts{{6_MiB, 6_MiB}, {1_MiB, 0}, {13_MiB, 13_MiB}};
+    std::vector<snapshot::entry> entries;
+    if (released) entries.push_back(entry(action::segment_unmap, large_range + 20_MiB, 20_MiB));
+    entries.push_back(entry(action::alloc, large_range + (lowest ? 5_MiB : 40_MiB), 6_MiB));
+    return verified(recorded(
+        {segment_at(large_range, true, true, low), segment_at(large_range + 40_MiB, true, true, high)},
+        std::move(entries)));
+  };
+  EXPECT_TRUE(served(false, true).agrees());
+  EXPECT_TRUE(served(true, true).agrees());
+  EXPECT_TRUE(served(false, false).agrees());
+  EXPECT_FALSE(served(true, false).agrees()) << "no recovery is recorded";
 }
 
 TEST(verify, refuses_recordings_of_the_drivers_pools_and_impossible_pages) {

@@ -19,7 +19,7 @@ foreach(name IN ITEMS resnet50_sgd gnn_sage_streams)
   string(JOIN "\n" text ${lines})
   set(trace ${SCRATCH}/${name}.csv)
   file(WRITE ${trace} "${text}\n")
-  run(out ${REPLAY} plan ${trace} --seconds 1 -o ${SCRATCH}/written.hpp -o ${SCRATCH}/written.csv)
+  run(out ${REPLAY} plan ${trace} --effort 1 -o ${SCRATCH}/written.hpp -o ${SCRATCH}/written.csv)
   run(out ${COMPILER} -std=c++20 ${warnings} -I ${INCLUDE} -I ${INCLUDE}/../examples -I ${SCRATCH} -D PLAN=plans::${name}
       ${here}/written_plan.cpp -o ${SCRATCH}/written)
   run(did ${SCRATCH}/written ${trace} ${SCRATCH}/written.csv)

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/law/policies.hpp>
+#include <tessera/private_pool.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -398,6 +399,30 @@ TEST(caching_allocator, evicts_what_a_poll_after_a_miss_freed) {
   EXPECT_EQ(pool.current_usage().pending, 30_MiB);
   EXPECT_NE(pool.allocate(50_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 50_MiB);
+}
+
+/// Evicts during a capture, while the stream of the idle memory is busy.
+template <typename Recipe>
+void evict_in_a_capture() {
+  simulated_device device({.capacity = 200_MiB});
+  caching_allocator<Recipe, provider_ref<simulated_device>> memory{provider_ref(device)};
+  void* const kept = memory.allocate(40_MiB);
+  memory.deallocate(memory.allocate(120_MiB));
+  device.submit(stream_id{}, 1'000'000'000);
+  const private_pool graph(memory);
+  const pool_scope capture(graph, stream_id{});
+  const auto before = device.calls();
+  (void)memory.try_allocate(30_MiB);
+  memory.deallocate(kept);
+  EXPECT_EQ(device.calls().record, before.record);
+  EXPECT_EQ(device.calls().wait + device.calls().synchronize, before.wait + before.synchronize);
+}
+
+TEST(caching_allocator, waits_for_nothing_in_a_capture) {
+  evict_in_a_capture<with<pytorch<>, evict_idle_above<percent(60)>>>();
+  evict_in_a_capture<with<pytorch<>, evict_at_free<>>>();
+  evict_in_a_capture<with<pytorch<"expandable_segments:True">, evict_idle_above<percent(60)>>>();
+  evict_in_a_capture<with<stitched, evict_at_free<>>>();
 }
 
 }  // namespace

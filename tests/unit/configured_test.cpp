@@ -57,6 +57,20 @@ TEST(configured, changes_what_its_policies_read) {
   pool.deallocate(p);
 }
 
+TEST(configured, warns_in_words_of_growth_without_bound) {
+  chosen pool({.expandable_segments = true});
+  EXPECT_TRUE(pool.growth_is_bounded());
+  EXPECT_STREQ(pool.growth_is_bounded().text().c_str(), "");
+  ASSERT_FALSE(pool.change("max_split_size_mb:128,expandable_segments:True"));
+  const law::growth_witness found = pool.growth_is_bounded();
+  ASSERT_FALSE(found);
+  EXPECT_GT(found.reserved, 40 * found.peak_live);
+  EXPECT_NE(std::string(found.text().c_str()).find("growth has no bound: 100 cycles that free "),
+            std::string::npos);
+  configured<pytorch_family, simulated_device, locked> shared({.max_split_size = 128_MiB});
+  EXPECT_FALSE(shared.growth_is_bounded());
+}
+
 TEST(configured, refuses_an_impossible_change_and_names_the_key) {
   chosen pool({.max_split_size = 64_MiB});
   const auto other_recipe = pool.change("max_split_size_mb:32,expandable_segments:True");

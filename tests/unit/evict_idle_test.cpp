@@ -45,6 +45,32 @@ TEST(evict_idle, reaches_the_allocators_of_the_front_ends) {
   release_all_idle(checked);
 }
 
+/// Evicts on request, or before growth, the segments of one size each. should_evict tells the events apart.
+struct evict_by_trigger {
+  [[nodiscard]] static std::size_t bytes_to_evict(eviction_trigger trigger, const usage& now) noexcept {
+    return trigger == eviction_trigger::on_request || trigger == eviction_trigger::before_growth ? now.cached
+                                                                                                 : 0;
+  }
+  [[nodiscard]] static bool is_candidate(std::size_t, const usage&) noexcept { return true; }
+  [[nodiscard]] static bool should_evict(const idle_segment& segment) noexcept {
+    return segment.bytes == (segment.trigger == eviction_trigger::on_request ? 20_MiB : 40_MiB);
+  }
+  bool operator==(const evict_by_trigger&) const = default;
+};
+
+TEST(evict_idle, tells_the_policy_which_event_it_is) {
+  caching_allocator<with<pytorch<>, evict_by_trigger>, simulated_device> allocator;
+  void* const one = allocator.allocate(20_MiB);
+  void* const other = allocator.allocate(40_MiB);
+  allocator.deallocate(one);
+  allocator.deallocate(other);
+  allocator.evict_idle();
+  EXPECT_EQ(allocator.current_usage().reserved, 40_MiB);
+  void* const next = allocator.allocate(60_MiB);
+  EXPECT_EQ(allocator.current_usage().reserved, 60_MiB);
+  allocator.deallocate(next);
+}
+
 TEST(evict_idle, reaches_each_device) {
   std::vector<simulated_device> devices;
   for (unsigned d = 0; d < 2; ++d) devices.emplace_back(simulated_device::options{.device = d});

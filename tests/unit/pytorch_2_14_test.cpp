@@ -14,6 +14,8 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {

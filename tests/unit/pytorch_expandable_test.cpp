@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The behaviour of PyTorch's expandable segments, and additions of the library. The numbers are rows of the
 // compatibility matrix.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -139,6 +140,21 @@ TEST(pytorch_expandable, a_request_larger_than_a_range_is_refused) {
   expandable<> pool{small_device(100_MiB)};
   EXPECT_EQ(pool.try_allocate(200_MiB), nullptr);
   EXPECT_EQ(pool.try_allocate(max_request), nullptr);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+// Each of the two tries reserves a range, as in PyTorch.
+TEST(pytorch_expandable, a_range_that_is_too_small_for_its_request_serves_later_ones) {
+  std::vector<allocator_event> seen;
+  caching_allocator<pytorch_family::expandable, simulated_device, events> pool{
+      small_device(100_MiB), {}, {&seen}};
+  EXPECT_EQ(pool.try_allocate(200_MiB), nullptr);
+  std::vector<std::uintptr_t> ranges;
+  for (const allocator_event& e : seen) {
+    if (e.what == allocator_event::action::range_reserve) ranges.push_back(e.address);
+  }
+  ASSERT_EQ(ranges.size(), 2u);
+  EXPECT_EQ(at(pool.allocate(5_MiB)), (std::min)(ranges[0], ranges[1]));
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 

@@ -95,6 +95,22 @@ TEST(pytorch, recovers_by_emptying_the_cache) {
   EXPECT_EQ(reserved(pool), 60_MiB);
 }
 
+// A free block of 16 MiB exists only after the allocator waited for the other stream. Growth would take a
+// segment of that size.
+TEST(pytorch, searches_free_blocks_once) {
+  torch pool{device_of(42_MiB)};
+  (void)pool.allocate(4_MiB);
+  void* const waits = pool.allocate(14_MiB);
+  (void)pool.allocate(19_MiB);
+  pool.provider().submit(stream_id{1}, 1'000'000);
+  ASSERT_TRUE(pool.record_stream(waits, stream_id{1}));
+  pool.deallocate(waits);
+  EXPECT_EQ(pool.try_allocate(15_MiB), nullptr);
+  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.allocate(15_MiB), waits) << "the next request finds it";
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
 TEST(pytorch, releases_one_fitting_oversize_block_before_everything) {
   torch pool{device_of(120_MiB), {.split = {.max = 30_MiB}}};
   void* a = pool.allocate(40_MiB);

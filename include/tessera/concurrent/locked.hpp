@@ -99,7 +99,7 @@ class locked
       return inner_.provider().with_provider(f);
     } else {
       using guard = detail::reentrancy_guard;
-      guard_.template check<Observer>(guard::lock::device);
+      guard_.template check_lock<Observer>(guard::lock::device);
       return inner_.provider().with_provider([&](Provider& device) -> decltype(auto) {
         const guard::call running(guard_, guard::lock::device,
                                   "with_provider: the function must not use the allocator");

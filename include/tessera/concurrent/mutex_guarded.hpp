@@ -86,7 +86,7 @@ class reentrancy_guard {
   /// Aborts if the calling thread must not take a lock. Call it before taking the lock.
   ///   Cost:  one load while no user function runs; a second load with an observer
   template <allocator_observer Observer>
-  void check(lock wanted) const noexcept {
+  void check_lock(lock wanted) const noexcept {
     const bool is_reporting =
         is_heard<Observer> && reporting_.load(std::memory_order_relaxed) != std::thread::id{};
     if (is_reporting || first_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
@@ -119,7 +119,7 @@ class forwarding_observer {
   void on(const allocator_event& event) noexcept {
     std::unique_lock<std::mutex> lock;
     if (mutex_ != nullptr) {
-      guard_->check<Observer>(reentrancy_guard::lock::observer);
+      guard_->check_lock<Observer>(reentrancy_guard::lock::observer);
       lock = std::unique_lock(*mutex_);
     }
     guard_->report(*to_, event);
@@ -137,6 +137,12 @@ class forwarding_observer {
     requires requires(const Observer& to, const Entry& entry) { to.label_of(entry); }
   [[nodiscard]] auto label_of(const Entry& entry) const noexcept {
     return to_->label_of(entry);
+  }
+  /// The observer of one allocator, for what it keeps of blocks.
+  [[nodiscard]] const Observer& target() const noexcept
+    requires(!Shared)
+  {
+    return *to_;
   }
 
  private:
@@ -312,7 +318,7 @@ class mutex_guarded {
   /// class. `Me` is mutex_guarded or const mutex_guarded.
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
-    me.check();
+    me.check_reentry();
     lock_spinning(me.mutex_.mutex);
     const std::lock_guard lock(me.mutex_.mutex, std::adopt_lock);
     return std::forward<F>(f)(*me.allocator_);
@@ -389,7 +395,9 @@ class mutex_guarded {
     return p;
   }
   /// Checks for re-entrancy before the mutex is taken, because this thread may hold it in a user function.
-  void check() const noexcept { guard_->template check<Observer>(reentrancy_guard::lock::blocks); }
+  void check_reentry() const noexcept {
+    guard_->template check_lock<Observer>(reentrancy_guard::lock::blocks);
+  }
 
   struct unlocked_callback {
     mutex_guarded* caller;

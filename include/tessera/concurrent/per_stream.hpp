@@ -16,9 +16,11 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
+#include <tessera/core/pool_checkpoint.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/facade.hpp>
@@ -101,8 +103,11 @@ class per_stream
       in.trim(keep > elsewhere ? keep - elsewhere : 0);
     });
   }
+  [[nodiscard]] bool delays_reuse(stream_id owner, stream_id user) const noexcept {
+    return detail::delays_reuse(streams_, owner, user);
+  }
   [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
-    guard_.check<Observer>(guard::lock::settings);
+    guard_.check_lock<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     return callbacks_.add(callback, context);
   }
@@ -151,6 +156,18 @@ class per_stream
   void trim_pool(pool_id pool) noexcept {
     enter(*this, [=](allocator& in) { in.trim_pool(pool); });
   }
+  detail::missing::per_stream_has_no_memory_sources create_pool(const memory_source& from,
+                                                                pool_options options = {}) noexcept;
+  detail::missing::per_stream_has_no_checkpoints checkpoint_pool(pool_id pool) noexcept;
+  detail::missing::per_stream_has_no_checkpoints restore_pool(const pool_checkpoint& checkpoint) noexcept;
+  detail::missing::per_stream_has_no_shares set_share(pool_id pool, pool_share share) noexcept;
+  [[nodiscard]] detail::missing::per_stream_has_no_shares share_of(pool_id pool) const noexcept;
+  [[nodiscard]] detail::missing::per_stream_has_no_shares bytes_of_pool(pool_id pool) const noexcept;
+  detail::missing::per_stream_has_no_sleep sleep(sleep_contents contents, stream_id copies = {}) noexcept;
+  detail::missing::per_stream_has_no_sleep sleep_pool(pool_id pool, sleep_contents contents,
+                                                      stream_id copies = {}) noexcept;
+  detail::missing::per_stream_has_no_sleep wake(stream_id copies = {}) noexcept;
+  detail::missing::per_stream_has_no_sleep wake_pool(pool_id pool, stream_id copies = {}) noexcept;
   /// Whether an arena has put its part of a pool to sleep, by for_each_allocator or with_arena.
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
     return enter(*this, [=](const allocator& in) { return in.is_asleep(pool); });
@@ -184,9 +201,16 @@ class per_stream
     for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = (std::min)(c->peak, peak);
     return sum;
   }
-  void reset_peak_statistics() noexcept {
-    facade_type::reset_peak_statistics();
+  void reset_peak_statistics() noexcept
+    requires Counting::keeps_statistics
+  {
+    enter(*this, [](allocator& in) { in.reset_peak_statistics(); });
     budget_.reset_peak();
+  }
+  void reset_accumulated_statistics() noexcept
+    requires Counting::keeps_statistics
+  {
+    enter(*this, [](allocator& in) { in.reset_accumulated_statistics(); });
   }
   [[nodiscard]] std::size_t footprint() const noexcept {
     return map_.footprint() + arena_count() * sizeof(arena) + facade_type::footprint();
@@ -274,7 +298,7 @@ class per_stream
   /// Calls the user function f, and prevents the creation of arenas meanwhile.
   template <typename F>
   decltype(auto) call_for_user(const char* rule, F f) {
-    guard_.check<Observer>(guard::lock::settings);
+    guard_.check_lock<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     const guard::call running(guard_, guard::lock::device, rule);
     return f();
@@ -294,7 +318,7 @@ class per_stream
     return arenas_[(first + key.handle % max_probes) % max_arenas].load(std::memory_order_acquire);
   }
   [[nodiscard, gnu::noinline]] arena* create_arena(stream_id key, std::size_t first) noexcept {
-    guard_.check<Observer>(guard::lock::settings);
+    guard_.check_lock<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     for (std::size_t probe = 0; probe < max_probes; ++probe) {
       const std::size_t number = (first + probe) % max_arenas;
@@ -332,7 +356,7 @@ class per_stream
   ///   Returns:  whether all calls returned true, and there is an arena
   template <typename F, typename Undo>
   [[nodiscard]] bool in_all_arenas(F f, Undo undo) noexcept {
-    guard_.check<Observer>(guard::lock::settings);
+    guard_.check_lock<Observer>(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     std::size_t done = 0;
     bool all = true;

@@ -156,20 +156,20 @@ class value_reader {
     const bool in_key = at.offset == key_.offset;
     error_ = {key_.text, in_key ? std::string_view{} : at.text, rule, at.offset, code, other_key};
   }
-  constexpr void require(bool condition, const token& at, error_code code, std::string_view rule) noexcept {
+  constexpr void must_hold(bool condition, const token& at, error_code code, std::string_view rule) noexcept {
     if (!condition) fail(at, code, rule);
   }
   constexpr bool expect(std::string_view delimiter, error_code code, std::string_view rule) noexcept {
     const token next = tokens_.next();
-    require(next.equals(delimiter), next, code, rule);
+    must_hold(next.equals(delimiter), next, code, rule);
     return !failed_;
   }
   /// Returns the next token. Fails if there is none. Fails with `code` if it is a delimiter.
   constexpr token next_value(error_code code, std::string_view rule) noexcept {
     const token value = tokens_.next();
     const bool is_missing = value.text.empty() || value.text == ",";
-    require(!is_missing, value, error_code::missing_value, rule);
-    require(!tokens_.is_delimiter(value), value, code, rule);
+    must_hold(!is_missing, value, error_code::missing_value, rule);
+    must_hold(!tokens_.is_delimiter(value), value, code, rule);
     return value;
   }
 
@@ -194,11 +194,11 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, rule);
     const token::number number = value.as_integer();
     const bool has_zeros = value.text.size() > 1 && value.text[0] == '0';
-    require(number.valid, value, error_code::not_a_number, rule);
-    require(allow_leading_zeros || !has_zeros, value, error_code::not_a_number,
-            "must be written without leading zeros");
-    require(in.contains(number.value), value, error_code::out_of_range, in.rule);
-    require(number.fits, value, error_code::out_of_range, "must be less than 2^64");
+    must_hold(number.valid, value, error_code::not_a_number, rule);
+    must_hold(allow_leading_zeros || !has_zeros, value, error_code::not_a_number,
+              "must be written without leading zeros");
+    must_hold(in.contains(number.value), value, error_code::out_of_range, in.rule);
+    must_hold(number.fits, value, error_code::out_of_range, "must be less than 2^64");
     return number.value;
   }
   constexpr std::size_t read_mebibytes(const range& in) noexcept {
@@ -208,14 +208,14 @@ class value_reader {
   constexpr std::size_t read_power_of_two(const range& in) noexcept {
     const token value = tokens_.peek();
     const std::uint64_t count = read_integer(in, "must be a whole number");
-    require(std::has_single_bit(count), value, error_code::out_of_range, in.rule);
+    must_hold(std::has_single_bit(count), value, error_code::out_of_range, in.rule);
     return static_cast<std::size_t>(count);
   }
   constexpr fraction read_decimal(const range& in) noexcept {
     const token value = next_value(error_code::not_a_number, not_decimal);
     const token::number number = value.as_billionths();
-    require(number.valid, value, error_code::not_a_number, not_decimal);
-    require(in.contains(number.value), value, error_code::out_of_range, in.rule);
+    must_hold(number.valid, value, error_code::not_a_number, not_decimal);
+    must_hold(in.contains(number.value), value, error_code::out_of_range, in.rule);
     return {number.value};
   }
   ///   Returns:  bytes; `unlimited` for a negative number
@@ -223,8 +223,8 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, not_decimal);
     const bool negative = value.text.starts_with('-');
     const token::number number = token{value.text.substr(negative)}.as_billionths();
-    require(number.valid, value, error_code::not_a_number, not_decimal);
-    require(negative || in.contains(number.value), value, error_code::out_of_range, in.rule);
+    must_hold(number.valid, value, error_code::not_a_number, not_decimal);
+    must_hold(negative || in.contains(number.value), value, error_code::out_of_range, in.rule);
     return negative && number.value > 0 ? unlimited : gibibytes(number.value);
   }
   constexpr memory_limit read_fraction_or_gibibytes() noexcept {
@@ -233,8 +233,8 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, rule);
     const bool in_gib = value.text.ends_with('G') || value.text.ends_with('g');
     const token::number number = token{value.text.substr(0, value.text.size() - in_gib)}.as_billionths();
-    require(number.valid, value, error_code::not_a_number, rule);
-    require(number.value > 0, value, error_code::out_of_range, rule);
+    must_hold(number.valid, value, error_code::not_a_number, rule);
+    must_hold(number.value > 0, value, error_code::out_of_range, rule);
     return in_gib ? memory_limit(gibibytes(number.value)) : memory_limit(fraction{number.value});
   }
 
@@ -246,7 +246,7 @@ class value_reader {
     bool any_size = false;
     for (token size = tokens_.next(); !failed_ && !size.equals("]"); size = tokens_.next()) {
       const bool is_rest = size.equals(">");
-      const std::size_t slot = is_rest ? divisions::slots - 1 : slot_of(size);
+      const std::size_t slot = is_rest ? divisions::slot_count - 1 : slot_of(size);
       if (failed_ || !expect(":", error_code::missing_value, "a ':' must follow the size")) break;
       const std::uint32_t count = division_count(tokens_.next(), true);
       // The first size also covers all smaller sizes; > covers all sizes above the last size.
@@ -258,19 +258,19 @@ class value_reader {
       }
       const token after = tokens_.next();
       if (after.equals("]")) break;
-      require(after.equals(","), after, error_code::malformed,
-              "a ',' must separate entries, and a ']' must end them");
+      must_hold(after.equals(","), after, error_code::malformed,
+                "a ',' must separate entries, and a ']' must end them");
     }
     return result;
   }
   constexpr void skip_list() noexcept {
     constexpr std::string_view rule = "must be a list in brackets";
     token t = tokens_.next();
-    require(!t.text.empty(), t, error_code::missing_value, rule);
-    require(t.equals("["), t, error_code::malformed, rule);
+    must_hold(!t.text.empty(), t, error_code::missing_value, rule);
+    must_hold(t.equals("["), t, error_code::malformed, rule);
     while (!failed_ && !t.equals("]")) {
       t = tokens_.next();
-      require(!t.text.empty(), t, error_code::malformed, rule);
+      must_hold(!t.text.empty(), t, error_code::malformed, rule);
     }
   }
 
@@ -288,11 +288,11 @@ class value_reader {
   constexpr std::size_t slot_of(const token& size) noexcept {
     constexpr std::string_view rule = "a size must be a power of two in MiB, or >";
     const token::number mib = size.as_integer();
-    require(!size.text.empty(), size, error_code::missing_value, rule);
-    require(mib.valid, size, error_code::not_a_number, rule);
-    require(std::has_single_bit(mib.value), size, error_code::out_of_range, rule);
+    must_hold(!size.text.empty(), size, error_code::missing_value, rule);
+    must_hold(mib.valid, size, error_code::not_a_number, rule);
+    must_hold(std::has_single_bit(mib.value), size, error_code::out_of_range, rule);
     const auto log2 = static_cast<std::size_t>(std::countr_zero(mib.value));
-    return log2 < divisions::slots ? log2 : divisions::slots - 1;
+    return log2 < divisions::slot_count ? log2 : divisions::slot_count - 1;
   }
   constexpr std::uint32_t division_count(const token& value, bool allow_zero) noexcept {
     const std::string_view rule = allow_zero ? "divisions must be 0 or a power of two below 2^32"
@@ -300,9 +300,9 @@ class value_reader {
     const token::number count = value.as_integer();
     const bool is_missing = value.text.empty() || tokens_.is_delimiter(value);
     const bool is_power = std::has_single_bit(count.value) || (count.value == 0 && allow_zero);
-    require(!is_missing, value, error_code::missing_value, rule);
-    require(count.valid, value, error_code::not_a_number, rule);
-    require(is_power && count.value >> 32 == 0, value, error_code::out_of_range, rule);
+    must_hold(!is_missing, value, error_code::missing_value, rule);
+    must_hold(count.valid, value, error_code::not_a_number, rule);
+    must_hold(is_power && count.value >> 32 == 0, value, error_code::out_of_range, rule);
     return failed_ ? 0 : static_cast<std::uint32_t>(count.value);
   }
 
@@ -339,7 +339,7 @@ class grammar_reader : value_reader {
     tokens_ = tokenizer(text, Grammar::delimiters);
     key_ = {Grammar::keys[key].name, ~std::size_t{0}};
     read_value(key);
-    require(tokens_.at_end(), tokens_.peek(), error_code::malformed, "nothing may follow the value");
+    must_hold(tokens_.at_end(), tokens_.peek(), error_code::malformed, "nothing may follow the value");
   }
   /// Sets dependent defaults and checks the rules between keys.
   [[nodiscard]] constexpr std::variant<settings, setting_error> finish() noexcept {
@@ -365,9 +365,9 @@ class grammar_reader : value_reader {
 
   constexpr void read_setting() noexcept {
     key_ = tokens_.next();
-    require(!tokens_.is_delimiter(key_), key_, error_code::malformed, "a key is expected");
+    must_hold(!tokens_.is_delimiter(key_), key_, error_code::malformed, "a key is expected");
     const std::size_t key = key_index<Grammar>(key_);
-    require(key < count, key_, error_code::unknown_key, "no such key");
+    must_hold(key < count, key_, error_code::unknown_key, "no such key");
     if (failed() || !expect(Grammar::assign, error_code::missing_value, Grammar::assign_rule)) return;
     read_value(key);
     if (!failed() && !tokens_.at_end()) expect(",", error_code::malformed, "a ',' must separate settings");
@@ -409,8 +409,8 @@ class grammar_reader : value_reader {
     for (const min_size& min : Grammar::min_sizes) {
       const occurrence& size = written_[index(min.size)];
       key_ = size.key;
-      require(!size.present || size_of(min.size) >= size_of(min.bound), size.value, error_code::out_of_range,
-              min.rule);
+      must_hold(!size.present || size_of(min.size) >= size_of(min.bound), size.value,
+                error_code::out_of_range, min.rule);
     }
     for (const exclusion& pair : Grammar::exclusions) {
       const std::size_t one = index(pair.one), other = index(pair.other);

@@ -11,32 +11,34 @@
 
 namespace tessera::config {
 
+/// The settings of a PYTORCH_CUDA_ALLOC_CONF. Sizes are in bytes.
+struct pytorch_settings {
+  std::size_t max_split_size = unlimited;
+  std::size_t max_non_split_rounding = 20_MiB;
+  std::size_t large_segment_size = 20_MiB;
+  fraction garbage_collection_threshold{};
+  divisions roundup{};
+  bool expandable_segments = false;
+  memory_limit expandable_segments_reserve{fraction{1'125'000'000}};
+  bool async_backend = false;  ///< backend:cudaMallocAsync
+  fraction memory_fraction = percent(100);
+  bool throw_on_oom = false;
+  bool release_lock = false;
+  bool graph_capture_record_stream_reuse = false;
+  bool pinned_use_background_threads = false;
+  bool pinned_use_host_register = false;
+  bool pinned_free_catch_all = false;
+  std::size_t pinned_num_register_threads = 1;
+  std::size_t pinned_max_round_threshold = unlimited;
+  std::size_t pinned_max_cached_size = unlimited;
+  std::size_t pinned_reserve_segment_size = 0;
+  bool operator==(const pytorch_settings&) const = default;
+};
+
 /// The grammar of PYTORCH_CUDA_ALLOC_CONF.
 ///   Source:  PyTorch of mid-2026: c10's AllocatorConfig and CUDAAllocatorConfig
 struct pytorch : detail::torch_syntax {
-  /// The settings of a string. Sizes are in bytes.
-  struct settings {
-    std::size_t max_split_size = unlimited;
-    std::size_t max_non_split_rounding = 20_MiB;
-    std::size_t large_segment_size = 20_MiB;
-    fraction garbage_collection_threshold{};
-    divisions roundup{};
-    bool expandable_segments = false;
-    memory_limit expandable_segments_reserve{fraction{1'125'000'000}};
-    bool async_backend = false;  ///< backend:cudaMallocAsync
-    fraction memory_fraction = percent(100);
-    bool throw_on_oom = false;
-    bool release_lock = false;
-    bool graph_capture_record_stream_reuse = false;
-    bool pinned_use_background_threads = false;
-    bool pinned_use_host_register = false;
-    bool pinned_free_catch_all = false;
-    std::size_t pinned_num_register_threads = 1;
-    std::size_t pinned_max_round_threshold = unlimited;
-    std::size_t pinned_max_cached_size = unlimited;
-    std::size_t pinned_reserve_segment_size = 0;
-    bool operator==(const settings&) const = default;
-  };
+  using settings = pytorch_settings;
   static constexpr std::string_view name = "pytorch";
   static constexpr std::array<const char*, 2> variables{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
 
@@ -82,7 +84,8 @@ struct pytorch : detail::torch_syntax {
                 "none: locked and per_stream unlock their mutex while a segment is acquired"),
       key::flag("release_lock_on_hipmalloc", &s::release_lock, "as release_lock_on_cudamalloc"),
       key::flag("graph_capture_record_stream_reuse", &s::graph_capture_record_stream_reuse,
-                "none: graph capture is not supported"),
+                "none: the work in a graph is not seen, so blocks that several streams use stay pending "
+                "until the capture ends"),
       key::flag("pinned_use_background_threads", &s::pinned_use_background_threads,
                 "configured_pinned: a thread polls events, so that requests need not"),
       key::flag("pinned_use_cuda_host_register", &s::pinned_use_host_register,

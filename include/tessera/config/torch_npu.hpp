@@ -11,6 +11,30 @@
 
 namespace tessera::config {
 
+/// The settings of a PYTORCH_NPU_ALLOC_CONF. Sizes are in bytes.
+struct torch_npu_settings {
+  std::size_t max_split_size = unlimited;
+  std::size_t max_non_split_rounding = 20_MiB;
+  std::size_t large_segment_size = 20_MiB;
+  fraction garbage_collection_threshold{};
+  divisions roundup{};
+  bool expandable_segments = false;
+  std::size_t base_addr_aligned = 16_KiB;
+  bool huge_1g_pages = false;  ///< page_size:1g
+  std::size_t segment_size = 20_MiB;
+  bool multi_stream_lazy_reclaim = false;
+  fraction memory_fraction = percent(100);
+  bool throw_on_oom = false;
+  bool release_lock = false;
+  bool pinned_use_background_threads = false;
+  bool pin_memory_expandable_segments = false;
+  bool pinned_mem_register = false;
+  std::size_t pinned_max_round_threshold = unlimited;
+  std::size_t pinned_max_cached_size = unlimited;
+  std::size_t pinned_reserve_segment_size = 0;
+  bool operator==(const torch_npu_settings&) const = default;
+};
+
 /// The grammar of PYTORCH_NPU_ALLOC_CONF.
 ///
 /// torch_npu's document says that page_size excludes all other keys. It also defines page_size together with
@@ -18,29 +42,7 @@ namespace tessera::config {
 /// base_addr_aligned_kb, which depends on them.
 ///   Source:  torch_npu's document for the first ten keys, its code for the others
 struct torch_npu : detail::torch_syntax {
-  /// The settings of a string. Sizes are in bytes.
-  struct settings {
-    std::size_t max_split_size = unlimited;
-    std::size_t max_non_split_rounding = 20_MiB;
-    std::size_t large_segment_size = 20_MiB;
-    fraction garbage_collection_threshold{};
-    divisions roundup{};
-    bool expandable_segments = false;
-    std::size_t base_addr_aligned = 16_KiB;
-    bool huge_1g_pages = false;  ///< page_size:1g
-    std::size_t segment_size = 20_MiB;
-    bool multi_stream_lazy_reclaim = false;
-    fraction memory_fraction = percent(100);
-    bool throw_on_oom = false;
-    bool release_lock = false;
-    bool pinned_use_background_threads = false;
-    bool pin_memory_expandable_segments = false;
-    bool pinned_mem_register = false;
-    std::size_t pinned_max_round_threshold = unlimited;
-    std::size_t pinned_max_cached_size = unlimited;
-    std::size_t pinned_reserve_segment_size = 0;
-    bool operator==(const settings&) const = default;
-  };
+  using settings = torch_npu_settings;
   static constexpr std::string_view name = "torch_npu";
   static constexpr std::array<const char*, 1> variables{"PYTORCH_NPU_ALLOC_CONF"};
 

@@ -137,8 +137,8 @@ inline constexpr memory_limit memory_limit::none{};
 /// sizes from 32 GiB on.
 ///   Source:  PyTorch's roundup_power2_divisions
 struct divisions {
-  static constexpr std::size_t slots = 16;
-  std::uint32_t in_slot[slots] = {};
+  static constexpr std::size_t slot_count = 16;
+  std::uint32_t in_slot[slot_count] = {};
 
   /// Returns a table with the same number in every slot.
   [[nodiscard]] static constexpr divisions all(std::uint32_t parts) noexcept {
@@ -150,7 +150,7 @@ struct divisions {
   [[nodiscard]] constexpr std::uint32_t of(std::size_t bytes) const noexcept {
     constexpr std::size_t first_of_slot_1 = std::size_t{1} << 21;
     const auto slot = static_cast<unsigned>(std::bit_width(bytes | (first_of_slot_1 - 1)) - 21);
-    return in_slot[slot < slots ? slot : slots - 1];
+    return in_slot[slot < slot_count ? slot : slot_count - 1];
   }
   [[nodiscard]] constexpr bool are_powers_of_two() const noexcept {
     for (const std::uint32_t parts : in_slot) {

@@ -28,13 +28,21 @@ struct oom_numbers {
   std::size_t largest_free = 0;       ///< size of the largest free block
   bool is_asleep = false;             ///< whether the pool that serves the request sleeps
   bool by_share = false;              ///< whether the growth policy does not admit the request
-  pool_demand demand{};               ///< then: what the pool would hold with that segment
-  std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
   int device = -1;                    ///< number of the device; negative if the allocator does not know it
+  pool_demand demand{};               ///< if by_share: what the pool would hold with that segment
+  std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
+  refusal refused{};                  ///< why the provider refused memory for the request, if it said so
+  std::size_t plan = 0;               ///< of the reserved bytes: those of a plan
+
+  /// Adds the memory of a plan.
+  void add_plan(const usage& added) noexcept {
+    plan += added.reserved;
+    add_plan_bytes(now, added, capacity, available);
+  }
 };
 }  // namespace detail
 
-/// Thrown if the device is full and recovery failed. Carries the numbers, and a text of at most three lines.
+/// Thrown if the device is full and recovery failed. Carries the numbers, and a text of at most four lines.
 /// explain() [tessera/observe/explain.hpp] says why the request failed, and suggests settings.
 ///
 ///     try {
@@ -52,27 +60,31 @@ class out_of_memory final : public std::bad_alloc {
   [[nodiscard]] std::size_t segment() const noexcept { return numbers_.segment; }
   [[nodiscard]] stream_id stream() const noexcept { return numbers_.stream; }
   [[nodiscard]] const usage& at_failure() const noexcept { return numbers_.now; }
+  /// Why the provider refused memory for the request, in its words, or how the request exceeds the provider's
+  /// limit. Empty if neither applies, or if the provider gives no reasons.
+  [[nodiscard]] const char* why() const noexcept { return numbers_.refused.text(); }
 
  private:
   [[gnu::cold]] void write() noexcept {
     const detail::oom_numbers& n = numbers_;
     char device[24] = "";
-    if (n.device >= 0) std::snprintf(device, sizeof device, " of device %d", n.device);
+    if (n.device >= 0) __builtin_snprintf(device, sizeof device, " of device %d", n.device);
     char stream[48];
     if (n.stream.handle < 100'000) {
-      std::snprintf(stream, sizeof stream, "%" PRIu64 "%s", n.stream.handle, device);
+      __builtin_snprintf(stream, sizeof stream, "%" PRIu64 "%s", n.stream.handle, device);
     } else {
-      std::snprintf(stream, sizeof stream, "0x%" PRIx64 "%s", n.stream.handle, device);
+      __builtin_snprintf(stream, sizeof stream, "0x%" PRIx64 "%s", n.stream.handle, device);
     }
     if (n.requested > max_request) {
-      std::snprintf(text_, sizeof text_,
-                    "tessera: out of memory: %zu bytes requested on stream %s; no request above %zu bytes is "
-                    "served",
-                    n.requested, stream, max_request);
+      __builtin_snprintf(
+          text_, sizeof text_,
+          "tessera: out of memory: %zu bytes requested on stream %s; no request above %zu bytes is "
+          "served",
+          n.requested, stream, max_request);
       return;
     }
     if (n.is_asleep) {
-      std::snprintf(
+      __builtin_snprintf(
           text_, sizeof text_,
           "tessera: out of memory: %zu bytes requested on stream %s; the pool that serves them sleeps, "
           "so wake it first",
@@ -80,7 +92,7 @@ class out_of_memory final : public std::bad_alloc {
       return;
     }
     if (n.by_share) {
-      std::snprintf(
+      __builtin_snprintf(
           text_, sizeof text_,
           "tessera: out of memory: %s (%zu bytes) requested on stream %s; needs a block of %s\n"
           "  the shares of pools refuse it: with a segment of %s its pool would hold %s of at most %s, "
@@ -93,22 +105,28 @@ class out_of_memory final : public std::bad_alloc {
           format_bytes(n.demand.limit).text());
       return;
     }
-    char waited[64] = "";
+    char more[64] = "";
+    int used = 0;
+    if (n.plan > 0)
+      used = __builtin_snprintf(more, sizeof more, "; a plan has %s", format_bytes(n.plan).text());
     if (n.waited_ms >= 0)
-      std::snprintf(waited, sizeof waited, "; waited %" PRId64 " ms for other threads", n.waited_ms);
-    std::snprintf(
+      __builtin_snprintf(more + used, sizeof more - static_cast<std::size_t>(used),
+                         "; waited %" PRId64 " ms for other threads", n.waited_ms);
+    __builtin_snprintf(
         text_, sizeof text_,
         "tessera: out of memory: %s (%zu bytes) requested on stream %s; needs a block of %s%s\n"
         "  reserved %s of at most %s (device: %s): live %s, pending %s, cached %s; largest free block %s\n"
+        "%s%s%s"
         "  explain(allocator, bytes, stream) says why, and what would help [tessera/observe/explain.hpp]",
-        format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(), waited,
+        format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(), more,
         format_bytes(n.now.reserved).text(), format_bytes(n.now.limit).text(),
         format_bytes(n.capacity).text(), format_bytes(n.now.live).text(), format_bytes(n.now.pending).text(),
-        format_bytes(n.now.cached).text(), format_bytes(n.largest_free).text());
+        format_bytes(n.now.cached).text(), format_bytes(n.largest_free).text(),
+        n.refused ? "  the provider says: " : "", n.refused.text(), n.refused ? "\n" : "");
   }
 
   detail::oom_numbers numbers_;
-  char text_[512];
+  char text_[736];
 };
 
 namespace detail {

@@ -64,6 +64,7 @@ struct recorded_block {
   std::size_t bytes;
   stream_id stream;  ///< the key of its free list
   bool is_live;
+  bool is_lent;  ///< it served a request of the default pools
 };
 
 /// A segment or a range, as a checkpoint records it.

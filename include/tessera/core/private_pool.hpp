@@ -55,7 +55,8 @@ class stream_filter {
 ///   Source:  PyTorch's MemPool, since version 2.8
 struct pool_options {
   bool never_splits = false;  ///< a free block serves a request as a whole
-  /// If growth fails, its free blocks serve requests of the default pools, before any memory is released.
+  /// If growth fails, its free blocks serve requests of the default pools, before any memory is released. The
+  /// pool does not sleep under such a block while it is live, unless the default pools fall asleep with it.
   bool serves_on_oom = false;
 };
 
@@ -152,5 +153,24 @@ struct sleep_result {
   const char* why = nullptr;  ///< why the call failed, as text; then the pools sleep or are awake as before
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return why == nullptr; }
 };
+
+/// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
+/// says so, and the first line of the error says what is missing. Front ends pass them on.
+namespace detail::missing {
+struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
+struct sleep_needs_an_allocator_without_a_plan;
+struct shares_need_guarantee_shares_around_the_growth_policy;
+struct memory_sources_need_a_recipe_that_acquires_segments;
+struct per_stream_has_no_shares;
+struct per_stream_has_no_sleep;
+struct per_stream_has_no_memory_sources;
+struct per_stream_has_no_checkpoints;
+struct configured_has_no_shares;
+struct configured_has_no_memory_sources;
+struct any_allocator_needs_the_front_of_one_device;
+struct any_allocator_forwards_no_checkpoints;
+struct any_allocator_forwards_no_shares;
+struct any_allocator_forwards_no_memory_sources;
+}  // namespace detail::missing
 
 }  // namespace tessera

@@ -34,6 +34,18 @@ struct usage {
   }
 };
 
+namespace detail {
+/// Adds the memory of a plan, which was taken from the same device. A limit of the user does not count it.
+/// Lowers `available`, the bytes left on the device, if these are computed from `now`.
+inline void add_plan_bytes(usage& now, const usage& plan, std::size_t capacity,
+                           std::size_t& available) noexcept {
+  now += plan;
+  if (now.has_limit) now.limit = capacity - now.limit > plan.reserved ? now.limit + plan.reserved : capacity;
+  const std::size_t left = capacity > now.reserved ? capacity - now.reserved : 0;
+  if (left < available) available = left;
+}
+}  // namespace detail
+
 /// A quantity over time.
 struct counter {
   std::int64_t current = 0;
@@ -137,11 +149,18 @@ struct plan_usage {
   std::size_t plan_bytes = 0;            ///< bytes of all places
   std::uint64_t fingerprint = 0;         ///< of the recorded program
   const char* fault = nullptr;           ///< the rule that the plan breaks; then it serves nothing
+  bool is_aside = false;                 ///< whether the plan serves nothing, because the program has left it
 
-  /// Whether the program differs from the recorded one: of at least 1,000 requests, the plan served less than
-  /// half.
+  /// The least requests of the window by which is_stale() judges.
+  static constexpr std::uint64_t recent_window = 1000;
+  std::uint64_t recent_requests = 0;            ///< of the last window, the requests that the plan served
+  std::uint64_t recent_unplanned_requests = 0;  ///< of the last window, the others
+
+  /// Whether the program differs from the recorded one: of the last window of at least 1,000 requests, the plan
+  /// served less than half.
   [[nodiscard]] bool is_stale() const noexcept {
-    return requests + unplanned_requests >= 1000 && requests < unplanned_requests;
+    return recent_requests + recent_unplanned_requests >= recent_window &&
+           recent_requests < recent_unplanned_requests;
   }
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdarg>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -53,12 +54,40 @@ class format_bytes {
     auto value = static_cast<double>(bytes);
     std::size_t unit = 0;
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; ++unit) value /= 1024;
-    std::snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    __builtin_snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
   }
   [[nodiscard]] const char* text() const noexcept { return text_; }
 
  private:
   char text_[16];
+};
+
+/// Why a provider refused memory, as text of its own. Empty without a reason.
+///
+///     const tessera::refusal why("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY");
+///     if (why) std::puts(why.text());
+class refusal {
+ public:
+  static constexpr std::size_t capacity = 191;  ///< characters; further ones are dropped
+
+  refusal() noexcept = default;
+  explicit refusal(const char* text) noexcept {
+    for (std::size_t i = 0; i < capacity && text[i] != '\0'; ++i) text_[i] = text[i];
+  }
+  /// Makes a text like std::printf.
+  [[nodiscard, gnu::format(printf, 1, 2)]] static refusal format(const char* format, ...) noexcept {
+    refusal made;
+    std::va_list values;
+    va_start(values, format);
+    (void)__builtin_vsnprintf(made.text_, sizeof made.text_, format, values);
+    va_end(values);
+    return made;
+  }
+  [[nodiscard]] const char* text() const noexcept { return text_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return text_[0] != '\0'; }
+
+ private:
+  char text_[capacity + 1] = {};
 };
 
 }  // namespace tessera

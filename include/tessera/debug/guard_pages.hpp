@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,8 +21,10 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/detail/per_thread.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_system.hpp>
+#include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
@@ -127,7 +130,8 @@ class guard_shadow {
     guarded_block& b = *find_in(address_of(p));
     b.requested = requested;
     b.stream = stream.handle;
-    b.label = label_;
+    const char* const label = label_.get();
+    b.label = label != nullptr ? label : "";
     b.is = guarded_block::state::live;
     fill(b.pages, b.address, untouched);
     fill(b.address, b.end(), fresh);
@@ -177,13 +181,18 @@ class guard_shadow {
                                  : text;
   }
 
-  /// Labels all blocks that any thread allocates from now on; an empty text removes the label. At most 4,095
+  /// Labels the blocks that the calling thread allocates from now on; an empty text removes the label. At most 4,095
   /// labels are distinct; later labels share one text.
   ///   Throws:  std::bad_alloc
   void label(std::string_view text) {
     const std::lock_guard lock(mutex_);
-    const bool is_known = labels_.contains(text) || labels_.size() < max_labels;
-    label_ = labels_.emplace(is_known ? text : "(more labels)").first->c_str();
+    label_.set(text.empty() ? std::nullopt : std::optional(stored(text)));
+  }
+  /// Labels the blocks of the threads that have set no label.
+  ///   Throws:  std::bad_alloc
+  void set_default_label(std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    label_.set_for_others(stored(text));
   }
   /// The label of the block at an address between its guards; empty if there is none.
   [[nodiscard]] const char* label_of(const void* p) const noexcept {
@@ -244,6 +253,10 @@ class guard_shadow {
     return b.has_pages ? max_mappings_each : 1;
   }
   static constexpr std::size_t max_labels = 4095;
+  [[nodiscard]] const char* stored(std::string_view label) {
+    const bool is_known = labels_.contains(label) || labels_.size() < max_labels;
+    return labels_.emplace(is_known ? label : "(more labels)").first->c_str();
+  }
   struct chunk {
     std::array<guarded_block, 128> blocks;
     chunk* next = nullptr;
@@ -317,7 +330,7 @@ class guard_shadow {
   guarded_block* newest_ = nullptr;
   std::size_t quarantined_ = 0, mappings_ = 0;
   std::set<std::string, std::less<>> labels_;  // a set, because its elements do not move
-  const char* label_ = "";
+  per_thread<const char*> label_;              // null for none
 };
 
 /// Provides each segment in its own pages, between inaccessible guard addresses. A segment ends at the end of
@@ -374,6 +387,11 @@ class guard_memory {
 
   /// The reason why the latest request failed; null if the device refused.
   [[nodiscard]] const char* failure_reason() const noexcept { return failure_reason_; }
+  refusal take_refusal() noexcept {
+    const refusal of_device = tessera::detail::take_refusal(*device_);
+    const refusal own = refused_.take();
+    return own ? own : of_device;
+  }
 
   [[nodiscard]] Device& device() const noexcept { return *device_; }
   [[nodiscard]] guard_shadow& shadow() noexcept { return shadow_; }
@@ -394,7 +412,10 @@ class guard_memory {
     // Keeps one mapping free, because the system may need it to unmap.
     quarantine_may_help = true;
     failure_reason_ = no_mappings;
-    if (shadow_.mappings() + guard_shadow::max_mappings_each > options_.max_mappings) return nullptr;
+    if (shadow_.mappings() + guard_shadow::max_mappings_each > options_.max_mappings) {
+      refused_.note(refusal(no_mappings));
+      return nullptr;
+    }
     failure_reason_ = nullptr;
     void* const range = device_->reserve(all, step);
     quarantine_may_help = range == nullptr || !options_.frees_pages;
@@ -452,6 +473,7 @@ class guard_memory {
   guard_options options_;
   guard_shadow shadow_;
   std::atomic<const char*> failure_reason_{nullptr};
+  latest_refusals refused_;
 };
 
 /// The provider of a guarded allocator.
@@ -467,6 +489,7 @@ class guard_pages : public provider_adaptor<Device> {
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return memory_->acquire(bytes); }
   bool release(void* p, std::size_t bytes) noexcept { return memory_->release(p, bytes); }
   [[nodiscard]] static constexpr std::size_t granularity() noexcept { return min_alignment; }
+  refusal take_refusal() noexcept { return memory_->take_refusal(); }
 
  private:
   guard_memory<Device>* memory_;

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include <tessera/concurrent/locked.hpp>
@@ -142,10 +141,13 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
     return pool_checkpoint("a guarded allocator brings no freed block back");
   }
 
-  /// Labels the blocks that any thread allocates from now on; an empty text removes the label. At most 4,095
+  /// Labels the blocks that the calling thread allocates from now on; an empty text removes the label. At most 4,095
   /// labels are distinct; later labels share one text.
   ///   Throws:  std::bad_alloc
   void label(std::string_view text) { memory_.shadow().label(text); }
+  /// Labels the blocks of the threads that have set no label.
+  ///   Throws:  std::bad_alloc
+  void set_default_label(std::string_view text) { memory_.shadow().set_default_label(text); }
   /// Returns the label of a live or freed block from any address in it; empty if it has no label.
   [[nodiscard]] const char* label_of(const void* p) const noexcept { return shadow().label_of(p); }
   /// Aborts if a write around a live block is found.
@@ -177,9 +179,7 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
     return std::forward<F>(f)(me.locked_);
   }
 
-  static constexpr bool has_stream_keys =
-      !std::is_same_v<decltype(std::declval<const typename Recipe::streams&>().reuse_key({})),
-                      stream_id::any>;
+  static constexpr bool has_stream_keys = !detail::has_one_key<typename Recipe::streams>;
 
   template <typename Block>
   void check_and_free(Block b, const void* p, const std::size_t* passed_bytes) noexcept {

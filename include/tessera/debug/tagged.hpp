@@ -2,12 +2,12 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
@@ -17,7 +17,9 @@
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/key_map.hpp>
+#include <tessera/detail/per_thread.hpp>
 #include <tessera/detail/slab.hpp>
+#include <tessera/detail/with_plan.hpp>
 #include <tessera/facade.hpp>
 
 namespace tessera {
@@ -51,8 +53,8 @@ struct tag_usage {
 ///     memory.deallocate(p);
 ///     memory.deallocate(q, 1000, std::align_val_t{4096});
 ///
-/// * A request has the current tag if the call names none. The current tag is one for all threads, and 0 at
-///   first.
+/// * A request has the current tag if the call names none. Each thread has a current tag of its own. At first, it is
+///   that of set_default_tag, which is 0 at first.
 /// * A free drops the tag and the pointer. A block that reuse_in_place gives to a new request gets the current
 ///   tag and a null pointer.
 /// * The bytes of all tags are the requested bytes of all live blocks. A block that was allocated through
@@ -126,7 +128,7 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     if (!allocator_.reuse_in_place(p, bytes, stream)) return false;
     const std::lock_guard lock(mutex_);
-    if (entry* const e = find(p, least)) assign(*e, {e->address, bytes, nullptr, current_tag(), false});
+    if (entry* const e = find(p, least)) assign(*e, {e->address, bytes, nullptr, current_.get(), false});
     return true;
   }
 
@@ -135,11 +137,23 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
     return pool_checkpoint("a tagged allocator brings no tags back");
   }
 
-  /// The tag of requests that name none. tag_scope changes it.
-  [[nodiscard]] block_tag current_tag() const noexcept { return current_.load(std::memory_order_relaxed); }
-  /// Changes the current tag, and returns the one before.
-  block_tag set_current_tag(block_tag tag) noexcept {
-    return current_.exchange(tag, std::memory_order_relaxed);
+  /// The tag of requests of the calling thread that name none. tag_scope changes it.
+  [[nodiscard]] block_tag current_tag() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return current_.get();
+  }
+  /// Changes the current tag of the calling thread. Without a tag, it has the default tag again: a thread that ends
+  /// should do so, because a later thread may get its id.
+  ///   Returns:  the tag that the thread had set before
+  ///   Throws:   std::bad_alloc if it had set none
+  std::optional<block_tag> set_current_tag(std::optional<block_tag> tag) {
+    const std::lock_guard lock(mutex_);
+    return current_.set(tag);
+  }
+  /// Changes the tag of requests of the threads that have set none.
+  void set_default_tag(block_tag tag) noexcept {
+    const std::lock_guard lock(mutex_);
+    current_.set_for_others(tag);
   }
 
   /// Changes the tag of a live block. Null is ignored, here and in set_user_pointer.
@@ -185,7 +199,9 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
     }
   }
 
-  void reset_peak_statistics() noexcept {
+  void reset_peak_statistics() noexcept
+    requires requires(Allocator& in) { in.reset_peak_statistics(); }
+  {
     facade_type::reset_peak_statistics();
     const std::lock_guard lock(mutex_);
     for (tag_usage& of : tags_) of.peak_bytes = of.bytes;
@@ -275,25 +291,28 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
       const std::lock_guard lock(mutex_);
       if (entry* const e = find(p, alignment)) return f(*e);
     }
+    detail::with_plan_of(allocator_, [call, p](const auto& plan) {
+      if (plan.contains(p)) plan.refuse(call, p);
+    });
     this->with_owner(p, [call, p](auto& in) { detail::refuse_address(in.introspect(), call, p); });
     detail::refuse_stranger(call, p);
   }
 
   Allocator allocator_;
-  std::atomic<block_tag> current_{block_tag{}};
   mutable std::mutex mutex_;  // guards the members below; it is not held while the allocator inside is called
+  detail::per_thread<block_tag> current_;
   detail::key_map<entry> by_address_;
   detail::slab<entry> entries_;
   std::array<tag_usage, 256> tags_{};
 };
 
-/// Changes the current tag of a tagged allocator while it lives, in all threads. Threads that need different
-/// tags pass them to each request.
-///   Requires:  scopes end in the reverse order of their beginnings, also those of different threads
+/// Changes the current tag of the calling thread in a tagged allocator while it lives.
+///   Requires:  scopes of a thread end in the reverse order of their beginnings, and in that thread
 template <typename Tagged>
 class tag_scope {
  public:
-  tag_scope(Tagged& allocator, block_tag tag) noexcept
+  ///   Throws:  std::bad_alloc
+  tag_scope(Tagged& allocator, block_tag tag)
       : allocator_(&allocator), before_(allocator.set_current_tag(tag)) {}
   tag_scope(const tag_scope&) = delete;
   tag_scope& operator=(const tag_scope&) = delete;
@@ -301,7 +320,7 @@ class tag_scope {
 
  private:
   Tagged* allocator_;
-  block_tag before_;
+  std::optional<block_tag> before_;
 };
 
 }  // namespace tessera

@@ -7,9 +7,11 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/with_plan.hpp>
 
 namespace tessera::detail {
 
@@ -63,12 +65,19 @@ struct aligned_request {
   [[nodiscard]] block find(A& allocator, void* p) const noexcept {
     block found;
     if (number(p) % alignment != 0) return found;
+    const auto look = [&](std::uintptr_t address, std::size_t requested) {
+      void* const begin = reinterpret_cast<void*>(address);
+      if (requested == with_room() || (begin == p && requested == bytes)) found = {begin, requested};
+    };
+    with_plan_of(allocator, [&](const auto& plan) {
+      const block_view b = plan.contains(p) ? plan.block_around(p) : block_view{};
+      if (b.is == block_view::state::live) look(b.address, b.requested);
+    });
+    if (found.address != nullptr) return found;
     allocator.with_owner(p, [&](auto& in) {
       const auto blocks = in.introspect();
       const auto look_at = [&](std::uintptr_t address) {
-        void* const begin = reinterpret_cast<void*>(address);
-        const std::size_t requested = blocks.requested_at(begin);
-        if (requested == with_room() || (begin == p && requested == bytes)) found = {begin, requested};
+        look(address, blocks.requested_at(reinterpret_cast<void*>(address)));
       };
       if (alignment > searched_alignment) {
         blocks.for_each_block([&](const detail::block& b) {
@@ -92,12 +101,12 @@ struct aligned_request {
   void deallocate(A& allocator, void* p) const noexcept {
     if (alignment <= min_alignment) return allocator.deallocate(p, bytes);
     if (p == nullptr || (alignment <= tried_alignment && allocator.try_deallocate(p))) return;
-    free(allocator, require(allocator, "deallocate", p));
+    free(allocator, find_or_abort(allocator, "deallocate", p));
   }
   /// Records that a stream uses memory that allocate returned for an equal request.
   template <typename A>
   [[nodiscard]] bool record_stream(A& allocator, void* p, stream_id stream) const noexcept {
-    return allocator.record_stream(require(allocator, "record_stream", p).address, stream);
+    return allocator.record_stream(find_or_abort(allocator, "record_stream", p).address, stream);
   }
   /// Frees like deallocate, after the work on `stream` before this call. The block stays live if that use can
   /// be neither recorded nor waited for by `finish(stream)`.
@@ -106,7 +115,7 @@ struct aligned_request {
     if (p == nullptr) return;
     if (alignment <= tried_alignment && allocator.try_record_stream(p, stream))
       return deallocate(allocator, p);
-    const block found = require(allocator, "deallocate", p);
+    const block found = find_or_abort(allocator, "deallocate", p);
     if (allocator.record_stream(found.address, stream) || finish(stream)) free(allocator, found);
   }
 
@@ -126,7 +135,7 @@ struct aligned_request {
   }
   /// Finds the block of an address. Aborts if there is none.
   template <typename A>
-  [[nodiscard]] block require(A& allocator, const char* call, void* p) const noexcept {
+  [[nodiscard]] block find_or_abort(A& allocator, const char* call, void* p) const noexcept {
     const block found = find(allocator, p);
     if (found.address == nullptr) refuse(allocator, call, p);
     return found;

@@ -6,7 +6,9 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -33,6 +35,12 @@ template <typename Pools>
   return pool;
 }
 
+/// Whether a use by stream `user` delays the reuse of a block of stream `owner`.
+template <typename Streams>
+[[nodiscard]] bool delays_reuse(const Streams& streams, stream_id owner, stream_id user) noexcept {
+  return Streams::uses_events && streams.needs_event(streams.reuse_key(owner), user);
+}
+
 template <typename Manager, typename Growth>
 [[nodiscard, gnu::always_inline]] inline usage usage_of(const Manager& manager,
                                                         const Growth& growth) noexcept {
@@ -48,7 +56,7 @@ template <typename Manager, typename Policies>
   const std::size_t max = saturating_add(now.reserved, left_on(manager.provider(), now.reserved));
   if (max < now.limit) now.limit = max;
   if (now.limit > unlimited / 2) now.limit = unlimited / 2;  // so that a share of the limit never overflows
-  const std::size_t wanted = exactly ? size : p.growth.segment_size(size, now);
+  const std::size_t wanted = exactly ? size : wanted_segment(p, size, now);
   if (wanted < size || wanted > unlimited / 2)
     refuse_answer("growth: segment_size", size, wanted,
                   "a segment must hold the block it is taken for, and be smaller than 2^63");

@@ -6,6 +6,7 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
+#include <tessera/detail/private_pools.hpp>
 
 namespace tessera::detail {
 
@@ -16,7 +17,7 @@ template <typename Manager>
 [[nodiscard]] const char* audit(const Manager& manager, const usage& expected) {
   constexpr bool shares = Manager::traits::reuses_across_streams;
   const char* broken = nullptr;
-  const auto require = [&broken](bool holds, const char* rule) {
+  const auto must_hold = [&broken](bool holds, const char* rule) {
     if (!holds && broken == nullptr) broken = rule;
   };
   usage found{.cached = manager.releasing_bytes(), .reserved = manager.releasing_bytes()};
@@ -25,18 +26,18 @@ template <typename Manager>
   std::size_t in_lists = 0;
   manager.for_each_segment([&](const block& head) {
     const block* const end = head.prev;
-    require(!end->is_free(), "a segment closes its list of blocks");
+    must_hold(!end->is_free(), "a segment closes its list of blocks");
     for (const block* b = &head; b != end; b = b->next) {
-      require(b->size > 0, "no block is empty");
-      require(b->list == head.list || (shares && b->list->where() == head.list->where()),
-              "all blocks of a segment share one pool, and one stream unless streams share blocks");
+      must_hold(b->size > 0, "no block is empty");
+      must_hold(b->list == head.list || (shares && b->list->where() == head.list->where()),
+                "all blocks of a segment share one pool, and one stream unless streams share blocks");
       in_lists += shares ? 1 : 0;
-      require(b->next->prev == b, "neighbours agree");
+      must_hold(b->next->prev == b, "neighbours agree");
       if (b->next != end) {
-        require(b->next->address == b->address + b->size, "neighbours touch");
-        require(!b->is_free() || !b->next->is_free() || b->list != b->next->list,
-                "free neighbours are coalesced");
-        require(!b->is_unmapped() || !b->next->is_unmapped(), "unmapped neighbours are joined");
+        must_hold(b->next->address == b->address + b->size, "neighbours touch");
+        must_hold(!b->is_free() || !b->next->is_free() || b->list != b->next->list,
+                  "free neighbours are coalesced");
+        must_hold(!b->is_unmapped() || !b->next->is_unmapped(), "unmapped neighbours are joined");
       }
       if (b->is_unmapped()) continue;
       found.reserved += b->size;
@@ -46,46 +47,49 @@ template <typename Manager>
         continue;
       }
       found.requested += b->request.bytes;
-      require(b->request.bytes <= b->size, "a block holds what was requested");
+      must_hold(b->request.bytes <= b->size, "a block holds what was requested");
       if (b->status.state == block::state::pending) {
         found.pending += b->size;
-        require(b->request.pending_events > 0, "a pending block awaits an event");
+        must_hold(b->request.pending_events > 0, "a pending block awaits an event");
       } else {
         found.live += b->size;
+        must_hold(
+            !b->is_lent() || !b->list->where().group->is_asleep || !manager.pools().defaults().is_awake(),
+            "what a pool lends sleeps only with the default pools");
         if (b->is_by_handle()) continue;
         ++live;
-        require(manager.find_live(reinterpret_cast<const void*>(b->address)) == b,
-                "a live block is found by address");
+        must_hold(manager.find_live(reinterpret_cast<const void*>(b->address)) == b,
+                  "a live block is found by address");
       }
     }
   });
   std::size_t in_groups = 0;
   manager.pools().for_each([&in_groups](const auto& of) { in_groups += of.reserved; });
-  require(in_groups == expected.reserved, "the default and the private pools have what is reserved");
+  must_hold(in_groups == expected.reserved, "the default and the private pools have what is reserved");
   std::size_t indexed = 0;
   manager.for_each_list([&](const free_list& list) {
     if (shares) in_lists -= list.segments;
     if (const block* const resized = list.last_resized(); resized != nullptr) {
       ++indexed;
-      require(resized->is_free() && resized->list == &list, "the last resized block is free");
+      must_hold(resized->is_free() && resized->list == &list, "the last resized block is free");
     }
     using order = typename Manager::order;
     for (const block *b = list.first(), *last = nullptr; b != nullptr;
          last = b, b = list.template after<order>(*b)) {
       ++indexed;
-      require(b->is_free() && b->list == &list, "an index holds its own free blocks only");
-      require(last == nullptr || !order::is_by_size || order::precedes(*last, *b),
-              "an index is in its order, by size first");
+      must_hold(b->is_free() && b->list == &list, "an index holds its own free blocks only");
+      must_hold(last == nullptr || !order::is_by_size || order::precedes(*last, *b),
+                "an index is in its order, by size first");
     }
   });
-  require(indexed == free, "each free block is indexed once");
-  require(in_lists == 0 || manager.releasing_bytes() > 0, "free lists count their blocks");
-  require(live == manager.live_count(), "each live block is mapped once");
-  require(found.requested == expected.requested, "statistics: requested bytes");
-  require(found.live == expected.live, "statistics: live bytes");
-  require(found.pending == expected.pending, "statistics: pending bytes");
-  require(found.cached == expected.cached, "statistics: cached bytes");
-  require(found.reserved == expected.reserved + expected.asleep, "statistics: reserved bytes");
+  must_hold(indexed == free, "each free block is indexed once");
+  must_hold(in_lists == 0 || manager.releasing_bytes() > 0, "free lists count their blocks");
+  must_hold(live == manager.live_count(), "each live block is mapped once");
+  must_hold(found.requested == expected.requested, "statistics: requested bytes");
+  must_hold(found.live == expected.live, "statistics: live bytes");
+  must_hold(found.pending == expected.pending, "statistics: pending bytes");
+  must_hold(found.cached == expected.cached, "statistics: cached bytes");
+  must_hold(found.reserved == expected.reserved + expected.asleep, "statistics: reserved bytes");
   return broken;
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/free_order.hpp>
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/detail/block.hpp>
@@ -69,6 +71,32 @@ struct backend_defaults {
   template <typename Growth>
   static constexpr bool accepts_growth = true;
 };
+
+/// The members of a policy whose backend maps memory into ranges.
+template <typename P>
+concept answers_range_questions = requires(const P& p, std::size_t bytes) {
+  { p.mapping_unit(bytes) } noexcept -> std::same_as<std::size_t>;
+  { p.range_size(bytes) } noexcept -> std::same_as<std::size_t>;
+  { p.base_alignment(bytes) } noexcept -> std::same_as<std::size_t>;
+};
+
+/// The bytes that a growth policy sees if idle memory moves.
+struct growth_state {
+  std::size_t reserved = 0;       ///< reserved now
+  std::size_t limit = 0;          ///< bytes that may be reserved
+  std::size_t peak_active = 0;    ///< peak of live, pending and wanted bytes, at times of growth
+  std::size_t peak_reserved = 0;  ///< only shrink() with nothing reserved resets the peaks
+};
+
+/// The members of a policy whose backend also moves idle memory.
+template <typename P>
+concept answers_moving_questions =
+    answers_range_questions<P> && requires(const P& p, const growth_state& state, std::size_t bytes) {
+      { p.move_threshold(state) } noexcept -> std::same_as<std::size_t>;
+      { p.max_chunk(state) } noexcept -> std::same_as<std::size_t>;
+      { p.min_chunk(bytes) } noexcept -> std::same_as<std::size_t>;
+      { p.should_save_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
+    };
 
 /// Acquires and releases whole segments.
 struct segment_backend : backend_defaults {
@@ -134,14 +162,14 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
 
    private:
-    /// Finds a cached segment equal to the one that growth would acquire, or null. With block_fit::exact, the
-    /// split policy refuses a cached segment that was rounded up to granularity or pages. Growth would
-    /// acquire one of the same size, so the cached one serves.
+    /// Finds a cached segment that the split policy refuses although growth would acquire an equal one, or
+    /// null. block_fit::exact refuses a segment that was rounded up to granularity or pages. A segment that
+    /// the policy admits is left alone: recovery freed it, and PyTorch does not search again.
     template <typename Policies>
     [[nodiscard]] static block* idle_like_new(free_list& list, std::size_t size, std::size_t segment,
                                               const Policies& p) noexcept {
-      if (segment == size || segment >= p.split.oversize_from() || p.split.should_split(size, segment))
-        return nullptr;
+      const bool is_refused = segment != size && !p.split.may_serve(size, segment);
+      if (!is_refused || segment >= p.split.oversize_from() || should_split(p, size, segment)) return nullptr;
       block* const fit = list.template best_fit<typename Manager::order>(size);
       return fit != nullptr && fit->size == segment ? fit : nullptr;
     }

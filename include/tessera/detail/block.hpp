@@ -45,6 +45,7 @@ struct block {
     bool oversize : 1;              ///< it was allocated under the oversize rule
     bool has_recorded_streams : 1;  ///< streams are recorded for it
     bool by_handle : 1;             ///< only its handle frees it
+    bool is_lent : 1;               ///< its private pool serves a request of the default pools
   };
   struct status_type {
     union {
@@ -93,11 +94,20 @@ struct block {
   [[nodiscard]] flag_set flags() const noexcept {
     return status.state == state::live_flagged
                ? status.flags
-               : flag_set{false, false, status.state == state::live_by_handle};
+               : flag_set{false, false, status.state == state::live_by_handle, false};
   }
   void set_flags(flag_set flags) noexcept {
     status.flags = flags;
     status.state = state::live_flagged;
+  }
+  [[nodiscard]] bool is_lent() const noexcept {
+    return status.state == state::live_flagged && status.flags.is_lent;
+  }
+  /// Marks a live block of a private pool that serves a request of the default pools.
+  void mark_lent() noexcept {
+    flag_set marked = flags();
+    marked.is_lent = true;
+    set_flags(marked);
   }
 
   /// Inserts the block between two neighbours of its segment.

@@ -30,8 +30,10 @@ struct manager_traits {
   static constexpr std::size_t pools = 1;
   static constexpr bool uses_events = true;             ///< streams are recorded; frees wait for their events
   static constexpr bool reuses_across_streams = false;  ///< free blocks may serve other streams
+  static constexpr bool has_stream_order = true;  ///< the work of its own stream may still use a free block
   static constexpr bool has_ranges = false;  ///< segments are ranges in which memory is mapped page by page
   static constexpr bool places_blocks = false;  ///< a block may be split from the middle of a free block
+  static constexpr bool has_shares = false;     ///< pools may have shares
   static constexpr free_order order = free_order::lowest_address;
   using clock = pool_searches;  ///< the clock of ages, or pool_searches
 };
@@ -184,7 +186,7 @@ class block_manager {
     counters_.allocated(pool, requested, size);
     if (oversize) {
       counters_.oversize_allocations.increase(1);
-      served.set_flags({true, false, ByHandle});
+      served.set_flags({true, false, ByHandle, false});
     }
     report(action::alloc, address, requested, size, stream, *served.list->where().group);
     return served;
@@ -299,6 +301,19 @@ class block_manager {
       return provider_.is_done(free.list->key(), position_of(free));
     return true;
   }
+  /// Whether the work of its own stream no longer uses a free block. Never waits.
+  [[nodiscard, gnu::cold]] bool is_unused(const block& free) noexcept {
+    if constexpr (Traits::reuses_across_streams) return is_stream_work_done(free);
+    constexpr bool waits = Traits::has_stream_order || Traits::has_ranges;  // before a release
+    return !waits || is_work_done(provider_, free.list->key());
+  }
+  /// Waits for the work that may use a free block, if release() of the device does not. Returns false if the
+  /// device failed, or a capture forbids to wait.
+  [[nodiscard, gnu::cold]] bool wait_before_release_of(const block& free) noexcept {
+    if constexpr (!must_wait_before_release<Provider> || !Traits::has_stream_order) return true;
+    if (Traits::reuses_across_streams && is_stream_work_done(free)) return true;
+    return !pools_.any_capture() && wait_before_release(provider_, free.list->key());
+  }
   /// If streams share blocks: the position after which a block is free. The position may be conservative.
   [[nodiscard]] std::uint64_t position_of(const block& free) noexcept {
     const std::uint64_t now = provider_.position(free.list->key());
@@ -322,7 +337,7 @@ class block_manager {
     void* memory = nullptr;
     if (!may_grow(in, bytes)) return nullptr;
     requested_from_device_ += bytes;
-    in.planned += bytes;
+    change(in, in.planned, bytes);
     if (in.source) memory = in.source.acquire(bytes);
     for (const page_kind* kind = kinds.begin(); !in.source && kind != kinds.end() && memory == nullptr;
          ++kind) {
@@ -337,13 +352,13 @@ class block_manager {
     block* const whole = list != nullptr ? insert_segment(*list, address, bytes, oversize) : nullptr;
     if (whole != nullptr) {
       counters_.segment_acquired(pool, bytes);
-      in.reserved += bytes;
+      change(in, in.reserved, bytes);
       if (oversize) counters_.oversize_segments.increase(1);
     } else if (memory != nullptr) {
       counters_.segment_rejected(bytes, give_back(in, address, bytes));
     }
     requested_from_device_ -= bytes;
-    in.planned -= bytes;
+    change(in, in.planned, 0 - bytes);
     const bool works = whole != nullptr;
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key, in);
     return whole;
@@ -356,8 +371,8 @@ class block_manager {
     segment& owner = segment_of(idle);
     idle.list->template erase<order>(idle);
     segments_.begin_release(owner, bytes);
-    const bool released = wait_before_release(provider_, idle.list->key()) &&
-                          give_back(*idle.list->where().group, address, bytes);
+    const bool released =
+        wait_before_release_of(idle) && give_back(*idle.list->where().group, address, bytes);
     if (!released) {
       segments_.cancel_release(owner, bytes);
       idle.list->template insert<order>(idle);
@@ -365,7 +380,8 @@ class block_manager {
     }
     report(action::segment_free, address, bytes, bytes, *idle.list);
     counters_.segment_released(idle.list->pool(), bytes);
-    idle.list->where().group->reserved -= bytes;
+    pool_group& of = *idle.list->where().group;
+    change(of, of.reserved, 0 - bytes);
     if (owner.oversize) counters_.oversize_segments.decrease(1);
     segments_.erase(owner, bytes);
     --idle.list->segments;
@@ -428,20 +444,24 @@ class block_manager {
     segment* const s = segments_.find(address);
     return s != nullptr ? &s->first() : nullptr;
   }
-  /// Sets a function that decides whether a group may get `bytes` more from the device. It may be null.
+  /// Decides whether a group may get `bytes` more from the device.
   using growth_check = bool (*)(void* context, const pool_group& of, std::size_t bytes) noexcept;
-  void check_growth(growth_check check, void* context) noexcept {
+  /// Is told of each free: that the bytes are now at `offset` in a free block.
+  using free_note = void (*)(void* context, const block& free, std::size_t offset, std::size_t size) noexcept;
+  void watch_shares(growth_check check, free_note note, void* context) noexcept {
     may_grow_ = check;
-    checks_for_ = context;
+    note_free_ = note;
+    watched_for_ = context;
   }
   [[nodiscard]] bool may_grow(const pool_group& of, std::size_t bytes) const noexcept {
-    return may_grow_ == nullptr || may_grow_(checks_for_, of, bytes);
+    return may_grow_ == nullptr || may_grow_(watched_for_, of, bytes);
   }
   /// Counts memory that was mapped in the ranges of a list, or unmapped if negative.
   void count_mapped(const free_list& list, std::int64_t bytes) noexcept {
     if (bytes > 0) counters_.mapped(list.pool(), static_cast<std::size_t>(bytes));
     if (bytes < 0) counters_.unmapped(list.pool(), static_cast<std::size_t>(-bytes));
-    list.where().group->reserved += static_cast<std::size_t>(bytes);
+    pool_group& of = *list.where().group;
+    change(of, of.reserved, static_cast<std::size_t>(bytes));
   }
   /// Bytes of the segments that are being released.
   [[nodiscard]] std::size_t releasing_bytes() const noexcept { return segments_.releasing_bytes(); }
@@ -809,7 +829,24 @@ class block_manager {
   [[gnu::always_inline]] void complete_free(block& freed) noexcept {
     report(action::free_completed, freed.address, freed.request.bytes, freed.size, *freed.list);
     mark_free_after_submitted(freed);
+    if constexpr (Traits::has_shares) {
+      if (note_free_ != nullptr) return make_free_noted(freed);
+    }
     make_free(freed);
+  }
+  [[gnu::noinline]] void make_free_noted(block& freed) noexcept {
+    const std::uintptr_t address = freed.address;
+    const std::size_t size = freed.size;
+    const block& into = may_coalesce(*freed.prev, freed)   ? *freed.prev
+                        : may_coalesce(*freed.next, freed) ? *freed.next
+                                                           : freed;
+    make_free(freed);
+    note_free_(watched_for_, into, address - into.address, size);
+  }
+  /// Adds to a number of a group, modulo 2^64.
+  void change(pool_group& of, std::size_t& number, std::size_t more) noexcept {
+    number += more;
+    if constexpr (Traits::has_shares) pools_.update_sums(of);
   }
 
   Provider provider_;
@@ -822,7 +859,8 @@ class block_manager {
   [[no_unique_address]] reporter<Observer> reporter_;
   std::size_t requested_from_device_ = 0;
   growth_check may_grow_ = nullptr;
-  void* checks_for_ = nullptr;
+  free_note note_free_ = nullptr;
+  void* watched_for_ = nullptr;
   [[no_unique_address]] pending_frees<Provider, Traits::uses_events> pending_;
 };
 

@@ -307,7 +307,7 @@ struct count_everything {
 }  // namespace detail
 
 /// Counts only the bytes that current_usage() returns. Choose it, as the fourth argument of an allocator, if
-/// statistics() is not read. statistics() does not exist then, and resetting peaks does nothing.
+/// statistics() is not read. statistics() and the calls that reset it do not exist then.
 ///
 ///     using lean_pool = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::ignore_events,
 ///                                                  tessera::count_totals>;

@@ -364,7 +364,7 @@ class free_list {
   [[nodiscard]] block* first() const noexcept { return bin_at(next_bin(first_bin)).first(); }
   /// The block after `b`, or null.
   template <typename Order = by_size_and_address>
-  [[nodiscard]] block* after(const block& b) const noexcept {
+  [[nodiscard, gnu::always_inline]] block* after(const block& b) const noexcept {
     block* const found = bin_at(b.status.bin).template after<Order>(b);
     return found != nullptr ? found : bin_at(next_bin(b.status.bin)).first();
   }
@@ -384,6 +384,7 @@ class free_list {
   std::size_t segments = 0;   ///< segments whose blocks join this list; if streams share blocks: blocks
   segment* ranges = nullptr;  ///< its ranges, in the order of addresses
   free_list* next = nullptr;  ///< the list of the pool's next stream, in the order of streams
+  free_list* links[2] = {};   ///< in the tree of the pool's lists
 
  private:
   static constexpr int step_bits = 5;
@@ -438,7 +439,7 @@ class free_list {
     summary_ &= ~(std::uint64_t{left == 0} << word_of(number));
   }
   /// Finds the first non-empty bin above `number`. The last bin is always marked, which ends each search.
-  [[nodiscard]] std::size_t next_bin(std::size_t number) const noexcept {
+  [[nodiscard, gnu::always_inline]] std::size_t next_bin(std::size_t number) const noexcept {
     const std::uint64_t here = words_[word_of(number)] & (~std::uint64_t{1} << (number % 64));
     if (here != 0) return (number & ~std::size_t{63}) + lowest_bit(here);
     const std::size_t later = lowest_bit(summary_ & (~std::uint64_t{1} << word_of(number)));

@@ -8,6 +8,7 @@
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/key_map.hpp>
+#include <tessera/detail/treap.hpp>
 
 namespace tessera::detail {
 
@@ -18,14 +19,14 @@ class free_list_map {
   free_list_map(const free_list_map&) = delete;
   free_list_map& operator=(const free_list_map&) = delete;
   ~free_list_map() {
-    while (first_ != nullptr) erase(*first_);
+    while (free_list* const list = first()) erase(*list);
   }
 
   /// Sets the place of the lists, before any is created.
   void set_place(const free_list::place& where) noexcept { place_ = where; }
 
   /// Finds the free list of a stream, or creates it. Returns null if host memory ran out.
-  ///   Cost:  constant; linear in the lists if it creates a list
+  ///   Cost:  constant; logarithmic in the lists if it creates a list
   [[nodiscard]] free_list* find_or_create(stream_id key) noexcept {
     return recent_ != nullptr && recent_->key() == key ? recent_ : look_up_or_create(key);
   }
@@ -33,11 +34,14 @@ class free_list_map {
     return recent_ != nullptr ? recent_ : look_up_or_create(key);
   }
   /// The first free list in the order of streams, or null. free_list::next leads to the others.
-  [[nodiscard]] free_list* first() const noexcept { return first_; }
+  ///   Cost:  logarithmic in the lists
+  [[nodiscard]] free_list* first() const noexcept {
+    return by_stream_.find([](const free_list&) { return false; });
+  }
 
   /// Erases the lists that own no segment. Runs by itself before the number of lists doubles.
   [[gnu::cold]] void erase_unused() noexcept {
-    for (free_list* list = first_; list != nullptr;) {
+    for (free_list* list = first(); list != nullptr;) {
       free_list* const following = list->next;
       if (list->segments == 0) erase(*list);
       list = following;
@@ -58,26 +62,30 @@ class free_list_map {
       found = new (std::nothrow) free_list(place_, key);
       if (found == nullptr) return nullptr;
       by_key_.insert(key.handle, *found);
-      free_list** before = &first_;
-      while (*before != nullptr && (*before)->key() < key) before = &(*before)->next;
-      found->next = *before;
-      *before = found;
+      free_list* const lowest = first();
+      free_list* const before = by_stream_.insert(*found);
+      found->next = before != nullptr ? before->next : lowest;
+      if (before != nullptr) before->next = found;
     }
     recent_ = found;
     return found;
   }
   void erase(free_list& list) noexcept {
-    free_list** before = &first_;
-    while (*before != &list) before = &(*before)->next;
-    *before = list.next;
+    if (free_list* const before = by_stream_.erase(list)) before->next = list.next;
     by_key_.remove(list.key().handle);
     if (recent_ == &list) recent_ = nullptr;
     delete &list;
   }
 
+  struct stream_order {
+    [[nodiscard]] static bool precedes(const free_list& a, const free_list& b) noexcept {
+      return a.key() < b.key();
+    }
+  };
+
   free_list::place place_;
   free_list* recent_ = nullptr;  // the list of the last request
-  free_list* first_ = nullptr;
+  treap<free_list, stream_order> by_stream_;
   key_map<free_list> by_key_;
   std::size_t purge_at_ = 16;
 };

@@ -6,6 +6,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/block.hpp>
@@ -15,14 +16,6 @@
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
-
-/// The members of a policy whose backend maps memory into ranges.
-template <typename P>
-concept answers_range_questions = requires(const P& p, std::size_t bytes) {
-  { p.mapping_unit(bytes) } noexcept -> std::same_as<std::size_t>;
-  { p.range_size(bytes) } noexcept -> std::same_as<std::size_t>;
-  { p.base_alignment(bytes) } noexcept -> std::same_as<std::size_t>;
-};
 
 /// The members that all backends with ranges share.
 struct range_backend_defaults : backend_defaults {
@@ -185,7 +178,7 @@ class mapped_ranges {
   /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the answer is invalid.
   template <typename Policies>
   [[nodiscard]] range_growth growth_for(std::size_t size, const Policies& p) const noexcept {
-    const std::size_t mapping = p.growth.mapping_unit(size);
+    const std::size_t mapping = mapping_unit(p, size);
     if (mapping == 0 || mapping % min_alignment != 0 || mapping > max_request)
       refuse_answer("growth: mapping_unit", size, mapping,
                     "mapping_unit is a multiple of min_alignment, above 0 and up to max_request");
@@ -230,7 +223,9 @@ class mapped_ranges {
       if (!which(c)) return true;
       const std::uintptr_t address = c.address;
       const std::size_t bytes = c.bytes;
-      is_done = is_done || finish_work_of(list);
+      // A device that captures a graph must not wait for streams.
+      const bool may_wait = !Manager::traits::uses_events || !manager_.pools().any_capture();
+      is_done = is_done || (may_wait && finish_work_of(list));
       if (!is_done || !manager_.reserve_blocks() || !chunks_.unmap(provider(), c)) return false;
       block& hole = mark_unmapped(*left, address, bytes);
       left = hole.next;

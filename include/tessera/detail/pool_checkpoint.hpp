@@ -78,7 +78,8 @@ template <typename Manager>
   for_each_segment_of(manager, *in, [&](const block& first) {
     const std::size_t before = state.blocks.size();
     for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
-      if (!b->is_unmapped()) state.blocks.add({b->address, b->size, b->list->key(), !b->is_free()});
+      if (!b->is_unmapped())
+        state.blocks.add({b->address, b->size, b->list->key(), !b->is_free(), b->is_lent()});
     }
     const std::size_t count = state.blocks.size() - before;
     if (count > 0) state.segments.add({first.address, first.list->pool(), before, count});
@@ -158,7 +159,7 @@ class pool_restore {
       place* const p = by_address.find(first.address);
       if (p == nullptr) return;
       p->found = static_cast<segment*>(first.prev);
-      if (why == nullptr) why = check(*p);
+      if (why == nullptr) why = why_not(*p);
     });
     for (const place& p : places_) {
       if (p.found == nullptr && why == nullptr) why = "a recorded segment went back to the device";
@@ -166,14 +167,14 @@ class pool_restore {
     return why;
   }
   /// Returns null, or why the recorded blocks of a segment cannot come back.
-  [[nodiscard]] const char* check(const place& p) noexcept {
+  [[nodiscard]] const char* why_not(const place& p) noexcept {
     const block* b = &p.found->first();
     std::uintptr_t at = 0;
     for (const recorded_block* r = begin_of(p); r != end_of(p); ++r) {
       for (at = r->address; at < r->address + r->bytes; at = b->end()) {
         while (b != p.found && b->end() <= at) b = b->next;
         if (b == p.found || b->is_unmapped()) return "memory of a recorded segment went back to the device";
-        if (const char* const why = check(*b, *r, p.recorded->pool)) return why;
+        if (const char* const why = why_not(*b, *r, p.recorded->pool)) return why;
       }
     }
     const bool is_same =
@@ -181,7 +182,7 @@ class pool_restore {
     return is_same ? nullptr : "a larger segment is where a recorded segment was";
   }
   /// Returns null, or why a block cannot become part of a recorded block.
-  [[nodiscard]] const char* check(const block& b, const recorded_block& r, std::size_t pool) noexcept {
+  [[nodiscard]] const char* why_not(const block& b, const recorded_block& r, std::size_t pool) noexcept {
     if (b.status.state == block::state::pending) return "a block of a recorded segment is pending";
     if (is_live(b) && b.flags().has_recorded_streams)
       return "streams are recorded for a live block of a recorded segment";
@@ -246,6 +247,7 @@ class pool_restore {
       while (from->end() <= r->address) from = from->next;
       block& served = manager_.allocate(*from, r->bytes, r->bytes, r->address - from->address,
                                         r->bytes >= oversize_from, r->stream);
+      if (r->is_lent) served.mark_lent();
       if constexpr (shares) manager_.move_to(served, *list_of(p, *r));
       from = &served;
     }

@@ -13,8 +13,8 @@ namespace tessera::detail {
 
 /// Counts what each pool holds, and asks the growth policy whether a pool may hold more.
 ///
-/// A free can only make a pool hold less, so frees are not counted. The counts are then too high. Before a
-/// request is refused, they are made exact.
+/// A request and a free change the counts of their pool and the sums over all pools. Other calls may leave
+/// counts that are too high. Before a request is refused, they are made exact.
 template <typename Manager, typename Backend>
 class pool_shares {
  public:
@@ -25,23 +25,17 @@ class pool_shares {
   [[nodiscard]] bool is_active() const noexcept { return manager_.pools().any_share(); }
 
   /// Describes a pool that would hold `more` bytes more than now.
-  ///   Cost:  linear in the pools
   template <typename Policies>
   [[nodiscard]] pool_demand demand(const pool_group& of, std::size_t more, const Policies& p) const noexcept {
-    pool_demand d{.pool = {of.number},
-                  .share = of.share,
-                  .held = held_of(of) + more,
-                  .limit = manager_.usage_under(p.growth.limit.on(manager_.provider().capacity())).limit};
-    manager_.pools().for_each([&](const auto& other) {
-      if (&other == &of) return;
-      const std::size_t held = held_of(other);
-      const std::size_t guaranteed = other.share.guaranteed;
-      d.others = saturating_add(d.others, held > guaranteed ? held : guaranteed);
-      d.others_held = saturating_add(d.others_held, held);
-    });
-    return d;
+    return {.pool = {of.number},
+            .share = of.share,
+            .held = of.held_now() + more,
+            .others = manager_.pools().claimed_beside(of),
+            .others_held = manager_.pools().held_beside(of),
+            .limit = manager_.usage_under(p.growth.limit.on(manager_.provider().capacity())).limit};
   }
   /// Whether a pool may hold `more` bytes.
+  ///   Cost:  constant; if it may not, the cost of count()
   template <typename Policies>
   [[nodiscard]] bool may_hold(const pool_group& of, std::size_t more, const Policies& p) noexcept {
     if (p.growth.admits(demand(of, more, p))) return true;
@@ -68,13 +62,23 @@ class pool_shares {
     if (more == 0) return true;
     if (!may_hold(of, more, p)) return false;
     of.held += more;
+    manager_.pools().update_sums(of);
     return true;
+  }
+  /// Counts a free. The freed bytes are now at `offset` in a free block.
+  void note_free(const block& free, std::size_t offset, std::size_t size) noexcept {
+    pool_group& of = *free.list->where().group;
+    if (!is_active() || !of.may_release() || of.is_asleep) return;
+    const std::size_t less = backend_.newly_held(free, offset, size);
+    of.held -= less < of.held ? less : of.held;
+    manager_.pools().update_sums(of);
   }
   /// Makes the counts exact. It is const, because exact counts change no answer.
   ///   Cost:  linear in the segments; in ranges, in the free blocks
   void count() const noexcept {
     manager_.pools().for_each([](auto& of) { of.held = of.reserved; });
     for_each_idle([](pool_group& of, std::size_t bytes) { of.held -= bytes; });
+    manager_.pools().for_each([this](auto& of) { manager_.pools().update_sums(of); });
   }
   /// Bytes that pools have and do not hold.
   [[nodiscard]] std::size_t cached() const noexcept {
@@ -90,6 +94,7 @@ class pool_shares {
       std::size_t held = of.reserved;
       for_each_idle([&](const pool_group& idle, std::size_t bytes) { held -= &idle == &of ? bytes : 0; });
       if (of.may_release() && held > of.held) broken = "a pool holds at most what is counted";
+      if (of.summed_held != of.held_now()) broken = "the sums over the pools have what each holds";
     });
     return broken;
   }
@@ -109,10 +114,6 @@ class pool_shares {
       std::as_const(manager_).for_each_segment(
           [&f](const block& first) { f(*first.list->where().group, idle_bytes(first)); }, true);
     }
-  }
-  /// Without a share, a private pool in use keeps its idle memory.
-  [[nodiscard]] static std::size_t held_of(const pool_group& g) noexcept {
-    return (g.may_release() ? g.held : g.reserved) + g.planned;
   }
 
   Manager& manager_;

@@ -7,10 +7,12 @@
 #include <new>
 #include <utility>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/free_list_map.hpp>
 #include <tessera/detail/key_map.hpp>
+#include <tessera/detail/treap.hpp>
 
 namespace tessera::detail {
 
@@ -19,11 +21,12 @@ namespace tessera::detail {
 struct pool_group {
   std::uint64_t number = 0;  ///< 0 for the default pools
   std::size_t uses = 0;
-  std::size_t growing = 0;  ///< requests in progress that may add memory
-  bool is_open = false;     ///< whether a scope directs requests to it
-  stream_filter filter{};   ///< the streams of the scope
-  scope_kind kind{};        ///< of the scope
-  bool is_asleep = false;   ///< whether its memory has gone back while its blocks keep their addresses
+  std::size_t growing = 0;   ///< requests in progress that may add memory
+  bool is_open = false;      ///< whether a scope directs requests to it
+  stream_filter filter{};    ///< the streams of the scope
+  scope_kind kind{};         ///< of the scope
+  std::uint64_t opened = 0;  ///< the number of the scope: the oldest has the lowest
+  bool is_asleep = false;    ///< whether its memory has gone back while its blocks keep their addresses
   /// Identifies the call that puts it to sleep or wakes it; null if none does.
   const void* changed_by = nullptr;
   pool_options options{};
@@ -32,11 +35,15 @@ struct pool_group {
   std::size_t reserved = 0;  ///< bytes of its segments and mapped memory
   std::size_t planned = 0;   ///< bytes that it may get by calls in progress, if there are shares
   std::size_t held = 0;      ///< if there are shares: at least the bytes that emptying its cache would leave
+  std::size_t summed_held = 0;   ///< what it adds to the sum of the bytes held
+  std::size_t summed_claim = 0;  ///< what it adds to the sum of the bytes held or guaranteed
 
   [[nodiscard]] bool is_private() const noexcept { return number != 0; }
   /// Whether its idle memory may go back to the device.
   [[nodiscard]] bool may_release() const noexcept { return uses == 0 || has_share(); }
   [[nodiscard]] bool has_share() const noexcept { return share != pool_share{}; }
+  /// Returns the bytes that it holds, with those that it may get. Without a share, a private pool in use keeps its idle memory.
+  [[nodiscard]] std::size_t held_now() const noexcept { return (may_release() ? held : reserved) + planned; }
   /// Whether it serves requests.
   [[nodiscard]] bool is_awake() const noexcept { return !is_asleep && changed_by == nullptr; }
 };
@@ -78,7 +85,9 @@ struct pool_group_of : pool_group {
   std::array<search_clock, Pools> clocks{};
   std::array<free_list_map, Pools> lists;
   pool_group_of* next = nullptr;       ///< the next private pool, in the order of numbers
-  pool_group_of* next_open = nullptr;  ///< the next group with an open scope, the oldest scope first
+  pool_group_of* links[2] = {};        ///< in the tree of open scopes that select one stream
+  pool_group_of* next_wide = nullptr;  ///< the next younger open scope that may select several streams
+  pool_group_of* previous_wide = nullptr;
 };
 
 /// The default pools and the private pools of an allocator.
@@ -150,8 +159,9 @@ class private_pools {
       if (copy != nullptr) copy->uses = g->uses;
       if (copy == nullptr && g->uses > 0) return false;
     }
-    for (const group* g = other.first_open_; g != nullptr; g = g->next_open)
-      open(*find(pool_id{g->number}), g->filter, g->kind);
+    for (const group* g = other.first_; g != nullptr; g = g->next) {
+      if (g->is_open) open(*find(pool_id{g->number}), g->filter, g->kind, g->opened);
+    }
     return true;
   }
   /// Erases the private pools that have no use, no scope and no memory.
@@ -165,6 +175,8 @@ class private_pools {
         continue;
       }
       *at = g.next;
+      held_.change(g.summed_held, 0);
+      claimed_.change(g.summed_claim, 0);
       by_number_.remove(g.number);
       delete &g;
     }
@@ -176,9 +188,25 @@ class private_pools {
   [[nodiscard]] bool any_share() const noexcept { return has_shares_; }
   [[gnu::cold]] void set_share(pool_group& g, const pool_share& share) noexcept {
     g.share = share;
+    update_sums(g);
     has_shares_ = false;
     for_each([this](const group& each) { has_shares_ = has_shares_ || each.has_share(); });
     choose_path();
+  }
+  /// Updates the sums over the groups after this one has changed. A demand then looks at no other group.
+  void update_sums(pool_group& g) noexcept {
+    const std::size_t held = g.held_now();
+    const std::size_t claim = held > g.share.guaranteed ? held : g.share.guaranteed;
+    held_.change(std::exchange(g.summed_held, held), held);
+    claimed_.change(std::exchange(g.summed_claim, claim), claim);
+  }
+  /// The bytes that the other groups hold.
+  [[nodiscard]] std::size_t held_beside(const pool_group& g) const noexcept {
+    return held_.without(g.summed_held);
+  }
+  /// The sum over the other groups of the larger of held and guaranteed bytes.
+  [[nodiscard]] std::size_t claimed_beside(const pool_group& g) const noexcept {
+    return claimed_.without(g.summed_claim);
   }
   /// Whether the default pools serve all requests: no scope is open, they do not sleep, and no pool has a
   /// share.
@@ -191,31 +219,28 @@ class private_pools {
   }
   /// Directs the requests of the selected streams to a private pool, until close().
   ///   Requires:  no scope of the pool is open
+  ///   Cost:  logarithmic in the open scopes
   [[gnu::cold]] void open(group& g, const stream_filter& filter, scope_kind kind) noexcept {
-    g.is_open = true;
-    g.filter = filter;
-    g.kind = kind;
-    captures_ += kind == scope_kind::capture ? 1 : 0;
-    g.next_open = nullptr;
-    group** end = &first_open_;
-    while (*end != nullptr) end = &(*end)->next_open;
-    *end = &g;
-    choose_path();
+    open(g, filter, kind, last_opened_ + 1);
   }
   ///   Requires:  the scope of the pool is open
   [[gnu::cold]] void close(group& g) noexcept {
-    group** at = &first_open_;
-    while (*at != &g) at = &(*at)->next_open;
-    *at = g.next_open;
+    if (g.filter.only() != nullptr) {
+      by_stream_.erase(g);
+    } else {
+      (g.previous_wide != nullptr ? g.previous_wide->next_wide : first_wide_) = g.next_wide;
+      (g.next_wide != nullptr ? g.next_wide->previous_wide : last_wide_) = g.previous_wide;
+    }
     g.is_open = false;
+    --open_;
     captures_ -= g.kind == scope_kind::capture ? 1 : 0;
     choose_path();
   }
   [[nodiscard]] std::size_t footprint() const noexcept { return by_number_.footprint(); }
   /// The group that serves a request of a stream: the one with the oldest scope that selects the stream.
-  ///   Cost:  linear in the open scopes
+  ///   Cost:  logarithmic in the open scopes, plus linear in the older ones that have a function
   [[nodiscard]] const group& destination(stream_id stream) const noexcept {
-    if (first_open_ == nullptr) [[likely]]
+    if (open_ == 0) [[likely]]
       return defaults_;
     return find_open(stream);
   }
@@ -224,21 +249,77 @@ class private_pools {
   }
 
  private:
-  void choose_path() noexcept {
-    are_defaults_enough_ = first_open_ == nullptr && defaults_.is_awake() && !has_shares_;
-  }
+  /// A sum of two words, because a guarantee may be any number of bytes.
+  struct wide_sum {
+    std::size_t low = 0;
+    std::size_t high = 0;
+
+    /// Replaces a part of the sum.
+    void change(std::size_t from, std::size_t to) noexcept {
+      high -= low < from ? 1 : 0;
+      low -= from;
+      low += to;
+      high += low < to ? 1 : 0;
+    }
+    /// The sum without a part of it, or `unlimited` if that needs more than a word.
+    [[nodiscard]] std::size_t without(std::size_t part) const noexcept {
+      const bool fits = high == 0 || (high == 1 && low < part);
+      return fits ? low - part : unlimited;
+    }
+  };
+
+  void choose_path() noexcept { are_defaults_enough_ = open_ == 0 && defaults_.is_awake() && !has_shares_; }
   [[nodiscard, gnu::noinline]] const group& find_open(stream_id stream) const noexcept {
-    for (const group* g = first_open_; g != nullptr; g = g->next_open) {
+    const group* one =
+        by_stream_.find([stream](const group& g) { return g.filter.only()->handle < stream.handle; });
+    if (one != nullptr && *one->filter.only() != stream) one = nullptr;
+    // A scope that selects every stream ends the search. Only functions are asked one by one.
+    for (const group* g = first_wide_; g != nullptr && (one == nullptr || g->opened < one->opened);
+         g = g->next_wide) {
       if (g->filter.selects(stream)) return *g;
     }
-    return defaults_;
+    return one != nullptr ? *one : defaults_;
   }
+  void open(group& g, const stream_filter& filter, scope_kind kind, std::uint64_t number) noexcept {
+    g.is_open = true;
+    g.filter = filter;
+    g.kind = kind;
+    g.opened = number;
+    if (last_opened_ < number) last_opened_ = number;
+    ++open_;
+    captures_ += kind == scope_kind::capture ? 1 : 0;
+    choose_path();
+    if (filter.only() != nullptr) {
+      by_stream_.insert(g);
+      return;
+    }
+    group* before = last_wide_;
+    while (before != nullptr && before->opened > number) before = before->previous_wide;
+    g.previous_wide = before;
+    group*& following = before != nullptr ? before->next_wide : first_wide_;
+    g.next_wide = following;
+    following = &g;
+    (g.next_wide != nullptr ? g.next_wide->previous_wide : last_wide_) = &g;
+  }
+  struct scope_order {
+    [[nodiscard]] static bool precedes(const group& a, const group& b) noexcept {
+      const stream_id one = *a.filter.only();
+      const stream_id other = *b.filter.only();
+      return one != other ? one.handle < other.handle : a.opened < b.opened;
+    }
+  };
 
   group defaults_;
   group* first_ = nullptr;
   group* last_ = nullptr;
-  group* first_open_ = nullptr;
+  treap<group, scope_order> by_stream_;  // the open scopes that select one stream
+  group* first_wide_ = nullptr;          // the other open scopes, the oldest first
+  group* last_wide_ = nullptr;
+  std::uint64_t last_opened_ = 0;
+  std::size_t open_ = 0;
   std::size_t captures_ = 0;
+  wide_sum held_;
+  wide_sum claimed_;
   bool has_shares_ = false;
   bool are_defaults_enough_ = true;
   key_map<group> by_number_;

@@ -130,6 +130,18 @@ class sleeping_memory {
     for (const part* s = parts_; s != nullptr; s = s->next) bytes += &group_of(*s) == &of ? s->bytes : 0;
     return bytes;
   }
+  /// Whether a live block of a group for which which(group) is true serves a request of the default pools.
+  ///   Cost:  linear in the segments, and in the blocks of groups that lend
+  template <typename Which>
+  [[nodiscard]] bool has_lent(Which which) const noexcept {
+    bool any = false;
+    std::as_const(manager_).for_each_segment([&](const block& first) {
+      const pool_group& in = *first.list->where().group;
+      if (!in.options.serves_on_oom || !which(in)) return;
+      for (const block *b = &first, *end = first.prev; b != end && !any; b = b->next) any = b->is_lent();
+    });
+    return any;
+  }
   /// Erases the sleeping parts that lie wholly in free blocks of the groups for which selects(group) is true.
   /// Their addresses become unmapped.
   template <typename Selects>
@@ -247,7 +259,7 @@ class sleeping_memory {
     std::size_t total = 0;
     for_each_part(selects, [&total](const part& s) { total += s.bytes; });
     const std::size_t limit = p.growth.limit.on(device.capacity());
-    if (manager_.would_exceed_limit(limit, total)) {
+    if (total > 0 && manager_.would_exceed_limit(limit, total)) {
       const std::size_t reserved = manager_.counters().reserved();
       const std::size_t room = limit > reserved ? limit - reserved : 0;
       return {.missing = room < total ? total - room : total,

@@ -9,6 +9,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/block.hpp>
@@ -265,27 +266,14 @@ class stitched_ranges {
 /// memory.
 ///   Source:  GMLake (arXiv 2401.08156) for the idea
 struct stitching_backend : range_backend_defaults {
-  /// The bytes that a growth policy sees.
-  struct growth_state {
-    std::size_t reserved = 0;       ///< reserved now
-    std::size_t limit = 0;          ///< bytes that may be reserved
-    std::size_t peak_active = 0;    ///< peak of live, pending and wanted bytes, at times of growth
-    std::size_t peak_reserved = 0;  ///< only shrink() with nothing reserved resets the peaks
-  };
+  using growth_state = detail::growth_state;
 
   static constexpr bool moves_memory = true;
   [[nodiscard]] static constexpr bool accepts_order(free_order order) noexcept {
     return order == free_order::lowest_address;
   }
   template <typename Growth>
-  static constexpr bool accepts_growth =
-      answers_range_questions<Growth> &&
-      requires(const Growth& p, const growth_state& state, std::size_t bytes) {
-        { p.move_threshold(state) } noexcept -> std::same_as<std::size_t>;
-        { p.max_chunk(state) } noexcept -> std::same_as<std::size_t>;
-        { p.min_chunk(bytes) } noexcept -> std::same_as<std::size_t>;
-        { p.should_save_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
-      };
+  static constexpr bool accepts_growth = answers_moving_questions<Growth>;
 
   template <typename Manager>
   class instance {
@@ -386,7 +374,7 @@ struct stitching_backend : range_backend_defaults {
       if (detached >= needed) {
         const std::size_t left = now.reserved - detached;
         const std::size_t room = threshold > left ? threshold - left : 0;
-        found = stitched_.map(at, list, growth, p.growth.min_chunk(size), room, max_chunk);
+        found = stitched_.map(at, list, growth, min_chunk(p, size), room, max_chunk);
       }
       stitched_.release_detached();
       return found;

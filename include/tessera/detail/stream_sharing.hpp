@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
@@ -68,7 +69,7 @@ class stream_sharing {
       }
       if (!p.split.may_serve(size, found.bytes)) continue;
       found.end = last->next;
-      const bool leaves_rest = last->list != &list && p.split.should_split(size, found.bytes);
+      const bool leaves_rest = last->list != &list && should_split(p, size, found.bytes);
       return take_over(found, *last, leaves_rest ? found.bytes - size : 0, list, rules);
     }
     return nullptr;
@@ -115,10 +116,9 @@ class stream_sharing {
   };
 
   /// Whether the blocks of a pool belong to more than one list.
-  [[nodiscard]] bool has_several_lists(const free_list::place& pool) const noexcept {
-    int count = 0;
-    manager_.for_each_list([&](const free_list& list) { count += list.where() == pool ? 1 : 0; });
-    return count > 1;
+  [[nodiscard]] static bool has_several_lists(const free_list::place& of) noexcept {
+    const free_list* const first = static_cast<typename Manager::group&>(*of.group).lists[of.pool].first();
+    return first != nullptr && first->next != nullptr;
   }
   /// Finds the smallest run of usable blocks in a pool that holds `size` bytes. Among runs of equal size, the
   /// lowest.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -138,10 +140,11 @@ class stream_resource {
       : allocator_(allocator), sync_stream_(sync_stream) {}
 
   /// Allocates memory for work that is submitted to `stream` from now on.
-  ///   Throws:  the exceptions of the allocator's allocate
+  ///   Throws:  the exceptions of the allocator's allocate, and std::invalid_argument if the alignment is no
+  ///            power of two, as CCCL's pools do
   template <detail::stream_like Stream>
   [[nodiscard]] void* allocate(Stream stream, std::size_t bytes, std::size_t alignment = default_alignment) {
-    return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), detail::to_stream_id(stream));
+    return request(bytes, alignment).allocate(allocator_.get(), detail::to_stream_id(stream));
   }
   /// Frees memory once the work submitted to `stream` so far completes. The stream of the allocation may
   /// reuse it. If `stream` is another one, deallocate records an event on it. If the device fails to record
@@ -161,10 +164,10 @@ class stream_resource {
   void deallocate(void* p, std::size_t bytes, std::size_t alignment) = delete;
 
   /// Allocates memory that every stream may use at once.
-  ///   Throws:  the exceptions of the allocator's allocate, and std::runtime_error if the device cannot
-  ///            wait for the stream of synchronous calls
+  ///   Throws:  the exceptions of allocate, and std::runtime_error if the device cannot wait for the stream of
+  ///            synchronous calls
   [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
-    void* const p = detail::aligned_request(bytes, alignment).allocate(allocator_.get(), sync_stream_);
+    void* const p = request(bytes, alignment).allocate(allocator_.get(), sync_stream_);
     if (wait_for(sync_stream_)) return p;
     deallocate_sync(p, bytes, alignment);
     detail::allocator_of<A>::raise(std::runtime_error(
@@ -186,6 +189,12 @@ class stream_resource {
   friend constexpr void get_property(const stream_resource&, Property) noexcept {}
 
  private:
+  [[nodiscard]] static detail::aligned_request request(std::size_t bytes, std::size_t alignment) {
+    if (!std::has_single_bit(alignment))
+      detail::allocator_of<A>::raise(std::invalid_argument(
+          "tessera: stream_resource: an alignment is a power of two, unlike " + std::to_string(alignment)));
+    return {bytes, alignment};
+  }
   /// Waits for the work of a stream. Returns true at once if the device has no events and no streams.
   [[nodiscard]] bool wait_for(stream_id stream) noexcept {
     return allocator_.get().with_provider([stream]<typename Device>(Device& device) {

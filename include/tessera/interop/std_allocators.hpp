@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <memory_resource>
 #include <new>
@@ -32,10 +33,11 @@ namespace tessera {
 ///     std::pmr::unsynchronized_pool_resource nodes(&blocks);
 ///     std::pmr::map<int, float> by_number(&nodes);
 ///
-/// It supports every alignment. Resources over the same allocator compare equal. It is as thread-safe as the
+/// It supports every power of two as alignment. Resources over the same allocator compare equal. It is as thread-safe as the
 /// allocator.
 ///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
-///   Throws:    the exceptions of the allocator's allocate
+///   Throws:    the exceptions of the allocator's allocate, and std::bad_alloc if the alignment is no power of
+///              two, as std::pmr::new_delete_resource does
 template <typename A>
 class pmr_resource final : public std::pmr::memory_resource {
   static_assert(detail::check_host_allocator<detail::allocator_of<A>>());
@@ -51,6 +53,7 @@ class pmr_resource final : public std::pmr::memory_resource {
 
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+    if (!std::has_single_bit(alignment)) detail::allocator_of<A>::raise(std::bad_alloc());
     return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), stream_);
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -134,6 +135,12 @@ template <typename D>
   return false;
 }
 
+template <typename D>
+[[nodiscard]] bool prints_out_of_memory() {
+  if constexpr (requires { D::prints_out_of_memory(); }) return D::prints_out_of_memory();
+  return false;
+}
+
 /// Converts a report to a structure with PyTorch's members. Fills in pools if there are two, small and large.
 template <typename DeviceStats>
 [[nodiscard]] DeviceStats to_device_stats(const memory_report& report) {
@@ -202,10 +209,12 @@ static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_
 /// If Definition::throws_out_of_memory is true, alloc throws instead of returning null. Set it for a host in
 /// C++: PyTorch converts the exception to a RuntimeError, but takes null for the address of a tensor.
 ///
-/// It may have two more static functions:
+/// It may have three more static functions:
 ///
 ///   raise_out_of_memory(device, error, text)  throws the host's own type instead of `error`, an out_of_memory;
 ///                                             if it returns, alloc throws `error`. `text` explains the failure
+///   prints_out_of_memory()                    returns whether standard error shows the text of an out_of_memory
+///                                             that alloc throws
 ///   bypasses_cache()                          returns whether each request goes to the device, with its size as it
 ///                                             is, and each free back; called once for each device. It obeys the rule of
 ///                                             make_device. Then no graph
@@ -213,8 +222,9 @@ static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_
 ///                                             counts nothing
 ///
 /// Errors that a caller can handle are kept for last_error(), with the provider's own error if the provider
-/// is thread-safe. Standard error also shows the 1st, 2nd, 4th, 8th error and so on. An invalid free aborts,
-/// as in every tessera allocator.
+/// is thread-safe. Standard error also shows the 1st, 2nd, 4th, 8th error and so on. It does not show an
+/// out_of_memory that alloc throws, because the host may catch it and go on. An invalid free aborts, as in
+/// every tessera allocator.
 template <detail::pluggable_definition Definition>
 class pluggable {
  public:
@@ -295,10 +305,8 @@ class pluggable {
     segment_view found = find_uncached(p);
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     if (device_state* const state = owner_of(p)) {
-      state->allocator.for_each_allocator([&](auto& inner) {
-        for_each_block(inner, [&](const segment_view& segment, const block_view& b) {
-          if (b.is == block_view::state::live && address - b.address < b.bytes) found = segment;
-        });
+      for_each_block(state->allocator, [&](const segment_view& segment, const block_view& b) {
+        if (b.is == block_view::state::live && address - b.address < b.bytes) found = segment;
       });
     }
     if (bytes != nullptr) *bytes = found.bytes;
@@ -484,9 +492,9 @@ class pluggable {
   [[nodiscard]] static short_text refusal_of(const char* call, int device, detail::torch_pool_id pool,
                                              const char* rule) noexcept {
     short_text text{};
-    std::snprintf(text.data(), text.size(),
-                  "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 ") of device %d: %s", call, pool.first,
-                  pool.second, device, rule);
+    __builtin_snprintf(text.data(), text.size(),
+                       "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 ") of device %d: %s", call,
+                       pool.first, pool.second, device, rule);
     return text;
   }
   static void refuse_pool(const char* call, int device, detail::torch_pool_id pool, const char* rule) {
@@ -515,7 +523,7 @@ class pluggable {
       record_error("there is no device %d", device);
       return nullptr;
     }
-    calls_.check<ignore_events>(detail::reentrancy_guard::lock::settings);
+    calls_.check_lock<ignore_events>(detail::reentrancy_guard::lock::settings);
     const std::lock_guard lock(make_mutex_);
     const detail::reentrancy_guard::call call(
         calls_, detail::reentrancy_guard::lock::settings,
@@ -536,7 +544,7 @@ class pluggable {
   }
   /// Returns the length of the text, whatever the size.
   static std::size_t copy_text(const char* text, char* out, std::size_t size) noexcept {
-    return static_cast<std::size_t>(std::snprintf(out, size, "%s", text));
+    return static_cast<std::size_t>(__builtin_snprintf(out, size, "%s", text));
   }
 
   /// Calls f. Records the exception that f throws, with the last error of the device `state` that f found.
@@ -565,7 +573,8 @@ class pluggable {
   template <bool Raise>
   void report_out_of_memory(int device, device_state* state, const out_of_memory& error) {
     const auto report = [&](const char* text) {
-      record_error_of(device, state, text);
+      // The program may catch the exception and go on. An exception that is not caught shows the text.
+      record_error_of(device, state, text, !Raise || detail::prints_out_of_memory<Definition>());
       if constexpr (Raise) raise_out_of_memory(device, error, text);
     };
     if (state == nullptr) return report(error.what());
@@ -579,7 +588,8 @@ class pluggable {
     numbers.device = device;
     detail::raise(out_of_memory(numbers));
   }
-  void record_error_of(int device, [[maybe_unused]] const device_state* state, const char* text) {
+  void record_error_of(int device, [[maybe_unused]] const device_state* state, const char* text,
+                       bool prints = true) {
     if constexpr (detail::is_thread_safe<provider> && requires { state->device.last_error(); }) {
       if (state != nullptr) {
         const auto reason = state->device.last_error();
@@ -589,19 +599,30 @@ class pluggable {
         } else {
           reason_text = reason;
         }
-        if (reason_text != nullptr && *reason_text != '\0')
-          return record_error("device %d: %s; the device: %s", device, text, reason_text);
+        const bool is_new =
+            reason_text != nullptr && *reason_text != '\0' && std::strstr(text, reason_text) == nullptr;
+        if (is_new) return record_if(prints, "device %d: %s; the device: %s", device, text, reason_text);
       }
     }
-    record_error("device %d: %s", device, text);
+    record_if(prints, "device %d: %s", device, text);
   }
   [[gnu::noinline, gnu::format(printf, 2, 3)]] void record_error(const char* format, ...) noexcept {
-    const std::lock_guard lock(error_mutex_);
     std::va_list values;
     va_start(values, format);
-    std::vsnprintf(error_.data(), error_.size(), format, values);
+    record(true, format, values);
     va_end(values);
-    if (std::has_single_bit(++errors_)) std::fprintf(stderr, "%s\n", error_.data());
+  }
+  [[gnu::noinline, gnu::format(printf, 3, 4)]] void record_if(bool prints, const char* format, ...) noexcept {
+    std::va_list values;
+    va_start(values, format);
+    record(prints, format, values);
+    va_end(values);
+  }
+  /// Keeps a text for last_error(). Of the texts with `prints`, it prints the 1st, 2nd, 4th, 8th and so on.
+  void record(bool prints, const char* format, std::va_list values) noexcept {
+    const std::lock_guard lock(error_mutex_);
+    __builtin_vsnprintf(error_.data(), error_.size(), format, values);
+    if (prints && std::has_single_bit(++printable_errors_)) std::fprintf(stderr, "%s\n", error_.data());
   }
 
   detail::pagemap pagemap_;
@@ -611,7 +632,7 @@ class pluggable {
   std::mutex make_mutex_;
   std::mutex error_mutex_;
   std::array<char, 4096> error_{};
-  std::uint64_t errors_ = 0;
+  std::uint64_t printable_errors_ = 0;
 };
 
 namespace detail {

@@ -24,7 +24,7 @@ namespace detail {
 /// Never defined. A call in a constant expression stops the compiler, which prints the text of the law.
 void broken(const char* law);
 
-constexpr void require(bool holds, const char* law) {
+constexpr void must_hold(bool holds, const char* law) {
   if (!holds) broken(law);
 }
 
@@ -56,7 +56,7 @@ struct verdict {
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == nullptr; }
   /// Stores the first law that does not hold.
-  constexpr void require(bool holds, const char* law) noexcept {
+  constexpr void must_hold(bool holds, const char* law) noexcept {
     if (!holds && broken == nullptr) broken = law;
   }
 };

@@ -45,19 +45,19 @@ inline constexpr bool splits_oversize<P> = P::splits_oversize;
 template <typename P>
 constexpr void require_decay(const P& p) {
   constexpr bool is_complete = tessera::detail::decaying_policy<P>;
-  require(is_complete, "eviction: with bytes_to_keep, a policy has decay_time and an age_clock");
+  must_hold(is_complete, "eviction: with bytes_to_keep, a policy has decay_time and an age_clock");
   if constexpr (is_complete) {
     for (std::size_t n : edge_sizes()) {
       std::size_t before = n;
       for (std::uint64_t eighth = 0; eighth < 8; ++eighth) {
         const std::size_t kept = p.bytes_to_keep(n, p.decay_time() / 8 * eighth);
-        require(kept <= n, "eviction keeps at most what is cached: bytes_to_keep(n, age) <= n");
-        require(kept <= before,
-                "eviction keeps no more if it is older: bytes_to_keep(n, age) falls with age");
+        must_hold(kept <= n, "eviction keeps at most what is cached: bytes_to_keep(n, age) <= n");
+        must_hold(kept <= before,
+                  "eviction keeps no more if it is older: bytes_to_keep(n, age) falls with age");
         before = kept;
       }
-      require(p.bytes_to_keep(n, p.decay_time()) == 0,
-              "eviction keeps nothing from decay_time() on: bytes_to_keep(n, decay_time()) == 0");
+      must_hold(p.bytes_to_keep(n, p.decay_time()) == 0,
+                "eviction keeps nothing from decay_time() on: bytes_to_keep(n, decay_time()) == 0");
     }
   }
 }
@@ -68,14 +68,14 @@ constexpr bool policy(const P& p) {
   std::size_t before = 0;
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = p.block_size(n);
-    detail::require(size >= n, "rounding covers: block_size(n) >= n");
-    detail::require(size % min_alignment == 0,
-                    "rounding is aligned: block_size(n) is a multiple of min_alignment");
-    detail::require(size >= n + detail::padding_of<P>,
-                    "rounding covers the padding: block_size(n) >= n + padding");
-    detail::require(p.block_size(size - detail::padding_of<P>) == size,
-                    "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
-    detail::require(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
+    detail::must_hold(size >= n, "rounding covers: block_size(n) >= n");
+    detail::must_hold(size % min_alignment == 0,
+                      "rounding is aligned: block_size(n) is a multiple of min_alignment");
+    detail::must_hold(size >= n + detail::padding_of<P>,
+                      "rounding covers the padding: block_size(n) >= n + padding");
+    detail::must_hold(p.block_size(size - detail::padding_of<P>) == size,
+                      "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
+    detail::must_hold(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
     before = size;
   }
   return true;
@@ -83,9 +83,9 @@ constexpr bool policy(const P& p) {
 
 template <pools_policy P>
 constexpr bool policy(const P& p) {
-  detail::require(P::count > 0, "pools exist: count > 0");
+  detail::must_hold(P::count > 0, "pools exist: count > 0");
   for (std::size_t n : detail::edge_sizes())
-    detail::require(p.select(n) < P::count, "pools are in range: select(n) < count");
+    detail::must_hold(p.select(n) < P::count, "pools are in range: select(n) < count");
   return true;
 }
 
@@ -94,17 +94,17 @@ constexpr bool policy(const P& p) {
   constexpr stream_id some[] = {stream_id{0}, stream_id{1}, stream_id{7}, stream_id{~std::uint64_t{0}}};
   for (stream_id s : some) {
     const stream_id key = p.reuse_key(s);
-    detail::require(p.reuse_key(key) == key,
-                    "streams: a key is its own key: reuse_key(reuse_key(s)) == reuse_key(s)");
-    detail::require(!P::reuses_across_streams || key == s,
-                    "streams: with reuses_across_streams, each stream is its own key");
-    detail::require(P::reuses_across_streams || p.reuse_rules() == cross_stream_reuse{},
-                    "streams: without reuses_across_streams, reuse_rules() is empty");
+    detail::must_hold(p.reuse_key(key) == key,
+                      "streams: a key is its own key: reuse_key(reuse_key(s)) == reuse_key(s)");
+    detail::must_hold(!P::reuses_across_streams || key == s,
+                      "streams: with reuses_across_streams, each stream is its own key");
+    detail::must_hold(P::reuses_across_streams || p.reuse_rules() == cross_stream_reuse{},
+                      "streams: without reuses_across_streams, reuse_rules() is empty");
     for (stream_id user : some) {
-      detail::require(P::uses_events || !p.needs_event(key, user),
-                      "streams: needs_event is false without uses_events");
-      detail::require(!p.needs_event(key, s) || p.needs_event(key, user),
-                      "streams of one key need no events for each other, unless every stream needs them");
+      detail::must_hold(P::uses_events || !p.needs_event(key, user),
+                        "streams: needs_event is false without uses_events");
+      detail::must_hold(!p.needs_event(key, s) || p.needs_event(key, user),
+                        "streams of one key need no events for each other, unless every stream needs them");
     }
   }
   return true;
@@ -114,10 +114,11 @@ template <split_policy P>
 constexpr bool policy(const P& p) {
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
-    detail::require(!p.should_split(size, size),
-                    "split leaves no empty remainder: should_split(n, n) is false");
-    detail::require(p.may_serve(size, size), "split lets a block of the wanted size serve: may_serve(n, n)");
-    detail::require(
+    detail::must_hold(!p.should_split(size, size),
+                      "split leaves no empty remainder: should_split(n, n) is false");
+    detail::must_hold(p.may_serve(size, size),
+                      "split lets a block of the wanted size serve: may_serve(n, n)");
+    detail::must_hold(
         detail::splits_oversize<P> || size < p.oversize_from() || !p.should_split(size, 2 * size),
         "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize_from() on");
   }
@@ -129,20 +130,20 @@ constexpr bool policy(const P& p) {
   std::size_t before = 0;
   for (std::size_t n : detail::edge_sizes()) {
     const page_order order = p.backing(n);
-    detail::require(order.count > 0 && order.count <= order.kinds.size(),
-                    "pages: backing() names one to three kinds");
+    detail::must_hold(order.count > 0 && order.count <= order.kinds.size(),
+                      "pages: backing() names one to three kinds");
     for (std::size_t i = 1; i < order.count; ++i) {
       for (std::size_t j = 0; j < i; ++j)
-        detail::require(order.kinds[i] != order.kinds[j], "pages: backing() names each kind once");
+        detail::must_hold(order.kinds[i] != order.kinds[j], "pages: backing() names each kind once");
     }
     const std::size_t segment = tessera::detail::in_whole_pages(p, n);
-    detail::require(tessera::detail::in_whole_pages(p, segment) == segment,
-                    "pages are stable: a segment in whole pages stays as it is");
-    detail::require(segment >= before,
-                    "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
+    detail::must_hold(tessera::detail::in_whole_pages(p, segment) == segment,
+                      "pages are stable: a segment in whole pages stays as it is");
+    detail::must_hold(segment >= before,
+                      "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
     before = segment;
-    detail::require(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == page_kind::normal),
-                    "pages: without uses_page_kinds, backing() is normal pages only");
+    detail::must_hold(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == page_kind::normal),
+                      "pages: without uses_page_kinds, backing() is normal pages only");
   }
   return true;
 }
@@ -151,25 +152,25 @@ template <growth_policy P>
 constexpr bool policy(const P& p) {
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
-    detail::require(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
-    detail::require(p.segment_size(size, usage{}) <= unlimited / 2,
-                    "growth stays in range: segment_size(n) < 2^63");
-    if constexpr (expandable_backend::accepts_growth<P>) {
-      detail::require(p.mapping_unit(size) > 0 && p.mapping_unit(size) % min_alignment == 0,
-                      "growth maps whole units: mapping_unit(n) is a multiple of min_alignment");
+    detail::must_hold(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
+    detail::must_hold(p.segment_size(size, usage{}) <= unlimited / 2,
+                      "growth stays in range: segment_size(n) < 2^63");
+    if constexpr (tessera::detail::answers_range_questions<P>) {
+      detail::must_hold(p.mapping_unit(size) > 0 && p.mapping_unit(size) % min_alignment == 0,
+                        "growth maps whole units: mapping_unit(n) is a multiple of min_alignment");
       const std::size_t to = p.base_alignment(size);
-      detail::require(to == 1 || (to > 0 && to % min_alignment == 0),
-                      "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
-      detail::require(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
+      detail::must_hold(to == 1 || (to > 0 && to % min_alignment == 0),
+                        "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
+      detail::must_hold(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
     }
-    if constexpr (stitching_backend::accepts_growth<P>) {
-      const stitching_backend::growth_state full{
+    if constexpr (tessera::detail::answers_moving_questions<P>) {
+      const tessera::detail::growth_state full{
           .reserved = n, .limit = n, .peak_active = n, .peak_reserved = n};
-      detail::require(p.move_threshold(full) <= n,
-                      "growth takes freely at most its limit: move_threshold(s) <= s.limit");
-      detail::require(p.max_chunk(full) > 0, "growth maps physical chunks: max_chunk(s) > 0");
-      detail::require(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
-      detail::require(p.min_chunk(size) <= unlimited / 2, "growth stays in range: min_chunk(n) < 2^63");
+      detail::must_hold(p.move_threshold(full) <= n,
+                        "growth takes freely at most its limit: move_threshold(s) <= s.limit");
+      detail::must_hold(p.max_chunk(full) > 0, "growth maps physical chunks: max_chunk(s) > 0");
+      detail::must_hold(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
+      detail::must_hold(p.min_chunk(size) <= unlimited / 2, "growth stays in range: min_chunk(n) < 2^63");
     }
     if constexpr (tessera::detail::admits_pools<P>) {
       const pool_demand even{.share = {.guaranteed = n, .limit = n}, .held = n, .others = n, .limit = 2 * n};
@@ -178,10 +179,11 @@ constexpr bool policy(const P& p) {
       pool_demand more = even;
       more.held = n + min_alignment;
       more.others = 0;
-      detail::require(p.admits(even) && p.admits(full), "growth admits what is guaranteed to a pool");
-      detail::require(!p.admits(more), "growth admits no more than the limit of a pool");
+      detail::must_hold(p.admits(even) && p.admits(full), "growth admits what is guaranteed to a pool");
+      detail::must_hold(!p.admits(more), "growth admits no more than the limit of a pool");
       full.share = {};
-      detail::require(n == 0 || !p.admits(full), "growth admits nothing that others hold or are guaranteed");
+      detail::must_hold(n == 0 || !p.admits(full),
+                        "growth admits nothing that others hold or are guaranteed");
     }
   }
   return true;
@@ -192,14 +194,14 @@ constexpr bool policy(const P& p) {
   const usage unused{.limit = 1_GiB};
   for (eviction_trigger when : {eviction_trigger::before_growth, eviction_trigger::after_free,
                                 eviction_trigger::after_synchronize, eviction_trigger::on_request}) {
-    detail::require(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
+    detail::must_hold(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
-    detail::require(p.bytes_to_evict(when, full) <= full.reserved,
-                    "eviction evicts at most what is reserved");
+    detail::must_hold(p.bytes_to_evict(when, full) <= full.reserved,
+                      "eviction evicts at most what is reserved");
     bool before = false;
     for (std::size_t n : detail::edge_sizes()) {
-      detail::require(!before || p.is_candidate(n, full),
-                      "eviction: what is larger than a candidate is a candidate");
+      detail::must_hold(!before || p.is_candidate(n, full),
+                        "eviction: what is larger than a candidate is a candidate");
       before = p.is_candidate(n, full);
     }
   }
@@ -211,8 +213,8 @@ template <recovery_policy P>
 constexpr bool policy(const P& p) {
   for (failure_reason why :
        {failure_reason::by_limit, failure_reason::by_device, failure_reason::by_capacity}) {
-    detail::require(p.steps(why).count <= p.steps(why).steps.size(),
-                    "recovery: steps() returns at most two steps");
+    detail::must_hold(p.steps(why).count <= p.steps(why).steps.size(),
+                      "recovery: steps() returns at most four steps");
   }
   return true;
 }

@@ -6,6 +6,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/clock.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/law/law.hpp>
 #include <tessera/law/policies.hpp>
@@ -17,26 +18,42 @@ namespace detail {
 /// Requires that numbers which occur in several policies are equal.
 template <typename R>
 constexpr void require_agreement(const policies<R>& p) {
-  if constexpr (requires { p.pools.boundary; }) {
-    const std::size_t boundary = p.pools.boundary;
+  const std::size_t limit = tessera::detail::traits_of(p.pools).max_small_block;
+  if (limit != limit_of_pools) {
+    const auto agrees = [limit](std::size_t stated) { return stated == limit_of_pools || stated == limit; };
     if constexpr (requires { R::split::max_small_block; })
-      detail::require(boundary == R::split::max_small_block,
-                      "pools and split agree on small blocks: pools.boundary == split::max_small_block");
+      detail::must_hold(agrees(R::split::max_small_block),
+                        "pools and split agree on small blocks: pools.boundary == split::max_small_block");
     if constexpr (requires { R::growth::max_small_block; })
-      detail::require(boundary == R::growth::max_small_block,
-                      "pools and growth agree on small blocks: pools.boundary == growth::max_small_block");
+      detail::must_hold(agrees(R::growth::max_small_block),
+                        "pools and growth agree on small blocks: pools.boundary == growth::max_small_block");
     if constexpr (requires { p.growth.boundary; })
-      detail::require(boundary == p.growth.boundary.get(),
-                      "pools and growth agree on small blocks: pools.boundary == growth.boundary");
+      detail::must_hold(agrees(p.growth.boundary.get()),
+                        "pools and growth agree on small blocks: pools.boundary == growth.boundary");
+    detail::must_hold(limit < p.split.oversize_from(),
+                      "no small block is oversize: pools.boundary < split.oversize_from()");
   }
   if constexpr (requires { p.growth.plan.get() == p.eviction.plan.get(); })
-    detail::require(p.growth.plan.get() == p.eviction.plan.get(),
-                    "growth and eviction follow one plan of chunks");
+    detail::must_hold(p.growth.plan.get() == p.eviction.plan.get(),
+                      "growth and eviction follow one plan of chunks");
+}
+
+/// Requires that segments hold the blocks for which they are taken.
+template <typename R>
+constexpr void require_room(const policies<R>& p) {
+  for (std::size_t n : edge_sizes()) {
+    const std::size_t size = p.rounding.block_size(n);
+    const std::size_t segment =
+        tessera::detail::in_whole_pages(p.pages, tessera::detail::wanted_segment(p, size, usage{}));
+    must_hold(segment >= size, "growth covers every block: segment_size(block_size(n)) >= block_size(n)");
+    must_hold(segment % min_alignment == 0, "segments are a multiple of min_alignment long");
+  }
 }
 }  // namespace detail
 
 /// Checks that a recipe's policies obey their own laws and fit together. Returns true, or stops the compiler
-/// and names the broken law.
+/// and names the broken law. Every allocator checks this with the initial numbers of its recipe, as far as the
+/// policies answer in constant expressions.
 ///
 ///     using padded = tessera::with<tessera::pytorch<>, tessera::round_padded<64, tessera::round_to_multiple<256>>>;
 ///     static_assert(tessera::law::recipe<padded>());
@@ -44,14 +61,7 @@ template <tessera::recipe R>
 constexpr bool recipe(const policies<R>& p = {}) {
   bool holds = policy(p.rounding) && policy(p.pools) && policy(p.streams) && policy(p.split) &&
                policy(p.pages) && policy(p.growth) && policy(p.eviction) && policy(p.recovery);
-  for (std::size_t n : detail::edge_sizes()) {
-    const std::size_t size = p.rounding.block_size(n);
-    const std::size_t segment =
-        tessera::detail::in_whole_pages(p.pages, p.growth.segment_size(size, usage{}));
-    detail::require(segment >= size,
-                    "growth covers every block: segment_size(block_size(n)) >= block_size(n)");
-    detail::require(segment % min_alignment == 0, "segments are a multiple of min_alignment long");
-  }
+  detail::require_room<R>(p);
   detail::require_agreement<R>(p);
   return holds;
 }
@@ -78,14 +88,14 @@ constexpr int ask_once(const P& p) {
   }
   if constexpr (pages_policy<P>) (void)p.backing(min_alignment);
   if constexpr (growth_policy<P>) (void)p.segment_size(min_alignment, usage{});
-  if constexpr (expandable_backend::accepts_growth<P>) {
+  if constexpr (tessera::detail::answers_range_questions<P>) {
     (void)p.mapping_unit(min_alignment);
     (void)p.base_alignment(min_alignment);
     (void)p.range_size(min_alignment);
   }
-  if constexpr (stitching_backend::accepts_growth<P>) {
-    (void)p.move_threshold(stitching_backend::growth_state{});
-    (void)p.max_chunk(stitching_backend::growth_state{});
+  if constexpr (tessera::detail::answers_moving_questions<P>) {
+    (void)p.move_threshold(tessera::detail::growth_state{});
+    (void)p.max_chunk(tessera::detail::growth_state{});
     (void)p.min_chunk(min_alignment);
     (void)p.should_save_pages(0, 0);
   }
@@ -115,6 +125,20 @@ template <typename P>
   requires(answers_in_constants<P>(0))
 inline constexpr bool is_lawful<P> = law::policy(P{});
 
+/// Stops the compiler if the policies of a recipe, with their initial numbers, do not fit together.
+template <typename R>
+consteval bool check_fit() {
+  constexpr bool answers = answers_in_constants<typename R::pools>(0) &&
+                           answers_in_constants<typename R::split>(0) &&
+                           answers_in_constants<typename R::growth>(0);
+  if constexpr (answers && answers_in_constants<typename R::eviction>(0))
+    law::detail::require_agreement<R>(policies<R>{});
+  if constexpr (answers && answers_in_constants<typename R::rounding>(0) &&
+                answers_in_constants<typename R::pages>(0))
+    law::detail::require_room<R>(policies<R>{});
+  return true;
+}
+
 /// Stops the compiler, and names the wrong alias of a recipe or the law that a policy breaks.
 template <typename Recipe>
 consteval bool check_policies() {
@@ -122,7 +146,8 @@ consteval bool check_policies() {
     return is_lawful<typename Recipe::rounding> && is_lawful<typename Recipe::pools> &&
            is_lawful<typename Recipe::streams> && is_lawful<typename Recipe::split> &&
            is_lawful<typename Recipe::pages> && is_lawful<typename Recipe::growth> &&
-           is_lawful<typename Recipe::eviction> && is_lawful<typename Recipe::recovery>;
+           is_lawful<typename Recipe::eviction> && is_lawful<typename Recipe::recovery> &&
+           check_fit<Recipe>();
   } else {
     return check_recipe<Recipe>();
   }

@@ -11,6 +11,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/ask_policies.hpp>
@@ -19,6 +20,8 @@
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/placement.hpp>
 #include <tessera/detail/private_pools.hpp>
+#include <tessera/detail/with_plan.hpp>
+#include <tessera/law/growth.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/policy_hints.hpp>
 #include <tessera/provider/provider.hpp>
@@ -59,12 +62,12 @@ class failure_survey {
     report_.pool = settings_.pools.select(size);
     report_.segment = segment_size_for(blocks_, settings_, size);
     report_.wanted = report_.segment;
-    if constexpr (!has_segments) report_.wanted = align_up(size, settings_.growth.mapping_unit(size));
+    if constexpr (!has_segments) report_.wanted = align_up(size, mapping_unit(settings_, size));
     report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
     report_.page_in_place = mapped_page_size(size);
     report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
     const std::size_t unpaged =
-        align_up(settings_.growth.segment_size(size, report_.now), blocks_.provider().granularity());
+        align_up(wanted_segment(settings_, size, report_.now), blocks_.provider().granularity());
     report_.unpaged_segment = has_segments ? (std::min)(unpaged, report_.segment) : report_.wanted;
   }
 
@@ -93,13 +96,15 @@ class failure_survey {
       report_.device_is_limited = blocks_.provider().would_exceed_limit(report_.segment);
     std::size_t backed = report_.segment;
     if constexpr (!has_segments) {
-      backed = settings_.growth.mapping_unit(report_.block);
+      backed = mapping_unit(settings_, report_.block);
       const std::size_t range = settings_.growth.range_size(report_.capacity);
       report_.range = align_up((std::min)(range, max_request), backed);
     }
     for (const page_kind& kind : settings_.pages.backing(backed))
       report_.pages_fall_back = kind.size == page_kind::page_size::normal;
     report_.split_limit = settings_.split.oversize_from();
+    // The search can take 10 ms with a front end's lock held. Without much idle memory, nothing has grown.
+    if (report_.now.cached >= report_.now.live) report_.growth = law::growth_is_bounded<Recipe>(settings_);
   }
 
   /// Adds the free blocks and why they could not serve, and the bytes that live blocks waste.
@@ -360,6 +365,7 @@ template <typename Allocator>
   const out_of_memory failure = allocator.make_out_of_memory(bytes, stream);
   report.by_share = failure.numbers().by_share;
   report.demand = failure.numbers().demand;
+  report.refused = failure.numbers().refused;
   return report;
 }
 
@@ -377,6 +383,28 @@ inline void add_arena(oom_report& report, const oom_report& other) noexcept {
   report.idle += other.idle;
   report.idle_later += other.idle_later;
   for (const oom_report::non_releasable_unit& unit : other.units) report.add_unit(unit);
+}
+
+/// Adds the memory of a plan. It serves no other requests, and a request that fails takes what no block uses.
+template <typename Plan>
+void add_plan(oom_report& report, const Plan& plan) noexcept {
+  const usage bytes = plan.bytes();
+  report.plan += bytes.reserved;
+  add_plan_bytes(report.now, bytes, report.capacity, report.available);
+  plan.for_each_unit([&report](std::uintptr_t address, std::size_t length, const auto& used) {
+    const oom_report::non_releasable_unit unit{.bytes = length - used.bytes,
+                                               .blocks = used.blocks,
+                                               .used = used.bytes,
+                                               .first_block = used.first,
+                                               .address = address,
+                                               .length = length};
+    if (used.live == 0 && !report.is_capturing)
+      (used.blocks == 0 ? report.idle : report.idle_later) += length;
+    if (used.blocks == 0 || unit.bytes == 0) return;
+    report.non_releasable += unit.bytes;
+    ++report.non_releasable_units;
+    report.add_unit(unit);
+  });
 }
 
 /// Returns the report of an allocator with arenas: the report of the arena of `stream`, plus the memory of
@@ -436,10 +464,17 @@ template <typename Allocator>
 ///       std::puts(tessera::explain(allocator, error.requested(), error.stream()).text().c_str());
 ///     }
 ///
-///   Cost:  linear in the blocks, and in ranges in their pages
+/// The report also warns of recipes that can reserve without bound (law::growth_is_bounded). It does not search for that
+/// while more memory is live than cached, because growth without bound leaves idle memory.
+///
+///   Cost:  linear in the blocks, and in ranges in their pages; about 10 ms for that warning, if the split
+///          policy refuses blocks
 template <typename Allocator>
 [[nodiscard]] oom_report explain(Allocator& allocator, std::size_t bytes, stream_id stream = {}) noexcept {
   oom_report report = detail::survey_of_any(allocator, bytes, stream);
+  detail::with_plan_of(allocator, [&report](const auto& plan) {
+    if (!report.exceeds_max_request()) detail::add_plan(report, plan);
+  });
   detail::add_hints(report);
   return report;
 }

@@ -9,6 +9,7 @@
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/private_pools.hpp>
+#include <tessera/detail/with_plan.hpp>
 
 namespace tessera {
 
@@ -55,22 +56,10 @@ template <typename Allocator>
   });
   return result;
 }
-}  // namespace detail
 
 /// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator.
-///
-/// The blocks of a segment are visited in address order; segments are visited in no particular order.
-/// Segments that are being released are included.
-///   Requires:  f does not use the allocator
-///
-///     std::size_t largest = 0;  // bytes of the largest free block
-///     tessera::for_each_block(allocator, [&](const tessera::segment_view&, const tessera::block_view& b) {
-///       if (b.is == tessera::block_view::state::free && b.bytes > largest) largest = b.bytes;
-///     });
-///
-///   Cost:  linear in the blocks
 template <typename Allocator, typename F>
-void for_each_block(Allocator& allocator, F f) {
+void for_each_block_of(Allocator& allocator, F& f) {
   const auto blocks = allocator.introspect();
   const auto look = [&f, in_range = blocks.has_ranges](const detail::block& first) {
     const detail::block* const end = first.prev;
@@ -87,6 +76,30 @@ void for_each_block(Allocator& allocator, F f) {
   };
   blocks.for_each_segment(look, true);
 }
+}  // namespace detail
+
+/// Calls f(const segment_view&, const block_view&) for each block of an allocator of any kind. The blocks that a
+/// plan serves come last.
+///
+/// The blocks of a segment are visited in address order; segments are visited in no particular order.
+/// Segments that are being released are included.
+///   Requires:  f does not use the allocator
+///
+///     std::size_t largest = 0;  // bytes of the largest free block
+///     tessera::for_each_block(allocator, [&](const tessera::segment_view&, const tessera::block_view& b) {
+///       if (b.is == tessera::block_view::state::free && b.bytes > largest) largest = b.bytes;
+///     });
+///
+///   Cost:  linear in the blocks
+template <typename Allocator, typename F>
+void for_each_block(Allocator& allocator, F f) {
+  if constexpr (requires { allocator.introspect(); }) {
+    detail::for_each_block_of(allocator, f);
+  } else {
+    allocator.for_each_allocator([&f](auto& one) { detail::for_each_block_of(one, f); });
+  }
+  detail::with_plan_of(allocator, [&f](const auto& plan) { plan.for_each_block(f); });
+}
 
 /// Looks up the live block that begins at an address, in any allocator.
 ///
@@ -100,6 +113,8 @@ void for_each_block(Allocator& allocator, F f) {
 template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& allocator, const void* p) noexcept {
   block_view result{};
+  detail::with_plan_of(allocator, [&result, p](const auto& plan) { result = plan.live_block_at(p); });
+  if (result.bytes > 0) return result;
   allocator.with_owner(p, [&result, p](auto& in) {
     if (const detail::block* const live = in.introspect().find_live(p)) result = detail::view_of(*live);
   });
@@ -118,10 +133,14 @@ template <typename Allocator>
 ///     allocator.deallocate(p);
 ///
 ///   Returns:  the segment; a segment of 0 bytes if there is no such block
-///   Cost:     linear in the blocks of that segment
+///   Cost:     linear in the blocks of that segment; for a block that a plan serves, in the plan's places
 template <typename Allocator>
 [[nodiscard]] segment_view segment_of(Allocator& allocator, const void* p) noexcept {
   segment_view result{};
+  detail::with_plan_of(allocator, [&result, p](const auto& plan) {
+    if (plan.live_block_at(p).bytes > 0) result = plan.segment_around(p);
+  });
+  if (result.bytes > 0) return result;
   allocator.with_owner(p, [&result, p](auto& in) {
     const detail::block* const live = in.introspect().find_live(p);
     if (live == nullptr) return;

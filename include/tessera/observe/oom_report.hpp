@@ -17,6 +17,7 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/law/growth.hpp>
 #include <tessera/observe/policy_hints.hpp>
 
 namespace tessera {
@@ -83,12 +84,14 @@ struct oom_report {
   std::size_t capacity = 0;           ///< of the device
   std::size_t available = unlimited;  ///< left on the device; `unlimited` if unknown
   std::size_t elsewhere = 0;          ///< cached in other arenas
+  std::size_t plan = 0;               ///< of the reserved bytes: those of a plan
   std::size_t private_bytes = 0;      ///< in private pools, live and free
   std::size_t private_idle = 0;       ///< free there, in units that stay until the pools are released
   bool is_capturing = false;          ///< a scope of the kind capture is open, so the cache was not emptied
   bool is_asleep = false;             ///< the pool that serves the request sleeps, so nothing else matters
   bool by_share = false;              ///< the growth policy does not admit the request
   pool_demand demand{};               ///< then: what the pool would hold with the segment
+  refusal refused{};                  ///< why the provider refused memory for the request, if it said so
 
   // The free blocks.
   free_block largest{};
@@ -125,11 +128,14 @@ struct oom_report {
   std::size_t split_limit = unlimited;
   std::size_t range = unlimited;  ///< bytes of addresses reserved at once
 
+  /// A program that would make the recipe reserve without bound, if there is one.
+  law::growth_witness growth{};
+
   // The conclusion.
   std::array<hint_for, max_hints> hints{};
   std::size_t hint_count = 0;
 
-  /// Returns the report as text of at most 12 lines.
+  /// Returns the report as text of at most 13 lines.
   [[nodiscard]] detail::oom_text text() const noexcept;
 
   /// Stores a unit if its worth() is among the highest.
@@ -175,10 +181,10 @@ struct oom_report {
 
 namespace detail {
 
-/// The text of an oom_report: at most 12 lines of up to 160 characters, unless numbers are extreme.
+/// The text of an oom_report: at most 13 lines of up to 160 characters, unless numbers are extreme.
 class oom_text {
  public:
-  static constexpr std::size_t capacity = 2048;  ///< of any text, with its terminating zero
+  static constexpr std::size_t capacity = 2304;  ///< of any text, with its terminating zero
 
   explicit oom_text(const oom_report& report) noexcept : report_(&report) {
     write();
@@ -211,13 +217,14 @@ class oom_text {
     put_missing();
     put_largest_free_block();
     put_non_releasable();
+    if (!report.growth) put("\n  warning: %s", report.growth.text().c_str());
     for (std::size_t i = 0; i < report.hint_count; ++i) put_hint(report.hints[i].what, report.hints[i].bytes);
   }
 
   [[gnu::format(printf, 2, 3)]] void put(const char* format, ...) noexcept {
     std::va_list values;
     va_start(values, format);
-    const int length = std::vsnprintf(text_ + used_, capacity - used_, format, values);
+    const int length = __builtin_vsnprintf(text_ + used_, capacity - used_, format, values);
     va_end(values);
     if (length > 0) used_ += (std::min)(static_cast<std::size_t>(length), capacity - used_ - 1);
   }
@@ -254,6 +261,7 @@ class oom_text {
     put(": live %s, pending (freed, but in use) %s, cached %s; requested %s", format_bytes(now.live).text(),
         format_bytes(now.pending).text(), format_bytes(now.cached).text(),
         format_bytes(now.requested).text());
+    if (report_->plan > 0) put("; a plan has %s of it", format_bytes(report_->plan).text());
     if (now.asleep > 0) put("; asleep, without memory: %s", format_bytes(now.asleep).text());
   }
   void put_missing() noexcept {
@@ -271,6 +279,7 @@ class oom_text {
     if (report_->waited_ms >= 0) put("; waited %" PRId64 " ms for other threads", report_->waited_ms);
     if (report_->elsewhere > 0)
       put("; %s of the cache belong to other arenas", format_bytes(report_->elsewhere).text());
+    if (report_->refused) put("\n  the provider says: %s", report_->refused.text());
     if (report_->private_bytes > 0)
       put("\n  private pools: %s, of it %s free and kept until their release",
           format_bytes(report_->private_bytes).text(), format_bytes(report_->private_idle).text());

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/policy/growth.hpp>
+#include <tessera/policy/growth_in_ranges.hpp>
 #include <tessera/policy/pages.hpp>
 #include <tessera/policy/pools.hpp>
 #include <tessera/policy/recovery.hpp>
@@ -49,8 +49,9 @@ struct hint_text {
 
 /// Returns the text of a hint; empty for free_memory.
 [[nodiscard]] constexpr hint_text text_of(oom_hint what) noexcept {
-  constexpr const char *growth = "policy/growth", *recovery = "policy/recovery", *pages = "policy/pages",
-                       *streams = "policy/streams", *split = "policy/split", *waiting = "concurrent/waiting";
+  constexpr const char *growth = "policy/growth", *ranges = "policy/growth_in_ranges",
+                       *recovery = "policy/recovery", *pages = "policy/pages", *streams = "policy/streams",
+                       *split = "policy/split", *waiting = "concurrent/waiting";
   switch (what) {
     case oom_hint::raise_limit:
       return {"raise the limit above %s, as the device has more", "growth.limit", growth};
@@ -84,14 +85,14 @@ struct hint_text {
     case oom_hint::split_blocks:
       return {"split larger free blocks, of up to %s", split_if_remainder_at_least<1>::hint, split};
     case oom_hint::enlarge_range:
-      return {"no more than %s of addresses are reserved at once", "a larger growth.range", growth};
+      return {"no more than %s of addresses are reserved at once", "a larger growth.range", ranges};
     case oom_hint::map_pages:
       return {"map pages, of which %s between live blocks could be released", grow_by_mapping<>::hint,
-              growth};
+              ranges};
     case oom_hint::stitch:
-      return {"map pages, of which %s could move to this request", grow_by_stitching<>::hint, growth};
+      return {"map pages, of which %s could move to this request", grow_by_stitching<>::hint, ranges};
     case oom_hint::use_smaller_chunks:
-      return {"move smaller physical chunks, as %s are whole free pages", "a larger growth.pieces", growth};
+      return {"move smaller physical chunks, as %s are whole free pages", "a larger growth.pieces", ranges};
     case oom_hint::share_arenas:
       return {"share one cache among all threads, as other arenas have %s", "locked instead of per_stream",
               "concurrent/locked"};

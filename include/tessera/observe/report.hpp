@@ -18,6 +18,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/detail/with_plan.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/timed.hpp>
 
@@ -47,7 +48,7 @@ struct memory_report {
   std::array<call_times::summary, call_times::count>
       calls{};  ///< in microseconds; only with a `timed` provider
   std::optional<plan_usage>
-      by_plan;  ///< only of a `planned`; the counters above are those of the allocator inside
+      by_plan;  ///< only of a `planned`; `now` and `non_releasable` have its memory, the counters do not
 
   /// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
   ///   Cost:  linear in the blocks
@@ -81,6 +82,7 @@ struct memory_report {
     now = front.current_usage();
     footprint = front.footprint();
     front.for_each_allocator([this](auto& one) { non_releasable += detail::non_releasable_bytes(one); });
+    detail::with_plan_of(front, [this](const auto& plan) { non_releasable += plan.non_releasable(); });
     const auto statistics = front.statistics();
     constexpr std::size_t pool_count = std::tuple_size_v<decltype(statistics.pool)>;
     all = statistics.all;
@@ -173,7 +175,7 @@ class report_formatter {
     char line[512];
     std::va_list values;
     va_start(values, format);
-    const int length = std::vsnprintf(line, sizeof line, format, values);
+    const int length = __builtin_vsnprintf(line, sizeof line, format, values);
     va_end(values);
     if (length > 0) text_.append(line, (std::min)(static_cast<std::size_t>(length), sizeof line - 1));
   }
@@ -210,8 +212,10 @@ class report_formatter {
     row("  device_bytes", plan.device_bytes);
     if (plan.fault != nullptr) add("the plan serves nothing: %s\n", plan.fault);
     if (plan.is_stale())
-      add("the plan is stale: it served %" PRIu64 " of %" PRIu64 " requests; record the program again\n",
-          plan.requests, plan.requests + plan.unplanned_requests);
+      add("the plan is stale: it served %" PRIu64 " of the last %" PRIu64
+          " requests; record the program again\n",
+          plan.recent_requests, plan.recent_requests + plan.recent_unplanned_requests);
+    if (plan.is_aside) add("the plan serves nothing: the program makes other requests\n");
   }
   void plan_object(const plan_usage& plan) {
     add(",\n \"plan\": {\"fingerprint\": \"%016" PRIx64 "\", \"plan_bytes\": %zu, \"requests\": %" PRIu64
@@ -220,7 +224,10 @@ class report_formatter {
         plan.fingerprint, plan.plan_bytes, plan.requests, plan.bytes, plan.unplanned_requests,
         plan.unplanned_bytes, plan.occupied);
     object(plan.device_bytes);
-    add(", \"is_stale\": %s, \"fault\": ", plan.is_stale() ? "true" : "false");
+    add(", \"recent_requests\": %" PRIu64 ", \"recent_unplanned_requests\": %" PRIu64, plan.recent_requests,
+        plan.recent_unplanned_requests);
+    add(", \"is_stale\": %s, \"is_aside\": %s, \"fault\": ", plan.is_stale() ? "true" : "false",
+        plan.is_aside ? "true" : "false");
     plan.fault != nullptr ? add("\"%s\"}", plan.fault) : add("null}");
   }
   void call_rows() {

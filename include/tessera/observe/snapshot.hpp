@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/with_plan.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -261,21 +263,17 @@ class snapshot_builder {
   void add_allocator(Allocator& allocator, std::size_t device) {
     const bool one_pool = number_of_pools(allocator.policies()) == 1;
     for_each_block(allocator, [&](const segment_view& s, const block_view& b) {
-      if (result_.segments.empty() || result_.segments.back().address != s.address ||
-          result_.segments.back().device != device) {
-        result_.segments.push_back({.device = device,
-                                    .address = s.address,
-                                    .size = s.bytes,
-                                    .stream = s.stream,
-                                    .large = s.pool > 0 || one_pool,
-                                    .pool = {0, s.private_pool.number},
-                                    .expandable = s.in_range});
-      }
-      result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, b.is});
+      add_block(s, s.pool > 0 || one_pool, b, device);
     });
     if (result_.configured.recipe.empty()) add_settings(allocator.policies());
     if constexpr (event_store<std::remove_cvref_t<decltype(allocator.observer())>>)
       add_history(allocator.observer(), device);
+  }
+
+  /// Adds the memory of a plan.
+  template <typename Plan>
+  void add_plan(const Plan& plan, std::size_t device) {
+    plan.for_each_block([&](const segment_view& s, const block_view& b) { add_block(s, true, b, device); });
   }
 
   /// Copies the events that an observer stores, and sends it a `snapshot` event.
@@ -285,8 +283,12 @@ class snapshot_builder {
       has_history_ = true;
       if (result_.traces.size() <= device) result_.traces.resize(device + 1);
       auto& trace = result_.traces[device];
+      const std::vector<std::uint32_t> stacks = add_stacks(observer, device);
       observer.for_each([&](const auto& entry) {
         trace.push_back(entry_of(entry.event, entry.time_us));
+        if constexpr (requires { entry.stack; }) {
+          if (entry.stack < stacks.size()) trace.back().stack = stacks[entry.stack];
+        }
         if constexpr (requires { trace.back().label = observer.label_of(entry); })
           trace.back().label = observer.label_of(entry);
       });
@@ -297,6 +299,44 @@ class snapshot_builder {
     }
   }
   [[nodiscard]] bool has_history() const noexcept { return has_history_; }
+
+  /// Adds the call stacks of an observer, and sets those of the blocks of a device.
+  ///   Returns:  for each number of a stack in the observer, its number in the snapshot
+  template <typename Observer>
+  [[nodiscard]] std::vector<std::uint32_t> add_stacks(const Observer& observer, std::size_t device) {
+    if constexpr (requires { observer.target(); }) {
+      return add_stacks(observer.target(), device);
+    } else if constexpr (requires { observer.stack_of(0); }) {
+      std::vector<std::uint32_t> numbers(1);
+      std::map<snapshot::call_stacks::frame, std::uint32_t> frames;
+      std::map<std::string, std::uint32_t> texts;
+      const auto text = [&](const std::string& of) {
+        std::uint32_t& number = texts[of];
+        if (number == 0 && !of.empty()) number = result_.stacks.append_text(of);
+        return number;
+      };
+      observer.for_each_stack([&](std::uint32_t number, const auto& calls) {
+        std::vector<std::uint32_t> positions;
+        for (const auto& call : calls) {
+          const snapshot::call_stacks::frame f{text(call.file), text(call.function), call.line};
+          const auto [at, is_new] = frames.emplace(f, 0);
+          if (is_new) at->second = result_.stacks.append_frame(f);
+          positions.push_back(at->second);
+        }
+        if (numbers.size() <= number) numbers.resize(number + 1);
+        numbers[number] = result_.stacks.append_stack(positions);
+      });
+      for (snapshot::segment& s : result_.segments) {
+        if (s.device != device) continue;
+        for (snapshot::block& b : s.blocks) {
+          if (b.active()) b.stack = numbers[observer.block_at(static_cast<std::uintptr_t>(b.address)).stack];
+        }
+      }
+      return numbers;
+    } else {
+      return {};
+    }
+  }
 
   [[nodiscard]] snapshot finish() && {
     const auto key = [](const snapshot::segment& s) { return std::pair(s.device, s.address); };
@@ -311,6 +351,19 @@ class snapshot_builder {
   template <typename Recipe>
   [[nodiscard]] static constexpr std::size_t number_of_pools(const policies<Recipe>&) noexcept {
     return Recipe::pools::count;
+  }
+  void add_block(const segment_view& s, bool is_large, const block_view& b, std::size_t device) {
+    if (result_.segments.empty() || result_.segments.back().address != s.address ||
+        result_.segments.back().device != device) {
+      result_.segments.push_back({.device = device,
+                                  .address = s.address,
+                                  .size = s.bytes,
+                                  .stream = s.stream,
+                                  .large = is_large,
+                                  .pool = {0, s.private_pool.number},
+                                  .expandable = s.in_range});
+    }
+    result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, b.is});
   }
   [[nodiscard]] static snapshot::entry entry_of(const allocator_event& e, std::uint64_t time_us) {
     snapshot::entry entry{.what = action_of(e.what),
@@ -391,6 +444,7 @@ template <typename Allocator>
 [[nodiscard]] snapshot take_snapshot(Allocator& allocator) {
   detail::snapshot_builder builder;
   allocator.for_each_device([&](auto& front, std::size_t device) {
+    detail::with_plan_of(front, [&](const auto& plan) { builder.add_plan(plan, device); });
     front.for_each_allocator([&](auto& one) { builder.add_allocator(one, device); });
   });
   if (!builder.has_history()) {

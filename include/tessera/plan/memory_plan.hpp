@@ -14,7 +14,7 @@ namespace tessera {
 /// It is a view of arrays, which must outlive it. `tessera-replay plan` writes them as a header, and
 /// plan::make computes them at run time.
 ///
-/// A plan has one track for each stream of the recording, and a track has steps. Its entries are the requests of
+/// A plan has one track for each recorded stream that it serves, and a track has steps. Its entries are the requests of
 /// these steps, as a tree in preorder. Steps that begin alike share their first entries, and `other` names what
 /// may come instead.
 struct memory_plan {

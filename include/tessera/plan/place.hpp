@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -23,13 +22,14 @@ namespace tessera::plan {
 
 /// How place() works: its limits, and the alignment of the blocks.
 struct place_options {
-  double seconds = 10;  ///< the time limit; place() counts steps at a nominal rate instead of reading a clock
+  double effort =
+      10;  ///< the work, in units of 50 million elementary steps; one takes at most about a second
   std::uint64_t seed = 1;  ///< decides which orders are tried; the same seed gives the same offsets
   std::size_t alignment =
       1;                   ///< in bytes, a power of two; offsets and sizes are rounded up to multiples of it
   std::size_t enough = 0;  ///< stops at a placement of at most so many bytes; 0: only at the lower bound
-  /// Called for each better placement, with its bytes, the lower bound and the seconds since the start.
-  void (*progress)(void* state, std::size_t best, std::size_t lower_bound, double seconds) = nullptr;
+  /// Called for each better placement, with its bytes and the lower bound.
+  void (*progress)(void* state, std::size_t best, std::size_t lower_bound) = nullptr;
   void* progress_state = nullptr;  ///< passed to `progress`
 };
 
@@ -39,7 +39,6 @@ struct placement {
   std::size_t bytes = 0;             ///< of all blocks together; `unlimited` if they exceed 2^64
   std::size_t lower_bound = 0;       ///< no placement needs fewer bytes
   bool is_optimal = false;           ///< whether `bytes` is the least possible
-  double seconds = 0;                ///< how long place() took
 };
 
 namespace detail {
@@ -181,13 +180,12 @@ class planner {
         ids_(ids_to_place(blocks)),
         all_(blocks, ids_, options.alignment),
         random_(options.seed),
-        blame_(all_.sections()),
-        start_(std::chrono::steady_clock::now()) {}
+        blame_(all_.sections()) {}
 
   placement run() {
     if (!ids_.empty()) {
       lower_bound_ = all_.lower_bound();
-      budget_ = static_cast<std::uint64_t>(std::clamp(options_.seconds, 0.0, 1e6) * steps_per_second);
+      budget_ = static_cast<std::uint64_t>(std::clamp(options_.effort, 0.0, 1e6) * steps_of_effort);
       offsets_.assign(all_.size(), 0);
       skyline rising(all_);
       try_order(rising, {order_kind::peak_width, 0, 0});
@@ -197,7 +195,7 @@ class planner {
   }
 
  private:
-  static constexpr double steps_per_second = 50e6;
+  static constexpr double steps_of_effort = 50e6;
   static constexpr std::uint64_t search_steps = 12;  // of a search, take as long as one of another kind
   static constexpr std::uint64_t max_pairs = 20'000'000;
   static constexpr std::uint32_t max_blocks = 3000;  // of a search of all blocks
@@ -212,15 +210,10 @@ class planner {
     return ids;
   }
 
-  [[nodiscard]] double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
   [[nodiscard]] std::uint64_t target() const {
     return std::max<std::uint64_t>(lower_bound_, options_.enough / options_.alignment);
   }
-  [[nodiscard]] bool is_done() const {
-    return height_ <= target() || used_ >= budget_ || seconds() > 2 * options_.seconds + 1;
-  }
+  [[nodiscard]] bool is_done() const { return height_ <= target() || used_ >= budget_; }
 
   /// Keeps the offsets if they are the best so far.
   void offer(const std::vector<std::uint64_t>& offsets, std::uint64_t height) {
@@ -229,7 +222,7 @@ class planner {
     offsets_ = offsets;
     if (options_.progress != nullptr) {
       options_.progress(options_.progress_state, bytes_of(height_, options_.alignment),
-                        bytes_of(lower_bound_, options_.alignment), seconds());
+                        bytes_of(lower_bound_, options_.alignment));
     }
   }
 
@@ -300,10 +293,14 @@ class planner {
       used.insert(all_.spans(block), offset, all_.units(block));
     };
     for (std::size_t i = 0; i < placed.size(); ++i) put(placed[i], placed_at[i]);
-    const std::uint64_t most = std::max<std::uint64_t>(
-        64, (budget_ - (std::min)(used_, budget_)) / (8 * std::uint64_t{all_.size()}));
+    // A block may take a part of the steps that are left, so that few hard blocks do not take them all.
+    const std::uint64_t first_step = used.steps();
+    const std::uint64_t allowed = (budget_ - (std::min)(used_, budget_)) / 8;
     for (const std::uint32_t block : make_order(all_, {order_kind::size, 0, 0}, blame_, random_)) {
-      if (is_placed[block] == 0) put(block, used.lowest_free(all_.spans(block), all_.units(block), most));
+      if (is_placed[block] != 0) continue;
+      const std::uint64_t left = allowed - (std::min)(allowed, used.steps() - first_step);
+      const std::uint64_t most = std::max<std::uint64_t>(64, left / 64);
+      put(block, used.lowest_free(all_.spans(block), all_.units(block), most));
     }
     used_ += 4 * used.steps();
     offer(offsets, height);
@@ -361,6 +358,7 @@ class planner {
   [[nodiscard]] std::uint64_t height_to_try(const searched_blocks& some, bool is_all) const {
     const std::uint64_t low = is_all ? target() : some.own.lower_bound();
     const std::uint64_t gap = height_ - 1 - low;
+    if (is_all && options_.enough / options_.alignment >= lower_bound_) return low;  // less gains nothing
     if (is_all) return some.tries % 5 != 4 ? low : low + (gap >> some.tries / 5 % 3);
     if (some.tries % 6 == 4) return target();
     return some.tries % 2 == 0 ? low : low + (gap >> (1 + some.tries / 2 % 4));
@@ -375,7 +373,6 @@ class planner {
     found.bytes = ids_.empty() ? 0 : bytes_of(height_, options_.alignment);
     found.lower_bound = bytes_of(lower_bound_, options_.alignment);
     found.is_optimal = found.bytes == found.lower_bound;
-    found.seconds = seconds();
     return found;
   }
 
@@ -385,7 +382,6 @@ class planner {
   instance all_;
   random_numbers random_;
   std::vector<double> blame_;
-  std::chrono::steady_clock::time_point start_;
   std::vector<std::unique_ptr<searched_blocks>> searches_;
   std::uint64_t lower_bound_ = 0;
   std::uint64_t pairs_ = 0;   // of blocks, in all searches
@@ -399,10 +395,10 @@ class planner {
 /// Places blocks whose lifetimes are known, so that the bytes of all together are few.
 ///
 /// It first places them from the bottom up in several orders. Then it searches, and tries orders that put the
-/// blocks of crowded sections first. It stops at the lower bound, at `enough`, or at the time limit.
+/// blocks of crowded sections first. It stops at the lower bound, at `enough`, or when its work is done.
 ///
-/// The same blocks, options and seed give the same offsets. The time limit counts elementary steps at a nominal
-/// rate, not seconds. The clock is only a last stop: it ends the search after twice the limit and a second.
+/// The same blocks and options give the same offsets on each machine: the work is counted in elementary steps, and no
+/// clock is read.
 ///
 ///     using namespace tessera::plan;
 ///     const time_span early[] = {{0, 2}};
@@ -411,7 +407,7 @@ class planner {
 ///     const placement found = place(blocks, {.alignment = 512});  // found.bytes == 1024
 ///
 ///   Requires:  options.alignment is a power of two; there are fewer than 2^31 blocks and spans
-///   Returns:   a placement even if the time limit is 0; if its bytes are `unlimited`, no placement within 2^64
+///   Returns:   a placement even if the effort is 0; if its bytes are `unlimited`, no placement within 2^64
 ///              bytes was found, and the offsets mean nothing
 ///   Cost:      the first placement takes about n log n steps, for n spans; about 200 bytes of host memory
 ///              per block, and at most 100 MB for the searches

@@ -193,6 +193,13 @@ class plan_follower {
   /// Expects no entry until the next select().
   void pause() noexcept { current_ = &nobody_; }
   [[nodiscard]] const std::vector<track>& tracks() const noexcept { return tracks_; }
+  /// Whether a stream follows a recorded one.
+  [[nodiscard]] bool follows(stream_id stream) const noexcept {
+    for (const track& t : tracks_) {
+      if (t.is_assigned && t.stream == stream) return true;
+    }
+    return false;
+  }
 
   /// Calls f(number, node) for each live block.
   ///   Cost:  linear in the places, 64 at a time
@@ -206,6 +213,15 @@ class plan_follower {
       }
     }
   }
+  /// Finds the next live block in the order of places, and moves `position` past it. The first position is 0.
+  ///   Returns:  its number, or `none` after the last
+  [[nodiscard]] std::uint32_t next_live(std::size_t& position) const noexcept {
+    while (position < places_.size()) {
+      const std::uint32_t holder = slots_[slot_of(places_[position++])].holder;
+      if (holder != none) return holder;
+    }
+    return none;
+  }
   /// Forgets which places have memory.
   void forget_backing() noexcept {
     for (node& n : nodes_) n.state &= static_cast<std::uint8_t>(~is_backed);
@@ -214,6 +230,7 @@ class plan_follower {
   [[nodiscard]] std::size_t footprint() const noexcept {
     std::size_t bytes = nodes_.capacity() * sizeof(node) + slots_.capacity() * sizeof(slot) +
                         contexts_.capacity() * sizeof(context) + kinds_.capacity() * sizeof(kind) +
+                        places_.capacity() * sizeof(std::uint32_t) +
                         live_.capacity() * sizeof(std::uint64_t) + tracks_.capacity() * sizeof(track);
     for (const track& t : tracks_) bytes += t.strays.capacity() * sizeof(std::uint32_t);
     return bytes;
@@ -419,15 +436,15 @@ class plan_follower {
     }
   }
   void make_slots() {
-    std::vector<std::uint32_t> places;
     for (const node& n : nodes_) {
-      if ((n.state & is_kept) == 0) places.push_back(n.place);
+      if ((n.state & is_kept) == 0) places_.push_back(n.place);
     }
-    std::sort(places.begin(), places.end());
-    places.erase(std::unique(places.begin(), places.end()), places.end());
-    slots_.resize(std::bit_ceil(2 * places.size() + 2));
+    std::sort(places_.begin(), places_.end());
+    places_.erase(std::unique(places_.begin(), places_.end()), places_.end());
+    places_.shrink_to_fit();
+    slots_.resize(std::bit_ceil(2 * places_.size() + 2));
     slot_shift_ = 64 - std::countr_zero(slots_.size());
-    for (const std::uint32_t place : places) slots_[slot_of(place)].place = place;
+    for (const std::uint32_t place : places_) slots_[slot_of(place)].place = place;
     for (node& n : nodes_) {
       if ((n.state & is_kept) == 0) n.slot = static_cast<std::uint32_t>(slot_of(n.place));
     }
@@ -456,7 +473,8 @@ class plan_follower {
   int shift_;
   int slot_shift_ = 0;
   track* current_ = &nobody_;
-  std::vector<node> nodes_;  // the entries, the kept places, and that of `nobody_`
+  std::vector<node> nodes_;            // the entries, the kept places, and that of `nobody_`
+  std::vector<std::uint32_t> places_;  // each once, in ascending order
   std::vector<slot> slots_;
   std::vector<std::uint64_t> live_;  // a bit for each node
   std::vector<kind> kinds_;

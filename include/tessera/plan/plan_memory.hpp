@@ -24,55 +24,70 @@ namespace tessera::detail {
 template <typename Provider>
 class plan_memory {
  public:
+  static constexpr bool in_range = false;
+  static constexpr bool waits = must_wait_before_release<Provider>;  ///< see give_back
   [[nodiscard]] std::uintptr_t base() const noexcept { return base_; }
   [[nodiscard]] bool contains(const void* p) const noexcept {
-    return base_ != 0 && reinterpret_cast<std::uintptr_t>(p) - base_ < bytes_;
+    const auto segment = reinterpret_cast<std::uintptr_t>(segment_);
+    return base_ != 0 && reinterpret_cast<std::uintptr_t>(p) - segment < bytes_;
   }
+  /// The bytes behind all places.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   /// Counts the bytes that the device has given.
   [[nodiscard]] const counter& device_bytes() const noexcept { return device_bytes_; }
   [[nodiscard]] counter& device_bytes() noexcept { return device_bytes_; }
   [[nodiscard]] std::size_t footprint() const noexcept { return 0; }
 
   /// Reserves addresses for `bytes`. Returns false if the device or host memory refuses.
-  [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t /*alignment*/) noexcept {
-    bytes_ = align_up(bytes, device.granularity());
+  [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {
+    const std::size_t given = device.granularity();  // segments are aligned to it
+    alignment_ = alignment;
+    bytes_ = align_up(bytes + (alignment > given ? alignment - given : 0), given);
     return true;
   }
   /// Makes sure that [offset, offset + bytes) has memory. Returns false if the device refuses.
   [[nodiscard]] bool back(Provider& device, std::size_t /*offset*/, std::size_t /*bytes*/) noexcept {
     if (base_ != 0) return true;
-    base_ = reinterpret_cast<std::uintptr_t>(device.acquire(bytes_));
+    segment_ = device.acquire(bytes_);
+    base_ = align_up(reinterpret_cast<std::uintptr_t>(segment_), alignment_);
     if (base_ != 0) device_bytes_.increase(static_cast<std::int64_t>(bytes_));
     return base_ != 0;
   }
-  /// Returns the memory in which nothing is used, after the work of `streams`. Calls for_each_used(f), which
-  /// calls f(offset, bytes) for each part in use.
+  /// The bytes that back() would take from the device.
+  [[nodiscard]] std::size_t missing(std::size_t /*offset*/, std::size_t /*bytes*/) const noexcept {
+    return base_ == 0 ? bytes_ : 0;
+  }
+  /// Returns the memory in which nothing is used, until `enough` bytes went back. Calls for_each_used(f), which calls
+  /// f(offset, bytes) for each part in use.
+  ///   Requires:  if `waits` is true, the work of all streams of the plan is done
   ///   Returns:  the bytes that serve no place any more; the device may have failed to take some of them
   template <typename ForEachUsed>
-  std::size_t give_back(Provider& device, std::span<const stream_id> streams,
-                        ForEachUsed for_each_used) noexcept {
+  std::size_t give_back(Provider& device, std::size_t /*enough*/, ForEachUsed for_each_used) noexcept {
     bool is_used = base_ == 0;
     for_each_used([&is_used](std::size_t, std::size_t) { is_used = true; });
     if (is_used) return 0;
-    for (const stream_id stream : streams) {
-      if (!wait_before_release(device, stream)) return 0;
-    }
-    if (!device.release(reinterpret_cast<void*>(base_), bytes_)) return 0;
+    if (!device.release(segment_, bytes_)) return 0;
     device_bytes_.decrease(static_cast<std::int64_t>(bytes_));
     base_ = 0;
     return bytes_;
   }
-  /// Returns all memory and addresses, after the work of `streams`. It goes on if the device fails.
-  void finish(Provider& device, std::span<const stream_id> streams) noexcept {
+  /// Calls f(offset, bytes) for each part that has memory and goes back as a whole, in ascending order.
+  template <typename F>
+  void for_each_unit(F f) const {
+    if (base_ != 0) f(std::size_t{0}, bytes_ - (base_ - reinterpret_cast<std::uintptr_t>(segment_)));
+  }
+  /// Returns all memory and addresses. It goes on if the device fails. As for give_back, all work must be done.
+  void finish(Provider& device) noexcept {
     if (base_ == 0) return;
-    for (const stream_id stream : streams) (void)wait_before_release(device, stream);
-    (void)device.release(reinterpret_cast<void*>(base_), bytes_);
+    (void)device.release(segment_, bytes_);
     base_ = 0;
   }
 
  private:
-  std::uintptr_t base_ = 0;
-  std::size_t bytes_ = 0;
+  void* segment_ = nullptr;
+  std::uintptr_t base_ = 0;  // in the segment
+  std::size_t bytes_ = 0;    // of the segment
+  std::size_t alignment_ = 1;
   counter device_bytes_{};
 };
 
@@ -84,10 +99,14 @@ class plan_memory<Provider> {
   using chunk = typename chunks::chunk;
 
  public:
-  /// Larger pieces take fewer device calls. Smaller ones return more if a program leaves its plan.
-  static constexpr std::size_t max_piece = 16_MiB;
+  /// Larger pieces take fewer device calls. Smaller ones return more if a program leaves its plan: one live block
+  /// keeps its piece.
+  static constexpr std::size_t max_piece = 2_MiB;
   /// A plan may have so many times the bytes of the device. A damaged one must not take host memory for its pages.
   static constexpr std::size_t max_devices = 64;
+
+  static constexpr bool in_range = true;
+  static constexpr bool waits = true;
 
   plan_memory() = default;
 
@@ -95,6 +114,7 @@ class plan_memory<Provider> {
   [[nodiscard]] bool contains(const void* p) const noexcept {
     return reinterpret_cast<std::uintptr_t>(p) - base_ < bytes_;
   }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] const counter& device_bytes() const noexcept { return device_bytes_; }
   [[nodiscard]] counter& device_bytes() noexcept { return device_bytes_; }
   [[nodiscard]] std::size_t footprint() const noexcept {
@@ -136,26 +156,25 @@ class plan_memory<Provider> {
     return true;
   }
 
+  [[nodiscard]] std::size_t missing(std::size_t offset, std::size_t bytes) const noexcept {
+    const auto from = by_page_.get() + offset / page_, to = by_page_.get() + (offset + bytes - 1) / page_ + 1;
+    return page_ * static_cast<std::size_t>(std::count(from, to, nullptr));
+  }
+
   template <typename ForEachUsed>
-  std::size_t give_back(Provider& device, std::span<const stream_id> streams,
-                        ForEachUsed for_each_used) noexcept {
+  std::size_t give_back(Provider& device, std::size_t enough, ForEachUsed for_each_used) noexcept {
     if (device_bytes_.current == 0) return 0;
     chunks_.retry_orphaned(device);
     std::fill_n(is_used_.get(), pages_, false);
     for_each_used([this](std::size_t offset, std::size_t bytes) {
       std::fill(is_used_.get() + offset / page_, is_used_.get() + (offset + bytes - 1) / page_ + 1, true);
     });
-    bool has_waited = false;
     std::size_t given = 0;
-    for (std::size_t page = 0; page < pages_; ++page) {
+    for (std::size_t page = 0; page < pages_ && given < enough; ++page) {
       chunk* const here = by_page_[page];
       if (here == nullptr || here->address != base_ + page * page_) continue;
       const bool* const used = is_used_.get() + page;
       if (std::find(used, used + here->bytes / page_, true) != used + here->bytes / page_) continue;
-      for (std::size_t i = 0; !has_waited && i < streams.size(); ++i) {
-        if (!device.synchronize(streams[i])) return 0;
-      }
-      has_waited = true;
       given += here->bytes;
       destroy(device, page);
     }
@@ -163,9 +182,17 @@ class plan_memory<Provider> {
     return given;
   }
 
-  void finish(Provider& device, std::span<const stream_id> streams) noexcept {
+  template <typename F>
+  void for_each_unit(F f) const {
+    for (std::size_t page = 0; page < pages_;) {
+      const chunk* const here = by_page_[page];
+      if (here != nullptr) f(page * page_, here->bytes);
+      page += here != nullptr ? here->bytes / page_ : 1;
+    }
+  }
+
+  void finish(Provider& device) noexcept {
     if (base_ == 0) return;
-    for (const stream_id stream : streams) (void)device.synchronize(stream);
     for (std::size_t page = 0; page < pages_; ++page) {
       if (by_page_[page] != nullptr) destroy(device, page);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -11,18 +12,24 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/pool_checkpoint.hpp>
 #include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/detail/block.hpp>
+#include <tessera/detail/pending_frees.hpp>
 #include <tessera/detail/slab.hpp>
+#include <tessera/detail/with_plan.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/plan/plan_follower.hpp>
+#include <tessera/plan/plan_judge.hpp>
 #include <tessera/plan/plan_memory.hpp>
+#include <tessera/plan/plan_view.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -41,9 +48,31 @@ struct no_mutex {
   void lock() noexcept {}
   void unlock() noexcept {}
 };
+template <typename Allocator>
+concept gives_provider = requires(Allocator& a) { a.provider(); };
 /// The mutex of a front end around an allocator. Only allocators without a lock give access to their provider.
 template <typename Allocator>
-using mutex_like_in = std::conditional_t<requires(Allocator& a) { a.provider(); }, no_mutex, std::mutex>;
+using mutex_like_in = std::conditional_t<gives_provider<Allocator>, no_mutex, std::mutex>;
+
+/// The hook of a provider adaptor that unlocks a mutex while the device waits for an event. With `Unlocks` false, it
+/// changes nothing: a provider that is not thread-safe has a lock of its own, which must be taken after the mutex.
+template <typename Mutex, bool Unlocks>
+class unlock_to_wait {
+ public:
+  unlock_to_wait(Mutex& mutex) noexcept : mutex_(&mutex) {}  // implicit, for provider_adaptor
+
+  template <typename F>
+  auto operator()(provider_call call, F f) noexcept {
+    if (!Unlocks || call != provider_call::wait) return f();
+    mutex_->unlock();
+    const auto result = f();
+    mutex_->lock();
+    return result;
+  }
+
+ private:
+  Mutex* mutex_;
+};
 
 }  // namespace detail
 
@@ -65,19 +94,31 @@ using mutex_like_in = std::conditional_t<requires(Allocator& a) { a.provider(); 
 ///
 /// A request gets its place if it is the next one of its stream's plan. It then has the same bytes, and no live
 /// block is in that place. After other requests, the plan goes on where four requests in a row match it. Any plan is
-/// safe with any program; a wrong one costs memory and time.
+/// safe with any program.
+///
+/// A plan steps aside when the program leaves it. That is when it has places for less than half of the last 100
+/// requests, or for less than nine tenths of their bytes. It then waits for the
+/// streams that use the plan, gives idle memory back, and serves nothing. Each 100 requests later, it gives back the
+/// memory whose blocks have died. After trim(0), it serves again.
 ///
 /// * Streams share no bytes of the plan. Stream 0 follows the recorded stream 0. Each other stream follows the
 ///   first recorded stream that is free and begins with its request.
 /// * With virtual memory, the plan's places are a range, and pages are mapped when a place is first used. Without,
-///   they are one segment. Memory that no planned block uses goes back to the device if a request would fail,
-///   and in trim(0).
-/// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. A limit of the
-///   provider counts them.
+///   they are one segment. Memory that no planned block uses goes back to the device in trim(0), and if a request
+///   would fail. Both wait for the streams that use the plan.
+/// * It also goes back before the plan and the allocator inside together reserve more than a bound. That is 2 % above
+///   the most bytes that were in use at a time. Unless the plan steps aside, the bound covers all of its places. If
+///   that is not enough while the allocator inside grows, its cache is emptied, too. A plan that steps aside before it
+///   has served much leaves that cache alone. None of this waits: while the plan's streams have work, nothing goes back.
+/// * If the device refuses memory for a place, it is not asked for more until memory went back.
+/// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. The guarantee of
+///   a pool does not bind the plan. A limit of the provider counts its bytes.
 /// * Requests by handle, and those with an alignment above min_alignment, are neither planned nor counted. The same
-///   holds while the scope of a private pool is open.
-/// * Observers, snapshots and out-of-memory reports see the allocator inside only.
+///   holds while the scope of a private pool is open. If they would fail, the plan's memory goes back, too.
+/// * A recorded use delays the reuse of a place if the streams policy of the allocator inside says so.
+/// * Snapshots, reports and lists of blocks show the plan's memory, too. Observers see the allocator inside only.
 /// * It cannot sleep.
+/// * Front ends that wait or look for leaks go around it, as in `waiting<planned<...>>`: inside, they do not see the plan.
 ///
 /// It is as thread-safe as `Allocator`.
 ///   Cost:  constant for a planned request and its free; logarithmic after the program left its plan. The plan takes about
@@ -87,6 +128,9 @@ class planned : public facade<planned<Allocator>, Allocator> {
   using facade_type = facade<planned, Allocator>;
   using provider_type = detail::device_of<Allocator>;
   using mutex = detail::mutex_like_in<Allocator>;
+  using memory = detail::plan_memory<provider_type>;
+  using unlocking_provider =
+      provider_adaptor<provider_type, detail::unlock_to_wait<mutex, detail::is_thread_safe<provider_type>>>;
   using follower = detail::plan_follower;
   using node = follower::node;
   static constexpr bool has_events = event_provider<provider_type>;
@@ -103,24 +147,29 @@ class planned : public facade<planned<Allocator>, Allocator> {
         fault_(plan::find_fault(plan)),
         follower_(fault_ == nullptr ? plan : memory_plan{}) {
     if (follower_.plan().empty()) return;
-    streams_.reserve(follower_.plan().tracks.size());
-    if constexpr (has_events) uses_of_.resize(follower_.size());
+    if constexpr (has_events) used_blocks_of_.resize(follower_.size());
     const std::size_t bytes = follower_.plan().bytes, alignment = follower_.plan().alignment;
     if (bytes == 0) return;  // no device reserves nothing
     const bool is_prepared = allocator_.with_provider([this, bytes, alignment](provider_type& device) {
       return memory_.prepare(device, bytes, alignment);
     });
     if (!is_prepared) fault_ = "the device reserves no addresses for the plan";
+    most_in_use_ = follower_.plan().peak_live;
+    set_budget();
+    if (is_prepared && !allocator_.on_pressure(&planned::before_growth, this)) fault_ = "host memory ran out";
   }
   planned(const planned&) = delete;
   planned& operator=(const planned&) = delete;
   ~planned() {
-    finish_uses(true);
-    for (use*& first : uses_of_) {
-      while (first != nullptr) drop(first);
+    {
+      const std::lock_guard lock(mutex_);
+      finish_uses(true);
     }
-    list_streams();
-    allocator_.with_provider([this](provider_type& device) { memory_.finish(device, streams_); });
+    allocator_.with_provider([this](provider_type& device) {
+      if constexpr (memory::waits)
+        for_each_stream([&device](stream_id s) { return detail::wait_for_stream(device, s), true; });
+      memory_.finish(device);
+    });
   }
 
   /// The wrapped allocator.
@@ -158,20 +207,25 @@ class planned : public facade<planned<Allocator>, Allocator> {
   [[nodiscard]] void* try_allocate(std::size_t bytes, std::align_val_t alignment,
                                    stream_id stream = {}) noexcept {
     if (is_covered(alignment)) return try_allocate(bytes, stream);
-    return allocator_.try_allocate(bytes, alignment, stream);
+    return ask_inside(bytes, [=](Allocator& in) { return in.try_allocate(bytes, alignment, stream); });
   }
   [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, stream_id stream = {}) {
-    if (is_covered(alignment)) return this->allocate(bytes, stream);
-    return allocator_.allocate(bytes, alignment, stream);
+    if (void* const p = try_allocate(bytes, alignment, stream); p != nullptr || bytes == 0) return p;
+    this->raise(make_out_of_memory(bytes, stream));
+  }
+  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+    requires requires(Allocator& in) { in.allocate_by_handle(bytes, stream); }
+  {
+    return ask_inside(bytes, [=](Allocator& in) { return in.allocate_by_handle(bytes, stream); });
   }
 
   void deallocate(void* p) noexcept {
-    if (const std::lock_guard lock(mutex_); memory_.contains(p)) return free(require(p, "deallocate"));
+    if (const std::lock_guard lock(mutex_); memory_.contains(p)) return free(find_or_abort(p, "deallocate"));
     allocator_.deallocate(p);
   }
   void deallocate(void* p, std::size_t bytes) noexcept {
     if (const std::lock_guard lock(mutex_); memory_.contains(p)) {
-      const std::uint32_t i = require(p, "deallocate");
+      const std::uint32_t i = find_or_abort(p, "deallocate");
       if (follower_.at(i).bytes != bytes) refuse_size(i, bytes, p);
       return free(i);
     }
@@ -191,7 +245,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   }
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     if (const std::lock_guard lock(mutex_); memory_.contains(p))
-      return record(require(p, "record_stream"), stream);
+      return record(find_or_abort(p, "record_stream"), stream);
     return allocator_.record_stream(p, stream);
   }
   [[nodiscard]] bool record_stream(void* p, std::size_t bytes, std::align_val_t alignment,
@@ -216,17 +270,14 @@ class planned : public facade<planned<Allocator>, Allocator> {
   /// Empties the cache inside. With `keep` 0, also returns the memory of places that are not in use.
   void trim(std::size_t keep = 0) noexcept {
     allocator_.trim(keep);
-    const std::lock_guard lock(mutex_);
-    if (keep > 0 || open_scopes_ > 0) return;
-    (void)give_back_unused(true);
+    finish_trim(keep, true);
   }
 
   void trim_without_waiting(std::size_t keep = 0) noexcept
     requires requires(Allocator& in) { in.trim_without_waiting(keep); }
   {
     allocator_.trim_without_waiting(keep);
-    const std::lock_guard lock(mutex_);
-    if (keep == 0 && open_scopes_ == 0) (void)give_back_unused(false);
+    finish_trim(keep, false);
   }
   bool process_events() noexcept
     requires requires(Allocator& in) { in.process_events(); }
@@ -243,6 +294,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (!allocator_.begin_allocate_to_pool(pool, streams, kind)) return false;
     const std::lock_guard lock(mutex_);
     ++open_scopes_;
+    is_capturing_ = allocator_.is_capturing();
     follower_.pause();
     return true;
   }
@@ -252,29 +304,41 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (!allocator_.end_allocate_to_pool(pool)) return false;
     const std::lock_guard lock(mutex_);
     --open_scopes_;
+    is_capturing_ = allocator_.is_capturing();
     return true;
   }
 
   static constexpr bool can_sleep = false;
-  sleep_result sleep(sleep_contents, stream_id = {}) = delete;
-  sleep_result sleep_pool(pool_id, sleep_contents, stream_id = {}) = delete;
-  sleep_result wake(stream_id = {}) = delete;
-  sleep_result wake_pool(pool_id, stream_id = {}) = delete;
+  detail::missing::sleep_needs_an_allocator_without_a_plan sleep(sleep_contents, stream_id = {});
+  detail::missing::sleep_needs_an_allocator_without_a_plan sleep_pool(pool_id, sleep_contents,
+                                                                      stream_id = {});
+  detail::missing::sleep_needs_an_allocator_without_a_plan wake(stream_id = {});
+  detail::missing::sleep_needs_an_allocator_without_a_plan wake_pool(pool_id, stream_id = {});
 
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
+    detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
+    const std::lock_guard lock(mutex_);
+    numbers.add_plan(view().bytes());
+    return out_of_memory(numbers);
+  }
   [[nodiscard]] usage current_usage() const noexcept {
     usage now = allocator_.current_usage();
     const std::lock_guard lock(mutex_);
-    const auto reserved = static_cast<std::size_t>(memory_.device_bytes().current);
-    std::size_t in_use = 0;
-    follower_.for_each_live([&](std::uint32_t, const node& n) {
-      const std::size_t bytes = follower_.bytes_of(n);
-      now.requested += n.bytes;
-      ((n.state & follower::is_freed) != 0 ? now.pending : now.live) += bytes;
-      in_use += bytes;
-    });
-    now.reserved += reserved;
-    now.cached += reserved > in_use ? reserved - in_use : 0;
+    now += view().bytes();
     return now;
+  }
+  /// Calls f(view) with a read-only view of the plan's memory. It has the blocks and segments, for tools. They
+  /// show it beside the blocks of each caching_allocator inside.
+  ///   Requires:  f does not use the allocator
+  template <typename F>
+  void with_plan(F f) const {
+    detail::with_plan_of(allocator_, f);
+    const std::lock_guard lock(mutex_);
+    f(view());
+  }
+  template <typename F>
+  void for_each_device(F f) {
+    f(*this, std::size_t{0});
   }
   [[nodiscard]] auto statistics() const noexcept
     requires requires(const Allocator& in) { in.statistics(); }
@@ -287,26 +351,32 @@ class planned : public facade<planned<Allocator>, Allocator> {
     all.by_plan.plan_bytes = follower_.plan().bytes;
     all.by_plan.fingerprint = follower_.plan().fingerprint;
     all.by_plan.fault = fault_;
+    judge_.report(all.by_plan);
     return all;
   }
-  void reset_peak_statistics() noexcept {
+  void reset_peak_statistics() noexcept
+    requires requires(Allocator& in) { in.reset_peak_statistics(); }
+  {
     allocator_.reset_peak_statistics();
     const std::lock_guard lock(mutex_);
     counter& bytes = memory_.device_bytes();
     bytes.peak = bytes.current;
   }
-  void reset_accumulated_statistics() noexcept {
+  void reset_accumulated_statistics() noexcept
+    requires requires(Allocator& in) { in.reset_accumulated_statistics(); }
+  {
     allocator_.reset_accumulated_statistics();
     const std::lock_guard lock(mutex_);
     used_ = {};
+    judge_.restart();
     counter& bytes = memory_.device_bytes();
     bytes.allocated = bytes.freed = 0;
   }
   [[nodiscard]] std::size_t footprint() const noexcept {
     const std::size_t inside = allocator_.footprint();
     const std::lock_guard lock(mutex_);
-    return inside + follower_.footprint() + memory_.footprint() + uses_.footprint() +
-           uses_of_.capacity() * sizeof(use*);
+    return inside + follower_.footprint() + memory_.footprint() + pending_.footprint() +
+           used_blocks_.footprint() + used_blocks_of_.capacity() * sizeof(used_block*);
   }
   [[nodiscard]] const char* audit() const noexcept {
     if (const char* const broken = allocator_.audit(); broken != nullptr) return broken;
@@ -321,16 +391,16 @@ class planned : public facade<planned<Allocator>, Allocator> {
     return std::forward<F>(f)(me.allocator_);
   }
 
-  /// Another stream's use of a planned block. After the free, its event says when the use ends.
-  struct use {
-    bool is_recorded;
-    stream_id stream;
-    [[no_unique_address]] typename detail::event_of<provider_type>::type event;
-    use* next;
+  /// A planned block for which streams are recorded. It lies in no segment.
+  struct used_block : detail::block {
+    std::uint32_t number;
   };
 
+  [[nodiscard]] detail::plan_view<provider_type> view() const noexcept { return {follower_, memory_}; }
+
   [[nodiscard]] bool is_covered(std::align_val_t alignment) const noexcept {
-    return static_cast<std::size_t>(alignment) <= min_alignment;
+    const auto bytes = static_cast<std::size_t>(alignment);
+    return bytes <= min_alignment && std::has_single_bit(bytes);  // the allocator inside refuses another one
   }
 
   // Requests. The mutex is held, except in serve_unplanned.
@@ -345,19 +415,17 @@ class planned : public facade<planned<Allocator>, Allocator> {
   /// is missing, returns null and sets `unbacked` to its entry.
   [[nodiscard, gnu::noinline]] void* serve_otherwise(std::size_t bytes, stream_id stream,
                                                      std::uint32_t& unbacked) noexcept {
-    if (bytes == 0 || open_scopes_ > 0 || fault_ != nullptr) return nullptr;
+    if (bytes == 0 || open_scopes_ > 0 || fault_ != nullptr || judge_.is_aside()) return nullptr;
     const std::uint32_t i = follower_.select(bytes, stream);
-    if (i == follower::none || (follower_.at(i).state & follower::is_kept) != 0)
-      return serve_kept(bytes, stream);
-    while (true) {
-      const std::uint32_t blocker = follower_.blocker_of(i);
-      if (blocker == follower::none) break;
-      if (!finish_uses_of(blocker)) {
-        ++used_.occupied;
-        return nullptr;
-      }
+    const bool is_kept = i != follower::none && (follower_.at(i).state & follower::is_kept) != 0;
+    if (i == follower::none || is_kept) return serve_kept(bytes, stream);
+    if (follower_.blocker_of(i) != follower::none &&
+        (!finish_uses(false) || follower_.blocker_of(i) != follower::none)) {
+      ++used_.occupied;
+      return nullptr;
     }
     if (!back(i)) {
+      judge_.note_match(bytes);
       unbacked = i;
       return nullptr;
     }
@@ -365,16 +433,22 @@ class planned : public facade<planned<Allocator>, Allocator> {
     return serve(i);
   }
   [[nodiscard]] void* serve_kept(std::size_t bytes, stream_id stream) noexcept {
-    const std::uint32_t i = follower_.take_kept(bytes, stream);
+    std::uint32_t i = follower_.take_kept(bytes, stream);
+    if (i == follower::none && finish_uses(false)) i = follower_.take_kept(bytes, stream);
     if (i == follower::none) return nullptr;
     if (back(i)) return serve(i);
+    judge_.note_match(bytes);
     follower_.release(i);
     return nullptr;
   }
   [[nodiscard, gnu::noinline]] void* serve_unplanned(std::size_t bytes, stream_id stream,
                                                      std::uint32_t unbacked) noexcept {
+    if (bytes == 0) return allocator_.try_allocate(bytes, stream);
+    {
+      const std::lock_guard lock(mutex_);
+      requested_ = bytes;
+    }
     void* p = allocator_.try_allocate(bytes, stream);
-    if (bytes == 0) return p;
     // First without waiting for the streams that use freed blocks, then after it.
     for (const bool waits : {false, true}) {
       if (p != nullptr || bytes > max_request) break;
@@ -383,15 +457,29 @@ class planned : public facade<planned<Allocator>, Allocator> {
         const std::lock_guard lock(mutex_);
         if (void* const place = serve_late(unbacked)) return place;
         // A device that captures a graph must not wait for streams.
-        may_retry = open_scopes_ == 0 && give_back_unused(waits) > 0;
+        may_retry = !is_capturing_ && give_back_unused(waits) > 0;
         if (void* const place = serve_late(unbacked)) return place;
       }
       if (may_retry) p = allocator_.try_allocate(bytes, stream);
     }
+    judge(bytes, stream);
+    return p;
+  }
+  /// Counts a request that the plan did not serve, unless it was made in a scope. The plan may then step aside.
+  void judge(std::size_t bytes, stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
+    note_growth();
+    if (open_scopes_ > 0) return;
     ++used_.unplanned_requests;
     used_.unplanned_bytes += bytes;
-    return p;
+    if (!follower_.follows(stream)) judge_.note_other_stream(bytes);
+    const bool was_aside = judge_.is_aside();
+    if (!judge_.judge(used_)) return;
+    set_budget();
+    if (!judge_.is_aside()) return;
+    follower_.pause();
+    // A busy device rarely has idle streams, so waits for them once.
+    if (!is_capturing_) (void)give_back_unused(!was_aside);
   }
   /// Tries again to get memory for an entry. The program may have gone on meanwhile.
   [[nodiscard]] void* serve_late(std::uint32_t i) noexcept {
@@ -405,34 +493,145 @@ class planned : public facade<planned<Allocator>, Allocator> {
 
   // Memory of the places.
 
+  /// The bytes of the device that the place of an entry lacks.
+  [[nodiscard]] std::size_t missing(std::uint32_t i) const noexcept {
+    const node& n = follower_.at(i);
+    if ((n.state & follower::is_backed) != 0) return 0;
+    return memory_.missing(follower_.offset_of(n), follower_.bytes_of(n));
+  }
   [[nodiscard]] bool back(std::uint32_t i) noexcept {
     node& n = follower_.at(i);
     if ((n.state & follower::is_backed) != 0) return true;
+    const std::size_t needed = missing(i);
+    if (needed > 0 && !is_capturing_) make_room(needed, i);
+    const std::size_t total = needed > 0 ? reserved() + needed : 0;
+    if (total >= refused_total_) return false;
     const std::size_t offset = follower_.offset_of(n), size = follower_.bytes_of(n);
     const bool works =
         allocator_.with_provider([&](provider_type& device) { return memory_.back(device, offset, size); });
-    if (works) n.state |= follower::is_backed;
-    return works;
+    if (!works) refused_total_ = total;
+    if (!works) return false;
+    if (total > budget_) budget_ = total;
+    n.state |= follower::is_backed;
+    return true;
   }
-  /// Lists the streams that use the plan, in `streams_`.
-  void list_streams() noexcept {
-    streams_.clear();
-    for (const follower::track& t : follower_.tracks()) {
-      if (t.is_assigned) streams_.push_back(t.stream);
+  /// The bytes that the plan and the allocator inside have from the device.
+  [[nodiscard]] std::size_t reserved() const noexcept {
+    return allocator_.current_usage().reserved + static_cast<std::size_t>(memory_.device_bytes().current);
+  }
+  /// Sets the budget to what the program seems to need: a little more than the most bytes in use so far. Unless the
+  /// plan steps aside, it covers all places.
+  void set_budget() noexcept {
+    budget_ = most_in_use_ + most_in_use_ / 50;
+    if (!judge_.is_aside()) budget_ = detail::larger(budget_, memory_.bytes());
+  }
+  /// Gives back memory of unused places, except that of `kept`, so that `bytes` more stay within the budget.
+  ///   Returns:  whether they do
+  bool make_room(std::size_t bytes, std::uint32_t kept) noexcept {
+    const std::size_t total = reserved() + bytes;
+    return total <= budget_ || total - give_back_unused(false, total - budget_, kept) <= budget_;
+  }
+  /// Runs before the allocator inside grows. Memory that is not in use then goes back, if the budget asks for it.
+  static bool before_growth(void* self) noexcept {
+    planned& me = *static_cast<planned*>(self);
+    {
+      const std::lock_guard lock(me.mutex_);
+      me.reserved_before_ = me.allocator_.current_usage().reserved;
+      if (me.is_capturing_ || me.memory_.device_bytes().current == 0) return false;
+      const std::size_t growth = me.max_growth_ > me.requested_ ? me.max_growth_ : me.requested_;
+      if (me.make_room(growth, follower::none)) return false;
+      // The cache inside is as without the plan if the plan has hardly served.
+      if (me.judge_.is_aside() && me.used_.bytes < me.most_in_use_) return false;
     }
+    if constexpr (requires { me.allocator_.trim_without_waiting(); }) me.allocator_.trim_without_waiting();
+    return false;
   }
-  /// Returns the memory that no block uses. Waits for the streams that use freed blocks if asked.
-  [[nodiscard]] std::size_t give_back_unused(bool waits) noexcept {
+  /// Raises the budget by a growth of the allocator inside that could not be avoided. That holds until the plan is
+  /// judged again, so that memory goes back at most once in a window of requests.
+  void note_growth() noexcept {
+    const std::size_t before = std::exchange(reserved_before_, unlimited);
+    if (before == unlimited) return;
+    usage all = allocator_.current_usage();
+    if (all.reserved <= before) return;
+    if (all.reserved - before > max_growth_) max_growth_ = all.reserved - before;
+    all += view().bytes();
+    const std::size_t total = all.reserved;
+    if (total > budget_) budget_ = total;
+    if (all.live + all.pending > most_in_use_) most_in_use_ = all.live + all.pending;
+    if (total >= refused_total_) refused_total_ = unlimited;
+  }
+  /// Calls f(stream) for each stream that uses the plan, until it returns false. Returns whether it never did.
+  template <typename F>
+  bool for_each_stream(F f) noexcept {
+    for (const follower::track& t : follower_.tracks()) {
+      if (t.is_assigned && !f(t.stream)) return false;
+    }
+    return true;
+  }
+  /// Whether the streams that use the plan have done the work that may use free places; false if the device cannot
+  /// tell. Never waits.
+  [[nodiscard]] bool is_work_done() noexcept {
+    if constexpr (!memory::waits) return true;
+    if constexpr (!has_events) return false;
+    return allocator_.with_provider([this](provider_type& device) {
+      return for_each_stream([&device](stream_id s) { return detail::is_work_done(device, s); });
+    });
+  }
+  /// Waits for that work. The mutex is unlocked meanwhile, because the work may free blocks.
+  ///   Returns:  whether it is done; a thread may have submitted more, or the device failed
+  [[nodiscard]] bool finish_work() noexcept {
+    if constexpr (!memory::waits) return true;
+    constexpr bool has_threads = has_events && !std::is_same_v<mutex, detail::no_mutex>;
+    constexpr int tries = 8;
+    for (int i = 0; i < tries; ++i) {
+      const bool works = for_each_stream([this](stream_id s) {
+        mutex_.unlock();
+        const bool is_done = allocator_.with_provider(
+            [s](provider_type& device) { return detail::wait_for_stream(device, s); });
+        mutex_.lock();
+        return is_done;
+      });
+      if (!works || !has_threads || is_work_done()) return works;
+    }
+    return false;
+  }
+  /// Returns the memory that no block and not the place `kept` uses, until `enough` bytes went back. If asked, waits
+  /// for the streams that use freed blocks and for the plan's own. Otherwise nothing goes back while these work.
+  [[nodiscard]] std::size_t give_back_unused(bool waits, std::size_t enough = unlimited,
+                                             std::uint32_t kept = follower::none) noexcept {
     finish_uses(waits);
-    list_streams();
-    const auto for_each_used = [this](auto f) {
+    if (memory_.device_bytes().current == 0 || !(waits ? finish_work() : is_work_done())) return 0;
+    const auto for_each_used = [this, kept](auto f) {
+      if (kept != follower::none)
+        f(follower_.offset_of(follower_.at(kept)), follower_.bytes_of(follower_.at(kept)));
       follower_.for_each_live(
           [&](std::uint32_t, const node& n) { f(follower_.offset_of(n), follower_.bytes_of(n)); });
     };
     const std::size_t given = allocator_.with_provider(
-        [&](provider_type& device) { return memory_.give_back(device, streams_, for_each_used); });
+        [&](provider_type& device) { return memory_.give_back(device, enough, for_each_used); });
     if (given > 0) follower_.forget_backing();
     return given;
+  }
+  /// Ends a trim of the allocator inside: with `keep` 0, all unused memory goes back, and the plan serves again.
+  void finish_trim(std::size_t keep, bool waits) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (keep > 0 || is_capturing_) return;
+    (void)give_back_unused(waits);
+    refused_total_ = unlimited;
+    judge_.come_back();
+    set_budget();
+  }
+  /// Passes a request that is not planned to the allocator inside. While it fails, gives memory back and asks again.
+  template <typename Ask>
+  auto ask_inside(std::size_t bytes, Ask ask) noexcept {
+    auto served = ask(allocator_);
+    while (!served && bytes > 0 && bytes <= max_request && give_back_to_retry()) served = ask(allocator_);
+    return served;
+  }
+  /// Gives memory back because the allocator inside failed. Returns whether it may succeed then.
+  [[nodiscard]] bool give_back_to_retry() noexcept {
+    const std::lock_guard lock(mutex_);
+    return !is_capturing_ && (give_back_unused(false) > 0 || give_back_unused(true) > 0);
   }
 
   // Frees, and uses by other streams.
@@ -443,94 +642,76 @@ class planned : public facade<planned<Allocator>, Allocator> {
     const bool is_live = i != follower::none && (follower_.at(i).state & follower::is_freed) == 0;
     return is_live ? i : follower::none;
   }
-  [[nodiscard]] std::uint32_t require(const void* p, const char* call) const noexcept {
+  [[nodiscard]] std::uint32_t find_or_abort(const void* p, const char* call) const noexcept {
     const std::uint32_t i = find(p);
     if (i == follower::none) [[unlikely]]
-      refuse(p, call);
+      view().refuse(call, p);
     return i;
   }
   void free(std::uint32_t i) noexcept {
-    node& n = follower_.at(i);
-    if ((n.state & follower::has_uses) == 0) [[likely]]
+    if ((follower_.at(i).state & follower::has_uses) == 0) [[likely]]
       return follower_.release(i);
-    n.state |= follower::is_freed;
-    (void)finish_uses_of(i);
+    free_used(i);
   }
+  [[gnu::noinline]] void free_used(std::uint32_t i) noexcept {
+    follower_.at(i).state |= follower::is_freed;
+    used_block& b = *used_blocks_of_[i];
+    if (is_capturing_) return pending_.set_aside(b);
+    const bool is_pending = allocator_.with_provider([this, &b](provider_type& device) {
+      unlocking_provider unlocking(device, mutex_);
+      return pending_.defer(b, unlocking);
+    });
+    if (!is_pending) end_uses(b);
+  }
+  /// Records a use if the streams policy of the allocator inside says that it delays the reuse.
   [[nodiscard]] bool record(std::uint32_t i, stream_id stream) noexcept {
     node& n = follower_.at(i);
-    if (!has_events || follower_.track_of(n).stream == stream) return true;
-    for (const use* u = uses_of_[i]; u != nullptr; u = u->next) {
-      if (u->stream == stream) return true;
-    }
+    if (!has_events || !allocator_.delays_reuse(follower_.track_of(n).stream, stream)) return true;
     const bool exists =
         allocator_.with_provider([=](provider_type& device) { return detail::has_stream(device, stream); });
-    if (!exists || !uses_.reserve(1)) return false;
-    use* const fresh = uses_.take();
-    *fresh = {false, stream, {}, uses_of_[i]};
-    uses_of_[i] = fresh;
-    n.state |= follower::has_uses;
-    return true;
-  }
-  /// Asks whether the uses of a freed block have ended, and makes its place free if so. Waits if asked.
-  ///   Returns:  whether the place is free
-  bool finish_uses_of(std::uint32_t i, bool waits = false) noexcept {
-    if ((follower_.at(i).state & follower::is_freed) == 0) return false;
-    for (use** at = &uses_of_[i]; *at != nullptr;) {
-      if (has_ended(**at, waits)) {
-        drop(*at);
-      } else {
-        at = &(*at)->next;
-      }
+    if (!exists || !used_blocks_.reserve(1)) return false;
+    used_block*& b = used_blocks_of_[i];
+    if (b == nullptr) {
+      b = used_blocks_.take();
+      b->status.state = detail::block::state::live;
+      b->number = i;
     }
-    if (uses_of_[i] == nullptr) follower_.release(i);
-    return uses_of_[i] == nullptr;
+    const bool works = pending_.record(*b, stream, is_capturing_);
+    if (works) {
+      n.state |= follower::has_uses;
+    } else if ((n.state & follower::has_uses) == 0) {
+      used_blocks_.give_back(std::exchange(b, nullptr));
+    }
+    return works;
   }
-  /// Does the same for all freed blocks.
+  /// Makes the place of a freed block free, because its uses have ended.
+  void end_uses(detail::block& freed) noexcept {
+    auto& b = static_cast<used_block&>(freed);
+    const std::uint32_t i = b.number;
+    used_blocks_of_[i] = nullptr;
+    used_blocks_.give_back(&b);
+    follower_.release(i);
+  }
+  /// Makes the places free whose uses have ended. Waits for the uses of all freed blocks if asked.
   ///   Returns:  whether a place became free
   bool finish_uses(bool waits) noexcept {
-    if (uses_.in_use() == 0) return false;
+    if (pending_.empty() || is_capturing_) return false;
     bool any = false;
-    follower_.for_each_live([this, waits, &any](std::uint32_t i, const node&) {
-      if (finish_uses_of(i, waits)) any = true;
+    const auto end = [this, &any](detail::block& b) {
+      any = true;
+      end_uses(b);
+    };
+    allocator_.with_provider([&](provider_type& device) {
+      unlocking_provider unlocking(device, mutex_);
+      pending_.defer_set_aside(unlocking, end);
+      pending_.process(unlocking, end);
+      if (waits) pending_.wait(unlocking, [](const detail::block&) { return true; }, end);
     });
     return any;
-  }
-  /// Whether a use of a freed block has ended. Records its event first, which a capture may have delayed.
-  [[nodiscard]] bool has_ended(use& u, bool waits) noexcept {
-    if constexpr (has_events) {
-      if (open_scopes_ > 0) return false;
-      return allocator_.with_provider([&u, waits](provider_type& device) {
-        if (!u.is_recorded) u.is_recorded = device.record(u.stream, u.event);
-        if (!u.is_recorded) return !detail::has_stream(device, u.stream);
-        return waits ? device.wait(u.event) : device.query(u.event);
-      });
-    }
-    return true;
-  }
-  void drop(use*& at) noexcept {
-    use* const dropped = std::exchange(at, at->next);
-    if constexpr (has_events) {
-      if (dropped->is_recorded)
-        allocator_.with_provider([dropped](provider_type& device) { device.discard(dropped->event); });
-    }
-    uses_.give_back(dropped);
   }
 
   // Mistakes of the caller.
 
-  [[noreturn, gnu::noinline, gnu::cold]] void refuse(const void* p, const char* call) const noexcept {
-    const auto address = reinterpret_cast<std::uintptr_t>(p);
-    detail::fixed_text text;
-    text.add(call).add(": not the address of a live block; it lies ").add(address - memory_.base());
-    text.add(" bytes into the memory of the plan");
-    const char* where = ", in no live block, perhaps freed before";
-    follower_.for_each_live([&](std::uint32_t, const node& n) {
-      if (address - memory_.base() - follower_.offset_of(n) >= follower_.bytes_of(n)) return;
-      where =
-          (n.state & follower::is_freed) != 0 ? ", in a freed, still used block" : ", inside a live block";
-    });
-    detail::fatal(text.add(where).c_str(), p);
-  }
   [[noreturn, gnu::noinline, gnu::cold]] void refuse_size(std::uint32_t i, std::size_t passed,
                                                           const void* p) const noexcept {
     detail::fixed_text text;
@@ -542,12 +723,20 @@ class planned : public facade<planned<Allocator>, Allocator> {
   mutable mutex mutex_;  // guards the members below; it is not held while the allocator inside is called
   const char* fault_;
   follower follower_;
-  detail::plan_memory<provider_type> memory_;
+  memory memory_;
   plan_usage used_{};
-  detail::slab<use> uses_;
-  std::vector<use*> uses_of_;       // by the numbers of the blocks; null without uses
-  std::vector<stream_id> streams_;  // those of list_streams()
+  detail::pending_frees<unlocking_provider, has_events> pending_;
+  detail::slab<used_block> used_blocks_;
+  std::vector<used_block*> used_blocks_of_;  // by the numbers of the blocks; null without uses
   std::size_t open_scopes_ = 0;
+  detail::plan_judge judge_;
+  std::size_t most_in_use_ = 0;  // live and pending bytes: recorded, or seen when the allocator inside grew
+  std::size_t budget_ = 0;       // reserved bytes up to which no idle memory need go back
+  std::size_t requested_ = 0;    // bytes of the last request to the allocator inside
+  std::size_t max_growth_ = 0;   // of the allocator inside, by one request
+  std::size_t reserved_before_ = unlimited;  // by the allocator inside, before it last tried to grow
+  std::size_t refused_total_ = unlimited;    // reserved bytes that the device refused to reach
+  bool is_capturing_ = false;                // whether one of them is a scope_kind::capture
 };
 
 }  // namespace tessera

@@ -342,11 +342,11 @@ class exact_search {
 
   bool check_touched() {
     return std::all_of(touched_.begin(), touched_.end(),
-                       [&](std::uint32_t section) { return check(section); });
+                       [&](std::uint32_t section) { return check_section(section); });
   }
 
   /// Updates the floor of a section: the lowest offset of a block that waits. Returns whether they fit above it.
-  bool check(std::uint32_t section) {
+  bool check_section(std::uint32_t section) {
     if (waiting_[section] == 0) return true;
     std::uint64_t floor = unlimited;
     const std::size_t end = first_in_[section + std::size_t{1}];

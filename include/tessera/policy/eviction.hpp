@@ -34,6 +34,7 @@ struct idle_segment {
   std::size_t remaining = 0;    ///< bytes still to be evicted
   std::uint64_t max_age = 0;    ///< age of the oldest candidate
   std::size_t excess = 0;       ///< bytes of the candidates beyond those that bytes_to_keep lets stay
+  eviction_trigger trigger = eviction_trigger::on_request;  ///< that of bytes_to_evict
 };
 
 /// Decides which idle segments are released to the device, and when.
@@ -43,8 +44,8 @@ struct idle_segment {
 ///   p.should_evict(segment)           whether this candidate is released
 ///
 /// should_evict is called in passes, each with new totals. A pass asks it for every candidate, in no order of
-/// age. A policy that tests `remaining` stops within a pass. The passes end when enough is released, or when
-/// one releases nothing. A segment is released whole, so more than bytes_to_evict may be released.
+/// age. A policy that tests `remaining` may refuse the later candidates of a pass. No pass follows once enough is
+/// released, or after one that released nothing. A segment is released whole, so more than bytes_to_evict may be released.
 ///
 /// Optional members. Without them, they cost nothing:
 ///

@@ -13,6 +13,10 @@ namespace tessera {
 ///
 ///   P::count          number of pools
 ///   p.select(block)   pool of a block of `block` bytes, below count
+///
+/// Optional member: `max_small_block()`, the bytes up to which a block is small. It tells split and growth
+/// policies which blocks have a pool of their own [tessera/core/pool_traits.hpp]. `unlimited` means that it does
+/// not say.
 template <typename P>
 concept pools_policy = detail::regular<P> && requires(const P& p, std::size_t block) {
   { P::count } -> std::convertible_to<std::size_t>;
@@ -46,6 +50,9 @@ struct pool_small_and_large {
 
   [[nodiscard]] constexpr std::size_t select(std::size_t block) const noexcept {
     return block <= boundary ? 0 : 1;
+  }
+  [[nodiscard]] constexpr std::size_t max_small_block() const noexcept {
+    return boundary > 0 ? boundary.get() : unlimited;
   }
   bool operator==(const pool_small_and_large&) const = default;
 };

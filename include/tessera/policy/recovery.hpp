@@ -19,20 +19,22 @@ enum class failure_reason : unsigned char {
 };
 
 /// Recovery steps, in the order in which they are tried. After a step that succeeds, reuse across
-/// streams and growth are tried again. The usual search of the free list is not, as in PyTorch.
+/// streams and growth are tried again. The usual search of the free list is a step of its own, because PyTorch
+/// does not repeat it.
 struct recovery_steps {
   enum class step : unsigned char {
     release_oversize,  ///< releases free oversize blocks of the stream until they sum to the block's size;
                        ///< fails if they do not
     release_cached,    ///< waits for pending frees, then releases every idle segment
-    retry_exact_size   ///< asks for a segment of exactly the block's size, whatever the growth policy says
+    retry_exact_size,  ///< asks for a segment of exactly the block's size, whatever the growth policy says
+    search_again       ///< waits for pending frees, except during a capture, and searches the free list again
   };
-  std::array<step, 2> steps{};
+  std::array<step, 4> steps{};
   std::size_t count = 0;
 
   [[nodiscard]] constexpr const step* begin() const noexcept { return steps.data(); }
   [[nodiscard]] constexpr const step* end() const noexcept {
-    if (count > steps.size()) detail::fatal("Recipe::recovery: steps() returns at most two steps");
+    if (count > steps.size()) detail::fatal("Recipe::recovery: steps() returns at most four steps");
     return steps.data() + count;
   }
 };
@@ -97,15 +99,56 @@ struct recover_by_releasing_oversize {
 template <typename Recovery, auto FailsFast = tunable<bool>{false},
           failure_reason Reason = failure_reason::by_limit>
 struct with_fail_fast {
+  static_assert(recovery_policy<Recovery>,
+                "with_fail_fast<Recovery>: Recovery is a recovery policy, such as recover_never "
+                "[tessera/policy/recovery.hpp]");
   static constexpr bool checks_capacity = Reason == failure_reason::by_capacity;
   [[no_unique_address]] Recovery inner = Recovery();  // no braces, as in policies
   [[no_unique_address]] parameter<FailsFast> fails_fast{};
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
-    if (reason == Reason && fails_fast) return {};
-    return inner.steps(reason);
+    return is_fast(reason) ? recovery_steps{} : inner.steps(reason);
+  }
+  /// Whether a request fails at once, without any step.
+  [[nodiscard]] constexpr bool is_fast(failure_reason reason) const noexcept {
+    return reason == Reason && fails_fast;
   }
   bool operator==(const with_fail_fast&) const = default;
+};
+
+/// Recovers like `Recovery`. Before the request fails, it waits for pending frees and searches the free list
+/// again.
+///
+/// Choose it if frees are pending or other threads free blocks while memory is short. Recovery then completes
+/// frees whose segments cannot go back, because they hold live blocks, too. PyTorch does not look for these
+/// blocks: the request fails, and the same request then succeeds.
+///
+///     using recovery = tessera::with_last_search<tessera::pytorch<>::recovery>;
+///     tessera::caching_allocator<tessera::with<tessera::pytorch<>, recovery>, tessera::simulated_device> patient;
+///     patient.policies().recovery.fails_fast = true;  // the numbers of the inner policy
+///
+///   Cost:    a search, only before a failure
+///   Source:  PyTorch issues 189504 and 191302 ask for it
+template <typename Recovery>
+struct with_last_search : Recovery {
+  static_assert(recovery_policy<Recovery>,
+                "with_last_search<Recovery>: Recovery is a recovery policy, such as recover_never "
+                "[tessera/policy/recovery.hpp]");
+  static constexpr const char* hint = "with_last_search";  ///< what explain() suggests
+
+  [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
+    recovery_steps all = Recovery::steps(reason);
+    if (fails_at_once(reason)) return all;
+    if (all.count < all.steps.size()) all.steps[all.count++] = recovery_steps::step::search_again;
+    return all;
+  }
+  bool operator==(const with_last_search&) const = default;
+
+ private:
+  [[nodiscard]] constexpr bool fails_at_once(failure_reason reason) const noexcept {
+    if constexpr (requires(const Recovery& r) { r.is_fast(reason); }) return this->is_fast(reason);
+    return false;
+  }
 };
 
 }  // namespace tessera

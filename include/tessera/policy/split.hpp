@@ -8,6 +8,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/pool_traits.hpp>
 
 namespace tessera {
 
@@ -25,9 +26,11 @@ enum class block_end : unsigned char { low, high };
 ///
 /// Optional members: `order`, a free_order, decides which of the fitting free blocks serves; the default is
 /// the smallest, then the one at the lowest address. `splits_oversize`, if true, tells law::policy that
-/// should_split may be true for oversize blocks.
+/// should_split may be true for oversize blocks. should_split may take a third argument, `pool_traits in = {}`,
+/// to learn which blocks are small.
 ///
-/// Law, checked by law::policy: a block of exactly the wanted size serves and is not split.
+/// Laws, checked by law::policy: a block of exactly the wanted size serves and is not split; without
+/// `splits_oversize`, oversize blocks stay whole.
 template <typename P>
 concept split_policy = detail::regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
   { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
@@ -80,10 +83,11 @@ struct split_if_remainder_at_least : split_never<> {
 /// Splits blocks of less than `max` bytes. Blocks of `max` bytes or more are oversize, and serve only
 /// requests of at least `max` bytes.
 ///
-/// Choose a finite `max` to keep small requests from splitting huge segments. `max` must stay above
-/// `SmallLimit`. The rules, all in bytes:
-///   * A request of up to `SmallLimit` splits a block if anything remains.
-///   * A larger request, below `max`, splits a block if more than `Waste` remains.
+/// Choose a finite `max` to keep small requests from splitting huge segments. The pools policy tells the limit
+/// of small blocks; if it does not, that is 1 MiB. `SmallLimit` states a limit that the pools policy must have,
+/// too. `max` must stay above the limit. The rules, all in bytes:
+///   * A request of up to the limit splits a block if anything remains.
+///   * A larger request, below `max`, splits a block if more than `Waste` remains, by default the limit.
 ///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.
 ///   * An oversize block is split only with a `Waste` of 0; otherwise it serves as a whole.
 ///
@@ -93,11 +97,11 @@ struct split_if_remainder_at_least : split_never<> {
 ///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; `Waste` is 1 MiB, or 0 with
 ///            expandable segments
 template <auto Max = tunable<std::size_t>{unlimited}, auto Slack = tunable<std::size_t>{20_MiB},
-          std::size_t SmallLimit = 1_MiB, std::size_t Waste = SmallLimit>
+          std::size_t SmallLimit = limit_of_pools, std::size_t Waste = SmallLimit>
 struct split_below {
   static constexpr const char* hint = "split_below";  ///< what explain() suggests
   static_assert(
-      detail::initial_bytes<Max>() > SmallLimit,
+      detail::initial_bytes<Max>() > (SmallLimit != limit_of_pools ? SmallLimit : 1_MiB),
       "split_below<Max, Slack, SmallLimit>: Max is in bytes and above SmallLimit (default 1 MiB), as smaller "
       "blocks are always split; write 32_MiB for 32 MiB");
   static_assert(
@@ -112,9 +116,12 @@ struct split_below {
   [[nodiscard]] constexpr bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
     return wanted < max ? block < max : block < detail::saturating_add(wanted, slack);
   }
-  [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block) const noexcept {
-    const bool splits_any = wanted <= SmallLimit || splits_oversize;
-    const std::size_t max_waste = splits_any ? 0 : wanted < max ? Waste : unlimited;
+  [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block,
+                                            pool_traits in = {}) const noexcept {
+    const std::size_t limit = in.small_limit_or(SmallLimit != limit_of_pools ? SmallLimit : 1_MiB);
+    const bool splits_any = wanted <= limit || splits_oversize;
+    const std::size_t waste = Waste != limit_of_pools ? Waste : limit;
+    const std::size_t max_waste = splits_any ? 0 : wanted < max ? waste : unlimited;
     return block - wanted > max_waste;
   }
   [[nodiscard]] static constexpr block_end allocated_end() noexcept { return block_end::low; }
@@ -127,6 +134,9 @@ struct split_below {
 ///   Source:  PyTorch 2.14: oldest_segment for devices, newest_in_class for pinned host memory
 template <typename Split, free_order Order>
 struct with_order : Split {
+  static_assert(split_policy<Split>,
+                "with_order<Split, Order>: Split is a split policy, such as split_below<> "
+                "[tessera/policy/split.hpp]");
   static constexpr free_order order = Order;
   bool operator==(const with_order&) const = default;
 };

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <utility>
 
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/stream.hpp>
@@ -37,6 +38,11 @@ concept streams_policy = detail::regular<P> && requires(const P& p, stream_id st
 };
 
 namespace detail {
+/// Whether all streams have the same reuse key.
+template <typename P>
+inline constexpr bool has_one_key =
+    std::same_as<decltype(std::declval<const P&>().reuse_key(stream_id{})), stream_id::any>;
+
 /// The answers of policies that never reuse a block across streams and poll events at each request.
 struct no_reuse_across_streams {
   static constexpr bool reuses_across_streams = false;

@@ -9,6 +9,7 @@
 
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
@@ -190,6 +191,7 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   static constexpr bool release_waits = detail::release_waits<Device>;
   static constexpr bool completion_may_lag = detail::completion_may_lag<Device>;
   static constexpr bool copies_page_locked = detail::copies_page_locked<Device>;
+  static constexpr bool has_contents = detail::has_contents<Device>;
 
   explicit provider_adaptor(Device& inner, Hook hook = Hook()) noexcept
       : inner_(&inner), hook_(std::move(hook)) {}
@@ -247,6 +249,23 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     });
   }
 
+  [[nodiscard]] refusal explain_limit(std::size_t bytes) const noexcept
+    requires requires(const Device& d) { d.explain_limit(bytes); }
+  {
+    return inner_->explain_limit(bytes);
+  }
+  /// Not passed to the hook, which sees the call that was refused.
+  refusal take_refusal() noexcept
+    requires requires(Device& d) { d.take_refusal(); }
+  {
+    return inner_->take_refusal();
+  }
+
+  [[nodiscard]] std::size_t live_events() const noexcept
+    requires requires(const Device& d) { d.live_events(); }
+  {
+    return inner_->live_events();
+  }
   [[nodiscard]] bool has_stream(stream_id stream) noexcept
     requires requires(Device& d) { d.has_stream(stream); }
   {

@@ -17,10 +17,12 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/host_stream.hpp>
 #include <tessera/provider/host_system.hpp>
+#include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
@@ -39,6 +41,7 @@ namespace tessera {
 class host_pinned {
  public:
   static constexpr bool is_thread_safe = true, is_host_visible = true;
+  static constexpr bool release_waits = false;  // work of a stream may still use the pages
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = true;
   using pinning = detail::host_pinning;
@@ -105,7 +108,7 @@ class host_pinned {
   /// remedy.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     void* p = nullptr;
-    (void)run("acquire", nullptr, bytes, [&] { return state_->memory.acquire(bytes, kind, p); });
+    (void)ask("acquire", nullptr, bytes, [&] { return state_->memory.acquire(bytes, kind, p); });
     return p;
   }
   /// False if no segment of this size begins at `p`.
@@ -115,14 +118,14 @@ class host_pinned {
 
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
     void* p = nullptr;
-    (void)run("reserve", nullptr, bytes, [&] { return state_->ranges.reserve(bytes, to, p); });
+    (void)ask("reserve", nullptr, bytes, [&] { return state_->ranges.reserve(bytes, to, p); });
     return p;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
     return run("unreserve", p, bytes, [&] { return state_->ranges.unreserve(p, bytes); });
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
-    return run("create", nullptr, bytes, [&] { return state_->memory.create(bytes, kind, memory.number); });
+    return ask("create", nullptr, bytes, [&] { return state_->memory.create(bytes, kind, memory.number); });
   }
   bool destroy(const physical& memory) noexcept {
     return run("destroy", nullptr, 0, [&] {
@@ -132,10 +135,10 @@ class host_pinned {
   }
   /// Maps the memory and locks it, according to the options.
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
-    return run("map", p, bytes, [&] { return state_->ranges.map(p, bytes, memory.number); });
+    return ask("map", p, bytes, [&] { return state_->ranges.map(p, bytes, memory.number); });
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    return run("grant", p, bytes, [&] { return state_->ranges.grant(p, bytes); });
+    return ask("grant", p, bytes, [&] { return state_->ranges.grant(p, bytes); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
     return run("unmap", p, bytes, [&] { return state_->ranges.unmap(p, bytes); });
@@ -177,7 +180,7 @@ class host_pinned {
   /// capacity. unregister_memory unlocks the pages even if another caller locked them too, because the system
   /// does not count locks. Memory of this provider is therefore refused.
   bool register_memory(void* p, std::size_t bytes) noexcept {
-    return run("register_memory", p, bytes, [&] {
+    return ask("register_memory", p, bytes, [&] {
       const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
                                                 state_->ranges.ranges().overlaps(p, bytes));
       return own ? "the memory belongs to this provider"
@@ -193,6 +196,8 @@ class host_pinned {
     const std::lock_guard lock(state_->mutex);
     return state_->latest.text();
   }
+
+  refusal take_refusal() noexcept { return state_->refused.take(); }
 
   /// Creates a stream. The default stream, 0, always exists.
   [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
@@ -264,11 +269,11 @@ class host_pinned {
     [[nodiscard]] std::string text() const {
       char where[80] = "";
       if (at != nullptr && bytes != 0)
-        std::snprintf(where, sizeof where, " %zu bytes at %p", bytes, at);
+        __builtin_snprintf(where, sizeof where, " %zu bytes at %p", bytes, at);
       else if (at != nullptr)
-        std::snprintf(where, sizeof where, " at %p", at);
+        __builtin_snprintf(where, sizeof where, " at %p", at);
       else if (bytes != 0)
-        std::snprintf(where, sizeof where, " %zu bytes", bytes);
+        __builtin_snprintf(where, sizeof where, " %zu bytes", bytes);
       return call != nullptr ? std::string(call) + where + ": " + rule : std::string();
     }
   };
@@ -288,6 +293,7 @@ class host_pinned {
     detail::host_exports exports{token};
     std::chrono::milliseconds import_timeout;
     failure_reason latest;
+    latest_refusals refused;
     detail::host_streams streams;  // destroyed first: work may use the memory
   };
 
@@ -299,6 +305,15 @@ class host_pinned {
     const char* const rule = make_call();
     if (rule != nullptr) state_->latest = {call, at, bytes, rule};
     return rule == nullptr;
+  }
+  /// Makes a call for memory like run(). Its failure is a refusal, too.
+  template <typename F>
+  bool ask(const char* call, const void* at, std::size_t bytes, F make_call) noexcept {
+    return run(call, at, bytes, [&]() -> const char* {
+      const char* const rule = make_call();
+      if (rule != nullptr) state_->refused.note(refusal::format("%s: %s", call, rule));
+      return rule;
+    });
   }
   bool copy(const char* call, void* to, const void* from, const void* device, std::size_t bytes,
             stream_id stream) noexcept {

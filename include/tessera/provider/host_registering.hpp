@@ -6,6 +6,7 @@
 
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -60,6 +61,18 @@ class host_registering : public provider_adaptor<Device> {
     requires detail::limited_provider<Memory>
   {
     return memory_->would_exceed_limit(bytes);
+  }
+  [[nodiscard]] refusal explain_limit(std::size_t bytes) const noexcept
+    requires detail::limit_explaining_provider<Memory>
+  {
+    return memory_->explain_limit(bytes);
+  }
+  refusal take_refusal() noexcept
+    requires(detail::explaining_provider<Memory> || detail::explaining_provider<Device>)
+  {
+    const refusal of_memory = detail::take_refusal(*memory_);
+    const refusal of_device = detail::take_refusal(this->inner());
+    return of_memory ? of_memory : of_device;
   }
   void reserve(std::size_t bytes, std::size_t alignment) = delete;
   // The device does not copy from or to host memory as if it were its own.

@@ -11,7 +11,9 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {
@@ -64,6 +66,12 @@ class byte_budget {
     return !has_room(bytes);
   }
 
+  /// How taking `bytes` more would exceed the limit; empty if it would not.
+  [[nodiscard]] refusal explain(std::size_t bytes) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return has_room(bytes) ? refusal() : text_of_limit(bytes);
+  }
+
   /// Calls ask(), which gets `bytes` from the device, if taken() + bytes <= limit + beyond. Counts them if
   /// ask() succeeds.
   ///
@@ -77,11 +85,15 @@ class byte_budget {
       std::unique_lock lock(mutex_);
       settled_.wait(
           lock, [&] { return !has_room(within) || has_room(detail::saturating_add(in_flight_, within)); });
-      if (!has_room(within)) return false;
+      if (!has_room(within)) {
+        refused_.note(text_of_limit(within));
+        return false;
+      }
       in_flight_ += bytes;
       given_back_before = given_back_;
     }
     const bool acquired = ask();
+    if (!acquired) (void)refused_.take();  // the device's refusal is later
     const std::lock_guard lock(mutex_);
     in_flight_ -= bytes;
     if (acquired) {
@@ -93,6 +105,8 @@ class byte_budget {
     settled_.notify_all();
     return acquired;
   }
+  /// Says how the limit refused the latest take() of the calling thread, and forgets it.
+  refusal take_refusal() noexcept { return refused_.take(); }
   void give_back(std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     taken_ -= bytes;
@@ -104,6 +118,11 @@ class byte_budget {
   [[nodiscard]] bool has_room(std::size_t bytes) const noexcept {
     return detail::saturating_add(taken_, bytes) <= limit_;
   }
+  [[nodiscard]] refusal text_of_limit(std::size_t bytes) const noexcept {
+    return refusal::format("the provider's limit is %s, %s are taken, and %s are needed",
+                           format_bytes(limit_).text(), format_bytes(taken_).text(),
+                           format_bytes(bytes).text());
+  }
 
   mutable std::mutex mutex_;
   std::condition_variable settled_;
@@ -112,6 +131,7 @@ class byte_budget {
   std::size_t peak_ = 0;
   std::size_t given_back_ = 0;  // since the start; wraps
   std::size_t in_flight_ = 0;   // reserved by calls of take() that have not returned
+  latest_refusals refused_;
 };
 
 /// Physical memory of a device, and the number of bytes that count against a budget.
@@ -239,6 +259,15 @@ class limiting : public detail::within_budget<Device> {
     return (std::min)(this->inner().available(), this->budget().left());
   }
   [[nodiscard]] std::size_t limit() const noexcept { return this->budget().limit(); }
+  [[nodiscard]] refusal explain_limit(std::size_t bytes) const noexcept {
+    const refusal of_device = detail::explain_limit(this->inner(), bytes);
+    return of_device ? of_device : this->budget().explain(bytes);
+  }
+  refusal take_refusal() noexcept {
+    const refusal of_device = detail::take_refusal(this->inner());
+    const refusal of_limit = this->budget().take_refusal();
+    return of_limit ? of_limit : of_device;
+  }
   /// Bytes taken and not given back.
   [[nodiscard]] std::size_t taken() const noexcept { return this->budget().taken(); }
 

@@ -9,6 +9,7 @@
 
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 
 /// The concepts of a provider: the interface between an allocator and a device.
 ///
@@ -34,11 +35,19 @@
 /// |                             |             | allocator has not taken counts as free                    |
 /// | c.would_exceed_limit(bytes) | bool        | whether `bytes` more exceed a limit of the provider,      |
 /// |                             |             | which several allocators may share                        |
+/// | c.explain_limit(bytes)      | refusal     | how `bytes` more exceed that limit; empty if they do not  |
 /// | d.reclaim()                 | bool        | asks others to release idle memory, and returns whether   |
 /// |                             |             | they did. An allocator calls it if the device refused and |
 /// |                             |             | its own cache is empty. A locked allocator calls only a   |
 /// |                             |             | thread-safe provider                                      |
 /// | d.has_stream(s)             | bool        | whether a stream exists. Without it, every stream exists  |
+/// | d.take_refusal()            | refusal     | why a call for memory failed: the latest failed acquire,  |
+/// |                             |             | reserve, create, map, grant or register_memory of the     |
+/// |                             |             | calling thread since it last took a refusal. Empty if     |
+/// |                             |             | none failed, or without a reason. An allocator takes one  |
+/// |                             |             | before it asks for memory, and one if a request fails. A  |
+/// |                             |             | thread-safe provider keeps them in latest_refusals        |
+/// | c.live_events()             | std::size_t | events that were recorded and not discarded               |
 ///
 /// Any provider may declare these constants, as `static constexpr bool`:
 ///
@@ -51,12 +60,14 @@
 /// |                    |         | need it                                                                |
 /// | release_waits      | true    | release() waits for running work that uses the segment. cudaFree       |
 /// |                    |         | waits; aclrtFree does not. If false, and the provider has events, the  |
-/// |                    |         | allocator waits for the block's own stream before release(). Recorded  |
-/// |                    |         | streams were waited for before                                         |
+/// |                    |         | allocator waits for the block's own stream before release(). It has    |
+/// |                    |         | waited for the recorded streams before, when the block became free     |
 /// | completion_may_lag | false   | query() and is_done() may report finished work as unfinished, because  |
 /// |                    |         | a query to the device can fail. Memory then only stays pending longer  |
 /// | copies_page_locked | false   | Copies are asynchronous only from and to page-locked host memory.      |
 /// |                    |         | Callers then copy through buffers that register_memory() locked        |
+/// | has_contents       | true    | The memory keeps what is copied to it. False for a device that is      |
+/// |                    |         | simulated: its copies move no bytes                                    |
 ///
 /// Rules for all of them:
 ///
@@ -68,9 +79,37 @@
 /// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory. gpu
 /// [examples/cuda_driver/device.hpp] uses CUDA's driver.
 ///
-/// Allocators never misuse a provider, but a provider must still refuse misuse. Each concept lists the misuse
-/// to refuse. law::provider [law/provider.hpp] tries it, and law::sharing tries the misuse of a
-/// sharing_provider. The quoted text is the message of the law.
+/// law::provider [law/provider.hpp] checks a provider. Each concept lists the rules that it checks; the quoted
+/// text is the beginning of its message. Allocators never misuse a provider, but a provider must still refuse
+/// the misuse that the rules name. Rules that are marked "on request" are tried only if the caller of the law
+/// asks for it. A provider without a table of its memory may crash.
+///
+/// Rules for all of them:
+///   "each capability has all its functions, which are noexcept"
+///   "several threads may call the provider at once", if it declares is_thread_safe
+///   "the provider holds what it held before", if it has held()
+/// Rules for those that have the functions above:
+///   "available is at most the capacity"
+///   "available falls when memory is acquired"
+///   "available falls by what is acquired"
+///   "available rises when memory is released"
+///   "a reason is taken once"
+///   "a call that succeeds gives no reason"
+///   "acquire refuses what would exceed the limit"
+///   "what exceeds the limit does so with more bytes, too"
+///   "reclaim returns false once nothing is idle"
+///   "reclaim keeps memory that is in use"
+///   "the default stream exists"
+///   "record refuses a stream that does not exist"
+///   "make_wait refuses a stream that does not exist"
+///   "synchronize succeeds for a stream that does not exist"
+///   "the work of a stream that does not exist is done"
+///   "a stream that ended does not exist"
+/// Rules for those that declare is_host_visible:
+///   "the host can read a segment from end to end"
+///   "a host write changes one segment, which keeps it"
+///   "the host can read a mapping from end to end"
+///   "a host write changes one mapping, which keeps it"
 namespace tessera {
 
 /// Acquires and releases segments of device memory.
@@ -83,7 +122,22 @@ namespace tessera {
 /// | c.granularity()     | std::size_t | sizes and addresses of segments are multiples of it; a power of   |
 /// |                     |             | two, at least min_alignment; constant                             |
 ///
-/// What it must refuse: "acquire refuses more than the capacity"
+/// Rules:
+///   "the granularity is a power of two, at least min_alignment"
+///   "the capacity is at least 8 times the granularity"
+///   "capacity and granularity are constant"
+///   "three quarters of the memory can be acquired"
+///   "acquire succeeds below the capacity"
+///   "acquire refuses more than the capacity"
+///   "a refused acquire changes nothing"
+///   "segments start at a multiple of the granularity"
+///   "segments end inside the address space"
+///   "segments do not overlap"
+///   "release accepts an acquired segment"
+///   "released memory can be acquired again"
+///   "acquire refuses 0 bytes", on request
+///   "release refuses an address inside a segment", on request
+///   "release refuses a segment that was released", on request
 template <typename D>
 concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p, std::size_t bytes) {
   { d.acquire(bytes) } noexcept -> std::same_as<void*>;
@@ -101,6 +155,22 @@ concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p,
 /// | d.query(e)     | bool    | whether the work before the event is done; stays true; never waits   |
 /// | d.wait(e)      | bool    | waits until that work is done; false if waiting failed            |
 /// | d.discard(e)   |         | ends a recorded event                                                |
+///
+/// Rules:
+///   "record succeeds on the default stream"
+///   "record succeeds again on the same stream"
+///   "record succeeds on a busy stream"
+///   "record succeeds after many discarded events"
+///   "no event is ready before its work is done"
+///   "an event is ready after a wait for it"
+///   "a ready event stays ready"
+///   "copies of an event are ready at the same time"
+///   "an event is ready if a later event of its stream is ready"
+///   "query and is_done do not wait"
+///   "wait returns after the work is done"
+///   "discard changes no other event"
+///   "discard ends an event", if the provider has live_events()
+///   "the work of a stream that ended is done"
 template <typename D>
 concept event_provider = device_provider<D> && std::semiregular<typename D::event> &&
                          requires(D& d, typename D::event& e, stream_id s) {
@@ -128,6 +198,22 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
 /// A wait is always for work submitted earlier, so streams never wait in a cycle. The work of a stream that
 /// no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_ordered_after for
 /// devices without it.
+///
+/// Rules:
+///   "record and wait succeed on a stream"
+///   "position 0 is before all work"
+///   "a position grows with submitted work"
+///   "positions never fall"
+///   "no position is done before its work is done"
+///   "work is done after a wait for it"
+///   "work is done if a finished stream waited for it"
+///   "a stream is ordered after its own work"
+///   "a stream is ordered after the work that it waits for"
+///   "no stream is ordered after work that was not submitted"
+///   "no stream runs ahead of the work that it waits for"
+///   "make_wait succeeds"
+///   "a wait counts as work"
+///   "streams may wait for each other's earlier work"
 template <typename D>
 concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std::uint64_t position) {
   { d.position(s) } noexcept -> std::same_as<std::uint64_t>;
@@ -137,7 +223,13 @@ concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std
 };
 
 /// Serves segments in pages of a kind: d.acquire(bytes, kind). It returns null if no such pages are left.
-/// Portable callers pass a multiple of kind.granularity().
+/// Portable callers pass a multiple of kind.granularity(). Segments start at a multiple of the granularity of
+/// the device. Every device has normal pages; it may lack each other kind.
+///
+/// Rules:
+///   "normal pages can be acquired and released"
+///   "other pages are unavailable, or can be acquired and released"
+///   "acquire refuses more than the capacity", in pages of each kind, too
 template <typename D>
 concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes, page_kind kind) {
   { d.acquire(bytes, kind) } noexcept -> std::same_as<void*>;
@@ -171,19 +263,45 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 /// Every device accepts this order of calls: reserve, create, map, grant, use, synchronize, unmap, destroy,
 /// unreserve.
 ///
-/// What it must refuse:
+/// Rules:
+///   "the page size is a power of two and a multiple of the kind's granularity"
+///   "the page size is constant"
+///   "reserve succeeds"
+///   "a range begins at a multiple of the alignment"
+///   "ranges overlap no other range and no segment"
+///   "a reserved range takes no memory"
+///   "reserve refuses more addresses than there are"
+///   "unreserve accepts a reserved range"
+///   "unreserved addresses can be reserved again"
+///   "unreserve refuses addresses that are not reserved"
+///   "unreserve refuses a range with mapped memory"
+///   "create succeeds for normal pages below the capacity"
+///   "three quarters of the memory can be created"
 ///   "create refuses 0 bytes and parts of pages"
 ///   "create refuses more than the capacity"
+///   "a refused create leaves the handle as it was"
+///   "the handle of created memory is not empty"
+///   "created memory has a handle of its own"
+///   "destroy accepts created memory"
 ///   "destroy and map refuse an empty handle"
+///   "destroy refuses memory that was destroyed", on request
+///   "destroyed memory can be created again"
+///   "map succeeds at free addresses of a range"
 ///   "map refuses addresses that are not reserved"
 ///   "map refuses addresses with mapped memory"
 ///   "map refuses an address inside a page"
 ///   "map refuses more bytes than the memory has"
+///   "a refused map changes nothing"
+///   "grant accepts a mapping"
 ///   "grant refuses addresses without mapped memory"
 ///   "unmap refuses addresses without mapped memory"
 ///   "unmap refuses a part of a mapping", if D::unmap_wants_size is true
 ///   "unmap removes a mapping, and refuses to remove it twice"
-///   "unreserve refuses a range with mapped memory"
+///   "unmapped memory can be mapped elsewhere"
+///   "destroyed memory stays mapped until unmap"
+///   "memory keeps its contents when it is mapped elsewhere"
+///   "destroyed memory keeps its contents until unmap"
+///   "synchronize returns after the work is done"
 ///
 ///   Source:  the common part of CUDA's cuMem* and ACL's aclrt*Mem* functions
 template <typename D>
@@ -225,14 +343,23 @@ enum class importers : unsigned char {
 /// | d.import_memory(s, m)      | bool         | sets `m` to memory that another process exported and still |
 /// |                            |              | holds; may wait for that process, for a bounded time       |
 ///
-/// What it must refuse:
+/// Rules:
+///   "processes have different numbers"
+///   "created memory can be exported"
 ///   "export_memory refuses exported memory"
 ///   "export_memory refuses imported memory"
+///   "the exporter can list a process"
 ///   "allow refuses every process except the exporter"
 ///   "allow refuses memory that any process may import"
+///   "a listed process can import"
+///   "any process can import memory that is exported to any"
 ///   "import_memory refuses a process that is not listed"
 ///   "import_memory refuses memory of the same process"
 ///   "import_memory refuses memory that the exporter destroyed"
+///   "exported memory can be destroyed"
+///   "each process can destroy its own handle"
+///   "imported memory can be used after the exporter destroyed its handle"
+///   "memory is freed after all processes have destroyed it"
 template <typename D>
 concept sharing_provider =
     virtual_memory_provider<D> && std::is_trivially_copyable_v<typename D::shareable> &&
@@ -253,11 +380,15 @@ concept sharing_provider =
 /// |                             |         | is registered or the provider's already                        |
 /// | d.unregister_memory(p)      | bool    | false if no registered memory begins at `p`                 |
 ///
-/// What it must refuse:
+/// Rules:
+///   "the user's memory can be registered"
+///   "unregistered memory can be registered again"
 ///   "register_memory refuses registered memory"
 ///   "register_memory refuses an address inside a page"
+///   "unregister_memory accepts registered memory"
 ///   "unregister_memory refuses an address inside registered memory"
 ///   "unregister_memory refuses memory that is not registered"
+///   "unregister_memory changes no other registration"
 template <typename D>
 concept registering_provider = device_provider<D> && requires(D& d, void* p, std::size_t bytes) {
   { d.register_memory(p, bytes) } noexcept -> std::same_as<bool>;
@@ -273,9 +404,16 @@ concept registering_provider = device_provider<D> && requires(D& d, void* p, std
 ///
 /// The memory must stay until the copy is done. Callers learn that from an event, or from synchronize(s).
 ///
-/// What it must refuse:
-///   "copies refuse a stream that does not exist", if the provider knows its streams
+/// Rules:
+///   "copy_to_device accepts memory of the device"
+///   "copy_to_host accepts memory of the device"
+///   "an event is ready after a copy"
+///   "a copy to the device and back keeps the bytes", if D::has_contents is true
+///   "a copy changes one segment, which keeps it", too
+///   "a copy changes one mapping, which keeps it", too
+///   "copies use registered memory"
 ///   "copies refuse device addresses without memory"
+///   "copies refuse a stream that does not exist", if the provider knows its streams
 template <typename D>
 concept copying_provider =
     event_provider<D> && requires(D& d, void* to, const void* from, std::size_t bytes, stream_id s) {
@@ -296,6 +434,18 @@ concept reclaiming_provider = device_provider<D> && requires(D& d) {
 template <typename D>
 concept measured_provider = device_provider<D> && requires(const D& d) {
   { d.available() } noexcept -> std::same_as<std::size_t>;
+};
+template <typename D>
+concept explaining_provider = device_provider<D> && requires(D& d) {
+  { d.take_refusal() } noexcept -> std::same_as<refusal>;
+};
+template <typename D>
+concept limit_explaining_provider = limited_provider<D> && requires(const D& d, std::size_t bytes) {
+  { d.explain_limit(bytes) } noexcept -> std::same_as<refusal>;
+};
+template <typename D>
+concept event_counting_provider = device_provider<D> && requires(const D& d) {
+  { d.live_events() } noexcept -> std::same_as<std::size_t>;
 };
 template <typename D>
 concept stream_listing_provider = device_provider<D> && requires(D& d, stream_id s) {
@@ -333,6 +483,12 @@ template <typename D>
   requires requires { D::copies_page_locked; }
 inline constexpr bool copies_page_locked<D> = D::copies_page_locked;
 
+template <typename D>
+inline constexpr bool has_contents = true;
+template <typename D>
+  requires requires { D::has_contents; }
+inline constexpr bool has_contents<D> = D::has_contents;
+
 /// Whether a stream exists; true if the device cannot tell.
 template <device_provider D>
 [[nodiscard]] bool has_stream(D& device, stream_id stream) noexcept {
@@ -351,6 +507,19 @@ std::optional<bool> wait_for_event(D& device, stream_id stream) noexcept {
   return is_done;
 }
 
+/// Whether the work submitted to a stream is done; true if the device has no events. Never waits.
+template <device_provider D>
+bool is_work_done(D& device, stream_id stream) noexcept {
+  if constexpr (event_provider<D>) {
+    typename D::event event{};
+    if (!device.record(stream, event)) return !has_stream(device, stream);
+    const bool is_done = device.query(event);
+    device.discard(event);
+    return is_done;
+  }
+  return true;
+}
+
 /// Waits until the work submitted to a stream is done. Returns false if this cannot be known.
 template <device_provider D>
 bool finish_work(D& device, stream_id stream) noexcept {
@@ -363,11 +532,35 @@ bool finish_work(D& device, stream_id stream) noexcept {
   return false;
 }
 
+/// Waits for all work of a stream, by the device's own call if it has one. Returns false if the device failed.
+template <device_provider D>
+bool wait_for_stream(D& device, stream_id stream) noexcept {
+  if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
+  return finish_work(device, stream);
+}
+
+/// Whether a caller must wait for the work that uses a segment before release().
+template <typename D>
+inline constexpr bool must_wait_before_release = event_provider<D> && !release_waits<D>;
+
 /// Calls finish_work if release() does not wait itself.
 template <device_provider D>
 bool wait_before_release(D& device, stream_id stream) noexcept {
-  if constexpr (!release_waits<D> && event_provider<D>) return finish_work(device, stream);
+  if constexpr (must_wait_before_release<D>) return finish_work(device, stream);
   return true;
+}
+
+/// Takes the reason of a refusal; an empty one if the provider gives no reasons.
+template <typename D>
+refusal take_refusal(D& device) noexcept {
+  if constexpr (explaining_provider<D>) return device.take_refusal();
+  return {};
+}
+/// How `bytes` more exceed a limit of the provider; empty if they do not, or if it does not say.
+template <typename D>
+[[nodiscard]] refusal explain_limit(const D& device, std::size_t bytes) noexcept {
+  if constexpr (limit_explaining_provider<D>) return device.explain_limit(bytes);
+  return {};
 }
 
 /// Bytes that the device can still give to an allocator that has taken `taken` bytes.

@@ -4,33 +4,61 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <type_traits>
 #include <utility>
 
+#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
-/// The hook of serialized_provider. It allows one call at a time, unless the provider is thread-safe.
+/// A provider, the mutex that serializes its calls, and the refusals of the threads that called it.
+template <typename Provider>
+struct serialized_calls {
+  explicit serialized_calls(Provider own) : device(std::move(own)) {}
+  Provider device;
+  std::mutex mutex;
+  struct no_refusals {};
+  static constexpr bool keeps_refusals = explaining_provider<Provider> && !detail::is_thread_safe<Provider>;
+  [[no_unique_address]] std::conditional_t<keeps_refusals, latest_refusals, no_refusals> refusals;
+
+  template <typename F>
+  decltype(auto) run(F&& f) {
+    if constexpr (detail::is_thread_safe<Provider>) {
+      return std::forward<F>(f)();
+    } else {
+      const std::lock_guard lock(mutex);
+      return std::forward<F>(f)();
+    }
+  }
+};
+
+/// The hook of serialized_provider. It allows one call at a time, unless the provider is thread-safe. It takes the
+/// reason of a refusal before another thread calls the provider.
 template <typename Provider>
 class one_at_a_time {
  public:
   static constexpr bool is_thread_safe = true;
 
-  explicit one_at_a_time(std::mutex& mutex) noexcept : mutex_(&mutex) {}
+  explicit one_at_a_time(serialized_calls<Provider>& calls) noexcept : calls_(&calls) {}
 
   template <typename F>
-  decltype(auto) operator()(provider_call, F&& f) {
-    if constexpr (detail::is_thread_safe<Provider>) {
-      return std::forward<F>(f)();
-    } else {
-      const std::lock_guard lock(*mutex_);
-      return std::forward<F>(f)();
-    }
+  auto operator()([[maybe_unused]] provider_call call, F f) noexcept {
+    return calls_->run([&] {
+      const auto result = f();
+      if constexpr (serialized_calls<Provider>::keeps_refusals) {
+        if (!result && call.may_fail()) {
+          if (const refusal why = calls_->device.take_refusal()) calls_->refusals.note(why);
+        }
+      }
+      return result;
+    });
   }
 
  private:
-  std::mutex* mutex_;
+  serialized_calls<Provider>* calls_;
 };
 
 /// Owns a provider and lets several threads call it.
@@ -49,7 +77,7 @@ class serialized_provider : public provider_adaptor<Provider, one_at_a_time<Prov
   static constexpr bool completion_may_lag = locks || detail::completion_may_lag<Provider>;
 
   explicit serialized_provider(Provider device)
-      : serialized_provider(std::make_unique<guarded_device>(std::move(device))) {}
+      : serialized_provider(std::make_unique<serialized_calls<Provider>>(std::move(device))) {}
 
   /// Exists only if no lock is needed: a caller that waited here would keep other threads from cached blocks.
   [[nodiscard]] std::size_t available() const noexcept
@@ -89,8 +117,17 @@ class serialized_provider : public provider_adaptor<Provider, one_at_a_time<Prov
   /// Calls f(provider), and prevents concurrent calls unless the provider is thread-safe.
   template <typename F>
   decltype(auto) with_provider(F&& f) {
-    return this->hook()(provider_call::acquire,
-                        [&]() -> decltype(auto) { return std::forward<F>(f)(this->inner()); });
+    return own_->run([&]() -> decltype(auto) { return std::forward<F>(f)(this->inner()); });
+  }
+
+  refusal take_refusal() noexcept
+    requires explaining_provider<Provider>
+  {
+    if constexpr (locks) {
+      return own_->refusals.take();
+    } else {
+      return this->inner().take_refusal();
+    }
   }
 
  private:
@@ -99,15 +136,10 @@ class serialized_provider : public provider_adaptor<Provider, one_at_a_time<Prov
     return ready;
   }
 
-  struct guarded_device {
-    explicit guarded_device(Provider own) : device(std::move(own)) {}
-    Provider device;
-    std::mutex mutex;
-  };
-  explicit serialized_provider(std::unique_ptr<guarded_device> own)
-      : base(own->device, one_at_a_time<Provider>(own->mutex)), own_(std::move(own)) {}
+  explicit serialized_provider(std::unique_ptr<serialized_calls<Provider>> own)
+      : base(own->device, one_at_a_time<Provider>(*own)), own_(std::move(own)) {}
 
-  std::unique_ptr<guarded_device> own_;
+  std::unique_ptr<serialized_calls<Provider>> own_;
 };
 
 }  // namespace tessera::detail

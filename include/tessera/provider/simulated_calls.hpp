@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <utility>
 #include <vector>
@@ -12,6 +10,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/stream_order.hpp>
 
@@ -23,6 +22,7 @@ struct simulated_outcome {
   bool out_of_memory = false;         ///< whether the call failed for lack of memory or addresses
   void* address = nullptr;            ///< the returned address
   std::size_t units = 0;              ///< MiB or page-table entries, for the cost of the call
+  bool is_full = false;               ///< whether the call failed because the capacity was reached
 
   [[nodiscard]] bool works() const noexcept { return broken_rule == nullptr; }
 };
@@ -122,17 +122,11 @@ class simulated_calls {
   /// Names the latest failed call, its address and the broken rule; empty if no call failed. The text is
   /// valid until the next call of last_error().
   [[nodiscard]] const char* last_error() const noexcept {
-    if (failure_.rule == nullptr) return "";
-    const char* const name = row_of(failure_.kind).name;
-    if (failure_.address != 0)
-      std::snprintf(text_.data(), text_.size(), "%s at %p, %zu bytes: %s", name,
-                    reinterpret_cast<const void*>(failure_.address), failure_.bytes, failure_.rule);
-    else if (failure_.bytes != 0)
-      std::snprintf(text_.data(), text_.size(), "%s, %zu bytes: %s", name, failure_.bytes, failure_.rule);
-    else
-      std::snprintf(text_.data(), text_.size(), "%s: %s", name, failure_.rule);
-    return text_.data();
+    text_ = text_of(failure_);
+    return text_.text();
   }
+  /// Why the latest call for memory failed. Empty if the capacity was reached, because the numbers show that.
+  refusal take_refusal() noexcept { return text_of(std::exchange(refused_, {})); }
 
  protected:
   simulated_calls(const call_costs& costs, std::uint64_t fail_every, std::size_t log_calls)
@@ -145,6 +139,7 @@ class simulated_calls {
     const simulated_outcome outcome =
         take_failure() ? simulated_outcome{"the call is made to fail"} : make_call();
     if (!outcome.works()) failure_ = {entry.kind, entry.address, entry.bytes, outcome.broken_rule};
+    if (!outcome.works() && asks_for_memory(entry.kind)) refused_ = outcome.is_full ? failure{} : failure_;
     if (outcome.out_of_memory) ++counts_.refused;
     if (outcome.address != nullptr) entry.address = address_of(outcome.address);
     const row& of_kind = row_of(entry.kind);
@@ -210,6 +205,20 @@ class simulated_calls {
     return rows[static_cast<std::size_t>(kind)];
   }
 
+  [[nodiscard]] static constexpr bool asks_for_memory(call kind) noexcept {
+    return kind == call::acquire || kind == call::reserve || kind == call::create || kind == call::map ||
+           kind == call::grant;
+  }
+  [[nodiscard]] static refusal text_of(const failure& f) noexcept {
+    if (f.rule == nullptr) return {};
+    const char* const name = row_of(f.kind).name;
+    if (f.address != 0)
+      return refusal::format("%s at %p, %zu bytes: %s", name, reinterpret_cast<const void*>(f.address),
+                             f.bytes, f.rule);
+    if (f.bytes != 0) return refusal::format("%s, %zu bytes: %s", name, f.bytes, f.rule);
+    return refusal::format("%s: %s", name, f.rule);
+  }
+
   /// Counts a call that can fail. Returns whether this call must fail.
   [[nodiscard]] bool take_failure() noexcept {
     const bool every = fail_every_ != 0 && ++since_failure_ == fail_every_;
@@ -228,7 +237,8 @@ class simulated_calls {
   std::size_t log_calls_;
   std::vector<logged> log_;
   failure failure_;
-  mutable std::array<char, 256> text_{};  // of last_error
+  failure refused_;       // the latest of a call for memory
+  mutable refusal text_;  // of last_error
 };
 
 /// The streams and events of a simulated device. Work takes virtual time.
@@ -243,8 +253,10 @@ class simulated_streams : public simulated_calls {
   };
 
   bool record(stream_id stream, event& mark) noexcept {
-    return run_on(call::record, stream,
-                  [&, this] { mark = {end_of_work(stream), stream, position(stream), ++marks_}; });
+    return run_on(call::record, stream, [&, this] {
+      mark = {end_of_work(stream), stream, position(stream), ++marks_};
+      ++live_events_;
+    });
   }
   [[nodiscard]] bool query(event& mark) noexcept {
     const bool seen = !holds_events_ || mark.serial <= waited_for(mark.stream).serial;
@@ -258,7 +270,12 @@ class simulated_streams : public simulated_calls {
       note_wait(mark.stream, {mark.serial, mark.position + 1});
     });
   }
-  void discard(event&) noexcept { finish({.kind = call::discard}, true, 0); }
+  void discard(event& mark) noexcept {
+    if (mark.serial != 0 && live_events_ != 0) --live_events_;
+    finish({.kind = call::discard}, true, 0);
+  }
+  /// Events that were recorded and not discarded.
+  [[nodiscard]] std::size_t live_events() const noexcept { return live_events_; }
   /// Waits until all work submitted to the stream is done. Returns at once if the stream has no work.
   bool synchronize(stream_id stream) noexcept {
     return run_on(call::synchronize, stream, [&, this] {
@@ -352,6 +369,7 @@ class simulated_streams : public simulated_calls {
       ends_ns_;  // end times of tasks, by stream and position
   ordered_map<waited> waited_;
   std::uint64_t marks_ = 0;
+  std::size_t live_events_ = 0;
   stream_order order_;
   bool holds_events_ = false;
 };

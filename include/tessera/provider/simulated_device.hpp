@@ -34,6 +34,7 @@ class simulated_device : public detail::simulated_streams {
  public:
   static constexpr bool map_grants_access = false;
   static constexpr bool unmap_wants_size = true;
+  static constexpr bool has_contents = false;
 
   struct options {
     std::size_t capacity = 80_GiB;          ///< bytes
@@ -72,6 +73,7 @@ class simulated_device : public detail::simulated_streams {
     ///   Source:  1 GiB takes 512 entries in pages of 2 MiB and one in a page of 1 GiB (ACL's
     ///            aclrtMemMallocPolicy)
     std::size_t page_table_entries = 0;
+    bool operator==(const holdings&) const = default;
   };
 
   simulated_device() : simulated_device(options{}) {}

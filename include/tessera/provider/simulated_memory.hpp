@@ -40,7 +40,8 @@ class simulated_memory : public reference_count {
     page_kind taken = kind;
     if (taken.speed == page_kind::bandwidth::any)
       taken.speed = bytes <= left_.high_bandwidth ? page_kind::bandwidth::high : page_kind::bandwidth::low;
-    if (bytes > left_.capacity) return lacks("the capacity is reached");
+    if (bytes > left_.capacity)
+      return {.broken_rule = "the capacity is reached", .out_of_memory = true, .is_full = true};
     if (bytes > pages_left(taken)) return lacks("no pages of this size are left");
     if (bytes > bandwidth_left(taken)) return lacks("no memory of this bandwidth is left");
     if (taken.peer_to_peer && bytes > left_.peer_to_peer) return lacks("no peer-to-peer memory is left");

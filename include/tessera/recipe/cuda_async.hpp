@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
+
+namespace config {
+struct pytorch_settings;
+}  // namespace config
 
 /// Behaves like the memory pools of cudaMallocAsync: frees are ordered by stream, and blocks are reused
 /// across streams.
@@ -25,22 +27,12 @@ struct cuda_async final {
   using eviction = evict_at_synchronize_above<>;
   using recovery = recover_by_emptying_cache<>;
 
-  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
-    return settings.async_backend;
-  }
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
   /// Returns the policies for settings that this recipe accepts; aborts for others. Ignores keys of the
   /// native backend. By default, nothing is released automatically.
   [[nodiscard]] static constexpr policies<cuda_async> configured(
-      const config::pytorch::settings& settings) noexcept;
+      const config::pytorch_settings& settings) noexcept;
 };
 static_assert(recipe<cuda_async>);
-
-constexpr policies<cuda_async> cuda_async::configured(const config::pytorch::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("cuda_async::configured: settings for another recipe");
-  policies<cuda_async> chosen{};
-  chosen.growth.limit = settings.memory_fraction;
-  chosen.eviction.threshold = unlimited;
-  return chosen;
-}
 
 }  // namespace tessera

@@ -39,7 +39,7 @@ struct family {
   using under = std::conditional_t<Settings == settings{}, recipe_at<index_for(Settings)>,
                                    preset<recipe_at<index_for(Settings)>, settings{Settings}>>;
   /// The recipe for a configuration string; an invalid string does not compile.
-  template <config::detail::fixed_string Text>
+  template <fixed_string Text>
   using from = under<config::detail::settings_in<Grammar, Text>()>;
 };
 

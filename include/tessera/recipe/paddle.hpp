@@ -19,7 +19,7 @@ namespace detail {
 /// Settings, off by default:
 ///   * `growth.large`: auto_growth_chunk_size_in_mb
 ///   * `eviction.at_free`, `eviction.before_growth`: free_idle_chunk, free_when_no_cache_hit
-///   * `pools.boundary` and `growth.boundary`, which must be equal: small_pool_size_in_mb
+///   * `pools.boundary`: small_pool_size_in_mb
 ///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
 ///   * `recovery.accepts_exact_size`: not Paddle's
 ///
@@ -52,9 +52,8 @@ constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
   const std::size_t limit = settings.gpu_memory_limit;
   policies<paddle_auto_growth> chosen{};
   chosen.pools.boundary = settings.small_pool_size;
-  chosen.growth.small = settings.small_pool_chunk_size;
+  chosen.growth.small_chunk = settings.small_pool_chunk_size;
   chosen.growth.large = large;
-  chosen.growth.boundary = settings.small_pool_size;
   chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
   chosen.eviction.before_growth = settings.free_when_no_cache_hit;
   chosen.eviction.at_free = settings.free_idle_chunk;
@@ -113,7 +112,7 @@ struct paddle_family
 };
 
 /// The recipe for Paddle's flags, for example paddle<"FLAGS_allocator_strategy=naive_best_fit">.
-template <config::detail::fixed_string Flags = "">
+template <detail::fixed_string Flags = "">
 using paddle = paddle_family::from<Flags>;
 
 }  // namespace tessera

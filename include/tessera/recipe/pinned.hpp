@@ -3,13 +3,16 @@
 
 #include <cstddef>
 
-#include <tessera/config/pytorch.hpp>
-#include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
+
+namespace config {
+struct pytorch_settings;
+struct torch_npu_settings;
+}  // namespace config
+
 /// Makes the decisions of PyTorch's cache of pinned host memory. It keeps whole blocks in size classes of
 /// powers of two. Any stream reuses a block once the events of recorded streams complete.
 ///
@@ -25,16 +28,14 @@ struct pinned final {
   using eviction = evict_at_free<tunable(unlimited)>;
   using recovery = recover_by_emptying_cache<>;
 
-  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings&) noexcept { return true; }
-  [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
-    return !settings.pin_memory_expandable_segments;
-  }
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
+  [[nodiscard]] static constexpr bool accepts(const config::torch_npu_settings& settings) noexcept;
   /// Returns the policies for settings that this recipe accepts; aborts for others. Uses only keys for pinned
   /// memory.
   [[nodiscard]] static constexpr policies<pinned> configured(
-      const config::pytorch::settings& settings) noexcept;
+      const config::pytorch_settings& settings) noexcept;
   [[nodiscard]] static constexpr policies<pinned> configured(
-      const config::torch_npu::settings& settings) noexcept;
+      const config::torch_npu_settings& settings) noexcept;
 };
 static_assert(recipe<pinned>);
 
@@ -73,15 +74,5 @@ template <typename Recipe>
   return chosen;
 }
 }  // namespace detail
-
-constexpr policies<pinned> pinned::configured(const config::pytorch::settings& settings) noexcept {
-  return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
-                                              settings.pinned_max_cached_size);
-}
-constexpr policies<pinned> pinned::configured(const config::torch_npu::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("pinned::configured: settings for another recipe");
-  return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
-                                              settings.pinned_max_cached_size);
-}
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/policy/growth_in_ranges.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -11,6 +12,11 @@ namespace tessera {
 ///
 /// Choose it if the device has virtual memory and memory is scarce. A higher `growth.peak_parts` reserves
 /// less memory and makes more device calls.
+///
+/// Do not choose it for memory that is registered with NCCL or RDMA, or exported to another process. Such
+/// registrations follow the physical pages. The pages behind a live block stay, but a later block at the same
+/// address may have others. A cache of registrations by address does not notice that. Give such buffers an
+/// allocator of their own, with segments, or register each block again.
 ///
 ///     tessera::caching_allocator<tessera::stitched, tessera::simulated_device> dense;
 ///     dense.policies().growth.peak_parts = 32;  // instead of 48: fewer device calls, slightly more memory

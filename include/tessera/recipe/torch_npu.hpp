@@ -8,6 +8,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/policy/growth_in_ranges.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -50,7 +51,7 @@ struct torch_npu_expandable final {
   using rounding = torch_npu_native::rounding;
   using pools = torch_npu_native::pools;
   using streams = torch_npu_native::streams;
-  using split = split_below<tunable(unlimited), tunable(20_MiB), 1_MiB, 0>;
+  using split = split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
   using pages = torch_npu_native::pages;
   using growth = grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
   using eviction = evict_idle_above<tunable(fraction{}), true>;
@@ -129,6 +130,15 @@ constexpr policies<pinned_expandable> pinned_expandable::configured(
 
 }  // namespace detail
 
+constexpr bool pinned::accepts(const config::torch_npu_settings& settings) noexcept {
+  return !settings.pin_memory_expandable_segments;
+}
+constexpr policies<pinned> pinned::configured(const config::torch_npu::settings& settings) noexcept {
+  if (!accepts(settings)) detail::fatal("pinned::configured: settings for another recipe");
+  return detail::with_pinned_settings<pinned>(settings.pinned_max_round_threshold,
+                                              settings.pinned_max_cached_size);
+}
+
 /// The recipes that PYTORCH_NPU_ALLOC_CONF chooses from.
 struct torch_npu_family
     : detail::family<config::torch_npu, detail::torch_npu_native, detail::torch_npu_expandable> {
@@ -140,12 +150,12 @@ struct torch_npu_family
 };
 
 /// The recipe for a PYTORCH_NPU_ALLOC_CONF, for example torch_npu<"max_split_size_mb:32">.
-template <config::detail::fixed_string Conf = "">
+template <detail::fixed_string Conf = "">
 using torch_npu = torch_npu_family::from<Conf>;
 
 /// The recipe for pinned host memory that a PYTORCH_NPU_ALLOC_CONF chooses, for example
 /// torch_npu_pinned<"pin_memory_expandable_segments:True">.
-template <config::detail::fixed_string Conf = "">
+template <detail::fixed_string Conf = "">
 using torch_npu_pinned = torch_npu_family::pinned_family::from<Conf>;
 
 }  // namespace tessera

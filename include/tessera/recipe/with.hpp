@@ -74,9 +74,21 @@ struct replaced {
   using recovery = std::conditional_t<Axis == axis::recovery, P, typename Base::recovery>;
 };
 
+/// Whether a type is a policy of two axes, or of another axis than growth with the answers about shares.
+template <typename P>
+[[nodiscard]] consteval bool fits_several_axes() {
+  const int axes = rounding_policy<P> + pools_policy<P> + streams_policy<P> + split_policy<P> +
+                   pages_policy<P> + growth_policy<P> + eviction_policy<P> + recovery_policy<P>;
+  return axes > 1 || (axes == 1 && !growth_policy<P> && admits_pools<P>);
+}
+
 /// Stops the compiler if a type is not a policy of any axis. The message says what the nearest axis requires.
 template <typename Base, typename P>
 consteval bool check_policy() {
+  static_assert(
+      !fits_several_axes<P>(),
+      "with<>: a policy answers the questions of two axes, so one of them would never be asked; write "
+      "two policies [tessera/recipe/recipe.hpp]");
   if constexpr (axis_of<P> == axis::none) {
     constexpr axis nearest = nearest_axis<P>();
     static_assert(nearest != axis::none,

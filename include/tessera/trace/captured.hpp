@@ -468,8 +468,8 @@ class captured : public facade<captured<Allocator>, Allocator> {
     return record_pool(allocator_.create_pool(chosen));
   }
   template <typename In = Allocator>
-    requires requires(In& in, const memory_source& from) { in.create_pool(from); }
-  [[nodiscard]] pool_id create_pool(const memory_source& from, pool_options chosen = {}) noexcept {
+  [[nodiscard]] auto create_pool(const memory_source& from, pool_options chosen = {}) noexcept
+      -> decltype(std::declval<In&>().create_pool(from, chosen)) {
     return record_pool(allocator_.create_pool(from, chosen));
   }
   [[nodiscard]] bool retain_pool(pool_id pool) noexcept
@@ -507,33 +507,32 @@ class captured : public facade<captured<Allocator>, Allocator> {
     facade_type::trim_pool(pool);
     if (pool != pool_id{}) recorder_.add_pool_operation(event::kind::empty_cache, pool);
   }
-  restore_result restore_pool(const pool_checkpoint& checkpoint) noexcept
-    requires has_pools
-  {
+  template <typename In = Allocator>
+  auto restore_pool(const pool_checkpoint& checkpoint) noexcept
+      -> decltype(std::declval<In&>().restore_pool(checkpoint)) {
     restore_result result = facade_type::restore_pool(checkpoint);
     if (result) recorder_.stop();
     return result;
   }
 
   template <typename In = Allocator>
-    requires tessera::detail::has_private_pools<In>
-  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+  auto sleep(sleep_contents contents, stream_id copies = {}) noexcept
+      -> decltype(std::declval<In&>().sleep(contents, copies)) {
     return record_sleep(facade_type::sleep(contents, copies), {}, contents, copies);
   }
   template <typename In = Allocator>
-    requires tessera::detail::has_private_pools<In>
-  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+  auto sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept
+      -> decltype(std::declval<In&>().sleep_pool(pool, contents, copies)) {
     const sleep_result result = facade_type::sleep_pool(pool, contents, copies);
     return pool != pool_id{} ? record_sleep(result, pool, contents, copies) : result;
   }
   template <typename In = Allocator>
-    requires tessera::detail::has_private_pools<In>
-  sleep_result wake(stream_id copies = {}) noexcept {
+  auto wake(stream_id copies = {}) noexcept -> decltype(std::declval<In&>().wake(copies)) {
     return record_wake(facade_type::wake(copies), {}, copies);
   }
   template <typename In = Allocator>
-    requires tessera::detail::has_private_pools<In>
-  sleep_result wake_pool(pool_id pool, stream_id copies = {}) noexcept {
+  auto wake_pool(pool_id pool, stream_id copies = {}) noexcept
+      -> decltype(std::declval<In&>().wake_pool(pool, copies)) {
     const sleep_result result = facade_type::wake_pool(pool, copies);
     return pool != pool_id{} ? record_wake(result, pool, copies) : result;
   }

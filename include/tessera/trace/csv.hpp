@@ -123,7 +123,7 @@ class lifetime_checker {
 
   /// Checks one event. Sets `keep` to false if it belongs to a request of 0 bytes.
   ///   Returns:  the error text, if the event breaks a rule
-  [[nodiscard]] std::optional<std::string> check(const event& e, bool& keep) {
+  [[nodiscard]] std::optional<std::string> check_event(const event& e, bool& keep) {
     const bool allocating = e.what == event::kind::allocate;
     const bool freeing = e.what == event::kind::free;
     if (e.what == event::kind::end_pool) open_scopes_.erase(e.id);
@@ -285,7 +285,7 @@ class lifetime_checker {
     event e{};
     bool keep = true;
     auto error = detail::read_event(line, e);
-    if (!error) error = lifetimes.check(e, keep);
+    if (!error) error = lifetimes.check_event(e, keep);
     if (error) return line.error(std::move(*error));
     if (keep) read.events.push_back(e);
   }

@@ -64,7 +64,7 @@ struct recording {
 class program {
  public:
   explicit program(const recording& source) : source_(&source) {
-    std::map<std::uint64_t, std::uint32_t> slots;  // not hashed: ids could be chosen to collide
+    std::map<std::uint64_t, std::uint32_t> slot_of;  // not hashed: ids could be chosen to collide
     slot_.reserve(source.events.size());
     std::size_t live = 0;
     std::vector<std::size_t> bytes;
@@ -72,13 +72,13 @@ class program {
       std::uint32_t slot = 0;
       if (e.what == event::kind::allocate) {
         slot = static_cast<std::uint32_t>(bytes.size());
-        slots.emplace_hint(slots.end(), e.id, slot);
+        slot_of.emplace_hint(slot_of.end(), e.id, slot);
         bytes.push_back(e.bytes);
         live += e.bytes;
         if (live > peak_live_) peak_live_ = live;
         if (e.bytes > largest_) largest_ = e.bytes;
       } else if (e.what == event::kind::free || e.what == event::kind::record_stream) {
-        slot = slots.at(e.id);
+        slot = slot_of.at(e.id);
         if (e.what == event::kind::free) live -= bytes[slot];
       } else if (e.what == event::kind::sleep || e.what == event::kind::wake) {
         ++sleeps_;
@@ -93,7 +93,7 @@ class program {
   [[nodiscard]] const std::vector<event>& events() const noexcept { return source_->events; }
   /// The number of the allocation that event `i` makes, frees or records, from 0.
   [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }
-  [[nodiscard]] std::size_t slots() const noexcept { return slots_; }
+  [[nodiscard]] std::size_t slot_count() const noexcept { return slots_; }
   /// The maximum of live requested bytes.
   [[nodiscard]] std::size_t peak_live() const noexcept { return peak_live_; }
   /// The bytes that every allocator must reserve at some time: peak live, or the largest request if memory sleeps.
@@ -240,7 +240,7 @@ void hold_events(Allocator& allocator, bool held) {
 template <typename Allocator, typename Before, typename After>
 std::size_t replay(const program& source, Allocator& allocator, Before before, After after) {
   // One extra slot for events without an allocation.
-  std::vector<void*> addresses(source.slots() + 1);
+  std::vector<void*> addresses(source.slot_count() + 1);
   const std::vector<event>& events = source.events();
   std::size_t failures = 0;
   pool_operations<Allocator> pools(allocator);

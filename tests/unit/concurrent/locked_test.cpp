@@ -386,6 +386,35 @@ TEST(locked, retires_and_trims_without_waiting) {
   EXPECT_EQ(pool.statistics().num_sync_all_streams, 0u);
 }
 
+// The work of its own stream may still use a free block.
+template <typename Recipe>
+void keep_idle_memory_of_a_busy_stream() {
+  locked<Recipe, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 1_GiB}}};
+  const stream_id stream{3};
+  void* const p = pool.allocate(20_MiB, stream);
+  const std::size_t reserved = pool.current_usage().reserved;
+  EXPECT_TRUE(pool.record_stream(p, stream_id{4}));
+  pool.deallocate(p);
+  pool.with_provider([&](simulated_device& device) { device.submit(stream, 1'000'000'000); });
+  pool.trim_without_waiting();
+  EXPECT_EQ(pool.current_usage().reserved, reserved);
+  pool.with_provider([](simulated_device& device) {
+    EXPECT_EQ(device.calls().synchronize + device.calls().wait, 0u);
+    device.advance(1'000'000'000);
+  });
+  pool.trim_without_waiting();
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+}
+
+TEST(locked, keeps_idle_memory_of_a_busy_stream_if_it_must_not_wait) {
+  keep_idle_memory_of_a_busy_stream<pytorch<>>();
+  keep_idle_memory_of_a_busy_stream<pytorch<"expandable_segments:True">>();
+  keep_idle_memory_of_a_busy_stream<cuda_async>();
+  keep_idle_memory_of_a_busy_stream<stitched>();
+  keep_idle_memory_of_a_busy_stream<with<pytorch<>, evict_at_free<>>>();
+  keep_idle_memory_of_a_busy_stream<with<stitched, evict_at_free<>>>();
+}
+
 TEST(locked_threads, explain_out_of_memory_of_a_stream) {
   locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   (void)pool.allocate(5_MiB, stream_id{4});

@@ -23,7 +23,7 @@ TEST(reentrancy_guard_threads, are_those_of_other_threads) {
   const reentrancy_guard::call here(users, lock::device, "here");
   std::thread([&users] {
     for (lock wanted : {lock::settings, lock::blocks, lock::observer, lock::device})
-      users.check<counting_observer>(wanted);
+      users.check_lock<counting_observer>(wanted);
   }).join();
 }
 
@@ -35,14 +35,14 @@ TEST(reentrancy_guard_threads, end_in_any_order) {
   second.reset();
   third.reset();
   first.reset();
-  users.check<counting_observer>(lock::settings);
+  users.check_lock<counting_observer>(lock::settings);
 }
 
 TEST(reentrancy_guard_threads, may_take_later_locks) {
   reentrancy_guard users;
   const reentrancy_guard::call here(users, lock::blocks, "here");
-  users.check<counting_observer>(lock::observer);
-  users.check<counting_observer>(lock::device);
+  users.check_lock<counting_observer>(lock::observer);
+  users.check_lock<counting_observer>(lock::device);
   int events = 0;
   counting_observer inner{&events};
   users.report(inner, {});
@@ -61,13 +61,13 @@ TEST(reentrancy_guard_threads, a_forwarding_observer_passes_each_event_to_its_ob
   mutex.unlock();
   static_assert(detail::is_heard<forwarding_observer<counting_observer>>);
   static_assert(!detail::is_heard<forwarding_observer<ignore_events>>);
-  users.check<counting_observer>(lock::settings);
+  users.check_lock<counting_observer>(lock::settings);
 }
 
 struct querying_observer {
   const reentrancy_guard* users;
   lock wanted;
-  void on(const allocator_event&) noexcept { users->check<querying_observer>(wanted); }
+  void on(const allocator_event&) noexcept { users->check_lock<querying_observer>(wanted); }
 };
 
 using reentrancy_guard_threads_death = testing::Test;
@@ -75,8 +75,8 @@ TEST(reentrancy_guard_threads_death, abort_with_their_rule) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   reentrancy_guard users;
   const reentrancy_guard::call here(users, lock::blocks, "the rule of here");
-  EXPECT_DEATH(users.check<ignore_events>(lock::blocks), "the rule of here");
-  EXPECT_DEATH(users.check<ignore_events>(lock::settings), "the rule of here");
+  EXPECT_DEATH(users.check_lock<ignore_events>(lock::blocks), "the rule of here");
+  EXPECT_DEATH(users.check_lock<ignore_events>(lock::settings), "the rule of here");
   querying_observer observer{&users, lock::device};
   users.report(observer, {});
   observer.wanted = lock::observer;

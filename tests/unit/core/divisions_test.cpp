@@ -17,7 +17,7 @@ using tessera::detail::next_division;
 
 constexpr divisions numbered() {
   divisions table;
-  for (std::uint32_t i = 0; i < divisions::slots; ++i) table.in_slot[i] = i;
+  for (std::uint32_t i = 0; i < divisions::slot_count; ++i) table.in_slot[i] = i;
   return table;
 }
 
@@ -56,7 +56,7 @@ static_assert(next_division(tessera::max_request, 4) == std::size_t{1} << 60);
 
 // Each slot contains exactly the sizes with one power of two as floor.
 TEST(divisions, slots_meet_without_gap) {
-  for (std::size_t slot = 1; slot < divisions::slots; ++slot) {
+  for (std::size_t slot = 1; slot < divisions::slot_count; ++slot) {
     const std::size_t first = std::size_t{1} << (20 + slot);
     EXPECT_EQ(numbered().of(first - 1), slot - 1);
     EXPECT_EQ(numbered().of(first), slot);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,8 @@
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "../observe/stacks.hpp"
 
 namespace {
 
@@ -114,7 +117,11 @@ TEST(leak_checked, reports_to_standard_error_by_default) {
       << printed;
   EXPECT_NE(printed.find(", stream 3, label 'batch'\n  1000 bytes at 0x"), std::string::npos) << printed;
   EXPECT_EQ(printed.find("weights"), std::string::npos) << printed;
-  EXPECT_EQ(printed.substr(printed.size() - 13), "  and 2 more\n") << printed;
+  EXPECT_TRUE(
+      printed.ends_with("  and 2 more\n"
+                        "  9000 bytes in 9 blocks without a label\n"
+                        "  2000 bytes in 1 block with label 'batch'\n"))
+      << printed;
 }
 
 TEST(leak_checked, reports_one_block_in_the_singular) {
@@ -157,6 +164,73 @@ TEST(leak_checked, counts_the_blocks_of_several_devices) {
   }
   EXPECT_EQ(reported.count, 2u);
   EXPECT_EQ(reported.bytes, 3000u);
+}
+
+TEST(leak_checked, reports_the_largest_blocks_and_the_sums_of_labels) {
+  live_blocks left;
+  {
+    using watched = caching_allocator<pytorch<>, simulated_device, history<>>;
+    leak_checked<watched, keep> pool{simulated_device(), policies<pytorch<>>{}, history<>(16)};
+    pool.report().at = &left;
+    pool.observer().label("weights");
+    for (int i = 0; i < 20; ++i) (void)pool.allocate(1_MiB);
+    pool.observer().label("cache");
+    (void)pool.allocate(100_MiB);
+    pool.observer().label("");
+    for (int i = 0; i < 50; ++i) (void)pool.allocate(1000);
+  }
+  EXPECT_EQ(left.count, 71u);
+  EXPECT_EQ(left.largest[0].bytes, 100_MiB);
+  EXPECT_EQ(left.largest[1].bytes, 1_MiB);
+  EXPECT_LT(left.largest[1].address, left.largest[2].address);
+  ASSERT_EQ(left.labels.size(), 3u) << "labels outlive the events in the history";
+  const auto is = [&left](std::size_t i, std::size_t count, std::size_t bytes) {
+    return left.labels[i].count == count && left.labels[i].bytes == bytes;
+  };
+  EXPECT_TRUE(is(0, 1, 100_MiB));
+  EXPECT_TRUE(is(1, 20, 20_MiB));
+  EXPECT_TRUE(is(2, 50, 50'000));
+}
+
+TEST(leak_checked, shows_the_call_stacks_of_the_largest_blocks) {
+  int depth = 1;
+  testing::internal::CaptureStderr();
+  {
+    using stacks_tests::with_stacks;
+    leak_checked<locked<pytorch<>, simulated_device, with_stacks>> pool(
+        simulated_device(), policies<pytorch<>>{}, with_stacks(4, {}, {&depth}));
+    (void)pool.allocate(1000);
+    depth = 0;
+    (void)pool.allocate(2000);
+    for (int i = 0; i < 20; ++i) pool.deallocate(pool.allocate(3000));
+  }
+  const std::string printed = testing::internal::GetCapturedStderr();
+  const std::size_t second = printed.find("  2000 bytes at 0x");
+  const std::size_t first = printed.find("  1000 bytes at 0x");
+  ASSERT_LT(second, first) << printed;
+  EXPECT_NE(printed.substr(second, first - second).find("stream 0\n    function_0, program.cpp:10\n"),
+            std::string::npos)
+      << printed;
+  EXPECT_TRUE(printed.ends_with("stream 0\n    function_1, program.cpp:11\n    function_0, program.cpp:10\n"))
+      << printed;
+}
+
+TEST(leak_checked, labels_of_guarded_hold_for_a_thread) {
+  host_pinned device({.capacity = 1_MiB, .pin = host_pinned::pinning::never});
+  guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{provider_ref(device)};
+  pool.label("mine");
+  std::thread([&pool] {
+    void* const p = pool.allocate(100);
+    EXPECT_STREQ(pool.label_of(p), "");
+    pool.deallocate(p);
+    pool.set_default_label("default");
+    void* const q = pool.allocate(100);
+    EXPECT_STREQ(pool.label_of(q), "default");
+    pool.deallocate(q);
+  }).join();
+  void* const p = pool.allocate(100);
+  EXPECT_STREQ(pool.label_of(p), "mine");
+  pool.deallocate(p);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <random>
 #include <thread>
 #include <type_traits>
@@ -207,6 +208,29 @@ TEST(tagged, scopes_set_the_tag_of_requests_that_name_none) {
     EXPECT_EQ(pool.tag_of(any.allocate(100)), weights) << "through other interfaces, too";
   }
   EXPECT_EQ(pool.tag_of(pool.allocate(100)), none);
+}
+
+TEST(tagged, a_tag_holds_for_its_thread) {
+  tagged<shared> pool;
+  const tag_scope scope(pool, weights);
+  std::thread([&pool] {
+    EXPECT_EQ(pool.tag_of(pool.allocate(100)), none);
+    {
+      const tag_scope own(pool, activations);
+      EXPECT_EQ(pool.tag_of(pool.allocate(100)), activations);
+    }
+    EXPECT_EQ(pool.tag_of(pool.allocate(100)), none);
+  }).join();
+  EXPECT_EQ(pool.tag_of(pool.allocate(100)), weights);
+  pool.set_default_tag(optimizer);
+  EXPECT_EQ(pool.tag_of(pool.allocate(100)), weights);
+  std::thread([&pool] {
+    EXPECT_EQ(pool.tag_of(pool.allocate(100)), optimizer);
+    EXPECT_EQ(pool.set_current_tag(none), std::nullopt);
+    EXPECT_EQ(pool.tag_of(pool.allocate(100)), none) << "tag 0 is a tag, too";
+    EXPECT_EQ(pool.set_current_tag(std::nullopt), none);
+    EXPECT_EQ(pool.tag_of(pool.allocate(100)), optimizer);
+  }).join();
 }
 
 TEST(tagged, finds_nothing_behind_the_end_of_a_block) {

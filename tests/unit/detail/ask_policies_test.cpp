@@ -123,14 +123,14 @@ TEST(ask_policies_death, invalid_page_kinds_abort) {
   EXPECT_DEATH((void)none.try_allocate(1000), "Recipe::pages: backing\\(\\) returns one to three kinds");
 }
 
-struct three_steps {
-  [[nodiscard]] static recovery_steps steps(failure_reason) noexcept { return {{}, 3}; }
-  bool operator==(const three_steps&) const = default;
+struct five_steps {
+  [[nodiscard]] static recovery_steps steps(failure_reason) noexcept { return {{}, 5}; }
+  bool operator==(const five_steps&) const = default;
 };
 TEST(ask_policies_death, invalid_recovery_steps_abort) {
-  pool_with<three_steps> pool;
+  pool_with<five_steps> pool;
   EXPECT_DEATH((void)pool.try_allocate(max_request),
-               "Recipe::recovery: steps\\(\\) returns at most two steps");
+               "Recipe::recovery: steps\\(\\) returns at most four steps");
 }
 
 /// Keeps an empty rest, rejects an exact fit, and places blocks at an end that does not exist.

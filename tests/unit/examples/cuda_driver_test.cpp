@@ -16,7 +16,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/locked.hpp>
 #include <tessera/law/provider.hpp>
+#include <tessera/tessera.hpp>
 
 #include "fake_cuda.hpp"
 
@@ -108,6 +110,16 @@ TEST_F(cuda_driver_test, reports_what_failed) {
   cuda.fail(1, 100, 700);
   EXPECT_EQ(device.available(), 0u);
   EXPECT_EQ(device.last_error(), "cuCtxGetCurrent: error 700");
+}
+
+TEST_F(cuda_driver_test, says_why_it_refused_memory) {
+  locked<pytorch<>, gpu> memory(gpu(load(), 0));
+  EXPECT_EQ(memory.try_allocate(1_GiB), nullptr);
+  EXPECT_STREQ(memory.make_out_of_memory(1_GiB).why(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+  gpu device(load(), 0);
+  cuda.fail(1, 100, 700);
+  EXPECT_EQ(device.available(), 0u) << "this is no refusal of memory";
+  EXPECT_FALSE(device.take_refusal());
 }
 
 TEST_F(cuda_driver_test, leaves_a_thread_in_its_context) {

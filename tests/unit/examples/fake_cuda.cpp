@@ -2,9 +2,12 @@
 // A library with the functions of CUDA's driver, without a device. It records memory, contexts, streams and
 // events, refuses the calls that the driver refuses, and records forbidden calls. Functions whose names begin
 // with fake_ are for tests only.
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -79,6 +82,8 @@ struct driver {
   std::map<address, physical> handles;
   std::map<address, mapping> mappings;
   std::map<std::uintptr_t, std::size_t> registered;  // host memory
+  /// The bytes that copies wrote, in pages: of segments by address, and of physical memory by handle.
+  std::map<std::pair<bool, address>, std::map<address, std::array<unsigned char, 4096>>> contents;
   std::map<std::pair<int, void*>, queue> streams;
   std::set<std::pair<int, void*>> ended;
   std::map<void*, event> events;
@@ -169,6 +174,7 @@ void forget_if_gone(driver& d, address handle) {
   const auto found = d.handles.find(handle);
   if (!found->second.released || found->second.mappings != 0) return;
   d.used[static_cast<std::size_t>(found->second.device)] -= found->second.bytes;
+  d.contents.erase({false, handle});
   d.handles.erase(found);
 }
 address new_addresses(driver& d, std::size_t bytes, std::size_t to) {
@@ -199,14 +205,28 @@ bool are_plain(const driver& d, const properties* wanted) {
          wanted->direct_rdma == 0 && wanted->usage == 0;
 }
 
-/// Submits a copy from or to the device's memory.
-int copy(const char* name, address device, std::size_t bytes, void* stream) {
+/// Submits a copy from or to the device's memory. The bytes move at once, the stream takes its time.
+int copy(const char* name, address device, std::size_t bytes, void* stream, void* to, const void* from) {
   driver& d = all();
   const lock held(d.mutex);
   if (const int failed = begin(name)) return failed;
-  if (!has_bytes(d.segments, device, bytes) && !has_bytes(d.mappings, device, bytes)) return invalid_value;
+  const bool in_segment = has_bytes(d.segments, device, bytes);
+  if (!in_segment && !has_bytes(d.mappings, device, bytes)) return invalid_value;
   const std::pair on{device_of(current), stream};
   if (d.ended.contains(on)) return invalid_handle;
+  const auto segment = in_segment ? std::prev(d.segments.upper_bound(device)) : d.segments.end();
+  const auto mapped = in_segment ? d.mappings.end() : std::prev(d.mappings.upper_bound(device));
+  auto& pages = d.contents[{in_segment, in_segment ? segment->first : mapped->second.handle}];
+  const address first = device - (in_segment ? segment->first : mapped->first);
+  for (std::size_t done = 0, part = 0; done < bytes; done += part) {
+    const std::size_t offset = (first + done) % 4096;
+    part = bytes - done < 4096 - offset ? bytes - done : 4096 - offset;
+    unsigned char* const page = pages[(first + done) / 4096].data() + offset;
+    if (to != nullptr)
+      std::memcpy(static_cast<unsigned char*>(to) + done, page, part);
+    else
+      std::memcpy(page, static_cast<const unsigned char*>(from) + done, part);
+  }
   ++d.streams[on].given;
   d.streams[on].tasks.push_back({});
   return advance(d), success;
@@ -306,6 +326,7 @@ int cuMemFree_v2(address p) {
   if (found->second.device != device_of(current)) return misused("cuMemFree in another device's context");
   finish_device(d, found->second.device);
   d.used[static_cast<std::size_t>(found->second.device)] -= found->second.bytes;
+  d.contents.erase({true, p});
   d.segments.erase(found);
   return success;
 }
@@ -473,12 +494,11 @@ int cuMemSetAccess(address p, std::size_t bytes, const access* wanted, std::size
   return success;
 }
 
-// Copies take time on their stream, but move no bytes.
-int cuMemcpyDtoHAsync_v2(void*, address from, std::size_t bytes, void* stream) {
-  return copy("cuMemcpyDtoHAsync", from, bytes, stream);
+int cuMemcpyDtoHAsync_v2(void* to, address from, std::size_t bytes, void* stream) {
+  return copy("cuMemcpyDtoHAsync", from, bytes, stream, to, nullptr);
 }
-int cuMemcpyHtoDAsync_v2(address to, const void*, std::size_t bytes, void* stream) {
-  return copy("cuMemcpyHtoDAsync", to, bytes, stream);
+int cuMemcpyHtoDAsync_v2(address to, const void* from, std::size_t bytes, void* stream) {
+  return copy("cuMemcpyHtoDAsync", to, bytes, stream, nullptr, from);
 }
 int cuMemHostRegister_v2(void* p, std::size_t bytes, unsigned flags) {
   driver& d = all();
@@ -516,7 +536,7 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
     d.primary[static_cast<std::size_t>(i)].device = d.other[static_cast<std::size_t>(i)].device = i;
     d.other[static_cast<std::size_t>(i)].primary = false;
   }
-  d.segments.clear(), d.ranges.clear(), d.handles.clear(), d.mappings.clear();
+  d.segments.clear(), d.ranges.clear(), d.handles.clear(), d.mappings.clear(), d.contents.clear();
   d.streams.clear(), d.ended.clear(), d.events.clear();
   d.used.assign(static_cast<std::size_t>(devices), 0);
   d.calls = d.first_failing = d.last_failing = 0;

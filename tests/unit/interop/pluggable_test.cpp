@@ -55,6 +55,9 @@ struct of {
 struct throwing : of<pytorch<>> {
   static constexpr bool throws_out_of_memory = true;
 };
+struct throwing_and_printing : throwing {
+  static bool prints_out_of_memory() { return true; }
+};
 struct chosen_at_run_time {
   static gated_ref make_device(int number) { return reach_device(number); }
   static auto make_allocator(auto device) {
@@ -182,6 +185,20 @@ TEST_F(pluggable_test, returns_a_length_above_the_buffer) {
   EXPECT_EQ(pool.last_error(little.data(), 6), std::string("device 7: device 7 is not plugged in").size());
   EXPECT_STREQ(little.data(), "devic");
   EXPECT_EQ(little[6], 'x');
+}
+
+TEST_F(pluggable_test, prints_no_out_of_memory_that_the_host_may_catch) {
+  pluggable<throwing> pool;
+  testing::internal::CaptureStderr();
+  EXPECT_THROW((void)pool.alloc(2_GiB, 0, nullptr), out_of_memory);
+  EXPECT_TRUE(has(last_error(pool), "out of memory: 2.00 GiB")) << last_error(pool);
+  EXPECT_THROW((void)pool.alloc(1, 2, nullptr), std::runtime_error);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "device 2: device 2 is not plugged in\n");
+
+  pluggable<throwing_and_printing> loud;
+  testing::internal::CaptureStderr();
+  EXPECT_THROW((void)loud.alloc(2_GiB, 0, nullptr), out_of_memory);
+  EXPECT_TRUE(has(testing::internal::GetCapturedStderr(), "out of memory: 2.00 GiB"));
 }
 
 TEST_F(pluggable_test, throws_if_the_host_supports_exceptions) {

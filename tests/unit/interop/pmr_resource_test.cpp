@@ -110,6 +110,19 @@ TEST(pmr_resource, serves_any_alignment_and_no_bytes) {
   EXPECT_EQ(pool.current_usage().live, 0u);
 }
 
+TEST(pmr_resource, refuses_what_is_no_alignment) {
+  host_pool allocator{host_memory()};
+  pmr_resource resource(allocator);
+  std::pmr::memory_resource& memory = resource;
+  std::size_t alignment = 3;
+  EXPECT_THROW((void)memory.allocate(100, alignment), std::bad_alloc);
+  alignment = 0;
+  EXPECT_THROW((void)memory.allocate(100, alignment), std::bad_alloc);
+  alignment = std::size_t{1} << 63;
+  EXPECT_THROW((void)memory.allocate(100, alignment), std::bad_alloc);
+  EXPECT_EQ(allocator.current_usage().live, 0u);
+}
+
 TEST(pmr_resource, reports_out_of_memory) {
   host_pool pool{host_memory(4_MiB)};
   pmr_resource memory(pool);

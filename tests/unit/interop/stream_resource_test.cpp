@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -189,6 +190,25 @@ TEST(stream_resource, serves_any_alignment_and_no_bytes) {
     }
   }
   EXPECT_EQ(pool.current_usage().live, 0u);
+}
+
+TEST(stream_resource, refuses_what_is_no_alignment) {
+  torch allocator;
+  stream_resource resource(allocator);
+  for (const std::size_t alignment : {std::size_t{0}, std::size_t{3}, std::size_t{768}, ~std::size_t{0}}) {
+    EXPECT_THROW((void)resource.allocate(stream_id{1}, 100, alignment), std::invalid_argument);
+    EXPECT_THROW((void)resource.allocate_sync(100, alignment), std::invalid_argument);
+  }
+  for (const int power : {50, 59, 60, 63}) {
+    EXPECT_THROW((void)resource.allocate(stream_id{1}, 100, std::size_t{1} << power), std::bad_alloc);
+    EXPECT_THROW((void)resource.allocate_sync(100, std::size_t{1} << power), std::bad_alloc);
+  }
+  EXPECT_EQ(allocator.current_usage().live, 0u);
+  try {
+    (void)resource.allocate(stream_id{1}, 100, 3);
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "tessera: stream_resource: an alignment is a power of two, unlike 3");
+  }
 }
 
 TEST(stream_resource, is_equal_to_resources_of_the_same_allocator) {

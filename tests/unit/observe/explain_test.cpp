@@ -409,6 +409,19 @@ TEST(explain, names_a_block_that_became_free_after_the_request) {
   EXPECT_NE(pool.try_allocate(30_MiB), nullptr);
 }
 
+TEST(explain, warns_of_growth_without_bound) {
+  using grows = pytorch<"max_split_size_mb:128,expandable_segments:True">;
+  caching_allocator<grows, simulated_device> pool;
+  const oom_report report = explain(pool, 100_GiB);
+  ASSERT_FALSE(report.growth);
+  const std::string text = report.text().c_str();
+  const std::size_t at = text.find("\n  warning: growth has no bound: 100 cycles that free ");
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_LE(text.find('\n', at + 1) - at, 161u);
+  caching_allocator<pytorch<>, simulated_device> bounded;
+  EXPECT_EQ(std::string(explain(bounded, 100_GiB).text().c_str()).find("warning"), std::string::npos);
+}
+
 TEST(explain, suggests_to_try_again) {
   over<pytorch<>> pool{of(24_MiB)};
   void* const p = pool.allocate(8_MiB);

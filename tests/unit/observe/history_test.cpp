@@ -2,6 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,8 +13,11 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/observe/history.hpp>
+#include <tessera/observe/std_stacktrace.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "stacks.hpp"
 
 namespace {
 
@@ -140,6 +145,155 @@ TEST(history, is_reached_through_adaptors) {
   EXPECT_EQ(totals(one), (std::vector<std::size_t>{4}));
   EXPECT_EQ(totals(arenas), (std::vector<std::size_t>{8}));
   EXPECT_EQ(totals(two), (std::vector<std::size_t>{0, 4}));
+}
+
+std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
+TEST(history, keeps_a_label_in_place) {
+  caching_allocator<pytorch<>, simulated_device, ticking> pool{simulated_device(), {}, ticking(2)};
+  pool.observer().label("weights");
+  void* const p = pool.allocate(1000);
+  const std::string_view label = pool.observer().block_at(address_of(p)).label;
+  for (int i = 0; i < 100; ++i) pool.observer().label("step " + std::to_string(i));
+  EXPECT_EQ(pool.observer().block_at(address_of(p)).label.data(), label.data());
+  EXPECT_EQ(label, "weights");
+  pool.deallocate(p);
+}
+
+TEST(history, keeps_the_label_of_a_live_block_after_its_event_is_dropped) {
+  caching_allocator<pytorch<>, simulated_device, ticking> pool{simulated_device(), {}, ticking(2)};
+  pool.observer().label("weights");
+  void* const kept = pool.allocate(1000);
+  void* const freed = pool.allocate(1000);
+  pool.observer().label("");
+  for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(3000));
+  EXPECT_GT(pool.observer().dropped(), 100u);
+  EXPECT_EQ(pool.observer().block_at(address_of(kept)).label, "weights");
+  pool.deallocate(freed);
+  EXPECT_EQ(pool.observer().block_at(address_of(freed)).label, "");
+  EXPECT_EQ(pool.allocate(1000), freed);
+  EXPECT_EQ(pool.observer().block_at(address_of(freed)).label, "") << "another block at that address";
+  pool.observer().label("batch");
+  EXPECT_TRUE(pool.reuse_in_place(kept, 900, {}));
+  EXPECT_EQ(pool.observer().block_at(address_of(kept)).label, "batch") << "a new request";
+  pool.observer().clear();
+  EXPECT_EQ(pool.observer().block_at(address_of(kept)).label, "batch");
+  const ticking copy = pool.observer();
+  pool.deallocate(kept);
+  EXPECT_EQ(copy.block_at(address_of(kept)).label, "batch");
+  EXPECT_EQ(pool.observer().block_at(address_of(kept)).label, "");
+}
+
+TEST(history, keeps_the_label_of_a_pending_block) {
+  caching_allocator<pytorch<>, simulated_device, ticking> pool{simulated_device(), {}, ticking(2)};
+  pool.observer().label("copy");
+  void* const p = pool.allocate(1000);
+  pool.provider().hold_events(true);
+  (void)pool.record_stream(p, stream_id{3});
+  pool.deallocate(p);
+  EXPECT_EQ(pool.observer().block_at(address_of(p)).label, "copy");
+  pool.provider().hold_events(false);
+  pool.trim();
+  EXPECT_EQ(pool.observer().block_at(address_of(p)).label, "");
+}
+
+template <typename Pool>
+void label_blocks_of_threads() {
+  Pool pool;
+  const auto label_of_block = [&pool](std::uint64_t stream) {
+    void* const p = pool.allocate(1000, stream_id{stream});
+    std::string label;
+    pool.with_observer([&](auto& seen) { label = seen.block_at(address_of(p)).label; });
+    return label;
+  };
+  const label_scope forward(pool, "forward");
+  EXPECT_EQ(label_of_block(1), "forward");
+  std::thread([&] {
+    EXPECT_EQ(label_of_block(1), "") << "a label holds for its thread";
+    pool.with_observer([](auto& seen) { seen.label("other"); });
+    EXPECT_EQ(label_of_block(1), "other");
+    pool.with_observer([](auto& seen) { seen.label(""); });
+    EXPECT_EQ(label_of_block(1), "");
+  }).join();
+  {
+    const label_scope inner(pool, "backward, with a name that is long");
+    const label_scope innermost(pool, "optimizer");
+    EXPECT_EQ(label_of_block(1), "optimizer");
+  }
+  EXPECT_EQ(label_of_block(1), "forward");
+  pool.with_observer([](auto& seen) { seen.set_default_label("data"); });
+  EXPECT_EQ(label_of_block(1), "forward");
+  std::thread([&] {
+    EXPECT_EQ(label_of_block(1), "data");
+    {
+      const label_scope scope(pool, "mine");
+      EXPECT_EQ(label_of_block(2), "mine");
+    }
+    EXPECT_EQ(label_of_block(2), "data");
+  }).join();
+}
+
+TEST(history, labels_hold_for_a_thread) {
+  label_blocks_of_threads<locked<pytorch<>, simulated_device, ticking>>();
+  label_blocks_of_threads<per_stream<pytorch<>, simulated_device, ticking>>();
+}
+
+TEST(history, label_scopes_of_several_devices) {
+  per_device<pytorch<>, simulated_device, locked, ticking> all(std::vector<simulated_device>(2));
+  const label_scope scope(all, "both");
+  for (std::size_t d = 0; d < 2; ++d) {
+    void* const p = all.allocate(1000, d);
+    all.front(d).with_observer(
+        [p](const auto& seen) { EXPECT_EQ(seen.block_at(address_of(p)).label, "both"); });
+  }
+}
+
+TEST(history, keeps_the_call_stacks_of_live_blocks) {
+  int depth = 1;
+  using stacks_tests::with_stacks;
+  caching_allocator<pytorch<>, simulated_device, with_stacks> pool{
+      simulated_device(), {}, with_stacks(4, {}, {&depth})};
+  void* const first = pool.allocate(1000);
+  depth = 0;
+  void* const second = pool.allocate(1000);
+  depth = 1;
+  void* const third = pool.allocate(1000);
+  for (int i = 0; i < 20; ++i) pool.deallocate(pool.allocate(2000));
+  const with_stacks& seen = pool.observer();
+  const std::uint32_t number = seen.block_at(address_of(first)).stack;
+  EXPECT_NE(number, 0u);
+  EXPECT_EQ(seen.block_at(address_of(third)).stack, number) << "equal stacks are kept once";
+  EXPECT_NE(seen.block_at(address_of(second)).stack, number);
+  const std::vector<stack_frame> calls = seen.stack_of(number);
+  ASSERT_EQ(calls.size(), 2u) << "without the calls of the allocator";
+  EXPECT_EQ(calls[0].function, "function_1");
+  EXPECT_EQ(calls[0].file, "program.cpp");
+  EXPECT_EQ(calls[0].line, 11u);
+  EXPECT_EQ(calls[1].function, "function_0");
+  EXPECT_TRUE(seen.stack_of(0).empty());
+  std::size_t stacks = 0;
+  seen.for_each_stack([&](std::uint32_t, const auto& all) { stacks += !all.empty(); });
+  EXPECT_EQ(stacks, 2u);
+  pool.deallocate(first);
+  EXPECT_EQ(seen.block_at(address_of(first)).stack, 0u);
+  depth = 100;  // more calls than are kept
+  void* const deep = pool.allocate(1000);
+  EXPECT_EQ(seen.stack_of(seen.block_at(address_of(deep)).stack).size(), 63u);
+}
+
+#if defined(__cpp_lib_stacktrace)
+static_assert(stack_source<std_stacktrace>);
+#endif
+
+template <typename History>
+concept has_stacks = requires(const History& seen) { seen.stack_of(0); };
+
+TEST(history, takes_no_stacks_by_default) {
+  static_assert(!has_stacks<history<>> && has_stacks<stacks_tests::with_stacks>);
+  static_assert(sizeof(history<>::entry) == 64);
+  caching_allocator<pytorch<>, simulated_device, history<>> pool;
+  void* const p = pool.allocate(1000);
+  EXPECT_EQ(pool.observer().block_at(address_of(p)).stack, 0u);
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -239,7 +242,7 @@ TEST(make_plan, places_requests_that_are_never_freed) {
 TEST(make_plan, is_deterministic) {
   for (std::uint64_t seed = 1; seed < 40; ++seed) {
     const trace::recording source = conformance::plans::script(seed).record();
-    const made_plan one = plan::make(source, {.seconds = 0}), two = plan::make(source, {.seconds = 0});
+    const made_plan one = plan::make(source, {.effort = 0}), two = plan::make(source, {.effort = 0});
     EXPECT_EQ(one.numbers.fingerprint, two.numbers.fingerprint);
     EXPECT_EQ(one.numbers.bytes, two.numbers.bytes);
     ASSERT_EQ(one.steps.size(), two.steps.size());
@@ -249,6 +252,148 @@ TEST(make_plan, is_deterministic) {
                 are_same(one.kinds, two.kinds))
         << "seed " << seed;
   }
+}
+
+/// Writes loops whose frees come in another order each time.
+struct looping : recorder {
+  plan::detail::random_numbers random;
+  std::vector<std::uint64_t> crossing;
+
+  explicit looping(std::uint64_t seed) : random(seed) {
+    for (int i = 0; i < 20; ++i) allocate(8_MiB);  // weights
+  }
+  [[nodiscard]] std::vector<std::size_t> sizes(std::size_t count) {
+    std::vector<std::size_t> chosen;
+    while (chosen.size() < count) chosen.push_back(512 * (1 + random.below(20'000)));
+    return chosen;
+  }
+  /// Makes requests. A few blocks live at a time; the last `crosses` live into the next pass.
+  void pass(const std::vector<std::size_t>& sizes, std::size_t crosses) {
+    std::vector<std::uint64_t> live;
+    const auto free_one_of = [&](std::size_t count) {
+      const auto at = live.begin() + static_cast<std::ptrdiff_t>(random.below(count));
+      free(*at);
+      live.erase(at);
+    };
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      live.push_back(allocate(sizes[i]));
+      if (i == sizes.size() / 3) free_crossing();
+      if (live.size() > 6) free_one_of(3);
+    }
+    while (live.size() > crosses) free_one_of(live.size());
+    crossing.insert(crossing.end(), live.begin(), live.end());
+  }
+  void free_crossing() {
+    for (const std::uint64_t id : crossing) free(id);
+    crossing.clear();
+  }
+};
+
+/// Expects that the steps are found, and that the plan is short and serves the program.
+void expect_steps(const looping& of, std::size_t steps, std::size_t different, const std::string& what) {
+  const made_plan made = plan::make(of.made, {.effort = 0.2});
+  EXPECT_EQ(made.recorded_steps, steps) << what;
+  EXPECT_LE(made.different_steps, different) << what;
+  EXPECT_LT(made.entries.size(), made.recorded_requests / 2) << what;
+  EXPECT_EQ(replay(made, of.made).unplanned_requests, 0u) << what;
+}
+
+// No clock is read: a machine that pauses in the search gives the same plan.
+TEST(make_plan, does_not_depend_on_time) {
+  looping of(2);
+  const std::vector<std::size_t> step = of.sizes(200);
+  for (int i = 0; i < 5; ++i) of.pass(step, 2);
+  of.free_crossing();
+  plan::make_options options{.effort = 0.02};
+  const made_plan one = plan::make(of.made, options);
+  int reports = 0;
+  options.progress = [](void* state, std::size_t, std::size_t) {
+    if (++*static_cast<int*>(state) == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  };
+  options.progress_state = &reports;
+  const made_plan two = plan::make(of.made, options);
+  EXPECT_GE(reports, 1);
+  EXPECT_TRUE(are_same(one.deaths, two.deaths) && are_same(one.entries, two.entries) &&
+              are_same(one.kinds, two.kinds));
+}
+
+TEST(make_plan, finds_the_steps_of_loops_with_frees_in_any_order) {
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    looping plain(seed);
+    const std::vector<std::size_t> step = plain.sizes(20 + 30 * seed);
+    for (int i = 0; i < 25; ++i) plain.pass(step, 0);
+    expect_steps(plain, 25, 1, "plain, seed " + std::to_string(seed));
+
+    looping crossing(seed);
+    for (int i = 0; i < 25; ++i) crossing.pass(step, 1);
+    crossing.free_crossing();
+    expect_steps(crossing, 25, 1, "crossing, seed " + std::to_string(seed));
+
+    looping framed(100 + seed);
+    framed.pass(framed.sizes(70), 0);
+    for (int i = 0; i < 12; ++i) framed.pass(step, 0);
+    framed.pass(framed.sizes(30), 0);
+    expect_steps(framed, 12, 1, "with requests before and behind, seed " + std::to_string(seed));
+  }
+}
+
+TEST(make_plan, finds_the_outer_of_two_loops) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    looping accumulation(seed);
+    const std::vector<std::size_t> micro = accumulation.sizes(30), optimizer = accumulation.sizes(40);
+    for (int i = 0; i < 8; ++i) {
+      for (int k = 0; k < 4; ++k) accumulation.pass(micro, 0);
+      accumulation.pass(optimizer, 0);
+    }
+    expect_steps(accumulation, 8, 1, "accumulation, seed " + std::to_string(seed));
+
+    looping layers(seed);
+    const std::vector<std::size_t> layer = layers.sizes(9), head = layers.sizes(3);
+    for (int i = 0; i < 15; ++i) {
+      for (int k = 0; k < 12; ++k) layers.pass(layer, 0);
+      layers.pass(head, 0);
+    }
+    expect_steps(layers, 15, 1, "layers, seed " + std::to_string(seed));
+
+    looping alternating(seed);
+    const std::vector<std::size_t> train = alternating.sizes(60), evaluate = alternating.sizes(45);
+    for (int i = 0; i < 20; ++i) alternating.pass(i % 2 == 0 ? train : evaluate, 0);
+    expect_steps(alternating, 10, 1, "alternating, seed " + std::to_string(seed));
+  }
+}
+
+TEST(make_plan, finds_steps_that_differ_a_little) {
+  looping of(1);
+  const std::vector<std::size_t> usual = of.sizes(100);
+  std::vector<std::size_t> longer = usual;
+  longer.insert(longer.begin() + 50, 77 * 512);
+  for (int i = 0; i < 30; ++i) of.pass(of.random.below(4) == 0 ? longer : usual, 0);
+  expect_steps(of, 30, 2, "one request more");
+}
+
+TEST(make_plan, divides_a_long_recording_soon) {
+  looping of(1);
+  const std::vector<std::size_t> step = of.sizes(1000);
+  for (int i = 0; i < 100; ++i) of.pass(step, 0);
+  expect_steps(of, 100, 1, "100,000 requests");
+}
+
+TEST(make_plan, stops_when_the_plan_fits_a_capacity) {
+  looping of(3);
+  const std::vector<std::size_t> step = of.sizes(40);
+  for (int i = 0; i < 25; ++i) of.pass(step, 0);
+  const made_plan steps = plan::make(of.made, {.effort = 0.2});
+  ASSERT_EQ(steps.recorded_steps, 25u);
+  ASSERT_GT(steps.numbers.bytes, steps.numbers.peak_live + 1_MiB);
+  EXPECT_EQ(plan::make(of.made, {.effort = 0.2, .capacity = steps.numbers.bytes}).recorded_steps, 25u);
+  // The steps need more than the recorded program, where each block died in its own time.
+  const std::size_t capacity = steps.numbers.peak_live + 1_MiB;
+  const made_plan whole = plan::make(of.made, {.effort = 0.2, .capacity = capacity});
+  EXPECT_EQ(whole.recorded_steps, 1u);
+  EXPECT_LE(whole.numbers.bytes, capacity);
+  expect_served(whole, of.made, whole.recorded_requests);
+  // Nothing fits less than peak live.
+  EXPECT_EQ(plan::make(of.made, {.effort = 0.2, .capacity = 1_MiB}).recorded_steps, 25u);
 }
 
 TEST(make_plan, tells_programs_apart_by_their_fingerprints) {

@@ -118,7 +118,7 @@ TEST(place, finds_the_optimum_of_small_programs_and_proves_it) {
   plan::detail::random_numbers random(1);
   for (int round = 0; round < 400; ++round) {
     const program all = random_program(random, 1 + random.below(6), 8, 10, round % 2 == 0 ? 1 : 3);
-    const placement found = place(all.blocks(), {.seconds = 1});
+    const placement found = place(all.blocks(), {.effort = 1});
     ASSERT_TRUE(is_valid(all.blocks(), found)) << "round " << round;
     ASSERT_EQ(found.bytes, least_height(all)) << "round " << round;
     ASSERT_TRUE(found.is_optimal) << "round " << round;
@@ -132,7 +132,7 @@ TEST(place, is_valid_for_random_programs) {
     const program all = random_program(random, random.below(25), 30, 100, 1 + random.below(4));
     const std::size_t alignment = std::size_t{1} << random.below(6);
     const placement found =
-        place(all.blocks(), {.seconds = 0.0005, .seed = random.next(), .alignment = alignment});
+        place(all.blocks(), {.effort = 0.0005, .seed = random.next(), .alignment = alignment});
     ASSERT_TRUE(is_valid(all.blocks(), found, alignment)) << "round " << round;
     ASSERT_GE(found.bytes, found.lower_bound);
     ASSERT_GE(found.lower_bound, live_peak(all));
@@ -145,7 +145,7 @@ TEST(place, fills_a_rectangle_that_was_cut_into_blocks) {
     plan::detail::random_numbers random(seed);
     program all;
     cut(all, random, {0, 1000}, 10'000, 6);
-    const placement found = place(all.blocks(), {.seconds = 20});
+    const placement found = place(all.blocks(), {.effort = 20});
     EXPECT_TRUE(is_valid(all.blocks(), found));
     EXPECT_EQ(found.bytes, 10'000u) << "seed " << seed << ", " << all.bytes.size() << " blocks";
     EXPECT_TRUE(found.is_optimal);
@@ -155,7 +155,7 @@ TEST(place, fills_a_rectangle_that_was_cut_into_blocks) {
 TEST(place, gives_the_same_offsets_for_the_same_seed) {
   plan::detail::random_numbers random(3);
   const program all = random_program(random, 300, 200, 1000, 2);
-  const auto run = [&](std::uint64_t seed) { return place(all.blocks(), {.seconds = 0.02, .seed = seed}); };
+  const auto run = [&](std::uint64_t seed) { return place(all.blocks(), {.effort = 0.02, .seed = seed}); };
   EXPECT_EQ(run(7).offsets, run(7).offsets);
   EXPECT_EQ(run(7).bytes, run(7).bytes);
   EXPECT_TRUE(is_valid(all.blocks(), run(8)));
@@ -199,8 +199,8 @@ TEST(place, stops_at_enough_bytes_and_reports_progress) {
   plan::detail::random_numbers random(4);
   const program all = random_program(random, 200, 100, 1000, 1);
   std::vector<std::size_t> reported;
-  plan::place_options options{.seconds = 0.2};
-  options.progress = [](void* state, std::size_t best, std::size_t, double) {
+  plan::place_options options{.effort = 0.2};
+  options.progress = [](void* state, std::size_t best, std::size_t) {
     static_cast<std::vector<std::size_t>*>(state)->push_back(best);
   };
   options.progress_state = &reported;
@@ -214,17 +214,33 @@ TEST(place, stops_at_enough_bytes_and_reports_progress) {
   EXPECT_EQ(reported.size(), 1u);
 }
 
+// As of the instances of MiniMalloc, whose capacity is known, but not their least height.
+TEST(place, fits_a_capacity_above_the_lower_bound) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    plan::detail::random_numbers random(seed);
+    program all;
+    cut(all, random, {0, 100'000}, 1'000'000, 8);
+    program some;  // without a part of the blocks, the lower bound is below the capacity, and hides it
+    for (std::size_t i = 0; i < all.bytes.size(); ++i) {
+      if (random.below(12) != 0) some.add(all.bytes[i], all.spans[i]);
+    }
+    const placement found = place(some.blocks(), {.effort = 2, .enough = 1'000'000});
+    EXPECT_TRUE(is_valid(some.blocks(), found));
+    EXPECT_LE(found.bytes, 1'000'000u) << "seed " << seed << ", " << some.bytes.size() << " blocks";
+  }
+}
+
 TEST(place, saturates_instead_of_overflowing) {
   program chain;  // one after the other
   for (std::uint32_t i = 0; i < 100; ++i) chain.add(max_request, {{i, i + 1}});
-  const placement fits = place(chain.blocks(), {.seconds = 0.1});
+  const placement fits = place(chain.blocks(), {.effort = 0.1});
   EXPECT_EQ(fits.bytes, max_request);
   EXPECT_TRUE(fits.is_optimal);
   EXPECT_TRUE(is_valid(chain.blocks(), fits));
 
   program pile;  // all at once
   for (int i = 0; i < 100; ++i) pile.add(max_request, {{0, 1}});
-  const placement overflows = place(pile.blocks(), {.seconds = 0.1});
+  const placement overflows = place(pile.blocks(), {.effort = 0.1});
   EXPECT_EQ(overflows.bytes, unlimited);
   EXPECT_EQ(overflows.lower_bound, unlimited);
   EXPECT_FALSE(is_valid(pile.blocks(), overflows));
@@ -232,7 +248,7 @@ TEST(place, saturates_instead_of_overflowing) {
   program mixed;
   for (int i = 0; i < 8; ++i) mixed.add(max_request, {{0, 2}});
   for (int i = 0; i < 8; ++i) mixed.add(unlimited / 32, {{1, 3}});
-  const placement large = place(mixed.blocks(), {.seconds = 0.1, .alignment = 64});
+  const placement large = place(mixed.blocks(), {.effort = 0.1, .alignment = 64});
   EXPECT_TRUE(is_valid(mixed.blocks(), large, 64));
   EXPECT_GE(large.bytes, std::size_t{12} << 59);
 }
@@ -250,11 +266,11 @@ TEST(place, serves_many_blocks_soon) {
     wild.add(1 + random.below(100'000), {{from, static_cast<std::uint32_t>(from + 1 + random.below(count))}});
   }
   for (const program* all : {&pile, &chain}) {
-    const placement found = place(all->blocks(), {.seconds = 0.1});
+    const placement found = place(all->blocks(), {.effort = 0.1});
     EXPECT_TRUE(is_valid(all->blocks(), found));
     EXPECT_TRUE(found.is_optimal);
   }
-  EXPECT_TRUE(is_valid(wild.blocks(), place(wild.blocks(), {.seconds = 0})));
+  EXPECT_TRUE(is_valid(wild.blocks(), place(wild.blocks(), {.effort = 0})));
 }
 
 TEST(place, notices_invalid_placements) {

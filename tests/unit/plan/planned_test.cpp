@@ -12,6 +12,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/planned.hpp>
+#include <tessera/private_pool.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -190,6 +191,17 @@ TEST_F(planned_on_a_device, gives_back_the_memory_of_unused_places) {
   EXPECT_EQ(used().requests, 21u);
 }
 
+TEST_F(planned_on_a_device, keeps_the_memory_of_a_busy_stream_if_it_must_not_wait) {
+  run_step();
+  device.submit(stream_id{}, 1'000'000'000);
+  memory.trim_without_waiting();
+  EXPECT_EQ(device.calls().synchronize, 0u);
+  EXPECT_EQ(device.used(), align_up(made.numbers.bytes, 2_MiB));
+  device.advance(1'000'000'000);
+  memory.trim_without_waiting();
+  EXPECT_EQ(device.used(), 0u);
+}
+
 // Places whose memory the device failed to take back must not be served without memory.
 TEST(planned, survives_a_failed_return_of_memory) {
   recorder of;
@@ -202,7 +214,7 @@ TEST(planned, survives_a_failed_return_of_memory) {
     device.fail_call(call);  // to synchronize, to unmap, to destroy
     memory.trim();
     EXPECT_EQ(device.calls().failed, 1u);
-    EXPECT_EQ(device.used(), 6_MiB);
+    EXPECT_EQ(device.used(), call == 1 ? 6_MiB : 2_MiB);  // the other pages go back
     void* const p = memory.allocate(5_MiB);
     EXPECT_TRUE(device.can_use(p, 5_MiB)) << call;
     EXPECT_EQ(memory.statistics().by_plan.requests, 2u);
@@ -243,6 +255,134 @@ TEST(planned, says_that_a_plan_is_stale) {
   EXPECT_FALSE(memory.statistics().by_plan.is_stale());
   memory.deallocate(memory.allocate(100));
   EXPECT_TRUE(memory.statistics().by_plan.is_stale());
+}
+
+// Good steps of the past say nothing about the requests of today.
+TEST_F(planned_on_a_device, is_stale_if_the_last_requests_differ) {
+  for (int i = 0; i < 1000; ++i) run_step();
+  for (int i = 0; i < 1001; ++i) memory.deallocate(memory.allocate(100));
+  EXPECT_TRUE(used().is_stale());
+  EXPECT_EQ(used().requests, 10'000u);
+}
+
+// Both would else hold memory for the same blocks: 16 MiB of the plan, and 30 MiB inside.
+TEST_F(planned_on_a_device, gives_back_idle_memory_before_the_allocator_inside_grows) {
+  run_step();
+  EXPECT_GT(device.used(), 10_MiB);
+  memory.deallocate(memory.allocate(30_MiB));
+  EXPECT_EQ(device.peak_used(), 30_MiB);
+}
+
+// Its places need four times peak live. A smaller bound would take pages from one place for the next in each step.
+TEST(planned, keeps_all_places_of_a_plan_with_gaps) {
+  plan::made_plan made = ten();
+  made.numbers.peak_live = made.numbers.bytes / 4;
+  simulated_device device{{.capacity = 1_GiB}};
+  pool memory(made.view(), provider_ref(device));
+  for (int step = 0; step < 10; ++step) {
+    for (const std::size_t bytes : sizes) memory.deallocate(memory.allocate(bytes));
+  }
+  EXPECT_EQ(memory.statistics().by_plan.unplanned_requests, 0u);
+  EXPECT_EQ(device.calls().unmap, 0u);
+}
+
+TEST_F(planned_on_a_device, steps_aside_while_the_program_makes_other_requests) {
+  void* const kept = memory.allocate(sizes[0]);
+  memory.begin_step();
+  for (int i = 0; i < 100; ++i) memory.deallocate(memory.allocate(600_KiB));
+  EXPECT_TRUE(used().is_aside);
+  const std::uint64_t served = used().requests;
+  run_step();
+  EXPECT_EQ(used().requests, served);
+  EXPECT_TRUE(device.can_use(kept, sizes[0]));
+  memory.deallocate(kept);
+  for (int i = 0; i < 100; ++i) memory.deallocate(memory.allocate(600_KiB));
+  EXPECT_EQ(used().device_bytes.current, 0);
+  memory.trim();
+  memory.begin_step();
+  run_step();
+  EXPECT_FALSE(used().is_aside);
+  EXPECT_GT(used().requests, served);
+  EXPECT_STREQ(memory.audit(), nullptr);
+}
+
+TEST_F(planned_on_a_device, waits_once_when_it_steps_aside) {
+  run_step();
+  device.submit(stream_id{}, 1'000'000);
+  memory.begin_step();
+  for (int i = 0; i < 300; ++i) memory.deallocate(memory.allocate(600_KiB));
+  EXPECT_TRUE(used().is_aside);
+  EXPECT_EQ(used().device_bytes.current, 0);
+  EXPECT_EQ(device.calls().synchronize, 1u);
+}
+
+// The plan of another program serves a request by chance.
+TEST_F(planned_on_a_device, leaves_the_cache_inside_alone_if_it_hardly_served) {
+  void* const by_chance = memory.allocate(sizes[0]);
+  for (int i = 0; i < 100; ++i) memory.deallocate(memory.allocate(600_KiB));
+  EXPECT_TRUE(used().is_aside);
+  EXPECT_GT(used().device_bytes.current, 0);
+  memory.deallocate(memory.allocate(30_MiB));
+  const std::uint64_t before = device.calls().release;
+  memory.deallocate(memory.allocate(40_MiB));
+  EXPECT_EQ(device.calls().release, before);
+  memory.deallocate(by_chance);
+}
+
+TEST_F(planned_on_a_device, does_not_count_requests_in_scopes) {
+  memory.begin_step();
+  {
+    const private_pool others(memory);
+    const pool_scope scope(others, stream_id{}, scope_kind::redirect);
+    for (int i = 0; i < 200; ++i) memory.deallocate(memory.allocate(600_KiB));
+  }
+  EXPECT_EQ(used().unplanned_requests, 0u);
+  EXPECT_FALSE(used().is_aside);
+  const std::uint64_t served = used().requests;
+  memory.begin_step();
+  run_step();
+  EXPECT_GT(used().requests, served);
+}
+
+// The plan leaves out a stream whose places would cost too much. The program may still follow the plan.
+TEST(planned, is_not_judged_by_streams_that_it_leaves_out) {
+  plan_tests::recorder of;
+  for (int step = 0; step < 12; ++step) {
+    of.begin_step(1);
+    for (const auto& [stream, count] : {std::pair{0u, 10u}, std::pair{1u, 90u}}) {
+      std::vector<std::uint64_t> live;
+      for (std::size_t i = 0; i < count; ++i)
+        live.push_back(of.allocate((i % 3 + 1) * (stream == 0 ? 9_MiB : 1_MiB), stream));
+      for (const std::uint64_t id : live) of.free(id);
+    }
+  }
+  const plan::made_plan made = plan::make(of.made, {.effort = 0.01});
+  ASSERT_EQ(made.view().tracks.size(), 1u);
+  planned<caching_allocator<pytorch<>, simulated_device>> memory(made.view());
+  std::vector<void*> blocks(of.next);
+  for (const trace::event& e : of.made.events) {
+    if (e.what == trace::event::kind::begin_step) memory.begin_step(1);
+    if (e.what == trace::event::kind::allocate) blocks[e.id] = memory.allocate(e.bytes, e.stream);
+    if (e.what == trace::event::kind::free) memory.deallocate(blocks[e.id]);
+  }
+  EXPECT_EQ(memory.statistics().by_plan.requests, 120u);
+  EXPECT_FALSE(memory.statistics().by_plan.is_aside);
+  EXPECT_FALSE(memory.statistics().by_plan.is_stale());
+}
+
+// A place without memory is wanted in each step. The device refuses it once, not each time.
+TEST(planned, asks_no_more_after_the_device_refused) {
+  simulated_device device({.capacity = 6_MiB});
+  const plan::made_plan made = two();
+  pool memory(made.view(), provider_ref(device));
+  void* const live = memory.allocate(5_MiB);
+  const std::uint64_t before = device.calls().create;
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(memory.try_allocate(3_MiB), nullptr);
+    memory.begin_step();
+  }
+  EXPECT_LE(device.calls().create, before + 2);
+  memory.deallocate(live);
 }
 
 TEST_F(planned_on_a_device, frees_with_sizes_and_on_trial) {
@@ -296,6 +436,36 @@ TEST_F(planned_on_a_device, leaves_larger_alignments_to_the_allocator_inside) {
   memory.deallocate(c, sizes[1]);
 }
 
+// 50 of 64 MiB are idle memory of the plan.
+TEST(planned, gives_idle_memory_to_requests_that_it_does_not_plan) {
+  recorder of;
+  for (int i = 0; i < 10; ++i) of.step({50_MiB});
+  const plan::made_plan made = make(of.made);
+  simulated_device device({.capacity = 64_MiB});
+  pool memory(made.view(), provider_ref(device));
+  for (int i = 0; i < 3; ++i) {
+    memory.begin_step();
+    memory.deallocate(memory.allocate(50_MiB));
+    EXPECT_EQ(device.used(), 50_MiB);
+    if (i == 0) {
+      const handle block = memory.allocate_by_handle(40_MiB);
+      ASSERT_TRUE(block);
+      memory.deallocate(block);
+    } else {
+      constexpr std::align_val_t page{4096};
+      void* const p = i == 1 ? memory.try_allocate(40_MiB, page) : memory.allocate(40_MiB, page);
+      ASSERT_NE(p, nullptr);
+      memory.deallocate(p, 40_MiB, page);
+    }
+    memory.trim();
+  }
+  void* const whole = memory.allocate(60_MiB);
+  EXPECT_EQ(memory.try_allocate(40_MiB, std::align_val_t{4096}), nullptr);
+  EXPECT_FALSE(memory.allocate_by_handle(40_MiB));
+  EXPECT_THROW((void)memory.allocate(40_MiB, std::align_val_t{4096}), out_of_memory);
+  memory.deallocate(whole);
+}
+
 TEST_F(planned_on_a_device, leaves_handles_to_the_allocator_inside) {
   const handle h = memory.allocate_by_handle(sizes[0]);
   EXPECT_EQ(used().requests, 0u);
@@ -347,6 +517,96 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   memory.deallocate(p);
 }
 
+// Which uses delay the reuse is a question for the streams policy, also for one of a user with a state.
+struct delays_chosen : reuse_on_same_stream {
+  std::uint64_t chosen = 0;
+  [[nodiscard]] constexpr bool needs_event(stream_id key, stream_id user) const noexcept {
+    return key != user && user.handle == chosen;
+  }
+  bool operator==(const delays_chosen&) const = default;
+};
+TEST(planned, asks_the_streams_policy_of_the_allocator_inside) {
+  using chosen_pool = caching_allocator<with<pytorch<>, delays_chosen>, provider_ref<simulated_device>>;
+  simulated_device device;
+  const plan::made_plan made = two();
+  policies<with<pytorch<>, delays_chosen>> settings;
+  settings.streams.chosen = 7;
+  planned<chosen_pool> memory(made.view(), provider_ref(device), settings);
+  device.hold_events(true);
+  for (const std::uint64_t user : {0u, 1u, 7u}) {
+    memory.begin_step();
+    void* const p = memory.allocate(5_MiB);
+    EXPECT_TRUE(memory.record_stream(p, stream_id{user}));
+    memory.deallocate(p);
+    EXPECT_EQ(memory.current_usage().pending, user == 7 ? 5_MiB : 0u) << user;
+  }
+  EXPECT_EQ(memory.statistics().by_plan.requests, 3u);
+  device.hold_events(false);
+}
+
+// A kept place whose last use has ended serves again.
+TEST(planned, serves_kept_places_after_recorded_uses) {
+  simulated_device device;
+  plan::made_plan made;
+  made.numbers.alignment = 512;
+  made.numbers.bytes = 2_MiB;
+  made.kinds = {{2_MiB, 0, 1}};
+  made.entries = {{0, memory_plan::keeps, 0, 0}};
+  made.tracks = {{0, 1, 1, 0}};
+  ASSERT_STREQ(plan::find_fault(made.view()), nullptr);
+  pool memory(made.view(), provider_ref(device));
+  for (int i = 0; i < 3; ++i) {
+    void* const p = memory.allocate(2_MiB);
+    EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
+    memory.deallocate(p);
+  }
+  EXPECT_EQ(memory.statistics().by_plan.requests, 3u);
+}
+
+// Uses that were recorded during a capture are dropped after it, as in the allocator inside.
+TEST_F(planned_on_a_device, drops_uses_of_a_capture) {
+  void* const p = memory.allocate(sizes[0]);
+  const pool_id graph = memory.create_pool();
+  ASSERT_TRUE(memory.begin_allocate_to_pool(graph, {}));
+  EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
+  memory.deallocate(p);
+  EXPECT_EQ(memory.current_usage().pending, sizes[0]);
+  ASSERT_TRUE(memory.end_allocate_to_pool(graph));
+  device.hold_events(true);
+  memory.process_events();
+  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(device.calls().record, 0u);
+  device.hold_events(false);
+  EXPECT_TRUE(memory.release_pool(graph));
+}
+
+// Only a capture forbids to wait for streams and to give memory back.
+TEST_F(planned_on_a_device, gives_memory_back_while_a_scope_redirects) {
+  const pool_id tenant = memory.create_pool(), graph = memory.create_pool();
+  run_step();
+  ASSERT_TRUE(memory.begin_allocate_to_pool(tenant, {}, scope_kind::redirect));
+  EXPECT_GT(device.used(), 0u);
+  memory.trim(0);
+  EXPECT_EQ(device.used(), 0u);
+  ASSERT_TRUE(memory.end_allocate_to_pool(tenant));
+
+  // A capture besides forbids it, until it ends.
+  memory.begin_step();
+  run_step();
+  const std::size_t plan_bytes = device.used();
+  ASSERT_TRUE(memory.begin_allocate_to_pool(tenant, {}, scope_kind::redirect));
+  ASSERT_TRUE(memory.begin_allocate_to_pool(graph, {}));
+  memory.trim(0);
+  EXPECT_EQ(device.used(), plan_bytes);
+  ASSERT_TRUE(memory.end_allocate_to_pool(graph));
+
+  void* const p = memory.try_allocate(1_GiB);
+  EXPECT_NE(p, nullptr) << "the plan keeps memory that no block uses";
+  memory.deallocate(p);
+  ASSERT_TRUE(memory.end_allocate_to_pool(tenant));
+  for (const pool_id each : {tenant, graph}) EXPECT_TRUE(memory.release_pool(each));
+}
+
 // A request that fails takes the memory of unused places.
 TEST(planned, gives_up_unused_places_before_a_request_fails) {
   simulated_device device({.capacity = 20_MiB});
@@ -380,7 +640,7 @@ TEST(planned, needs_only_the_bytes_of_its_plan) {
     planned<caching_allocator<pytorch<>, provider_ref<simulated_device>>> memory(made.view(),
                                                                                  provider_ref(device));
     std::size_t failed = 0;
-    std::vector<void*> blocks(program.slots());
+    std::vector<void*> blocks(program.slot_count());
     for (std::size_t i = 0; i < of.made.events.size(); ++i) {
       void*& p = blocks[program.slot(i)];
       if (of.made.events[i].what == trace::event::kind::free) {
@@ -459,6 +719,25 @@ TEST(planned, gives_streams_tracks_of_their_own) {
   memory.deallocate(memory.allocate(5_MiB, second));  // the track is taken
   memory.deallocate(memory.allocate(3_MiB, first));
   EXPECT_EQ(memory.statistics().by_plan.requests, 2u);
+}
+
+TEST(planned, aligns_places_without_virtual_memory) {
+  using segments = conformance::plans::segments_of<simulated_device>;
+  recorder of;
+  for (int i = 0; i < 10; ++i) of.step({5_MiB});
+  plan::made_plan made = make(of.made);
+  made.numbers.alignment = 1_MiB;
+  simulated_device device({.capacity = 30_MiB});
+  {
+    planned<caching_allocator<pytorch<>, segments>> memory(made.view(), segments(device));
+    (void)device.acquire(512);
+    void* const p = memory.allocate(5_MiB);
+    EXPECT_EQ(memory.statistics().by_plan.requests, 1u);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 1_MiB, 0u);
+    EXPECT_TRUE(device.can_use(p, 5_MiB));
+    memory.deallocate(p);
+  }
+  EXPECT_EQ(device.used(), 512u);
 }
 
 // Without virtual memory, the places are one segment.

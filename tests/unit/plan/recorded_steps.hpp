@@ -38,7 +38,7 @@ struct recorder {
 };
 
 [[nodiscard]] inline plan::made_plan make(const trace::recording& source, plan::make_options options = {}) {
-  options.seconds = 0.05;
+  options.effort = 0.05;
   return plan::make(source, options);
 }
 

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/tessera.hpp>
 
 namespace {
 
@@ -62,6 +65,22 @@ TEST(host_pinned, runs_a_streams_tasks_in_order) {
   ASSERT_TRUE(device.synchronize(side));
   ASSERT_EQ(order.size(), 1000u);
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
+}
+
+TEST(host_pinned, is_trimmed_only_when_its_work_is_done) {
+  caching_allocator<pytorch<>, host_pinned> pool{
+      host_pinned({.capacity = 64_MiB, .pin = host_pinned::pinning::never})};
+  auto* const p = static_cast<char*>(pool.allocate(1_MiB));
+  std::atomic<bool> is_done{false};
+  ASSERT_TRUE(pool.provider().submit({}, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::memset(p, 1, 1000);  // of a segment that would be gone
+    is_done = true;
+  }));
+  pool.deallocate(p);
+  pool.trim();
+  EXPECT_TRUE(is_done);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
 TEST(host_pinned, has_events_that_complete_in_order) {

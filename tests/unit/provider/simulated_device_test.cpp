@@ -219,19 +219,19 @@ TEST(simulated_device, reports_why_it_failed) {
 
 TEST(simulated_device, synchronizes_with_one_stream) {
   simulated_device device{options{.log_calls = 1, .costs = {.synchronize = 3}}};
-  device.submit({1}, 100);
-  device.submit({2}, 1000);
-  EXPECT_TRUE(device.synchronize({1}));
+  device.submit(stream_id{1}, 100);
+  device.submit(stream_id{2}, 1000);
+  EXPECT_TRUE(device.synchronize(stream_id{1}));
   EXPECT_EQ(device.now_ns(), 103u);
   EXPECT_EQ(device.log()[0].kind, call::synchronize);
   EXPECT_EQ(device.log()[0].stream, stream_id{1});
-  EXPECT_TRUE(device.synchronize({1}));
-  EXPECT_TRUE(device.synchronize({7}));  // there is no work on it
+  EXPECT_TRUE(device.synchronize(stream_id{1}));
+  EXPECT_TRUE(device.synchronize(stream_id{7}));  // there is no work on it
   EXPECT_EQ(device.now_ns(), 109u);
   device.fail_call(1);
-  EXPECT_FALSE(device.synchronize({2}));
+  EXPECT_FALSE(device.synchronize(stream_id{2}));
   EXPECT_EQ(device.now_ns(), 112u);
-  EXPECT_TRUE(device.synchronize({2}));
+  EXPECT_TRUE(device.synchronize(stream_id{2}));
   EXPECT_EQ(device.now_ns(), 1003u);
   EXPECT_EQ(device.calls().synchronize, 5u);
 }
@@ -332,11 +332,11 @@ TEST(simulated_device, orders_work_within_a_stream) {
 
 TEST(simulated_device, starts_work_no_earlier_than_it_was_submitted) {
   simulated_device device{options{.costs = nothing}};
-  device.submit({1}, 10);
+  device.submit(stream_id{1}, 10);
   device.advance(1000);
-  device.submit({1}, 10);
+  device.submit(stream_id{1}, 10);
   simulated_device::event mark;
-  EXPECT_TRUE(device.record({1}, mark));
+  EXPECT_TRUE(device.record(stream_id{1}, mark));
   EXPECT_EQ(mark.ready_ns, 1010u);
 }
 
@@ -344,9 +344,9 @@ TEST(simulated_device, does_not_let_the_clock_wrap) {
   simulated_device device{options{.costs = nothing}};
   constexpr auto end = std::numeric_limits<std::uint64_t>::max();
   device.advance(10);
-  device.submit({1}, end);
+  device.submit(stream_id{1}, end);
   simulated_device::event mark;
-  EXPECT_TRUE(device.record({1}, mark));
+  EXPECT_TRUE(device.record(stream_id{1}, mark));
   EXPECT_FALSE(device.query(mark));
   device.advance(end);
   EXPECT_EQ(device.now_ns(), end);
@@ -381,7 +381,7 @@ TEST(simulated_device, logs_the_latest_calls) {
   void* const p = device.acquire(2_MiB);
   EXPECT_EQ(device.acquire(512), nullptr);
   device.advance(9);
-  EXPECT_TRUE(device.record({5}, mark));
+  EXPECT_TRUE(device.record(stream_id{5}, mark));
   EXPECT_TRUE(device.release(p, 2_MiB));
   ASSERT_EQ(device.log().size(), 3u);
   const auto& refused = device.log()[0];
@@ -427,10 +427,10 @@ TEST(simulated_device, logs_nothing_by_default) {
 TEST(simulated_device, moves_with_everything_it_gave) {
   simulated_device first{options{.log_calls = 4}};
   void* const p = first.acquire(2_MiB);
-  first.submit({1}, 1'000'000);
+  first.submit(stream_id{1}, 1'000'000);
   simulated_device second = std::move(first);
   simulated_device::event mark;
-  EXPECT_TRUE(second.record({1}, mark));
+  EXPECT_TRUE(second.record(stream_id{1}, mark));
   EXPECT_EQ(mark.ready_ns, 51'000u + 1'000'000u);
   EXPECT_EQ(second.log().size(), 2u);
   EXPECT_GT(number(second.acquire(2_MiB)), number(p));
@@ -447,8 +447,8 @@ TEST(simulated_device, is_shared_by_reference) {
   EXPECT_EQ(one.capacity(), 4_MiB);
   EXPECT_EQ(one.granularity(), 512u);
   simulated_device::event mark;
-  device.submit({3}, 1'000'000);
-  EXPECT_TRUE(one.record({3}, mark));
+  device.submit(stream_id{3}, 1'000'000);
+  EXPECT_TRUE(one.record(stream_id{3}, mark));
   EXPECT_FALSE(two.query(mark));
   EXPECT_TRUE(two.wait(mark));
   EXPECT_TRUE(one.query(mark));

@@ -461,7 +461,7 @@ TYPED_TEST(virtual_memory, counts_and_logs_its_calls) {
   void* const range = device.reserve(4_MiB, 2_MiB);
   const physical memory = created(device, 2_MiB);
   void* const p = up(range, 2_MiB);
-  EXPECT_TRUE(device.map(p, 2_MiB, memory) && device.grant(p, 2_MiB) && device.synchronize({3}) &&
+  EXPECT_TRUE(device.map(p, 2_MiB, memory) && device.grant(p, 2_MiB) && device.synchronize(stream_id{3}) &&
               device.unmap(p, 2_MiB) && device.destroy(memory) && device.unreserve(range, 4_MiB));
   EXPECT_FALSE(device.unreserve(range, 4_MiB));
   constexpr std::array expected = {call::reserve, call::create,      call::map,

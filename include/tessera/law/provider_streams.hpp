@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/law/provider_verdict.hpp>
+#include <tessera/provider/provider.hpp>
+
+/// The laws of events, of the order between streams, and of streams that ended.
+namespace tessera::law::detail {
+
+/// Records and waits; the destructor discards the event.
+template <event_provider D>
+class trial_event {
+ public:
+  explicit trial_event(D& device) noexcept : device_(device) {}
+  trial_event(const trial_event&) = delete;
+  trial_event& operator=(const trial_event&) = delete;
+  ~trial_event() { discard(); }
+
+  [[nodiscard]] bool record(stream_id stream) noexcept { return held_ = device_.record(stream, mark); }
+  [[nodiscard]] bool query() noexcept { return device_.query(mark); }
+  [[nodiscard]] bool wait() noexcept { return device_.wait(mark); }
+  void discard() noexcept {
+    if (held_) device_.discard(mark);
+    held_ = false;
+  }
+
+  typename D::event mark{};
+
+ private:
+  D& device_;
+  bool held_ = false;
+};
+
+/// Checks an event_provider on its default stream.
+template <event_provider D>
+[[nodiscard]] provider_verdict events(D& device, stream_id stream = {}) {
+  provider_verdict found;
+  const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, "stream", stream); };
+  trial_event<D> first(device);
+  if (!first.record(stream))
+    return broken_rule("record succeeds on the default stream"_rule, "stream", stream, "recorded", false);
+  typename D::event copy = first.mark;
+  must_hold(first.wait(), "wait returns after the work is done"_rule);
+  must_hold(first.query(), "an event is ready after a wait for it"_rule);
+  must_hold(device.query(copy), "copies of an event are ready at the same time"_rule);
+  trial_event<D> second(device);
+  const bool again = second.record(stream);
+  must_hold(again, "record succeeds again on the same stream"_rule);
+  must_hold(first.query(), "a ready event stays ready"_rule);
+  first.discard();
+  if (again) must_hold(second.wait() && second.query(), "discard changes no other event"_rule);
+  return found;
+}
+
+/// Records and discards many events, for at most about a second.
+template <event_provider D>
+[[nodiscard]] provider_verdict many_events(D& device) {
+  constexpr std::uint64_t enough = 70'000;  // more than the events that a driver may have at a time
+  provider_verdict found;
+  const auto live = [&device]() -> std::uint64_t {
+    auto& on = innermost(device);
+    if constexpr (tessera::detail::event_counting_provider<D>)
+      return device.live_events();
+    else if constexpr (requires {
+                         { on.live_events() } -> std::convertible_to<std::uint64_t>;
+                       })
+      return on.live_events();
+    else
+      return 0;
+  };
+  const std::uint64_t before = live();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  std::uint64_t count = 0;
+  for (; count < enough && found; ++count) {
+    if (count % 64 == 0 && std::chrono::steady_clock::now() > end) {
+      found.skip("many discarded events", "70000 events took more than a second");
+      break;
+    }
+    typename D::event mark{};
+    const bool recorded = device.record({}, mark);
+    found.must_hold(recorded, "record succeeds after many discarded events"_rule, "discarded", count);
+    if (recorded) device.discard(mark);
+  }
+  found.must_hold(live() <= before, "discard ends an event"_rule, "recorded and discarded", count,
+                  "live events before", before, "now", live());
+  if (!tessera::detail::finish_work(device, {}))
+    found.must_hold(false, "wait returns after the work is done"_rule, "events", count);
+  return found;
+}
+
+/// Checks an ordering_provider on two of its streams, which may be equal. After the check, the first stream
+/// waits for the second.
+template <ordering_provider D>
+[[nodiscard]] provider_verdict ordering(D& device, stream_id first, stream_id second) {
+  provider_verdict found;
+  std::uint64_t before = 0, with_wait = 0;
+  const auto must_hold = [&](bool holds, rule law) {
+    found.must_hold(holds, law, "stream", first, "position", before, "other stream", second, "its position",
+                    with_wait);
+  };
+  const auto finish = [&](stream_id s) {
+    trial_event<D> mark(device);
+    must_hold(mark.record(s) && mark.wait(), "record and wait succeed on a stream"_rule);
+  };
+  before = device.position(first);
+  must_hold(device.is_done(first, 0) && device.is_ordered_after(second, first, 0),
+            "position 0 is before all work"_rule);
+  must_hold(device.is_ordered_after(first, first, before), "a stream is ordered after its own work"_rule);
+  finish(first);
+  must_hold(device.is_done(first, before), "work is done after a wait for it"_rule);
+
+  const std::uint64_t without_wait = device.position(second);
+  must_hold(device.make_wait(second, first, before), "make_wait succeeds"_rule);
+  must_hold(device.is_ordered_after(second, first, before),
+            "a stream is ordered after the work that it waits for"_rule);
+  with_wait = device.position(second);
+  must_hold(first == second || with_wait > without_wait, "a wait counts as work"_rule);
+  must_hold(device.make_wait(first, second, with_wait),
+            "streams may wait for each other's earlier work"_rule);
+  must_hold(device.is_ordered_after(first, second, with_wait),
+            "a stream is ordered after the work that it waits for"_rule);
+  if (first != second && tessera::detail::has_stream(device, second)) {
+    const std::uint64_t later = device.position(second) + 1'000'000;
+    found.must_hold(!device.is_ordered_after(first, second, later),
+                    "no stream is ordered after work that was not submitted"_rule, "stream", first,
+                    "other stream", second, "position", later);
+  }
+  finish(first);
+  must_hold(device.is_done(second, with_wait), "work is done if a finished stream waited for it"_rule);
+  must_hold(device.position(first) >= before && device.position(second) >= with_wait,
+            "positions never fall"_rule);
+  return found;
+}
+
+/// Work that the law submits: begin(stream) submits some, ended() returns whether the latest has ended.
+///
+/// `can_ask` is false if ended() may be called only after the provider said that the work is done.
+template <typename Begin, typename Ended>
+struct trial_work {
+  trial_work(Begin submits, Ended asks, bool may_ask) : begin(submits), ended(asks), can_ask(may_ask) {}
+  Begin begin;
+  Ended ended;
+  bool can_ask;
+};
+
+/// Work of 5 ms on a device that simulates time, or that runs functions of the host.
+template <typename D>
+concept simulates_work = requires(D& d, stream_id s) {
+  d.submit(s, std::uint64_t{});
+  { d.now_ns() } -> std::same_as<std::uint64_t>;
+};
+struct short_sleep {
+  std::shared_ptr<std::atomic<bool>> ended;
+  void operator()() const noexcept {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+    ended->store(true);
+  }
+};
+template <typename D>
+concept runs_functions = !simulates_work<D> && requires(D& d, stream_id s, const short_sleep& work) {
+  { d.submit(s, work) } -> std::same_as<bool>;
+};
+
+/// Requires that queries and waits know when the work of a stream ends. Returns whether work ran while the
+/// provider was asked.
+template <event_provider D, typename Begin, typename Ended>
+[[nodiscard]] bool one_work(D& device, stream_id stream, const trial_work<Begin, Ended>& work,
+                            provider_verdict& found, unsigned& waited) {
+  const auto must_hold = [&](bool holds, rule law, const char* call) {
+    found.must_hold(holds, law, "stream", stream, "call", call, "work ended", false);
+  };
+  trial_event<D> earlier(device), first(device), second(device);
+  const bool has_earlier = earlier.record(stream) && earlier.wait() && earlier.query();
+  std::uint64_t before = 0;
+  if constexpr (ordering_provider<D>) before = device.position(stream);
+  work.begin(stream);
+  if (!first.record(stream) || !second.record(stream)) {
+    found.must_hold(false, "record succeeds on a busy stream"_rule, "stream", stream, "recorded", false);
+    return true;
+  }
+  bool ran = false;
+  for (trial_event<D>* const mark : {&second, &first}) {
+    const bool was_over = !work.can_ask || work.ended();
+    const bool ready = mark->query();
+    ran = ran || !ready;
+    must_hold(!ready || work.ended(), "no event is ready before its work is done"_rule, "query");
+    if (!was_over && ready) ++waited;
+  }
+  if constexpr (!tessera::detail::completion_may_lag<D>) {
+    if (has_earlier)
+      found.must_hold(earlier.query(), "a ready event stays ready"_rule, "stream", stream, "call", "query");
+  }
+  if constexpr (ordering_provider<D>) {
+    const std::uint64_t at = device.position(stream);
+    found.must_hold(at > before, "a position grows with submitted work"_rule, "stream", stream, "before",
+                    before, "now", at);
+    const bool was_over = !work.can_ask || work.ended();
+    const bool done = device.is_done(stream, at);
+    must_hold(!done || work.ended(), "no position is done before its work is done"_rule, "is_done");
+    if (!was_over && done) ++waited;
+  }
+  must_hold(second.wait() && work.ended(), "wait returns after the work is done"_rule, "wait");
+  found.must_hold(second.query() && first.query(),
+                  "an event is ready if a later event of its stream is ready"_rule, "stream", stream, "call",
+                  "query");
+  if constexpr (requires { device.synchronize(stream); }) {
+    if (found) {
+      work.begin(stream);
+      must_hold(device.synchronize(stream) && work.ended(), "synchronize returns after the work is done"_rule,
+                "synchronize");
+    }
+  }
+  return ran;
+}
+
+/// Checks an event_provider while work runs on a stream.
+template <event_provider D, typename Begin, typename Ended>
+[[nodiscard]] provider_verdict work_on(D& device, stream_id stream, const trial_work<Begin, Ended>& work) {
+  constexpr unsigned tries = 5;
+  provider_verdict found;
+  unsigned ran = 0, waited = 0;
+  for (unsigned i = 0; i < tries && found && (i == 0 || ran == 0 || waited != 0); ++i)
+    ran += one_work(device, stream, work, found, waited) ? 1u : 0u;
+  // The work may end by chance during a query, but not each time.
+  found.must_hold(waited < tries, "query and is_done do not wait"_rule, "stream", stream, "work ended in",
+                  waited, "calls of", 2 * tries);
+  if (found && ran == 0)
+    found.skip("events while work runs", "the work ended before the first query; submit longer work");
+  return found;
+}
+
+/// Checks an ordering_provider while work runs on the first of two streams.
+template <ordering_provider D, typename Begin, typename Ended>
+[[nodiscard]] provider_verdict ordered_work(D& device, stream_id busy, stream_id waiting,
+                                            const trial_work<Begin, Ended>& work) {
+  provider_verdict found;
+  const auto must_hold = [&](bool holds, rule law, std::uint64_t at) {
+    found.must_hold(holds, law, "stream", waiting, "waits for stream", busy, "position", at, "work ended",
+                    false);
+  };
+  for (const bool makes_wait : {false, true}) {
+    work.begin(busy);
+    const std::uint64_t at = device.position(busy);
+    if (makes_wait)
+      found.must_hold(device.make_wait(waiting, busy, at), "make_wait succeeds"_rule, "stream", waiting,
+                      "waits for stream", busy, "position", at);
+    const bool claimed = device.is_ordered_after(waiting, busy, at);
+    trial_event<D> after(device);
+    if (found && (makes_wait || claimed) && after.record(waiting)) {
+      must_hold(!after.query() || work.ended(), "no stream runs ahead of the work that it waits for"_rule,
+                at);
+      must_hold(after.wait() && work.ended(), "no stream runs ahead of the work that it waits for"_rule, at);
+    }
+    (void)tessera::detail::finish_work(device, busy);
+    (void)tessera::detail::finish_work(device, waiting);
+  }
+  return found;
+}
+
+/// Checks what a provider says about a stream that does not exist, if it knows its streams.
+template <tessera::detail::stream_listing_provider D>
+[[nodiscard]] provider_verdict missing_stream(D& device, stream_id missing) {
+  provider_verdict found;
+  found.must_hold(device.has_stream({}), "the default stream exists"_rule, "stream", stream_id{}, "exists",
+                  false);
+  if (device.has_stream(missing)) return found;
+  const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, "stream", missing); };
+  if constexpr (event_provider<D>) {
+    trial_event<D> mark(device);
+    must_hold(!mark.record(missing), "record refuses a stream that does not exist"_rule);
+  }
+  if constexpr (requires { device.synchronize(missing); })
+    must_hold(device.synchronize(missing), "synchronize succeeds for a stream that does not exist"_rule);
+  if constexpr (ordering_provider<D>) {
+    must_hold(device.is_done(missing, 1), "the work of a stream that does not exist is done"_rule);
+    must_hold(!device.make_wait(missing, {}, 0), "make_wait refuses a stream that does not exist"_rule);
+  }
+  return found;
+}
+
+/// Ends a stream with work on it. end(stream) destroys it after its work.
+template <event_provider D, typename Start, typename End>
+[[nodiscard]] provider_verdict ended_stream(D& device, stream_id stream, Start start, End end) {
+  provider_verdict found;
+  trial_event<D> mark(device);
+  start(stream);
+  if (!mark.record(stream))
+    found.must_hold(false, "record succeeds on a busy stream"_rule, "stream", stream, "recorded", false);
+  end(stream);
+  if (!found) return found;
+  found.must_hold(mark.wait() && mark.query(), "the work of a stream that ended is done"_rule, "stream",
+                  stream);
+  if constexpr (tessera::detail::stream_listing_provider<D>) {
+    found.must_hold(!device.has_stream(stream), "a stream that ended does not exist"_rule, "stream", stream);
+    if (found) found.add(missing_stream(device, stream));
+  }
+  return found;
+}
+
+}  // namespace tessera::law::detail

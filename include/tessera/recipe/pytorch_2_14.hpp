@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+
+#include <tessera/config/pytorch.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
+#include <tessera/core/fixed_string.hpp>
+#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/recipe/cuda_async.hpp>
+#include <tessera/recipe/family.hpp>
+#include <tessera/recipe/pinned.hpp>
+#include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera {
+namespace detail {
+
+/// Makes the decisions of the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
+///
+///   * Among free blocks of equal size, a block in the oldest segment serves.
+///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit, so garbage collection
+///     needs a lower one.
+///   * With throw_on_cudamalloc_oom, a request fails at once if reserved memory and its segment would exceed
+///     the device. A request that exceeds only the memory fraction goes through recovery.
+///
+/// It has the settings of pytorch_native.
+///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction,
+///            alloc_block)
+struct pytorch_2_14_native final {
+  using rounding = pytorch_native::rounding;
+  using pools = pytorch_native::pools;
+  using streams = pytorch_native::streams;
+  using split = with_order<pytorch_native::split, free_order::oldest_segment>;
+  using pages = pytorch_native::pages;
+  using growth = grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
+                                  memory_limit::rounding::nearest>;
+  using eviction = pytorch_native::eviction;
+  using recovery = with_fail_fast<recover_by_releasing_oversize, tunable(false), failure_reason::by_capacity>;
+
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
+    return pytorch_native::accepts(settings);
+  }
+  /// Returns the policies for settings that this recipe accepts; aborts for others.
+  [[nodiscard]] static constexpr policies<pytorch_2_14_native> configured(
+      const config::pytorch::settings& settings) noexcept;
+};
+static_assert(recipe<pytorch_2_14_native>);
+
+/// Makes the decisions of PyTorch 2.14 with expandable_segments. It differs from pytorch_expandable in the
+/// rules of pytorch_2_14_native.
+struct pytorch_2_14_expandable final {
+  using rounding = pytorch_expandable::rounding;
+  using pools = pytorch_expandable::pools;
+  using streams = pytorch_expandable::streams;
+  using split = with_order<pytorch_expandable::split, free_order::oldest_segment>;
+  using pages = pytorch_expandable::pages;
+  using growth =
+      grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
+                      tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest>;
+  using eviction = pytorch_expandable::eviction;
+  using recovery = with_fail_fast<recover_by_emptying_cache<>, tunable(false), failure_reason::by_capacity>;
+
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
+    return pytorch_expandable::accepts(settings);
+  }
+  [[nodiscard]] static constexpr policies<pytorch_2_14_expandable> configured(
+      const config::pytorch::settings& settings) noexcept;
+};
+static_assert(recipe<pytorch_2_14_expandable>);
+
+/// Makes the decisions of PyTorch 2.14's cache of pinned host memory. It is like `pinned`, except for one
+/// rule: the most recently freed block of the size class that is large enough serves.
+///   Source:  CachingHostAllocator.h of mid-2026
+struct pinned_2_14 final {
+  using rounding = pinned::rounding;
+  using pools = pinned::pools;
+  using streams = pinned::streams;
+  using split = with_order<pinned::split, free_order::newest_in_class>;
+  using pages = pinned::pages;
+  using growth = pinned::growth;
+  using eviction = pinned::eviction;
+  using recovery = pinned::recovery;
+
+  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
+    return pinned::accepts(settings);
+  }
+  [[nodiscard]] static constexpr policies<pinned_2_14> configured(
+      const config::pytorch::settings& settings) noexcept;
+};
+static_assert(recipe<pinned_2_14>);
+
+constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
+    const config::pytorch::settings& settings) noexcept {
+  if (!accepts(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
+  return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
+}
+constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
+    const config::pytorch::settings& settings) noexcept {
+  if (!accepts(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
+  return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
+}
+constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch::settings& settings) noexcept {
+  return detail::with_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
+                                                   settings.pinned_max_cached_size);
+}
+
+}  // namespace detail
+
+/// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from in PyTorch 2.14.
+struct pytorch_2_14_family : detail::family<config::pytorch_2_14, detail::pytorch_2_14_native,
+                                            detail::pytorch_2_14_expandable, cuda_async> {
+  using native = detail::pytorch_2_14_native;
+  using expandable = detail::pytorch_2_14_expandable;
+  using pinned = detail::pinned_2_14;
+  using pinned_family = detail::family<config::pytorch_2_14, detail::pinned_2_14>;
+};
+
+/// The recipe for a PYTORCH_CUDA_ALLOC_CONF in PyTorch 2.14, for example
+/// pytorch_2_14<"expandable_segments:True">.
+///
+///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> allocator;
+template <detail::fixed_string Conf = "">
+using pytorch_2_14 = pytorch_2_14_family::from<Conf>;
+
+}  // namespace tessera

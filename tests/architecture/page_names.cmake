@@ -1,0 +1,126 @@
+# Compiles every name of the library that a page mentions in backticks. A name is one of NAMES.md, or a member of a type in the
+# list below. Other names in backticks, such as those of other systems, are in the list `others`, and a page must mention each.
+#   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder -P page_names.cmake
+cmake_minimum_required(VERSION 3.24)
+set(pages README.md examples/README.md include/tessera/README.md include/tessera/GLOSSARY.md include/tessera/NAMES.md
+          .github/CONTRIBUTING.md)
+# The verbs and recipes of tessera-replay, recordings, names that an example defines, and words of other systems.
+set(others
+    compare draw explain fit plan tune verify
+    gnn_sage gpt2_adamw resnet50_sgd paddle_auto_growth pinned_expandable pytorch_expandable
+    CUDAPluggableAllocator FetchContent MemPool OrtAllocator PYTORCH_CUDA_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF
+    SOURCE_DATE_EPOCH Status TESSERA_INSTALL __PRETTY_FUNCTION__ auto_growth backend cpack cv
+    dirty_decay_ms empty_cache expandable max_split_size_mb expandable_segments garbage_collection_threshold git malloc memory_stats
+    naive_best_fit native set_per_process_memory_fraction source static_assert std using vcpkg_from_git
+    PascalCase snake_case trailing_ back_with_ evict_ grow_ pool_ recover_ reuse_ round_ split_
+    choose_recipe compared plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
+
+# The types whose members pages mention. A type must not be final.
+set(prelude "
+using device = tessera::simulated_device;
+using clocked_history = tessera::history<>;
+template <typename... T>
+struct types {};
+using classes = types<
+    tessera::caching_allocator<tessera::stitched, device>, tessera::locked<tessera::stitched, device>,
+    tessera::per_stream<tessera::stitched, device>, tessera::per_device<tessera::pytorch<>, device>,
+    tessera::configured<tessera::pytorch_family, device>, tessera::planned<tessera::caching_allocator<tessera::pytorch<>, device>>,
+    tessera::tagged<tessera::caching_allocator<tessera::pytorch<>, device>>, tessera::private_pool<tessera::caching_allocator<tessera::pytorch<>, device>>,
+    tessera::background_reclaiming<tessera::pytorch<>, device>::options, tessera::memory_report, tessera::usage,
+    tessera::simulated_device, tessera::host_pinned, tessera::stream_registry<device>, tessera::guarded<tessera::pytorch<>, tessera::host_pinned>,
+    tessera::guarded<tessera::pytorch<>, tessera::host_pinned>::options, tessera::policies<tessera::stitched>, tessera::guarantee_shares<tessera::grow_by_stitching<>>,
+    tessera::plan::make_options, tessera::plan_usage, tessera::pool_options,
+    tessera::law::provider_verdict, tessera::law::provider_trial, tessera::split_below<>, tessera::object_addresses<int>, clocked_history>;
+using enumerations = types<tessera::sleep_contents, tessera::scope_kind, tessera::decay_curve>;
+#define IS_MEMBER(word, page)                                                                               \\
+  namespace member_##word {                                                                                 \\
+  struct other {                                                                                            \\
+    int word;                                                                                               \\
+  };                                                                                                        \\
+  template <typename T>                                                                                     \\
+  struct both : T, other {};                                                                                \\
+  template <typename T>                                                                                     \\
+  concept has = !requires { &both<T>::word; }; /* ambiguous, if T has such a member */                      \\
+  template <typename T>                                                                                     \\
+  concept lists = requires { T::word; };                                                                    \\
+  template <typename... C, typename... E>                                                                   \\
+  constexpr bool is_known(types<C...>, types<E...>) {                                                       \\
+    return (has<C> || ...) || (lists<E> || ...);                                                            \\
+  }                                                                                                         \\
+  static_assert(is_known(classes{}, enumerations{}), page \" mentions \" #word \", which no type has\");    \\
+  }
+")
+
+file(READ ${ROOT}/include/tessera/NAMES.md names_page)
+string(REGEX MATCHALL "\n\\| `[^|]*\\|" rows "\n${names_page}")
+string(REGEX MATCHALL "`[A-Za-z0-9_:]+`" listed "${rows}")
+string(REPLACE "`" "" listed "${listed}")
+
+set(mentioned "")
+set(members "")
+set(source "")
+foreach(name IN LISTS listed)
+  if(name MATCHES "^TESSERA_")
+    string(APPEND source "#if !defined(${name})\n#error \"no header defines ${name}\"\n#endif\n")
+  elseif(NOT name MATCHES "::_")  # a suffix of literals
+    string(MAKE_C_IDENTIFIER ${name} identifier)
+    string(APPEND source "namespace name_${identifier} {\nusing tessera::${name};\n}\n")
+  endif()
+endforeach()
+foreach(page IN LISTS pages)
+  file(READ ${ROOT}/${page} text)
+  string(REGEX REPLACE "\n```[^`]*\n```" "" text "\n${text}")
+  string(REGEX REPLACE "[][;\\]" " " text "${text}")
+  string(REGEX MATCHALL "`[^`\n]+`" words "${text}")
+  foreach(word IN LISTS words)
+    if(NOT word MATCHES "^`[A-Za-z_][A-Za-z0-9_:]*(<.*>)?(\\(.*\\))?`$")
+      continue()
+    endif()
+    string(REGEX REPLACE "^`(tessera::)?([A-Za-z0-9_:]*).*" "\\2" name "${word}")
+    string(REGEX REPLACE "::?$" "" name "${name}")
+    string(REGEX REPLACE ":.*" "" first "${name}")
+    # Names such as cudaFree are those of other systems.
+    if(name MATCHES "^([a-z]+[A-Z].*)?$" OR word MATCHES ":`$" OR name IN_LIST mentioned)
+      continue()
+    endif()
+    list(APPEND mentioned ${name} ${first})
+    if(name IN_LIST listed OR first IN_LIST others OR name MATCHES "^(tessera|detail|settings)$")
+      continue()
+    endif()
+    string(REGEX REPLACE ".*:" "" last "${name}")
+    set(is_public FALSE)  # without its namespace
+    foreach(other IN LISTS listed)
+      if(other MATCHES "::${name}$")
+        set(is_public TRUE)
+      endif()
+    endforeach()
+    if(NOT is_public AND NOT last IN_LIST members)
+      list(APPEND members ${last})
+      string(APPEND source "IS_MEMBER(${last}, \"${page}\")\n")
+    endif()
+  endforeach()
+endforeach()
+set(faults "")
+foreach(name IN LISTS others)
+  if(NOT name IN_LIST mentioned)
+    list(APPEND faults "no page mentions ${name}, which is in the list of other names")
+  endif()
+endforeach()
+
+file(GLOB_RECURSE headers RELATIVE ${ROOT}/include ${ROOT}/include/tessera/*.hpp)
+list(TRANSFORM headers REPLACE ".+" "#include <\\0>\n")
+list(JOIN headers "" includes)
+file(WRITE ${SCRATCH}/page_names.cpp "${includes}${prelude}${source}")
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${ROOT}/include ${SCRATCH}/page_names.cpp RESULT_VARIABLE code
+                ERROR_VARIABLE errors)
+if(NOT code EQUAL 0)
+  string(REGEX MATCHALL "[^\n]*error: [^\n]*" errors "${errors}")
+  list(APPEND faults ${errors})
+endif()
+if(faults)
+  list(REMOVE_DUPLICATES faults)
+  list(JOIN faults "\n  " faults)
+  message(FATAL_ERROR "names of pages:\n  ${faults}\n")
+endif()
+list(LENGTH mentioned count)
+message(STATUS "${count} names of pages compile, or are in the list of other names")

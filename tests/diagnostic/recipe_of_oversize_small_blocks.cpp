@@ -1,0 +1,10 @@
+// expect: no small block is oversize: pools.boundary < split.oversize_from()
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+using namespace tessera::literals;
+using wrong =
+    tessera::with<tessera::pytorch<>, tessera::pool_small_and_large<64_MiB>, tessera::split_below<32_MiB>>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

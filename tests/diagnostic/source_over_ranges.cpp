@@ -1,0 +1,18 @@
+// expect: memory_sources_need_a_recipe_that_acquires_segments
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+
+#include <tessera/private_pool.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+struct source {
+  void* acquire(std::size_t) noexcept { return nullptr; }
+  bool release(void*, std::size_t) noexcept { return false; }
+};
+
+int main() {
+  tessera::caching_allocator<tessera::stitched, tessera::simulated_device> memory;
+  source own;
+  tessera::private_pool pool(memory, own);
+}

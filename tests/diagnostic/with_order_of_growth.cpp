@@ -1,0 +1,9 @@
+// expect first: with_order<Split, Order>: Split is a split policy
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+using ordered = tessera::with_order<tessera::grow_exactly<>, tessera::free_order::oldest_segment>;
+using wrong = tessera::with<tessera::pytorch<>, ordered>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }

@@ -1,0 +1,11 @@
+// expect first: with<>: a policy answers the questions of two axes
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+struct both : tessera::evict_never, tessera::recover_never {
+  bool operator==(const both&) const = default;
+};
+using wrong = tessera::with<tessera::pytorch<>, both>;
+
+int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
