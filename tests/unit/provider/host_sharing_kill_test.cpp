@@ -201,11 +201,15 @@ class nursery {
 bool was_killed(int state) { return WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL; }
 bool has_ended_well(int state) { return WIFEXITED(state) && WEXITSTATUS(state) == 0; }
 
-/// Whether the condition becomes true within some seconds. Other threads and processes correct the counts.
+/// Whether the condition becomes true within some seconds. Other threads and processes correct the counts. It may be
+/// false again afterwards: the provider may still accept the connection of a process that was killed.
 template <typename F>
 bool soon(F is_true) {
-  for (int i = 0; i < 1000 && !is_true(); ++i) std::this_thread::sleep_for(10ms);
-  return is_true();
+  for (int i = 0; i < 1000; ++i) {
+    if (is_true()) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return false;
 }
 std::size_t shared_memory_of_the_system() {
   std::ifstream file("/proc/meminfo");
