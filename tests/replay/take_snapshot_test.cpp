@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
@@ -419,6 +420,52 @@ void expect_to_be_what_it_decides() {
   EXPECT_EQ(found.same_address, found.allocations);
   EXPECT_TRUE(found.agrees()) << found.first_other_segment;
 }
+/// A device with room for one segment. It calls a function when it has taken the segment back, before the allocator
+/// knows it. Its threads wait for each other, so that they never call it at the same time.
+struct device_of_one_segment {
+  static constexpr bool is_thread_safe = true;
+  struct state {
+    bool is_taken = false;
+    std::function<void()> after_release{};
+  };
+  state* kept;
+
+  void* acquire(std::size_t) noexcept {
+    return std::exchange(kept->is_taken, true) ? nullptr : reinterpret_cast<void*>(std::uintptr_t{1} << 40);
+  }
+  bool release(void*, std::size_t) noexcept {
+    kept->is_taken = false;
+    if (kept->after_release) std::exchange(kept->after_release, nullptr)();
+    return true;
+  }
+  [[nodiscard]] static std::size_t capacity() noexcept { return 1_GiB; }
+  [[nodiscard]] static std::size_t granularity() noexcept { return 2_MiB; }
+};
+
+TEST(take_snapshot, shows_memory_once_that_another_thread_got_during_its_release) {
+  device_of_one_segment::state device;
+  locked<with<pytorch<>, reuse_immediately>, device_of_one_segment> pool{device_of_one_segment{&device}};
+  void* const first = pool.allocate(12_MiB);
+  pool.deallocate(first);
+  void* second = nullptr;
+  snapshot seen;
+  device.after_release = [&] {
+    std::thread([&] {
+      second = pool.allocate(11_MiB);
+      seen = take_snapshot(pool);
+    }).join();
+  };
+  pool.trim();
+  ASSERT_EQ(second, first);
+  ASSERT_EQ(seen.segments.size(), 1u);
+  EXPECT_EQ(seen.segments[0].size, 12_MiB);
+  EXPECT_EQ(count_bytes(seen).allocated, 12_MiB);
+  std::size_t bytes = 0;
+  for (const auto& block : seen.segments[0].blocks) bytes += block.size;
+  EXPECT_EQ(bytes, seen.segments[0].size);
+  pool.deallocate(second);
+}
+
 TEST(take_snapshot, agrees_with_the_pytorch_recipe) {
   expect_to_be_what_it_decides<pytorch_family::native>();
 }

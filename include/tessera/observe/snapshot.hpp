@@ -342,6 +342,7 @@ class snapshot_builder {
     const auto key = [](const snapshot::segment& s) { return std::pair(s.device, s.address); };
     std::sort(result_.segments.begin(), result_.segments.end(),
               [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    drop_given_again();
     if (!result_.segments.empty() && result_.traces.size() <= result_.segments.back().device)
       result_.traces.resize(static_cast<std::size_t>(result_.segments.back().device) + 1);
     return std::move(result_);
@@ -352,9 +353,22 @@ class snapshot_builder {
   [[nodiscard]] static constexpr std::size_t number_of_pools(const policies<Recipe>&) noexcept {
     return Recipe::pools::count;
   }
+  /// Drops segments that the device has already given again, to another thread. They are being released, so they
+  /// have no live block.
+  void drop_given_again() {
+    std::vector<snapshot::segment> kept;
+    for (snapshot::segment& next : result_.segments) {
+      const bool overlaps = !kept.empty() && kept.back().device == next.device &&
+                            next.address - kept.back().address < kept.back().size;
+      if (overlaps && next.count_bytes().active == 0) continue;
+      if (overlaps && kept.back().count_bytes().active == 0) kept.pop_back();
+      kept.push_back(std::move(next));
+    }
+    result_.segments = std::move(kept);
+  }
+
   void add_block(const segment_view& s, bool is_large, const block_view& b, std::size_t device) {
-    if (result_.segments.empty() || result_.segments.back().address != s.address ||
-        result_.segments.back().device != device) {
+    if (b.address == s.address) {
       result_.segments.push_back({.device = device,
                                   .address = s.address,
                                   .size = s.bytes,
