@@ -10,7 +10,7 @@
 int main() {
   using namespace tessera::literals;
 
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> allocator;
   void* weights = allocator.allocate(300_MiB);
   void* batch = allocator.allocate(5_MiB, tessera::stream_id{1});          // for work on stream 1
   if (!allocator.record_stream(weights, tessera::stream_id{1})) return 1;  // stream 1 also reads weights

@@ -56,7 +56,7 @@ int main() {
   if (!found) return 1;
 
   // The provider has no events, so the streams policy must not need any. Otherwise this does not compile.
-  using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_immediately>;
+  using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::reuse_immediately>;
   tessera::caching_allocator<recipe, host_pages> allocator{std::move(device)};
   auto* numbers = static_cast<int*>(allocator.allocate(1000 * sizeof(int)));
   numbers[999] = 42;

@@ -18,14 +18,15 @@ struct count_failures {
   int* failures;
 
   template <typename F>
-  auto operator()(tessera::provider_call call, F make_call) noexcept {
+  auto operator()(tessera::provider::provider_call call, F make_call) noexcept {
     const auto result = make_call();
     if (!result && call.may_fail()) ++*failures;
     return result;
   }
 };
-using counted_device = tessera::provider_adaptor<tessera::simulated_device, count_failures>;
-static_assert(tessera::virtual_memory_provider<counted_device>);  // as simulated_device is
+using counted_device =
+    tessera::provider::provider_adaptor<tessera::provider::simulated_device, count_failures>;
+static_assert(tessera::provider::virtual_memory_provider<counted_device>);  // as simulated_device is
 
 /// An allocator with a spin lock. The facade adds all other functions of an allocator. Functions given to on_pressure and
 /// for_each_device run with the lock held, so they must not use the allocator.
@@ -59,9 +60,9 @@ class spin_locked
 };
 
 int main() {
-  tessera::simulated_device device({.capacity = 100_MiB});
+  tessera::provider::simulated_device device({.capacity = 100_MiB});
   int failures = 0;
-  spin_locked<tessera::pytorch<>, counted_device> allocator{
+  spin_locked<tessera::recipe::pytorch<>, counted_device> allocator{
       counted_device(device, count_failures{&failures})};
 
   const auto work = [&allocator] {

@@ -21,8 +21,8 @@ using namespace tessera::literals;
 template <typename Recipe>
 bool serves(cuda_driver::gpu& device, const char* recipe) {
   constexpr tessera::stream_id per_thread{2};  // CU_STREAM_PER_THREAD, which always exists
-  tessera::caching_allocator<Recipe, tessera::provider_ref<cuda_driver::gpu>> pool{
-      tessera::provider_ref(device)};
+  tessera::caching_allocator<Recipe, tessera::provider::provider_ref<cuda_driver::gpu>> pool{
+      tessera::provider::provider_ref(device)};
   std::vector<void*> blocks;
   for (std::size_t i = 0; i < 64; ++i) {
     void* const p = pool.try_allocate((i % 7 + 1) * 500_KiB, i % 2 == 0 ? tessera::stream_id{} : per_thread);
@@ -66,10 +66,10 @@ int main(int count, char** arguments) {
       for (const auto& [law, why] : found.not_checked()) std::printf("  not checked: %s: %s\n", law, why);
       if (!found) std::printf("  its latest error: %s\n", device.last_error().c_str());
       good = good && found;
-      good = serves<tessera::pytorch<>>(device, "pytorch") && good;
-      good = serves<tessera::pytorch_family::expandable>(device, "pytorch_expandable") && good;
-      good = serves<tessera::stitched>(device, "stitched") && good;
-      good = serves<tessera::cuda_async>(device, "cuda_async") && good;
+      good = serves<tessera::recipe::pytorch<>>(device, "pytorch") && good;
+      good = serves<tessera::recipe::pytorch_family::expandable>(device, "pytorch_expandable") && good;
+      good = serves<tessera::recipe::stitched>(device, "stitched") && good;
+      good = serves<tessera::recipe::cuda_async>(device, "cuda_async") && good;
     }
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());

@@ -11,6 +11,8 @@
 #include <tessera/configured.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/tessera.hpp>
 
@@ -43,7 +45,11 @@ struct on_gpus {
     return {*library, number};
   }
   static auto make_allocator(auto device) {
-    using allocator = tessera::configured<tessera::pytorch_family, decltype(device), tessera::locked>;
+    using allocator =
+        tessera::configured<tessera::recipe::pytorch_family,
+                            tessera::concurrent::locked<tessera::caching_allocator<
+                                tessera::recipe::pytorch<>, decltype(device),
+                                tessera::extension::private_pools, tessera::extension::sleep_mode>>>;
     return allocator::from_environment(std::move(device));
   }
   /// PyTorch's own allocator reads this variable, too.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
@@ -18,14 +19,16 @@ namespace opencl {
 /// work of that queue. Thread-safe.
 ///   Requires:  the device outlives it, and does not move
 ///   Cost:      a look-up of the queue for each request
-template <typename Recipe = tessera::pytorch<>, typename Device = device>
+template <typename Recipe = tessera::recipe::pytorch<>, typename Device = device>
 class pool
-    : public tessera::facade<pool<Recipe, Device>, tessera::locked<Recipe, tessera::provider_ref<Device>>> {
-  using allocator = tessera::locked<Recipe, tessera::provider_ref<Device>>;
+    : public tessera::facade<pool<Recipe, Device>, tessera::concurrent::locked<tessera::caching_allocator<
+                                                       Recipe, tessera::provider::provider_ref<Device>>>> {
+  using allocator = tessera::concurrent::locked<
+      tessera::caching_allocator<Recipe, tessera::provider::provider_ref<Device>>>;
   using base = tessera::facade<pool, allocator>;
 
  public:
-  explicit pool(Device& of) : device_(of), allocator_(tessera::provider_ref(of)) {}
+  explicit pool(Device& of) : device_(of), allocator_(tessera::provider::provider_ref(of)) {}
 
   using base::try_allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, tessera::stream_id stream = {}) noexcept {

@@ -25,7 +25,7 @@ struct recipe_result {
   std::string recipe;
   std::size_t peak_reserved = 0;  // bytes
   std::size_t cached_at_end = 0;  // bytes
-  tessera::simulated_device::counts calls{};
+  tessera::provider::simulated_device::counts calls{};
   std::uintmax_t retries = 0;
   std::size_t failures = 0;
   std::size_t failed_sleeps = 0;  // sleeps and wakes that changed nothing
@@ -47,7 +47,7 @@ struct recorded_run {
   [[nodiscard]] bool by_2_14() const { return outcome.rules == std::string_view("2.14"); }
 };
 /// Replays the run of one device of a snapshot.
-[[nodiscard]] replay::read_result<recorded_run> run_as_recorded(const tessera::snapshot& source,
+[[nodiscard]] replay::read_result<recorded_run> run_as_recorded(const tessera::observe::snapshot& source,
                                                                 std::size_t device);
 
 [[nodiscard]] inline double ratio(std::size_t part, std::size_t whole) {
@@ -80,6 +80,6 @@ struct named_recipe {
 [[nodiscard]] std::variant<std::vector<recipe_result>, std::string> measure_recipes(
     const std::vector<named_recipe>& recipes, const tessera::trace::program& program, const arguments& args,
     steps& at, const std::string& task, const recorded_run* recorded = nullptr,
-    const tessera::memory_plan* plan = nullptr);
+    const tessera::plan::memory_plan* plan = nullptr);
 
 }  // namespace replay

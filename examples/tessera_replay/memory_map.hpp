@@ -10,13 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/trace/recording.hpp>
+
+#include "replayed.hpp"
 
 namespace replay {
 
@@ -254,18 +255,19 @@ template <typename Allocator>
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}}};
-///     const memory_map seen = map_after<tessera::pytorch<>>(program(made), 0, tessera::simulated_device{}, {});
+///     const memory_map seen = map_after<tessera::recipe::pytorch<>>(program(made), 0, tessera::provider::simulated_device{}, {});
 ///     std::printf("%zu of %zu bytes non_releasable\n", seen.sums.non_releasable, seen.sums.reserved);
 ///
 ///   Requires:  event < source.events().size()
 ///   Cost:      a replay up to that event
 template <typename Recipe>
-[[nodiscard]] memory_map map_after(const program& source, std::size_t event, simulated_device device,
-                                   const policies<Recipe>& settings) {
+[[nodiscard]] memory_map map_after(const program& source, std::size_t event,
+                                   provider::simulated_device device,
+                                   const recipe::policies<Recipe>& settings) {
   const auto& all = source.events();
   const recording until{{}, {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(event) + 1}};
   const program start(until);
-  caching_allocator<Recipe, simulated_device> pool{std::move(device), settings};
+  replayed<Recipe> pool{std::move(device), settings};
   std::unordered_map<std::uintptr_t, std::size_t> allocated_by;
   std::map<std::uint64_t, std::uint64_t>
       recorded_number;  // of private pools, by their number in the allocator

@@ -6,11 +6,11 @@
 #include <string>
 
 #include <tessera/core/statistics.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "commands.hpp"
 #include "files.hpp"
+#include "planner/make_plan.hpp"
 
 namespace replay {
 
@@ -18,7 +18,7 @@ namespace replay {
 [[nodiscard]] read_result<std::optional<tessera::plan::made_plan>> read_plan(const arguments& args);
 
 /// Says whether a plan was made of another recording; empty if not.
-[[nodiscard]] std::string plan_note(const tessera::memory_plan& plan,
+[[nodiscard]] std::string plan_note(const tessera::plan::memory_plan& plan,
                                     const tessera::trace::recording& source);
 
 /// Says how many requests of the recording the plan served.

@@ -13,6 +13,7 @@
 #include <new>
 #include <vector>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
@@ -268,7 +269,7 @@ class suballocator {
   }
 
  private:
-  using pool = tessera::locked<Recipe, memory>;
+  using pool = tessera::concurrent::locked<tessera::caching_allocator<Recipe, memory>>;
   /// The handles that one request destroys. With a limit, no request is slow after many were left. With more than one, they do
   /// not pile up.
   static constexpr std::size_t collected_at_once = 16;

@@ -7,16 +7,13 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/common_calls.hpp>
+#include <tessera/detail/extension.hpp>
 #include <tessera/detail/handle.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 /// The default `Inner`: the front end then has no optional calls, such as handles and statistics.
 struct shared_calls_only {};
@@ -31,23 +28,37 @@ struct return_argument {
 /// Whether the optional calls of the allocator inside are unknown.
 template <typename Inner>
 inline constexpr bool has_shared_calls_only = std::is_same_v<Inner, shared_calls_only>;
-/// Whether an allocator has private pools.
-template <typename Allocator>
-concept has_private_pools = requires(Allocator& a) { a.create_pool(); };
-
-/// Whether the memory of an allocator can sleep.
-template <typename Allocator>
-inline constexpr bool can_sleep = false;
-template <typename Allocator>
-  requires requires { Allocator::can_sleep; }
-inline constexpr bool can_sleep<Allocator> = Allocator::can_sleep;
-
 /// The provider type of an allocator.
 template <typename Allocator>
 using device_of =
     std::remove_reference_t<decltype(std::declval<Allocator&>().with_provider(return_argument{}))>;
 
-}  // namespace detail
+/// The recipe and the provider of an allocator inside a front end, if it names them.
+template <typename Inner>
+struct types_inside {};
+template <typename Inner>
+  requires requires {
+    typename Inner::recipe_type;
+    typename Inner::provider_type;
+  }
+struct types_inside<Inner> {
+  using recipe_type = typename Inner::recipe_type;
+  using provider_type = typename Inner::provider_type;
+};
+/// Makes a front end over the same allocator with another provider or recipe.
+template <typename Front>
+struct rebind_front;
+template <template <typename, typename...> typename Front, typename Allocator, typename... More>
+struct rebind_front<Front<Allocator, More...>> {
+  template <typename Other>
+  using provider = Front<typename Allocator::template rebind_provider<Other>, More...>;
+  template <typename Other>
+  using recipe = Front<typename Allocator::template rebind_recipe<Other>, More...>;
+};
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// Gives a front end the calls that all front ends share. The front end defines how to enter the allocator
 /// inside.
@@ -76,13 +87,13 @@ using device_of =
 ///   * To change a call, define it in the front end. `using facade<...>::name` keeps its other overloads.
 ///   * If `enter` takes a lock, define on_pressure and for_each_device, too. By default, the functions given
 ///     to them run inside `enter`, and would deadlock if they used the allocator.
-///   * `Inner` is the type of the allocator inside. Handles, statistics, private pools, process_events and
-///     trim_without_waiting are optional: the front end has them if `Inner` does.
+///   * `Inner` is the type of the allocator inside. Handles, statistics, process_events,
+///     trim_without_waiting and what extensions offer are optional: the front end has them if `Inner` does.
 ///   * A front end may define `static void after_free(Self&) noexcept`. It runs after each deallocate, trim and
 ///     evict_idle call, and after a try_deallocate or process_events that freed something.
 ///   * A front end of several allocators also defines enter_owner, which finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
-class facade : public detail::common_calls<Self> {
+class facade : public detail::common_calls<Self>, public detail::types_inside<Inner> {
   using common = detail::common_calls<Self>;
   struct no_handle {
     no_handle() = delete;
@@ -92,7 +103,19 @@ class facade : public detail::common_calls<Self> {
       std::conditional_t<requires(Inner& in) { in.allocate_by_handle(0); }, handle, no_handle>;
 
  public:
-  using common::try_allocate, common::deallocate, common::record_stream;
+  /// For a front end of this one, such as per_device, which makes it over a provider of its own. They need a front end
+  /// that is a template of the allocator inside.
+  template <typename Other, typename Me = Self>
+  using rebind_provider = typename detail::rebind_front<Me>::template provider<Other>;
+  template <typename Other, typename Me = Self>
+  using rebind_recipe = typename detail::rebind_front<Me>::template recipe<Other>;
+
+  using common::allocate, common::try_allocate, common::deallocate, common::record_stream;
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    auto& self = static_cast<Self&>(*this);
+    if (void* const p = self.try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    this->raise_failure(bytes, stream);
+  }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return inside([=](auto& in) { return in.try_allocate(bytes, stream); });
   }
@@ -177,112 +200,52 @@ class facade : public detail::common_calls<Self> {
     return inside([=](auto& in) { return in.on_pressure(callback, context); });
   }
 
-  [[nodiscard]] pool_id create_pool(pool_options options = {}) noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([=](auto& in) { return in.create_pool(options); });
+  // Extensions of the allocator inside.
+
+  static constexpr bool has_ranges = [] {
+    if constexpr (requires { Inner::has_ranges; }) return Inner::has_ranges;
+    return false;
+  }();
+  /// Why this front end does not offer an extension that the allocator inside has: an incomplete type whose name says
+  /// so, or void if it does. By default, it is that of the allocator inside. A front end may hide it.
+  template <typename E>
+  using refused = typename detail::missing::refusal_inside<E, Inner>::type;
+  template <typename E>
+  static constexpr bool has = [] {
+    if constexpr (requires { Inner::template has<E>; })
+      return Inner::template has<E> && std::is_void_v<typename Self::template refused<E>>;
+    return false;
+  }();
+  /// What an extension offers, under the front end's lock if it has one.
+  template <typename E>
+  [[nodiscard]] auto get() noexcept -> decltype(detail::open_door<E>(std::declval<Self&>())) {
+    return detail::open_door<E>(static_cast<Self&>(*this));
   }
-  // The result of a call that the allocator inside lacks is an incomplete type: see detail::missing.
-  template <typename In = Inner>
-  [[nodiscard]] auto create_pool(const memory_source& from, pool_options options = {}) noexcept
-      -> decltype(std::declval<In&>().create_pool(from, options)) {
-    return inside([&from, options](auto& in) { return in.create_pool(from, options); });
+  template <typename E, typename F>
+  decltype(auto) with_extension(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.template with_extension<E>(f); });
   }
-  [[nodiscard]] bool retain_pool(pool_id pool) noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([=](auto& in) { return in.retain_pool(pool); });
+  template <typename E, typename F>
+  decltype(auto) with_extension(F f) const {
+    return inside([&f](const auto& in) -> decltype(auto) { return in.template with_extension<E>(f); });
   }
-  [[nodiscard]] bool release_pool(pool_id pool) noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([=](auto& in) { return in.release_pool(pool); });
+  template <typename E, typename F>
+  auto add_up_extension(F f) const {
+    return inside([&f](const auto& in) { return in.template add_up_extension<E>(f); });
   }
-  [[nodiscard]] std::size_t uses_of_pool(pool_id pool) const noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([=](const auto& in) { return in.uses_of_pool(pool); });
+  template <typename E, typename F, typename Undo>
+  auto change_extension(F f, Undo undo) {
+    return inside([&](auto& in) { return in.template change_extension<E>(f, undo); });
   }
-  [[nodiscard]] bool has_pool(pool_id pool) const noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([=](const auto& in) { return in.has_pool(pool); });
+  template <typename F>
+  void for_each_observer(F f) {
+    inside([&f](auto& in) { in.for_each_observer(f); });
   }
-  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
-                                            scope_kind kind = scope_kind::capture) noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([=](auto& in) { return in.begin_allocate_to_pool(pool, streams, kind); });
-  }
-  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([=](auto& in) { return in.end_allocate_to_pool(pool); });
-  }
-  [[nodiscard]] bool is_capturing() const noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([](const auto& in) { return in.is_capturing(); });
-  }
-  void trim_pool(pool_id pool) noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    inside([=](auto& in) { in.trim_pool(pool); });
+  template <typename Note>
+  void note_change(const Note& note) {
+    if constexpr (requires(Inner& in) { in.note_change(note); })
+      inside([&note](auto& in) { in.note_change(note); });
     freed();
-  }
-  template <typename In = Inner>
-  [[nodiscard]] auto checkpoint_pool(pool_id pool) noexcept
-      -> decltype(std::declval<In&>().checkpoint_pool(pool)) {
-    return inside([=](auto& in) { return in.checkpoint_pool(pool); });
-  }
-  template <typename In = Inner>
-  auto restore_pool(const pool_checkpoint& checkpoint) noexcept
-      -> decltype(std::declval<In&>().restore_pool(checkpoint)) {
-    restore_result result = inside([&](auto& in) { return in.restore_pool(checkpoint); });
-    if (!result.freed.empty()) freed();
-    return result;
-  }
-
-  template <typename In = Inner>
-  [[nodiscard]] auto set_share(pool_id pool, pool_share share) noexcept
-      -> decltype(std::declval<In&>().set_share(pool, share)) {
-    return inside([=](auto& in) { return in.set_share(pool, share); });
-  }
-  template <typename In = Inner>
-  [[nodiscard]] auto share_of(pool_id pool) const noexcept
-      -> decltype(std::declval<const In&>().share_of(pool)) {
-    return inside([=](const auto& in) { return in.share_of(pool); });
-  }
-  template <typename In = Inner>
-  [[nodiscard]] auto bytes_of_pool(pool_id pool) const noexcept
-      -> decltype(std::declval<const In&>().bytes_of_pool(pool)) {
-    return inside([=](const auto& in) { return in.bytes_of_pool(pool); });
-  }
-
-  static constexpr bool can_sleep = detail::can_sleep<Inner>;
-  template <typename In = Inner>
-  auto sleep(sleep_contents contents, stream_id copies = {}) noexcept
-      -> decltype(std::declval<In&>().sleep(contents, copies)) {
-    return inside([=](auto& in) { return in.sleep(contents, copies); });
-  }
-  template <typename In = Inner>
-  auto sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept
-      -> decltype(std::declval<In&>().sleep_pool(pool, contents, copies)) {
-    return inside([=](auto& in) { return in.sleep_pool(pool, contents, copies); });
-  }
-  template <typename In = Inner>
-  auto wake(stream_id copies = {}) noexcept -> decltype(std::declval<In&>().wake(copies)) {
-    return inside([=](auto& in) { return in.wake(copies); });
-  }
-  template <typename In = Inner>
-  auto wake_pool(pool_id pool, stream_id copies = {}) noexcept
-      -> decltype(std::declval<In&>().wake_pool(pool, copies)) {
-    return inside([=](auto& in) { return in.wake_pool(pool, copies); });
-  }
-  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept
-    requires detail::has_private_pools<Inner>
-  {
-    return inside([=](const auto& in) { return in.is_asleep(pool); });
   }
 
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
@@ -321,10 +284,6 @@ class facade : public detail::common_calls<Self> {
   template <typename F>
   decltype(auto) with_policies(F f) {
     return inside([&f](auto& in) -> decltype(auto) { return in.with_policies(f); });
-  }
-  template <typename F>
-  decltype(auto) with_observer(F f) {
-    return inside([&f](auto& in) -> decltype(auto) { return in.with_observer(f); });
   }
   template <typename F>
   void for_each_allocator(F f) {

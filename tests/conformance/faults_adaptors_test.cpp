@@ -59,14 +59,14 @@ struct checked_and_timed {
 };
 struct without_patience {
   explicit without_patience(watched_device& device) : pool(std::chrono::milliseconds(0), shared(device)) {}
-  waiting<locked<paddle_family::auto_growth, shared>> pool;
+  waiting<locked<caching_allocator<paddle_family::auto_growth, shared>>> pool;
 };
 /// The calls of a driver_pool. Some frees are on another stream.
 struct driver {
   explicit driver(watched_device& device) : pool(device) {}
   struct front {
     explicit front(watched_device& device) : in(shared(device)) {}
-    driver_pool<cuda_async, shared> in;
+    driver_pool<caching_allocator<cuda_async, shared>> in;
     std::uint64_t frees = 0;
     void* try_allocate(std::size_t bytes, stream_id s) { return in.try_allocate_async(bytes, s); }
     void deallocate(void* p) { in.free_async(p, stream_id{++frees % 3}); }

@@ -17,6 +17,7 @@
 #include <tessera/detail/aligned_request.hpp>
 #include <tessera/interop/std_allocators.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>

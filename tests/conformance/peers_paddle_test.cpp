@@ -11,6 +11,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -89,7 +90,7 @@ TEST(peers_paddle_facade, serves_small_and_huge_requests_together) {
 }
 
 TEST(peers_paddle_streams, a_block_has_a_stream_and_null_has_none) {
-  per_stream<paddle_family::auto_growth, simulated_device> pool;
+  per_stream<caching_allocator<paddle_family::auto_growth, simulated_device>> pool;
   EXPECT_EQ(pool.allocate(0, stream_id{3}), nullptr);
   EXPECT_FALSE(pool.record_stream(static_cast<void*>(nullptr), stream_id{4}));
   EXPECT_EQ(make_block(pool, 0, stream_id{3}).get(), nullptr);
@@ -106,7 +107,7 @@ TEST(peers_paddle_streams, a_block_has_a_stream_and_null_has_none) {
 
 TEST(peers_paddle_streams, a_block_freed_by_one_thread_serves_another_on_another_stream) {
   // Three quarters of the device are freed but cached for one stream. Another stream then requests them.
-  locked<paddle_family::auto_growth, simulated_device> pool{
+  locked<caching_allocator<paddle_family::auto_growth, simulated_device>> pool{
       simulated_device(simulated_device::options{.capacity = 1_GiB})};
   pool.deallocate(pool.allocate(768_MiB, stream_id{1}));
   void* p = nullptr;
@@ -169,12 +170,12 @@ void add_up_neighbours(bool in_threads) {
 TEST(peers_paddle_streams, keep_a_workspace_until_the_neighbours_work_is_done) {
   using view = provider_ref<host_pinned>;
   add_up_neighbours<caching_allocator<paddle_family::auto_growth, view>>(false);
-  add_up_neighbours<locked<paddle_family::auto_growth, view>>(true);
-  add_up_neighbours<per_stream<paddle_family::auto_growth, view>>(true);
+  add_up_neighbours<locked<caching_allocator<paddle_family::auto_growth, view>>>(true);
+  add_up_neighbours<per_stream<caching_allocator<paddle_family::auto_growth, view>>>(true);
 }
 
 TEST(peers_paddle_thread_local, blocks_outlive_threads_that_emptied_their_cache) {
-  per_stream<paddle_family::auto_growth, simulated_device> pool;
+  per_stream<caching_allocator<paddle_family::auto_growth, simulated_device>> pool;
   std::vector<void*> blocks(5);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < blocks.size(); ++i)

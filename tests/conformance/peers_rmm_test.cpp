@@ -23,7 +23,7 @@
 namespace {
 
 using namespace tessera;
-using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
+using pool_attribute = driver_pool<caching_allocator<cuda_async, simulated_device>>::attribute;
 
 constexpr std::size_t cuda_alignment = 256;  // CUDA_ALLOCATION_ALIGNMENT
 
@@ -45,12 +45,13 @@ struct peers_rmm : ::testing::Test {
     }
   }
 };
-using resources = ::testing::Types<caching_allocator<passthrough, simulated_device>,           // cuda
-                                   caching_allocator<cuda_async, simulated_device>,            // cuda_async
-                                   caching_allocator<stitched, simulated_device>,              // pool
-                                   caching_allocator<power_of_two, simulated_device>,          // binning
-                                   locked<pytorch_family::native, simulated_device>,           // thread_safe
-                                   per_stream<pytorch_family::expandable, simulated_device>>;  // arena
+using resources =
+    ::testing::Types<caching_allocator<passthrough, simulated_device>,                     // cuda
+                     caching_allocator<cuda_async, simulated_device>,                      // cuda_async
+                     caching_allocator<stitched, simulated_device>,                        // pool
+                     caching_allocator<power_of_two, simulated_device>,                    // binning
+                     locked<caching_allocator<pytorch_family::native, simulated_device>>,  // thread_safe
+                     per_stream<caching_allocator<pytorch_family::expandable, simulated_device>>>;  // arena
 TYPED_TEST_SUITE(peers_rmm, resources);
 
 TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_reports_too_large_ones) {
@@ -285,7 +286,7 @@ TEST(peers_cuda_pools, keep_memory_up_to_the_threshold_at_synchronizations) {
   // Twenty iterations of allocate, compute, free and synchronize on one stream.
   constexpr stream_id stream{1};
   for (const std::size_t threshold : {std::size_t{0}, unlimited}) {
-    driver_pool<cuda_async, simulated_device> pool;
+    driver_pool<caching_allocator<cuda_async, simulated_device>> pool;
     ASSERT_TRUE(pool.set(pool_attribute::release_threshold, threshold));
     EXPECT_EQ(pool.get(pool_attribute::release_threshold), threshold);
     for (int i = 0; i < 20; ++i) {
@@ -303,7 +304,7 @@ TEST(peers_cuda_pools, keep_memory_up_to_the_threshold_at_synchronizations) {
 }
 
 TEST(peers_cuda_pools, take_each_attribute_that_may_be_set) {
-  driver_pool<cuda_async, simulated_device> pool;
+  driver_pool<caching_allocator<cuda_async, simulated_device>> pool;
   for (const pool_attribute rule :
        {pool_attribute::follow_event_dependencies, pool_attribute::allow_opportunistic,
         pool_attribute::allow_internal_dependencies}) {

@@ -17,17 +17,17 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "any_device.hpp"
 #include "ownership.hpp"
+#include "tessera_replay/planner/make_plan.hpp"
 #include "watched_device.hpp"
 
 /// Programs of repeated steps, their recordings and plans, and runs that deviate from them under a judge that
@@ -287,7 +287,7 @@ class planned_memory {
   virtual void trim(std::size_t keep) = 0;
   virtual void evict_idle() = 0;
   virtual void process_events() = 0;
-  [[nodiscard]] virtual pool_id open_scope(scope_kind kind) = 0;
+  [[nodiscard]] virtual pool_id open_scope(extension::scope_kind kind) = 0;
   virtual void close_scope(pool_id pool) = 0;
   [[nodiscard]] virtual usage current_usage() = 0;
   /// The same, added up from the blocks that tools see.
@@ -301,7 +301,7 @@ class planned_memory {
 template <typename Pool>
 class planned_memory_of final : public planned_memory {
   static constexpr bool has_handles = requires(Pool& p) { p.allocate_by_handle(1); };
-  static constexpr bool has_pools = detail::has_private_pools<Pool>;
+  static constexpr bool has_pools = Pool::template has<extension::private_pools>;
 
  public:
   template <typename Provider>
@@ -341,18 +341,20 @@ class planned_memory_of final : public planned_memory {
   void process_events() override {
     if constexpr (requires { pool_.process_events(); }) (void)pool_.process_events();
   }
-  pool_id open_scope(scope_kind kind) override {
+  pool_id open_scope(extension::scope_kind kind) override {
     if constexpr (has_pools) {
-      const pool_id made = pool_.create_pool();
-      if (made == pool_id{} || pool_.begin_allocate_to_pool(made, {}, kind)) return made;
-      (void)pool_.release_pool(made);
+      auto pools = pool_.template get<extension::private_pools>();
+      const pool_id made = pools.create();
+      if (made == pool_id{} || pools.open(made, {}, kind)) return made;
+      (void)pools.release(made);
     }
     return {};
   }
   void close_scope(pool_id pool) override {
     if constexpr (has_pools) {
-      (void)pool_.end_allocate_to_pool(pool);
-      (void)pool_.release_pool(pool);
+      auto pools = pool_.template get<extension::private_pools>();
+      (void)pools.close(pool);
+      (void)pools.release(pool);
     }
   }
   usage current_usage() override { return pool_.current_usage(); }
@@ -367,7 +369,9 @@ class planned_memory_of final : public planned_memory {
     });
     return seen;
   }
-  block_view live_block_at(const block& b) override { return tessera::live_block_at(pool_, b.address); }
+  block_view live_block_at(const block& b) override {
+    return tessera::observe::live_block_at(pool_, b.address);
+  }
   plan_usage by_plan() override { return pool_.statistics().by_plan; }
   std::int64_t device_bytes() override {
     const auto counts = pool_.statistics();
@@ -396,7 +400,8 @@ struct composition {
 };
 /// `Pool` may have an error of its own. By default, its provider is a device of any type, so that the suites for
 /// all devices need one type.
-template <typename Recipe, typename Pool = planned<caching_allocator<Recipe, any_device>>>
+template <typename Recipe,
+          typename Pool = planned<caching_allocator<Recipe, any_device, extension::private_pools>>>
 [[nodiscard]] composition composed(const char* name) {
   using policy = typename Recipe::streams;
   constexpr bool is_erased = std::is_same_v<detail::device_of<Pool>, any_device>;
@@ -605,7 +610,7 @@ class run_of {
       is_capturing_ = false;
     } else {
       const bool captures = dice_.one_in(2);
-      scope_ = pool_->open_scope(captures ? scope_kind::capture : scope_kind::redirect);
+      scope_ = pool_->open_scope(captures ? extension::scope_kind::capture : extension::scope_kind::redirect);
       is_capturing_ = captures && scope_ != pool_id{};
     }
   }

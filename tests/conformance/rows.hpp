@@ -10,6 +10,7 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -34,13 +35,14 @@ struct event_list {
   }
 };
 
-template <typename Recipe, typename Device = tessera::simulated_device>
-using observed = tessera::caching_allocator<Recipe, Device, event_list>;
-using native = observed<tessera::pytorch_family::native>;
-using expandable = observed<tessera::pytorch_family::expandable>;
+template <typename Recipe, typename Device = tessera::provider::simulated_device>
+using observed = tessera::caching_allocator<Recipe, Device, tessera::extension::observer<event_list>>;
+using native = observed<tessera::recipe::pytorch_family::native>;
+using expandable = observed<tessera::recipe::pytorch_family::expandable>;
 
-[[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
-  return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
+[[nodiscard]] inline tessera::provider::simulated_device device_of(std::size_t capacity) {
+  return tessera::provider::simulated_device{
+      tessera::provider::simulated_device::options{.capacity = capacity}};
 }
 /// The settings of a valid text.
 [[nodiscard]] constexpr tessera::config::pytorch::settings said(std::string_view text) {

@@ -15,8 +15,8 @@
 namespace {
 
 using namespace tessera;
-using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
-using driver = driver_pool<cuda_async, simulated_device>;
+using pool_attribute = driver_pool<caching_allocator<cuda_async, simulated_device>>::attribute;
+using driver = driver_pool<caching_allocator<cuda_async, simulated_device>>;
 constexpr stream_id a{1}, b{2};
 
 char* bytes_at(void* p) { return static_cast<char*>(p); }

@@ -435,7 +435,7 @@ TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all
   pool.deallocate(first);
 }
 
-using waiting_pool = waiting<locked<paddle_family::auto_growth, simulated_device>>;
+using waiting_pool = waiting<locked<caching_allocator<paddle_family::auto_growth, simulated_device>>>;
 
 TEST(paddle_row, n31_four_threads_that_wait_for_the_same_memory_all_get_it) {
   waiting_pool pool(60s, device_of(1_MiB));
@@ -504,7 +504,7 @@ TEST(paddle_row, n34_a_completed_block_of_another_stream_serves_if_memory_ran_ou
 }
 
 TEST(paddle_row, n35_a_block_outlives_its_thread_and_is_released_once) {
-  per_stream<paddle_family::auto_growth, simulated_device> pool(device_of(1_GiB));
+  per_stream<caching_allocator<paddle_family::auto_growth, simulated_device>> pool(device_of(1_GiB));
   void* p = nullptr;
   std::thread([&] { p = pool.allocate(1_MiB, stream_id{1}); }).join();
   std::thread([&] {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 
@@ -112,7 +113,8 @@ TEST(torch_row, n023_npu_a_freed_5M_block_merges_with_its_rest) {
 }
 TEST(torch_row, n024_npu_emptying_the_cache_ends_with_segment_free) {
   std::vector<allocator_event> seen;
-  caching_allocator<torch_npu_family::native, simulated_npu, events> pool{{}, {}, {&seen}};
+  caching_allocator<torch_npu_family::native, simulated_npu, extension::observer<events>> pool{
+      {}, {}, extension::observer<events>{{&seen}}};
   pool.deallocate(pool.allocate(5_MiB));
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/interop/driver_pool.hpp>
@@ -40,7 +41,7 @@ class in_order_of_streams {
   auto& inner() { return pool_.pool(); }
 
  private:
-  driver_pool<cuda_async, device> pool_;
+  driver_pool<caching_allocator<cuda_async, device>> pool_;
   std::map<void*, stream_id> streams_;
 };
 std::unique_ptr<subject> driver() {
@@ -56,7 +57,7 @@ compositions with_a_thread() {
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
     extra_rules kept = rules_of<Recipe>();
     kept.counts_at_once = false;
-    all.push_back({r.name, &over<background_reclaiming<Recipe, any_device>, simulated>, kept,
+    all.push_back({r.name, &over<background_reclaiming<extended<Recipe, any_device>>, simulated>, kept,
                    simulated_habits(), 0.02});
   });
   return all;
@@ -67,8 +68,8 @@ compositions with_a_thread_in_host_memory() {
     extra_rules kept = rules_of<Recipe>();
     kept.counts_at_once = false;
     kept.host_visible = true;
-    all.push_back({r.name, &over<background_reclaiming<Recipe, any_device>, host_stand>, kept, host_habits(),
-                   host_share<Recipe> / 10});
+    all.push_back({r.name, &over<background_reclaiming<extended<Recipe, any_device>>, host_stand>, kept,
+                   host_habits(), host_share<Recipe> / 10});
   });
   return all;
 }

@@ -3,6 +3,8 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/policy/chunks.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/recipe/with.hpp>
 
 #include "suite.hpp"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -281,12 +282,13 @@ class tested_allocator {
     return {};
   }
 
-  using allocator =
-      caching_allocator<typename Case::recipe, provider_ref<watched_device>, event_memory_observer>;
+  using allocator = caching_allocator<typename Case::recipe, provider_ref<watched_device>,
+                                      extension::observer<event_memory_observer>>;
   watched_device device_ = Case::device();
   event_memory recorded_;
-  std::unique_ptr<allocator> pool_ = std::make_unique<allocator>(
-      provider_ref(device_), policies<typename Case::recipe>{}, event_memory_observer{&recorded_});
+  std::unique_ptr<allocator> pool_ =
+      std::make_unique<allocator>(provider_ref(device_), policies<typename Case::recipe>{},
+                                  extension::observer<event_memory_observer>{{&recorded_}});
   std::array<held, slots> held_{};
   ownership owned_;
 };

@@ -28,7 +28,7 @@ namespace {
 
 using namespace tessera;
 using plain = caching_allocator<pytorch_family::native, simulated_device>;
-using shared = locked<pytorch_family::native, simulated_device>;
+using shared = locked<caching_allocator<pytorch_family::native, simulated_device>>;
 
 template <typename Pool>
 struct owner {
@@ -39,8 +39,9 @@ struct owner {
 template <typename Pool>
 struct uses : ::testing::Test {};
 using all =
-    ::testing::Types<plain, shared, waiting<shared>, per_stream<pytorch_family::native, simulated_device>,
-                     background_reclaiming<pytorch_family::native, simulated_device>>;
+    ::testing::Types<plain, shared, waiting<shared>,
+                     per_stream<caching_allocator<pytorch_family::native, simulated_device>>,
+                     background_reclaiming<caching_allocator<pytorch_family::native, simulated_device>>>;
 TYPED_TEST_SUITE(uses, all);
 
 TYPED_TEST(uses, allocators_are_members_and_elements) {
@@ -56,7 +57,7 @@ TYPED_TEST(uses, allocators_are_members_and_elements) {
 }
 
 TEST(uses, a_driver_pool_is_a_member) {
-  owner<driver_pool<cuda_async, simulated_device>> aggregate{};
+  owner<driver_pool<caching_allocator<cuda_async, simulated_device>>> aggregate{};
   aggregate.pool.free_async(aggregate.pool.allocate_async(1000, stream_id{1}), stream_id{1});
   EXPECT_EQ(aggregate.pool.current_usage().live, 0u);
 }
@@ -146,7 +147,7 @@ TEST(uses, several_recipes_share_one_device_through_layers) {
   using view = provider_ref<device>;
   {
     caching_allocator<pytorch_family::native, view> a{view(common)};
-    locked<stitched, view> b{view(common)};
+    locked<caching_allocator<stitched, view>> b{view(common)};
     void* const p = a.allocate(600_MiB);
     EXPECT_THROW((void)b.allocate(600_MiB), out_of_memory);
     void* const q = b.allocate(400_MiB);

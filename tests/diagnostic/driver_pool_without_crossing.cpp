@@ -4,4 +4,8 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-int main() { tessera::driver_pool<tessera::pytorch<>, tessera::simulated_device> pool; }
+int main() {
+  tessera::interop::driver_pool<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+      pool;
+}

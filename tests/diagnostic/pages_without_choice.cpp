@@ -3,7 +3,7 @@
 #include "complete.hpp"
 
 struct my_recipe final : complete {
-  using pages = tessera::back_with<3>;
+  using pages = tessera::policy::back_with<3>;
 };
 
-int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<my_recipe, tessera::provider::simulated_device> pool; }

@@ -9,9 +9,9 @@
 struct bytes_there_are {
   using value_type = std::size_t;
 };
-using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
+using pool_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
 
 int main() {
   pool_type pool;
-  tessera::stream_resource<pool_type, bytes_there_are> memory(pool);
+  tessera::interop::stream_resource<pool_type, bytes_there_are> memory(pool);
 }

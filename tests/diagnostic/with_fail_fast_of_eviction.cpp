@@ -3,6 +3,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-using wrong = tessera::with<tessera::pytorch<>, tessera::with_fail_fast<tessera::evict_never>>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>,
+                                    tessera::policy::with_fail_fast<tessera::policy::evict_never>>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -21,6 +21,7 @@
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/observe/explain.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
@@ -363,10 +364,10 @@ TEST_F(opencl_provider, counts_its_memory) {
 TEST_F(opencl_provider, says_why_it_refused_memory) {
   cl_ulong most = 0;
   (void)clGetDeviceInfo(on->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof most, &most, nullptr);
-  locked<pytorch<>, opencl::device> memory(opencl::device(queue(0)));
+  concurrent::locked<caching_allocator<recipe::pytorch<>, opencl::device>> memory(opencl::device(queue(0)));
   const auto bytes = static_cast<std::size_t>(most) + 20_MiB;
   EXPECT_EQ(memory.try_allocate(bytes), nullptr);
-  const std::string text = explain(memory, bytes).text().c_str();
+  const std::string text = observe::explain(memory, bytes).text().c_str();
   EXPECT_NE(text.find("\n  the provider says: "), std::string::npos) << text;
   EXPECT_NE(text.find("CL_DEVICE_"), std::string::npos) << text;
 }
@@ -569,28 +570,29 @@ class opencl_stand final : public conformance::stand {
   gated_device<Device> device{platform::found()->queues[0]};
 
  private:
-  conformance::calls_of<provider_ref<gated_device<Device>>> any_{device};
+  conformance::calls_of<provider::provider_ref<gated_device<Device>>> any_{device};
 };
 
 template <typename Recipe>
 class opencl_allocators : public opencl_provider {};
 using recipes =
-    testing::Types<pytorch<>, pytorch<"max_split_size_mb:32">, cuda_async,
-                   with<cuda_async, reuse_across_streams<false, true, false>>, power_of_two, passthrough>;
+    testing::Types<recipe::pytorch<>, recipe::pytorch<"max_split_size_mb:32">, recipe::cuda_async,
+                   recipe::with<recipe::cuda_async, policy::reuse_across_streams<false, true, false>>,
+                   recipe::power_of_two, recipe::passthrough>;
 TYPED_TEST_SUITE(opencl_allocators, recipes);
 
 /// Random programs, whose events are held at times. Blocks are written and read if the host can do so.
 template <typename Recipe, typename Device>
 std::string broken_by_a_program(std::size_t operations) {
   using stand = opencl_stand<Device>;
-  using pool = caching_allocator<Recipe, provider_ref<gated_device<Device>>>;
+  using pool = caching_allocator<Recipe, provider::provider_ref<gated_device<Device>>>;
   conformance::extra_rules kept = conformance::rules_of<Recipe>();
   kept.host_visible = detail::is_host_visible<Device>;
   const auto make = []() -> std::unique_ptr<conformance::subject> {
     auto on = std::make_unique<stand>();
     auto& device = on->device;
     return std::make_unique<conformance::subject_of<pool>>(
-        std::move(on), [&device] { return std::make_unique<pool>(provider_ref(device)); });
+        std::move(on), [&device] { return std::make_unique<pool>(provider::provider_ref(device)); });
   };
   return conformance::first_broken_rule({.name = "opencl",
                                          .make = make,
@@ -617,7 +619,7 @@ std::string consequences(const platform& on, std::uint64_t first, std::uint64_t 
                          std::uint64_t& made) {
   opencl::device device(on.queues[0]);
   for (std::size_t i = 1; i < on.queues.size(); ++i) (void)device.add_queue(on.queues[i]);
-  caching_allocator<Recipe, provider_ref<opencl::device>> pool{provider_ref(device)};
+  caching_allocator<Recipe, provider::provider_ref<opencl::device>> pool{provider::provider_ref(device)};
   watched.fail(first, last, every);
   const auto heal = [] { watched.fail_nothing(); };
   const std::string broken = conformance::first_broken_rule(pool, {3, 800, 4_MiB, 40, 7, heal}, streams());
@@ -646,7 +648,8 @@ TYPED_TEST(opencl_allocators, survive_any_failing_call) {
 TEST_F(opencl_provider, serves_several_threads) {
   opencl::device device(queue(0));
   for (std::size_t i = 1; i < on->queues.size(); ++i) (void)device.add_queue(queue(i));
-  locked<cuda_async, provider_ref<opencl::device>> pool{provider_ref(device)};
+  concurrent::locked<caching_allocator<recipe::cuda_async, provider::provider_ref<opencl::device>>> pool{
+      provider::provider_ref(device)};
   std::vector<std::thread> threads;
   const std::vector<stream_id> all = streams();
   for (std::size_t t = 0; t < 4; ++t) {

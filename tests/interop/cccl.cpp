@@ -18,9 +18,10 @@
 
 namespace {
 
-using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-using memory_type =
-    tessera::stream_resource<tessera::shared_allocator<pool_type>, cuda::mr::device_accessible>;
+using pool_type = tessera::concurrent::locked<
+    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+using memory_type = tessera::interop::stream_resource<tessera::interop::shared_allocator<pool_type>,
+                                                      cuda::mr::device_accessible>;
 
 #if CCCL_VERSION >= 3001000
 static_assert(cuda::mr::synchronous_resource_with<memory_type, cuda::mr::device_accessible>);
@@ -28,7 +29,8 @@ static_assert(cuda::mr::resource_with<memory_type, cuda::mr::device_accessible>)
 static_assert(!cuda::has_property<memory_type, cuda::mr::host_accessible>);
 static_assert(!cuda::mr::resource_with<memory_type, cuda::mr::host_accessible>);
 // Memory for both sides: a resource of it serves where either is asked for.
-using host_type = tessera::stream_resource<pool_type, cuda::mr::host_accessible, cuda::mr::device_accessible>;
+using host_type =
+    tessera::interop::stream_resource<pool_type, cuda::mr::host_accessible, cuda::mr::device_accessible>;
 static_assert(cuda::mr::resource_with<host_type, cuda::mr::device_accessible, cuda::mr::host_accessible>);
 
 cuda::stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cudaStream_t>(number)}; }
@@ -73,7 +75,7 @@ bool outlives(Holder kept) {
 }
 
 int use() {
-  auto pool = tessera::shared_allocator<pool_type>::make();
+  auto pool = tessera::interop::shared_allocator<pool_type>::make();
   memory_type memory(pool);
   cuda::mr::resource_ref<cuda::mr::device_accessible> ref{memory};
   if (!serves(memory, *pool) || !serves(ref, *pool)) return 1;
@@ -89,7 +91,7 @@ int use() {
                               *pool) ||
       !serves_without_streams(cuda::mr::any_synchronous_resource<cuda::mr::device_accessible>{memory}, *pool))
     return 1;
-  const auto own = tessera::shared_allocator<pool_type>::make();
+  const auto own = tessera::interop::shared_allocator<pool_type>::make();
   if (!outlives(cuda::mr::any_resource<cuda::mr::device_accessible>{memory_type(own)})) return 1;
 #endif
   return 0;

@@ -13,14 +13,16 @@
 
 namespace {
 
-using tessera::host_pinned;
-using pool_type = tessera::locked<tessera::pinned_packed, host_pinned>;
+using tessera::provider::host_pinned;
+using pool_type =
+    tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pinned_packed, host_pinned>>;
 pool_type& registry_pool() {
   static auto* const pool = new pool_type(host_pinned({.pin = host_pinned::pinning::never}));
   return *pool;
 }
 template <typename T>
-using registry_allocator = tessera::typed_allocator<T, tessera::allocator_from<registry_pool>>;
+using registry_allocator =
+    tessera::interop::typed_allocator<T, tessera::interop::allocator_from<registry_pool>>;
 struct position {
   double x, y;
 };

@@ -12,9 +12,9 @@ namespace {
 
 using namespace tessera;
 
-class honest : public host_pinned {
+class honest : public provider::host_pinned {
  public:
-  honest() : host_pinned({.capacity = 64_MiB, .pin = pinning::never}) {}
+  honest() : provider::host_pinned({.capacity = 64_MiB, .pin = pinning::never}) {}
 };
 
 template <typename D>
@@ -47,7 +47,7 @@ struct copies_anywhere : honest {
 
 TEST(copying_law, accepts_the_providers) {
   EXPECT_STREQ(broken_by<honest>(), nullptr);
-  EXPECT_STREQ(broken_by<simulated_device>(), nullptr);
+  EXPECT_STREQ(broken_by<provider::simulated_device>(), nullptr);
 }
 
 TEST(copying_law, names_what_a_provider_breaks) {

@@ -58,7 +58,7 @@ TEST(provider_law, holds_and_leaves_the_device_unchanged) {
   honest device;
   EXPECT_TRUE(law::provider(device));
   EXPECT_EQ(device.in_use(), 0u);
-  provider_ref<honest> reference(device);
+  provider::provider_ref<honest> reference(device);
   EXPECT_STREQ(law::provider(reference).broken, nullptr);
   EXPECT_EQ(device.in_use(), 0u);
 }
@@ -66,18 +66,19 @@ TEST(provider_law, holds_and_leaves_the_device_unchanged) {
 TEST(provider_law, holds_for_simulated_devices) {
   for (const std::size_t capacity : {4_MiB, 80_GiB, unlimited}) {
     for (const std::size_t granularity : {std::size_t{64}, std::size_t{512}, 512_KiB}) {
-      simulated_device device{simulated_device::options{.capacity = capacity, .granularity = granularity}};
+      provider::simulated_device device{
+          provider::simulated_device::options{.capacity = capacity, .granularity = granularity}};
       EXPECT_STREQ(law::provider(device).broken, nullptr);
-      provider_ref<simulated_device> reference(device);
+      provider::provider_ref<provider::simulated_device> reference(device);
       EXPECT_STREQ(law::provider(reference).broken, nullptr);
       EXPECT_STREQ(law::provider(device, 80_GiB).broken, nullptr);
       EXPECT_EQ(device.used(), 0u);
     }
   }
-  simulated_device busy;
+  provider::simulated_device busy;
   busy.submit({}, 1'000'000'000);
   EXPECT_STREQ(law::provider(busy).broken, nullptr);
-  simulated_device without_huge{simulated_device::options{.huge_budget = 0}};
+  provider::simulated_device without_huge{provider::simulated_device::options{.huge_budget = 0}};
   EXPECT_STREQ(law::provider(without_huge).broken, nullptr);
 }
 
@@ -200,7 +201,7 @@ struct wrapping : generous {
     return reinterpret_cast<void*>(base + next - bytes);
   }
 };
-TEST(provider_law, failure_reason) {
+TEST(provider_law, policy::failure_reason) {
   generous device;
   EXPECT_STREQ(law::provider(device).broken, "acquire refuses more than the capacity");
   EXPECT_EQ(device.next, device.released);
@@ -297,7 +298,7 @@ struct eventful : honest {
   void discard(event&) noexcept { ++discarded; }
   int recorded = 0, discarded = 0;
 };
-static_assert(event_provider<eventful>);
+static_assert(provider::event_provider<eventful>);
 
 struct cannot_record : eventful {
   bool record(stream_id, event&) noexcept { return false; }
@@ -351,7 +352,7 @@ struct paged : honest {
   using honest::acquire;
   void* acquire(std::size_t bytes, page_kind) noexcept { return honest::acquire(bytes); }
 };
-static_assert(paged_provider<paged>);
+static_assert(provider::paged_provider<paged>);
 
 struct huge_only : honest {
   using honest::acquire;

@@ -25,6 +25,7 @@
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
+#include "tessera_replay/replayed.hpp"
 
 #include "recording_lines.hpp"
 
@@ -97,7 +98,7 @@ std::string decisions_of(const read_result<recording>& read) {
   std::size_t size = 0;
   std::FILE* const out = open_memstream(&written, &size);
   replay::write_decisions<Recipe>(out, tessera::trace::program(std::get<recording>(read)),
-                                  tessera::simulated_device{}, {});
+                                  tessera::provider::simulated_device{}, {});
   std::fclose(out);
   const std::string text(written, size);
   std::free(written);
@@ -112,7 +113,7 @@ TEST(write_decisions, say_which_operations_on_private_pools_change_nothing) {
                    "f,2,0,0,12\nc,1,0,0,13\nn,1,0,0,14\n"),
                "T");
   EXPECT_EQ(
-      decisions_of<tessera::pytorch<>>(read),
+      decisions_of<tessera::recipe::pytorch<>>(read),
       "0 b 1 uses=1\nS+ 1 20971520\n1 a 0 1048577 0 -> 1+0 blk=1049088\n2 b 1 -> error\n3 c 0 -> error\n"
       "S+ 2 20971520\n4 a 1 1048577 9 -> 2+0 blk=1049088\n5 j 1 9\n"
       "S+ 3 20971520\n6 a 2 1048577 9 -> 3+0 blk=1049088\n7 x 1 -> error\n8 n 1\n9 x 1 uses=0\n"
@@ -129,7 +130,7 @@ const std::string sleeps =
         "f,0,0,0,16\nf,2,0,0,17\n");
 
 TEST(write_decisions, say_what_sleeps_and_wakes) {
-  EXPECT_EQ(decisions_of<tessera::pytorch_family::expandable>(read_csv(sleeps, "T")),
+  EXPECT_EQ(decisions_of<tessera::recipe::pytorch_family::expandable>(read_csv(sleeps, "T")),
             "0 b 1 uses=1\nV+ 1 96636764160\nM+ 1 0 20971520\n1 a 0 4194304 0 -> 1+0 blk=4194304\n"
             "2 s 1 -> error: a scope of the kind capture is open\n3 n 1\n"
             "V+ 2 96636764160\nM+ 2 0 20971520\n4 a 1 4194304 0 -> 2+0 blk=4194304\n"
@@ -142,13 +143,13 @@ TEST(write_decisions, say_what_sleeps_and_wakes) {
 }
 
 TEST(write_decisions, repeat_the_marks_of_steps) {
-  EXPECT_EQ(
-      decisions_of<tessera::passthrough>(read_csv(csv("m,7,0,0,0\na,0,64,0,1\nm,0,0,0,2\ne,0,1,0,3\n"), "T")),
-      "0 m 7\nS+ 1 512\n1 a 0 64 0 -> 1+0 blk=512\n2 m 0\n3 e 0\n# end in_use=512 peak=512\n");
+  EXPECT_EQ(decisions_of<tessera::recipe::passthrough>(
+                read_csv(csv("m,7,0,0,0\na,0,64,0,1\nm,0,0,0,2\ne,0,1,0,3\n"), "T")),
+            "0 m 7\nS+ 1 512\n1 a 0 64 0 -> 1+0 blk=512\n2 m 0\n3 e 0\n# end in_use=512 peak=512\n");
 }
 
 TEST(write_decisions, say_that_segments_cannot_sleep) {
-  const std::string text = decisions_of<tessera::pytorch<>>(read_csv(sleeps, "T"));
+  const std::string text = decisions_of<tessera::recipe::pytorch<>>(read_csv(sleeps, "T"));
   for (const std::string done : {"2 s 1", "5 s 1", "7 s 1", "9 w 2", "10 s 0", "12 w 1", "13 w 1", "14 w 0"})
     EXPECT_NE(text.find("\n" + done + " -> error: the allocator cannot sleep\n"), text.npos) << done;
   EXPECT_NE(text.find("\n11 a 2 4194304 0 -> 1+4194304 blk=4194304\n"), text.npos) << "the request is served";
@@ -156,7 +157,7 @@ TEST(write_decisions, say_that_segments_cannot_sleep) {
 
 TEST(replay, copies_contents_on_the_stream_of_the_operation) {
   const auto read = read_csv(csv("a,0,4194304,0,0\ns,0,1,5,1\nw,0,0,6,2\ns,0,0,0,3\nw,0,0,7,4\n"), "T");
-  tessera::caching_allocator<tessera::pytorch_family::expandable, tessera::simulated_device> on;
+  replay::replayed<tessera::recipe::pytorch_family::expandable> on;
   EXPECT_EQ(tessera::trace::replay(tessera::trace::program(std::get<recording>(read)), on), 0u);
   EXPECT_EQ(on.provider().calls().copy_to_host, 1u);
   EXPECT_EQ(on.provider().calls().copy_to_device, 1u);
@@ -166,7 +167,8 @@ TEST(replay, copies_contents_on_the_stream_of_the_operation) {
 }
 
 /// An allocator to which a program says that a step begins.
-struct with_steps : tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> {
+struct with_steps
+    : tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> {
   void begin_step(std::uint64_t key) { steps.emplace_back(key, current_usage().live); }
   std::vector<std::pair<std::uint64_t, std::size_t>> steps;  // keys, and the live bytes at the time
 };
@@ -182,7 +184,7 @@ TEST(replay, says_when_a_step_begins) {
   EXPECT_EQ(events, 5u);
   const std::vector<std::pair<std::uint64_t, std::size_t>> expected{{3, 0}, {0, 512}, {3, 0}};
   EXPECT_EQ(on.steps, expected);
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> without;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> without;
   EXPECT_EQ(tessera::trace::replay(made, without), 0u);
   EXPECT_EQ(without.current_usage(), on.current_usage());
 }

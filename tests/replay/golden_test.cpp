@@ -112,9 +112,9 @@ TEST(snapshots, of_real_devices_are_decided_the_same) {
     const std::string bytes = packed ? unpacked(entry.path()) : whole(entry.path());
     if (bytes.empty()) continue;  // there is no xz
     const auto read = replay::read_snapshot(bytes, entry.path().filename());
-    ASSERT_TRUE(std::holds_alternative<tessera::snapshot>(read))
+    ASSERT_TRUE(std::holds_alternative<tessera::observe::snapshot>(read))
         << std::get<tessera::trace::input_error>(read).text();
-    const auto outcome = replay::verifier(std::get<tessera::snapshot>(read), 0).run();
+    const auto outcome = replay::verifier(std::get<tessera::observe::snapshot>(read), 0).run();
     ASSERT_TRUE(std::holds_alternative<replay::verification>(outcome))
         << std::get<tessera::trace::input_error>(outcome).text();
     const auto& v = std::get<replay::verification>(outcome);

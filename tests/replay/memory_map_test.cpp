@@ -158,7 +158,7 @@ template <typename Recipe>
 void compare_with_the_allocator(const program& source, std::size_t at) {
   const auto& events = source.events();
   const recording until{"", {events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at) + 1}};
-  caching_allocator<Recipe, simulated_device> pool;
+  replayed<Recipe> pool;
   tessera::trace::replay(program(until), pool);
   const usage now = pool.current_usage();
   memory_map map = map_after<Recipe>(source, at, simulated_device{}, policies<Recipe>{});

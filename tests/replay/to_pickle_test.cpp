@@ -169,7 +169,7 @@ snapshot full() {
                    {}};
   s.annotations = {{"step", true, 0, 17}, {"step", false, 0, 18}};
   s.configured.conf = "max_split_size_mb:32";
-  s.configured.recipe = "tessera::pytorch<>";
+  s.configured.recipe = "tessera::recipe::pytorch<>";
   s.configured.max_split_size = 32_MiB;
   s.configured.garbage_collection_threshold = 0.8;
   s.configured.expandable_segments = true;

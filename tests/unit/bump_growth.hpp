@@ -12,7 +12,7 @@
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
-#include <tessera/detail/private_pools.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/policy/growth.hpp>
 
 // A fifth way to grow, in files of its own: its backend and its policy.

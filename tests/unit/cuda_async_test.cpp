@@ -304,7 +304,7 @@ TEST(cuda_async, knows_the_order_when_32_bits_have_run_over) {
 }
 
 TEST(cuda_async, works_in_front_ends_for_threads) {
-  locked<cuda_async, simulated_device> one;
+  locked<caching_allocator<cuda_async, simulated_device>> one;
   void* const p = one.allocate(2_MiB, a);
   one.deallocate(p);
   EXPECT_EQ(one.allocate(2_MiB, b), p);
@@ -312,7 +312,7 @@ TEST(cuda_async, works_in_front_ends_for_threads) {
   one.deallocate(p);
   one.trim();
   EXPECT_EQ(one.current_usage().reserved, 0u);
-  per_stream<cuda_async, simulated_device> arenas;
+  per_stream<caching_allocator<cuda_async, simulated_device>> arenas;
   void* const q = arenas.allocate(2_MiB, a);
   arenas.deallocate(q);
   EXPECT_NE(arenas.allocate(2_MiB, b), nullptr);

@@ -44,9 +44,11 @@ void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
 
 template <typename Pool>
 class ended_streams : public testing::Test {};
-using pools = testing::Types<caching_allocator<pytorch<>, host_pinned>,
-                             caching_allocator<cuda_async, host_pinned>, per_stream<pytorch<>, host_pinned>,
-                             background_reclaiming<pytorch<>, host_pinned>, guarded<pytorch<>, host_pinned>>;
+using pools =
+    testing::Types<caching_allocator<pytorch<>, host_pinned>, caching_allocator<cuda_async, host_pinned>,
+                   per_stream<caching_allocator<pytorch<>, host_pinned>>,
+                   background_reclaiming<caching_allocator<pytorch<>, host_pinned>>,
+                   guarded<caching_allocator<pytorch<>, host_pinned>>>;
 TYPED_TEST_SUITE(ended_streams, pools);
 
 TYPED_TEST(ended_streams, hold_nothing_back_on_host_pinned) {
@@ -199,7 +201,7 @@ TEST(ended_streams_without_synchronize, leave_memory_that_can_be_released) {
 }
 
 TEST(ended_streams_host_pinned, are_refused_by_a_driver_pool) {
-  driver_pool<cuda_async, host_pinned> pool(host());
+  driver_pool<caching_allocator<cuda_async, host_pinned>> pool(host());
   const stream_id stream = pool.provider().create_stream();
   void* const p = pool.allocate_async(5_MiB, stream);
   ASSERT_TRUE(pool.provider().destroy_stream(stream));

@@ -52,8 +52,8 @@ class counted : public tessera::facade<counted<Allocator>, Allocator> {
 
 using namespace tessera;
 using plain = caching_allocator<pytorch<>, simulated_device>;
-using shared = locked<pytorch<>, simulated_device>;
-using streamed = per_stream<pytorch<>, simulated_device>;
+using shared = locked<caching_allocator<pytorch<>, simulated_device>>;
+using streamed = per_stream<caching_allocator<pytorch<>, simulated_device>>;
 
 static_assert(detail::stream_allocator<counted<plain>> && detail::stream_allocator<counted<streamed>>);
 

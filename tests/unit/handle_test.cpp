@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -191,13 +192,14 @@ TEST(block_freed_at_once, is_reported_in_order) {
     void on(const allocator_event& e) noexcept { told.push_back(e.what); }
   };
   using action = allocator_event::action;
-  caching_allocator<pytorch<>, simulated_device, observer> pool;
+  caching_allocator<pytorch<>, simulated_device, extension::observer<observer>> pool;
   pool.deallocate(pool.allocate(512));
   pool.deallocate(pool.allocate(512));
   const std::vector<action> expected{action::segment_alloc,  action::alloc, action::free_requested,
                                      action::free_completed, action::alloc, action::free_requested,
                                      action::free_completed};
-  EXPECT_EQ(pool.observer().told, expected);
+  pool.get<extension::observer<observer>>().with(
+      [&](const observer& seen) { EXPECT_EQ(seen.told, expected); });
 }
 TEST(block_freed_at_once, is_released_if_the_recipe_evicts_at_free) {
   caching_allocator<passthrough, simulated_device> pool;

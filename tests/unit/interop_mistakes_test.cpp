@@ -25,7 +25,7 @@ using mistakes::large;
 using mistakes::stack;
 
 host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned::pinning::never}); }
-using pool_type = locked<pinned_packed, host_pinned>;
+using pool_type = locked<caching_allocator<pinned_packed, host_pinned>>;
 
 /// Allocates and frees through an adapter of interop/. Blocks have `large` bytes by default.
 class shaped : public stack {
@@ -120,7 +120,7 @@ struct definition {
   static constexpr bool throws_out_of_memory = true;
   static host_pinned make_device(int) { return host(); }
   static auto make_allocator(auto device) {
-    return locked<pinned_packed, decltype(device)>(std::move(device));
+    return locked<caching_allocator<pinned_packed, decltype(device)>>(std::move(device));
   }
 };
 class as_functions : public stack {

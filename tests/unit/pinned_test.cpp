@@ -104,7 +104,7 @@ TEST(pinned, is_configured_by_the_text_for_the_device) {
 
 TEST(pinned, is_chosen_when_the_program_runs) {
   for (bool expandable : {false, true}) {
-    configured<torch_npu_family::pinned_family, simulated_device> pool(
+    configured<torch_npu_family::pinned_family, caching_allocator<pytorch<>, simulated_device>> pool(
         config::torch_npu::settings{.pin_memory_expandable_segments = expandable});
     EXPECT_NE(pool.allocate(40_MiB), nullptr);
     EXPECT_EQ(pool.current_usage().reserved, expandable ? 60_MiB : 64_MiB);

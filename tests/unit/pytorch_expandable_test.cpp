@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/extension/observer.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -111,8 +112,8 @@ TEST(pytorch_expandable, idle_pages_of_one_pool_make_room_for_the_other) {
 
 TEST(pytorch_expandable, a_range_is_released_with_its_last_page) {
   std::vector<allocator_event> seen;
-  caching_allocator<pytorch_family::expandable, simulated_device, events> pool{
-      small_device(1_GiB), {}, {&seen}};
+  caching_allocator<pytorch_family::expandable, simulated_device, extension::observer<events>> pool{
+      small_device(1_GiB), {}, extension::observer<events>{{&seen}}};
   void* const p = pool.allocate(30_MiB);
   pool.deallocate(p);
   seen.clear();
@@ -146,8 +147,8 @@ TEST(pytorch_expandable, a_request_larger_than_a_range_is_refused) {
 // Each of the two tries reserves a range, as in PyTorch.
 TEST(pytorch_expandable, a_range_that_is_too_small_for_its_request_serves_later_ones) {
   std::vector<allocator_event> seen;
-  caching_allocator<pytorch_family::expandable, simulated_device, events> pool{
-      small_device(100_MiB), {}, {&seen}};
+  caching_allocator<pytorch_family::expandable, simulated_device, extension::observer<events>> pool{
+      small_device(100_MiB), {}, extension::observer<events>{{&seen}}};
   EXPECT_EQ(pool.try_allocate(200_MiB), nullptr);
   std::vector<std::uintptr_t> ranges;
   for (const allocator_event& e : seen) {

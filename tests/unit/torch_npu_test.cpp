@@ -275,8 +275,8 @@ void waits_before_a_segment_goes_back() {
 TEST(torch_npu_threads, segments_wait_in_every_kind_of_allocator) {
   using shared = provider_ref<simulated_npu>;
   waits_before_a_segment_goes_back<caching_allocator<torch_npu_family::native, shared>>();
-  waits_before_a_segment_goes_back<locked<torch_npu_family::native, shared>>();
-  waits_before_a_segment_goes_back<per_stream<torch_npu_family::native, shared>>();
+  waits_before_a_segment_goes_back<locked<caching_allocator<torch_npu_family::native, shared>>>();
+  waits_before_a_segment_goes_back<per_stream<caching_allocator<torch_npu_family::native, shared>>>();
 }
 TEST(torch_npu, a_segment_stays_if_its_stream_cannot_be_waited_for) {
   auto pool = made<native>({});

@@ -15,7 +15,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/facade.hpp>
 
-namespace tessera {
+namespace tessera::concurrent {
 
 /// Waits on out-of-memory until another thread frees memory or the timeout expires; otherwise behaves like
 /// `Allocator`.
@@ -24,8 +24,8 @@ namespace tessera {
 /// allocator for several threads, such as `locked` or `per_stream`.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::waiting<shared> allocator(std::chrono::seconds(2));
+///     using shared = tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+///     tessera::concurrent::waiting<shared> allocator(std::chrono::seconds(2));
 ///     void* p = allocator.allocate(5_MiB);  // throws out_of_memory two seconds after it found none
 ///     allocator.deallocate(p);
 ///
@@ -142,4 +142,4 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   waiter* first_ = nullptr;
 };
 
-}  // namespace tessera
+}  // namespace tessera::concurrent

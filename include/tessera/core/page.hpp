@@ -57,13 +57,19 @@ struct page_order {
   }
 };
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// Rounds `bytes` up to whole pages of every kind that a pages_policy asks for.
 template <typename Pages>
 [[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
   return align_up(bytes, pages.backing(bytes).granularity());
 }
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// Page sizes that may back a segment.
 enum class page_plan : unsigned char {

@@ -8,9 +8,9 @@
 
 /// The parameters of policies. A parameter is known at compile time or set for each allocator object; one
 /// template serves both.
-namespace tessera {
 
-namespace detail {
+namespace tessera::detail {
+
 /// A regular type, like std::regular. It compiles in a tenth of the time, because it instantiates no traits.
 template <typename T>
 concept regular = requires(T& object, const T& a, const T& b) {
@@ -19,12 +19,15 @@ concept regular = requires(T& object, const T& a, const T& b) {
   object = a;
   { a == b } -> std::same_as<bool>;
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// Marks a template argument as the initial value of a parameter that each allocator object may set.
 ///
-///     tessera::split_below<128_MiB> fixed;                       // a constant
-///     tessera::split_below<tessera::tunable(128_MiB)> settable;  // a member, initially 128 MiB
+///     tessera::policy::split_below<128_MiB> fixed;                       // a constant
+///     tessera::policy::split_below<tessera::tunable(128_MiB)> settable;  // a member, initially 128 MiB
 ///     settable.max = 64_MiB;
 template <typename T>
 struct tunable {
@@ -58,7 +61,10 @@ struct parameter<Initial> {
   bool operator==(const parameter&) const = default;
 };
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// Returns the value, or initial value, of a parameter in bytes.
 template <auto Value>
 [[nodiscard]] consteval std::size_t initial_bytes() {
@@ -71,6 +77,5 @@ template <auto Value>
 /// checked at run time. False for types derived from such a policy.
 template <typename P>
 inline constexpr bool is_verified_rounding = false;
-}  // namespace detail
 
-}  // namespace tessera
+}  // namespace tessera::detail

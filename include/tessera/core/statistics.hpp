@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -34,7 +33,10 @@ struct usage {
   }
 };
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// Adds the memory of a plan, which was taken from the same device. A limit of the user does not count it.
 /// Lowers `available`, the bytes left on the device, if these are computed from `now`.
 inline void add_plan_bytes(usage& now, const usage& plan, std::size_t capacity,
@@ -44,7 +46,17 @@ inline void add_plan_bytes(usage& now, const usage& plan, std::size_t capacity,
   const std::size_t left = capacity > now.reserved ? capacity - now.reserved : 0;
   if (left < available) available = left;
 }
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::detail {
+
+/// Stands for the clock of an allocator that measures the age of idle memory in searches of its pool.
+struct pool_searches {};
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// A quantity over time.
 struct counter {
@@ -81,7 +93,10 @@ struct pool_statistics {
   counter inactive_split_bytes;
 };
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// A counter of pool_statistics and its name.
 struct pool_counter {
   const char* name;
@@ -98,7 +113,10 @@ inline constexpr pool_counter pool_counters[] = {
     {"inactive_split", &pool_statistics::inactive_split},
     {"inactive_split_bytes", &pool_statistics::inactive_split_bytes},
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// An allocator's statistics; `num_` values count since the start or the last reset_accumulated_statistics().
 template <std::size_t Pools>
@@ -120,7 +138,10 @@ struct statistics {
   std::size_t max_split_size = unlimited;  ///< bytes from which a block or segment is oversize
 };
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// A `num_` value of statistics and its name.
 template <std::size_t Pools>
 struct event_count {
@@ -136,7 +157,10 @@ inline constexpr event_count<Pools> event_counts[] = {
     {"num_device_alloc", &statistics<Pools>::num_device_alloc},
     {"num_device_free", &statistics<Pools>::num_device_free},
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// The requests and bytes that a plan served.
 struct plan_usage {

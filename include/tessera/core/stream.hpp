@@ -20,6 +20,12 @@ struct stream_id {
   constexpr auto operator<=>(const stream_id&) const = default;
 };
 
+/// Names a private pool of an allocator [tessera/extension/private_pools.hpp]. The default value names none.
+struct pool_id {
+  std::uint64_t number = 0;
+  constexpr auto operator<=>(const pool_id&) const = default;
+};
+
 /// Rules by which a block freed on one stream may serve another.
 struct cross_stream_reuse {
   bool follow_dependencies = false;  ///< reuse if the other stream already waits for the work before the free

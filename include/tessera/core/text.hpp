@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
 
 /// A string of fixed capacity. It is async-signal-safe, never allocates, and drops text beyond its capacity.
 ///
@@ -44,7 +43,9 @@ class fixed_text {
   std::size_t length_ = 0;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// Formats a size for people, for example "1.50 GiB".
 class format_bytes {

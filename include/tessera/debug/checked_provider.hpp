@@ -20,6 +20,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_can_read.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
@@ -226,14 +227,14 @@ struct checked_event<Device> {
 
 }  // namespace tessera::detail
 
-namespace tessera {
+namespace tessera::debug {
 
 /// Owns a provider, forwards its calls, and aborts when the provider violates its contract. Use it under an
 /// allocator to check the provider and the allocator.
 ///
 ///     #include <tessera/debug/checked_provider.hpp>
-///     using checked = tessera::checked_provider<tessera::simulated_device>;
-///     tessera::caching_allocator<tessera::pytorch<>, checked> pool_over_checked;
+///     using checked = tessera::debug::checked_provider<tessera::provider::simulated_device>;
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, checked> pool_over_checked;
 ///     pool_over_checked.deallocate(pool_over_checked.allocate(5_MiB));
 ///
 /// It checks:
@@ -253,10 +254,11 @@ namespace tessera {
 /// thread-safe if the provider is. It holds no lock during the provider's calls.
 ///   Cost:  logarithmic in the segments, ranges and maps for each call about memory; two ticks and a look-up
 ///          for each call about events; a position for each record
-template <device_provider Device>
-class checked_provider : public provider_adaptor<Device> {
+template <provider::device_provider Device>
+class checked_provider : public provider::provider_adaptor<Device> {
   using table = detail::provider_shadow::table;
-  static constexpr bool knows_order = ordering_provider<Device> && !detail::completion_may_lag<Device>;
+  static constexpr bool knows_order =
+      provider::ordering_provider<Device> && !detail::completion_may_lag<Device>;
   static constexpr bool knows_handles = [] {
     if constexpr (requires { typename Device::physical; })
       return std::has_unique_object_representations_v<typename Device::physical>;
@@ -266,8 +268,8 @@ class checked_provider : public provider_adaptor<Device> {
 
  public:
   using event = detail::checked_event<Device>;
-  using typename provider_adaptor<Device>::physical;
-  using typename provider_adaptor<Device>::shareable;
+  using typename provider::provider_adaptor<Device>::physical;
+  using typename provider::provider_adaptor<Device>::shareable;
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
 
   checked_provider() : checked_provider(Device{}) {}
@@ -305,7 +307,7 @@ class checked_provider : public provider_adaptor<Device> {
   }
 
   bool record(stream_id stream, event& mark) noexcept
-    requires event_provider<Device>
+    requires provider::event_provider<Device>
   {
     event recorded{.stream = stream, .position = position_of(stream), .begun = shadow().tick()};
     if (!this->inner().record(stream, recorded.mark)) return false;
@@ -314,7 +316,7 @@ class checked_provider : public provider_adaptor<Device> {
     return true;
   }
   [[nodiscard]] bool query(event& mark) noexcept
-    requires event_provider<Device>
+    requires provider::event_provider<Device>
   {
     const std::uint64_t done = shadow().done_before(mark.stream);
     if (this->inner().query(mark.mark)) {
@@ -328,14 +330,14 @@ class checked_provider : public provider_adaptor<Device> {
     return false;
   }
   bool wait(event& mark) noexcept
-    requires event_provider<Device>
+    requires provider::event_provider<Device>
   {
     if (!this->inner().wait(mark.mark)) return false;
     require_ready(mark, "checked_provider: wait returned before the work of the event was done");
     return true;
   }
   void discard(event& mark) noexcept
-    requires event_provider<Device>
+    requires provider::event_provider<Device>
   {
     this->inner().discard(mark.mark);
   }
@@ -350,14 +352,14 @@ class checked_provider : public provider_adaptor<Device> {
     return true;
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t position) noexcept
-    requires ordering_provider<Device>
+    requires provider::ordering_provider<Device>
   {
     const bool done = this->inner().is_done(stream, position);
     if (!done && position == 0) detail::fatal("checked_provider: is_done reports position 0 as not done");
     return done;
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t position) noexcept
-    requires ordering_provider<Device>
+    requires provider::ordering_provider<Device>
   {
     const bool ordered = this->inner().is_ordered_after(stream, other, position);
     if (!ordered && (position == 0 || stream == other))
@@ -365,7 +367,7 @@ class checked_provider : public provider_adaptor<Device> {
     return ordered;
   }
   bool make_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
-    requires ordering_provider<Device>
+    requires provider::ordering_provider<Device>
   {
     const bool waits = this->inner().make_wait(stream, other, position);
     if (waits && !this->inner().is_ordered_after(stream, other, position) &&
@@ -375,7 +377,7 @@ class checked_provider : public provider_adaptor<Device> {
   }
 
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const std::size_t result = this->inner().page_size(kind);
     if (!std::has_single_bit(result) || result % kind.granularity() != 0)
@@ -384,14 +386,14 @@ class checked_provider : public provider_adaptor<Device> {
     return result;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     void* const p = this->inner().reserve(bytes, alignment);
     if (p != nullptr) shadow().add_range(p, bytes, alignment);
     return p;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const auto [removed, entry] =
         remove(table::segments_and_ranges, p, [&] { return this->inner().unreserve(p, bytes); });
@@ -399,7 +401,7 @@ class checked_provider : public provider_adaptor<Device> {
     return removed;
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     if (!this->inner().create(bytes, kind, memory)) return false;
     if constexpr (knows_handles)
@@ -407,7 +409,7 @@ class checked_provider : public provider_adaptor<Device> {
     return true;
   }
   bool destroy(const physical& memory) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     if constexpr (!knows_handles) {
       return this->inner().destroy(memory);
@@ -422,7 +424,7 @@ class checked_provider : public provider_adaptor<Device> {
     }
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const char* reason = nullptr;
     if constexpr (knows_handles) reason = shadow().why_not_mappable(p, bytes, bytes_of(memory));
@@ -434,7 +436,7 @@ class checked_provider : public provider_adaptor<Device> {
     return true;
   }
   bool grant(void* p, std::size_t bytes) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const bool mapped = !knows_handles || shadow().is_mapped(p);
     if (!this->inner().grant(p, bytes)) return false;
@@ -443,7 +445,7 @@ class checked_provider : public provider_adaptor<Device> {
     return true;
   }
   bool unmap(void* p, std::size_t bytes) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const auto [removed, entry] = remove(table::mappings, p, [&] { return this->inner().unmap(p, bytes); });
     if (knows_handles && removed && !entry)
@@ -451,21 +453,21 @@ class checked_provider : public provider_adaptor<Device> {
     return removed;
   }
   bool import_memory(const shareable& name, physical& memory) noexcept
-    requires sharing_provider<Device>
+    requires provider::sharing_provider<Device>
   {
     if (!this->inner().import_memory(name, memory)) return false;
     if constexpr (knows_handles) shadow().add_handle(bytes_of(memory), bytes_of(physical{}), {});
     return true;
   }
   bool register_memory(void* p, std::size_t bytes) noexcept
-    requires registering_provider<Device>
+    requires provider::registering_provider<Device>
   {
     const bool registered = this->inner().register_memory(p, bytes);
     if (registered) shadow().add_registered(p, bytes);
     return registered;
   }
   bool unregister_memory(void* p) noexcept
-    requires registering_provider<Device>
+    requires provider::registering_provider<Device>
   {
     return remove(table::registered, p, [&] { return this->inner().unregister_memory(p); }).first;
   }
@@ -478,7 +480,7 @@ class checked_provider : public provider_adaptor<Device> {
     detail::provider_shadow shadow;
   };
   explicit checked_provider(std::unique_ptr<owned_device> own)
-      : provider_adaptor<Device>(own->device), own_(std::move(own)) {}
+      : provider::provider_adaptor<Device>(own->device), own_(std::move(own)) {}
 
   [[nodiscard]] detail::provider_shadow& shadow() const noexcept { return own_->shadow; }
 
@@ -524,4 +526,4 @@ class checked_provider : public provider_adaptor<Device> {
   std::unique_ptr<owned_device> own_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

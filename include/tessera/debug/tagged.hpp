@@ -8,11 +8,10 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/handle.hpp>
@@ -21,8 +20,15 @@
 #include <tessera/detail/slab.hpp>
 #include <tessera/detail/with_plan.hpp>
 #include <tessera/facade.hpp>
+#include <tessera/fwd.hpp>
 
-namespace tessera {
+namespace tessera::detail::missing {
+
+struct a_tagged_allocator_brings_no_tags_back;
+
+}  // namespace tessera::detail::missing
+
+namespace tessera::debug {
 
 /// Says what a block is for, by a number from 0 to 255. The program gives the numbers their meaning.
 enum class block_tag : std::uint8_t {};
@@ -41,13 +47,14 @@ struct tag_usage {
 /// Choose it to see what the memory is used for, such as weights and activations.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     constexpr tessera::block_tag weights{1}, activations{2};
-///     tessera::tagged<tessera::locked<tessera::pytorch<>, tessera::simulated_device>> memory;
+///     constexpr tessera::debug::block_tag weights{1}, activations{2};
+///     using device_allocator = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+///     tessera::debug::tagged<tessera::concurrent::locked<device_allocator>> memory;
 ///     void* const p = memory.allocate(5_MiB, weights);
-///     const tessera::tag_scope forward(memory, activations);
+///     const tessera::debug::tag_scope forward(memory, activations);
 ///     void* const q = memory.allocate(1000, std::align_val_t{4096});
 ///     memory.set_user_pointer(q, &memory, std::align_val_t{4096});
-///     memory.for_each_tag([](tessera::block_tag tag, const tessera::tag_usage& now) {
+///     memory.for_each_tag([](tessera::debug::block_tag tag, const tessera::debug::tag_usage& now) {
 ///       std::printf("tag %d: %zu bytes\n", static_cast<int>(tag), now.bytes);
 ///     });
 ///     memory.deallocate(p);
@@ -72,6 +79,11 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   static constexpr std::align_val_t least{min_alignment};
 
  public:
+  template <typename E>
+  using refused = std::conditional_t<std::is_same_v<E, extension::checkpoints>,
+                                     detail::missing::a_tagged_allocator_brings_no_tags_back,
+                                     typename facade_type::template refused<E>>;
+
   tagged() = default;
   template <typename... Args>
     requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
@@ -130,11 +142,6 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
     const std::lock_guard lock(mutex_);
     if (entry* const e = find(p, least)) assign(*e, {e->address, bytes, nullptr, current_.get(), false});
     return true;
-  }
-
-  /// Fails, because tags would not come back.
-  [[nodiscard]] static pool_checkpoint checkpoint_pool(pool_id) noexcept {
-    return pool_checkpoint("a tagged allocator brings no tags back");
   }
 
   /// The tag of requests of the calling thread that name none. tag_scope changes it.
@@ -323,4 +330,4 @@ class tag_scope {
   std::optional<block_tag> before_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

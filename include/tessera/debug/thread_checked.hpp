@@ -12,7 +12,7 @@
 #include <tessera/core/text.hpp>
 #include <tessera/facade.hpp>
 
-namespace tessera {
+namespace tessera::debug {
 
 /// Aborts when a second thread uses a caching_allocator. The message names both threads by the numbers that
 /// debuggers show.
@@ -20,8 +20,8 @@ namespace tessera {
 /// Choose it to check that only one thread uses an allocator. The first thread that uses the allocator owns
 /// it until detach_from_thread(). Any thread may destroy it. Linux.
 ///
-///     using allocator_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::thread_checked<allocator_type> mine;
+///     using allocator_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+///     tessera::debug::thread_checked<allocator_type> mine;
 ///     mine.deallocate(mine.allocate(5_MiB));
 ///     mine.detach_from_thread();  // the next thread that uses it owns it
 ///
@@ -51,7 +51,6 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
   }
   [[nodiscard]] auto& policies() noexcept { return inner().policies(); }
   [[nodiscard]] auto& provider() noexcept { return inner().provider(); }
-  [[nodiscard]] auto& observer() noexcept { return inner().observer(); }
 
  private:
   friend facade<thread_checked, Allocator>;
@@ -90,4 +89,4 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
   mutable std::atomic<thread_number> owner_{no_thread};
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

@@ -1,19 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/backend.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Asks the policies of a recipe, and aborts if an answer breaks a law.
+
 namespace tessera::detail {
+
+/// Aborts if a policy returns an invalid number. The message names the broken rule.
+[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_answer(const char* question, std::size_t asked,
+                                                                 std::size_t answer,
+                                                                 const char* rule) noexcept {
+  fixed_text text;
+  text.add("Recipe::").add(question).add("(").add(asked).add(") is ").add(answer).add("; ").add(rule);
+  fatal(text.c_str());
+}
+
+template <typename Pools>
+[[nodiscard]] constexpr pool_traits traits_of(const Pools& pools) noexcept {
+  if constexpr (requires { pools.max_small_block(); }) {
+    static_assert(
+        noexcept(pools.max_small_block()) && std::same_as<decltype(pools.max_small_block()), std::size_t>,
+        "pools: max_small_block() must be noexcept and return std::size_t");
+    return {pools.max_small_block()};
+  } else {
+    return {};
+  }
+}
+
+template <typename Policies>
+[[nodiscard]] constexpr bool should_split(const Policies& p, std::size_t wanted, std::size_t block) noexcept {
+  if constexpr (requires { p.split.should_split(wanted, block, pool_traits{}); }) {
+    return p.split.should_split(wanted, block, traits_of(p.pools));
+  } else {
+    return p.split.should_split(wanted, block);
+  }
+}
+template <typename Policies, typename Usage>
+[[nodiscard]] constexpr std::size_t wanted_segment(const Policies& p, std::size_t block,
+                                                   const Usage& now) noexcept {
+  if constexpr (requires { p.growth.segment_size(block, now, pool_traits{}); }) {
+    return p.growth.segment_size(block, now, traits_of(p.pools));
+  } else {
+    return p.growth.segment_size(block, now);
+  }
+}
+template <typename Policies>
+[[nodiscard]] constexpr std::size_t mapping_unit(const Policies& p, std::size_t block) noexcept {
+  if constexpr (requires { p.growth.mapping_unit(block, pool_traits{}); }) {
+    return p.growth.mapping_unit(block, traits_of(p.pools));
+  } else {
+    return p.growth.mapping_unit(block);
+  }
+}
+template <typename Policies>
+[[nodiscard]] constexpr std::size_t min_chunk(const Policies& p, std::size_t block) noexcept {
+  if constexpr (requires { p.growth.min_chunk(block, pool_traits{}); }) {
+    return p.growth.min_chunk(block, traits_of(p.pools));
+  } else {
+    return p.growth.min_chunk(block);
+  }
+}
 
 /// The size of the block that serves a request.
 template <typename Rounding>

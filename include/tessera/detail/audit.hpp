@@ -6,7 +6,6 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
-#include <tessera/detail/private_pools.hpp>
 
 namespace tessera::detail {
 
@@ -53,9 +52,6 @@ template <typename Manager>
         must_hold(b->request.pending_events > 0, "a pending block awaits an event");
       } else {
         found.live += b->size;
-        must_hold(
-            !b->is_lent() || !b->list->where().group->is_asleep || !manager.pools().defaults().is_awake(),
-            "what a pool lends sleeps only with the default pools");
         if (b->is_by_handle()) continue;
         ++live;
         must_hold(manager.find_live(reinterpret_cast<const void*>(b->address)) == b,
@@ -64,8 +60,8 @@ template <typename Manager>
     }
   });
   std::size_t in_groups = 0;
-  manager.pools().for_each([&in_groups](const auto& of) { in_groups += of.reserved; });
-  must_hold(in_groups == expected.reserved, "the default and the private pools have what is reserved");
+  manager.for_each_group([&in_groups](const auto& of) { in_groups += of.reserved; });
+  must_hold(in_groups == expected.reserved, "the groups of free lists have what is reserved");
   std::size_t indexed = 0;
   manager.for_each_list([&](const free_list& list) {
     if (shares) in_lists -= list.segments;

@@ -6,11 +6,9 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/free_order.hpp>
-#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 
@@ -50,16 +48,8 @@
 /// `list` is a free list, `size` the size of the wanted block, `policies` and `p` the allocator's policies.
 /// The allocator may be re-entered while the device acquires, releases or waits. Look up blocks again after
 /// that.
-namespace tessera::detail {
 
-/// Aborts if a policy returns an invalid number. The message names the broken rule.
-[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_answer(const char* question, std::size_t asked,
-                                                                 std::size_t answer,
-                                                                 const char* rule) noexcept {
-  fixed_text text;
-  text.add("Recipe::").add(question).add("(").add(asked).add(") is ").add(answer).add("; ").add(rule);
-  fatal(text.c_str());
-}
+namespace tessera::detail {
 
 /// The members of most backends.
 struct backend_defaults {
@@ -150,7 +140,7 @@ struct segment_backend : backend_defaults {
 
     template <typename Policies>
     [[nodiscard]] block* restore(const segment_view& s, std::size_t, const Policies& p) noexcept {
-      return manager_.acquire({s.pool, &manager_.pools().defaults()}, s.stream, s.bytes,
+      return manager_.acquire({s.pool, &manager_.own()}, s.stream, s.bytes,
                               s.bytes >= p.split.oversize_from(), p.pages.backing(s.bytes));
     }
     std::size_t release_idle_at(std::uintptr_t address, std::size_t) noexcept {

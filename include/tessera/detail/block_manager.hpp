@@ -14,12 +14,12 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
-#include <tessera/detail/callbacks.hpp>
+#include <tessera/detail/counters.hpp>
+#include <tessera/detail/extension.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/free_list_map.hpp>
 #include <tessera/detail/key_map.hpp>
 #include <tessera/detail/pending_frees.hpp>
-#include <tessera/detail/private_pools.hpp>
 #include <tessera/detail/slab.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -33,13 +33,17 @@ struct manager_traits {
   static constexpr bool has_stream_order = true;  ///< the work of its own stream may still use a free block
   static constexpr bool has_ranges = false;  ///< segments are ranges in which memory is mapped page by page
   static constexpr bool places_blocks = false;  ///< a block may be split from the middle of a free block
-  static constexpr bool has_shares = false;     ///< pools may have shares
   static constexpr free_order order = free_order::lowest_address;
   using clock = pool_searches;  ///< the clock of ages, or pool_searches
+  using extensions = no_extensions;
+  template <std::size_t Pools>
+  using group = pool_group_of<Pools>;
+  template <std::size_t Pools>
+  using counters = full_counters<Pools>;
 };
 
 /// Keeps the blocks of one allocator: their neighbours, free lists, addresses, statistics and pending frees.
-/// It carries out the decisions of allocators and backends, and reports each change to the observer. It
+/// It carries out the decisions of allocators and backends, and reports each change to the extensions. It
 /// decides nothing.
 ///
 ///   allocate / deallocate   give a part of a free block to the user, and take it back
@@ -59,8 +63,7 @@ struct manager_traits {
 ///
 /// Functions of the hit path are always_inline if that saves instructions. Without any of them, recorded
 /// programs take 11 % more instructions at -O2, and 3 % more at -O3 (bench/replay under callgrind, g++ 12).
-template <device_provider Provider, allocator_observer Observer, typename Counting,
-          typename Traits = manager_traits>
+template <provider::device_provider Provider, typename Traits = manager_traits>
 class block_manager {
   static_assert(!Traits::has_ranges || !Traits::reuses_across_streams,
                 "ranges do not support reuse across streams: a free block has no room for both its age and "
@@ -72,27 +75,28 @@ class block_manager {
   using provider_type = Provider;
   using traits = Traits;
   using action = allocator_event::action;
-  using counters_type = typename Counting::template counters<Traits::pools>;
+  using extensions_type = typename Traits::extensions;
+  using counters_type = typename Traits::template counters<Traits::pools>;
   using order = block_order<Traits::order, Traits::has_ranges>;
-  using group = pool_group_of<Traits::pools>;
+  using group = typename Traits::template group<Traits::pools>;
   static constexpr bool has_clock = !std::is_same_v<typename Traits::clock, pool_searches>;
   using time = std::conditional_t<has_clock, std::uint64_t, pool_searches>;
 
-  block_manager(Provider provider, Observer observer)
-      : provider_(std::move(provider)), reporter_(std::move(observer)) {}
+  block_manager(Provider provider, extensions_type& extensions)
+      : provider_(std::move(provider)), extensions_(extensions) {}
   block_manager(const block_manager&) = delete;
   block_manager& operator=(const block_manager&) = delete;
 
   [[nodiscard]] Provider& provider() noexcept { return provider_; }
   [[nodiscard]] const Provider& provider() const noexcept { return provider_; }
-  [[nodiscard]] Observer& observer() noexcept { return reporter_.observer(); }
+  [[nodiscard]] decltype(auto) extensions() const noexcept { return extensions_.get(); }
   [[nodiscard]] counters_type& counters() noexcept { return counters_; }
   [[nodiscard]] const counters_type& counters() const noexcept { return counters_; }
-  /// Reports an event of the blocks of a group. Without an observer, reads nothing.
+  /// Reports an event of the blocks of a group. Without an extension that hears events, reads nothing.
   void report(action what, std::uintptr_t address, std::size_t bytes, std::size_t block, stream_id stream,
               const pool_group& in) noexcept {
-    if constexpr (is_heard<Observer>)
-      reporter_.report(allocator_event{what, address, bytes, block, stream, {in.number}});
+    if constexpr (extensions_type::hears_events)
+      extensions().on_event(allocator_event{what, address, bytes, block, stream, {in.number}});
   }
   /// Reports an event of the blocks of a free list.
   void report(action what, std::uintptr_t address, std::size_t bytes, std::size_t block,
@@ -141,15 +145,37 @@ class block_manager {
   }
   template <typename F>
   void for_each_list(F f) const {
-    pools_.for_each([&f](const group& in) {
+    for_each_group([&f](const group& in) {
       for (const free_list_map& of_pool : in.lists) {
         for (free_list* list = of_pool.first(); list != nullptr; list = list->next) f(*list);
       }
     });
   }
-  /// The default pools and the private pools.
-  [[nodiscard]] private_pools<Traits::pools>& pools() noexcept { return pools_; }
-  [[nodiscard]] const private_pools<Traits::pools>& pools() const noexcept { return pools_; }
+  /// The group of the allocator itself.
+  [[nodiscard]] group& own() noexcept { return own_; }
+  [[nodiscard]] const group& own() const noexcept { return own_; }
+  /// Calls f(group) for the allocator's own group, then for those that extensions added.
+  template <typename F>
+  void for_each_group(F f) {
+    f(own_);
+    extensions().for_each_group(f);
+  }
+  template <typename F>
+  void for_each_group(F f) const {
+    f(own_);
+    extensions().for_each_group([&f](const group& added) { f(added); });
+  }
+  /// The group that serves a request of a stream.
+  [[nodiscard]] group& group_for(stream_id stream) noexcept { return extensions().group_for(stream, own_); }
+  [[nodiscard]] const group& group_for(stream_id stream) const noexcept {
+    return extensions().group_for(stream, own_);
+  }
+  /// Whether the device may be asked for events, and waited for.
+  [[nodiscard]] bool may_wait() const noexcept { return extensions().may_wait(); }
+  /// Whether emptying the cache gives back the idle memory of a group.
+  [[nodiscard]] bool may_release(const group& in) const noexcept {
+    return !in.is_private() || extensions().may_release(in);
+  }
   /// Finds the first free block in order that holds `size` bytes, or null. Counts as a search of the pool.
   [[nodiscard, gnu::always_inline]] block* best_fit(free_list& list, std::size_t size) noexcept {
     ++list.clock().searches;
@@ -256,14 +282,14 @@ class block_manager {
   /// Records that a stream uses a live block. Returns false if host memory ran out or the stream does not
   /// exist.
   [[nodiscard]] bool record_stream(block& live, stream_id stream) noexcept {
-    return has_stream(provider_, stream) && pending_.record(live, stream, pools_.any_capture());
+    return has_stream(provider_, stream) && pending_.record(live, stream, !may_wait());
   }
-  /// Frees the pending blocks whose events have completed. Does nothing during a capture.
+  /// Frees the pending blocks whose events have completed. Does nothing while the device must not be asked.
   ///   Returns:  whether it freed any block
-  bool process_events() noexcept { return !pending_.empty() && !pools_.any_capture() && process_waiting(); }
-  /// Gives events to the blocks that were freed during a capture, if there is none now.
+  bool process_events() noexcept { return !pending_.empty() && may_wait() && process_waiting(); }
+  /// Gives events to the blocks that were freed while the device must not be asked, if it may be asked now.
   [[gnu::cold]] void defer_set_aside() noexcept {
-    if (pools_.any_capture()) return;
+    if (!may_wait()) return;
     pending_.defer_set_aside(provider_, [this](block& b) { complete_pending(b); });
   }
   /// Waits for every event, then frees the pending blocks.
@@ -273,19 +299,19 @@ class block_manager {
   /// Waits for the events of the blocks of the groups for which selects(group) is true, then frees them.
   template <typename Selects>
   [[gnu::cold]] void wait_for_pending_of(Selects selects) noexcept {
-    wait_for_pending_if([&selects](const block& b) { return selects(*b.list->where().group); });
+    wait_for_pending_if([&selects](const block& b) { return selects(group_of(*b.list)); });
   }
   /// Waits for the work of the streams of these groups, and of the streams recorded for their live blocks.
   /// Returns false if the device failed.
   ///   Cost:  linear in the blocks
-  [[nodiscard, gnu::cold]] bool finish_work_of(changed_groups selects) noexcept {
+  template <typename Selects>
+  [[nodiscard, gnu::cold]] bool finish_work_of(Selects selects) noexcept {
     bool works = true;
     for_each_list([&](const free_list& list) {
-      if (list.segments > 0 && selects(*list.where().group))
-        works = works && provider_.synchronize(list.key());
+      if (list.segments > 0 && selects(group_of(list))) works = works && provider_.synchronize(list.key());
     });
     for_each_segment([&](block& first) {
-      if (!selects(*first.list->where().group)) return;
+      if (!selects(group_of(*first.list))) return;
       for (block *b = &first, *end = first.prev; b != end; b = b->next)
         works = works && pending_.for_each_use(*b, [this](stream_id s) { return provider_.synchronize(s); });
     });
@@ -308,11 +334,11 @@ class block_manager {
     return !waits || is_work_done(provider_, free.list->key());
   }
   /// Waits for the work that may use a free block, if release() of the device does not. Returns false if the
-  /// device failed, or a capture forbids to wait.
+  /// device failed, or must not be waited for.
   [[nodiscard, gnu::cold]] bool wait_before_release_of(const block& free) noexcept {
     if constexpr (!must_wait_before_release<Provider> || !Traits::has_stream_order) return true;
     if (Traits::reuses_across_streams && is_stream_work_done(free)) return true;
-    return !pools_.any_capture() && wait_before_release(provider_, free.list->key());
+    return may_wait() && wait_before_release(provider_, free.list->key());
   }
   /// If streams share blocks: the position after which a block is free. The position may be conservative.
   [[nodiscard]] std::uint64_t position_of(const block& free) noexcept {
@@ -337,11 +363,11 @@ class block_manager {
     void* memory = nullptr;
     if (!may_grow(in, bytes)) return nullptr;
     requested_from_device_ += bytes;
-    change(in, in.planned, bytes);
-    if (in.source) memory = in.source.acquire(bytes);
-    for (const page_kind* kind = kinds.begin(); !in.source && kind != kinds.end() && memory == nullptr;
+    extensions().on_plan(in, bytes);
+    const bool is_given = extensions().acquire(in, bytes, memory);
+    for (const page_kind* kind = kinds.begin(); !is_given && kind != kinds.end() && memory == nullptr;
          ++kind) {
-      if constexpr (paged_provider<Provider>) {
+      if constexpr (provider::paged_provider<Provider>) {
         memory = provider_.acquire(bytes, *kind);
       } else {
         memory = provider_.acquire(bytes);
@@ -352,13 +378,13 @@ class block_manager {
     block* const whole = list != nullptr ? insert_segment(*list, address, bytes, oversize) : nullptr;
     if (whole != nullptr) {
       counters_.segment_acquired(pool, bytes);
-      change(in, in.reserved, bytes);
+      change_reserved(in, bytes);
       if (oversize) counters_.oversize_segments.increase(1);
     } else if (memory != nullptr) {
       counters_.segment_rejected(bytes, give_back(in, address, bytes));
     }
     requested_from_device_ -= bytes;
-    change(in, in.planned, 0 - bytes);
+    extensions().on_plan(in, 0 - bytes);
     const bool works = whole != nullptr;
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key, in);
     return whole;
@@ -371,8 +397,7 @@ class block_manager {
     segment& owner = segment_of(idle);
     idle.list->template erase<order>(idle);
     segments_.begin_release(owner, bytes);
-    const bool released =
-        wait_before_release_of(idle) && give_back(*idle.list->where().group, address, bytes);
+    const bool released = wait_before_release_of(idle) && give_back(group_of(*idle.list), address, bytes);
     if (!released) {
       segments_.cancel_release(owner, bytes);
       idle.list->template insert<order>(idle);
@@ -380,8 +405,7 @@ class block_manager {
     }
     report(action::segment_free, address, bytes, bytes, *idle.list);
     counters_.segment_released(idle.list->pool(), bytes);
-    pool_group& of = *idle.list->where().group;
-    change(of, of.reserved, 0 - bytes);
+    change_reserved(group_of(*idle.list), 0 - bytes);
     if (owner.oversize) counters_.oversize_segments.decrease(1);
     segments_.erase(owner, bytes);
     --idle.list->segments;
@@ -392,7 +416,7 @@ class block_manager {
   [[gnu::cold]] void release_all() noexcept {
     for_each_segment([this](block& first) {
       (void)wait_before_release(provider_, first.list->key());
-      (void)give_back(*first.list->where().group, first.address, segment_bytes(first));
+      (void)give_back(group_of(*first.list), first.address, segment_bytes(first));
     });
   }
   /// Inserts a segment that the device gave, as one free block. Returns null if host memory ran out.
@@ -444,24 +468,18 @@ class block_manager {
     segment* const s = segments_.find(address);
     return s != nullptr ? &s->first() : nullptr;
   }
-  /// Decides whether a group may get `bytes` more from the device.
-  using growth_check = bool (*)(void* context, const pool_group& of, std::size_t bytes) noexcept;
-  /// Is told of each free: that the bytes are now at `offset` in a free block.
-  using free_note = void (*)(void* context, const block& free, std::size_t offset, std::size_t size) noexcept;
-  void watch_shares(growth_check check, free_note note, void* context) noexcept {
-    may_grow_ = check;
-    note_free_ = note;
-    watched_for_ = context;
+  /// Whether a group may get `bytes` more from the device.
+  [[nodiscard]] bool may_grow(group& in, std::size_t bytes) noexcept {
+    return extensions().may_grow(in, bytes);
   }
-  [[nodiscard]] bool may_grow(const pool_group& of, std::size_t bytes) const noexcept {
-    return may_grow_ == nullptr || may_grow_(watched_for_, of, bytes);
+  [[nodiscard]] static group& group_of(const free_list& list) noexcept {
+    return static_cast<group&>(*list.where().group);
   }
   /// Counts memory that was mapped in the ranges of a list, or unmapped if negative.
   void count_mapped(const free_list& list, std::int64_t bytes) noexcept {
     if (bytes > 0) counters_.mapped(list.pool(), static_cast<std::size_t>(bytes));
     if (bytes < 0) counters_.unmapped(list.pool(), static_cast<std::size_t>(-bytes));
-    pool_group& of = *list.where().group;
-    change(of, of.reserved, static_cast<std::size_t>(bytes));
+    change_reserved(group_of(list), static_cast<std::size_t>(bytes));
   }
   /// Bytes of the segments that are being released.
   [[nodiscard]] std::size_t releasing_bytes() const noexcept { return segments_.releasing_bytes(); }
@@ -604,11 +622,11 @@ class block_manager {
   }
   /// Restarts every age.
   void restart_ages() noexcept {
-    pools_.for_each([](group& in) {
+    for_each_group([](group& in) {
       for (search_clock& clock : in.clocks) clock.restarted = ticks_of(clock);
     });
   }
-  /// Calls f(block&) for each free block of the default pools that has at least `min_size` bytes and is a
+  /// Calls f(block&) for each free block of the allocator's own group that has at least `min_size` bytes and is a
   /// whole segment. In ranges, calls it for every free block. Visits the pools from last to first, the lists of
   /// a pool by stream, and the blocks in list order.
   ///
@@ -618,25 +636,22 @@ class block_manager {
   void for_each_idle(F f, std::size_t min_size = min_alignment) {
     std::size_t tries = max_releases();
     for (std::size_t pool = Traits::pools; pool-- > 0 && tries > 0;)
-      walk_idle_of(pools_.defaults().lists[pool], min_size, tries, f);
+      walk_idle_of(own_.lists[pool], min_size, tries, f);
   }
-  /// Does the same for a private pool, but visits its pools from first to last. It must not be erased during
-  /// the calls.
+  /// Does the same for any group, but visits its pools from first to last. It must not be erased during the calls.
   template <typename F>
   void for_each_idle_of(group& in, F f, std::size_t min_size = min_alignment) {
     std::size_t tries = max_releases();
     for (std::size_t pool = 0; pool < Traits::pools && tries > 0; ++pool)
       walk_idle_of(in.lists[pool], min_size, tries, f);
   }
-  /// Does the same for the default pools, then for each private pool that is released.
+  /// Does the same for the allocator's own group, then for each other group whose idle memory may go back.
   template <typename F>
   void for_each_releasable(F f, std::size_t min_size = min_alignment) {
     for_each_idle(f, min_size);
-    for (group* in = pools_.first_private(); in != nullptr;) {
-      const growing_request visited(*in);
-      if (in->may_release()) for_each_idle_of(*in, f, min_size);
-      in = in->next;
-    }
+    extensions().for_each_group([&](group& in) {
+      if (may_release(in)) for_each_idle_of(in, f, min_size);
+    });
   }
 
   // Numbers of bytes.
@@ -662,27 +677,28 @@ class block_manager {
   }
   /// Frees the host memory of unused metadata, including streams without segments.
   [[gnu::cold]] void shrink() noexcept {
-    pools_.for_each([](group& in) {
+    for_each_group([](group& in) {
       for (free_list_map& of_pool : in.lists) of_pool.erase_unused();
     });
-    pools_.erase_unused();
+    extensions().erase_unused();
     blocks_.purge();
     segments_.shrink();
   }
   [[nodiscard]] std::size_t footprint() const noexcept {
     std::size_t bytes = blocks_.footprint() + segments_.footprint() + live_.footprint();
-    pools_.for_each([&bytes](const group& in) {
+    for_each_group([&bytes](const group& in) {
       if (in.is_private()) bytes += sizeof(group);
       for (const free_list_map& of_pool : in.lists) bytes += of_pool.footprint();
     });
-    return bytes + pools_.footprint() + pending_.footprint();
+    return bytes + extensions().footprint() + pending_.footprint();
   }
 
  private:
-  /// Releases a segment of a group to its source or the provider.
-  [[nodiscard]] bool give_back(const pool_group& of, std::uintptr_t address, std::size_t bytes) noexcept {
+  /// Releases a segment of a group to an extension or the provider.
+  [[nodiscard]] bool give_back(group& of, std::uintptr_t address, std::size_t bytes) noexcept {
     void* const memory = reinterpret_cast<void*>(address);
-    return of.source ? of.source.release(memory, bytes) : provider_.release(memory, bytes);
+    bool works = false;
+    return extensions().release(of, memory, bytes, works) ? works : provider_.release(memory, bytes);
   }
 
   static constexpr bool numbers_blocks = Traits::order == free_order::oldest_segment && !Traits::has_ranges;
@@ -797,7 +813,7 @@ class block_manager {
   [[gnu::noinline]] bool defer_free(block& freed) noexcept {
     if (freed.status.flags.oversize) counters_.oversize_allocations.decrease(1);
     if (!freed.status.flags.has_recorded_streams) return false;
-    if (pools_.any_capture()) {
+    if (!may_wait()) {
       pending_.set_aside(freed);
     } else if (!pending_.defer(freed, provider_)) {
       return false;
@@ -829,38 +845,36 @@ class block_manager {
   [[gnu::always_inline]] void complete_free(block& freed) noexcept {
     report(action::free_completed, freed.address, freed.request.bytes, freed.size, *freed.list);
     mark_free_after_submitted(freed);
-    if constexpr (Traits::has_shares) {
-      if (note_free_ != nullptr) return make_free_noted(freed);
+    if constexpr (extensions_type::watches_frees) {
+      make_free_and_report(freed);
+    } else {
+      make_free(freed);
     }
-    make_free(freed);
   }
-  [[gnu::noinline]] void make_free_noted(block& freed) noexcept {
+  [[gnu::noinline]] void make_free_and_report(block& freed) noexcept {
     const std::uintptr_t address = freed.address;
     const std::size_t size = freed.size;
     const block& into = may_coalesce(*freed.prev, freed)   ? *freed.prev
                         : may_coalesce(*freed.next, freed) ? *freed.next
                                                            : freed;
     make_free(freed);
-    note_free_(watched_for_, into, address - into.address, size);
+    extensions().on_free(into, address - into.address, size);
   }
-  /// Adds to a number of a group, modulo 2^64.
-  void change(pool_group& of, std::size_t& number, std::size_t more) noexcept {
-    number += more;
-    if constexpr (Traits::has_shares) pools_.update_sums(of);
+  /// Adds to the reserved bytes of a group, modulo 2^64.
+  void change_reserved(group& of, std::size_t more) noexcept {
+    of.reserved += more;
+    extensions().on_change(of);
   }
 
   Provider provider_;
   slab<block> blocks_;
   key_map<block> live_;
   segment_list segments_;
-  private_pools<Traits::pools> pools_;
+  group own_;
   std::uint32_t last_number_ = 0;
   [[no_unique_address]] counters_type counters_;
-  [[no_unique_address]] reporter<Observer> reporter_;
+  [[no_unique_address]] extension_link<extensions_type> extensions_;
   std::size_t requested_from_device_ = 0;
-  growth_check may_grow_ = nullptr;
-  free_note note_free_ = nullptr;
-  void* watched_for_ = nullptr;
   [[no_unique_address]] pending_frees<Provider, Traits::uses_events> pending_;
 };
 

@@ -2,10 +2,6 @@
 #pragma once
 
 #include <new>
-#include <utility>
-
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/fatal.hpp>
 
 namespace tessera::detail {
 
@@ -53,39 +49,6 @@ class callback_list {
   };
   callback* first_ = nullptr;
   bool running_ = false;
-};
-
-/// Reports events to an observer, one at a time. The allocator is half changed during the call, so the
-/// observer must not change it.
-template <allocator_observer Observer>
-class reporter {
- public:
-  explicit reporter(Observer to) : to_(std::move(to)) {}
-
-  /// Reports an event.
-  ///   Requires:  the observer is not being called; otherwise the program aborts
-  void report(const allocator_event& event) noexcept {
-    if (std::exchange(reporting_, true)) fatal("an observer must not use the allocator that calls it");
-    to_.on(event);
-    reporting_ = false;
-  }
-  [[nodiscard]] Observer& observer() noexcept { return to_; }
-
- private:
-  [[no_unique_address]] Observer to_;
-  bool reporting_ = false;
-};
-
-/// Without an observer, nothing is reported.
-template <allocator_observer Observer>
-  requires(!is_heard<Observer>)
-class reporter<Observer> {
- public:
-  explicit reporter(Observer to) : to_(std::move(to)) {}
-  [[nodiscard]] Observer& observer() noexcept { return to_; }
-
- private:
-  [[no_unique_address]] Observer to_;
 };
 
 }  // namespace tessera::detail

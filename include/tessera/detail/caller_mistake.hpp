@@ -11,6 +11,7 @@
 #include <tessera/detail/free_list.hpp>
 
 /// Messages for calls with a wrong address, handle or size.
+
 namespace tessera::detail {
 
 inline constexpr const char* in_no_segment = "it lies in no segment of this allocator";
@@ -57,10 +58,11 @@ template <typename Introspection>
   fatal(text.c_str(), p);
 }
 
-/// Aborts if the pool of a live block sleeps.
-[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_sleeping(const char* call, const void* p) noexcept {
+/// Aborts if an extension forbids the use of a live block, and says why.
+[[noreturn, gnu::noinline, gnu::cold]] inline void refuse_use(const char* call, const char* why,
+                                                              const void* p) noexcept {
   fixed_text text;
-  fatal(text.add(call).add(": the pool of the block sleeps; wake it first").c_str(), p);
+  fatal(text.add(call).add(": ").add(why).c_str(), p);
 }
 
 /// Aborts if a handle names no live block.

@@ -10,9 +10,8 @@
 
 namespace tessera::detail {
 
-/// Adds the calls that follow from an allocator's own try_allocate, deallocate, record_stream and
-/// make_out_of_memory. They are allocate, which throws, the calls that take an alignment, and access to the
-/// allocator's parts.
+/// Adds the calls that follow from an allocator's own allocate, try_allocate, deallocate and record_stream: those that
+/// take an alignment, and access to the allocator's parts.
 ///
 ///     void* const table = allocator.allocate(1000, std::align_val_t{4096});
 ///     allocator.deallocate(table, 1000, std::align_val_t{4096});
@@ -22,17 +21,6 @@ namespace tessera::detail {
 template <typename Self>
 class common_calls {
  public:
-  /// Serves a request of `bytes` on `stream`.
-  ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
-  ///   Throws:   out_of_memory if recovery fails
-  ///   Throws:   out_of_memory at once if `bytes` exceeds max_request
-  ///   Cost:     constant on a cache hit; logarithmic among many free blocks of one size range
-  ///   Cost:     a query for each completed event, and one for each stream that pending frees wait for
-  ///   Cost:     provider calls on a cache miss
-  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    if (void* p = self().try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    raise_failure(self(), bytes, stream);
-  }
   /// Serves a request at a multiple of `alignment`.
   ///   Cost:  extra bytes: none if `alignment` is at most 512 and the block is aligned; otherwise up to
   ///          `alignment`
@@ -67,11 +55,6 @@ class common_calls {
   decltype(auto) with_policies(F f) {
     return f(self().policies());
   }
-  /// Calls f(observer).
-  template <typename F>
-  decltype(auto) with_observer(F f) {
-    return f(self().observer());
-  }
   /// Calls f(caching_allocator) for each caching_allocator inside, with its mutex held if it has one. `f`
   /// must not use the front end.
   template <typename F>
@@ -101,12 +84,11 @@ class common_calls {
   // Not private with Self as a friend: facade lies between the two.
   // NOLINTNEXTLINE(bugprone-crtp-constructor-accessibility)
   common_calls() = default;
+  [[noreturn, gnu::noinline, gnu::cold]] void raise_failure(std::size_t bytes, stream_id stream) {
+    Self::raise(self().make_out_of_memory(bytes, stream));
+  }
 
  private:
-  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Self& allocator, std::size_t bytes,
-                                                                   stream_id stream) {
-    Self::raise(allocator.make_out_of_memory(bytes, stream));
-  }
   [[nodiscard]] Self& self() noexcept { return static_cast<Self&>(*this); }
 };
 

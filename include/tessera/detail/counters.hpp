@@ -7,8 +7,7 @@
 
 #include <tessera/core/statistics.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
 
 /// Counts all statistics of an allocator with few additions for each call. It stores the peak of each
 /// quantity and the room below the peak. For pools, it also stores the bytes freed since the last reset.
@@ -16,6 +15,7 @@ namespace detail {
 template <std::size_t Pools>
 class full_counters {
  public:
+  static constexpr bool keeps_statistics = true;
   counter oversize_allocations;
   counter oversize_segments;
   counter device_bytes;
@@ -249,77 +249,25 @@ class full_counters {
   std::array<pending_account, Pools + 1> pending_{};
 };
 
-/// Counts only the numbers that policies need.
-class usage_counters {
- public:
-  /// Replaces a counter that is not kept.
-  struct no_counter {
-    constexpr void increase(std::int64_t) noexcept {}
-    constexpr void decrease(std::int64_t) noexcept {}
-    constexpr no_counter& operator++() noexcept { return *this; }
-  };
-  [[no_unique_address]] no_counter oversize_allocations, oversize_segments, device_bytes, num_alloc_retries,
-      num_ooms, num_oom_rejections, num_sync_all_streams;
-
-  void allocated(std::size_t, std::size_t requested, std::size_t block) noexcept {
-    now_.requested += requested;
-    now_.live += block;
-  }
-  void freed(std::size_t, std::size_t requested, std::size_t block) noexcept {
-    now_.requested -= requested;
-    now_.live -= block;
-  }
-  void free_deferred(std::size_t, std::size_t block) noexcept {
-    now_.live -= block;
-    now_.pending += block;
-  }
-  void free_completed(std::size_t, std::size_t requested, std::size_t block) noexcept {
-    now_.requested -= requested;
-    now_.pending -= block;
-  }
-  static constexpr void inactive_split_grew(std::size_t, int, std::size_t) noexcept {}
-  static constexpr void inactive_split_shrank(std::size_t, int, std::size_t) noexcept {}
-  void segment_acquired(std::size_t pool, std::size_t bytes) noexcept { mapped(pool, bytes); }
-  void segment_released(std::size_t pool, std::size_t bytes) noexcept { unmapped(pool, bytes); }
-  static constexpr void segment_rejected(std::size_t, bool) noexcept {}
-  void mapped(std::size_t, std::size_t bytes) noexcept { now_.reserved += bytes; }
-  void unmapped(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
-  void fell_asleep(std::int64_t bytes) noexcept { now_.asleep += static_cast<std::size_t>(bytes); }
-
-  [[nodiscard]] std::size_t reserved() const noexcept { return now_.reserved; }
-  [[nodiscard]] usage current_usage() const noexcept {
-    usage result = now_;
-    result.cached = now_.reserved + now_.asleep - now_.live - now_.pending;
-    return result;
-  }
-
- private:
-  usage now_;
-};
-
-/// Counts all of PyTorch's statistics for each pool, with peaks. This is the default.
+/// Counts all of PyTorch's statistics for each pool, with peaks. An extension with a template `counters` replaces it.
 struct count_everything {
-  static constexpr bool keeps_statistics = true;
   template <std::size_t Pools>
   using counters = full_counters<Pools>;
 };
 
-}  // namespace detail
-
-/// Counts only the bytes that current_usage() returns. Choose it, as the fourth argument of an allocator, if
-/// statistics() is not read. statistics() and the calls that reset it do not exist then.
-///
-///     using lean_pool = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::ignore_events,
-///                                                  tessera::count_totals>;
-///     lean_pool lean;
-///     lean.deallocate(lean.allocate(1000));
-///     std::printf("%zu bytes reserved\n", lean.current_usage().reserved);
-///
-///   Cost:  two additions for each call
-struct count_totals {
-  static constexpr bool keeps_statistics = false;
-  template <std::size_t Pools>
-  using counters = detail::usage_counters;
+/// What chooses the counters: the first extension that has any, or count_everything.
+template <typename... Extension>
+struct counting_of_any {
+  using type = count_everything;
 };
+template <typename First, typename... Rest>
+struct counting_of_any<First, Rest...> : counting_of_any<Rest...> {};
+template <typename First, typename... Rest>
+  requires requires { typename First::template counters<1>; }
+struct counting_of_any<First, Rest...> {
+  using type = First;
+};
+template <typename... Extension>
+using counting_of = typename counting_of_any<Extension...>::type;
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -2,34 +2,20 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/clock.hpp>
-#include <tessera/detail/free_list.hpp>
-
-/// The decay of idle memory: an eviction policy lets fewer bytes stay, the longer they are idle.
 namespace tessera::detail {
 
-/// The clock of an eviction policy, or pool_searches.
-template <typename Eviction>
-struct clock_of {
-  using type = pool_searches;
-};
-template <typename Eviction>
-  requires requires { typename Eviction::clock; }
-struct clock_of<Eviction> {
-  using type = typename Eviction::clock;
-};
-
-/// Computes how many idle bytes are too many. Without decay, none are, and nothing is stored.
-template <typename Eviction>
-class decay {
- public:
-  static constexpr std::size_t excess_of(const Eviction&, std::size_t, std::uint64_t) noexcept { return 0; }
-  static constexpr std::size_t kept_of_evicted(const Eviction&, auto) noexcept { return 0; }
-  static constexpr void note_eviction(std::size_t, auto, std::uint64_t) noexcept {}
-  static constexpr void restart() noexcept {}
+/// An eviction policy that limits idle bytes by their ages.
+template <typename P>
+concept decaying_policy = requires {
+  typename P::clock;
+  typename P::decay;
+} && requires(const P& p, std::size_t bytes, std::uint64_t age) {
+  { p.decay_time() } noexcept -> std::same_as<std::uint64_t>;
+  { p.bytes_to_keep(bytes, age) } noexcept -> std::same_as<std::size_t>;
 };
 
 /// Remembers the evicted bytes by the time at which they became idle. Of the bytes that became idle at one
@@ -38,8 +24,8 @@ class decay {
 ///
 /// The decay time has 200 epochs. The bytes of an epoch have the age of its middle.
 ///   Source:  the backlog of jemalloc's decay
-template <decaying_policy Eviction>
-class decay<Eviction> {
+template <typename Eviction>
+class decay {
  public:
   /// The bytes of a candidate that must go, considered alone.
   [[nodiscard]] static std::size_t excess_of(const Eviction& policy, std::size_t bytes,

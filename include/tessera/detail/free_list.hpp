@@ -287,9 +287,6 @@ struct search_clock {
   std::uint64_t restarted = 0;  ///< the searches, or the time, when all ages were restarted
 };
 
-/// Stands for the age_clock of an allocator whose ages are searches.
-struct pool_searches {};
-
 /// The free blocks of one pool and stream, in order.
 ///
 /// Each power of two has 32 bins. Up to 32 KiB, each multiple of 512 bytes therefore has its own bin. A

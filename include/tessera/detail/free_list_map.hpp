@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <new>
 
 #include <tessera/core/stream.hpp>
@@ -88,6 +90,47 @@ class free_list_map {
   treap<free_list, stream_order> by_stream_;
   key_map<free_list> by_key_;
   std::size_t purge_at_ = 16;
+};
+
+/// A group of free lists. Its free blocks serve only requests that are directed to it. An allocator has one of its
+/// own; extensions may add others.
+struct pool_group {
+  std::uint64_t number = 0;  ///< 0 for the allocator's own
+  std::size_t reserved = 0;  ///< bytes of its segments and mapped memory
+  std::size_t visitors = 0;  ///< calls in progress that may add memory to it, or walk through it
+  [[nodiscard]] bool is_private() const noexcept { return number != 0; }
+};
+
+/// Keeps a group from being erased.
+class group_visit {
+ public:
+  explicit group_visit(pool_group& in) noexcept : in_(in) { ++in_.visitors; }
+  group_visit(const group_visit&) = delete;
+  group_visit& operator=(const group_visit&) = delete;
+  ~group_visit() { --in_.visitors; }
+
+ private:
+  pool_group& in_;
+};
+
+/// A group with its free lists, and with what extensions keep in it. `Pools` is the number of pools of the recipe.
+template <std::size_t Pools, typename... Part>
+struct pool_group_of : pool_group, Part... {
+  pool_group_of() noexcept {
+    for (std::size_t pool = 0; pool < Pools; ++pool) lists[pool].set_place({pool, this, &clocks[pool]});
+  }
+  [[nodiscard]] std::uint64_t map_key() const noexcept { return number; }
+  [[nodiscard]] bool owns_memory() const noexcept {
+    for (const free_list_map& of_pool : lists) {
+      for (const free_list* list = of_pool.first(); list != nullptr; list = list->next) {
+        if (list->segments > 0) return true;
+      }
+    }
+    return false;
+  }
+
+  std::array<search_clock, Pools> clocks{};
+  std::array<free_list_map, Pools> lists;
 };
 
 /// Finds the first block after `key`, or null; `key` may be gone. If blocks are not ordered by size, returns

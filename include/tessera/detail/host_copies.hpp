@@ -8,6 +8,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
@@ -75,7 +76,7 @@ class host_copies {
   [[nodiscard]] bool finish(Provider& device) noexcept {
     for (buffer& b : buffers_) {
       if (!drain(device, b)) return false;
-      if constexpr (registering_provider<Provider>) {
+      if constexpr (provider::registering_provider<Provider>) {
         if (b.is_registered) (void)device.unregister_memory(b.bytes);
       }
       delete_bytes(b.bytes);
@@ -122,7 +123,7 @@ class host_copies {
       next.bytes = static_cast<std::byte*>(::operator new(buffer_bytes, page, std::nothrow));
       if (next.bytes == nullptr) return nullptr;
       // A copy through memory that cannot be locked works, too, but makes the caller wait.
-      if constexpr (registering_provider<Provider>)
+      if constexpr (provider::registering_provider<Provider>)
         next.is_registered = device.register_memory(next.bytes, buffer_bytes);
     }
     return &next;

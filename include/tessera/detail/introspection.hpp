@@ -8,7 +8,6 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
-#include <tessera/detail/private_pools.hpp>
 
 namespace tessera::detail {
 
@@ -55,16 +54,25 @@ class introspection {
     return live != nullptr ? live->request.bytes : 0;
   }
 
-  /// Whether a block belongs to the pool, default or private, that serves requests of a stream.
+  /// Whether a block belongs to the pool that serves requests of a stream.
   [[nodiscard]] bool serves_requests(const block& b, std::size_t pool, stream_id stream) const noexcept {
-    return b.list->pool() == pool && b.list->where().group == &manager_->pools().destination(stream);
+    return b.list->pool() == pool && b.list->where().group == &manager_->group_for(stream);
   }
-  /// Whether the pool that serves requests of a stream sleeps.
-  [[nodiscard]] bool is_asleep(stream_id stream) const noexcept {
-    return !manager_->pools().destination(stream).is_awake();
+  /// Whether emptying the cache gives back the idle memory of a block's pool.
+  [[nodiscard]] bool may_release(const block& b) const noexcept {
+    return manager_->may_release(Manager::group_of(*b.list));
   }
-  /// Whether a scope_kind::capture is open.
-  [[nodiscard]] bool is_capturing() const noexcept { return manager_->pools().any_capture(); }
+  /// Whether the memory of a block's group is mapped.
+  [[nodiscard]] bool has_memory(const block& b) const noexcept {
+    return manager_->extensions().has_memory(Manager::group_of(*b.list));
+  }
+  /// Whether the device may be waited for, so that recovery can empty the cache.
+  [[nodiscard]] bool may_wait() const noexcept { return manager_->may_wait(); }
+  /// What an extension keeps in the group of a block.
+  template <typename Part>
+  [[nodiscard]] const Part& part_of(const block& b) const noexcept {
+    return Manager::group_of(*b.list);
+  }
 
   /// Returns the bytes of a free block that can go back to the device.
   [[nodiscard]] std::size_t releasable(const block& free) const noexcept {

@@ -8,11 +8,11 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
+#include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/physical_chunks.hpp>
-#include <tessera/detail/private_pools.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
@@ -164,7 +164,7 @@ class mapped_ranges {
       end += (*last)->bytes;
       last = &(*last)->next;
     }
-    works = works && manager_.may_grow(*list.where().group, end - begin);
+    works = works && manager_.may_grow(Manager::group_of(list), end - begin);
     if (!works) chunks_.destroy_all(provider(), fresh);
     if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
       manager_.report(action::refused, 0, growth.mapping, growth.mapping, list);
@@ -189,7 +189,7 @@ class mapped_ranges {
   /// Maps the pages of a recorded segment at their address, in the range that contains it. If there is none,
   /// reserves a new range. Returns null if neither range contains the address, or the device refuses.
   [[nodiscard]] block* restore(const segment_view& s, const range_growth& growth) noexcept {
-    free_list* const list = manager_.prepare_list(manager_.pools().defaults(), s.pool, s.stream);
+    free_list* const list = manager_.prepare_list(manager_.own(), s.pool, s.stream);
     if (list == nullptr) return nullptr;
     note_alignment(growth.mapping);
     block* hole = nullptr;
@@ -223,8 +223,7 @@ class mapped_ranges {
       if (!which(c)) return true;
       const std::uintptr_t address = c.address;
       const std::size_t bytes = c.bytes;
-      // A device that captures a graph must not wait for streams.
-      const bool may_wait = !Manager::traits::uses_events || !manager_.pools().any_capture();
+      const bool may_wait = !Manager::traits::uses_events || manager_.may_wait();
       is_done = is_done || (may_wait && finish_work_of(list));
       if (!is_done || !manager_.reserve_blocks() || !chunks_.unmap(provider(), c)) return false;
       block& hole = mark_unmapped(*left, address, bytes);
@@ -238,10 +237,10 @@ class mapped_ranges {
     return unmapped;
   }
   /// Calls f(chunk) for each chunk that lies wholly in a block, in the order of addresses. Stops if f returns
-  /// false. There is none while the pool of the block sleeps.
+  /// false. There is none while an extension keeps the memory of the group.
   template <typename F>
   void for_each_chunk(const block& in, F f) const {
-    if (in.list->where().group->is_asleep) return;  // what is still mapped there belongs to sleep and wake
+    if (!manager_.extensions().has_memory(Manager::group_of(*in.list))) return;
     const std::uintptr_t end = in.end();
     for (std::uintptr_t at = in.address; chunk* const c = chunks_.first_inside(at, end, alignment_);) {
       at = c->address + c->bytes;
@@ -335,13 +334,13 @@ class mapped_ranges {
     return *hole;
   }
 
-  /// Frees host memory of unused metadata, and gives back the ranges without mapped memory of released private
-  /// pools. Also retries to give back memory that the device failed to take.
+  /// Frees host memory of unused metadata, and gives back the ranges without mapped memory of groups that
+  /// extensions added and whose idle memory may go back. Also retries to give back memory that the device failed to take.
   void shrink() noexcept {
     chunks_.retry_orphaned(provider());
     for_each_range([this](segment& range) {
-      const pool_group& owner = *range.list->where().group;
-      if (owner.is_private() && owner.may_release()) unreserve_if_empty(range);
+      const auto& owner = Manager::group_of(*range.list);
+      if (owner.is_private() && manager_.may_release(owner)) unreserve_if_empty(range);
     });
     chunks_.shrink();
     manager_.shrink();

@@ -22,7 +22,7 @@ struct stream_use {
   stream_use* next;  ///< before the free: the next use of the block; after it: the next entry of the queue
   stream_use* next_aside;  ///< while its block is set aside: the first use of the next such block
   bool recorded;           ///< whether its event is recorded on the stream
-  bool in_capture;         ///< whether the use was recorded during a capture
+  bool unasked;            ///< whether it was recorded while the device must not be asked for events
 };
 
 /// The uses of one stream that wait for their events, oldest first.
@@ -42,8 +42,8 @@ struct use_queue {
 /// event, recording is tried again later, and the block stays pending. A stream that has ended has no work
 /// and needs no event.
 ///
-/// During a capture, the device must not be asked for events. A block that is freed meanwhile is set aside.
-/// Later, the uses recorded in between are dropped, and the others get events.
+/// While an extension forbids it, the device must not be asked for events. A block that is freed meanwhile is set
+/// aside. Later, the uses recorded in between are dropped, and the others get events.
 ///   Source:  PyTorch's rules for the capture of graphs
 template <typename Provider, bool UsesEvents>
 class pending_frees {
@@ -55,13 +55,13 @@ class pending_frees {
   [[nodiscard]] bool has_recorded_streams() const noexcept { return queues_.size() > 0; }
 
   /// Records that `stream` uses a live block. Returns false if host memory ran out. A second record changes
-  /// only whether the use was recorded during a capture.
-  [[nodiscard]] bool record(block& used, stream_id stream, bool in_capture) noexcept {
+  /// only `unasked`.
+  [[nodiscard]] bool record(block& used, stream_id stream, bool unasked) noexcept {
     block::flag_set flags = used.flags();
     stream_use* const earlier = flags.has_recorded_streams ? used.request.uses : nullptr;
     for (stream_use* u = earlier; u != nullptr; u = u->next) {
       if (u->queue->stream != stream) continue;
-      u->in_capture = u->in_capture || in_capture;
+      u->unasked = u->unasked || unasked;
       return true;
     }
     use_queue* queue = queues_.find(stream.handle);
@@ -77,7 +77,7 @@ class pending_frees {
     fresh->queue = queue;
     fresh->next = earlier;
     fresh->recorded = false;
-    fresh->in_capture = in_capture;
+    fresh->unasked = unasked;
     used.request.uses = fresh;
     flags.has_recorded_streams = true;
     used.set_flags(flags);
@@ -147,8 +147,8 @@ class pending_frees {
     last_aside_ = first;
     freed.status.state = block::state::pending;
   }
-  /// Defers the blocks that were set aside, in the order of their frees. Drops the uses recorded in a capture;
-  /// calls completed(block&) for each block without other uses.
+  /// Defers the blocks that were set aside, in the order of their frees. Drops the uses recorded while the device
+  /// must not be asked; calls completed(block&) for each block without other uses.
   template <typename F>
   void defer_set_aside(Provider& device, F completed) noexcept {
     while (first_aside_ != nullptr) {
@@ -157,7 +157,7 @@ class pending_frees {
       first_aside_ = first_aside_->next_aside;
       while (stream_use* const u = *at) {
         --count_;
-        if (!u->in_capture) {
+        if (!u->unasked) {
           at = &u->next;
           continue;
         }

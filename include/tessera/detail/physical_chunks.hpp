@@ -19,7 +19,7 @@ namespace tessera::detail {
 ///
 /// If the device fails to take a chunk back, the chunk is orphaned. Its address no longer finds it, and
 /// retry_orphaned() tries again.
-template <virtual_memory_provider Provider, typename Counter = counter>
+template <provider::virtual_memory_provider Provider, typename Counter = counter>
 class physical_chunks {
  public:
   struct chunk {

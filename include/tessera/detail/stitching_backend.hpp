@@ -11,6 +11,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
+#include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/backend.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
@@ -67,8 +68,7 @@ class stitched_ranges {
   /// release_detached().
   ///   Returns:  the detached bytes
   std::size_t detach_idle(const placement& at, std::size_t wanted, std::size_t needed) noexcept {
-    // A device that captures a graph must not wait for streams.
-    if (manager_.pools().any_capture() || select_idle(at, wanted) < needed) return 0;
+    if (!manager_.may_wait() || select_idle(at, wanted) < needed) return 0;
     std::size_t detached = 0;
     manager_.for_each_releasable(
         [&](block& idle) {
@@ -116,7 +116,8 @@ class stitched_ranges {
         last = &(*last)->next;
       }
     }
-    works = works && manager_.may_grow(*list.where().group, bytes) && manager_.reserve_blocks(2 * holes + 2);
+    works =
+        works && manager_.may_grow(Manager::group_of(list), bytes) && manager_.reserve_blocks(2 * holes + 2);
     for (chunk* c = planned; works && c != nullptr; c = c->next) use_detached(*c);
     release_detached();
     if (!works) ranges_.chunks().destroy_all(manager_.provider(), planned);

@@ -19,7 +19,7 @@ namespace tessera::detail {
 /// Frees coalesce only blocks of one list. A merged block would have to wait for both streams before either
 /// could use it. Neighbouring free blocks of several lists are a run. If memory is wanted or released, a
 /// run counts as one block and is coalesced.
-template <typename Manager, bool Enabled = Manager::traits::reuses_across_streams>
+template <typename Manager>
 class stream_sharing {
  public:
   explicit stream_sharing(Manager& manager) noexcept : manager_(manager) {}
@@ -197,23 +197,6 @@ class stream_sharing {
   }
 
   Manager& manager_;
-};
-
-/// For recipes in which streams share no blocks.
-template <typename Manager>
-class stream_sharing<Manager, false> {
- public:
-  explicit stream_sharing(Manager&) noexcept {}
-  template <typename Policies>
-  [[nodiscard]] static constexpr block* take_from_other_streams(free_list&, std::size_t,
-                                                                const Policies&) noexcept {
-    return nullptr;
-  }
-  static constexpr void coalesce_idle() noexcept {}
-  static constexpr void wait_for_unfinished_work() noexcept {}
-  // clang 14 instantiates the callers in an explicit instantiation, although their constraints do not hold.
-  static constexpr free_result deallocate_on(const void*, stream_id) noexcept { return free_result::unknown; }
-  static constexpr bool wait_for(stream_id) noexcept { return true; }
 };
 
 }  // namespace tessera::detail

@@ -12,9 +12,7 @@
 #include <tessera/config/parse.hpp>
 #include <tessera/core/page.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 inline constexpr std::array<std::string_view, 5> acl_product_names{
     "Atlas A3 training products/Atlas A3 inference products",
@@ -62,13 +60,15 @@ constexpr void refuse_acl_policy(std::string_view broken, const char* rule) {
   if (broken == rule) acl_policy_refused(rule);
 }
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::interop {
 
 /// Converts ACL's aclrtMemMallocPolicy, as numbers or names, to a page_choice, and says which products
 /// support it.
 ///
-///     constexpr auto huge = tessera::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY");
-///     using recipe = tessera::with<tessera::torch_npu<>, tessera::back_with<huge>>;
+///     constexpr auto huge = tessera::interop::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY");
+///     using recipe = tessera::recipe::with<tessera::recipe::torch_npu<>, tessera::policy::back_with<huge>>;
 ///
 /// ACL's document, its translation and its code contradict each other in some points. tessera decides as
 /// follows:
@@ -247,4 +247,4 @@ struct acl_malloc_policy {
   }
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -15,7 +15,8 @@
 #include <tessera/interop/allocator_handle.hpp>
 
 /// A memory pool for Apache Arrow: arrow_pool.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Adapts an allocator of host memory to arrow::MemoryPool, the type for `Pool`. It includes no header of
 /// Arrow, and needs version 12 or newer: `arrow_pool<arrow::MemoryPool, allocator_type> memory(allocator);`
@@ -112,4 +113,4 @@ class arrow_pool final : public Pool {
   std::atomic<std::int64_t> live_{0}, peak_{0}, total_{0}, count_{0};
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -20,7 +20,8 @@
 
 /// Memory resources for CCCL and RMM: stream_resource, and rethrowing for libraries with exceptions of their
 /// own.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Throws the exceptions of another library instead of tessera's. Choose it inside a stream_resource or
 /// pmr_resource, for a library that catches its own exception type. All other calls behave like the calls of
@@ -34,8 +35,8 @@ namespace tessera {
 ///     struct their_errors {
 ///       void operator()(const std::exception& error) const { throw std::runtime_error(error.what()); }
 ///     };
-///     using locked_pool = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::rethrowing<locked_pool, their_errors> theirs;
+///     using locked_pool = tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+///     tessera::interop::rethrowing<locked_pool, their_errors> theirs;
 ///     theirs.deallocate(theirs.allocate(1000));  // throws std::runtime_error if the device is full
 ///
 ///   Cost:  none unless the allocation fails
@@ -69,7 +70,9 @@ class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
   Allocator allocator_;
 };
 
-namespace detail {
+}  // namespace tessera::interop
+
+namespace tessera::detail {
 
 /// A stream type of any library:
 ///
@@ -101,7 +104,9 @@ template <stream_like S>
 template <typename Property>
 concept property_with_value = requires { typename Property::value_type; };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::interop {
 
 /// Adapts an allocator to the memory resources of CCCL 3.1 and newer: cuda::mr::resource and
 /// cuda::mr::synchronous_resource. It includes no header of CCCL. Copies are cheap and compare equal if they
@@ -114,8 +119,8 @@ concept property_with_value = requires { typename Property::value_type; };
 /// RMM 26.08 takes it as it is, in rmm::device_uvector, in resource adaptors, and in
 /// rmm::mr::set_current_device_resource. Wrap the allocator in a rethrowing that throws rmm::out_of_memory.
 ///
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
-///     tessera::stream_resource memory(allocator);
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> allocator;
+///     tessera::interop::stream_resource memory(allocator);
 ///     void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
 ///     memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
 ///
@@ -198,7 +203,8 @@ class stream_resource {
   /// Waits for the work of a stream. Returns true at once if the device has no events and no streams.
   [[nodiscard]] bool wait_for(stream_id stream) noexcept {
     return allocator_.get().with_provider([stream]<typename Device>(Device& device) {
-      constexpr bool has_streams = event_provider<Device> || requires { device.synchronize(stream); };
+      constexpr bool has_streams =
+          provider::event_provider<Device> || requires { device.synchronize(stream); };
       return !has_streams || detail::finish_work(device, stream);
     });
   }
@@ -209,4 +215,4 @@ class stream_resource {
 template <typename A>
 stream_resource(A&&, stream_id = {}) -> stream_resource<std::remove_cvref_t<A>>;
 
-}  // namespace tessera
+}  // namespace tessera::interop

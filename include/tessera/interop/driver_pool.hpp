@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <utility>
 
-#include <tessera/caching_allocator.hpp>
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
@@ -15,10 +13,9 @@
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 /// The attributes of a driver_pool, with the numbers of CUDA's CUmemPool_attribute.
 enum class pool_attribute : unsigned char {
@@ -32,9 +29,11 @@ enum class pool_attribute : unsigned char {
   used_high = 8                     ///< maximum bytes since it was set to 0
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
 
-/// A caching_allocator with the interface of CUDA's memory pools, for code written against cudaMallocAsync.
+namespace tessera::interop {
+
+/// Gives a caching_allocator the interface of CUDA's memory pools, for code written against cudaMallocAsync.
 /// Allocations and frees are ordered by streams. A synchronization releases reserved memory above a
 /// threshold. A free of an unknown address aborts, as in every tessera allocator.
 ///
@@ -42,14 +41,17 @@ enum class pool_attribute : unsigned char {
 ///   Requires:  the provider knows all waits between streams
 ///
 ///     constexpr tessera::stream_id stream{1};
-///     using allocator_type = tessera::driver_pool<tessera::cuda_async, tessera::simulated_device>;
-///     allocator_type driver;
-///     (void)driver.set(allocator_type::attribute::release_threshold, 2_GiB);
+///     using async_allocator = tessera::caching_allocator<tessera::recipe::cuda_async, tessera::provider::simulated_device>;
+///     using pool_type = tessera::interop::driver_pool<async_allocator>;
+///     pool_type driver;
+///     (void)driver.set(pool_type::attribute::release_threshold, 2_GiB);
 ///     void* p = driver.allocate_async(5_MiB, stream);
 ///     driver.free_async(p, stream);
 ///     driver.synchronize(stream);  // releases what is reserved above 2 GiB
-template <typename Recipe, ordering_provider Provider, allocator_observer Observer, typename Counting>
+template <typename Allocator>
 class driver_pool {
+  using Recipe = typename Allocator::recipe_type;
+  using Provider = typename Allocator::provider_type;
   static_assert(Recipe::streams::reuses_across_streams,
                 "driver_pool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
 
@@ -57,8 +59,10 @@ class driver_pool {
   using attribute = detail::pool_attribute;
 
   driver_pool() : driver_pool(Provider{}) {}
-  explicit driver_pool(Provider device, policies<Recipe> settings = {}, Observer observer = {})
-      : pool_(std::move(device), std::move(settings), std::move(observer)) {}
+  /// Makes the allocator from these arguments.
+  template <typename... Given>
+  explicit driver_pool(Provider device, recipe::policies<Recipe> settings = {}, Given&&... given)
+      : pool_(std::move(device), std::move(settings), std::forward<Given>(given)...) {}
 
   /// Allocates memory for work that is submitted to `stream` from now on.
   ///   Returns:  null for 0 bytes
@@ -109,7 +113,7 @@ class driver_pool {
   void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
   [[nodiscard]] std::uint64_t get(attribute name) noexcept {
-    const policies<Recipe>& settings = pool_.policies();
+    const recipe::policies<Recipe>& settings = pool_.policies();
     switch (name) {
       case attribute::follow_event_dependencies: return settings.streams.follow_dependencies ? 1 : 0;
       case attribute::allow_opportunistic: return settings.streams.opportunistic ? 1 : 0;
@@ -125,7 +129,7 @@ class driver_pool {
   /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
   ///   Returns:  false, without a change, for any other value and for the current values
   [[nodiscard]] bool set(attribute name, std::uint64_t value) noexcept {
-    policies<Recipe>& settings = pool_.policies();
+    recipe::policies<Recipe>& settings = pool_.policies();
     switch (name) {
       case attribute::follow_event_dependencies:
         return set_switch(settings.streams.follow_dependencies, value);
@@ -142,7 +146,7 @@ class driver_pool {
   }
 
   /// The underlying allocator.
-  [[nodiscard]] caching_allocator<Recipe, Provider, Observer, Counting>& pool() noexcept { return pool_; }
+  [[nodiscard]] Allocator& pool() noexcept { return pool_; }
   [[nodiscard]] Provider& provider() noexcept { return pool_.provider(); }
   [[nodiscard]] usage current_usage() const noexcept { return pool_.current_usage(); }
   [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
@@ -161,9 +165,9 @@ class driver_pool {
   }
   [[nodiscard]] static std::size_t used(const usage& now) noexcept { return now.live + now.pending; }
 
-  caching_allocator<Recipe, Provider, Observer, Counting> pool_;
+  Allocator pool_;
   std::size_t reserved_high_ = 0;
   std::size_t used_high_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

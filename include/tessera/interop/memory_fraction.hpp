@@ -8,12 +8,14 @@
 #include <tessera/recipe/recipe.hpp>
 
 /// PyTorch's set_per_process_memory_fraction, for every allocator whose growth has a limit.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Sets a memory fraction in policies, before the allocator is made.
 ///   Returns:  false, and nothing changed, if `fraction` is not from 0 to 1
 template <typename Recipe>
-[[nodiscard]] constexpr bool set_memory_fraction(policies<Recipe>& settings, double fraction) noexcept {
+[[nodiscard]] constexpr bool set_memory_fraction(recipe::policies<Recipe>& settings,
+                                                 double fraction) noexcept {
   static_assert(
       requires { settings.growth.limit = memory_limit{}; },
       "set_memory_fraction: the growth policy needs a member `limit` that can be set");
@@ -34,7 +36,7 @@ template <typename Recipe>
 ///
 /// The recipes of PyTorch and torch_npu collect garbage only after this call; idle segments age from then on.
 ///
-///     if (!tessera::set_memory_fraction(allocator, 0.25)) return;
+///     if (!tessera::interop::set_memory_fraction(allocator, 0.25)) return;
 ///     std::printf("%zu bytes at most\n", allocator.current_usage().limit);
 ///
 ///   Returns:  false, and nothing changed, if `fraction` is not from 0 to 1
@@ -61,4 +63,4 @@ template <typename Allocator>
   return fraction;
 }
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -11,7 +11,8 @@
 #include <tessera/interop/allocator_handle.hpp>
 
 /// An allocator for ONNX Runtime: ort_allocator.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Adapts an allocator to ONNX Runtime's C structure OrtAllocator, the type for `Base`. `Api` is OrtApi. It
 /// includes no header of ONNX Runtime. It fills the members that the header's version has. Pass its address
@@ -100,4 +101,4 @@ class ort_allocator final : public Base {
   std::atomic<std::int64_t> reserves_{0};
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -21,11 +21,13 @@
 ///     using namespace tessera;
 ///     using device = limiting<simulated_device>;
 ///     const config::paddle::settings flags{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
-///     waiting<locked<paddle<>, device>> allocator(std::chrono::milliseconds(flags.retry_milliseconds),
-///                                             device({}, flags.limit()), paddle<>::configured(flags));
+///     using shared = locked<caching_allocator<paddle<>, device>>;
+///     waiting<shared> allocator(std::chrono::milliseconds(flags.retry_milliseconds), device({}, flags.limit()),
+///                               paddle<>::configured(flags));
 ///     deferred_free_queue garbage(
 ///         allocator, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion});
-namespace tessera {
+
+namespace tessera::interop {
 
 /// The decisions of two passes of Paddle over a graph: which variables to free early, and which inputs an
 /// output may overwrite.
@@ -113,7 +115,7 @@ struct paddle_passes {
 /// input that paddle_passes::may_reuse permits.
 ///
 ///     void* input = allocator.allocate(30_MiB);
-///     void* output = tessera::allocate_in_place(allocator, input, 30_MiB);  // the same address; input is null
+///     void* output = tessera::interop::allocate_in_place(allocator, input, 30_MiB);  // the same address; input is null
 ///     allocator.deallocate(output);
 ///
 ///   Requires:  `donor` is the address of a live block of `allocator`, or null
@@ -131,4 +133,4 @@ template <typename Allocator>
   return output;
 }
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -10,6 +10,7 @@
 #include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/detail/ask_policies.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/split.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -45,7 +46,9 @@ struct growth_witness {
   }
 };
 
-namespace detail {
+}  // namespace tessera::law
+
+namespace tessera::law::detail {
 
 /// Sizes in bytes, ascending and distinct. Drops what exceeds its capacity.
 template <std::size_t Capacity>
@@ -67,7 +70,8 @@ struct size_set {
 
 /// The largest free block that may serve a request, or 0 if every larger one may.
 template <typename R>
-[[nodiscard]] constexpr std::size_t largest_that_serves(const policies<R>& p, std::size_t wanted) noexcept {
+[[nodiscard]] constexpr std::size_t largest_that_serves(const recipe::policies<R>& p,
+                                                        std::size_t wanted) noexcept {
   constexpr std::size_t max = std::size_t{1} << 50;
   if (p.split.may_serve(wanted, max)) return 0;
   std::size_t found = wanted;
@@ -80,7 +84,7 @@ template <typename R>
 /// The sizes at which the policies of a recipe decide differently, and sizes near them. Two of the parts of a
 /// size are as large as the size.
 template <typename R>
-[[nodiscard]] constexpr auto trial_sizes(const policies<R>& p) noexcept {
+[[nodiscard]] constexpr auto trial_sizes(const recipe::policies<R>& p) noexcept {
   constexpr std::size_t step = 512;
   size_set<10> numbers;
   numbers.insert(p.split.oversize_from());
@@ -107,7 +111,7 @@ template <typename R>
 /// Whether a free block gives back what a request does not need, however large it is. In a segment, a block
 /// that serves whole is as large again once it is free. In a range, it would take in its neighbours.
 template <typename R>
-[[nodiscard]] constexpr bool gives_back_the_rest(const policies<R>& p) noexcept {
+[[nodiscard]] constexpr bool gives_back_the_rest(const recipe::policies<R>& p) noexcept {
   for (const std::size_t wanted : trial_sizes(p)) {
     if (R::growth::backend::has_ranges && !tessera::detail::should_split(p, wanted, wanted + 1_GiB))
       return false;
@@ -117,7 +121,7 @@ template <typename R>
 /// Whether free memory serves every request that it can hold. Then a cycle that repeats misses only finitely
 /// often.
 template <typename R>
-[[nodiscard]] constexpr bool serves_whatever_fits(const policies<R>& p) noexcept {
+[[nodiscard]] constexpr bool serves_whatever_fits(const recipe::policies<R>& p) noexcept {
   if (!gives_back_the_rest(p)) return false;
   if (R::growth::backend::moves_memory) return true;  // also to requests that its block refuses
   const auto sizes = trial_sizes(p);
@@ -137,7 +141,7 @@ class growth_model {
   using id = std::uint32_t;
   static constexpr std::size_t device = std::size_t{1} << 58;  ///< bytes
 
-  constexpr explicit growth_model(const policies<R>& p) noexcept : p_(p) {}
+  constexpr explicit growth_model(const recipe::policies<R>& p) noexcept : p_(p) {}
   constexpr void reset() noexcept { count_ = reserved_ = live_ = 0; }
   [[nodiscard]] constexpr std::size_t reserved() const noexcept { return reserved_; }
   [[nodiscard]] constexpr std::size_t live() const noexcept { return live_; }
@@ -149,12 +153,12 @@ class growth_model {
     ++searches_;
     std::size_t at = best_fit(size, pool);
     if (at == none || !p_.split.may_serve(size, blocks_[at].bytes)) {
-      evict(eviction_trigger::before_growth);
+      evict(policy::eviction_trigger::before_growth);
       at = grow(size, pool);
     }
     if (at == none || count_ + 2 > capacity) return 0;
     if (tessera::detail::should_split(p_, size, blocks_[at].bytes)) {
-      const bool is_low = p_.split.allocated_end() == block_end::low;
+      const bool is_low = p_.split.allocated_end() == policy::block_end::low;
       split(at, is_low ? size : blocks_[at].bytes - size);
       if (!is_low) ++at;
     }
@@ -169,7 +173,7 @@ class growth_model {
       if (blocks_[i].is != state::live || blocks_[i].name != name) continue;
       live_ -= blocks_[i].requested;
       make_free(i);
-      return evict(eviction_trigger::after_free);
+      return evict(policy::eviction_trigger::after_free);
     }
   }
 
@@ -317,11 +321,11 @@ class growth_model {
     return has_ranges || (blocks_[i].is_first && (i + 1 == count_ || blocks_[i + 1].is_first));
   }
   /// Releases idle memory. A policy with a clock releases nothing, because the cycles take no time.
-  constexpr void evict(eviction_trigger when) noexcept {
+  constexpr void evict(policy::eviction_trigger when) noexcept {
     if constexpr (!requires { typename R::eviction::clock; }) {
       const usage full = now();
       const std::size_t wanted = p_.eviction.bytes_to_evict(when, full);
-      idle_segment all;
+      policy::idle_segment all;
       for (std::size_t i = 0; wanted > 0 && i < count_; ++i) {
         if (!is_idle(i) || !p_.eviction.is_candidate(blocks_[i].bytes, full)) continue;
         const std::uint64_t age = searches_ - blocks_[i].since;
@@ -330,7 +334,7 @@ class growth_model {
         if (age > all.max_age) all.max_age = age;
       }
       for (std::size_t i = 0, freed = 0; freed < wanted && i < count_;) {
-        idle_segment idle = all;
+        policy::idle_segment idle = all;
         idle.bytes = blocks_[i].bytes;
         idle.age = searches_ - blocks_[i].since;
         idle.remaining = wanted - freed;
@@ -350,7 +354,7 @@ class growth_model {
     }
   }
 
-  const policies<R>& p_;
+  const recipe::policies<R>& p_;
   std::array<block, capacity> blocks_{};
   std::size_t count_ = 0, reserved_ = 0, live_ = 0;
   std::uint64_t searches_ = 0;
@@ -409,7 +413,7 @@ constexpr bool run_cycles(Subject& subject, growth_witness& of, std::size_t cycl
 /// Searches the cycles of one or two of the sizes, with and without a small block that is kept. Returns the
 /// one that reserves most for its peak, or an empty witness.
 template <typename Subject, typename R>
-constexpr growth_witness find_growth(Subject& subject, const policies<R>& p) noexcept {
+constexpr growth_witness find_growth(Subject& subject, const recipe::policies<R>& p) noexcept {
   constexpr std::size_t short_run = 16, long_run = 100;
   const auto sizes = trial_sizes(p);
   growth_witness found;
@@ -441,7 +445,9 @@ constexpr growth_witness find_growth(Subject& subject, const policies<R>& p) noe
   return found;
 }
 
-}  // namespace detail
+}  // namespace tessera::law::detail
+
+namespace tessera::law {
 
 /// Searches short programs for one that makes a recipe reserve more in every cycle, although its peak live
 /// stays the same. Their sizes are those at which the policies decide differently: the limits of pools and of
@@ -451,15 +457,15 @@ constexpr growth_witness find_growth(Subject& subject, const policies<R>& p) noe
 /// expression. Other recipes are searched, in a model of segments and ranges: do that at run time. The model
 /// does not move memory between ranges. If a recipe does that without splitting, the numbers may differ.
 ///
-///     static_assert(tessera::law::growth_is_bounded<tessera::pytorch<>>());
-///     using grows = tessera::pytorch<"max_split_size_mb:128,expandable_segments:True">;
+///     static_assert(tessera::law::growth_is_bounded<tessera::recipe::pytorch<>>());
+///     using grows = tessera::recipe::pytorch<"max_split_size_mb:128,expandable_segments:True">;
 ///     const tessera::law::growth_witness found = tessera::law::growth_is_bounded<grows>();
 ///     if (!found) std::puts(found.text().c_str());
 ///
 ///   Returns:  the program that reserves most for its peak; it converts to true if there is none
 ///   Cost:     thousands of programs, about 10 ms, if free blocks may refuse requests
-template <tessera::recipe R>
-[[nodiscard]] constexpr growth_witness growth_is_bounded(const policies<R>& p = {}) noexcept {
+template <tessera::recipe::well_formed R>
+[[nodiscard]] constexpr growth_witness growth_is_bounded(const recipe::policies<R>& p = {}) noexcept {
   if (detail::serves_whatever_fits(p)) return {};
   detail::growth_model<R> model(p);
   return detail::find_growth(model, p);

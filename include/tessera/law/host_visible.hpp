@@ -3,6 +3,7 @@
 
 #include <tessera/law/provider_contents.hpp>
 #include <tessera/law/provider_verdict.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::law {
@@ -11,9 +12,9 @@ namespace tessera::law {
 /// times the granularity, and three pages of virtual memory. Linux.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::host_pinned device({.pin = tessera::host_pinned::pinning::never});
+///     tessera::provider::host_pinned device({.pin = tessera::provider::host_pinned::pinning::never});
 ///     if (const auto found = tessera::law::host_visible(device); !found) std::puts(found.message());
-template <device_provider D>
+template <provider::device_provider D>
   requires tessera::detail::is_host_visible<D>
 [[nodiscard]] provider_verdict host_visible(D& device) {
   return detail::contents(device, detail::host_access{});

@@ -17,9 +17,8 @@
 ///       bool operator==(const round_to_pages&) const = default;
 ///     };
 ///     static_assert(tessera::law::policy(round_to_pages{}));
-namespace tessera::law {
 
-namespace detail {
+namespace tessera::law::detail {
 
 /// Never defined. A call in a constant expression stops the compiler, which prints the text of the law.
 void broken(const char* law);
@@ -48,7 +47,9 @@ constexpr void must_hold(bool holds, const char* law) {
   return sizes;
 }
 
-}  // namespace detail
+}  // namespace tessera::law::detail
+
+namespace tessera::law {
 
 /// The text of the first broken law; null if all hold.
 struct verdict {

@@ -5,11 +5,11 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/clock.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/law/law.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/growth.hpp>
 #include <tessera/policy/pages.hpp>
@@ -24,9 +24,9 @@
 ///
 ///     static_assert(tessera::law::policy(tessera::grow_by_segments<4_MiB>{}));
 ///     static_assert(tessera::law::policy(tessera::split_below<64_MiB>{}));
-namespace tessera::law {
 
-namespace detail {
+namespace tessera::law::detail {
+
 /// Bytes of each block that the user does not get: P::padding, or 0 if P has no padding.
 template <typename P>
 inline constexpr std::size_t padding_of = 0;
@@ -45,7 +45,8 @@ inline constexpr bool splits_oversize<P> = P::splits_oversize;
 template <typename P>
 constexpr void require_decay(const P& p) {
   constexpr bool is_complete = tessera::detail::decaying_policy<P>;
-  must_hold(is_complete, "eviction: with bytes_to_keep, a policy has decay_time and an age_clock");
+  must_hold(is_complete,
+            "eviction: with bytes_to_keep, a policy has decay_time and an age_clock, and names its decay");
   if constexpr (is_complete) {
     for (std::size_t n : edge_sizes()) {
       std::size_t before = n;
@@ -61,9 +62,12 @@ constexpr void require_decay(const P& p) {
     }
   }
 }
-}  // namespace detail
 
-template <rounding_policy P>
+}  // namespace tessera::law::detail
+
+namespace tessera::law {
+
+template <policy::rounding_policy P>
 constexpr bool policy(const P& p) {
   std::size_t before = 0;
   for (std::size_t n : detail::edge_sizes()) {
@@ -81,7 +85,7 @@ constexpr bool policy(const P& p) {
   return true;
 }
 
-template <pools_policy P>
+template <policy::pools_policy P>
 constexpr bool policy(const P& p) {
   detail::must_hold(P::count > 0, "pools exist: count > 0");
   for (std::size_t n : detail::edge_sizes())
@@ -89,7 +93,7 @@ constexpr bool policy(const P& p) {
   return true;
 }
 
-template <streams_policy P>
+template <policy::streams_policy P>
 constexpr bool policy(const P& p) {
   constexpr stream_id some[] = {stream_id{0}, stream_id{1}, stream_id{7}, stream_id{~std::uint64_t{0}}};
   for (stream_id s : some) {
@@ -110,7 +114,7 @@ constexpr bool policy(const P& p) {
   return true;
 }
 
-template <split_policy P>
+template <policy::split_policy P>
 constexpr bool policy(const P& p) {
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
@@ -125,7 +129,7 @@ constexpr bool policy(const P& p) {
   return true;
 }
 
-template <pages_policy P>
+template <policy::pages_policy P>
 constexpr bool policy(const P& p) {
   std::size_t before = 0;
   for (std::size_t n : detail::edge_sizes()) {
@@ -148,7 +152,7 @@ constexpr bool policy(const P& p) {
   return true;
 }
 
-template <growth_policy P>
+template <policy::growth_policy P>
 constexpr bool policy(const P& p) {
   for (std::size_t n : detail::edge_sizes()) {
     const std::size_t size = align_up(n, min_alignment);
@@ -172,28 +176,16 @@ constexpr bool policy(const P& p) {
       detail::must_hold(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
       detail::must_hold(p.min_chunk(size) <= unlimited / 2, "growth stays in range: min_chunk(n) < 2^63");
     }
-    if constexpr (tessera::detail::admits_pools<P>) {
-      const pool_demand even{.share = {.guaranteed = n, .limit = n}, .held = n, .others = n, .limit = 2 * n};
-      pool_demand full = even;
-      full.others = 2 * n;
-      pool_demand more = even;
-      more.held = n + min_alignment;
-      more.others = 0;
-      detail::must_hold(p.admits(even) && p.admits(full), "growth admits what is guaranteed to a pool");
-      detail::must_hold(!p.admits(more), "growth admits no more than the limit of a pool");
-      full.share = {};
-      detail::must_hold(n == 0 || !p.admits(full),
-                        "growth admits nothing that others hold or are guaranteed");
-    }
   }
   return true;
 }
 
-template <eviction_policy P>
+template <policy::eviction_policy P>
 constexpr bool policy(const P& p) {
   const usage unused{.limit = 1_GiB};
-  for (eviction_trigger when : {eviction_trigger::before_growth, eviction_trigger::after_free,
-                                eviction_trigger::after_synchronize, eviction_trigger::on_request}) {
+  for (policy::eviction_trigger when :
+       {policy::eviction_trigger::before_growth, policy::eviction_trigger::after_free,
+        policy::eviction_trigger::after_synchronize, policy::eviction_trigger::on_request}) {
     detail::must_hold(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
     const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
     detail::must_hold(p.bytes_to_evict(when, full) <= full.reserved,
@@ -209,10 +201,10 @@ constexpr bool policy(const P& p) {
   return true;
 }
 
-template <recovery_policy P>
+template <policy::recovery_policy P>
 constexpr bool policy(const P& p) {
-  for (failure_reason why :
-       {failure_reason::by_limit, failure_reason::by_device, failure_reason::by_capacity}) {
+  for (policy::failure_reason why : {policy::failure_reason::by_limit, policy::failure_reason::by_device,
+                                     policy::failure_reason::by_capacity}) {
     detail::must_hold(p.steps(why).count <= p.steps(why).steps.size(),
                       "recovery: steps() returns at most four steps");
   }

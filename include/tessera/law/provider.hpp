@@ -22,12 +22,12 @@
 #include <tessera/law/provider_streams.hpp>
 #include <tessera/law/provider_threads.hpp>
 #include <tessera/law/provider_verdict.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Checks providers at run time. Use these functions for your own providers, in any test framework.
-namespace tessera::law {
 
-namespace detail {
+namespace tessera::law::detail {
 
 /// A second stream for the checks; the destructor ends it if the law created it.
 template <typename D>
@@ -78,7 +78,7 @@ concept gives_streams = requires(Means& m, stream_id s) {
 
 /// Calls run_check(work) with work that the user or the device gives. Work ends by itself.
 ///   Returns:  whether there is work
-template <event_provider D, typename Means, typename F>
+template <provider::event_provider D, typename Means, typename F>
 bool with_work(D& device, Means& means, const provider_trial& limits, F run_check) {
   auto& on = innermost(device);
   using inner = std::remove_reference_t<decltype(on)>;
@@ -102,7 +102,7 @@ bool with_work(D& device, Means& means, const provider_trial& limits, F run_chec
     };
     run_check(trial_work(begin, [&] { return latest == nullptr || latest->load(); }, true));
     return true;
-  } else if constexpr (copying_provider<D> && tessera::detail::has_contents<D>) {
+  } else if constexpr (provider::copying_provider<D> && tessera::detail::has_contents<D>) {
     // The last byte of a copy to the host shows whether the copy has ended.
     const std::size_t bytes = align_up((std::max)(limits.at_once, std::size_t{64_KiB}), device.granularity());
     const trial_buffer host(bytes);
@@ -128,7 +128,7 @@ bool with_work(D& device, Means& means, const provider_trial& limits, F run_chec
 }
 
 /// Everything about events and streams.
-template <event_provider D, typename Means>
+template <provider::event_provider D, typename Means>
 [[nodiscard]] provider_verdict streams(D& device, Means& means, const provider_trial& limits) {
   provider_verdict found = events(device);
   const auto add = [&found](auto law) {
@@ -137,8 +137,8 @@ template <event_provider D, typename Means>
   const second_stream<D> second(device, limits.other_stream);
   const stream_id other = second.id();
   add([&] { return many_events(device); });
-  if constexpr (ordering_provider<D>) add([&] { return ordering(device, other, {}); });
-  if constexpr (ordering_provider<D>) add([&] { return ordering(device, {}, other); });
+  if constexpr (provider::ordering_provider<D>) add([&] { return ordering(device, other, {}); });
+  if constexpr (provider::ordering_provider<D>) add([&] { return ordering(device, {}, other); });
   if (found && other == stream_id{}) found.skip("a second stream", "set other_stream");
   if constexpr (tessera::detail::stream_listing_provider<D>)
     add([&] { return missing_stream(device, stream_id{0xdead}); });
@@ -148,7 +148,7 @@ template <event_provider D, typename Means>
     for (const stream_id s : {stream_id{}, other}) {
       if (s == stream_id{} || other != stream_id{}) add([&] { return work_on(device, s, work); });
     }
-    if constexpr (ordering_provider<D>) {
+    if constexpr (provider::ordering_provider<D>) {
       if (other == stream_id{}) return;
       add([&] { return ordered_work(device, other, {}, work); });
       add([&] { return ordered_work(device, {}, other, work); });
@@ -179,11 +179,11 @@ template <event_provider D, typename Means>
 }
 
 /// Everything about the contents of memory.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict contents_of(D& device) {
   provider_verdict found;
   if constexpr (tessera::detail::is_host_visible<D>) found.add(contents(device, host_access{}));
-  if constexpr (copying_provider<D> && tessera::detail::has_contents<D>) {
+  if constexpr (provider::copying_provider<D> && tessera::detail::has_contents<D>) {
     if (found) found.add(contents(device, copy_access<D>{device}));
   } else if constexpr (!tessera::detail::is_host_visible<D>) {
     found.skip("the contents of memory", tessera::detail::has_contents<D>
@@ -194,7 +194,7 @@ template <device_provider D>
 }
 
 /// Everything about sharing with another process.
-template <sharing_provider D, typename Means>
+template <provider::sharing_provider D, typename Means>
 [[nodiscard]] provider_verdict sharing_of(D& device, Means& means, std::size_t at_once) {
   provider_verdict found;
   const auto both = [&](auto&& other) {
@@ -239,14 +239,16 @@ template <typename D, typename Holdings>
   return found;
 }
 
-}  // namespace detail
+}  // namespace tessera::law::detail
+
+namespace tessera::law {
 
 /// Checks all that a provider can do. It is the only call that a test of a provider needs.
 ///
 /// The result names the first rule that the provider breaks, and the values that show it. It also lists the
 /// laws that were not checked, and why. provider/provider.hpp lists all rules.
 ///
-///     tessera::simulated_device device;
+///     tessera::provider::simulated_device device;
 ///     if (const auto found = tessera::law::provider(device); !found) std::puts(found.message());
 ///
 /// Some laws need means that a provider does not have. Derive a struct from provider_trial, and add those of
@@ -265,13 +267,13 @@ template <typename D, typename Holdings>
 /// looks for these also behind adaptors.
 ///
 ///     struct simulated_work : tessera::law::provider_trial {
-///       explicit simulated_work(tessera::simulated_device& on) : device(on) { other_stream = {1}; }
+///       explicit simulated_work(tessera::provider::simulated_device& on) : device(on) { other_stream = {1}; }
 ///       void begin(tessera::stream_id s) { device.submit(s, 5'000'000), end = device.now_ns() + 5'000'000; }
 ///       bool ended() { return device.now_ns() >= end; }
-///       tessera::simulated_device& device;
+///       tessera::provider::simulated_device& device;
 ///       std::uint64_t end = 0;
 ///     };
-///     tessera::simulated_device device;
+///     tessera::provider::simulated_device device;
 ///     const auto found = tessera::law::provider(device, simulated_work(device));
 ///     if (!found.is_complete()) std::puts(found.report().c_str());
 ///
@@ -284,7 +286,7 @@ template <typename D, typename Holdings>
 ///   Requires:  nothing else uses the device; its capacity is at least 8 times the granularity; no endless
 ///              work runs on the streams
 ///   Cost:      less than ten seconds, whatever the capacity, if a call takes less than a millisecond
-template <device_provider D, typename Means = provider_trial>
+template <provider::device_provider D, typename Means = provider_trial>
   requires std::derived_from<std::remove_cvref_t<Means>, provider_trial>
 [[nodiscard]] provider_verdict provider(D& device, Means&& means) {
   const provider_trial& limits = means;
@@ -303,20 +305,21 @@ template <device_provider D, typename Means = provider_trial>
   if constexpr (tessera::detail::measured_provider<D>)
     add([&] { return detail::available(device, limits.at_once); });
   add([&] { return detail::segment_amounts(device, limits); });
-  if constexpr (event_provider<D>) add([&] { return detail::streams(device, means, limits); });
-  if constexpr (paged_provider<D>) add([&] { return detail::page_kinds(device, limits); });
-  if constexpr (virtual_memory_provider<D>) {
+  if constexpr (provider::event_provider<D>) add([&] { return detail::streams(device, means, limits); });
+  if constexpr (provider::paged_provider<D>) add([&] { return detail::page_kinds(device, limits); });
+  if constexpr (provider::virtual_memory_provider<D>) {
     add([&] { return detail::virtual_memory(device, limits.at_once); });
     add([&] { return detail::mapping_amounts(device, limits); });
     if (limits.tries_wrong_releases) add([&] { return detail::wrong_destroys(device); });
   }
-  if constexpr (registering_provider<D>) add([&] { return detail::registering(device); });
-  if constexpr (copying_provider<D>) {
+  if constexpr (provider::registering_provider<D>) add([&] { return detail::registering(device); });
+  if constexpr (provider::copying_provider<D>) {
     add([&] { return detail::copying(device); });
-    if constexpr (registering_provider<D>) add([&] { return detail::registered_copies(device); });
+    if constexpr (provider::registering_provider<D>) add([&] { return detail::registered_copies(device); });
   }
   add([&] { return detail::contents_of(device); });
-  if constexpr (sharing_provider<D>) add([&] { return detail::sharing_of(device, means, limits.at_once); });
+  if constexpr (provider::sharing_provider<D>)
+    add([&] { return detail::sharing_of(device, means, limits.at_once); });
   add([&] { return detail::limits_and_reclaim(device); });
   if constexpr (tessera::detail::explaining_provider<D>) add([&] { return detail::refusals(device); });
   if constexpr (tessera::detail::is_thread_safe<D>) add([&] { return detail::threads(device, limits); });
@@ -326,12 +329,12 @@ template <device_provider D, typename Means = provider_trial>
   add([&] { return detail::nothing_left(device, before); });
   return found;
 }
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict provider(D& device) {
   return provider(device, provider_trial{});
 }
 /// The same with limits alone: bytes held at once, and a second stream.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict provider(D& device, std::size_t at_once, stream_id other = {}) {
   return provider(device, provider_trial{.at_once = at_once, .other_stream = other});
 }
@@ -340,7 +343,7 @@ template <device_provider D>
 /// `begin()` submits work that ends by itself to `stream`; `ended()` returns whether the latest submitted
 /// work has ended. Longer work finds more faults. Positions and synchronize() are checked, too.
 ///
-///     tessera::simulated_device device;
+///     tessera::provider::simulated_device device;
 ///     std::uint64_t end = 0;
 ///     const auto begin = [&] {
 ///       device.submit({}, 5'000'000);
@@ -348,7 +351,7 @@ template <device_provider D>
 ///     };
 ///     const auto found = tessera::law::work(device, {}, begin, [&] { return device.now_ns() >= end; });
 ///     if (!found) std::puts(found.message());
-template <event_provider D, typename Begin, typename Ended>
+template <provider::event_provider D, typename Begin, typename Ended>
 [[nodiscard]] provider_verdict work(D& device, stream_id stream, Begin begin, Ended ended) {
   return detail::work_on(device, stream, detail::trial_work([&](stream_id) { begin(); }, ended, true));
 }
@@ -358,12 +361,12 @@ template <event_provider D, typename Begin, typename Ended>
 /// It holds at most a page or `at_once` bytes, whichever is larger. It finds devices that leak shared memory
 /// if the capacity is at most 64 times as much.
 ///
-///     tessera::simulated_device exporter;
-///     tessera::simulated_device importer = exporter.another_process();
+///     tessera::provider::simulated_device exporter;
+///     tessera::provider::simulated_device importer = exporter.another_process();
 ///     if (const auto found = tessera::law::sharing(exporter, importer); !found) std::puts(found.message());
 ///
 ///   Requires:  two processes that may import each other's memory; nothing else uses the devices
-template <sharing_provider D, sharing_provider Other>
+template <provider::sharing_provider D, provider::sharing_provider Other>
 [[nodiscard]] provider_verdict sharing(D& exporter, Other& importer,
                                        std::size_t at_once = detail::trial_bytes) {
   return detail::shared_memory(exporter, importer, at_once);

@@ -15,10 +15,12 @@
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_streams.hpp>
 #include <tessera/law/provider_verdict.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_can_read.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// The laws of what memory contains: accesses by the host, copies, and registered memory.
+
 namespace tessera::law::detail {
 
 /// Reads and writes memory as the host.
@@ -41,7 +43,7 @@ struct host_access {
 };
 
 /// Reads and writes memory through copies.
-template <copying_provider D>
+template <provider::copying_provider D>
 struct copy_access {
   static constexpr rule keeps_segment = "a copy changes one segment, which keeps it"_rule;
   static constexpr rule keeps_mapping = "a copy changes one mapping, which keeps it"_rule;
@@ -83,7 +85,7 @@ class trial_contents {
 };
 
 /// Writes to two segments and reads them back.
-template <device_provider D, typename Access>
+template <provider::device_provider D, typename Access>
 [[nodiscard]] provider_verdict segment_contents(D& device, const Access& access) {
   const std::size_t bytes = 4 * device.granularity();
   void* const one = device.acquire(bytes);
@@ -108,7 +110,7 @@ template <device_provider D, typename Access>
 
 /// Writes to two mappings and reads them back, also after one mapping moved, and after its memory was
 /// destroyed.
-template <virtual_memory_provider D, typename Access>
+template <provider::virtual_memory_provider D, typename Access>
 [[nodiscard]] provider_verdict mapping_contents(D& device, const Access& access) {
   constexpr auto is_there = "the host can read a mapping from end to end"_rule;
   const std::size_t step = device.page_size(page_kind::normal);
@@ -142,17 +144,17 @@ template <virtual_memory_provider D, typename Access>
 }
 
 /// Writes to memory and reads it back.
-template <device_provider D, typename Access>
+template <provider::device_provider D, typename Access>
 [[nodiscard]] provider_verdict contents(D& device, const Access& access) {
   provider_verdict found = segment_contents(device, access);
-  if constexpr (virtual_memory_provider<D>) {
+  if constexpr (provider::virtual_memory_provider<D>) {
     if (found) found = mapping_contents(device, access);
   }
   return found;
 }
 
 /// Checks a registering_provider with 128 KiB of host memory.
-template <registering_provider D>
+template <provider::registering_provider D>
 [[nodiscard]] provider_verdict registering(D& device) {
   constexpr std::size_t page = 64_KiB;  // a multiple of every host's page
   constexpr std::align_val_t aligned{page};
@@ -221,7 +223,7 @@ class trial_buffer {
 };
 
 /// Checks a copying_provider with copies of up to 64 KiB to the device and back, on a stream.
-template <copying_provider D>
+template <provider::copying_provider D>
 [[nodiscard]] provider_verdict copying(D& device, stream_id stream = {}) {
   const std::size_t bytes = align_up(64_KiB, device.granularity());
   const trial_buffer host(bytes);
@@ -285,8 +287,8 @@ template <copying_provider D>
 }
 
 /// Copies through host memory that is registered.
-template <copying_provider D>
-  requires registering_provider<D>
+template <provider::copying_provider D>
+  requires provider::registering_provider<D>
 [[nodiscard]] provider_verdict registered_copies(D& device) {
   constexpr std::align_val_t aligned{64_KiB};
   const std::size_t bytes = align_up(64_KiB, device.granularity());

@@ -12,13 +12,15 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/law/provider_memory.hpp>
 #include <tessera/law/provider_verdict.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// The laws of virtual memory and of its sharing between processes.
+
 namespace tessera::law::detail {
 
 /// A reserved range of addresses; the destructor gives it back.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 class trial_range {
  public:
   trial_range(D& device, std::size_t bytes, std::size_t to) noexcept
@@ -47,7 +49,7 @@ class trial_range {
 };
 
 /// Physical memory that is created or imported; the destructor unmaps and destroys it.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 class trial_memory {
  public:
   explicit trial_memory(D& device) noexcept : device_(device) {}
@@ -97,7 +99,7 @@ class trial_memory {
 };
 
 /// Reserves ranges without using them.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 [[nodiscard]] provider_verdict addresses(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind), segment = device.granularity();
   const auto unreserve_refused = [](const trial_range<D>& range, std::size_t bytes) {
@@ -132,7 +134,7 @@ template <virtual_memory_provider D>
 }
 
 /// Tries impossible sizes, and calls the device has no memory of this kind.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 [[nodiscard]] provider_verdict impossible_memory(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind);
   trial_range<D> range(device, step, step);
@@ -165,7 +167,7 @@ template <virtual_memory_provider D>
 }
 
 /// Destroys memory twice. A driver may crash, or destroy memory that got the same handle.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 [[nodiscard]] provider_verdict wrong_destroys(D& device) {
   const std::size_t step = device.page_size(page_kind::normal);
   typename D::physical made{};
@@ -178,7 +180,7 @@ template <virtual_memory_provider D>
 
 /// Maps two memories side by side, at valid and invalid addresses, and unmaps them. The device may refuse to
 /// create either.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 [[nodiscard]] provider_verdict mapped_memory(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind);
   trial_range<D> range(device, 4 * step, step);
@@ -223,7 +225,7 @@ template <virtual_memory_provider D>
 }
 
 /// Creates, maps and destroys memory until a device that leaks destroyed memory has none left.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 [[nodiscard]] provider_verdict memory_often(D& device, page_kind kind, std::size_t at_once) {
   const std::size_t step = device.page_size(kind);
   std::size_t bytes = (std::max)((std::min)(at_once, device.capacity()) / step * step, step);
@@ -252,7 +254,7 @@ template <virtual_memory_provider D>
 }
 
 /// Checks a virtual_memory_provider with each page kind that the device has.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 [[nodiscard]] provider_verdict virtual_memory(D& device, std::size_t at_once = trial_bytes) {
   for (const page_kind kind : trial_kinds) {
     const std::size_t step = device.page_size(kind);
@@ -276,7 +278,7 @@ template <virtual_memory_provider D>
 }
 
 /// Reserves large ranges, which take no memory, often.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 [[nodiscard]] provider_verdict address_amounts(D& device) {
   provider_verdict found;
   const std::size_t step = device.page_size(page_kind::normal);
@@ -311,7 +313,7 @@ template <virtual_memory_provider D>
 }
 
 /// Checks the capacity with physical memory that takes three quarters of it.
-template <virtual_memory_provider D>
+template <provider::virtual_memory_provider D>
 [[nodiscard]] provider_verdict mapping_amounts(D& device, const provider_trial& limits) {
   provider_verdict found = address_amounts(device);
   if (const char* const why = why_not_filled(device, limits)) {
@@ -347,7 +349,7 @@ template <virtual_memory_provider D>
 }
 
 /// The verdict of a broken rule about two processes.
-template <sharing_provider D, sharing_provider Other>
+template <provider::sharing_provider D, provider::sharing_provider Other>
 [[nodiscard]] provider_verdict broken_between(const D& exporter, const Other& importer, std::size_t bytes,
                                               rule law) {
   return broken_rule(law, "bytes", bytes, "exporter", static_cast<std::uint32_t>(exporter.process()),
@@ -356,7 +358,7 @@ template <sharing_provider D, sharing_provider Other>
 
 /// Exports memory to a listed process, which maps it and keeps it after the exporter has destroyed its
 /// handle.
-template <sharing_provider D, sharing_provider Other>
+template <provider::sharing_provider D, provider::sharing_provider Other>
 [[nodiscard]] provider_verdict listed_importers(D& exporter, Other& importer, std::size_t bytes) {
   const std::size_t step = importer.page_size(page_kind::normal);
   trial_range<Other> range(importer, align_up(bytes, step), step);
@@ -366,9 +368,9 @@ template <sharing_provider D, sharing_provider Other>
   const auto broken = [&](rule law) { return broken_between(exporter, importer, bytes, law); };
   if (!memory.create(bytes, page_kind::normal))
     return broken("create succeeds for normal pages below the capacity"_rule);
-  if (!exporter.export_memory(memory.name, importers::listed, name))
+  if (!exporter.export_memory(memory.name, provider::importers::listed, name))
     return broken("created memory can be exported"_rule);
-  if (exporter.export_memory(memory.name, importers::listed, again))
+  if (exporter.export_memory(memory.name, provider::importers::listed, again))
     return broken("export_memory refuses exported memory"_rule);
   if (refused.import_from(name)) return broken("import_memory refuses a process that is not listed"_rule);
   if (importer.allow(name, importer.process()))
@@ -376,7 +378,7 @@ template <sharing_provider D, sharing_provider Other>
   if (!exporter.allow(name, importer.process())) return broken("the exporter can list a process"_rule);
   if (!shared.import_from(name)) return broken("a listed process can import"_rule);
   if (at_home.import_from(name)) return broken("import_memory refuses memory of the same process"_rule);
-  if (importer.export_memory(shared.name, importers::any, again))
+  if (importer.export_memory(shared.name, provider::importers::any, again))
     return broken("export_memory refuses imported memory"_rule);
   if (!memory.destroy()) return broken("exported memory can be destroyed"_rule);
   if (refused.import_from(name))
@@ -387,7 +389,7 @@ template <sharing_provider D, sharing_provider Other>
 }
 
 /// Exports memory to any process.
-template <sharing_provider D, sharing_provider Other>
+template <provider::sharing_provider D, provider::sharing_provider Other>
 [[nodiscard]] provider_verdict any_importer(D& exporter, Other& importer, std::size_t bytes) {
   trial_memory<D> memory(exporter);
   trial_memory<Other> shared(importer);
@@ -395,7 +397,7 @@ template <sharing_provider D, sharing_provider Other>
   const auto broken = [&](rule law) { return broken_between(exporter, importer, bytes, law); };
   if (!memory.create(bytes, page_kind::normal))
     return broken("create succeeds for normal pages below the capacity"_rule);
-  if (!exporter.export_memory(memory.name, importers::any, name))
+  if (!exporter.export_memory(memory.name, provider::importers::any, name))
     return broken("created memory can be exported"_rule);
   if (exporter.allow(name, importer.process()))
     return broken("allow refuses memory that any process may import"_rule);
@@ -405,7 +407,7 @@ template <sharing_provider D, sharing_provider Other>
 }
 
 /// Exports memory of one process to another, often.
-template <sharing_provider D, sharing_provider Other>
+template <provider::sharing_provider D, provider::sharing_provider Other>
 [[nodiscard]] provider_verdict shared_memory(D& exporter, Other& importer, std::size_t at_once) {
   if (exporter.process() == importer.process())
     return broken_rule("processes have different numbers"_rule, "exporter",

@@ -12,9 +12,11 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/law/provider_verdict.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// The laws of segments: what a device_provider, a paged_provider and the functions about free memory mean.
+
 namespace tessera::law::detail {
 
 /// The default number of bytes that a check holds at once.
@@ -60,7 +62,7 @@ void require_place(provider_verdict& found, const trial_segment& made, std::size
 }
 
 /// Acquires several segments and releases them, twice and in two orders.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict several_segments(D& device) {
   const std::size_t step = device.granularity(), capacity = device.capacity();
   provider_verdict found;
@@ -103,7 +105,7 @@ template <device_provider D>
 }
 
 /// Acquires and releases one large segment until a device that leaks released memory has none left.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict one_segment_often(D& device, std::size_t at_once) {
   const std::size_t step = device.granularity();
   std::size_t bytes = (std::min)(at_once, device.capacity()) / step * step;
@@ -124,7 +126,7 @@ template <device_provider D>
 }
 
 /// Checks the sizes of a device_provider and small segments.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict memory(D& device, std::size_t at_once = trial_bytes) {
   const std::size_t step = device.granularity();
   if (!std::has_single_bit(step) || step < min_alignment)
@@ -138,7 +140,7 @@ template <device_provider D>
 }
 
 /// Tries misuse that breaks a provider without a table of its segments, for example one over free().
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict wrong_releases(D& device) {
   const std::size_t step = device.granularity(), bytes = 2 * step;
   const trial_segment held = segment_at(device.acquire(bytes), bytes);
@@ -166,7 +168,7 @@ template <device_provider D>
 }
 
 /// The reason why large amounts of a device's memory are not taken; null if they may be.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] const char* why_not_filled(const D& device, const provider_trial& limits) noexcept {
   if (tessera::detail::is_host_visible<D> && !limits.fills_host_memory)
     return "three quarters of host memory might be missing elsewhere; set fills_host_memory to allow it";
@@ -175,7 +177,7 @@ template <device_provider D>
 }
 
 /// Bytes that the device says it can still give.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] std::size_t said_to_be_left(const D& device) noexcept {
   return (std::min)(tessera::detail::left_on(device, 0), device.capacity());
 }
@@ -189,7 +191,7 @@ struct amount_rules {
 /// than the rest. Then takes and gives pieces of some sizes until twice the capacity was taken.
 ///
 /// take(bytes, piece) sets a piece and returns whether that succeeded; give(piece, bytes) returns the piece.
-template <typename Piece, device_provider D, typename Take, typename Give>
+template <typename Piece, provider::device_provider D, typename Take, typename Give>
 [[nodiscard]] provider_verdict amounts(D& device, std::size_t step, const provider_trial& limits, Take take,
                                        Give give, const amount_rules& rules) {
   struct held_piece {
@@ -252,7 +254,7 @@ template <typename Piece, device_provider D, typename Take, typename Give>
 }
 
 /// Checks the capacity with segments that take three quarters of it.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict segment_amounts(D& device, const provider_trial& limits) {
   if (const char* const why = why_not_filled(device, limits)) {
     provider_verdict found;
@@ -310,7 +312,7 @@ template <tessera::detail::measured_provider D>
 }
 
 /// Checks a paged_provider. Segments of all kinds are held at the same time.
-template <paged_provider D>
+template <provider::paged_provider D>
 [[nodiscard]] provider_verdict page_kinds(D& device, const provider_trial& limits = {}) {
   constexpr std::size_t kinds = std::size(trial_kinds);
   const std::size_t step = device.granularity(), capacity = device.capacity();
@@ -366,7 +368,7 @@ template <paged_provider D>
 }
 
 /// Checks would_exceed_limit() and reclaim(), if the provider has them.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict limits_and_reclaim(D& device) {
   const std::size_t step = device.granularity();
   provider_verdict found;
@@ -401,7 +403,7 @@ concept records_events =
 
 /// Requires that a provider with one function of a concept has all of them. A missing `noexcept` or another
 /// result type otherwise hides the capability from allocators.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict capabilities() {
   provider_verdict found;
   const auto require_all = [&found](bool has_one, bool has_all, const char* function, const char* whole) {
@@ -421,24 +423,24 @@ template <device_provider D>
       requires(D& d) { d.has_stream(stream_id{}); }, tessera::detail::stream_listing_provider<D>,
       "has_stream", "provider that knows its streams");
   require_all(
-      requires(D& d) { d.acquire(std::size_t{}, page_kind{}); }, paged_provider<D>, "acquire(bytes, kind)",
-      "paged_provider");
-  require_all(records_events<D>, event_provider<D>, "record", "event_provider");
+      requires(D& d) { d.acquire(std::size_t{}, page_kind{}); }, provider::paged_provider<D>,
+      "acquire(bytes, kind)", "paged_provider");
+  require_all(records_events<D>, provider::event_provider<D>, "record", "event_provider");
   require_all(
-      requires(D& d) { d.make_wait(stream_id{}, stream_id{}, std::uint64_t{}); }, ordering_provider<D>,
-      "make_wait", "ordering_provider");
+      requires(D& d) { d.make_wait(stream_id{}, stream_id{}, std::uint64_t{}); },
+      provider::ordering_provider<D>, "make_wait", "ordering_provider");
   require_all(
-      requires(D& d) { d.reserve(std::size_t{}, std::size_t{}); }, virtual_memory_provider<D>, "reserve",
-      "virtual_memory_provider");
+      requires(D& d) { d.reserve(std::size_t{}, std::size_t{}); }, provider::virtual_memory_provider<D>,
+      "reserve", "virtual_memory_provider");
   require_all(
-      virtual_memory_provider<D> && requires(const D& d) { d.process(); }, sharing_provider<D>, "process",
-      "sharing_provider");
+      provider::virtual_memory_provider<D> && requires(const D& d) { d.process(); },
+      provider::sharing_provider<D>, "process", "sharing_provider");
   require_all(
-      requires(D& d, void* p) { d.register_memory(p, std::size_t{}); }, registering_provider<D>,
+      requires(D& d, void* p) { d.register_memory(p, std::size_t{}); }, provider::registering_provider<D>,
       "register_memory", "registering_provider");
   require_all(
-      requires(D& d, void* p) { d.copy_to_host(p, p, std::size_t{}, stream_id{}); }, copying_provider<D>,
-      "copy_to_host", "copying_provider");
+      requires(D& d, void* p) { d.copy_to_host(p, p, std::size_t{}, stream_id{}); },
+      provider::copying_provider<D>, "copy_to_host", "copying_provider");
   return found;
 }
 

@@ -12,13 +12,15 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/law/provider_verdict.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// The laws of events, of the order between streams, and of streams that ended.
+
 namespace tessera::law::detail {
 
 /// Records and waits; the destructor discards the event.
-template <event_provider D>
+template <provider::event_provider D>
 class trial_event {
  public:
   explicit trial_event(D& device) noexcept : device_(device) {}
@@ -42,7 +44,7 @@ class trial_event {
 };
 
 /// Checks an event_provider on its default stream.
-template <event_provider D>
+template <provider::event_provider D>
 [[nodiscard]] provider_verdict events(D& device, stream_id stream = {}) {
   provider_verdict found;
   const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, "stream", stream); };
@@ -63,7 +65,7 @@ template <event_provider D>
 }
 
 /// Records and discards many events, for at most about a second.
-template <event_provider D>
+template <provider::event_provider D>
 [[nodiscard]] provider_verdict many_events(D& device) {
   constexpr std::uint64_t enough = 70'000;  // more than the events that a driver may have at a time
   provider_verdict found;
@@ -100,7 +102,7 @@ template <event_provider D>
 
 /// Checks an ordering_provider on two of its streams, which may be equal. After the check, the first stream
 /// waits for the second.
-template <ordering_provider D>
+template <provider::ordering_provider D>
 [[nodiscard]] provider_verdict ordering(D& device, stream_id first, stream_id second) {
   provider_verdict found;
   std::uint64_t before = 0, with_wait = 0;
@@ -175,7 +177,7 @@ concept runs_functions = !simulates_work<D> && requires(D& d, stream_id s, const
 
 /// Requires that queries and waits know when the work of a stream ends. Returns whether work ran while the
 /// provider was asked.
-template <event_provider D, typename Begin, typename Ended>
+template <provider::event_provider D, typename Begin, typename Ended>
 [[nodiscard]] bool one_work(D& device, stream_id stream, const trial_work<Begin, Ended>& work,
                             provider_verdict& found, unsigned& waited) {
   const auto must_hold = [&](bool holds, rule law, const char* call) {
@@ -184,7 +186,7 @@ template <event_provider D, typename Begin, typename Ended>
   trial_event<D> earlier(device), first(device), second(device);
   const bool has_earlier = earlier.record(stream) && earlier.wait() && earlier.query();
   std::uint64_t before = 0;
-  if constexpr (ordering_provider<D>) before = device.position(stream);
+  if constexpr (provider::ordering_provider<D>) before = device.position(stream);
   work.begin(stream);
   if (!first.record(stream) || !second.record(stream)) {
     found.must_hold(false, "record succeeds on a busy stream"_rule, "stream", stream, "recorded", false);
@@ -202,7 +204,7 @@ template <event_provider D, typename Begin, typename Ended>
     if (has_earlier)
       found.must_hold(earlier.query(), "a ready event stays ready"_rule, "stream", stream, "call", "query");
   }
-  if constexpr (ordering_provider<D>) {
+  if constexpr (provider::ordering_provider<D>) {
     const std::uint64_t at = device.position(stream);
     found.must_hold(at > before, "a position grows with submitted work"_rule, "stream", stream, "before",
                     before, "now", at);
@@ -226,7 +228,7 @@ template <event_provider D, typename Begin, typename Ended>
 }
 
 /// Checks an event_provider while work runs on a stream.
-template <event_provider D, typename Begin, typename Ended>
+template <provider::event_provider D, typename Begin, typename Ended>
 [[nodiscard]] provider_verdict work_on(D& device, stream_id stream, const trial_work<Begin, Ended>& work) {
   constexpr unsigned tries = 5;
   provider_verdict found;
@@ -242,7 +244,7 @@ template <event_provider D, typename Begin, typename Ended>
 }
 
 /// Checks an ordering_provider while work runs on the first of two streams.
-template <ordering_provider D, typename Begin, typename Ended>
+template <provider::ordering_provider D, typename Begin, typename Ended>
 [[nodiscard]] provider_verdict ordered_work(D& device, stream_id busy, stream_id waiting,
                                             const trial_work<Begin, Ended>& work) {
   provider_verdict found;
@@ -277,13 +279,13 @@ template <tessera::detail::stream_listing_provider D>
                   false);
   if (device.has_stream(missing)) return found;
   const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, "stream", missing); };
-  if constexpr (event_provider<D>) {
+  if constexpr (provider::event_provider<D>) {
     trial_event<D> mark(device);
     must_hold(!mark.record(missing), "record refuses a stream that does not exist"_rule);
   }
   if constexpr (requires { device.synchronize(missing); })
     must_hold(device.synchronize(missing), "synchronize succeeds for a stream that does not exist"_rule);
-  if constexpr (ordering_provider<D>) {
+  if constexpr (provider::ordering_provider<D>) {
     must_hold(device.is_done(missing, 1), "the work of a stream that does not exist is done"_rule);
     must_hold(!device.make_wait(missing, {}, 0), "make_wait refuses a stream that does not exist"_rule);
   }
@@ -291,7 +293,7 @@ template <tessera::detail::stream_listing_provider D>
 }
 
 /// Ends a stream with work on it. end(stream) destroys it after its work.
-template <event_provider D, typename Start, typename End>
+template <provider::event_provider D, typename Start, typename End>
 [[nodiscard]] provider_verdict ended_stream(D& device, stream_id stream, Start start, End end) {
   provider_verdict found;
   trial_event<D> mark(device);

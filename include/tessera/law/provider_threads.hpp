@@ -20,6 +20,7 @@
 #include <tessera/provider/range_map.hpp>
 
 /// The law of providers that several threads may call at once.
+
 namespace tessera::law::detail {
 
 /// The segments that threads hold, and the first rule that one of them saw broken.
@@ -58,7 +59,7 @@ class trial_table {
 };
 
 /// Calls a provider from four threads at once, for at most about a second. Races are found by chance.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] provider_verdict threads(D& device, const provider_trial& limits = {}) {
   constexpr std::size_t count = 4, rounds = 500;
   const std::size_t step = device.granularity();
@@ -84,7 +85,7 @@ template <device_provider D>
         table.must_hold(device.release(made.at(), bytes), gives, "thread", self, "released", made.at(),
                         "bytes", bytes);
       }
-      if constexpr (event_provider<D>) {
+      if constexpr (provider::event_provider<D>) {
         typename D::event mark{};
         if (i % 8 == 0) {
           const bool recorded = device.record({}, mark);
@@ -93,7 +94,7 @@ template <device_provider D>
           if (recorded) device.discard(mark);
         }
       }
-      if constexpr (virtual_memory_provider<D>) {
+      if constexpr (provider::virtual_memory_provider<D>) {
         if (i % 32 != 0) continue;
         trial_memory<D> memory(device);
         const std::size_t page = device.page_size(page_kind::normal);

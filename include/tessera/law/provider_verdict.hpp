@@ -22,18 +22,24 @@ struct unchecked_law {
   const char* why;
 };
 
-namespace detail {
+}  // namespace tessera::law
+
+namespace tessera::law::detail {
+
 /// The text of a rule. The same text is in the tables of the concepts [provider/provider.hpp].
 struct rule {
   const char* text;
 };
 constexpr rule operator""_rule(const char* text, std::size_t) { return {text}; }
-}  // namespace detail
+
+}  // namespace tessera::law::detail
+
+namespace tessera::law {
 
 /// The first rule that a provider breaks, the values that show it, and the laws that were not checked.
 ///
 ///     #include <tessera/law/provider.hpp>
-///     tessera::simulated_device device;
+///     tessera::provider::simulated_device device;
 ///     const tessera::law::provider_verdict found = tessera::law::provider(device);
 ///     if (!found) std::puts(found.message());
 ///     for (const auto& [law, why] : found.not_checked()) std::printf("%s: not checked, %s\n", law, why);
@@ -127,7 +133,10 @@ struct provider_trial {
   bool tries_wrong_releases = false;
 };
 
-namespace detail {
+}  // namespace tessera::law
+
+namespace tessera::law::detail {
+
 /// Returns a verdict with one broken rule.
 template <typename... Values>
 [[nodiscard]] provider_verdict broken_rule(rule law, const Values&... values) noexcept {
@@ -144,6 +153,5 @@ template <typename D>
   else
     return device;
 }
-}  // namespace detail
 
-}  // namespace tessera::law
+}  // namespace tessera::law::detail

@@ -19,7 +19,6 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/placement.hpp>
-#include <tessera/detail/private_pools.hpp>
 #include <tessera/detail/with_plan.hpp>
 #include <tessera/law/growth.hpp>
 #include <tessera/observe/oom_report.hpp>
@@ -27,18 +26,17 @@
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
 
 /// Finds out why a request cannot be served, from the policies and a walk over all blocks.
 template <typename Recipe, typename Introspection>
 class failure_survey {
-  using provider = std::remove_cvref_t<decltype(std::declval<const Introspection&>().provider())>;
-  using reason = oom_report::reason;
+  using provider_type = std::remove_cvref_t<decltype(std::declval<const Introspection&>().provider())>;
+  using reason = observe::oom_report::reason;
   static constexpr bool has_segments = !Recipe::growth::backend::has_ranges;
 
  public:
-  failure_survey(const Introspection& blocks, const policies<Recipe>& settings, std::size_t bytes,
+  failure_survey(const Introspection& blocks, const recipe::policies<Recipe>& settings, std::size_t bytes,
                  stream_id stream) noexcept
       : blocks_(blocks), settings_(settings), key_(settings.streams.reuse_key(stream)) {
     report_.requested = bytes;
@@ -53,7 +51,7 @@ class failure_survey {
     add_blocks();
     add_units();
   }
-  [[nodiscard]] const oom_report& report() const noexcept { return report_; }
+  [[nodiscard]] const observe::oom_report& report() const noexcept { return report_; }
 
  private:
   void add_request() noexcept {
@@ -65,21 +63,20 @@ class failure_survey {
     if constexpr (!has_segments) report_.wanted = align_up(size, mapping_unit(settings_, size));
     report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
     report_.page_in_place = mapped_page_size(size);
-    report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
+    report_.rounding = observe::oom_report::above(size, align_up(report_.requested, 512));
     const std::size_t unpaged =
         align_up(wanted_segment(settings_, size, report_.now), blocks_.provider().granularity());
     report_.unpaged_segment = has_segments ? (std::min)(unpaged, report_.segment) : report_.wanted;
   }
 
   void add_policies() noexcept {
-    const failure_reason expected = predict_failure(blocks_, settings_, report_.segment);
-    for (const recovery_steps::step step : settings_.recovery.steps(expected)) {
-      report_.empties_cache = report_.empties_cache || step == recovery_steps::step::release_cached;
+    const policy::failure_reason expected = predict_failure(blocks_, settings_, report_.segment);
+    for (const policy::recovery_steps::step step : settings_.recovery.steps(expected)) {
+      report_.empties_cache = report_.empties_cache || step == policy::recovery_steps::step::release_cached;
       report_.accepts_exact_size =
-          report_.accepts_exact_size || step == recovery_steps::step::retry_exact_size;
+          report_.accepts_exact_size || step == policy::recovery_steps::step::retry_exact_size;
     }
-    report_.is_capturing = blocks_.is_capturing();
-    report_.is_asleep = blocks_.is_asleep(report_.stream);
+    report_.is_capturing = !blocks_.may_wait();
     report_.empties_cache = report_.empties_cache && !report_.is_capturing;
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
@@ -90,9 +87,9 @@ class failure_survey {
     };
     report_.reuses_across_streams = Recipe::streams::reuses_across_streams;
     report_.shares_streams = report_.reuses_across_streams || key_of(1) == key_of(2);
-    report_.device_has_order = ordering_provider<provider>;
-    report_.device_has_ranges = virtual_memory_provider<provider>;
-    if constexpr (detail::limited_provider<provider>)
+    report_.device_has_order = provider::ordering_provider<provider_type>;
+    report_.device_has_ranges = provider::virtual_memory_provider<provider_type>;
+    if constexpr (detail::limited_provider<provider_type>)
       report_.device_is_limited = blocks_.provider().would_exceed_limit(report_.segment);
     std::size_t backed = report_.segment;
     if constexpr (!has_segments) {
@@ -127,7 +124,7 @@ class failure_survey {
     const std::size_t requested = b.request.bytes;
     if (requested == 0) return;
     const std::size_t rounded = (std::min)(settings_.rounding.block_size(requested), b.size);
-    report_.rounding += oom_report::above(rounded, align_up(requested, 512));
+    report_.rounding += observe::oom_report::above(rounded, align_up(requested, 512));
     report_.unsplit += b.size - rounded;
   }
   void add_free(const block& b) noexcept {
@@ -180,7 +177,7 @@ class failure_survey {
   }
   /// Adds a segment or physical chunk, which can only be released as a whole.
   void add_unit(const block& lowest, std::uintptr_t begin, std::uintptr_t end) noexcept {
-    oom_report::non_releasable_unit unit{.address = begin, .length = end - begin};
+    observe::oom_report::non_releasable_unit unit{.address = begin, .length = end - begin};
     std::size_t pending = 0;
     std::size_t live = 0;     // blocks
     std::size_t largest = 0;  // of the blocks in use
@@ -199,7 +196,7 @@ class failure_survey {
         ++live;
       }
     });
-    const bool may_release = lowest.list->where().group->may_release();
+    const bool may_release = blocks_.may_release(lowest);
     if (unit.blocks == 0) {
       (may_release ? report_.idle : report_.private_idle) += unit.bytes;
       return;
@@ -228,18 +225,18 @@ class failure_survey {
   }
 
   Introspection blocks_;
-  const policies<Recipe>& settings_;
+  const recipe::policies<Recipe>& settings_;
   stream_id key_;
-  oom_report report_{};
+  observe::oom_report report_{};
 };
 
 /// Finds hints from the numbers of a report.
 class oom_advisor {
  public:
-  explicit oom_advisor(oom_report& report) noexcept : report_(report) { report.hint_count = 0; }
+  explicit oom_advisor(observe::oom_report& report) noexcept : report_(report) { report.hint_count = 0; }
   void add_all() noexcept {
     const std::size_t needed = report_.needed();
-    const std::size_t lacking = oom_report::above(needed, allowed_);
+    const std::size_t lacking = observe::oom_report::above(needed, allowed_);
     if (needed > report_.all()) return add(true, hint::free_memory, lacking);
     add_device_and_limit();
     if (lacking == 0) {
@@ -252,11 +249,11 @@ class oom_advisor {
   }
 
  private:
-  using hint = oom_report::hint;
-  using reason = oom_report::reason;
+  using hint = observe::oom_report::hint;
+  using reason = observe::oom_report::reason;
 
   void add(bool helps, hint what, std::size_t bytes) noexcept {
-    if (helps && report_.hint_count < oom_report::max_hints)
+    if (helps && report_.hint_count < observe::oom_report::max_hints)
       report_.hints[report_.hint_count++] = {what, bytes};
   }
   [[nodiscard]] bool has_room() const noexcept { return room_ >= report_.wanted; }
@@ -330,7 +327,7 @@ class oom_advisor {
     return report_.but_for[static_cast<std::size_t>(only)];
   }
 
-  oom_report& report_;
+  observe::oom_report& report_;
   const std::size_t room_ = report_.room();
   const std::size_t allowed_ = report_.allowed();
 };
@@ -352,29 +349,29 @@ class oom_advisor {
 ///
 /// Blocks of other streams or pools helped in a third of the cases. So they are suggested only if pages do
 /// not help.
-inline void add_hints(oom_report& report) noexcept {
+inline void add_hints(observe::oom_report& report) noexcept {
   oom_advisor advisor(report);
-  if (!report.exceeds_max_request() && !report.is_asleep && !report.by_share) advisor.add_all();
+  if (!report.exceeds_max_request() && !report.rule) advisor.add_all();
 }
 
 /// Returns the report of one caching_allocator, without hints.
 template <typename Allocator>
-[[nodiscard, gnu::noinline, gnu::cold]] oom_report survey_of(Allocator& allocator, std::size_t bytes,
-                                                             stream_id stream) noexcept {
-  oom_report report = failure_survey(allocator.introspect(), allocator.policies(), bytes, stream).report();
+[[nodiscard, gnu::noinline, gnu::cold]] observe::oom_report survey_of(Allocator& allocator, std::size_t bytes,
+                                                                      stream_id stream) noexcept {
+  observe::oom_report report =
+      failure_survey(allocator.introspect(), allocator.policies(), bytes, stream).report();
   const out_of_memory failure = allocator.make_out_of_memory(bytes, stream);
-  report.by_share = failure.numbers().by_share;
-  report.demand = failure.numbers().demand;
-  report.refused = failure.numbers().refused;
+  (failure.numbers().by_extension ? report.rule : report.refused) = failure.numbers().refused;
   return report;
 }
 
 /// Adds the report of another arena of the same allocator.
-inline void add_arena(oom_report& report, const oom_report& other) noexcept {
-  const std::size_t wanted_rounding = oom_report::above(report.block, align_up(report.requested, 512));
+inline void add_arena(observe::oom_report& report, const observe::oom_report& other) noexcept {
+  const std::size_t wanted_rounding =
+      observe::oom_report::above(report.block, align_up(report.requested, 512));
   report.now += other.now;
   report.elsewhere += other.now.cached;
-  report.rounding += oom_report::above(other.rounding, wanted_rounding);
+  report.rounding += observe::oom_report::above(other.rounding, wanted_rounding);
   report.unsplit += other.unsplit;
   report.non_releasable += other.non_releasable;
   report.non_releasable_units += other.non_releasable_units;
@@ -382,22 +379,22 @@ inline void add_arena(oom_report& report, const oom_report& other) noexcept {
   report.pages_stitched += other.pages_stitched;
   report.idle += other.idle;
   report.idle_later += other.idle_later;
-  for (const oom_report::non_releasable_unit& unit : other.units) report.add_unit(unit);
+  for (const observe::oom_report::non_releasable_unit& unit : other.units) report.add_unit(unit);
 }
 
 /// Adds the memory of a plan. It serves no other requests, and a request that fails takes what no block uses.
 template <typename Plan>
-void add_plan(oom_report& report, const Plan& plan) noexcept {
+void add_plan(observe::oom_report& report, const Plan& plan) noexcept {
   const usage bytes = plan.bytes();
   report.plan += bytes.reserved;
   add_plan_bytes(report.now, bytes, report.capacity, report.available);
   plan.for_each_unit([&report](std::uintptr_t address, std::size_t length, const auto& used) {
-    const oom_report::non_releasable_unit unit{.bytes = length - used.bytes,
-                                               .blocks = used.blocks,
-                                               .used = used.bytes,
-                                               .first_block = used.first,
-                                               .address = address,
-                                               .length = length};
+    const observe::oom_report::non_releasable_unit unit{.bytes = length - used.bytes,
+                                                        .blocks = used.blocks,
+                                                        .used = used.bytes,
+                                                        .first_block = used.first,
+                                                        .address = address,
+                                                        .length = length};
     if (used.live == 0 && !report.is_capturing)
       (used.blocks == 0 ? report.idle : report.idle_later) += length;
     if (used.blocks == 0 || unit.bytes == 0) return;
@@ -410,16 +407,18 @@ void add_plan(oom_report& report, const Plan& plan) noexcept {
 /// Returns the report of an allocator with arenas: the report of the arena of `stream`, plus the memory of
 /// the other arenas.
 template <typename Allocator>
-[[nodiscard]] oom_report survey_of_arenas(Allocator& allocator, std::size_t bytes,
-                                          stream_id stream) noexcept {
-  oom_report report{.requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
+[[nodiscard]] observe::oom_report survey_of_arenas(Allocator& allocator, std::size_t bytes,
+                                                   stream_id stream) noexcept {
+  observe::oom_report report{
+      .requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
   const bool has_arena =
       allocator.with_arena(stream, [&](auto& arena) { report = survey_of(arena, bytes, stream); });
   if (!has_arena) return report;
   allocator.for_each_other_arena(stream, [&](auto& arena) {
     if (!report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
   });
-  report.available = (std::min)(report.available, oom_report::above(report.capacity, report.now.reserved));
+  report.available =
+      (std::min)(report.available, observe::oom_report::above(report.capacity, report.now.reserved));
   report.device_is_limited = false;  // that limit is the arenas' shared budget, set by growth
   return report;
 }
@@ -432,8 +431,9 @@ struct ignore_call {
 
 /// Returns the report of an allocator of any kind, without hints.
 template <typename Allocator>
-[[nodiscard]] oom_report survey_of_any(Allocator& allocator, std::size_t bytes, stream_id stream) noexcept {
-  oom_report report{};
+[[nodiscard]] observe::oom_report survey_of_any(Allocator& allocator, std::size_t bytes,
+                                                stream_id stream) noexcept {
+  observe::oom_report report{};
   if constexpr (requires { allocator.introspect(); }) {
     report = survey_of(allocator, bytes, stream);
   } else if constexpr (requires { allocator.with_arena(stream, ignore_call{}); }) {
@@ -451,7 +451,9 @@ template <typename Allocator>
   return report;
 }
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// Explains why a request of `bytes` on `stream` cannot be served now, and suggests remedies.
 ///
@@ -461,7 +463,7 @@ template <typename Allocator>
 ///     try {
 ///       allocator.deallocate(allocator.allocate(100_GiB));
 ///     } catch (const tessera::out_of_memory& error) {
-///       std::puts(tessera::explain(allocator, error.requested(), error.stream()).text().c_str());
+///       std::puts(tessera::observe::explain(allocator, error.requested(), error.stream()).text().c_str());
 ///     }
 ///
 /// The report also warns of recipes that can reserve without bound (law::growth_is_bounded). It does not search for that
@@ -479,4 +481,4 @@ template <typename Allocator>
   return report;
 }
 
-}  // namespace tessera
+}  // namespace tessera::observe

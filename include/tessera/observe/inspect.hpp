@@ -8,12 +8,11 @@
 #include <tessera/detail/aligned_request.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
-#include <tessera/detail/private_pools.hpp>
+#include <tessera/detail/free_list_map.hpp>
 #include <tessera/detail/with_plan.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-namespace detail {
 [[nodiscard]] inline block_view view_of(const block& b) noexcept {
   using state = block_view::state;
   if (b.is_free()) return {b.address, b.size, 0, state::free, b.list->key()};
@@ -22,15 +21,16 @@ namespace detail {
 }
 
 /// Describes the segment that begins with a block, without its bytes.
-[[nodiscard]] inline segment_view segment_of_block(const block& first, bool in_range) noexcept {
+template <typename Introspection>
+[[nodiscard]] segment_view segment_of_block(const Introspection& blocks, const block& first) noexcept {
   const free_list& list = *first.list;
   return {first.address,
           0,
           list.key(),
           list.pool(),
-          in_range,
+          Introspection::has_ranges,
           {list.where().group->number},
-          list.where().group->is_asleep};
+          !blocks.has_memory(first)};
 }
 
 /// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks
@@ -61,14 +61,14 @@ template <typename Allocator>
 template <typename Allocator, typename F>
 void for_each_block_of(Allocator& allocator, F& f) {
   const auto blocks = allocator.introspect();
-  const auto look = [&f, in_range = blocks.has_ranges](const detail::block& first) {
+  const auto look = [&f, &blocks](const detail::block& first) {
     const detail::block* const end = first.prev;
     for (const detail::block* b = &first; b != end;) {
       if (b->is_unmapped()) {
         b = b->next;
         continue;
       }
-      segment_view whole = detail::segment_of_block(*b, in_range);
+      segment_view whole = detail::segment_of_block(blocks, *b);
       const detail::block* after = b;
       for (; after != end && !after->is_unmapped(); after = after->next) whole.bytes += after->size;
       for (; b != after; b = b->next) f(static_cast<const segment_view&>(whole), detail::view_of(*b));
@@ -76,7 +76,10 @@ void for_each_block_of(Allocator& allocator, F& f) {
   };
   blocks.for_each_segment(look, true);
 }
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// Calls f(const segment_view&, const block_view&) for each block of an allocator of any kind. The blocks that a
 /// plan serves come last.
@@ -86,7 +89,7 @@ void for_each_block_of(Allocator& allocator, F& f) {
 ///   Requires:  f does not use the allocator
 ///
 ///     std::size_t largest = 0;  // bytes of the largest free block
-///     tessera::for_each_block(allocator, [&](const tessera::segment_view&, const tessera::block_view& b) {
+///     tessera::observe::for_each_block(allocator, [&](const tessera::segment_view&, const tessera::block_view& b) {
 ///       if (b.is == tessera::block_view::state::free && b.bytes > largest) largest = b.bytes;
 ///     });
 ///
@@ -104,7 +107,7 @@ void for_each_block(Allocator& allocator, F f) {
 /// Looks up the live block that begins at an address, in any allocator.
 ///
 ///     void* const p = allocator.allocate(1000);
-///     const tessera::block_view block = tessera::live_block_at(allocator, p);
+///     const tessera::block_view block = tessera::observe::live_block_at(allocator, p);
 ///     std::printf("%zu bytes serve %zu\n", block.bytes, block.requested);
 ///     allocator.deallocate(p);
 ///
@@ -127,7 +130,7 @@ template <typename Allocator>
 /// its offset in the segment.
 ///
 ///     void* const p = allocator.allocate(1000);
-///     const tessera::segment_view segment = tessera::segment_of(allocator, p);
+///     const tessera::segment_view segment = tessera::observe::segment_of(allocator, p);
 ///     std::printf("%zu bytes into a segment of %zu\n",
 ///                 reinterpret_cast<std::uintptr_t>(p) - segment.address, segment.bytes);
 ///     allocator.deallocate(p);
@@ -142,7 +145,8 @@ template <typename Allocator>
   });
   if (result.bytes > 0) return result;
   allocator.with_owner(p, [&result, p](auto& in) {
-    const detail::block* const live = in.introspect().find_live(p);
+    const auto blocks = in.introspect();
+    const detail::block* const live = blocks.find_live(p);
     if (live == nullptr) return;
     const auto ends = [](const detail::block& b) {
       return b.is_unmapped() || b.status.state == detail::block::state::segment;
@@ -151,8 +155,7 @@ template <typename Allocator>
     while (!ends(*first->prev)) first = first->prev;
     std::size_t bytes = 0;
     for (const detail::block* b = first; !ends(*b); b = b->next) bytes += b->size;
-    constexpr bool in_range = decltype(in.introspect())::has_ranges;
-    result = detail::segment_of_block(*first, in_range);
+    result = detail::segment_of_block(blocks, *first);
     result.bytes = bytes;
   });
   return result;
@@ -164,4 +167,4 @@ template <typename Allocator>
   return segment_of(allocator, detail::aligned_request(bytes, alignment).find(allocator, p).address);
 }
 
-}  // namespace tessera
+}  // namespace tessera::observe

@@ -13,18 +13,19 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/law/growth.hpp>
 #include <tessera/observe/policy_hints.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-namespace detail {
 class oom_text;
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// The numbers of a failed request: its sizes, the state of the memory, and the obstacles. Sizes are in
 /// bytes.
@@ -88,10 +89,9 @@ struct oom_report {
   std::size_t private_bytes = 0;      ///< in private pools, live and free
   std::size_t private_idle = 0;       ///< free there, in units that stay until the pools are released
   bool is_capturing = false;          ///< a scope of the kind capture is open, so the cache was not emptied
-  bool is_asleep = false;             ///< the pool that serves the request sleeps, so nothing else matters
-  bool by_share = false;              ///< the growth policy does not admit the request
-  pool_demand demand{};               ///< then: what the pool would hold with the segment
-  refusal refused{};                  ///< why the provider refused memory for the request, if it said so
+  /// The rule of an extension that refuses the request; empty if none does. Then nothing else matters.
+  refusal rule{};
+  refusal refused{};  ///< why the provider refused memory for the request, if it said so
 
   // The free blocks.
   free_block largest{};
@@ -179,25 +179,27 @@ struct oom_report {
   }
 };
 
-namespace detail {
+}  // namespace tessera::observe
+
+namespace tessera::detail {
 
 /// The text of an oom_report: at most 13 lines of up to 160 characters, unless numbers are extreme.
 class oom_text {
  public:
   static constexpr std::size_t capacity = 2304;  ///< of any text, with its terminating zero
 
-  explicit oom_text(const oom_report& report) noexcept : report_(&report) {
+  explicit oom_text(const observe::oom_report& report) noexcept : report_(&report) {
     write();
     report_ = nullptr;  // NOLINT(cppcoreguidelines-prefer-member-initializer): write() reads it
   }
   [[nodiscard]] const char* c_str() const noexcept { return text_; }
 
  private:
-  using hint = oom_report::hint;
-  using reason = oom_report::reason;
+  using hint = observe::oom_report::hint;
+  using reason = observe::oom_report::reason;
 
   void write() noexcept {
-    const oom_report& report = *report_;
+    const observe::oom_report& report = *report_;
     if (report.exceeds_max_request()) {
       put("tessera: out of memory: %zu bytes requested", report.requested);
       put_stream(report.stream);
@@ -206,14 +208,7 @@ class oom_text {
     }
     put_request();
     put_usage();
-    if (report.is_asleep) return put("\n  the pool that serves the request sleeps; wake it first");
-    if (report.by_share) {
-      return put(
-          "\n  the shares of pools refuse it: its pool would hold %s, %s of them guaranteed; the other "
-          "pools hold or are guaranteed %s of %s",
-          format_bytes(report.demand.held).text(), format_bytes(report.demand.share.guaranteed).text(),
-          format_bytes(report.demand.others).text(), format_bytes(report.demand.limit).text());
-    }
+    if (report.rule) return put("\n  %s", report.rule.text());
     put_missing();
     put_largest_free_block();
     put_non_releasable();
@@ -274,7 +269,7 @@ class oom_text {
                                 ? "memory became free only after the request"
                                 : "the device refused it");
     }
-    if (report_->available < oom_report::above(report_->now.limit, report_->now.reserved))
+    if (report_->available < observe::oom_report::above(report_->now.limit, report_->now.reserved))
       put("; others use the device, too");
     if (report_->waited_ms >= 0) put("; waited %" PRId64 " ms for other threads", report_->waited_ms);
     if (report_->elsewhere > 0)
@@ -316,7 +311,7 @@ class oom_text {
     put("\n  non-releasable: %s of the cache, in %zu %s%s that live blocks share; most in:",
         format_bytes(report_->non_releasable).text(), report_->non_releasable_units, unit,
         plural(report_->non_releasable_units, "", "s"));
-    for (const oom_report::non_releasable_unit& u : report_->units) {
+    for (const observe::oom_report::non_releasable_unit& u : report_->units) {
       if (u.bytes == 0) break;
       put("\n    a %s of %s: %s free beside %zu %s %s, %s 0x%" PRIxPTR, unit, format_bytes(u.length).text(),
           format_bytes(u.bytes).text(), u.blocks, plural(u.blocks, "block of", "blocks of together"),
@@ -370,13 +365,15 @@ class oom_text {
     }
   }
 
-  const oom_report* report_;  // only while the text is written
+  const observe::oom_report* report_;  // only while the text is written
   char text_[capacity];
   std::size_t used_ = 0;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 inline detail::oom_text oom_report::text() const noexcept { return detail::oom_text(*this); }
 
-}  // namespace tessera
+}  // namespace tessera::observe

@@ -22,12 +22,12 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/timed.hpp>
 
-namespace tessera {
+namespace tessera::observe {
 
 /// All statistics of one allocator at one time. Counters have PyTorch's names. Every recipe has the same
 /// counters.
 ///
-///     std::puts(tessera::memory_report(allocator).table().c_str());
+///     std::puts(tessera::observe::memory_report(allocator).table().c_str());
 struct memory_report {
   struct count {
     const char* name;
@@ -45,7 +45,7 @@ struct memory_report {
   counter asleep_bytes{};
   std::array<count, std::size(detail::event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;  ///< bytes
-  std::array<call_times::summary, call_times::count>
+  std::array<provider::call_times::summary, provider::call_times::count>
       calls{};  ///< in microseconds; only with a `timed` provider
   std::optional<plan_usage>
       by_plan;  ///< only of a `planned`; `now` and `non_releasable` have its memory, the counters do not
@@ -53,7 +53,7 @@ struct memory_report {
   /// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
   ///   Cost:  linear in the blocks
   template <typename Allocator>
-  explicit memory_report(Allocator& allocator, const call_times* times = nullptr) {
+  explicit memory_report(Allocator& allocator, const provider::call_times* times = nullptr) {
     static_assert(
         !requires { allocator.devices(); },
         "memory_report: make one for each device's allocator of a per_device");
@@ -64,7 +64,7 @@ struct memory_report {
       by_plan = allocator.statistics().by_plan;
     }
     for (std::size_t i = 0; times != nullptr && i < calls.size(); ++i)
-      calls[i] = times->of(static_cast<provider_call::kind>(i));
+      calls[i] = times->of(static_cast<provider::provider_call::kind>(i));
   }
 
   [[nodiscard]] std::string pool_name(std::size_t number) const {
@@ -98,12 +98,14 @@ struct memory_report {
   }
 };
 
-namespace detail {
+}  // namespace tessera::observe
+
+namespace tessera::detail {
 
 /// Formats a report as a table or as JSON.
 class report_formatter {
  public:
-  explicit report_formatter(const memory_report& report) noexcept : report_(report) {}
+  explicit report_formatter(const observe::memory_report& report) noexcept : report_(report) {}
 
   [[nodiscard]] std::string table() && {
     const usage& now = report_.now;
@@ -122,7 +124,8 @@ class report_formatter {
     row("oversize_segments", report_.oversize_segments);
     row("device_bytes", report_.device_bytes);
     if (report_.asleep_bytes.peak > 0) row("asleep_bytes", report_.asleep_bytes);
-    for (const memory_report::count& c : report_.counts) add("%-26s%14" PRIu64 "\n", c.name, c.value);
+    for (const observe::memory_report::count& c : report_.counts)
+      add("%-26s%14" PRIu64 "\n", c.name, c.value);
     if (report_.max_split_size != unlimited)
       add("%-26s%14s\n", "max_split_size", format_bytes(report_.max_split_size).text());
     plan_rows();
@@ -154,17 +157,18 @@ class report_formatter {
     object(report_.device_bytes);
     add(", \"asleep_bytes\": ");
     object(report_.asleep_bytes);
-    for (const memory_report::count& c : report_.counts) add(",\n \"%s\": %" PRIu64, c.name, c.value);
+    for (const observe::memory_report::count& c : report_.counts)
+      add(",\n \"%s\": %" PRIu64, c.name, c.value);
     const bool is_limited = report_.max_split_size != unlimited;
     add(",\n \"max_split_size\": %" PRId64,
         is_limited ? static_cast<std::int64_t>(report_.max_split_size) : -1);
     if (report_.by_plan) plan_object(*report_.by_plan);
     add(",\n \"device_calls\": {");
     for (std::size_t i = 0; i < report_.calls.size(); ++i) {
-      const call_times::summary& t = report_.calls[i];
+      const provider::call_times::summary& t = report_.calls[i];
       add("%s\"%s\": {\"count\": %" PRIu64 ", \"total_us\": %" PRIu64 ", \"max_us\": %" PRIu64 "}",
-          i > 0 ? ", " : "", provider_call(static_cast<provider_call::kind>(i)).name(), t.count, t.total,
-          t.max);
+          i > 0 ? ", " : "", provider::provider_call(static_cast<provider::provider_call::kind>(i)).name(),
+          t.count, t.total, t.max);
     }
     add("}}");
     return std::move(text_);
@@ -233,23 +237,26 @@ class report_formatter {
   void call_rows() {
     bool any = false;
     for (std::size_t i = 0; i < report_.calls.size(); ++i) {
-      const call_times::summary& t = report_.calls[i];
+      const provider::call_times::summary& t = report_.calls[i];
       if (t.count == 0) continue;
       if (!any)
         add("\n%-26s%14s%14s%14s%14s\n", "device calls", "calls", "total us", "mean us", "longest us");
       any = true;
       add("  %-24s%14" PRIu64 "%14" PRIu64 "%14.1f%14" PRIu64 "\n",
-          provider_call(static_cast<provider_call::kind>(i)).name(), t.count, t.total, t.average(), t.max);
+          provider::provider_call(static_cast<provider::provider_call::kind>(i)).name(), t.count, t.total,
+          t.average(), t.max);
     }
   }
 
-  const memory_report& report_;
+  const observe::memory_report& report_;
   std::string text_;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 inline std::string memory_report::table() const { return detail::report_formatter(*this).table(); }
 inline std::string memory_report::json() const { return detail::report_formatter(*this).json(); }
 
-}  // namespace tessera
+}  // namespace tessera::observe

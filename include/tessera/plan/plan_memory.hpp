@@ -93,7 +93,7 @@ class plan_memory {
 
 /// The memory behind the places of a plan: a range of addresses. Physical memory is mapped in pieces of at most
 /// `max_piece` bytes, and each piece can go back on its own. Once one went back, new pieces are single pages.
-template <virtual_memory_provider Provider>
+template <provider::virtual_memory_provider Provider>
 class plan_memory<Provider> {
   using chunks = physical_chunks<Provider>;
   using chunk = typename chunks::chunk;

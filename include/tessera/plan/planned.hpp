@@ -14,8 +14,6 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
@@ -24,6 +22,7 @@
 #include <tessera/detail/slab.hpp>
 #include <tessera/detail/with_plan.hpp>
 #include <tessera/facade.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/plan/plan_follower.hpp>
@@ -31,9 +30,10 @@
 #include <tessera/plan/plan_memory.hpp>
 #include <tessera/plan/plan_view.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::plan {
 
 /// The statistics of `planned`: those of the allocator inside, and what the plan served.
 template <typename Statistics>
@@ -41,7 +41,15 @@ struct planned_statistics : Statistics {
   plan_usage by_plan;
 };
 
-namespace detail {
+}  // namespace tessera::plan
+
+namespace tessera::detail::missing {
+
+struct sleep_needs_an_allocator_without_a_plan;
+
+}  // namespace tessera::detail::missing
+
+namespace tessera::detail {
 
 /// Locks nothing, for an allocator that one thread at a time uses.
 struct no_mutex {
@@ -62,8 +70,8 @@ class unlock_to_wait {
   unlock_to_wait(Mutex& mutex) noexcept : mutex_(&mutex) {}  // implicit, for provider_adaptor
 
   template <typename F>
-  auto operator()(provider_call call, F f) noexcept {
-    if (!Unlocks || call != provider_call::wait) return f();
+  auto operator()(provider::provider_call call, F f) noexcept {
+    if (!Unlocks || call != provider::provider_call::wait) return f();
     mutex_->unlock();
     const auto result = f();
     mutex_->lock();
@@ -74,21 +82,23 @@ class unlock_to_wait {
   Mutex* mutex_;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::plan {
 
 /// Serves the requests of a recorded program at places computed before. Serves all other requests by
 /// `Allocator`.
 ///
 /// Choose it for a program that repeats its steps, such as training. It needs almost no memory above peak live,
-/// and no device call once each place has been used. A plan comes from `tessera-replay plan`, or from plan::make.
+/// and no device call once each place has been used. `tessera-replay plan` makes a plan of a recording, and writes it as
+/// constants. Those of a step with one request are:
 ///
-///     #include <tessera/plan/make_plan.hpp>
-///     using tessera::trace::event;
-///     const tessera::trace::recording recorded{
-///         "two blocks", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0},
-///                        {event::kind::allocate, 1, 3_MiB}, {event::kind::free, 1}}};
-///     const tessera::plan::made_plan made = tessera::plan::make(recorded);
-///     tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> memory(made.view());
+///     static constexpr tessera::plan::memory_plan::kind kinds[] = {{5_MiB}};
+///     static constexpr tessera::plan::memory_plan::track tracks[] = {{.kinds_end = 1, .entries_end = 1}};
+///     static constexpr tessera::plan::memory_plan::entry entries[] = {{}};
+///     constexpr tessera::plan::memory_plan plan{
+///         .bytes = 5_MiB, .peak_live = 5_MiB, .kinds = kinds, .tracks = tracks, .entries = entries};
+///     tessera::plan::planned<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>> memory(plan);
 ///     memory.deallocate(memory.allocate(5_MiB));
 ///     std::printf("%ju by plan\n", std::uintmax_t{memory.statistics().by_plan.requests});
 ///
@@ -130,10 +140,11 @@ class planned : public facade<planned<Allocator>, Allocator> {
   using mutex = detail::mutex_like_in<Allocator>;
   using memory = detail::plan_memory<provider_type>;
   using unlocking_provider =
-      provider_adaptor<provider_type, detail::unlock_to_wait<mutex, detail::is_thread_safe<provider_type>>>;
+      provider::provider_adaptor<provider_type,
+                                 detail::unlock_to_wait<mutex, detail::is_thread_safe<provider_type>>>;
   using follower = detail::plan_follower;
   using node = follower::node;
-  static constexpr bool has_events = event_provider<provider_type>;
+  static constexpr bool has_events = provider::event_provider<provider_type>;
 
  public:
   /// Makes an allocator that follows a plan; `args` construct the allocator inside. A plan with a fault serves
@@ -287,33 +298,23 @@ class planned : public facade<planned<Allocator>, Allocator> {
     return finish_uses(false) || any;
   }
 
-  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
-                                            scope_kind kind = scope_kind::capture) noexcept
-    requires detail::has_private_pools<Allocator>
-  {
-    if (!allocator_.begin_allocate_to_pool(pool, streams, kind)) return false;
-    const std::lock_guard lock(mutex_);
-    ++open_scopes_;
-    is_capturing_ = allocator_.is_capturing();
-    follower_.pause();
-    return true;
+  /// Counts the open scopes of private pools. While one is open, requests go to the allocator inside.
+  template <typename Note>
+  void note_change(const Note& note) {
+    facade_type::note_change(note);
+    if constexpr (std::is_same_v<Note, extension::pool_change>) {
+      const bool is_opened = note.what == Note::kind::opened;
+      if (!is_opened && note.what != Note::kind::closed) return;
+      const std::lock_guard lock(mutex_);
+      is_opened ? ++open_scopes_ : --open_scopes_;
+      is_capturing_ = allocator_.template get<extension::private_pools>().is_capturing();
+      if (is_opened) follower_.pause();
+    }
   }
-  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept
-    requires detail::has_private_pools<Allocator>
-  {
-    if (!allocator_.end_allocate_to_pool(pool)) return false;
-    const std::lock_guard lock(mutex_);
-    --open_scopes_;
-    is_capturing_ = allocator_.is_capturing();
-    return true;
-  }
-
-  static constexpr bool can_sleep = false;
-  detail::missing::sleep_needs_an_allocator_without_a_plan sleep(sleep_contents, stream_id = {});
-  detail::missing::sleep_needs_an_allocator_without_a_plan sleep_pool(pool_id, sleep_contents,
-                                                                      stream_id = {});
-  detail::missing::sleep_needs_an_allocator_without_a_plan wake(stream_id = {});
-  detail::missing::sleep_needs_an_allocator_without_a_plan wake_pool(pool_id, stream_id = {});
+  template <typename E>
+  using refused = std::conditional_t<std::is_same_v<E, extension::sleep_mode>,
+                                     detail::missing::sleep_needs_an_allocator_without_a_plan,
+                                     typename facade_type::template refused<E>>;
 
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
@@ -739,4 +740,4 @@ class planned : public facade<planned<Allocator>, Allocator> {
   bool is_capturing_ = false;                // whether one of them is a scope_kind::capture
 };
 
-}  // namespace tessera
+}  // namespace tessera::plan

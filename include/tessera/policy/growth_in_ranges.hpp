@@ -13,7 +13,8 @@
 
 /// Growth policies that map memory into ranges of addresses. They are apart from growth.hpp, so that a recipe with
 /// segments does not compile their backends.
-namespace tessera {
+
+namespace tessera::policy {
 
 using detail::expandable_backend;
 using detail::stitching_backend;
@@ -138,4 +139,4 @@ struct grow_by_stitching {
   }
 };
 
-}  // namespace tessera
+}  // namespace tessera::policy

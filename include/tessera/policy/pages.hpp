@@ -9,7 +9,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 /// Decides which kinds of pages back a segment.
 ///
@@ -26,7 +26,10 @@ concept pages_policy = detail::regular<P> && requires(const P& p, std::size_t se
   { p.backing(segment) } noexcept -> std::same_as<page_order>;
 };
 
-namespace detail {
+}  // namespace tessera::policy
+
+namespace tessera::detail {
+
 /// Converts a page_plan to the page_choice without other demands. Returns other values as they are.
 template <typename Choice>
 [[nodiscard]] consteval auto to_page_choice(const Choice& choice) {
@@ -35,7 +38,10 @@ template <typename Choice>
   else
     return choice;
 }
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::policy {
 
 /// Asks for the pages of a page_plan or a page_choice.
 ///
@@ -43,9 +49,9 @@ template <typename Choice>
 /// can serve normal pages only. A constant choice that breaks a rule does not compile. A choice set at run
 /// time aborts the program at its first use if it breaks a rule; check its broken_rule() first.
 ///
-///     using huge = tessera::with<tessera::pytorch<>, tessera::back_with<tessera::page_plan::huge_first>>;
+///     using huge = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::back_with<tessera::page_plan::huge_first>>;
 ///     constexpr tessera::page_choice for_peers{.pages = tessera::page_plan::huge_first, .peer_to_peer = true};
-///     using shared = tessera::with<tessera::torch_npu<>, tessera::back_with<for_peers>>;
+///     using shared = tessera::recipe::with<tessera::recipe::torch_npu<>, tessera::policy::back_with<for_peers>>;
 ///
 ///   Source:  ACL's malloc policies; interop/acl_malloc_policy.hpp translates their numbers and names
 template <auto Choice = tunable<page_choice>{page_choice{}}>
@@ -82,4 +88,4 @@ struct back_with {
   bool operator==(const back_with&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::policy

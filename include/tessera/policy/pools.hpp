@@ -7,7 +7,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 /// Decides which pool a block belongs to; blocks of different pools never share a segment.
 ///
@@ -57,4 +57,4 @@ struct pool_small_and_large {
   bool operator==(const pool_small_and_large&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::policy

@@ -10,7 +10,7 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/pool_traits.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 /// The end of a split block that serves the request; the remainder stays free. With `high`, a growth
 /// policy's base_alignment applies only to blocks that are not split.
@@ -91,7 +91,7 @@ struct split_if_remainder_at_least : split_never<> {
 ///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.
 ///   * An oversize block is split only with a `Waste` of 0; otherwise it serves as a whole.
 ///
-///     constexpr tessera::split_below<128_MiB> below;
+///     constexpr tessera::policy::split_below<128_MiB> below;
 ///     static_assert(!below.may_serve(5_MiB, 200_MiB) && below.may_serve(190_MiB, 200_MiB));
 ///
 ///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; `Waste` is 1 MiB, or 0 with
@@ -141,4 +141,4 @@ struct with_order : Split {
   bool operator==(const with_order&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::policy

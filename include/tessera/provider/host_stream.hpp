@@ -190,7 +190,7 @@ class host_streams {
 
   std::mutex mutex_;
   std::map<stream_id, std::shared_ptr<host_stream>> streams_;
-  stream_order order_;
+  provider::stream_order order_;
   std::uint64_t last_ = 0;
 };
 

@@ -370,7 +370,7 @@ class simulated_streams : public simulated_calls {
   ordered_map<waited> waited_;
   std::uint64_t marks_ = 0;
   std::size_t live_events_ = 0;
-  stream_order order_;
+  provider::stream_order order_;
   bool holds_events_ = false;
 };
 

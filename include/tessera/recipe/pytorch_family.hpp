@@ -15,8 +15,8 @@
 #include <tessera/recipe/recipe.hpp>
 
 /// The recipes that a configuration string of PyTorch chooses.
-namespace tessera {
-namespace detail {
+
+namespace tessera::detail {
 
 /// Makes the decisions of PyTorch 2.6 with expandable_segments. It maps pages into ranges of addresses, which
 /// blocks of any size share.
@@ -28,28 +28,28 @@ namespace detail {
 /// garbage_collection_threshold is ignored, as in PyTorch. But if you set `eviction.threshold` directly, idle
 /// pages are released.
 struct pytorch_expandable final {
-  using rounding = round_to_divisions<512>;
-  using pools = pool_small_and_large<1_MiB>;
-  using streams = reuse_on_same_stream;
-  using split = split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_mapping<>;
-  using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = with_fail_fast<recover_by_emptying_cache<>>;
+  using rounding = policy::round_to_divisions<512>;
+  using pools = policy::pool_small_and_large<1_MiB>;
+  using streams = policy::reuse_on_same_stream;
+  using split = policy::split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
+  using pages = policy::back_with<page_plan::normal_only>;
+  using growth = policy::grow_by_mapping<>;
+  using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
+  using recovery = policy::with_fail_fast<policy::recover_by_emptying_cache<>>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && settings.expandable_segments;
   }
-  [[nodiscard]] static constexpr policies<pytorch_expandable> configured(
+  [[nodiscard]] static constexpr recipe::policies<pytorch_expandable> configured(
       const config::pytorch::settings& settings) noexcept;
 };
-static_assert(recipe<pytorch_expandable>);
+static_assert(recipe::well_formed<pytorch_expandable>);
 
 /// Returns the policies of a recipe for PyTorch's settings.
 template <typename Recipe>
-[[nodiscard]] constexpr policies<Recipe> with_pytorch_settings(
+[[nodiscard]] constexpr recipe::policies<Recipe> with_pytorch_settings(
     const config::pytorch::settings& settings) noexcept {
-  policies<Recipe> chosen{};
+  recipe::policies<Recipe> chosen{};
   chosen.rounding.table = settings.roundup;
   chosen.split.max = settings.max_split_size;
   chosen.split.slack = settings.max_non_split_rounding;
@@ -63,12 +63,12 @@ template <typename Recipe>
 constexpr bool pytorch_native::accepts(const config::pytorch_settings& settings) noexcept {
   return !settings.async_backend && !settings.expandable_segments;
 }
-constexpr policies<pytorch_native> pytorch_native::configured(
+constexpr recipe::policies<pytorch_native> pytorch_native::configured(
     const config::pytorch::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("pytorch_native::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_native>(settings);
 }
-constexpr policies<pytorch_expandable> pytorch_expandable::configured(
+constexpr recipe::policies<pytorch_expandable> pytorch_expandable::configured(
     const config::pytorch::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("pytorch_expandable::configured: settings for another recipe");
   auto chosen = detail::with_pytorch_settings<pytorch_expandable>(settings);
@@ -76,7 +76,9 @@ constexpr policies<pytorch_expandable> pytorch_expandable::configured(
   return chosen;
 }
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 constexpr bool pinned::accepts(const config::pytorch_settings&) noexcept { return true; }
 constexpr policies<pinned> pinned::configured(const config::pytorch::settings& settings) noexcept {
@@ -103,21 +105,27 @@ struct pytorch_family
   using pinned_family = detail::family<config::pytorch, pinned>;
 };
 
-namespace detail {
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
+
 template <std::size_t Size>
   requires(Size > 1)
 struct pytorch_strings<Size> {
   template <fixed_string Conf>
-  using recipe_of = pytorch_family::from<Conf>;
+  using recipe_of = recipe::pytorch_family::from<Conf>;
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 /// The recipe for pinned host memory that a PYTORCH_CUDA_ALLOC_CONF chooses.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     using recipe = tessera::pytorch_pinned<"pinned_max_cached_size_mb:64">;
-///     tessera::caching_allocator<recipe, tessera::host_pinned> pinned;
+///     using recipe = tessera::recipe::pytorch_pinned<"pinned_max_cached_size_mb:64">;
+///     tessera::caching_allocator<recipe, tessera::provider::host_pinned> pinned;
 template <detail::fixed_string Conf = "">
 using pytorch_pinned = pytorch_family::pinned_family::from<Conf>;
 
-}  // namespace tessera
+}  // namespace tessera::recipe

@@ -11,27 +11,26 @@
 #include <tessera/policy/streams.hpp>
 
 /// A recipe is a struct of eight aliases, one policy for each axis. None of them has a default.
-namespace tessera {
 
-namespace detail {
-
-template <typename R>
-concept has_rounding = requires { typename R::rounding; } && rounding_policy<typename R::rounding>;
+namespace tessera::detail {
 
 template <typename R>
-concept has_pools = requires { typename R::pools; } && pools_policy<typename R::pools>;
+concept has_rounding = requires { typename R::rounding; } && policy::rounding_policy<typename R::rounding>;
 
 template <typename R>
-concept has_streams = requires { typename R::streams; } && streams_policy<typename R::streams>;
+concept has_pools = requires { typename R::pools; } && policy::pools_policy<typename R::pools>;
 
 template <typename R>
-concept has_split = requires { typename R::split; } && split_policy<typename R::split>;
+concept has_streams = requires { typename R::streams; } && policy::streams_policy<typename R::streams>;
 
 template <typename R>
-concept has_pages = requires { typename R::pages; } && pages_policy<typename R::pages>;
+concept has_split = requires { typename R::split; } && policy::split_policy<typename R::split>;
 
 template <typename R>
-concept has_growth = requires { typename R::growth; } && growth_policy<typename R::growth>;
+concept has_pages = requires { typename R::pages; } && policy::pages_policy<typename R::pages>;
+
+template <typename R>
+concept has_growth = requires { typename R::growth; } && policy::growth_policy<typename R::growth>;
 
 /// The growth policy has the members that its backend requires.
 template <typename R>
@@ -52,26 +51,28 @@ concept has_supported_order =
      (!has_streams<R> || !bool(R::streams::reuses_across_streams)));
 
 template <typename R>
-concept has_eviction = requires { typename R::eviction; } && eviction_policy<typename R::eviction>;
+concept has_eviction = requires { typename R::eviction; } && policy::eviction_policy<typename R::eviction>;
 
 template <typename R>
-concept has_recovery = requires { typename R::recovery; } && recovery_policy<typename R::recovery>;
+concept has_recovery = requires { typename R::recovery; } && policy::recovery_policy<typename R::recovery>;
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 template <typename R>
-concept recipe =
+concept well_formed =
     detail::has_rounding<R> && detail::has_pools<R> && detail::has_streams<R> && detail::has_split<R> &&
     detail::has_pages<R> && detail::has_backend_answers<R> && detail::has_sharing_backend<R> &&
     detail::has_supported_order<R> && detail::has_eviction<R> && detail::has_recovery<R>;
 
 /// The policies of one allocator, as values. Set their numbers by name at run time.
 ///
-///     tessera::policies<tessera::pytorch<>> chosen;
+///     tessera::recipe::policies<tessera::recipe::pytorch<>> chosen;
 ///     chosen.split.max = 128_MiB;
 ///     chosen.eviction.threshold = tessera::percent(80);
 ///     chosen.growth.limit = 16_GiB;
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> tuned{{}, chosen};
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> tuned{{}, chosen};
 template <typename Recipe>
 struct policies {
   // Without braces: clang 15 to 18 write through a null pointer for braces of an empty class with an empty member.
@@ -86,7 +87,9 @@ struct policies {
   bool operator==(const policies&) const = default;
 };
 
-namespace detail {
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
 
 /// The eight aliases of a recipe, without its other members.
 template <typename Recipe>
@@ -108,7 +111,9 @@ struct preset final : aliases_of<Base> {
   static constexpr auto settings = Settings;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 template <typename Base, auto Settings>
 struct policies<detail::preset<Base, Settings>> : policies<Base> {
@@ -116,7 +121,9 @@ struct policies<detail::preset<Base, Settings>> : policies<Base> {
   constexpr policies(const policies<Base>& values) noexcept : policies<Base>(values) {}
 };
 
-namespace detail {
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
 
 /// Stops the compiler if an alias of a recipe is wrong. The message names the alias and the header with its
 /// requirements.
@@ -171,9 +178,7 @@ consteval bool check_recipe() {
       has_recovery<Recipe>,
       "Recipe::recovery must name a recovery_policy: recovery_steps steps(failure_reason) const noexcept "
       "[tessera/policy/recovery.hpp]");
-  return tessera::recipe<Recipe>;
+  return tessera::recipe::well_formed<Recipe>;
 }
 
-}  // namespace detail
-
-}  // namespace tessera
+}  // namespace tessera::detail

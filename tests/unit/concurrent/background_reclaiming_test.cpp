@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -105,7 +106,7 @@ TEST(round_worker, ends_while_it_rests) {
 }
 
 TEST(background_reclaiming, frees_blocks_while_nobody_calls) {
-  background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
+  background_reclaiming<caching_allocator<pinned, host_pinned>> pool{host_pinned{unlocked()}};
   const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
   for (int round = 0; round < 100; ++round) {
     std::atomic<bool> done = false;
@@ -123,7 +124,7 @@ TEST(background_reclaiming, frees_blocks_while_nobody_calls) {
 }
 
 TEST_F(background_queries, come_from_the_thread_alone) {
-  background_reclaiming<pinned, counted_queries> pool;
+  background_reclaiming<caching_allocator<pinned, counted_queries>> pool;
   const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const other = pool.allocate(4_KiB);
@@ -138,7 +139,7 @@ TEST_F(background_queries, come_from_the_thread_alone) {
 }
 
 TEST_F(background_queries, come_from_the_caller_without_a_thread) {
-  background_reclaiming<pinned, counted_queries> pool({}, {}, {}, {.enabled = false});
+  background_reclaiming<caching_allocator<pinned, counted_queries>> pool({}, {}, {.enabled = false});
   const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const p = pool.allocate(64_KiB);
@@ -153,7 +154,7 @@ TEST_F(background_queries, come_from_the_caller_without_a_thread) {
 }
 
 TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
-  background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
+  background_reclaiming<caching_allocator<pinned, host_pinned>> pool{host_pinned{unlocked()}};
   pool.deallocate(pool.allocate(64_KiB));
   void* const p = pool.allocate(64_KiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{}));
@@ -164,8 +165,8 @@ TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
 
 // Its thread sleeps for an hour, so a request that needs memory finds completed events itself.
 TEST(background_reclaiming, serves_a_miss_from_completed_blocks) {
-  background_reclaiming<pinned, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
+  background_reclaiming<caching_allocator<pinned, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.pause = std::chrono::hours(1)}};
   const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const p = pool.allocate(64_KiB);
@@ -180,7 +181,7 @@ TEST(background_reclaiming, ends_while_blocks_are_held_back) {
   std::atomic<bool> done = false;
   std::thread later;
   {
-    background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
+    background_reclaiming<caching_allocator<pinned, host_pinned>> pool{host_pinned{unlocked()}};
     for (int i = 0; i < 10; ++i) free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
     EXPECT_GT(pool.current_usage().pending, 0u);
     later = std::thread([&done] { done = true; });
@@ -189,8 +190,8 @@ TEST(background_reclaiming, ends_while_blocks_are_held_back) {
 }
 
 TEST(background_reclaiming, trims_with_and_without_waiting) {
-  background_reclaiming<pinned, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
+  background_reclaiming<caching_allocator<pinned, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.pause = std::chrono::hours(1)}};
   std::atomic<bool> done = false;
   free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
   pool.deallocate(pool.allocate(128_KiB));
@@ -207,8 +208,8 @@ TEST(background_reclaiming, trims_with_and_without_waiting) {
 
 template <typename Recipe>
 void stress() {
-  background_reclaiming<Recipe, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::microseconds(1)}};
+  background_reclaiming<caching_allocator<Recipe, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.pause = std::chrono::microseconds(1)}};
   std::atomic<int> overwritten = 0;
   std::vector<std::thread> threads;
   for (unsigned char mine = 1; mine <= 4; ++mine) {
@@ -245,8 +246,8 @@ TEST(background_reclaiming, gives_no_block_away_that_a_stream_still_reads) {
 
 TEST(background_eviction, gives_idle_memory_back_without_a_call) {
   using recipe = with<pinned, evict_after<20>>;
-  background_reclaiming<recipe, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.evict_every = std::chrono::milliseconds(1)}};
+  background_reclaiming<caching_allocator<recipe, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.evict_every = std::chrono::milliseconds(1)}};
   void* const kept = pool.allocate(1_MiB);
   pool.deallocate(pool.allocate(4_MiB));
   while (pool.current_usage().cached > 0) std::this_thread::yield();
@@ -258,8 +259,8 @@ TEST(background_eviction, gives_idle_memory_back_without_a_call) {
 
 TEST(background_eviction, needs_an_enabled_thread) {
   using recipe = with<pinned, evict_after<0>>;
-  background_reclaiming<recipe, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.enabled = false, .evict_every = std::chrono::milliseconds(1)}};
+  background_reclaiming<caching_allocator<recipe, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.enabled = false, .evict_every = std::chrono::milliseconds(1)}};
   EXPECT_FALSE(pool.has_worker());
   pool.deallocate(pool.allocate(4_MiB));
   EXPECT_EQ(pool.current_usage().cached, 4_MiB);

@@ -118,8 +118,10 @@ void waits_for_the_stream_without_holding_up_the_caller() {
 }
 TEST(deferred_free_queue, waits_for_the_stream_without_holding_up_the_caller) {
   waits_for_the_stream_without_holding_up_the_caller<torch>();
-  waits_for_the_stream_without_holding_up_the_caller<locked<pytorch<>, simulated_device>>();
-  waits_for_the_stream_without_holding_up_the_caller<per_stream<pytorch<>, simulated_device>>();
+  waits_for_the_stream_without_holding_up_the_caller<
+      locked<caching_allocator<pytorch<>, simulated_device>>>();
+  waits_for_the_stream_without_holding_up_the_caller<
+      per_stream<caching_allocator<pytorch<>, simulated_device>>>();
 }
 
 TEST(deferred_free_queue, one_event_stands_for_all_that_is_freed_together) {

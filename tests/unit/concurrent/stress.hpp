@@ -70,30 +70,32 @@ void run_threads_and_give_back(Ref shared, int threads, int rounds, std::size_t 
 }
 
 /// Runs threads over each recipe on a device for one thread, then over recipes that release memory at every free.
-template <template <typename...> typename FrontEnd, typename... Recipes>
+template <template <typename> typename FrontEnd, typename... Recipes>
 void run_threads_over_recipes() {
   using namespace tessera;
   using namespace tessera::literals;
   simulated_device for_one_thread{simulated_device::options{.capacity = 200_MiB}};
-  (run_threads_and_give_back<FrontEnd<Recipes, provider_ref<simulated_device>>>(provider_ref(for_one_thread),
-                                                                                4, 4000, 8_MiB),
+  (run_threads_and_give_back<FrontEnd<caching_allocator<Recipes, provider_ref<simulated_device>>>>(
+       provider_ref(for_one_thread), 4, 4000, 8_MiB),
    ...);
   gated_device shared;
-  run_threads_and_give_back<FrontEnd<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
+  run_threads_and_give_back<FrontEnd<caching_allocator<passthrough, gated_ref>>>(gated_ref(shared), 4, 3000,
+                                                                                 64_KiB);
   using ranges = with<pytorch_family::expandable, evict_at_free<>>;
-  run_threads_and_give_back<FrontEnd<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
+  run_threads_and_give_back<FrontEnd<caching_allocator<ranges, gated_ref>>>(gated_ref(shared), 4, 3000,
+                                                                            64_KiB);
 }
 
 /// Each thread has its stream write to blocks. It frees them at once, or passes them to the next thread,
 /// whose stream then reads them.
 template <typename Pool>
 void run_streams_in_host_memory(int threads, int rounds) {
-  using tessera::host_pinned;
+  using tessera::provider::host_pinned;
   host_pinned device{
       host_pinned::options{.capacity = tessera::operator""_MiB(64), .pin = host_pinned::pinning::never}};
   std::atomic<int> wrong = 0;
   {
-    Pool pool{tessera::provider_ref(device)};
+    Pool pool{tessera::provider::provider_ref(device)};
     std::vector<tessera::stream_id> streams;
     for (int t = 0; t < threads; ++t) streams.push_back(device.create_stream());
     std::atomic<void*> given = nullptr;

@@ -79,7 +79,8 @@ class scripted {
   std::size_t notifications = 0;
 };
 
-using patient = waiting<locked<paddle_family::auto_growth, simulated_device>, still_clock, scripted>;
+using patient =
+    waiting<locked<caching_allocator<paddle_family::auto_growth, simulated_device>>, still_clock, scripted>;
 simulated_device of(std::size_t capacity) { return simulated_device({.capacity = capacity}); }
 std::chrono::nanoseconds passed() { return still_clock::time.time_since_epoch(); }
 

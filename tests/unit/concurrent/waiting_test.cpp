@@ -14,6 +14,7 @@
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -23,8 +24,8 @@ using namespace tessera;
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using one_mutex = waiting<locked<paddle_family::auto_growth, simulated_device>>;
-using arenas = waiting<per_stream<paddle_family::auto_growth, simulated_device>>;
+using one_mutex = waiting<locked<caching_allocator<paddle_family::auto_growth, simulated_device>>>;
+using arenas = waiting<per_stream<caching_allocator<paddle_family::auto_growth, simulated_device>>>;
 constexpr auto for_ever = std::chrono::hours(24);
 
 simulated_device of(std::size_t capacity) { return simulated_device({.capacity = capacity}); }
@@ -198,14 +199,12 @@ TEST(waiting, waits_as_long_as_paddle_by_default) {
   EXPECT_EQ(one_mutex(std::chrono::milliseconds::max()).timeout(), std::chrono::hours(24 * 365));
 }
 
-template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
-using patient = waiting<locked<Recipe, Provider, Observer, Counting>>;
-
 TEST(waiting, is_a_front_of_several_devices) {
   std::vector<simulated_device> devices;
   devices.push_back(of(1_MiB));
   devices.push_back(devices[0].another_device({.capacity = 1_MiB, .device = 1}));
-  per_device<paddle_family::auto_growth, simulated_device, patient> pool(std::move(devices));
+  per_device<waiting<locked<caching_allocator<paddle_family::auto_growth, simulated_device>>>> pool(
+      std::move(devices));
   void* const held = pool.allocate(1_MiB, 1);
   EXPECT_EQ(pool.device_of(held), 1u);
   void* got = nullptr;

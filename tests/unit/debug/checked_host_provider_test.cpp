@@ -194,9 +194,9 @@ TEST(checked_host_provider, serves_threads) {
   const auto device = [] {
     return host(host_pinned({.capacity = 256_MiB, .pin = host_pinned::pinning::never}));
   };
-  locked<pytorch<>, host> one{device()};
+  locked<caching_allocator<pytorch<>, host>> one{device()};
   adaptor_tests::run_threads(one, 4, 1'500, 1_MiB);
-  per_stream<pytorch<>, host> arenas{device()};
+  per_stream<caching_allocator<pytorch<>, host>> arenas{device()};
   adaptor_tests::run_threads(arenas, 4, 1'500, 1_MiB);
 }
 

@@ -33,8 +33,8 @@ namespace {
 using namespace tessera;
 using shape_tests::host_memory;
 
-using pool_type = guarded<pytorch_pinned<>, host_pinned>;
-using streamed = guarded<pytorch<>, host_pinned>;
+using pool_type = guarded<caching_allocator<pytorch_pinned<>, host_pinned>>;
+using streamed = guarded<caching_allocator<pytorch<>, host_pinned>>;
 
 unsigned char* bytes_of(void* p) { return static_cast<unsigned char*>(p); }
 /// An access that no compiler removes or warns of.
@@ -71,8 +71,8 @@ TEST(guarded_host_pinned, returns_nothing_for_0_bytes_and_throws_above_the_maxim
 
 TEST(guarded_host_pinned, holds_addresses_but_no_memory_in_a_bounded_quarantine) {
   host_pinned device = host_memory(1_MiB);
-  guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{
-      provider_ref(device), {}, {}, {.quarantine = 120_KiB}};
+  guarded<caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>> pool{
+      provider_ref(device), {}, {.quarantine = 120_KiB}};
   for (int i = 0; i < 1000; ++i) pool.deallocate(pool.allocate(1000));
   EXPECT_EQ(device.held().created, 0u);
   EXPECT_EQ(device.held().mapped, 0u);
@@ -85,7 +85,7 @@ TEST(guarded_host_pinned, holds_addresses_but_no_memory_in_a_bounded_quarantine)
 TEST(guarded_host_pinned, gives_everything_back_when_it_ends_live_blocks_included) {
   host_pinned device = host_memory(1_MiB);
   {
-    guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{provider_ref(device)};
+    guarded<caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>> pool{provider_ref(device)};
     pool.deallocate(pool.allocate(1000));
     (void)pool.allocate(5000);
     (void)pool.allocate_by_handle(5000);
@@ -181,7 +181,7 @@ TEST(guarded_host_pinned, serves_the_shapes_of_other_libraries) {
 TEST(guarded_host_pinned, stands_before_each_of_several_devices) {
   std::vector<host_pinned> devices;
   for (int i = 0; i < 2; ++i) devices.push_back(host_memory());
-  per_device<pytorch_pinned<>, host_pinned, guarded> all(std::move(devices));
+  per_device<pool_type> all(std::move(devices));
   void* const here = all.allocate(1000, 0);
   void* const there = all.allocate(1000, 1);
   EXPECT_EQ(all.device_of(here), 0u);
@@ -207,7 +207,7 @@ TEST(guarded_host_pinned, is_a_provider_that_keeps_to_the_law) {
 }
 
 TEST(guarded_host_pinned, threads_free_each_other_s_blocks) {
-  pool_type pool(host_memory(), {}, {}, {.quarantine = 1_MiB});
+  pool_type pool(host_memory(), {}, {.quarantine = 1_MiB});
   std::array<std::atomic<void*>, 4> shared{};
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < 4; ++t) {
@@ -258,8 +258,8 @@ TEST(guarded_host_pinned, loses_nothing_when_the_device_fails) {
       failing::every = every;
       failing::failed = 0;
       {
-        guarded<pytorch_pinned<>, failing> pool{
-            failing(device), {}, {}, {.quarantine = 60_KiB, .frees_pages = frees_pages}};
+        guarded<caching_allocator<pytorch_pinned<>, failing>> pool{
+            failing(device), {}, {.quarantine = 60_KiB, .frees_pages = frees_pages}};
         std::vector<void*> live;
         for (int i = 0; i < 60; ++i) {
           void* const p = pool.try_allocate(1000);
@@ -337,7 +337,7 @@ TEST(guarded_death, names_double_and_foreign_frees) {
 }
 
 TEST(guarded_death, finds_a_write_after_the_free_in_memory_that_stays) {
-  pool_type pool(host_memory(), {}, {}, {.frees_pages = false});
+  pool_type pool(host_memory(), {}, {.frees_pages = false});
   pool.label("batch");
   const auto freed = [&pool] {
     auto* const p = bytes_of(pool.allocate(1000));
@@ -357,8 +357,8 @@ TEST(guarded_death, finds_a_write_after_the_free_in_memory_that_stays) {
 
 TEST(guarded_host_pinned, gives_memory_in_quarantine_back_before_it_fails) {
   host_pinned device = host_memory(64_KiB);
-  guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{
-      provider_ref(device), {}, {}, {.frees_pages = false}};
+  guarded<caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>> pool{
+      provider_ref(device), {}, {.frees_pages = false}};
   for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(16_KiB));
   EXPECT_EQ(device.held().created, 64_KiB);
   pool.drop_quarantine();
@@ -369,8 +369,8 @@ TEST(guarded_host_pinned, spares_mappings_so_that_frees_go_on_and_then_serves_ag
   for (const bool frees_pages : {true, false}) {
     host_pinned device = host_memory();
     {
-      guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{
-          provider_ref(device), {}, {}, {.frees_pages = frees_pages, .max_mappings = 300}};
+      guarded<caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>> pool{
+          provider_ref(device), {}, {.frees_pages = frees_pages, .max_mappings = 300}};
       EXPECT_EQ(pool.last_error(), "");
       for (int round = 0; round < 3; ++round) {
         std::vector<void*> live;
@@ -408,7 +408,8 @@ class stubborn : public provider_adaptor<host_pinned> {
 TEST(guarded_host_pinned, frees_that_the_device_cannot_carry_out_are_not_all_tried_again_at_each) {
   host_pinned device = host_memory();
   {
-    guarded<pytorch_pinned<>, stubborn> pool{stubborn(device), {}, {}, {.quarantine = 120_KiB}};
+    guarded<caching_allocator<pytorch_pinned<>, stubborn>> pool{
+        stubborn(device), {}, {.quarantine = 120_KiB}};
     std::vector<void*> live;
     for (int i = 0; i < 200; ++i) live.push_back(pool.allocate(100));
     stubborn::refuses = true, stubborn::asked = 0;

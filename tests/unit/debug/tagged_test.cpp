@@ -24,9 +24,10 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -43,8 +44,8 @@ constexpr block_tag none{}, weights{1}, activations{2}, optimizer{255};
 constexpr std::align_val_t page{4096};
 
 using plain = caching_allocator<pytorch<>, simulated_device>;
-using shared = locked<pytorch<>, simulated_device>;
-using streamed = per_stream<pytorch<>, simulated_device>;
+using shared = locked<plain>;
+using streamed = per_stream<plain>;
 
 template <typename Pool>
 concept frees_handles = requires(Pool& pool, handle h) { pool.deallocate(h); };
@@ -73,7 +74,7 @@ struct tagged_over : testing::Test {
 using kinds =
     testing::Types<tagged<plain>, tagged<caching_allocator<pytorch_family::expandable, simulated_device>>,
                    tagged<caching_allocator<packed_tightly, simulated_device>>, tagged<shared>,
-                   tagged<streamed>, tagged<guarded<pinned_packed, host_pinned>>,
+                   tagged<streamed>, tagged<guarded<caching_allocator<pinned_packed, host_pinned>>>,
                    tagged<leak_checked<shared>>, leak_checked<tagged<shared>>, tagged<thread_checked<plain>>,
                    tagged<waiting<shared>>, tagged<tagged<plain>>>;
 TYPED_TEST_SUITE(tagged_over, kinds);
@@ -315,13 +316,10 @@ TEST(tagged, counts_its_host_memory) {
   EXPECT_LE(used, 1000u * 110);
 }
 
-template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using tagged_locked = tagged<locked<Recipe, Provider, Observer, Counting>>;
-
 TEST(tagged, may_be_the_front_end_of_each_device) {
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
-  per_device<packed_tightly, simulated_device, tagged_locked> all(std::move(two));
+  per_device<tagged<locked<caching_allocator<packed_tightly, simulated_device>>>> all(std::move(two));
   auto& front = all.front(1);
   void* const shift = all.allocate(64, 1);
   const tag_scope scope(front, weights);
@@ -352,13 +350,17 @@ TEST(tagged, keeps_the_tags_of_aligned_blocks_inside_another_front_end) {
 }
 
 TEST(tagged, forwards_private_pools) {
-  tagged<plain> pool;
+  using namespace extension;
+  using pooled = tagged<caching_allocator<pytorch<>, simulated_device, private_pools, checkpoints>>;
+  pooled pool;
   private_pool apart(pool);
   const pool_scope scope(apart, stream_id{1});
   void* const p = pool.allocate(1000, weights, stream_id{1});
   EXPECT_EQ(segment_of(pool, p).private_pool, apart.id());
   EXPECT_EQ(pool.tag_of(p), weights);
-  EXPECT_STREQ(apart.checkpoint().why(), "a tagged allocator brings no tags back");
+  static_assert(
+      !pooled::has<checkpoints> &&
+      std::is_same_v<pooled::refused<checkpoints>, detail::missing::a_tagged_allocator_brings_no_tags_back>);
 }
 
 // Each thread has a tag, and frees blocks of the others.

@@ -121,15 +121,16 @@ TEST(aligned_request, is_served_by_every_adaptor) {
   serve_at_random(passing, 64_KiB);
   caching_allocator<pytorch_family::expandable, simulated_device> ranges;
   serve_at_random(ranges, 64_KiB);
-  locked<packed_tightly, simulated_device> safe;
+  locked<caching_allocator<packed_tightly, simulated_device>> safe;
   serve_at_random(safe, 64_KiB);
-  per_stream<with<packed_tightly, reuse_on_same_stream>, simulated_device> arenas;
+  per_stream<caching_allocator<with<packed_tightly, reuse_on_same_stream>, simulated_device>> arenas;
   serve_at_random(arenas, 16_KiB);
-  waiting<locked<packed_tightly, simulated_device>> patient;
+  waiting<locked<caching_allocator<packed_tightly, simulated_device>>> patient;
   serve_at_random(patient, 4_KiB);
-  configured<pytorch_family, simulated_device, locked> chosen(config::pytorch::settings{});
+  configured<pytorch_family, locked<caching_allocator<pytorch<>, simulated_device>>> chosen(
+      config::pytorch::settings{});
   serve_at_random(chosen, 4_KiB);
-  auto shared = shared_allocator<locked<packed_tightly, simulated_device>>::make();
+  auto shared = shared_allocator<locked<caching_allocator<packed_tightly, simulated_device>>>::make();
   serve_at_random(shared, 4_KiB);
 }
 

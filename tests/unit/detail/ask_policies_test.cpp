@@ -47,8 +47,10 @@ TEST(ask_policies_death, an_impossible_block_size_aborts) {
   expect_death_of_request<pool_with<rounds<nothing>>>("Recipe::rounding: block_size\\(1000\\) is 0; ");
   expect_death_of_request<pool_with<rounds<everything>>>(rounding_rule);
   expect_death_of_request<pool_with<round_padded<64, rounds<as_it_is>>>>(rounding_rule);
-  expect_death_of_request<locked<with<pytorch<>, rounds<half>>, simulated_device>>(rounding_rule);
-  expect_death_of_request<per_stream<with<pytorch<>, rounds<half>>, simulated_device>>(rounding_rule);
+  expect_death_of_request<locked<caching_allocator<with<pytorch<>, rounds<half>>, simulated_device>>>(
+      rounding_rule);
+  expect_death_of_request<per_stream<caching_allocator<with<pytorch<>, rounds<half>>, simulated_device>>>(
+      rounding_rule);
   expect_death_of_request<pool_with<rounds<half>, stitched>>(rounding_rule);
   expect_death_of_request<pool_with<rounds<half>, pytorch_family::expandable>>(rounding_rule);
 }

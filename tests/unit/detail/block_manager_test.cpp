@@ -11,6 +11,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block_manager.hpp>
 #include <tessera/detail/counters.hpp>
+#include <tessera/detail/extension.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/free_list_map.hpp>
 #include <tessera/detail/mapped_ranges.hpp>
@@ -22,8 +23,10 @@ namespace {
 using namespace tessera;
 using namespace tessera::detail;
 
+no_extensions none;
+
 template <typename Traits>
-using manager_of = block_manager<simulated_device, ignore_events, count_everything, Traits>;
+using manager_of = block_manager<simulated_device, Traits>;
 using manager_type = manager_of<manager_traits>;
 constexpr page_order normal{{page_kind::normal}, 1};
 using sizes = std::vector<std::size_t>;
@@ -51,8 +54,8 @@ TEST(free_list_map, erases_lists_without_segments_before_their_number_doubles) {
 
 /// Segments of some sizes in one free list, and the ones that are released.
 struct oversize_blocks {
-  manager_type manager{simulated_device{}, {}};
-  free_list* list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
+  manager_type manager{simulated_device{}, none};
+  free_list* list = manager.find_or_create_list(manager.own(), 0, stream_id{});
   sizes released;
 
   explicit oversize_blocks(const sizes& all) {
@@ -118,8 +121,8 @@ struct placing_traits : manager_traits {
   static constexpr bool places_blocks = true;
 };
 TEST(block_manager, splits_from_the_middle_and_counts_both_rests) {
-  manager_of<placing_traits> manager{simulated_device{}, {}};
-  block* const whole = manager.acquire({0, &manager.pools().defaults()}, stream_id{}, 10_MiB, false, normal);
+  manager_of<placing_traits> manager{simulated_device{}, none};
+  block* const whole = manager.acquire({0, &manager.own()}, stream_id{}, 10_MiB, false, normal);
   ASSERT_TRUE(whole != nullptr && manager.reserve_blocks(4));
   const block& middle = manager.allocate(*whole, 2_MiB, 2_MiB, 4_MiB, false, {});
   EXPECT_EQ(middle.prev->size, 4_MiB);
@@ -142,9 +145,9 @@ struct range_traits : manager_traits {
 using range_manager = manager_of<range_traits>;
 
 TEST(mapped_ranges, release_parts_of_a_range) {
-  range_manager manager{simulated_device{}, {}};
+  range_manager manager{simulated_device{}, none};
   mapped_ranges<range_manager> ranges(manager);
-  free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
+  free_list* const list = manager.find_or_create_list(manager.own(), 0, stream_id{});
   block* const all = ranges.insert_range(*list, 1_GiB, 100_MiB);
   ASSERT_NE(all, nullptr);
   ASSERT_TRUE(manager.reserve_blocks(8));
@@ -163,9 +166,9 @@ TEST(mapped_ranges, release_parts_of_a_range) {
 }
 
 TEST(mapped_ranges, are_in_the_order_of_addresses) {
-  range_manager manager{simulated_device{}, {}};
+  range_manager manager{simulated_device{}, none};
   mapped_ranges<range_manager> ranges(manager);
-  free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
+  free_list* const list = manager.find_or_create_list(manager.own(), 0, stream_id{});
   ASSERT_NE(list, nullptr);
   for (const std::uintptr_t address : {2_GiB, 4_GiB, 1_GiB, 3_GiB})
     ASSERT_NE(ranges.insert_range(*list, address, 1_MiB), nullptr);
@@ -178,9 +181,9 @@ TEST(mapped_ranges, are_in_the_order_of_addresses) {
 }
 
 TEST(mapped_ranges, keep_the_age_of_both_rests_beside_a_block) {
-  range_manager manager{simulated_device{}, {}};
+  range_manager manager{simulated_device{}, none};
   mapped_ranges<range_manager> ranges(manager);
-  free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
+  free_list* const list = manager.find_or_create_list(manager.own(), 0, stream_id{});
   ASSERT_NE(list, nullptr);
   block* const range = ranges.insert_range(*list, 1_GiB, 10_MiB);
   ASSERT_TRUE(range != nullptr && manager.reserve_blocks(4));
@@ -198,10 +201,10 @@ struct sharing_traits : manager_traits {
 };
 TEST(stream_sharing, finds_the_smallest_run_and_the_lowest_among_equals) {
   using sharing_manager = manager_of<sharing_traits>;
-  sharing_manager manager{simulated_device{}, {}};
+  sharing_manager manager{simulated_device{}, none};
   stream_sharing<sharing_manager> sharing(manager);
-  free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{1});
-  free_list* const elsewhere = manager.find_or_create_list(manager.pools().defaults(), 1, stream_id{1});
+  free_list* const list = manager.find_or_create_list(manager.own(), 0, stream_id{1});
+  free_list* const elsewhere = manager.find_or_create_list(manager.own(), 1, stream_id{1});
   std::uintptr_t address = 1_GiB;
   for (const std::size_t size : {30_MiB, 20_MiB, 20_MiB, 20_MiB, 10_MiB}) {
     ASSERT_NE(manager.insert_segment(*list, address, size, false), nullptr);
@@ -218,7 +221,7 @@ TEST(stream_sharing, finds_the_smallest_run_and_the_lowest_among_equals) {
   EXPECT_EQ(sharing.smallest_run(list->where(), 31_MiB, any).first, nullptr);
   EXPECT_EQ(sharing.smallest_run(elsewhere->where(), 1_MiB, any).first->address, 99_GiB);
   EXPECT_FALSE(sharing.has_several_lists(list->where()));
-  ASSERT_NE(manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{2}), nullptr);
+  ASSERT_NE(manager.find_or_create_list(manager.own(), 0, stream_id{2}), nullptr);
   EXPECT_TRUE(sharing.has_several_lists(list->where()));
   EXPECT_FALSE(sharing.has_several_lists(elsewhere->where()));
 }

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstddef>
-#include <type_traits>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/detail/callbacks.hpp>
 
 namespace {
 
 using namespace tessera;
 using tessera::detail::callback_list;
-using tessera::detail::reporter;
 
 std::vector<int> called;
 callback_list* running = nullptr;
@@ -47,33 +43,6 @@ TEST(callback_list, are_not_called_recursively) {
   EXPECT_FALSE(callbacks.run());
   EXPECT_FALSE(callbacks.run());
   EXPECT_EQ(called, (std::vector{4, 4}));
-}
-
-struct recursive {
-  void (*use)(void* context, const allocator_event&) = nullptr;
-  void* context = nullptr;
-  int count = 0;
-  void on(const allocator_event& event) noexcept {
-    ++count;
-    if (use != nullptr) use(context, event);
-  }
-};
-
-TEST(reporter, reports_one_event_after_the_other) {
-  reporter<recursive> one(recursive{});
-  one.report({});
-  one.report({});
-  EXPECT_EQ(one.observer().count, 2);
-  static_assert(std::is_empty_v<reporter<ignore_events>>);
-}
-
-TEST(reporter_death, refuses_events_of_an_observer_that_uses_the_allocator) {
-  reporter<recursive> one(recursive{});
-  one.observer().use = [](void* same, const allocator_event& event) {
-    static_cast<reporter<recursive>*>(same)->report(event);
-  };
-  one.observer().context = &one;
-  EXPECT_DEATH(one.report({}), "an observer must not use the allocator that calls it");
 }
 
 }  // namespace

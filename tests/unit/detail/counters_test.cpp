@@ -9,6 +9,7 @@
 
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/counters.hpp>
+#include <tessera/extension/count_totals.hpp>
 
 namespace {
 

@@ -43,7 +43,7 @@ struct no_errors {
   void operator()(const std::exception&) const {}
 };
 using tight = caching_allocator<packed_tightly, simulated_device>;
-using tight_locked = locked<packed_tightly, simulated_device>;
+using tight_locked = locked<caching_allocator<packed_tightly, simulated_device>>;
 
 template <typename Pool>
 struct facade_of : ::testing::Test {
@@ -65,10 +65,11 @@ using pools = ::testing::Types<
     tight, caching_allocator<pytorch<>, simulated_device>,
     caching_allocator<pytorch_family::expandable, simulated_device>,
     caching_allocator<stitched, simulated_device>, caching_allocator<cuda_async, simulated_device>,
-    tight_locked, per_stream<packed_tightly, simulated_device>, waiting<tight_locked>,
-    background_reclaiming<packed_tightly, simulated_device>, thread_checked<tight>, leak_checked<tight>,
-    tagged<tight>, tagged<tight_locked>, trace::captured<tight>, trace::captured<tight_locked>,
-    guarded<pinned_packed, host_pinned>, configured<pytorch_family, simulated_device>,
+    tight_locked, per_stream<caching_allocator<packed_tightly, simulated_device>>, waiting<tight_locked>,
+    background_reclaiming<caching_allocator<packed_tightly, simulated_device>>, thread_checked<tight>,
+    leak_checked<tight>, tagged<tight>, tagged<tight_locked>, trace::captured<tight>,
+    trace::captured<tight_locked>, guarded<caching_allocator<pinned_packed, host_pinned>>,
+    configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>>,
     configured_pinned<pytorch_family::pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
     shared_allocator<tight_locked>>;
 TYPED_TEST_SUITE(facade_of, pools);
@@ -125,7 +126,7 @@ TEST(facade, hold_back_for_the_streams_that_are_recorded) {
 TEST(facade, serve_each_of_several_devices) {
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
-  per_device<packed_tightly, simulated_device, per_stream> all(std::move(two));
+  per_device<per_stream<caching_allocator<packed_tightly, simulated_device>>> all(std::move(two));
   (void)all.allocate(64, 1);
   void* const p = all.allocate(1000, std::align_val_t{4096}, 1, stream_id{3});
   EXPECT_EQ(all.device_of(p), 1u);
@@ -149,7 +150,7 @@ TEST(facade_death, name_the_rule_that_is_broken) {
                "deallocate: not the address of a live block; it lies [0-9]+ bytes into a live");
   EXPECT_DEATH((void)pool.record_stream(p, 999, std::align_val_t{4096}, stream_id{}),
                "record_stream: not the address of a live block of this size and alignment");
-  per_stream<packed_tightly, simulated_device> arenas;
+  per_stream<caching_allocator<packed_tightly, simulated_device>> arenas;
   EXPECT_DEATH(arenas.deallocate(p, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
 }
 
@@ -174,30 +175,32 @@ TEST(facade, reaches_the_allocators_inside) {
   (void)plain.allocate(100);
   EXPECT_EQ(live_of(plain), one_device{100});
 
-  locked<pytorch_family::expandable, simulated_device> one;
+  locked<caching_allocator<pytorch_family::expandable, simulated_device>> one;
   (void)one.allocate(200);
   EXPECT_EQ(live_of(one), one_device{200});
 
-  per_stream<pytorch_family::native, simulated_device> arenas;
+  per_stream<caching_allocator<pytorch_family::native, simulated_device>> arenas;
   (void)arenas.allocate(1, stream_id{1});
   (void)arenas.allocate(2, stream_id{2});
   EXPECT_EQ(live_of(arenas), one_device{3});
 
-  configured<torch_npu_family, simulated_device, per_stream> npu(torch_npu_family::settings{});
+  configured<torch_npu_family, per_stream<caching_allocator<pytorch<>, simulated_device>>> npu(
+      torch_npu_family::settings{});
   (void)npu.allocate(5, stream_id{1});
   (void)npu.allocate(6, stream_id{2});
   EXPECT_EQ(live_of(npu), one_device{11});
 
-  per_device<pytorch_family::native, simulated_device, per_stream> two(std::vector<simulated_device>(2));
+  per_device<per_stream<caching_allocator<pytorch_family::native, simulated_device>>> two(
+      std::vector<simulated_device>(2));
   (void)two.allocate(7, 0);
   (void)two.allocate(8, 1);
   EXPECT_EQ(live_of(two), (std::vector<std::size_t>{7, 8}));
 
-  waiting<locked<pytorch_family::native, simulated_device>> patient;
+  waiting<locked<caching_allocator<pytorch_family::native, simulated_device>>> patient;
   (void)patient.allocate(9);
   EXPECT_EQ(live_of(patient), one_device{9});
 
-  driver_pool<cuda_async, simulated_device> driver;
+  driver_pool<caching_allocator<cuda_async, simulated_device>> driver;
   (void)driver.allocate_async(10, stream_id{1});
   EXPECT_EQ(live_of(driver.pool()), one_device{10});
 

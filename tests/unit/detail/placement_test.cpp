@@ -11,6 +11,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block_manager.hpp>
 #include <tessera/detail/counters.hpp>
+#include <tessera/detail/extension.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/mapped_ranges.hpp>
 #include <tessera/detail/placement.hpp>
@@ -21,17 +22,19 @@ namespace {
 using namespace tessera;
 using namespace tessera::detail;
 
+no_extensions none;
+
 struct traits : manager_traits {
   static constexpr bool has_ranges = true;
   static constexpr bool places_blocks = true;
 };
-using manager_type = block_manager<simulated_device, ignore_events, count_everything, traits>;
+using manager_type = block_manager<simulated_device, traits>;
 
 /// A range at 1 GiB, 100 MiB long. Parts of it are mapped, and parts are in use.
 class placements : public testing::Test {
  protected:
   void SetUp() override {
-    list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
+    list = manager.find_or_create_list(manager.own(), 0, stream_id{});
     ASSERT_NE(list, nullptr);
     ASSERT_NE(ranges.insert_range(*list, base, 100_MiB), nullptr);
   }
@@ -60,7 +63,7 @@ class placements : public testing::Test {
   }
 
   static constexpr std::uintptr_t base = 1_GiB;
-  manager_type manager{simulated_device{}, {}};
+  manager_type manager{simulated_device{}, none};
   mapped_ranges<manager_type> ranges{manager};
   free_list* list = nullptr;
 };
@@ -137,9 +140,9 @@ TEST(placements_at_random, are_the_cheapest_of_all_that_begin_or_end_in_free_mem
   std::mt19937_64 random(17);
   int found_any = 0;
   for (int round = 0; round < 300; ++round) {
-    manager_type manager{simulated_device{}, {}};
+    manager_type manager{simulated_device{}, none};
     mapped_ranges<manager_type> ranges{manager};
-    free_list* const list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
+    free_list* const list = manager.find_or_create_list(manager.own(), 0, stream_id{});
     ASSERT_NE(list, nullptr);
     for (std::uintptr_t range = 0; range < 2; ++range) {
       block* hole = ranges.insert_range(*list, 1_GiB + range * 1_MiB, 24 * page);

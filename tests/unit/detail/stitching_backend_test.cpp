@@ -11,7 +11,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/block_manager.hpp>
-#include <tessera/detail/counters.hpp>
+#include <tessera/detail/extension.hpp>
 #include <tessera/detail/placement.hpp>
 #include <tessera/detail/stitching_backend.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -21,15 +21,17 @@ namespace {
 using namespace tessera;
 using namespace tessera::detail;
 
-struct keep_events {
-  std::vector<allocator_event>* kept;
-  void on(const allocator_event& e) const noexcept { kept->push_back(e); }
+struct keep_events : no_extensions {
+  static constexpr bool hears_events = true;
+  std::vector<allocator_event> kept;
+  void on_event(const allocator_event& e) noexcept { kept.push_back(e); }
 };
 struct traits : manager_traits {
   static constexpr bool has_ranges = true;
   static constexpr bool places_blocks = true;
+  using extensions = keep_events;
 };
-using manager_type = block_manager<simulated_device, keep_events, count_everything, traits>;
+using manager_type = block_manager<simulated_device, traits>;
 using ranges_type = stitched_ranges<manager_type>;
 
 /// Pages of 2 MiB in ranges of some bytes.
@@ -70,11 +72,11 @@ class stitching : public testing::Test {
   }
   std::size_t reserved() { return manager.counters().current_usage().reserved; }
 
-  std::vector<allocator_event> events;
-  manager_type manager{simulated_device{simulated_device::options{.capacity = 200_MiB}},
-                       keep_events{&events}};
+  keep_events extensions;
+  std::vector<allocator_event>& events = extensions.kept;
+  manager_type manager{simulated_device{simulated_device::options{.capacity = 200_MiB}}, extensions};
   ranges_type ranges{manager};
-  free_list* list = manager.find_or_create_list(manager.pools().defaults(), 0, stream_id{});
+  free_list* list = manager.find_or_create_list(manager.own(), 0, stream_id{});
 };
 
 TEST_F(stitching, detaches_the_smallest_chunk_that_is_enough) {
@@ -235,9 +237,9 @@ TEST_F(stitching, counts_pending_blocks_as_live) {
 // In several ranges, after parts in use, the first block of a placement is found after chunks around it were
 // unmapped.
 TEST_F(stitching, maps_a_placement_in_any_range) {
-  manager_type small{simulated_device{simulated_device::options{.capacity = 200_MiB}}, keep_events{&events}};
+  manager_type small{simulated_device{simulated_device::options{.capacity = 200_MiB}}, extensions};
   ranges_type of_small{small};
-  free_list* const in = small.find_or_create_list(small.pools().defaults(), 0, stream_id{});
+  free_list* const in = small.find_or_create_list(small.own(), 0, stream_id{});
   std::vector<void*> used;
   for (int i = 0; i < 12; ++i) {
     const placement w = of_small.prepare_placement(*in, 4_MiB, pages(12_MiB), false);

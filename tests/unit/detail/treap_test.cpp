@@ -7,10 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/private_pools.hpp>
 #include <tessera/detail/treap.hpp>
 
 namespace {
@@ -97,65 +95,6 @@ TEST(free_list_map, leads_through_its_lists_in_the_order_of_streams) {
     }
   }
   EXPECT_GT(streams.size(), 50u);
-}
-
-/// Counts the calls of a filter, which selects even streams.
-std::size_t calls = 0;
-const stream_filter even(
-    [](void*, stream_id stream) noexcept {
-      ++calls;
-      return stream.handle % 2 == 0;
-    },
-    nullptr);
-
-TEST(open_scopes, direct_a_stream_to_the_oldest_that_selects_it) {
-  std::mt19937 random(7);
-  private_pools<1> pools;
-  std::vector<private_pools<1>::group*> all, open;
-  for (int i = 0; i < 40; ++i) all.push_back(pools.create({}, {}, 0));
-  for (int step = 0; step < 20000; ++step) {
-    private_pools<1>::group& g = *all[random() % all.size()];
-    if (g.is_open) {
-      pools.close(g);
-      std::erase(open, &g);
-    } else {
-      const auto kind = random() % 16;
-      pools.open(g,
-                 kind == 0  ? stream_filter{}
-                 : kind < 3 ? even
-                            : stream_filter(stream_id{random() % 12}),
-                 random() % 2 == 0 ? scope_kind::capture : scope_kind::redirect);
-      open.push_back(&g);
-    }
-    const stream_id stream{random() % 12};
-    const pool_group* expected = &pools.defaults();
-    for (auto* const o : open) {
-      if (o->filter.selects(stream)) {
-        expected = o;
-        break;
-      }
-    }
-    ASSERT_EQ(&pools.destination(stream), expected) << step;
-    ASSERT_EQ(pools.are_defaults_enough(), open.empty());
-    if (step % 64 == 0) {
-      private_pools<1> copies;
-      ASSERT_TRUE(copies.copy_used(pools));
-      for (std::size_t s = 0; s < 12; ++s)
-        ASSERT_EQ(copies.destination(stream_id{s}).number, pools.destination(stream_id{s}).number);
-    }
-  }
-}
-
-TEST(open_scopes, ask_no_function_of_a_scope_that_is_younger_than_the_answer) {
-  private_pools<1> pools;
-  auto& first = *pools.create({}, {}, 0);
-  pools.open(first, stream_id{2}, scope_kind::capture);
-  for (int i = 0; i < 1000; ++i) pools.open(*pools.create({}, {}, 0), even, scope_kind::capture);
-  calls = 0;
-  EXPECT_EQ(&pools.destination(stream_id{2}), &first);
-  EXPECT_EQ(calls, 0u);
-  (void)pools.destination(stream_id{4});
-  EXPECT_EQ(calls, 1u) << "the oldest selects it";
 }
 
 }  // namespace

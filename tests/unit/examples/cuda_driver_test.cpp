@@ -17,6 +17,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/tessera.hpp>
 
@@ -113,7 +114,7 @@ TEST_F(cuda_driver_test, reports_what_failed) {
 }
 
 TEST_F(cuda_driver_test, says_why_it_refused_memory) {
-  locked<pytorch<>, gpu> memory(gpu(load(), 0));
+  locked<caching_allocator<pytorch<>, gpu, extension::private_pools>> memory(gpu(load(), 0));
   EXPECT_EQ(memory.try_allocate(1_GiB), nullptr);
   EXPECT_STREQ(memory.make_out_of_memory(1_GiB).why(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
   gpu device(load(), 0);

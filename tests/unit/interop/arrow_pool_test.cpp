@@ -72,8 +72,9 @@ class MemoryPool {
 }  // namespace arrow
 
 using namespace tessera::literals;
-using allocator_type = tessera::locked<shape_tests::packed_tightly, tessera::host_pinned>;
-using pool_type = tessera::arrow_pool<arrow::MemoryPool, allocator_type>;
+using allocator_type = tessera::concurrent::locked<
+    tessera::caching_allocator<shape_tests::packed_tightly, tessera::provider::host_pinned>>;
+using pool_type = tessera::interop::arrow_pool<arrow::MemoryPool, allocator_type>;
 using code = arrow::Status::code;
 
 struct arrow_pool : testing::Test {
@@ -192,8 +193,8 @@ TEST_F(arrow_pool, serves_threads) {
 }
 
 TEST(arrow_pool_of_a_handle, owns_the_allocator) {
-  auto shared = tessera::shared_allocator<allocator_type>::make(shape_tests::host_memory());
-  tessera::arrow_pool<arrow::MemoryPool, decltype(shared)> memory(shared);
+  auto shared = tessera::interop::shared_allocator<allocator_type>::make(shape_tests::host_memory());
+  tessera::interop::arrow_pool<arrow::MemoryPool, decltype(shared)> memory(shared);
   shared = {};
   std::uint8_t* p = nullptr;
   ASSERT_EQ(memory.Allocate(10, &p).is(), code::ok);

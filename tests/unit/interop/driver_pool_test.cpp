@@ -12,8 +12,8 @@
 namespace {
 
 using namespace tessera;
-using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
-using driver = driver_pool<cuda_async, simulated_device>;
+using pool_attribute = driver_pool<caching_allocator<cuda_async, simulated_device>>::attribute;
+using driver = driver_pool<caching_allocator<cuda_async, simulated_device>>;
 constexpr stream_id a{1}, b{2}, c{3};
 constexpr std::uint64_t long_time = 1'000'000'000;
 

@@ -10,6 +10,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -73,8 +74,9 @@ TEST(in_place, a_chain_works_in_one_buffer) {
 
 TEST(in_place, counts_as_an_allocation_and_a_free_do) {
   std::vector<allocator_event> events;
-  caching_allocator<pytorch<>, simulated_device, event_recorder> pool(simulated_device{}, {},
-                                                                      event_recorder{&events});
+  using recording = extension::observer<event_recorder>;
+  caching_allocator<pytorch<>, simulated_device, recording> pool(simulated_device{}, {},
+                                                                 recording{{&events}});
   void* donor = pool.allocate(1000);
   const auto address = reinterpret_cast<std::uintptr_t>(donor);
   (void)pool.current_usage();
@@ -202,12 +204,12 @@ TEST(in_place, works_in_ranges_too) {
 }
 
 TEST(in_place, works_with_locks_and_in_arenas) {
-  locked<pytorch<>, simulated_device> one;
+  locked<caching_allocator<pytorch<>, simulated_device>> one;
   void* donor = one.allocate(3_MiB);
   void* at = donor;
   EXPECT_EQ(allocate_in_place(one, donor, 3_MiB), at);
   one.deallocate(at, 3_MiB);
-  per_stream<pytorch<>, simulated_device> arenas;
+  per_stream<caching_allocator<pytorch<>, simulated_device>> arenas;
   donor = at = arenas.allocate(3_MiB, stream_id{1});
   EXPECT_EQ(allocate_in_place(arenas, donor, 2_MiB + 512_KiB, stream_id{1}), at);
   donor = at;

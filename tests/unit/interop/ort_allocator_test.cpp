@@ -57,12 +57,13 @@ constexpr OrtApi api = {
 };
 
 using namespace tessera::literals;
-using allocator_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+using allocator_type = tessera::concurrent::locked<
+    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
 
 struct ort_allocator : testing::Test {
-  allocator_type allocator{tessera::simulated_device({.capacity = 64_MiB})};
+  allocator_type allocator{tessera::provider::simulated_device({.capacity = 64_MiB})};
   OrtMemoryInfo info{3};
-  tessera::ort_allocator<OrtAllocator, OrtApi, allocator_type> memory{allocator, api, 24, &info};
+  tessera::interop::ort_allocator<OrtAllocator, OrtApi, allocator_type> memory{allocator, api, 24, &info};
   OrtAllocator* const base = &memory;
 
   std::map<std::string, std::string> stats() {
@@ -148,8 +149,9 @@ TEST_F(ort_allocator, serves_threads) {
 }
 
 TEST(ort_allocator_of_an_old_version, has_the_first_members) {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
-  tessera::ort_allocator<old_allocator, OrtApi, decltype(allocator)> memory(allocator, api, 12, nullptr);
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> allocator;
+  tessera::interop::ort_allocator<old_allocator, OrtApi, decltype(allocator)> memory(allocator, api, 12,
+                                                                                     nullptr);
   old_allocator* const base = &memory;
   base->Free(base, base->Alloc(base, 100));
   EXPECT_EQ(base->version, 12u);

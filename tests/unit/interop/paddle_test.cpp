@@ -34,7 +34,7 @@ constexpr stream_id compute{1};
 constexpr std::uint64_t long_time = 1'000'000'000;
 
 using bounded = limiting<simulated_device>;
-using allocator = waiting<configured<paddle_family, bounded, locked>>;
+using allocator = waiting<configured<paddle_family, locked<caching_allocator<paddle<>, bounded>>>>;
 
 std::uint64_t refusals(allocator& pool) {
   return pool.inner().visit([](auto& in) { return in.statistics().num_ooms; });

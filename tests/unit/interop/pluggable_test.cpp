@@ -17,6 +17,9 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/extension/count_totals.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -43,15 +46,15 @@ gated_ref reach_device(int number) {
   return gated_ref(*here.device[number]);
 }
 
-template <typename Recipe,
-          template <typename, device_provider, allocator_observer, typename> typename Front = locked,
-          typename Counting = detail::count_everything>
-struct of {
+template <typename Recipe, template <typename> typename Front = locked, typename... Extension>
+struct of_extensions {
   static gated_ref make_device(int number) { return reach_device(number); }
   static auto make_allocator(auto device) {
-    return Front<Recipe, decltype(device), ignore_events, Counting>(std::move(device));
+    return Front<caching_allocator<Recipe, decltype(device), Extension...>>(std::move(device));
   }
 };
+template <typename Recipe, template <typename> typename Front = locked>
+using of = of_extensions<Recipe, Front, extension::private_pools>;
 struct throwing : of<pytorch<>> {
   static constexpr bool throws_out_of_memory = true;
 };
@@ -61,16 +64,17 @@ struct throwing_and_printing : throwing {
 struct chosen_at_run_time {
   static gated_ref make_device(int number) { return reach_device(number); }
   static auto make_allocator(auto device) {
-    return configured<pytorch_family, decltype(device), locked>({.expandable_segments = true},
-                                                                std::move(device));
+    using allocator =
+        caching_allocator<pytorch<>, decltype(device), extension::private_pools, extension::sleep_mode>;
+    return configured<pytorch_family, locked<allocator>>({.expandable_segments = true}, std::move(device));
   }
 };
 
 /// A front end without the optional calls, such as those on private pools.
-template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
-class without_pools : public facade<without_pools<Recipe, Provider, Observer, Counting>> {
+template <typename Allocator>
+class without_pools : public facade<without_pools<Allocator>> {
  public:
-  explicit without_pools(Provider device) : in_(std::move(device)) {}
+  explicit without_pools(typename Allocator::provider_type device) : in_(std::move(device)) {}
 
  private:
   friend facade<without_pools>;
@@ -78,7 +82,7 @@ class without_pools : public facade<without_pools<Recipe, Provider, Observer, Co
   static decltype(auto) enter(Me& me, F f) {
     return f(me.in_);
   }
-  locked<Recipe, Provider, Observer, Counting> in_;
+  locked<Allocator> in_;
 };
 
 class pluggable_test : public testing::Test {
@@ -272,7 +276,7 @@ TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
   EXPECT_TRUE(pool.sleep(0, false));
   EXPECT_EQ(here.device[0]->used(), 0u);
   EXPECT_EQ(pool.alloc(1, 0, stream(2)), nullptr);
-  EXPECT_TRUE(has(last_error(pool), "the pool that serves the request sleeps; wake it first"));
+  EXPECT_TRUE(has(last_error(pool), "the pool that serves them sleeps, so wake it first"));
   pool.free(freed, 50_MiB, 0, nullptr);
   EXPECT_TRUE(pool.wake(0));
   EXPECT_LE(here.device[0]->used(), used - 40_MiB);
@@ -281,7 +285,11 @@ TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
   pool.release_pool(0, {0, 1});
   pool.reset();
   EXPECT_EQ(here.device[0]->used(), 0u);
-  pluggable<of<pytorch<>>> segments;
+  pluggable<of<pytorch<>>> without;
+  (void)without.alloc(1, 0, nullptr);
+  EXPECT_FALSE(without.sleep(0, true));
+  EXPECT_EQ(last_error(without), "sleep: device 0: the allocator lacks the extension sleep_mode");
+  pluggable<of_extensions<pytorch<>, locked, extension::sleep_mode>> segments;
   (void)segments.alloc(1, 0, nullptr);
   EXPECT_FALSE(segments.wake(0));
   EXPECT_EQ(last_error(segments), "wake: device 0: the allocator's recipe maps no memory into ranges");
@@ -578,7 +586,7 @@ TEST_F(pluggable_test, writes_the_statistics_that_pytorch_has) {
 }
 
 TEST_F(pluggable_test, needs_no_statistics) {
-  pluggable<of<pytorch<>, locked, count_totals>> pool;
+  pluggable<of_extensions<pytorch<>, locked, extension::count_totals>> pool;
   pool.free(pool.alloc(1, 0, nullptr), 1, 0, nullptr);
   EXPECT_EQ(statistics_of(pool, 0), "{}");
   EXPECT_EQ(pool.device_stats<detail::npu_device_stats>(0).allocation[0].allocated, 0);

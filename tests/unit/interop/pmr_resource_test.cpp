@@ -182,7 +182,7 @@ TEST(pmr_resource, has_nodes_that_share_blocks_of_a_pool_resource) {
 }
 
 TEST(pmr_resource, owns_an_allocator_that_is_shared) {
-  auto pool = shared_allocator<locked<pinned_packed, host_pinned>>::make(host_memory());
+  auto pool = shared_allocator<locked<caching_allocator<pinned_packed, host_pinned>>>::make(host_memory());
   pmr_resource memory(pool);
   EXPECT_EQ(memory.allocator(), pool);
   pool = {};
@@ -209,13 +209,15 @@ constexpr auto fill_texts = [](auto& pool, stream_id stream) {
   for (const auto& text : texts) EXPECT_EQ(text.find_first_not_of(letter), text.npos);
 };
 TEST(pmr_resource_threads, have_containers_over_one_allocator) {
-  shape_tests::serve_threads<locked<packed_tightly, host_pinned>>(fill_texts);
-  shape_tests::serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>(fill_texts);
+  shape_tests::serve_threads<locked<caching_allocator<packed_tightly, host_pinned>>>(fill_texts);
+  shape_tests::serve_threads<
+      per_stream<caching_allocator<with<packed_tightly, reuse_on_same_stream>, host_pinned>>>(fill_texts);
 }
 
 TEST(pmr_resource, compiles_the_example_of_its_comment) {
-  tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool{host_memory()};
-  tessera::pmr_resource memory(pool);
+  tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pool{
+      host_memory()};
+  tessera::interop::pmr_resource memory(pool);
   std::pmr::vector<float> batch(1000, &memory);
   EXPECT_EQ(pool.statistics().all.requested_bytes.current, 4000);
 }

@@ -68,8 +68,8 @@ void throws_theirs() {
 }
 TEST(rethrowing, throws_the_exception_of_another_library) {
   throws_theirs<caching_allocator<pytorch<>, simulated_device>>();
-  throws_theirs<locked<pytorch<>, simulated_device>>();
-  throws_theirs<per_stream<pytorch<>, simulated_device>>();
+  throws_theirs<locked<caching_allocator<pytorch<>, simulated_device>>>();
+  throws_theirs<per_stream<caching_allocator<pytorch<>, simulated_device>>>();
 }
 TEST(rethrowing, throws_the_allocators_own_exception_by_default) {
   rethrowing<caching_allocator<pytorch<>, simulated_device>, errors_of_ours> pool;
@@ -77,7 +77,8 @@ TEST(rethrowing, throws_the_allocators_own_exception_by_default) {
 }
 
 TEST(rethrowing, throws_so_through_every_shape) {
-  using pool_type = rethrowing<locked<shape_tests::packed_tightly, host_pinned>, their_errors>;
+  using pool_type =
+      rethrowing<locked<caching_allocator<shape_tests::packed_tightly, host_pinned>>, their_errors>;
   auto pool = shared_allocator<pool_type>::make(shape_tests::host_memory());
   stream_resource<shared_allocator<pool_type>, cccl_stand_ins::device_accessible> resource(pool);
   static_assert(cccl_stand_ins::resource_with<decltype(resource), cccl_stand_ins::device_accessible>);

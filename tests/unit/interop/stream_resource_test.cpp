@@ -33,7 +33,7 @@ using shape_tests::host_memory;
 using shape_tests::is_aligned;
 using shape_tests::packed_tightly;
 using torch = caching_allocator<pytorch<>, simulated_device>;
-using safe_torch = locked<pytorch<>, simulated_device>;
+using safe_torch = locked<caching_allocator<pytorch<>, simulated_device>>;
 using on_device = stream_resource<torch, device_accessible>;
 using owner = stream_resource<shared_allocator<safe_torch>, device_accessible>;
 
@@ -41,8 +41,9 @@ template <typename R>
 constexpr bool has_the_shapes =
     cccl_stand_ins::synchronous_resource<R> && cccl_stand_ins::resource<R> && cccl_stand_ins::can_be_kept<R>;
 static_assert(has_the_shapes<stream_resource<torch>> && has_the_shapes<on_device> && has_the_shapes<owner>);
-static_assert(has_the_shapes<stream_resource<per_stream<pytorch<>, simulated_device>>>);
-static_assert(has_the_shapes<stream_resource<configured<pytorch_family, simulated_device>>>);
+static_assert(has_the_shapes<stream_resource<per_stream<caching_allocator<pytorch<>, simulated_device>>>>);
+static_assert(has_the_shapes<
+              stream_resource<configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>>>>);
 static_assert(has_the_shapes<stream_resource<configured_pinned<pytorch_family::pinned_family, host_pinned>,
                                              host_accessible>>);
 
@@ -240,7 +241,7 @@ TEST(stream_resource, can_be_stored_as_any_resource) {
 TEST(stream_resource, owns_a_shared_allocator) {
   simulated_device device;
   {
-    using pool_type = locked<pytorch<>, provider_ref<simulated_device>>;
+    using pool_type = locked<caching_allocator<pytorch<>, provider_ref<simulated_device>>>;
     using memory = stream_resource<shared_allocator<pool_type>, device_accessible>;
     auto pool = shared_allocator<pool_type>::make(provider_ref(device));
     cccl_stand_ins::any_resource<device_accessible> kept{memory(pool)};
@@ -257,7 +258,7 @@ TEST(stream_resource, owns_a_shared_allocator) {
 }
 
 TEST(stream_resource_threads, share_one_allocator_by_copies) {
-  using pool_type = locked<packed_tightly, host_pinned>;
+  using pool_type = locked<caching_allocator<packed_tightly, host_pinned>>;
   const stream_resource memory(shared_allocator<pool_type>::make(host_memory()));
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 3; ++t) {
@@ -279,8 +280,8 @@ TEST(stream_resource_threads, share_one_allocator_by_copies) {
 }
 
 TEST(stream_resource, compiles_the_example_of_its_comment) {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
-  tessera::stream_resource memory(pool);
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool;
+  tessera::interop::stream_resource memory(pool);
   void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
   memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
   EXPECT_EQ(pool.current_usage().live, 0u);

@@ -34,7 +34,7 @@ using shape_tests::host_memory;
 using shape_tests::is_aligned;
 using shape_tests::packed_tightly;
 using host_pool = caching_allocator<packed_tightly, host_pinned>;
-using shared_pool = shared_allocator<locked<packed_tightly, host_pinned>>;
+using shared_pool = shared_allocator<locked<caching_allocator<packed_tightly, host_pinned>>>;
 
 template <typename T>
 using in_pool = typed_allocator<T, host_pool>;
@@ -106,7 +106,7 @@ TEST(typed_allocator, serves_containers) {
 }
 
 TEST(typed_allocator, owns_an_allocator_that_is_shared) {
-  auto pool = shared_allocator<locked<packed_tightly, host_pinned>>::make(host_memory());
+  auto pool = shared_allocator<locked<caching_allocator<packed_tightly, host_pinned>>>::make(host_memory());
   typed_allocator<int, shared_pool> own(pool);
   pool = {};
   use_containers(own);
@@ -289,14 +289,15 @@ constexpr auto use_them_in = []<typename Pool>(Pool& pool, stream_id stream) {
   use_containers(typed_allocator<int, Pool>(pool, stream));
 };
 TEST(typed_allocator_threads, have_containers_over_one_allocator) {
-  shape_tests::serve_threads<locked<packed_tightly, host_pinned>>(use_them_in);
-  shape_tests::serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>(
-      use_them_in);
+  shape_tests::serve_threads<locked<caching_allocator<packed_tightly, host_pinned>>>(use_them_in);
+  shape_tests::serve_threads<
+      per_stream<caching_allocator<with<packed_tightly, reuse_on_same_stream>, host_pinned>>>(use_them_in);
 }
 
 TEST(typed_allocator, compiles_the_example_of_its_comment) {
-  tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool{host_memory()};
-  using floats = tessera::typed_allocator<float, decltype(pool)>;
+  tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pool{
+      host_memory()};
+  using floats = tessera::interop::typed_allocator<float, decltype(pool)>;
   std::vector<float, floats> batch(1000, floats(pool));
   EXPECT_EQ(batch.size(), 1000u);
   EXPECT_EQ(pool.statistics().all.requested_bytes.current, 4000);

@@ -25,7 +25,7 @@ namespace {
 using namespace tessera;
 using shape_tests::host_memory;
 using torch = caching_allocator<pytorch<>, simulated_device>;
-using shared_torch = shared_allocator<locked<pytorch<>, simulated_device>>;
+using shared_torch = shared_allocator<locked<caching_allocator<pytorch<>, simulated_device>>>;
 using block = unique_block<torch>;
 
 static_assert(!std::is_copy_constructible_v<block> && !std::is_copy_assignable_v<block>);
@@ -127,7 +127,7 @@ TEST(unique_block, checks_the_size_it_took_over) {
 
 TEST(unique_block, keeps_a_shared_allocator) {
   simulated_device device;
-  using pool_type = locked<pytorch<>, provider_ref<simulated_device>>;
+  using pool_type = locked<caching_allocator<pytorch<>, provider_ref<simulated_device>>>;
   auto pool = shared_allocator<pool_type>::make(provider_ref(device));
   unique_block held = make_block(pool, 1000);
   unique_block second = make_block(std::move(pool), 1000);
@@ -141,7 +141,7 @@ TEST(unique_block, keeps_a_shared_allocator) {
 }
 
 TEST(unique_block_threads, hold_blocks_of_one_allocator) {
-  using pool_type = per_stream<with<pinned_packed, reuse_on_same_stream>, host_pinned>;
+  using pool_type = per_stream<caching_allocator<with<pinned_packed, reuse_on_same_stream>, host_pinned>>;
   pool_type pool{host_memory()};
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 3; ++t) {
@@ -160,7 +160,7 @@ TEST(unique_block_threads, hold_blocks_of_one_allocator) {
 }
 
 TEST(unique_block_deleter, frees_the_blocks_of_smart_pointers) {
-  locked<pinned_packed, host_pinned> pool{host_memory()};
+  locked<caching_allocator<pinned_packed, host_pinned>> pool{host_memory()};
   using deleter = unique_block<decltype(pool)>::deleter;
   {
     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
@@ -176,15 +176,17 @@ TEST(unique_block_deleter, frees_the_blocks_of_smart_pointers) {
 
 TEST(unique_block, compiles_the_example_of_its_comment) {
   {
-    tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
-    tessera::unique_block weights = tessera::make_block(pool, 1000, tessera::stream_id{1});
+    tessera::concurrent::locked<
+        tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+        pool;
+    tessera::interop::unique_block weights = tessera::interop::make_block(pool, 1000, tessera::stream_id{1});
     (void)weights.record_stream(tessera::stream_id{2});
     std::printf("%zu bytes at %p\n", weights.size(), weights.get());
     EXPECT_EQ(pool.current_usage().live, 1024u);
   }
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool;
   {
-    using deleter = tessera::unique_block<decltype(pool)>::deleter;
+    using deleter = tessera::interop::unique_block<decltype(pool)>::deleter;
     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
     EXPECT_EQ(pool.current_usage().live, 4096u);
   }

@@ -134,15 +134,16 @@ void expect_segments_in(Pool& pool) {
   }
 }
 TEST(inspect, finds_blocks_through_every_front_end) {
-  locked<pytorch<>, simulated_device> shared;
+  locked<caching_allocator<pytorch<>, simulated_device>> shared;
   expect_segments_in(shared);
-  per_stream<pytorch<>, simulated_device> arenas;
+  per_stream<caching_allocator<pytorch<>, simulated_device>> arenas;
   expect_segments_in(arenas);
-  auto owner = shared_allocator<per_stream<pytorch_family::expandable, simulated_device>>::make();
+  auto owner =
+      shared_allocator<per_stream<caching_allocator<pytorch_family::expandable, simulated_device>>>::make();
   expect_segments_in(owner);
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
-  per_device<pytorch<>, simulated_device> all(std::move(two));
+  per_device<locked<caching_allocator<pytorch<>, simulated_device>>> all(std::move(two));
   (void)all.allocate(1000, 1);
   void* const p = all.allocate(1000, 1);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) - segment_of(all, p).address, 1024u);

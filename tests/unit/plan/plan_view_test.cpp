@@ -85,14 +85,12 @@ class plan_view : public testing::Test {
     EXPECT_EQ(shown.device.now_ns(), time) << "a tool calls the device";
   }
 };
-using pools =
-    testing::Types<planned<caching_allocator<pytorch<>, device_ref>>,
-                   planned<caching_allocator<stitched, device_ref>>,
-                   planned<caching_allocator<pytorch<>, segments>>, planned<locked<pytorch<>, device_ref>>,
-                   planned<per_stream<pytorch<>, device_ref>>, tagged<planned<locked<pytorch<>, device_ref>>>,
-                   waiting<planned<locked<pytorch<>, device_ref>>>,
-                   thread_checked<planned<tagged<caching_allocator<pytorch<>, device_ref>>>>,
-                   trace::captured<tagged<planned<caching_allocator<pytorch<>, device_ref>>>>>;
+using plain = caching_allocator<pytorch<>, device_ref>;
+using pools = testing::Types<planned<plain>, planned<caching_allocator<stitched, device_ref>>,
+                             planned<caching_allocator<pytorch<>, segments>>, planned<locked<plain>>,
+                             planned<per_stream<plain>>, tagged<planned<locked<plain>>>,
+                             waiting<planned<locked<plain>>>, thread_checked<planned<tagged<plain>>>,
+                             trace::captured<tagged<planned<plain>>>>;
 TYPED_TEST_SUITE(plan_view, pools);
 
 TYPED_TEST(plan_view, lists_live_blocks) {
@@ -236,7 +234,7 @@ TYPED_TEST(planned_front, passes_steps_on) {
     miss_and_match([&] { front.begin_step(1, stream_id{}); }, 8);
     miss_and_match([&] { any.begin_step(1, stream_id{}); }, 10);
   }
-  caching_allocator<pytorch<>, device_ref> other{device_ref(this->device)};
+  plain other{device_ref(this->device)};
   any_allocator(other).begin_step(3);  // it has no steps
 }
 
@@ -279,7 +277,7 @@ TYPED_TEST(planned_front, reports_leaks) {
 TEST(plan_view_of_a_limit, leaves_the_room_as_it_is) {
   simulated_device device({.capacity = 64_MiB});
   const plan::made_plan made = steps();
-  planned<caching_allocator<pytorch<>, device_ref>> memory(made.view(), device_ref(device));
+  planned<plain> memory(made.view(), device_ref(device));
   memory.with_policies([](auto& settings) { settings.growth.limit = memory_limit(20_MiB); });
   void* const p = memory.allocate(5_MiB);
   const oom_report report = explain(memory, 30_MiB);
@@ -293,7 +291,7 @@ using plan_view_death = testing::Test;
 TEST(plan_view_death, of_a_tag_for_no_live_block) {
   simulated_device device;
   const plan::made_plan made = steps();
-  tagged<planned<caching_allocator<pytorch<>, device_ref>>> memory(made.view(), device_ref(device));
+  tagged<planned<plain>> memory(made.view(), device_ref(device));
   void* const p = memory.allocate(5_MiB);
   memory.set_tag(p, block_tag{3});
   EXPECT_EQ(memory.usage_of(block_tag{3}).bytes, 5_MiB);

@@ -9,9 +9,13 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/private_pool.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "extensions.hpp"
 
 namespace {
 
@@ -31,7 +35,8 @@ using step = evict_after<tunable<std::uint64_t>{200}, decay_curve::step, manual_
 using smooth = evict_after<tunable<std::uint64_t>{200}, decay_curve::smooth, manual_clock>;
 
 template <typename Recipe, typename Eviction>
-using allocator_of = caching_allocator<with<Recipe, Eviction>, simulated_device>;
+using allocator_of = caching_allocator<with<Recipe, Eviction>, simulated_device, extension::private_pools,
+                                       extension::sleep_mode>;
 
 using expandable = pytorch<"expandable_segments:True">;
 
@@ -154,9 +159,9 @@ TYPED_TEST(evict_after_in, an_open_scope_keeps_everything) {
   pool.deallocate(pool.allocate(80_MiB));
   manual_clock::ticks += 1000;
   {
-    private_pool graph(pool);
+    extension::private_pool graph(pool);
     {
-      const pool_scope scope(graph, stream_id{9});
+      const extension::pool_scope scope(graph, stream_id{9});
       pool.evict_idle();
       EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
       pool.deallocate(pool.allocate(80_MiB, stream_id{9}));
@@ -171,16 +176,16 @@ TYPED_TEST(evict_after_in, an_open_scope_keeps_everything) {
 
 TYPED_TEST(evict_after_in, memory_that_sleeps_stays_asleep) {
   using pool_type = allocator_of<TypeParam, step>;
-  if constexpr (pool_type::can_sleep) {
+  if constexpr (pool_type::has_ranges) {
     pool_type pool;
     void* const live = pool.allocate(80_MiB);
     pool.deallocate(pool.allocate(80_MiB, stream_id{1}));
-    ASSERT_TRUE(pool.sleep(sleep_contents::discard));
+    ASSERT_TRUE(sleep_mode_of(pool).sleep(extension::sleep_contents::discard));
     manual_clock::ticks += 1000;
     pool.evict_idle();
     EXPECT_EQ(pool.audit(), nullptr);
     EXPECT_EQ(pool.provider().used(), 0u);
-    ASSERT_TRUE(pool.wake());
+    ASSERT_TRUE(sleep_mode_of(pool).wake());
     pool.deallocate(live);
     manual_clock::ticks += 1000;
     pool.evict_idle();

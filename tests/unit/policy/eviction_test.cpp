@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

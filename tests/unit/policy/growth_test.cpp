@@ -5,6 +5,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/policy/growth.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quotas.hpp>
 #include <tessera/policy/pools.hpp>
 #include <tessera/policy/recovery.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "extensions.hpp"
 
 namespace {
 
@@ -57,7 +61,7 @@ TEST(with_last_search, adds_a_search_unless_the_request_must_fail_at_once) {
 /// A full device of 40 MiB, on which stream 1 still uses a freed block of 8 MiB beside a live one.
 template <typename Recipe>
 struct full_device {
-  caching_allocator<Recipe, simulated_device> pool{
+  caching_allocator<Recipe, simulated_device, extension::private_pools, extension::quotas> pool{
       simulated_device{simulated_device::options{.capacity = 40_MiB, .granularity = 2_MiB}}};
   void* const pending = pool.allocate(8_MiB);
   void* const beside = pool.allocate(8_MiB);
@@ -88,9 +92,9 @@ TEST(with_last_search, serves_the_request_that_pytorch_refuses_once) {
 }
 
 TEST(with_last_search, keeps_a_search_if_shares_add_a_step) {
-  using tenants = with<pytorch<>, guarantee_shares<pytorch<>::growth>, with_last_search<recover_never>>;
+  using tenants = with<pytorch<>, with_last_search<recover_never>>;
   full_device<tenants> shared;
-  ASSERT_TRUE(shared.pool.set_share({}, {.guaranteed = 1_MiB}));
+  ASSERT_TRUE(quotas_of(shared.pool).set({}, {.guaranteed = 1_MiB}));
   EXPECT_EQ(shared.pool.try_allocate(8_MiB), shared.pending);
 }
 
@@ -105,25 +109,35 @@ TEST(pools_policy, counts_the_boundary_as_small) {
 
 // The pools policy owns the limit of small blocks: split and growth learn it.
 TEST(pools_policy, tells_growth_which_blocks_are_small) {
-  caching_allocator<with<pytorch<>, pool_small_and_large<2_MiB>>, simulated_device> higher;
+  caching_allocator<with<pytorch<>, pool_small_and_large<2_MiB>>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      higher;
   (void)higher.allocate(1_MiB + 512_KiB);  // small: a segment with room for two of the limit
   EXPECT_EQ(higher.current_usage().reserved, 4_MiB);
-  caching_allocator<with<pytorch<>, pool_small_and_large<256_KiB>>, simulated_device> lower;
+  caching_allocator<with<pytorch<>, pool_small_and_large<256_KiB>>, simulated_device,
+                    extension::private_pools, extension::quotas>
+      lower;
   (void)lower.allocate(256_KiB);
   EXPECT_EQ(lower.current_usage().reserved, 2_MiB);
   (void)lower.allocate(768_KiB);  // large
   EXPECT_EQ(lower.current_usage().reserved, 22_MiB);
-  caching_allocator<with<pytorch_family::expandable, pool_small_and_large<4_MiB>>, simulated_device> mapped;
+  caching_allocator<with<pytorch_family::expandable, pool_small_and_large<4_MiB>>, simulated_device,
+                    extension::private_pools, extension::quotas>
+      mapped;
   (void)mapped.allocate(3_MiB);  // two units of a small block, not one of a large block
   EXPECT_EQ(mapped.current_usage().reserved, 4_MiB);
-  caching_allocator<with<stitched, pool_small_and_large<1_MiB>>, simulated_device> dense;
+  caching_allocator<with<stitched, pool_small_and_large<1_MiB>>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      dense;
   EXPECT_EQ(detail::min_chunk(dense.policies(), 1_MiB), 0u);
   EXPECT_EQ(detail::min_chunk(dense.policies(), 2_MiB), 16_MiB);
   EXPECT_EQ(detail::min_chunk(policies<stitched>{}, 1_MiB), 16_MiB);
 }
 
 TEST(pools_policy, tells_split_which_blocks_are_small) {
-  caching_allocator<with<pytorch<>, pool_small_and_large<2_MiB>>, simulated_device> higher;
+  caching_allocator<with<pytorch<>, pool_small_and_large<2_MiB>>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      higher;
   void* const low = higher.allocate(1_MiB + 512_KiB);
   void* const high = higher.allocate(2_MiB);
   higher.deallocate(high);
@@ -140,7 +154,7 @@ TEST(pools_policy, tells_split_which_blocks_are_small) {
 }
 
 TEST(pools_policy, tells_the_limit_that_is_set_at_run_time) {
-  caching_allocator<paddle<>, simulated_device> chunks;
+  caching_allocator<paddle<>, simulated_device, extension::private_pools, extension::quotas> chunks;
   chunks.policies().growth.small_chunk = 2_MiB;
   chunks.policies().growth.large = 8_MiB;
   (void)chunks.allocate(1_MiB);
@@ -165,15 +179,21 @@ struct grow_small_to_eight : grow_exactly<> {
   bool operator==(const grow_small_to_eight&) const = default;
 };
 TEST(pools_policy, tells_policies_of_users_that_ask) {
-  caching_allocator<with<pytorch<>, grow_to_eight>, simulated_device> plain;
+  caching_allocator<with<pytorch<>, grow_to_eight>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      plain;
   (void)plain.allocate(2_MiB);
   EXPECT_EQ(plain.current_usage().reserved, 8_MiB);
-  caching_allocator<with<pytorch<>, grow_small_to_eight>, simulated_device> asking;
+  caching_allocator<with<pytorch<>, grow_small_to_eight>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      asking;
   (void)asking.allocate(2_MiB);
   EXPECT_EQ(asking.current_usage().reserved, 2_MiB);
   (void)asking.allocate(1_MiB);
   EXPECT_EQ(asking.current_usage().reserved, 10_MiB);
-  caching_allocator<with<pytorch<>, grow_small_to_eight, pool_together>, simulated_device> together;
+  caching_allocator<with<pytorch<>, grow_small_to_eight, pool_together>, simulated_device,
+                    extension::private_pools, extension::quotas>
+      together;
   (void)together.allocate(1_MiB);
   EXPECT_EQ(together.current_usage().reserved, 2_MiB);
 }

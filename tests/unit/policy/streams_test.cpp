@@ -6,6 +6,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/policy/eviction.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/policy/streams.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

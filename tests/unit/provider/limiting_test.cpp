@@ -214,7 +214,8 @@ TEST(limiting, racing_threads_never_exceed_it) {
 }
 
 TEST(limiting, limits_all_arenas_together) {
-  per_stream<pytorch<>, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
+  per_stream<caching_allocator<pytorch<>, limited_simulated>> pool(
+      limited_simulated(simulated_device{}, 40_MiB));
   void* const a = pool.allocate(20_MiB, stream_id{1});
   void* const b = pool.allocate(20_MiB, stream_id{2});
   EXPECT_EQ(pool.try_allocate(512, stream_id{3}), nullptr);

@@ -155,7 +155,8 @@ class heaps {
 TEST(object_addresses, make_a_provider_of_memory_without_addresses) {
   checked_provider<heaps> device{heaps()};
   EXPECT_STREQ(law::provider(device).broken, nullptr);
-  locked<with<pytorch<>, reuse_immediately>, checked_provider<heaps>> pool(std::move(device));
+  locked<caching_allocator<with<pytorch<>, reuse_immediately>, checked_provider<heaps>>> pool(
+      std::move(device));
   std::vector<void*> blocks;
   for (std::size_t i = 1; i <= 200; ++i) blocks.push_back(pool.allocate(i * 1000));
   for (std::size_t i = 0; i < blocks.size(); ++i) {

@@ -43,7 +43,7 @@ TEST(stream_registry, completes_blocks_that_wait_only_for_ended_streams) {
 TEST(stream_registry, exist_again_once_they_begin) {
   simulated_device device;
   registry::ended_streams ended;
-  locked<pytorch<>, registry> pool{registry(device, ended)};
+  locked<caching_allocator<pytorch<>, registry>> pool{registry(device, ended)};
   ended.end(one);
   void* const p = pool.allocate(5_MiB);
   EXPECT_FALSE(pool.record_stream(p, one));

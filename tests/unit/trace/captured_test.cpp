@@ -21,10 +21,12 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
@@ -37,6 +39,8 @@
 namespace {
 
 using namespace tessera;
+using extension::pool_scope, extension::private_pool, extension::scope_kind, extension::sleep_contents,
+    extension::stream_filter;
 using recording_lines::line;
 using shape_tests::packed_tightly;
 using trace::captured;
@@ -48,11 +52,13 @@ using kind = event::kind;
 constexpr std::align_val_t page{4096};
 constexpr std::uint64_t no_stream = ~std::uint64_t{0};
 
-using plain = caching_allocator<pytorch<>, simulated_device>;
-using ranges = caching_allocator<pytorch_family::expandable, simulated_device>;
+using plain =
+    caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints>;
+using ranges = caching_allocator<pytorch_family::expandable, simulated_device, extension::private_pools,
+                                 extension::sleep_mode>;
 using tight = caching_allocator<packed_tightly, simulated_device>;
-using shared = locked<pytorch<>, simulated_device>;
-using streamed = per_stream<pytorch<>, simulated_device>;
+using shared = locked<plain>;
+using streamed = per_stream<plain>;
 
 template <typename Pool>
 concept frees_handles = requires(Pool& pool, handle h) {
@@ -225,11 +231,12 @@ TEST(captured, records_no_call_that_does_nothing) {
   EXPECT_FALSE(pool.record_stream(nullptr, stream_id{1}));
   EXPECT_FALSE(pool.try_record_stream(&pool, stream_id{1}));
   EXPECT_FALSE(pool.reuse_in_place(&pool, 100, {}));
-  EXPECT_FALSE(pool.retain_pool(pool_id{9}));
-  EXPECT_FALSE(pool.release_pool(pool_id{}));
-  EXPECT_FALSE(pool.begin_allocate_to_pool(pool_id{9}, {}));
-  EXPECT_FALSE(pool.end_allocate_to_pool(pool_id{9}));
-  pool.trim_pool(pool_id{});
+  auto pools = pool.get<extension::private_pools>();
+  EXPECT_FALSE(pools.retain(pool_id{9}));
+  EXPECT_FALSE(pools.release(pool_id{}));
+  EXPECT_FALSE(pools.open(pool_id{9}));
+  EXPECT_FALSE(pools.close(pool_id{9}));
+  pools.trim(pool_id{});
   EXPECT_TRUE(pool.recorded().events.empty());
   EXPECT_TRUE(pool.is_complete());
 }
@@ -288,13 +295,10 @@ TEST(captured, records_calls_through_other_interfaces) {
   EXPECT_EQ(lines_of(patient.inner()), (std::vector<line>{{'a', 0, 200, 0}, {'f', 0, 200, 0}}));
 }
 
-template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using captured_locked = captured<locked<Recipe, Provider, Observer, Counting>>;
-
 TEST(captured, may_be_the_front_end_of_each_device) {
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
-  per_device<packed_tightly, simulated_device, captured_locked> all(std::move(two));
+  per_device<captured<locked<tight>>> all(std::move(two));
   void* const p = all.allocate(5000, 1);
   EXPECT_TRUE(all.record_stream(p, stream_id{4}));
   EXPECT_TRUE(all.try_deallocate(p));
@@ -334,7 +338,7 @@ TEST(captured, passes_steps_on) {
 
 TEST(captured_pools, are_numbered_from_1) {
   captured<plain> pool;
-  (void)pool.inner().create_pool();
+  (void)pool.inner().get<extension::private_pools>().create();
   {
     private_pool first(pool);
     private_pool second(pool, {.never_splits = true});
@@ -343,9 +347,10 @@ TEST(captured_pools, are_numbered_from_1) {
       const pool_scope one(second, stream_id{3});
       (void)pool.allocate(1000, stream_id{3});
     }
-    EXPECT_TRUE(pool.retain_pool(second.id()));
-    EXPECT_TRUE(pool.release_pool(second.id()));
-    pool.trim_pool(first.id());
+    auto pools = pool.get<extension::private_pools>();
+    EXPECT_TRUE(pools.retain(second.id()));
+    EXPECT_TRUE(pools.release(second.id()));
+    pools.trim(first.id());
   }
   const std::vector<line> expected{{'p', 1, 0, 0}, {'p', 2, 0, 0}, {'b', 1, 1, 0},    {'x', 1, 0, 0},
                                    {'b', 2, 0, 3}, {'x', 2, 0, 0}, {'a', 0, 1000, 3}, {'n', 2, 0, 0},
@@ -416,19 +421,20 @@ TEST(captured_pools, leave_out_scopes_that_are_no_capture) {
 TEST(captured_pools, sleep_and_wake) {
   captured<ranges> pool;
   private_pool apart(pool);
+  auto memory = pool.get<extension::sleep_mode>();
   (void)pool.allocate(5_MiB);
-  EXPECT_TRUE(apart.sleep(sleep_contents::discard, stream_id{4}));
-  EXPECT_FALSE(apart.sleep(sleep_contents::discard));
-  EXPECT_TRUE(apart.wake());
-  EXPECT_TRUE(pool.sleep(sleep_contents::save, stream_id{4}));
+  EXPECT_TRUE(memory.sleep(apart.id(), sleep_contents::discard, stream_id{4}));
+  EXPECT_FALSE(memory.sleep(apart.id(), sleep_contents::discard));
+  EXPECT_TRUE(memory.wake(apart.id()));
+  EXPECT_TRUE(memory.sleep(sleep_contents::save, stream_id{4}));
   EXPECT_EQ(pool.try_allocate(1000), nullptr);
-  EXPECT_TRUE(pool.wake(stream_id{5}));
-  EXPECT_FALSE(pool.wake_pool({}));
+  EXPECT_TRUE(memory.wake(stream_id{5}));
+  EXPECT_FALSE(memory.wake(pool_id{}));
   const std::vector<line> expected{{'p', 1, 0, 0}, {'a', 0, 5_MiB, 0}, {'s', 1, 0, 0},
                                    {'w', 1, 0, 0}, {'s', 0, 1, 4},     {'w', 0, 0, 5}};
   EXPECT_EQ(lines_of(pool), expected);
-  EXPECT_TRUE(pool.sleep_pool({}, sleep_contents::discard)) << "of the default pools alone";
-  EXPECT_TRUE(pool.wake_pool({}));
+  EXPECT_TRUE(memory.sleep(pool_id{}, sleep_contents::discard)) << "of the default pools alone";
+  EXPECT_TRUE(memory.wake(pool_id{}));
   EXPECT_EQ(lines_of(pool), expected);
 }
 
@@ -440,10 +446,11 @@ TEST(captured_pools, end_the_recording_by_a_restore) {
     const pool_scope scope(graph);
     result = pool.allocate(5_MiB);
   }
-  const pool_checkpoint before = graph.checkpoint();
+  auto recorder = pool.get<extension::checkpoints>();
+  const auto before = recorder.record(graph.id());
   pool.deallocate(result);
   EXPECT_TRUE(pool.is_complete());
-  EXPECT_TRUE(graph.restore(before));
+  EXPECT_TRUE(recorder.restore(before));
   EXPECT_FALSE(pool.is_complete());
   pool.deallocate(result);
   EXPECT_EQ(pool.dropped(), 2u);

@@ -12,12 +12,14 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
-#include <tessera/plan/find_steps.hpp>
+#include <tessera/plan/made_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
-#include <tessera/plan/place.hpp>
-#include <tessera/plan/recorded_track.hpp>
-#include <tessera/plan/step_tree.hpp>
 #include <tessera/trace/recording.hpp>
+
+#include "find_steps.hpp"
+#include "place.hpp"
+#include "recorded_track.hpp"
+#include "step_tree.hpp"
 
 namespace tessera {
 
@@ -36,35 +38,6 @@ struct make_options {
   void* progress_state = nullptr;
 };
 
-/// A plan and its arrays.
-struct made_plan {
-  memory_plan numbers;  ///< without the arrays
-  std::vector<memory_plan::kind> kinds;
-  std::vector<memory_plan::track> tracks;
-  std::vector<memory_plan::step> steps;
-  std::vector<memory_plan::entry> entries;
-  std::vector<std::uint32_t> deaths;
-  std::size_t recorded_requests = 0;  ///< requests of the recording that the entries stand for
-  /// Steps that the program marked, or that were found, in the stream with most requests. Requests before the first
-  /// step and behind the last are none.
-  std::size_t recorded_steps = 0;
-  std::size_t different_steps = 0;   ///< of these, those that differ from all before
-  std::size_t left_out_streams = 0;  ///< streams without a track: it would cost memory that streams now share
-  std::size_t left_out_requests = 0;  ///< their requests
-  bool is_optimal = false;            ///< whether no placement needs fewer bytes
-
-  /// The plan, which is valid while this object is neither changed nor destroyed.
-  [[nodiscard]] memory_plan view() const noexcept {
-    memory_plan plan = numbers;
-    plan.kinds = kinds;
-    plan.tracks = tracks;
-    plan.steps = steps;
-    plan.entries = entries;
-    plan.deaths = deaths;
-    return plan;
-  }
-};
-
 }  // namespace plan
 
 namespace detail {
@@ -79,7 +52,7 @@ class plan_maker {
   [[nodiscard]] plan::made_plan run() {
     track_reader reader(source_, options_.first_event, options_.end_event);
     const std::vector<recorded_track> tracks = reader.run();
-    memory_plan& numbers = made_.numbers;
+    plan::memory_plan& numbers = made_.numbers;
     numbers.alignment = options_.alignment;
     numbers.first_event = options_.first_event;
     numbers.end_event = (std::min)(source_.events.size(), options_.end_event);
@@ -248,7 +221,7 @@ class plan_maker {
       const step_tree::node& from = tree.nodes()[n];
       made_.deaths.insert(made_.deaths.end(), dying[n].begin(), dying[n].end());
       made_.entries.push_back({first_kind + from.kind,
-                               from.is_kept ? memory_plan::keeps : in_alignments(base + offsets[n]), 0,
+                               from.is_kept ? plan::memory_plan::keeps : in_alignments(base + offsets[n]), 0,
                                static_cast<std::uint32_t>(made_.deaths.size())});
     }
     std::map<std::uint32_t, std::uint32_t> latest_child;  // by parent
@@ -260,7 +233,8 @@ class plan_maker {
     }
     for (const std::uint32_t end : tree.ends()) {
       const auto child = latest_child.find(end);
-      if (child != latest_child.end()) made_.entries[first + child->second].other |= memory_plan::may_end;
+      if (child != latest_child.end())
+        made_.entries[first + child->second].other |= plan::memory_plan::may_end;
     }
   }
 

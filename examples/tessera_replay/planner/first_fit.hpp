@@ -8,7 +8,8 @@
 #include <span>
 #include <vector>
 
-#include <tessera/plan/lifetime.hpp>
+#include "lifetime.hpp"
+
 
 namespace tessera::plan::detail {
 

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/recorded_track.hpp>
+
+#include "recorded_track.hpp"
 
 namespace tessera::detail {
 

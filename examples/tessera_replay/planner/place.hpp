@@ -13,10 +13,11 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/first_fit.hpp>
-#include <tessera/plan/lifetime.hpp>
-#include <tessera/plan/search.hpp>
-#include <tessera/plan/skyline.hpp>
+
+#include "first_fit.hpp"
+#include "lifetime.hpp"
+#include "search.hpp"
+#include "skyline.hpp"
 
 namespace tessera::plan {
 

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/lifetime.hpp>
-#include <tessera/plan/recorded_track.hpp>
+
+#include "lifetime.hpp"
+#include "recorded_track.hpp"
 
 namespace tessera::detail {
 
