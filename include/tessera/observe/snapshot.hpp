@@ -366,8 +366,8 @@ class snapshot_builder {
   [[nodiscard]] static constexpr std::size_t number_of_pools(const recipe::policies<Recipe>&) noexcept {
     return Recipe::pools::count;
   }
-  /// Drops segments that the device has already given again, to another thread. They are being released, so they
-  /// have no live block.
+  /// Drops segments whose memory the device has already given again, to another thread. Their release has not returned
+  /// yet, so the allocator still has them. They overlap the new segment, and have no live block.
   void drop_given_again() {
     std::vector<observe::snapshot::segment> kept;
     for (observe::snapshot::segment& next : result_.segments) {
@@ -381,6 +381,7 @@ class snapshot_builder {
   }
 
   void add_block(const segment_view& s, bool is_large, const block_view& b, std::size_t device) {
+    // Not a comparison with the segment before: that may have the same address while it is being released.
     if (b.address == s.address) {
       result_.segments.push_back({.device = device,
                                   .address = s.address,
