@@ -185,9 +185,9 @@ template <typename Allocator>
   };
   std::vector<seen> before;
   std::vector<std::pair<std::uintptr_t, std::uintptr_t>> staying;  // begin and end
-  for_each_block(pool, [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
+  observe::for_each_block(pool, [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
   pool.trim();
-  for_each_block(pool, [&](const segment_view&, const block_view& b) {
+  observe::for_each_block(pool, [&](const segment_view&, const block_view& b) {
     staying.emplace_back(b.address, b.address + b.bytes);
   });
   std::sort(staying.begin(), staying.end());
@@ -276,7 +276,7 @@ template <typename Recipe>
       start, pool,
       [&](std::size_t i) {
         if (i != event) return;
-        for_each_block(pool, [&](const segment_view&, const block_view& b) {
+        observe::for_each_block(pool, [&](const segment_view&, const block_view& b) {
           if (b.is == block_view::state::free) largest_free = (std::max)(largest_free, b.bytes);
         });
       },

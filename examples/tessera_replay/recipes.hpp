@@ -61,10 +61,10 @@ template <typename Family, typename F>
 ///   Returns:  the error text, or an empty one
 template <typename F>
 [[nodiscard]] std::string choose_recipe(const std::string& name, const std::string& conf,
-                                        std::optional<double> interop::memory_fraction, F f) {
+                                        std::optional<double> memory_fraction, F f) {
   const auto limited = [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
-    if (interop::memory_fraction)
-      (void)tessera::interop::set_memory_fraction(chosen, *interop::memory_fraction);
+    if (memory_fraction)
+      (void)tessera::interop::set_memory_fraction(chosen, *memory_fraction);
     f.template operator()<Recipe>(chosen);
   };
   const auto in = [&]<typename Family>(const char* before) {

@@ -166,12 +166,12 @@ static_assert(provider::virtual_memory_provider<recorded_device>);
 template <typename Recipe>
 class recorded_pool {
  public:
-  using recipe = recipe::with<Recipe, policy::recover_never>;
+  using recipe = tessera::recipe::with<Recipe, policy::recover_never>;
   using allocator = caching_allocator<recipe, recorded_device, restoring>;
   using segment = recorded_device::segment;
   using block = tessera::detail::block;
 
-  explicit recorded_pool(const recipe::policies<Recipe>& like)
+  explicit recorded_pool(const tessera::recipe::policies<Recipe>& like)
       : allocator_(recorded_device{}, without_recovery(like)) {}
 
   /// Restores a segment, or a mapped run of the range that begins at `range`.
@@ -302,8 +302,8 @@ class recorded_pool {
  private:
   static constexpr bool maps = Recipe::growth::backend::has_ranges;
 
-  [[nodiscard]] static recipe::policies<recipe> without_recovery(const recipe::policies<Recipe>& like) {
-    recipe::policies<recipe> made;
+  [[nodiscard]] static tessera::recipe::policies<recipe> without_recovery(const tessera::recipe::policies<Recipe>& like) {
+    tessera::recipe::policies<recipe> made;
     made.rounding = like.rounding;
     made.pools = like.pools;
     made.streams = like.streams;
@@ -354,7 +354,7 @@ class recorded_pool {
   [[nodiscard]] static segment_view place_of(const segment& part, bool large, stream_id stream) noexcept {
     return {part.address, part.bytes, stream, large ? std::size_t{1} : 0, maps};
   }
-  [[nodiscard]] recipe::policies<recipe>& chosen() noexcept { return allocator_.policies(); }
+  [[nodiscard]] tessera::recipe::policies<recipe>& chosen() noexcept { return allocator_.policies(); }
 
   allocator allocator_;
   restoring::door<allocator> restoring_{allocator_};

@@ -166,7 +166,7 @@ using segments_choices =
            policy::grow_exactly<>, policy::grow_by_chunks<>, policy::grow_by_plan<>>;
 /// Growth by segments.
 struct any_segments : segments_choices {
-  using backend = segment_backend;
+  using backend = policy::segment_backend;
   tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
   any_segments() = default;
   template <typename P>
@@ -190,7 +190,7 @@ using in_place_of_20 = policy::grow_by_mapping<20_MiB>;
 using in_place_choices = one_of<policy::grow_by_mapping<>, in_place_of_20>;
 /// Growth in place.
 struct any_in_place : in_place_choices {
-  using backend = expandable_backend;
+  using backend = policy::expandable_backend;
   tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
   any_in_place() = default;
   template <auto Large, auto Alignment>
@@ -226,10 +226,10 @@ using growth_choices = one_of<any_segments, any_in_place, policy::grow_by_stitch
 struct any_growth : growth_choices {
   any_growth() = default;
   template <typename P>
-    requires(std::same_as<typename P::backend, segment_backend>)
+    requires(std::same_as<typename P::backend, policy::segment_backend>)
   any_growth(const P& p) : growth_choices{any_segments(p)} {}
   template <typename P>
-    requires(std::same_as<typename P::backend, expandable_backend>)
+    requires(std::same_as<typename P::backend, policy::expandable_backend>)
   any_growth(const P& p) : growth_choices{any_in_place(p)} {}
   template <auto Pieces>
   any_growth(const policy::grow_by_stitching<Pieces>& p)
@@ -334,7 +334,7 @@ template <typename F>
 auto with_recipe(const composition& c, F f) {
   const auto call = [&]<typename Growth, bool ReusesAcrossStreams>(const Growth& growth) {
     using recipe = chosen_when_run<Growth, ReusesAcrossStreams>;
-    return f.template operator()<recipe>(recipe::policies<recipe>{
+    return f.template operator()<recipe>(tessera::recipe::policies<recipe>{
         c.rounding, c.pools, {c.streams}, c.split, c.pages, growth, c.eviction, c.recovery});
   };
   return std::visit(
