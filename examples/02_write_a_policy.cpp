@@ -46,7 +46,7 @@ struct inference_server final {
   using pools = tessera::policy::pool_small_and_large<1_MiB>;
   using streams = tessera::policy::reuse_on_same_stream;
   using split = tessera::policy::split_below<32_MiB>;
-  using pages = tessera::policy::back_with<tessera::page_plan::huge_first>;
+  using pages = tessera::policy::prefer_pages<tessera::page_preference::huge_first>;
   using growth = grow_by_doubling;
   using eviction = tessera::policy::evict_idle_above<tessera::percent(60)>;
   using recovery = tessera::policy::recover_by_releasing_oversize;

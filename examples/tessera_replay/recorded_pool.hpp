@@ -17,6 +17,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/with.hpp>
@@ -256,7 +257,7 @@ class recorded_pool {
   ///   Returns:  0 if no size explains it
   ///   Cost:     quadratic in the free blocks of the list
   [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here) {
-    const block* const served = allocator_.introspect().find_live(here);
+    const block* const served = tessera::detail::introspect(allocator_).find_live(here);
     if (served == nullptr) return 0;
     const std::vector<choice> choices = choices_without(*served);
     const std::size_t page = tessera::detail::mapping_unit(chosen(), unlimited);
@@ -323,7 +324,7 @@ class recorded_pool {
   /// The free blocks of a list in the order of sizes, as if a block had not been served.
   [[nodiscard]] std::vector<choice> choices_without(const block& served) {
     std::vector<choice> choices;
-    allocator_.introspect().for_each_segment([&](const block& first) {
+    tessera::detail::introspect(allocator_).for_each_segment([&](const block& first) {
       const block* const range = first.prev;
       for (const block* b = &first; b != range; b = b->next) {
         if (b->list != served.list || (!b->is_free() && b != &served)) continue;

@@ -16,6 +16,7 @@
 #include <tessera/policy/chunks.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/prefer_pages.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -149,13 +150,15 @@ struct any_split : split_choices {
   bool operator==(const any_split&) const = default;
 };
 
-using any_choice_of_pages = policy::back_with<tunable(page_choice{})>;
+using any_choice_of_pages = policy::prefer_pages<tunable(page_choice{})>;
 struct any_pages : any_choice_of_pages {
-  any_pages() : any_pages(policy::back_with<page_plan::normal_only>{}) {}
+  any_pages() : any_pages(policy::normal_pages{}) {}
+  any_pages(const policy::normal_pages&)
+      : any_choice_of_pages{.choice = page_choice{.pages = page_preference::normal_only}} {}
   template <auto Choice>
-    requires(policy::back_with<Choice>::initial ==
-             page_choice{.pages = policy::back_with<Choice>::initial.pages})
-  any_pages(const policy::back_with<Choice>& p) : any_choice_of_pages{.choice = p.choice.get()} {}
+    requires(policy::prefer_pages<Choice>::initial ==
+             page_choice{.pages = policy::prefer_pages<Choice>::initial.pages})
+  any_pages(const policy::prefer_pages<Choice>& p) : any_choice_of_pages{.choice = p.choice.get()} {}
   bool operator==(const any_pages&) const = default;
 };
 

@@ -143,11 +143,11 @@ std::vector<composition> neighbours(const composition& from, const program_trait
       vary(&composition::streams, std::vector<any_streams>{policy::reuse_across_streams<>{}});
   }
   vary(&composition::split, splits_to_try());
-  vary(&composition::pages, std::vector<any_pages>{policy::back_with<page_plan::normal_only>{},
-                                                   policy::back_with<page_plan::huge_first>{},
-                                                   policy::back_with<page_plan::huge_only>{},
-                                                   policy::back_with<page_plan::huge_1g_first>{},
-                                                   policy::back_with<page_plan::huge_1g_only>{}});
+  vary(&composition::pages, std::vector<any_pages>{policy::normal_pages{},
+                                                   policy::prefer_pages<page_preference::huge_first>{},
+                                                   policy::prefer_pages<page_preference::huge_only>{},
+                                                   policy::prefer_pages<page_preference::huge_1g_first>{},
+                                                   policy::prefer_pages<page_preference::huge_1g_only>{}});
   for (const any_growth& growth : growths_to_try(c.growth, of)) {
     composition other = c;
     other.growth = growth;

@@ -31,7 +31,7 @@ std::string text(const memory_limit& m) {
          (m.share == percent(100) ? ")" : ", " + text(m.share) + ")");
 }
 std::string text(const policy::chunk_plan& p) {
-  return "tessera::chunk_plan{" + text(p.first) + ", " + text(p.further) + ", " + text(p.share) + "}";
+  return "tessera::policy::chunk_plan{" + text(p.first) + ", " + text(p.further) + ", " + text(p.share) + "}";
 }
 std::string text(const divisions& d) {
   if (d == divisions::all(d.in_slot[0]))
@@ -52,13 +52,13 @@ argument set(const T& value, const T& default_value) {
 }
 argument plain(std::size_t n) { return {n % 1_KiB == 0 && n != 0 ? text(n) : std::to_string(n)}; }
 
-/// Formats `tessera::name<arguments>` without trailing defaults.
+/// Formats `tessera::policy::name<arguments>` without trailing defaults.
 std::string named(const std::string& name, std::initializer_list<argument> arguments) {
   const argument* end = arguments.end();
   while (end != arguments.begin() && (end - 1)->is_default) --end;
   std::string all;
   for (const argument* a = arguments.begin(); a != end; ++a) all += (all.empty() ? "" : ", ") + a->words;
-  return "tessera::" + name + "<" + all + ">";
+  return "tessera::policy::" + name + "<" + all + ">";
 }
 
 template <std::size_t Step>
@@ -81,20 +81,20 @@ std::string cpp(const policy::round_padded<Padding, Inner>& p) {
 std::string cpp(const boundary_of_pools& p) {
   return named("pool_small_and_large", {{text(p.boundary.get())}});
 }
-std::string cpp(const policy::pool_together&) { return "tessera::pool_together"; }
+std::string cpp(const policy::pool_together&) { return "tessera::policy::pool_together"; }
 
-std::string cpp(const policy::reuse_on_same_stream&) { return "tessera::reuse_on_same_stream"; }
+std::string cpp(const policy::reuse_on_same_stream&) { return "tessera::policy::reuse_on_same_stream"; }
 std::string cpp(const policy::reuse_on_same_stream_after_recorded&) {
-  return "tessera::reuse_on_same_stream_after_recorded";
+  return "tessera::policy::reuse_on_same_stream_after_recorded";
 }
 template <typename Streams>
 std::string cpp(const policy::poll_events_lazily<Streams>& p) {
   return named("poll_events_lazily", {{cpp(Streams{})}, set(p.threshold.get(), std::size_t{0})});
 }
 std::string cpp(const policy::reuse_after_recorded_streams&) {
-  return "tessera::reuse_after_recorded_streams";
+  return "tessera::policy::reuse_after_recorded_streams";
 }
-std::string cpp(const policy::reuse_immediately&) { return "tessera::reuse_immediately"; }
+std::string cpp(const policy::reuse_immediately&) { return "tessera::policy::reuse_immediately"; }
 std::string cpp(const policy::reuse_across_streams<>& p) {
   return named("reuse_across_streams",
                {set(p.follow_dependencies.get(), true), set(p.opportunistic.get(), true),
@@ -104,13 +104,13 @@ std::string cpp(const policy::reuse_across_streams<>& p) {
 template <policy::block_fit Fit>
 std::string cpp(const policy::split_never<Fit>&) {
   const char* const names[] = {"any", "exact", "same_power_of_two"};
-  return named("split_never", {{std::string("tessera::block_fit::") + names[static_cast<std::size_t>(Fit)],
+  return named("split_never", {{std::string("tessera::policy::block_fit::") + names[static_cast<std::size_t>(Fit)],
                                 Fit == policy::block_fit::any}});
 }
 template <std::size_t Rest, policy::block_end End>
 std::string cpp(const policy::split_if_remainder_at_least<Rest, End>&) {
   return named("split_if_remainder_at_least",
-               {plain(Rest), {"tessera::block_end::high", End == policy::block_end::low}});
+               {plain(Rest), {"tessera::policy::block_end::high", End == policy::block_end::low}});
 }
 template <auto Max, auto Slack, std::size_t SmallLimit, std::size_t Waste>
 std::string cpp(const policy::split_below<Max, Slack, SmallLimit, Waste>& p) {
@@ -125,8 +125,9 @@ std::string cpp(const policy::split_below<Max, Slack, SmallLimit, Waste>& p) {
 std::string cpp(const any_pages& p) {
   const page_choice chosen = p.choice.get();
   const char* const names[] = {"normal_only", "huge_first", "huge_only", "huge_1g_first", "huge_1g_only"};
+  if (chosen == page_choice{.pages = page_preference::normal_only}) return "tessera::policy::normal_pages";
   if (chosen == page_choice{.pages = chosen.pages})
-    return std::string("tessera::back_with<tessera::page_plan::") +
+    return std::string("tessera::policy::prefer_pages<tessera::page_preference::") +
            names[static_cast<std::size_t>(chosen.pages)] + ">";
   return "";
 }
@@ -169,7 +170,7 @@ template <bool NeedsLimit>
 std::string cpp(const policy::evict_idle_above<tunable(fraction{}), NeedsLimit>& p) {
   return named("evict_idle_above", {set(p.threshold.get(), fraction{}), {"true", !NeedsLimit}});
 }
-std::string cpp(const policy::evict_never&) { return "tessera::evict_never"; }
+std::string cpp(const policy::evict_never&) { return "tessera::policy::evict_never"; }
 template <auto Threshold>
 std::string cpp(const policy::evict_at_free<Threshold>& p) {
   return named("evict_at_free", {set(p.threshold.get(), std::size_t{0})});
@@ -184,14 +185,14 @@ std::string cpp(const policy::evict_at_synchronize_above<>& p) {
   return named("evict_at_synchronize_above", {set(p.threshold.get(), std::size_t{0})});
 }
 
-std::string cpp(const policy::recover_never&) { return "tessera::recover_never"; }
+std::string cpp(const policy::recover_never&) { return "tessera::policy::recover_never"; }
 template <auto AcceptsExactSize>
 std::string cpp(const policy::recover_by_emptying_cache<AcceptsExactSize>& p) {
   return named("recover_by_emptying_cache", {set(p.accepts_exact_size.get(), false)});
 }
 
 std::string cpp(const policy::recover_by_releasing_oversize&) {
-  return "tessera::recover_by_releasing_oversize";
+  return "tessera::policy::recover_by_releasing_oversize";
 }
 template <typename Recovery>
 std::string cpp(const policy::with_fail_fast<Recovery>& p) {
@@ -221,7 +222,10 @@ std::string as_variation(const composition& c) {
   for (std::size_t i = 0; i < axes; ++i)
     if (here[i] != there[i]) changes += ", " + here[i];
   std::string all = changes.empty() ? "pytorch<>" : "with<pytorch<>" + changes + ">";
-  for (std::size_t at = 0; (at = all.find("tessera::", at)) != std::string::npos;) all.erase(at, 9);
+  for (const std::string qualified : {"tessera::policy::", "tessera::"}) {
+    for (std::size_t at = 0; (at = all.find(qualified, at)) != std::string::npos;)
+      all.erase(at, qualified.size());
+  }
   return all;
 }
 
@@ -235,7 +239,7 @@ std::string as_recipe(const composition& c, const std::string& name) {
     axis.resize(8, ' ');
     all += "  using " + axis + " = " + policies[i] + ";\n";
   }
-  return all + "};\nstatic_assert(tessera::recipe<" + name + ">);\n";
+  return all + "};\nstatic_assert(tessera::recipe::well_formed<" + name + ">);\n";
 }
 
 composition with_axis_of(composition c, std::size_t axis, const composition& of) {

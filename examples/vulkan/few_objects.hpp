@@ -58,7 +58,7 @@ struct few_objects final {
   using pools = tessera::policy::pool_together;
   using streams = tessera::policy::reuse_on_same_stream;
   using split = tessera::policy::split_if_remainder_at_least<256>;
-  using pages = tessera::policy::back_with<tessera::page_plan::normal_only>;
+  using pages = tessera::policy::normal_pages;
   using growth = grow_by_few_objects;
   using eviction = tessera::policy::evict_never;
   using recovery = tessera::policy::recover_by_emptying_cache<true>;

@@ -17,12 +17,10 @@
 #include <tessera/detail/block_manager.hpp>
 #include <tessera/detail/callbacks.hpp>
 #include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/common_calls.hpp>
 #include <tessera/detail/counters.hpp>
 #include <tessera/detail/extension.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
-#include <tessera/detail/introspection.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/check_provider.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -68,8 +66,8 @@ struct core_types {
 
 /// Collects the numbers of a request that fails now.
 ///   Cost:  linear in the blocks
-template <typename Recipe, typename Introspection>
-[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers make_oom_numbers(const Introspection& blocks,
+template <typename Recipe, typename Manager>
+[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers make_oom_numbers(const Manager& blocks,
                                                                      const recipe::policies<Recipe>& p,
                                                                      std::size_t bytes,
                                                                      stream_id stream) noexcept {
@@ -160,8 +158,7 @@ namespace tessera {
 /// a leak_checked [tessera/debug/leak_checked.hpp] reports these. Only one thread at a time may use it; a
 /// thread_checked [tessera/debug/thread_checked.hpp] checks that.
 template <typename Recipe, provider::device_provider Provider, typename... Extension>
-class caching_allocator : public detail::common_calls<caching_allocator<Recipe, Provider, Extension...>> {
-  using calls = detail::common_calls<caching_allocator>;
+class caching_allocator {
   using core = detail::core_types<Recipe, Provider, Extension...>;
   static_assert(detail::check_recipe<Recipe>() && detail::check_provider<Recipe, Provider>());
   static_assert(detail::extension_check<core, Extension...>::passes);
@@ -199,8 +196,6 @@ class caching_allocator : public detail::common_calls<caching_allocator<Recipe, 
   caching_allocator& operator=(const caching_allocator&) = delete;
   ~caching_allocator() { extensions_.on_end(); }
 
-  // common_calls adds the calls that take an alignment, or a function.
-  using calls::allocate, calls::try_allocate, calls::deallocate, calls::record_stream;
   /// Serves a request of `bytes` on `stream`.
   ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
   ///   Throws:   out_of_memory if recovery fails
@@ -210,7 +205,7 @@ class caching_allocator : public detail::common_calls<caching_allocator<Recipe, 
   ///   Cost:     provider calls on a cache miss
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* const p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    this->raise_failure(bytes, stream);
+    raise_failure(bytes, stream);
   }
   /// Serves a request of `bytes` on `stream`.
   ///   Returns:  null for 0 bytes, and if allocate would throw
@@ -228,16 +223,16 @@ class caching_allocator : public detail::common_calls<caching_allocator<Recipe, 
   /// have completed. A free may run eviction, which calls the device. Null is ignored.
   ///   Requires:  `p` is the address of a live block of this allocator; otherwise the program aborts
   void deallocate(void* p) noexcept {
-    if (p != nullptr && !try_deallocate(p)) detail::refuse_address(introspect(), "deallocate", p);
+    if (p != nullptr && !try_deallocate(p)) detail::refuse_address(manager_, "deallocate", p);
   }
   /// Frees a block and checks the size of its request.
   ///   Requires:  `p` as in deallocate(p); `bytes` is the requested size; otherwise the program aborts
   void deallocate(void* p, std::size_t bytes) noexcept {
     detail::block* const live = manager_.remove_live(p);
     if (live == nullptr && p == nullptr) return;
-    if (live == nullptr) detail::refuse_address(introspect(), "deallocate", p);
+    if (live == nullptr) detail::refuse_address(manager_, "deallocate", p);
     if (live->request.bytes != bytes)
-      detail::refuse_size(introspect(), "deallocate", p, live->request.bytes, bytes);
+      detail::refuse_size(manager_, "deallocate", p, live->request.bytes, bytes);
     (void)evict_after_free(manager_.finish_deallocate(*live));
   }
   /// Frees a block by its handle. An empty handle is ignored.
@@ -285,7 +280,7 @@ class caching_allocator : public detail::common_calls<caching_allocator<Recipe, 
   ///              ran out.
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     detail::block* const live = manager_.find_live(p);
-    if (live == nullptr && p != nullptr) detail::refuse_address(introspect(), "record_stream", p);
+    if (live == nullptr && p != nullptr) detail::refuse_address(manager_, "record_stream", p);
     if (live != nullptr && !is_usable(*live))
       detail::refuse_use("record_stream", extensions_.why_unusable(*live), p);
     return record(live, stream);
@@ -369,7 +364,7 @@ class caching_allocator : public detail::common_calls<caching_allocator<Recipe, 
   /// Makes the error that allocate would throw.
   ///   Cost:  linear in the blocks
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
-    detail::oom_numbers numbers = detail::make_oom_numbers(introspect(), policies_, bytes, stream);
+    detail::oom_numbers numbers = detail::make_oom_numbers(manager_, policies_, bytes, stream);
     numbers.refused = failure_.of(bytes, stream);
     extensions_.explain(numbers);
     return out_of_memory(numbers);
@@ -405,8 +400,41 @@ class caching_allocator : public detail::common_calls<caching_allocator<Recipe, 
   [[nodiscard]] Provider& provider() noexcept { return manager_.provider(); }
   /// Whether streams are recorded for any block, live or pending.
   [[nodiscard]] bool has_recorded_streams() const noexcept { return manager_.has_recorded_streams(); }
-  /// A read-only view of the blocks, for tools that show them.
-  [[nodiscard]] auto introspect() const noexcept { return detail::introspection(manager_, backend_); }
+
+  // The same calls reach the parts of a front end of one or several allocators, under its lock.
+
+  /// Calls f(provider).
+  template <typename F>
+  decltype(auto) with_provider(F f) {
+    return f(provider());
+  }
+  /// Calls f(policies).
+  template <typename F>
+  decltype(auto) with_policies(F f) {
+    return f(policies());
+  }
+  /// Calls f(caching_allocator) for each caching_allocator inside. `f` must not use the front end.
+  template <typename F>
+  void for_each_allocator(F f) {
+    f(*this);
+  }
+  /// Calls f(caching_allocator) for the allocator that may own an address, unless it is known to be foreign. `f`
+  /// must not use the front end.
+  ///   Cost:  constant
+  template <typename F>
+  void with_owner(const void* /*p*/, F f) {
+    f(*this);
+  }
+  /// Calls f(allocator, device number) with the allocator of each device.
+  template <typename F>
+  void for_each_device(F f) {
+    f(*this, std::size_t{0});
+  }
+  /// Throws `error`; a front end may throw another library's type instead.
+  template <typename Error>
+  [[noreturn]] static void raise(const Error& error) {
+    detail::raise(error);
+  }
 
   // Extensions.
 
@@ -457,6 +485,10 @@ class caching_allocator : public detail::common_calls<caching_allocator<Recipe, 
 
  private:
   friend struct detail::core_access;
+
+  [[noreturn, gnu::noinline, gnu::cold]] void raise_failure(std::size_t bytes, stream_id stream) {
+    raise(make_out_of_memory(bytes, stream));
+  }
 
   /// A request, with what the policies say of it.
   struct request {

@@ -9,7 +9,6 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/common_calls.hpp>
 #include <tessera/detail/extension.hpp>
 #include <tessera/detail/handle.hpp>
 
@@ -93,8 +92,7 @@ namespace tessera {
 ///     evict_idle call, and after a try_deallocate or process_events that freed something.
 ///   * A front end of several allocators also defines enter_owner, which finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
-class facade : public detail::common_calls<Self>, public detail::types_inside<Inner> {
-  using common = detail::common_calls<Self>;
+class facade : public detail::types_inside<Inner> {
   struct no_handle {
     no_handle() = delete;
   };
@@ -110,11 +108,10 @@ class facade : public detail::common_calls<Self>, public detail::types_inside<In
   template <typename Other, typename Me = Self>
   using rebind_recipe = typename detail::rebind_front<Me>::template recipe<Other>;
 
-  using common::allocate, common::try_allocate, common::deallocate, common::record_stream;
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     auto& self = static_cast<Self&>(*this);
     if (void* const p = self.try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    this->raise_failure(bytes, stream);
+    raise_failure(self, bytes, stream);
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return inside([=](auto& in) { return in.try_allocate(bytes, stream); });
@@ -321,6 +318,10 @@ class facade : public detail::common_calls<Self>, public detail::types_inside<In
   friend Self;
   facade() = default;
 
+  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Self& self, std::size_t bytes,
+                                                                  stream_id stream) {
+    Self::raise(self.make_out_of_memory(bytes, stream));
+  }
   void freed() noexcept { Self::after_free(static_cast<Self&>(*this)); }
 
   template <typename F>

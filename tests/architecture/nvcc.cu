@@ -65,7 +65,7 @@ bool serves_composed() {
   using tuned = with<settled, round_to_divisions<512, divisions::all(4)>,
                      grow_by_segments<2_MiB, tunable(32_MiB)>, with_fail_fast<recover_by_releasing_oversize, true>>;
   using pages = with<torch_npu<>, split_below<tunable(64_MiB)>, evict_idle_above<percent(80)>,
-                     back_with<page_choice{.pages = page_plan::huge_first, .peer_to_peer = true}>>;
+                     prefer_pages<page_choice{.pages = page_preference::huge_first, .peer_to_peer = true}>>;
   return serves_alone_and_in_adaptors<settled>("pytorch of a string") &&
          serves_alone_and_in_adaptors<pytorch<"expandable_segments:True">>("expandable") &&
          serves_alone_and_in_adaptors<pytorch<"backend:cudaMallocAsync">>("the driver's pools") &&

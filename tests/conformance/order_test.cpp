@@ -17,6 +17,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/detail/introspection.hpp>
 #include <tessera/interop/driver_pool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -122,7 +123,7 @@ class ordered_device : public simulated_device {
 template <typename Pool>
 bool counts_split_blocks(Pool& pool) {
   std::int64_t count = 0, bytes = 0;
-  pool.introspect().for_each_segment([&](const detail::block& head) {
+  tessera::detail::introspect(pool).for_each_segment([&](const detail::block& head) {
     for (const detail::block* b = &head; b != head.prev; b = b->next) {
       if (!b->is_free() || !b->is_split()) continue;
       ++count;

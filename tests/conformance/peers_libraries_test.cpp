@@ -36,7 +36,7 @@ struct primary_pool final {
   using pools = pool_together;
   using streams = reuse_immediately;
   using split = split_if_remainder_at_least<64>;
-  using pages = back_with<page_plan::normal_only>;
+  using pages = prefer_pages<page_preference::normal_only>;
   using growth = grow_by_chunks<tunable(std::size_t{0}), tunable(16_KiB)>;
   using eviction = evict_never;
   using recovery = recover_by_emptying_cache<>;

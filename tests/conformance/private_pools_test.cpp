@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
@@ -300,14 +301,14 @@ TYPED_TEST(private_pools, may_never_split) {
     EXPECT_EQ(this->allocate(12_MiB), first);
     EXPECT_NE(this->allocate(12_MiB), nullptr);
   }
-  const detail::block* const whole = this->on.introspect().find_live(first);
+  const detail::block* const whole = tessera::detail::introspect(this->on).find_live(first);
   ASSERT_NE(whole, nullptr);
   EXPECT_GE(whole->size, 30_MiB) << "the whole block serves";
   void* const outside = this->allocate(30_MiB);
   this->on.deallocate(outside);
   EXPECT_EQ(this->allocate(12_MiB), outside);
   if constexpr (!std::is_same_v<TypeParam, cuda_async>) {
-    EXPECT_LT(this->on.introspect().find_live(outside)->size, 30_MiB) << "the default pools still split";
+    EXPECT_LT(tessera::detail::introspect(this->on).find_live(outside)->size, 30_MiB) << "the default pools still split";
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/detail/introspection.hpp>
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
@@ -269,7 +270,7 @@ TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_its_request) 
   native pool;
   void* const p = pool.allocate(floats);
   std::size_t found = 0;
-  pool.introspect().for_each_block([&](const detail::block& each) {
+  tessera::detail::introspect(pool).for_each_block([&](const detail::block& each) {
     if (each.status.state == detail::block::state::live && each.address == at(p)) found = each.request.bytes;
   });
   EXPECT_EQ(found, floats);

@@ -35,7 +35,7 @@ std::size_t taken(Pool& pool) {
 /// PyTorch's recipe, with pages as an aclrtMemMallocPolicy says.
 template <tessera::page_choice Choice>
 using backed =
-    tessera::recipe::with<tessera::recipe::pytorch_family::native, tessera::policy::back_with<Choice>>;
+    tessera::recipe::with<tessera::recipe::pytorch_family::native, tessera::policy::prefer_pages<Choice>>;
 
 // PYTORCH_NPU_ALLOC_CONF, in the order of its document.
 using npu_1 = tessera::recipe::torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/quotas.hpp>
@@ -35,7 +36,7 @@ using allocator_of = caching_allocator<Recipe, Device, extension::private_pools,
 /// The bytes that a pool holds: its segments, or in ranges its chunks, with a block that is not free.
 template <typename Allocator>
 std::size_t held_by(const Allocator& allocator, pool_id pool) {
-  const auto view = allocator.introspect();
+  const auto view = tessera::detail::introspect(allocator);
   std::size_t held = 0;
   view.for_each_segment([&](const detail::block& first) {
     if (first.list->where().group->number != pool.number) return;

@@ -391,7 +391,7 @@ struct sleeping : testing::Test {
   }
 };
 using recipes = testing::Types<pytorch_family::expandable, stitched,
-                               with<pytorch_family::expandable, back_with<page_plan::huge_first>,
+                               with<pytorch_family::expandable, prefer_pages<page_preference::huge_first>,
                                     pool_together, grow_by_mapping<256_KiB, 6_MiB>>,
                                torch_npu<"expandable_segments:True">>;
 TYPED_TEST_SUITE(sleeping, recipes);

@@ -23,7 +23,7 @@ compositions variations() {
   add(named<with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>>{"eager"});
   add(named<with<pytorch<>, split_if_remainder_at_least<512, block_end::high>, pool_together>>{"high_end"});
   add(named<with<pytorch<>, reuse_immediately>>{"ignoring_streams"});
-  add(named<with<passthrough, back_with<page_plan::huge_first>>>{"huge_pages"});
+  add(named<with<passthrough, prefer_pages<page_preference::huge_first>>>{"huge_pages"});
   add(named<
       with<paddle_family::auto_growth, pool_small_and_large<1_MiB>, grow_by_chunks<2_MiB, 10_MiB, 1_MiB>,
            evict_idle_segments<true, true>, recover_by_emptying_cache<true>>>{"idle_chunks"});
@@ -38,7 +38,7 @@ compositions variations() {
       with<pytorch_family::expandable, split_if_remainder_at_least<512, block_end::high>, pool_together>>{
       "high_end_in_ranges"});
   add(named<with<pytorch_family::expandable, reuse_immediately, evict_at_free<>>>{"evicting_in_ranges"});
-  add(named<with<pytorch_family::expandable, back_with<page_plan::huge_first>,
+  add(named<with<pytorch_family::expandable, prefer_pages<page_preference::huge_first>,
                  grow_by_mapping<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>{"aligned_in_ranges"});
   add(named<with<stitched, pool_together, evict_idle_above<percent(60)>>>{"stitched_together"});
   add(named<with<stitched, split_below<32_MiB, 20_MiB, limit_of_pools, 0>, reuse_immediately>>{

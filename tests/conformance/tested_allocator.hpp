@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/detail/introspection.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -277,7 +278,7 @@ class tested_allocator {
     for (const held& h : held_) {
       if (h.address == nullptr) continue;
       if (!device_.can_use(h.address, h.bytes)) return "a live block cannot be used";
-      if (pool_->introspect().requested_at(h.address) != h.bytes) return "a live block is not known";
+      if (tessera::detail::introspect(*pool_).requested_at(h.address) != h.bytes) return "a live block is not known";
     }
     return {};
   }

@@ -4,6 +4,6 @@
 
 #include <tessera/interop/acl_malloc_policy.hpp>
 
-tessera::policy::back_with<tessera::interop::acl_malloc_policy::choice(
+tessera::policy::prefer_pages<tessera::interop::acl_malloc_policy::choice(
     "ACL_MEM_MALLOC_HUGE1G_ONLY", tessera::interop::acl_malloc_policy::product::atlas_training)>
     pages;

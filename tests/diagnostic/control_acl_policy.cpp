@@ -7,7 +7,7 @@
 using namespace tessera;
 
 struct my_recipe final : complete {
-  using pages = tessera::policy::back_with<interop::acl_malloc_policy::choice(
+  using pages = tessera::policy::prefer_pages<interop::acl_malloc_policy::choice(
       "ACL_MEM_MALLOC_HUGE_ONLY_P2P", interop::acl_malloc_policy::product::atlas_training)>;
 };
 

@@ -3,7 +3,7 @@
 #include "complete.hpp"
 
 struct my_recipe final : complete {
-  using pages = tessera::policy::back_with<tessera::tunable(
+  using pages = tessera::policy::prefer_pages<tessera::tunable(
       tessera::page_choice{.speed = tessera::page_kind::bandwidth::low, .peer_to_peer = true})>;
 };
 

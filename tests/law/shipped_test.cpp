@@ -56,16 +56,16 @@ static_assert(law::policy(policy::split_below<>{}) && law::policy(policy::split_
               law::policy(policy::split_below<32_MiB, 20_MiB, 1_MiB, 0>{}) &&
               !policy::split_below<32_MiB>::splits_oversize &&
               law::policy(policy::split_below<>{.max = 20_MiB}));
-static_assert(law::policy(policy::back_with<page_plan::normal_only>{}) &&
-              law::policy(policy::back_with<page_plan::huge_first>{}) &&
-              law::policy(policy::back_with<page_plan::huge_only>{}));
-static_assert(law::policy(policy::back_with<page_plan::huge_1g_first>{}) &&
-              law::policy(policy::back_with<page_plan::huge_1g_only>{}));
-static_assert(law::policy(policy::back_with<>{}) &&
-              law::policy(policy::back_with<>{.choice = page_choice{.pages = page_plan::huge_1g_first}}));
+static_assert(law::policy(policy::prefer_pages<page_preference::normal_only>{}) &&
+              law::policy(policy::prefer_pages<page_preference::huge_first>{}) &&
+              law::policy(policy::prefer_pages<page_preference::huge_only>{}));
+static_assert(law::policy(policy::prefer_pages<page_preference::huge_1g_first>{}) &&
+              law::policy(policy::prefer_pages<page_preference::huge_1g_only>{}));
+static_assert(law::policy(policy::prefer_pages<>{}) &&
+              law::policy(policy::prefer_pages<>{.choice = page_choice{.pages = page_preference::huge_1g_first}}));
 static_assert(
-    law::policy(policy::back_with<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
-    law::policy(policy::back_with<page_choice{.peer_to_peer = true}>{}));
+    law::policy(policy::prefer_pages<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
+    law::policy(policy::prefer_pages<page_choice{.peer_to_peer = true}>{}));
 static_assert(law::policy(policy::grow_exactly<>{}) &&
               law::policy(policy::grow_by_segments<2_MiB, 20_MiB>{}));
 static_assert(law::policy(policy::grow_by_chunks<>{}) &&
@@ -115,8 +115,8 @@ static_assert(
 static_assert(law::recipe<recipe::with<recipe::pytorch<>, policy::pool_small_and_large<2_MiB>>>() &&
               law::recipe<recipe::with<recipe::stitched, policy::pool_small_and_large<2_MiB>>>());
 static_assert(law::recipe<recipe::with<recipe::passthrough, policy::round_to_multiple<256>>>());
-static_assert(law::recipe<recipe::with<recipe::pytorch<>, policy::back_with<page_plan::huge_first>>>() &&
-              law::recipe<recipe::with<recipe::pytorch<>, policy::back_with<page_plan::huge_1g_first>>>());
+static_assert(law::recipe<recipe::with<recipe::pytorch<>, policy::prefer_pages<page_preference::huge_first>>>() &&
+              law::recipe<recipe::with<recipe::pytorch<>, policy::prefer_pages<page_preference::huge_1g_first>>>());
 
 // A number that is a template argument takes no memory and no time. A number set at run time is a member.
 static_assert(std::is_empty_v<policy::split_below<32_MiB, 20_MiB>> &&

@@ -152,7 +152,7 @@ TEST(tune_text, is_a_complete_recipe) {
             "  using pools    = tessera::policy::pool_small_and_large<1_MiB>;\n"
             "  using streams  = tessera::policy::reuse_on_same_stream;\n"
             "  using split    = tessera::policy::split_below<>;\n"
-            "  using pages    = tessera::policy::back_with<tessera::page_plan::normal_only>;\n"
+            "  using pages    = tessera::policy::normal_pages;\n"
             "  using growth   = tessera::policy::grow_by_plan<tessera::policy::chunk_plan{1_GiB, 16_MiB, "
             "tessera::percent(92)}>;\n"
             "  using eviction = tessera::policy::evict_idle_above<tessera::percent(0), true>;\n"

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/detail/introspection.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/law/policies.hpp>
@@ -224,7 +225,7 @@ TEST(caching_allocator, allocates_from_the_high_end_if_the_policy_reports_so) {
 }
 
 TEST(caching_allocator, falls_back_from_huge_pages) {
-  using recipe = with<pytorch<>, back_with<page_plan::huge_first>>;
+  using recipe = with<pytorch<>, prefer_pages<page_preference::huge_first>>;
   caching_allocator<recipe, simulated_device, extension::private_pools> pool{
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)pool.allocate(20_MiB);
@@ -347,7 +348,7 @@ TEST(caching_allocator, takes_over_a_segment_in_pieces) {
     const std::vector<block_view> blocks{{.bytes = 12_MiB, .requested = 11_MiB}, {.bytes = 18_MiB}};
     ASSERT_TRUE(pool.get<replay::restoring>().restore({.bytes = 30_MiB, .pool = 1}, 12_MiB, blocks));
     void* segment = nullptr;
-    pool.introspect().for_each_segment(
+    tessera::detail::introspect(pool).for_each_segment(
         [&](const detail::block& first) { segment = reinterpret_cast<void*>(first.address); });
     EXPECT_EQ(pool.statistics().oversize_segments.current, oversize ? 1 : 0);
     EXPECT_EQ(pool.current_usage().requested, 11_MiB);

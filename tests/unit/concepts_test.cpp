@@ -73,7 +73,7 @@ struct pages_without_flag {
   page_order backing(std::size_t) const noexcept { return {}; }
   bool operator==(const pages_without_flag&) const = default;
 };
-static_assert(pages_policy<back_with<page_plan::normal_only>> && !pages_policy<pages_without_flag>);
+static_assert(pages_policy<prefer_pages<page_preference::normal_only>> && !pages_policy<pages_without_flag>);
 
 struct growth_without_limit {
   std::size_t segment_size(std::size_t n, const usage&) const noexcept { return n; }

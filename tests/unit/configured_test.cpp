@@ -239,11 +239,11 @@ TEST(configured, goes_with_what_serves_other_allocators) {
 
 TEST(preset, keeps_its_numbers_under_policies_put_over_it) {
   using base = torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;
-  constexpr policies<with<with<base, reuse_on_same_stream>, back_with<page_plan::normal_only>>> kept;
+  constexpr policies<with<with<base, reuse_on_same_stream>, prefer_pages<page_preference::normal_only>>> kept;
   static_assert(kept.split == policies<base>{}.split && kept.eviction == policies<base>{}.eviction);
   constexpr policies<with<base, split_below<>>> replaced;
   static_assert(replaced.split == split_below<>{} && replaced.eviction == policies<base>{}.eviction);
-  caching_allocator<with<base, back_with<page_plan::normal_only>>, simulated_device> pool;
+  caching_allocator<with<base, prefer_pages<page_preference::normal_only>>, simulated_device> pool;
   pool.deallocate(pool.allocate(100_MiB));
   void* const p = pool.allocate(5_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 122_MiB);  // the oversize block was not split

@@ -173,7 +173,7 @@ TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_if_pools_do) {
 }
 
 TEST(pytorch_expandable, a_page_is_mapped_only_at_valid_addresses) {
-  expandable<pool_together, back_with<page_plan::huge_first>, grow_by_mapping<256_KiB, 6_MiB>, recover_never>
+  expandable<pool_together, prefer_pages<page_preference::huge_first>, grow_by_mapping<256_KiB, 6_MiB>, recover_never>
       pool{simulated_device{simulated_device::options{.capacity = 64_MiB, .page_granularity = 64_KiB}}};
   std::vector<void*> small;
   for (int i = 0; i < 8; ++i) small.push_back(pool.allocate(128_KiB));

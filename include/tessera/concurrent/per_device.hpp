@@ -69,10 +69,6 @@ class per_device : private facade<per_device<Front>> {
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t device, stream_id stream = {}) {
     return front(device).allocate(bytes, stream);
   }
-  [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, std::size_t device,
-                               stream_id stream = {}) {
-    return front(device).allocate(bytes, alignment, stream);
-  }
   [[nodiscard]] void* try_allocate(std::size_t bytes, std::size_t device, stream_id stream = {}) noexcept {
     return front(device).try_allocate(bytes, stream);
   }
@@ -108,7 +104,6 @@ class per_device : private facade<per_device<Front>> {
 
  private:
   friend facade_type;
-  friend detail::common_calls<per_device>;
 
   template <typename F>
   static void enter(per_device& me, F&& f) {

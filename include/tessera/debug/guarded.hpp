@@ -35,7 +35,7 @@ struct guarded_recipe final {
   using pools = policy::pool_together;
   using streams = record_own_stream<typename Recipe::streams>;
   using split = policy::split_never<>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_exactly<>;
   using eviction = policy::evict_at_free<>;
   using recovery = policy::recover_by_emptying_cache<>;

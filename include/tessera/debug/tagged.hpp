@@ -15,10 +15,10 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/handle.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/detail/key_map.hpp>
 #include <tessera/detail/per_thread.hpp>
 #include <tessera/detail/slab.hpp>
-#include <tessera/detail/with_plan.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 
@@ -52,13 +52,13 @@ struct tag_usage {
 ///     tessera::debug::tagged<tessera::concurrent::locked<device_allocator>> memory;
 ///     void* const p = memory.allocate(5_MiB, weights);
 ///     const tessera::debug::tag_scope forward(memory, activations);
-///     void* const q = memory.allocate(1000, std::align_val_t{4096});
-///     memory.set_user_pointer(q, &memory, std::align_val_t{4096});
+///     void* const q = memory.allocate(1000);
+///     memory.set_user_pointer(q, &memory);
 ///     memory.for_each_tag([](tessera::debug::block_tag tag, const tessera::debug::tag_usage& now) {
 ///       std::printf("tag %d: %zu bytes\n", static_cast<int>(tag), now.bytes);
 ///     });
 ///     memory.deallocate(p);
-///     memory.deallocate(q, 1000, std::align_val_t{4096});
+///     memory.deallocate(q);
 ///
 /// * A request has the current tag if the call names none. Each thread has a current tag of its own. At first, it is
 ///   that of set_default_tag, which is 0 at first.
@@ -67,7 +67,6 @@ struct tag_usage {
 /// * The bytes of all tags are the requested bytes of all live blocks. A block that was allocated through
 ///   inner() has no tag and does not count. Free all others here, not through inner().
 /// * It has no checkpoints, because tags would not come back.
-/// * An aligned address may lie above the first byte of its block. Then pass the alignment here, too.
 /// * A request fails if host memory for its tag runs out.
 ///
 /// It is as thread-safe as `Allocator`.
@@ -76,7 +75,6 @@ template <typename Allocator>
 class tagged : public facade<tagged<Allocator>, Allocator> {
   using facade_type = facade<tagged, Allocator>;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
-  static constexpr std::align_val_t least{min_alignment};
 
  public:
   template <typename E>
@@ -93,7 +91,6 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
   using facade_type::allocate, facade_type::try_allocate;
-  using detail::common_calls<tagged>::deallocate;  // aligned blocks
   /// Serves a request, and gives the block a tag.
   ///   Throws:  out_of_memory, also if host memory for the tag ran out
   [[nodiscard]] void* allocate(std::size_t bytes, block_tag tag, stream_id stream = {}) {
@@ -140,7 +137,7 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     if (!allocator_.reuse_in_place(p, bytes, stream)) return false;
     const std::lock_guard lock(mutex_);
-    if (entry* const e = find(p, least)) assign(*e, {e->address, bytes, nullptr, current_.get(), false});
+    if (entry* const e = find(p)) assign(*e, {e->address, bytes, nullptr, current_.get(), false});
     return true;
   }
 
@@ -164,28 +161,27 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   }
 
   /// Changes the tag of a live block. Null is ignored, here and in set_user_pointer.
-  ///   Requires:  the address of a live block with a tag, and its alignment if that is more than
-  ///              min_alignment; otherwise the program aborts
-  ///   Cost:      up to one look-up per 64 bytes of the alignment. The same holds for the members below.
-  void set_tag(const void* p, block_tag tag, std::align_val_t alignment = least) noexcept {
-    change(p, alignment, "set_tag",
+  ///   Requires:  the address of a live block with a tag; otherwise the program aborts
+  ///   Cost:      a look-up, here and in the members below
+  void set_tag(const void* p, block_tag tag) noexcept {
+    change(p, "set_tag",
            [this, tag](entry& e) { assign(e, {e.address, e.bytes, e.user_pointer, tag, e.is_by_handle}); });
   }
   /// Keeps a pointer of the user for a live block.
   ///   Requires:  as set_tag
-  void set_user_pointer(const void* p, void* user_pointer, std::align_val_t alignment = least) noexcept {
-    change(p, alignment, "set_user_pointer", [=](entry& e) { e.user_pointer = user_pointer; });
+  void set_user_pointer(const void* p, void* user_pointer) noexcept {
+    change(p, "set_user_pointer", [=](entry& e) { e.user_pointer = user_pointer; });
   }
   /// Returns the tag of a live block; tag 0 for another address.
-  [[nodiscard]] block_tag tag_of(const void* p, std::align_val_t alignment = least) const noexcept {
+  [[nodiscard]] block_tag tag_of(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
-    const entry* const e = find(p, alignment);
+    const entry* const e = find(p);
     return e != nullptr ? e->tag : block_tag{};
   }
   /// Returns the pointer kept for a live block; null if there is none, and for another address.
-  [[nodiscard]] void* user_pointer_of(const void* p, std::align_val_t alignment = least) const noexcept {
+  [[nodiscard]] void* user_pointer_of(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
-    const entry* const e = find(p, alignment);
+    const entry* const e = find(p);
     return e != nullptr ? e->user_pointer : nullptr;
   }
 
@@ -282,26 +278,18 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
     --now.blocks;
     now.bytes -= e.bytes;
   }
-  /// Finds the entry of the block that an address lies in, at most `alignment` above its begin.
-  [[nodiscard]] entry* find(const void* p, std::align_val_t alignment) const noexcept {
-    std::size_t below = 0;
-    do {
-      if (entry* const e = by_address_.find(number(p) - below)) return below < e->bytes ? e : nullptr;
-      below += min_alignment;
-    } while (below < static_cast<std::size_t>(alignment));
-    return nullptr;
-  }
+  [[nodiscard]] entry* find(const void* p) const noexcept { return by_address_.find(number(p)); }
   template <typename F>
-  void change(const void* p, std::align_val_t alignment, const char* call, F f) noexcept {
+  void change(const void* p, const char* call, F f) noexcept {
     if (p == nullptr) return;
     {
       const std::lock_guard lock(mutex_);
-      if (entry* const e = find(p, alignment)) return f(*e);
+      if (entry* const e = find(p)) return f(*e);
     }
     detail::with_plan_of(allocator_, [call, p](const auto& plan) {
       if (plan.contains(p)) plan.refuse(call, p);
     });
-    this->with_owner(p, [call, p](auto& in) { detail::refuse_address(in.introspect(), call, p); });
+    this->with_owner(p, [call, p](auto& in) { detail::refuse_address(detail::introspect(in), call, p); });
     detail::refuse_stranger(call, p);
   }
 

@@ -462,6 +462,15 @@ class block_manager {
   void for_each_segment(F f, bool with_releasing = false) const {
     segments_.for_each(with_releasing, [&f](const segment& s) { f(s.first()); });
   }
+  /// Calls f(const block&) for each block of these segments.
+  template <typename F>
+  void for_each_block(F f, bool with_releasing = false) const {
+    for_each_segment(
+        [&f](const block& first) {
+          for (const block *b = &first, *end = first.prev; b != end; b = b->next) f(*b);
+        },
+        with_releasing);
+  }
   /// Finds the block at the start of the segment at an address, or null.
   ///   Cost:  linear in the segments
   [[nodiscard]] block* first_block_at(std::uintptr_t address) const noexcept {

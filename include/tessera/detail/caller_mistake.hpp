@@ -18,8 +18,8 @@ inline constexpr const char* in_no_segment = "it lies in no segment of this allo
 
 /// Describes the block that an address lies in. Returns false, and adds nothing, if there is none.
 ///   Cost:  linear in the blocks
-template <typename Introspection>
-bool add_block_at(fixed_text& text, const Introspection& blocks, const void* p) noexcept {
+template <typename Blocks>
+bool add_block_at(fixed_text& text, const Blocks& blocks, const void* p) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(p);
   const block* found = nullptr;
   const auto look = [&found, address](const block& b) {
@@ -49,8 +49,8 @@ bool add_block_at(fixed_text& text, const Introspection& blocks, const void* p) 
 }
 
 /// Aborts if no live block begins at an address.
-template <typename Introspection>
-[[noreturn, gnu::noinline, gnu::cold]] void refuse_address(const Introspection& blocks, const char* call,
+template <typename Blocks>
+[[noreturn, gnu::noinline, gnu::cold]] void refuse_address(const Blocks& blocks, const char* call,
                                                            const void* p) noexcept {
   fixed_text text;
   text.add(call).add(": not the address of a live block; ");
@@ -72,8 +72,8 @@ template <typename Introspection>
 }
 
 /// Aborts if the caller gives a wrong requested size for a live block.
-template <typename Introspection>
-[[noreturn, gnu::noinline, gnu::cold]] void refuse_size(const Introspection& blocks, const char* call,
+template <typename Blocks>
+[[noreturn, gnu::noinline, gnu::cold]] void refuse_size(const Blocks& blocks, const char* call,
                                                         const void* p, std::size_t requested,
                                                         std::size_t passed) noexcept {
   fixed_text text;

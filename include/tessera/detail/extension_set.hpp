@@ -12,6 +12,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/extension.hpp>
+#include <tessera/detail/introspection.hpp>
 
 namespace tessera {
 
@@ -21,79 +22,6 @@ class any_allocator;
 /// What extensions are made with. extension.hpp lists what an extension may answer.
 
 namespace tessera::detail {
-
-/// What extensions use of the allocator that they extend.
-struct core_access {
-  template <typename A>
-  [[nodiscard]] static auto& policies(A& in) noexcept {
-    return in.policies_;
-  }
-  template <typename A>
-  [[nodiscard]] static auto& extensions(A& in) noexcept {
-    return in.extensions_;
-  }
-  template <typename A>
-  [[nodiscard]] static auto& manager(A& in) noexcept {
-    return in.manager_;
-  }
-  template <typename A>
-  [[nodiscard]] static auto& backend(A& in) noexcept {
-    return in.backend_;
-  }
-  template <typename A>
-  [[nodiscard]] static auto& sharing(A& in) noexcept {
-    return in.sharing_;
-  }
-  /// Calls the user's callbacks of on_pressure.
-  template <typename A>
-  static bool run_callbacks(A& in) noexcept {
-    return in.pressure_.run();
-  }
-  template <typename A>
-  static void empty_cache(A& in) noexcept {
-    in.empty_cache(0);
-    if constexpr (requires { in.provider().reclaim(); }) (void)in.provider().reclaim();
-  }
-  template <typename A>
-  static void evict_after_free(A& in) noexcept {
-    (void)in.evict_after_free(free_result::free);
-  }
-  template <typename A>
-  static void shrink(A& in) noexcept {
-    in.shrink();
-  }
-
-  // For attempts to serve a miss.
-
-  template <typename A>
-  [[nodiscard]] static auto make_request(A& in, std::size_t bytes, stream_id stream, auto& group) noexcept {
-    return in.make_request(bytes, stream, group);
-  }
-  template <typename A>
-  [[nodiscard]] static auto make_miss(A&, const auto& request) noexcept {
-    return typename A::miss{.want = request};
-  }
-  template <typename A>
-  [[nodiscard]] static block* obtain(A& in, const auto& request) noexcept {
-    return in.obtain(request);
-  }
-  template <typename A>
-  [[nodiscard]] static block* search_again(A& in, const auto& miss) noexcept {
-    return in.search_again(miss.want);
-  }
-  template <typename A>
-  [[nodiscard]] static block* grow(A& in, auto& miss) noexcept {
-    return in.reuse_or_grow(miss);
-  }
-  template <typename A, typename Step>
-  static bool take_step(A& in, Step step, const auto& miss) noexcept {
-    return in.take_step(step, miss.want);
-  }
-  template <typename A>
-  [[nodiscard]] static block& allocate_from(A& in, block& found, const auto& request) noexcept {
-    return in.template allocate_from<false>(found, request);
-  }
-};
 
 /// The argument of type E, or a default one.
 template <typename E>

@@ -8,8 +8,89 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera {
+
+template <typename Recipe, provider::device_provider Provider, typename... Extension>
+class caching_allocator;
+
+}  // namespace tessera
 
 namespace tessera::detail {
+
+/// What extensions and tools use of an allocator.
+struct core_access {
+  template <typename A>
+  [[nodiscard]] static auto& policies(A& in) noexcept {
+    return in.policies_;
+  }
+  template <typename A>
+  [[nodiscard]] static auto& extensions(A& in) noexcept {
+    return in.extensions_;
+  }
+  template <typename A>
+  [[nodiscard]] static auto& manager(A& in) noexcept {
+    return in.manager_;
+  }
+  template <typename A>
+  [[nodiscard]] static auto& backend(A& in) noexcept {
+    return in.backend_;
+  }
+  template <typename A>
+  [[nodiscard]] static auto& sharing(A& in) noexcept {
+    return in.sharing_;
+  }
+  /// Calls the user's callbacks of on_pressure.
+  template <typename A>
+  static bool run_callbacks(A& in) noexcept {
+    return in.pressure_.run();
+  }
+  template <typename A>
+  static void empty_cache(A& in) noexcept {
+    in.empty_cache(0);
+    if constexpr (requires { in.provider().reclaim(); }) (void)in.provider().reclaim();
+  }
+  template <typename A>
+  static void evict_after_free(A& in) noexcept {
+    (void)in.evict_after_free(free_result::free);
+  }
+  template <typename A>
+  static void shrink(A& in) noexcept {
+    in.shrink();
+  }
+
+  // For attempts to serve a miss.
+
+  template <typename A>
+  [[nodiscard]] static auto make_request(A& in, std::size_t bytes, stream_id stream, auto& group) noexcept {
+    return in.make_request(bytes, stream, group);
+  }
+  template <typename A>
+  [[nodiscard]] static auto make_miss(A&, const auto& request) noexcept {
+    return typename A::miss{.want = request};
+  }
+  template <typename A>
+  [[nodiscard]] static block* obtain(A& in, const auto& request) noexcept {
+    return in.obtain(request);
+  }
+  template <typename A>
+  [[nodiscard]] static block* search_again(A& in, const auto& miss) noexcept {
+    return in.search_again(miss.want);
+  }
+  template <typename A>
+  [[nodiscard]] static block* grow(A& in, auto& miss) noexcept {
+    return in.reuse_or_grow(miss);
+  }
+  template <typename A, typename Step>
+  static bool take_step(A& in, Step step, const auto& miss) noexcept {
+    return in.take_step(step, miss.want);
+  }
+  template <typename A>
+  [[nodiscard]] static block& allocate_from(A& in, block& found, const auto& request) noexcept {
+    return in.template allocate_from<false>(found, request);
+  }
+};
 
 /// A read-only view of an allocator's blocks. It is valid until the allocator next changes.
 template <typename Manager, typename Backend>
@@ -31,11 +112,7 @@ class introspection {
   /// Calls f(const block&) for each block of these segments.
   template <typename F>
   void for_each_block(F f, bool with_releasing = false) const {
-    manager_->for_each_segment(
-        [&f](const block& first) {
-          for (const block *b = &first, *end = first.prev; b != end; b = b->next) f(*b);
-        },
-        with_releasing);
+    manager_->for_each_block(f, with_releasing);
   }
   /// Calls f(block, age) for each free block that is a whole segment. In ranges, calls it for each free
   /// block. The age is that of an idle_segment.
@@ -95,5 +172,18 @@ class introspection {
   const Manager* manager_;
   const Backend* backend_;
 };
+
+/// A read-only view of the blocks of a caching_allocator, for tools that show them.
+template <typename Recipe, typename Provider, typename... Extension>
+[[nodiscard]] auto introspect(const caching_allocator<Recipe, Provider, Extension...>& of) noexcept {
+  return introspection(core_access::manager(of), core_access::backend(of));
+}
+
+/// Calls f(view) with a view of the memory of a plan, if the allocator follows one (plan/plan_view.hpp). Tools
+/// show that memory beside the blocks of each caching_allocator.
+template <typename Allocator, typename F>
+void with_plan_of(const Allocator& allocator, F f) {
+  if constexpr (requires { allocator.with_plan(f); }) allocator.with_plan(f);
+}
 
 }  // namespace tessera::detail

@@ -11,7 +11,7 @@
 
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// A memory pool for Apache Arrow: arrow_pool.
@@ -85,7 +85,7 @@ class arrow_pool final : public Pool {
   [[nodiscard]] static bool is_alignment(std::int64_t alignment) noexcept {
     return alignment > 0 && (alignment & (alignment - 1)) == 0;
   }
-  [[nodiscard]] static detail::aligned_request request(std::int64_t bytes, std::int64_t alignment) noexcept {
+  [[nodiscard]] static aligned_request request(std::int64_t bytes, std::int64_t alignment) noexcept {
     return {static_cast<std::size_t>(bytes), static_cast<std::size_t>(alignment)};
   }
   /// An aligned address for 0 bytes, which is not null.

@@ -13,8 +13,8 @@
 
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/aligned_request.hpp>
 #include <tessera/facade.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -159,7 +159,7 @@ class stream_resource {
   template <detail::stream_like Stream>
   void deallocate(Stream stream, void* p, std::size_t bytes,
                   std::size_t alignment = default_alignment) noexcept {
-    detail::aligned_request(bytes, alignment)
+    aligned_request(bytes, alignment)
         .deallocate_recording(allocator_.get(), p, detail::to_stream_id(stream),
                               [this](stream_id s) { return wait_for(s); });
   }
@@ -181,7 +181,7 @@ class stream_resource {
   ///   Requires:  all work that uses the memory has completed; the same bytes and alignment as in the
   ///              allocation
   void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
-    detail::aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
+    aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
   }
 
   [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
@@ -194,7 +194,7 @@ class stream_resource {
   friend constexpr void get_property(const stream_resource&, Property) noexcept {}
 
  private:
-  [[nodiscard]] static detail::aligned_request request(std::size_t bytes, std::size_t alignment) {
+  [[nodiscard]] static aligned_request request(std::size_t bytes, std::size_t alignment) {
     if (!std::has_single_bit(alignment))
       detail::allocator_of<A>::raise(std::invalid_argument(
           "tessera: stream_resource: an alignment is a power of two, unlike " + std::to_string(alignment)));

@@ -11,6 +11,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -90,7 +91,7 @@ class driver_pool {
     if (!detail::has_stream(pool_.provider(), stream))
       detail::fatal(detail::fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(),
                     p);
-    refuse_address(pool_.introspect(), "free_async", p);
+    refuse_address(detail::introspect(pool_), "free_async", p);
   }
   /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {

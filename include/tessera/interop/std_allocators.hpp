@@ -10,7 +10,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// Allocators for C++ containers in host memory: pmr_resource for std::pmr, and typed_allocator as a template
@@ -55,10 +55,10 @@ class pmr_resource final : public std::pmr::memory_resource {
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (!std::has_single_bit(alignment)) detail::allocator_of<A>::raise(std::bad_alloc());
-    return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), stream_);
+    return aligned_request(bytes, alignment).allocate(allocator_.get(), stream_);
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    detail::aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
+    aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
   }
   [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
 #if defined(__cpp_rtti)
@@ -133,10 +133,10 @@ class typed_allocator {
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > max_size()) detail::raise(std::bad_array_new_length());
     return static_cast<T*>(
-        detail::aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
+        aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
   }
   void deallocate(T* p, std::size_t count) noexcept {
-    detail::aligned_request(count * sizeof(T), alignof(T)).deallocate(allocator_.get(), p);
+    aligned_request(count * sizeof(T), alignof(T)).deallocate(allocator_.get(), p);
   }
   [[nodiscard]] static constexpr std::size_t max_size() noexcept { return max_request / sizeof(T); }
 

@@ -19,7 +19,6 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/placement.hpp>
-#include <tessera/detail/with_plan.hpp>
 #include <tessera/law/growth.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/policy_hints.hpp>
@@ -359,7 +358,7 @@ template <typename Allocator>
 [[nodiscard, gnu::noinline, gnu::cold]] observe::oom_report survey_of(Allocator& allocator, std::size_t bytes,
                                                                       stream_id stream) noexcept {
   observe::oom_report report =
-      failure_survey(allocator.introspect(), allocator.policies(), bytes, stream).report();
+      failure_survey(detail::introspect(allocator), allocator.policies(), bytes, stream).report();
   const out_of_memory failure = allocator.make_out_of_memory(bytes, stream);
   (failure.numbers().by_extension ? report.rule : report.refused) = failure.numbers().refused;
   return report;
@@ -434,7 +433,7 @@ template <typename Allocator>
 [[nodiscard]] observe::oom_report survey_of_any(Allocator& allocator, std::size_t bytes,
                                                 stream_id stream) noexcept {
   observe::oom_report report{};
-  if constexpr (requires { allocator.introspect(); }) {
+  if constexpr (requires { detail::introspect(allocator); }) {
     report = survey_of(allocator, bytes, stream);
   } else if constexpr (requires { allocator.with_arena(stream, ignore_call{}); }) {
     report = survey_of_arenas(allocator, bytes, stream);

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstddef>
-#include <new>
 
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/aligned_request.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/with_plan.hpp>
+#include <tessera/detail/introspection.hpp>
 
 namespace tessera::detail {
 
@@ -38,7 +36,7 @@ template <typename Introspection>
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>
 [[nodiscard]] std::size_t non_releasable_bytes(Allocator& allocator) {
-  const auto blocks = allocator.introspect();
+  const auto blocks = detail::introspect(allocator);
   constexpr bool has_ranges = decltype(blocks)::has_ranges;
   std::size_t result = 0;
   blocks.for_each_segment([&](const block& first) {
@@ -60,7 +58,7 @@ template <typename Allocator>
 /// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator.
 template <typename Allocator, typename F>
 void for_each_block_of(Allocator& allocator, F& f) {
-  const auto blocks = allocator.introspect();
+  const auto blocks = detail::introspect(allocator);
   const auto look = [&f, &blocks](const detail::block& first) {
     const detail::block* const end = first.prev;
     for (const detail::block* b = &first; b != end;) {
@@ -96,7 +94,7 @@ namespace tessera::observe {
 ///   Cost:  linear in the blocks
 template <typename Allocator, typename F>
 void for_each_block(Allocator& allocator, F f) {
-  if constexpr (requires { allocator.introspect(); }) {
+  if constexpr (requires { detail::introspect(allocator); }) {
     detail::for_each_block_of(allocator, f);
   } else {
     allocator.for_each_allocator([&f](auto& one) { detail::for_each_block_of(one, f); });
@@ -119,7 +117,7 @@ template <typename Allocator>
   detail::with_plan_of(allocator, [&result, p](const auto& plan) { result = plan.live_block_at(p); });
   if (result.bytes > 0) return result;
   allocator.with_owner(p, [&result, p](auto& in) {
-    if (const detail::block* const live = in.introspect().find_live(p)) result = detail::view_of(*live);
+    if (const detail::block* const live = detail::introspect(in).find_live(p)) result = detail::view_of(*live);
   });
   return result;
 }
@@ -145,7 +143,7 @@ template <typename Allocator>
   });
   if (result.bytes > 0) return result;
   allocator.with_owner(p, [&result, p](auto& in) {
-    const auto blocks = in.introspect();
+    const auto blocks = detail::introspect(in);
     const detail::block* const live = blocks.find_live(p);
     if (live == nullptr) return;
     const auto ends = [](const detail::block& b) {
@@ -160,11 +158,4 @@ template <typename Allocator>
   });
   return result;
 }
-/// Finds the segment of a block that was allocated with an alignment. Its address may lie inside the block.
-template <typename Allocator>
-[[nodiscard]] segment_view segment_of(Allocator& allocator, void* p, std::size_t bytes,
-                                      std::align_val_t alignment) noexcept {
-  return segment_of(allocator, detail::aligned_request(bytes, alignment).find(allocator, p).address);
-}
-
 }  // namespace tessera::observe

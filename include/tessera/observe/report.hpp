@@ -18,7 +18,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/with_plan.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/timed.hpp>
 

@@ -20,7 +20,7 @@
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/pending_frees.hpp>
 #include <tessera/detail/slab.hpp>
-#include <tessera/detail/with_plan.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/plan/check_plan.hpp>
@@ -123,8 +123,7 @@ namespace tessera::plan {
 /// * If the device refuses memory for a place, it is not asked for more until memory went back.
 /// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. The guarantee of
 ///   a pool does not bind the plan. A limit of the provider counts its bytes.
-/// * Requests by handle, and those with an alignment above min_alignment, are neither planned nor counted. The same
-///   holds while the scope of a private pool is open. If they would fail, the plan's memory goes back, too.
+/// * Requests by handle are neither planned nor counted. The same holds while the scope of a private pool is open. If they would fail, the plan's memory goes back, too.
 /// * A recorded use delays the reuse of a place if the streams policy of the allocator inside says so.
 /// * Snapshots, reports and lists of blocks show the plan's memory, too. Observers see the allocator inside only.
 /// * It cannot sleep.
@@ -215,15 +214,6 @@ class planned : public facade<planned<Allocator>, Allocator> {
     }
     return serve_unplanned(bytes, stream, unbacked);
   }
-  [[nodiscard]] void* try_allocate(std::size_t bytes, std::align_val_t alignment,
-                                   stream_id stream = {}) noexcept {
-    if (is_covered(alignment)) return try_allocate(bytes, stream);
-    return ask_inside(bytes, [=](Allocator& in) { return in.try_allocate(bytes, alignment, stream); });
-  }
-  [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, stream_id stream = {}) {
-    if (void* const p = try_allocate(bytes, alignment, stream); p != nullptr || bytes == 0) return p;
-    this->raise(make_out_of_memory(bytes, stream));
-  }
   [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires requires(Allocator& in) { in.allocate_by_handle(bytes, stream); }
   {
@@ -242,10 +232,6 @@ class planned : public facade<planned<Allocator>, Allocator> {
     }
     allocator_.deallocate(p, bytes);
   }
-  void deallocate(void* p, std::size_t bytes, std::align_val_t alignment) noexcept {
-    if (is_covered(alignment)) return deallocate(p, bytes);
-    allocator_.deallocate(p, bytes, alignment);
-  }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     if (const std::lock_guard lock(mutex_); memory_.contains(p)) {
       const std::uint32_t i = find(p);
@@ -258,11 +244,6 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (const std::lock_guard lock(mutex_); memory_.contains(p))
       return record(find_or_abort(p, "record_stream"), stream);
     return allocator_.record_stream(p, stream);
-  }
-  [[nodiscard]] bool record_stream(void* p, std::size_t bytes, std::align_val_t alignment,
-                                   stream_id stream) noexcept {
-    if (is_covered(alignment)) return record_stream(p, stream);
-    return allocator_.record_stream(p, bytes, alignment, stream);
   }
   [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
     if (const std::lock_guard lock(mutex_); memory_.contains(p)) {
@@ -398,11 +379,6 @@ class planned : public facade<planned<Allocator>, Allocator> {
   };
 
   [[nodiscard]] detail::plan_view<provider_type> view() const noexcept { return {follower_, memory_}; }
-
-  [[nodiscard]] bool is_covered(std::align_val_t alignment) const noexcept {
-    const auto bytes = static_cast<std::size_t>(alignment);
-    return bytes <= min_alignment && std::has_single_bit(bytes);  // the allocator inside refuses another one
-  }
 
   // Requests. The mutex is held, except in serve_unplanned.
 

@@ -83,8 +83,8 @@ struct grow_by_mapping {
 /// A chunk is also at most (limit - reserved) / `rest_parts` bytes. This leaves little memory unused below
 /// the limit. For both parameters, 0 means 1.
 ///
-/// Chunks are multiples of 2 MiB. Therefore, back_with<page_plan::huge_1g_first> uses no page of 1 GiB, and
-/// back_with<page_plan::huge_1g_only> uses only pages of 1 GiB.
+/// Chunks are multiples of 2 MiB. Therefore, prefer_pages<page_preference::huge_1g_first> uses no page of 1 GiB, and
+/// prefer_pages<page_preference::huge_1g_only> uses only pages of 1 GiB.
 ///   Cost:    a miss is linear in the free blocks of all streams, because it may move any of them
 ///   Source:  GMLake (arXiv 2401.08156) for the idea; replays of recorded programs for the numbers
 template <auto PeakParts = tunable<std::size_t>{48}, auto Slack = tunable<fraction>{percent(12)},

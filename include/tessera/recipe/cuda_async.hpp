@@ -25,7 +25,7 @@ struct cuda_async final {
   using pools = policy::pool_together;
   using streams = policy::reuse_across_streams<>;
   using split = policy::split_if_remainder_at_least<512>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_by_segments<2_MiB, 2_MiB, 0>;
   using eviction = policy::evict_at_synchronize_above<>;
   using recovery = policy::recover_by_emptying_cache<>;

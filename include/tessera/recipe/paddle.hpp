@@ -30,7 +30,7 @@ struct paddle_auto_growth final {
   using pools = policy::pool_small_and_large<tunable(std::size_t{0})>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_if_remainder_at_least<min_alignment, policy::block_end::high>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_by_chunks<>;
   using eviction = policy::evict_idle_segments<>;
   using recovery = policy::recover_by_emptying_cache<tunable(false)>;
@@ -75,7 +75,7 @@ struct paddle_naive_best_fit final {
   using pools = policy::pool_together;
   using streams = policy::reuse_after_recorded_streams;
   using split = policy::split_if_remainder_at_least<128>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_by_plan<>;
   using eviction = policy::evict_at_free_above_plan<>;
   using recovery = policy::recover_never;

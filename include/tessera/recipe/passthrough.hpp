@@ -13,7 +13,7 @@ struct passthrough final {
   using pools = policy::pool_together;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_never<>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_exactly<>;
   using eviction = policy::evict_at_free<>;
   using recovery = policy::recover_by_emptying_cache<>;

@@ -25,7 +25,7 @@ struct pinned final {
   using pools = policy::pool_together;
   using streams = policy::reuse_after_recorded_streams;
   using split = policy::split_never<policy::block_fit::same_power_of_two>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_exactly<>;
   using eviction = policy::evict_at_free<tunable(unlimited)>;
   using recovery = policy::recover_by_emptying_cache<>;
@@ -58,7 +58,7 @@ struct pinned_packed final {
   using pools = policy::pool_together;
   using streams = policy::reuse_after_recorded_streams;
   using split = policy::split_if_remainder_at_least<512>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_at_free<tunable(unlimited)>;
   using recovery = policy::recover_by_emptying_cache<>;

@@ -13,7 +13,7 @@ struct power_of_two final {
   using pools = policy::pool_together;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_never<policy::block_fit::exact>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_exactly<>;
   using eviction = policy::evict_never;
   using recovery = policy::recover_by_emptying_cache<>;

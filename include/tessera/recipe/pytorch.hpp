@@ -31,7 +31,7 @@ struct pytorch_native final {
   using pools = policy::pool_small_and_large<1_MiB>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_below<>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
   using recovery = policy::with_fail_fast<policy::recover_by_releasing_oversize>;

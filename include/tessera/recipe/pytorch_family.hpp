@@ -32,7 +32,7 @@ struct pytorch_expandable final {
   using pools = policy::pool_small_and_large<1_MiB>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_by_mapping<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
   using recovery = policy::with_fail_fast<policy::recover_by_emptying_cache<>>;

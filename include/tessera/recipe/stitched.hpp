@@ -25,7 +25,7 @@ struct stitched final {
   using pools = policy::pool_small_and_large<512_KiB>;
   using streams = policy::reuse_on_same_stream;
   using split = policy::split_if_remainder_at_least<512>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_by_stitching<>;
   using eviction = policy::evict_never;
   using recovery = policy::recover_by_emptying_cache<>;

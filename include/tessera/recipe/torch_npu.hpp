@@ -9,6 +9,7 @@
 #include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/prefer_pages.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -29,7 +30,7 @@ struct torch_npu_native final {
   using pools = policy::pool_small_and_large<1_MiB>;
   using streams = policy::poll_events_lazily<policy::reuse_on_same_stream_after_recorded>;
   using split = policy::split_below<>;
-  using pages = policy::back_with<tunable(page_choice{.pages = page_plan::huge_first})>;
+  using pages = policy::prefer_pages<tunable(page_choice{.pages = page_preference::huge_first})>;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
   using recovery = policy::with_fail_fast<policy::recover_by_releasing_oversize>;
@@ -75,7 +76,7 @@ template <typename Recipe>
   chosen.split.max = settings.max_split_size;
   chosen.split.slack = settings.max_non_split_rounding;
   chosen.pages.choice =
-      page_choice{.pages = settings.huge_1g_pages ? page_plan::huge_1g_first : page_plan::huge_first};
+      page_choice{.pages = settings.huge_1g_pages ? page_preference::huge_1g_first : page_preference::huge_first};
   // With 1 GiB pages, segments are rounded up to whole pages, so the key has no effect.
   chosen.growth.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size;
   chosen.growth.limit = settings.memory_fraction;
@@ -108,7 +109,7 @@ struct pinned_expandable final {
   using pools = policy::pool_together;
   using streams = policy::reuse_after_recorded_streams;
   using split = policy::split_if_remainder_at_least<512>;
-  using pages = policy::back_with<page_plan::normal_only>;
+  using pages = policy::normal_pages;
   using growth = policy::grow_by_mapping<20_MiB, 20_MiB>;
   using eviction = policy::evict_never;
   using recovery = policy::recover_by_emptying_cache<>;

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/common_calls.hpp>
 #include <tessera/detail/extension.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/detail/key_map.hpp>
@@ -341,8 +340,7 @@ namespace tessera::trace {
 ///
 /// * It records requests that are served, frees, recorded streams and steps. It also records trim() and the
 ///   private pools with their scopes, trims, sleep and wake. A call that fails leaves no event.
-/// * Requests by handle are recorded like others. An aligned request is recorded as the requests that reach
-///   `Allocator`, which may be larger. A successful reuse_in_place is a free and a request.
+/// * Requests by handle are recorded like others. A successful reuse_in_place is a free and a request.
 /// * The recording ends at options::max_events, and if host memory runs out. It also ends when a checkpoint
 ///   is restored, because it has no such event. The program goes on.
 /// * A free is recorded before the memory goes back, a request after the memory was obtained. Calls of several
@@ -363,7 +361,6 @@ namespace tessera::trace {
 template <typename Allocator>
 class captured : public facade<captured<Allocator>, Allocator> {
   using facade_type = facade<captured, Allocator>;
-  using common = tessera::detail::common_calls<captured>;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
   static constexpr bool has_pools = tessera::detail::offers_extension<Allocator, extension::private_pools>;
   using filter = std::conditional_t<has_pools, extension::stream_filter, detail::no_filter>;
@@ -421,7 +418,6 @@ class captured : public facade<captured<Allocator>, Allocator> {
     return h;
   }
 
-  using common::deallocate;  // aligned blocks
   void deallocate(void* p) noexcept {
     record_free(p, false);
     allocator_.deallocate(p);
@@ -448,7 +444,6 @@ class captured : public facade<captured<Allocator>, Allocator> {
     return done;
   }
 
-  using common::record_stream;  // aligned blocks
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     const bool done = allocator_.record_stream(p, stream);
     if (done) recorder_.add_use(p, stream);

@@ -94,7 +94,7 @@ struct plain_device {
 TEST(locked_threads, ask_of_a_device_what_the_recipe_asks) {
   locked<caching_allocator<with<pytorch<>, reuse_immediately>, plain_device>> plain;
   EXPECT_EQ(plain.try_allocate(1), nullptr);
-  locked<caching_allocator<with<pytorch<>, back_with<page_plan::huge_first>>, simulated_device>> paged{
+  locked<caching_allocator<with<pytorch<>, prefer_pages<page_preference::huge_first>>, simulated_device>> paged{
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)paged.allocate(20_MiB);
   (void)paged.allocate(20_MiB);

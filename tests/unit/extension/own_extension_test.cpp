@@ -16,6 +16,7 @@
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/extension_set.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -192,7 +193,7 @@ template <typename A>
 void expect_apart(A& allocator, const std::set<const void*>& long_lived_blocks) {
   std::size_t found = 0;
   allocator.for_each_allocator([&](auto& in) {
-    in.introspect().for_each_segment([&](const detail::block& first) {
+    tessera::detail::introspect(in).for_each_segment([&](const detail::block& first) {
       std::size_t long_lived = 0, others = 0;
       for (const detail::block *b = &first, *end = first.prev; b != end; b = b->next) {
         if (b->status.state != detail::block::state::live &&

@@ -324,17 +324,17 @@ TEST(explain, suggests_a_smaller_segment) {
 }
 
 TEST(explain, suggests_other_pages) {
-  over<with<passthrough, back_with<page_plan::huge_only>>> huge{
+  over<with<passthrough, prefer_pages<page_preference::huge_only>>> huge{
       simulated_device{simulated_device::options{.capacity = 100_MiB, .huge_budget = 2_MiB}}};
   const oom_report ran_out = refused(huge, 3_MiB);
   EXPECT_EQ(ran_out.segment, 4_MiB);
   EXPECT_EQ(ran_out.missing(), 0u);
   EXPECT_EQ(hints_of(ran_out), std::vector{oom_report::hint::use_other_pages});
-  over<with<passthrough, back_with<page_plan::huge_first>>> falls_back{
+  over<with<passthrough, prefer_pages<page_preference::huge_first>>> falls_back{
       simulated_device{simulated_device::options{.capacity = 100_MiB, .huge_budget = 2_MiB}}};
   EXPECT_NE(falls_back.try_allocate(3_MiB), nullptr) << "the advice is true";
 
-  over<with<passthrough, back_with<page_plan::huge_1g_only>>> giant{of(500_MiB)};
+  over<with<passthrough, prefer_pages<page_preference::huge_1g_only>>> giant{of(500_MiB)};
   EXPECT_EQ(hints_of(refused(giant, 20_MiB)), (std::vector{oom_report::hint::use_normal_pages}));
 }
 

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/detail/introspection.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/policy/evict_after.hpp>
@@ -241,7 +242,7 @@ TYPED_TEST(evict_after_in, smooth_releases_the_oldest_first) {
     manual_clock::ticks += 1;
     std::uint64_t youngest_stream = 0;
     std::size_t left = 0;
-    pool.introspect().for_each_idle([&](const detail::block& b, std::uint64_t) {
+    tessera::detail::introspect(pool).for_each_idle([&](const detail::block& b, std::uint64_t) {
       if (youngest_stream == 0 || b.list->key().handle < youngest_stream)
         youngest_stream = b.list->key().handle;
       ++left;
@@ -331,7 +332,7 @@ TEST(evict_after, coalesced_blocks_of_a_range_have_the_mean_age_of_their_bytes) 
   allocator_of<expandable, step> pool;
   const auto age = [&pool] {
     std::uint64_t found = 0;
-    pool.introspect().for_each_idle(
+    tessera::detail::introspect(pool).for_each_idle(
         [&found](const detail::block&, std::uint64_t its_age) { found = its_age; });
     return found;
   };

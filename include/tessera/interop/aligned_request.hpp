@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <new>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fatal.hpp>
@@ -11,9 +11,9 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/with_plan.hpp>
+#include <tessera/detail/introspection.hpp>
 
-namespace tessera::detail {
+namespace tessera::interop {
 
 /// A request with an alignment, for an allocator that aligns to min_alignment only. 0 bytes count as 1,
 /// because other libraries expect an address for 0 bytes.
@@ -30,14 +30,12 @@ struct aligned_request {
 
   aligned_request(std::size_t requested, std::size_t to) noexcept
       : bytes(requested != 0 ? requested : 1), alignment(to) {
-    if (!std::has_single_bit(to)) fatal("aligned_request: an alignment is a power of two");
+    if (!std::has_single_bit(to)) detail::fatal("aligned_request: an alignment is a power of two");
   }
-  aligned_request(std::size_t requested, std::align_val_t to) noexcept
-      : aligned_request(requested, static_cast<std::size_t>(to)) {}
 
   /// Returns the bytes of a block that contains an aligned address wherever it begins.
   [[nodiscard]] std::size_t with_room() const noexcept {
-    return alignment > min_alignment ? saturating_add(bytes, alignment - min_alignment) : bytes;
+    return alignment > min_alignment ? detail::saturating_add(bytes, alignment - min_alignment) : bytes;
   }
 
   /// Serves the request.
@@ -69,13 +67,13 @@ struct aligned_request {
       void* const begin = reinterpret_cast<void*>(address);
       if (requested == with_room() || (begin == p && requested == bytes)) found = {begin, requested};
     };
-    with_plan_of(allocator, [&](const auto& plan) {
+    detail::with_plan_of(allocator, [&](const auto& plan) {
       const block_view b = plan.contains(p) ? plan.block_around(p) : block_view{};
       if (b.is == block_view::state::live) look(b.address, b.requested);
     });
     if (found.address != nullptr) return found;
     allocator.with_owner(p, [&](auto& in) {
-      const auto blocks = in.introspect();
+      const auto blocks = detail::introspect(in);
       const auto look_at = [&](std::uintptr_t address) {
         look(address, blocks.requested_at(reinterpret_cast<void*>(address)));
       };
@@ -147,13 +145,13 @@ struct aligned_request {
   template <typename A>
   [[noreturn, gnu::noinline, gnu::cold]] static void refuse(A& allocator, const char* call,
                                                             void* p) noexcept {
-    fixed_text text;
+    detail::fixed_text text;
     text.add(call).add(": not the address of a live block of this size and alignment; ");
     bool is_known = false;
-    allocator.with_owner(p, [&](auto& in) { is_known = add_block_at(text, in.introspect(), p); });
-    if (!is_known) text.add(in_no_segment);
-    fatal(text.c_str(), p);
+    allocator.with_owner(p, [&](auto& in) { is_known = detail::add_block_at(text, detail::introspect(in), p); });
+    if (!is_known) text.add(detail::in_no_segment);
+    detail::fatal(text.c_str(), p);
   }
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::interop
