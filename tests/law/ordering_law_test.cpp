@@ -27,11 +27,11 @@ TEST(ordering_law, holds_for_the_devices) {
   provider::provider_ref<provider::simulated_device> reference(device);
   EXPECT_STREQ(law::detail::ordering(reference, a, b).broken, nullptr);
   EXPECT_STREQ(law::detail::ordering(reference, a, a).broken, nullptr);
-  provider::host_pinned recipe::pinned{
+  provider::host_pinned pinned{
       provider::host_pinned::options{.capacity = 1_MiB, .pin = provider::host_pinned::pinning::never}};
   const stream_id side = pinned.create_stream();
-  EXPECT_STREQ(law::detail::ordering(recipe::pinned, {}, side).broken, nullptr);
-  EXPECT_STREQ(law::detail::ordering(recipe::pinned, side, {}).broken, nullptr);
+  EXPECT_STREQ(law::detail::ordering(pinned, {}, side).broken, nullptr);
+  EXPECT_STREQ(law::detail::ordering(pinned, side, {}).broken, nullptr);
 }
 
 TEST(ordering_law, is_among_those_of_a_provider) {

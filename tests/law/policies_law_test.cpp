@@ -322,9 +322,9 @@ struct grows_by_segments {
 
 // Each policy obeys its law, but the two do not fit together.
 TEST(policies_law, policies_of_a_recipe_must_fit) {
-  using recipe = recipe::with<recipe::pytorch<>, grows_by_segments>;
+  using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, grows_by_segments>;
   const auto with_segments = [](size_to_size segment) {
-    recipe::policies<recipe> p;
+    tessera::recipe::policies<recipe> p;
     p.growth.segment = segment;
     EXPECT_EQ(words([&p] { return law::policy(p.growth); }), "holds");
     return words([&p] { return law::recipe<recipe>(p); });

@@ -201,7 +201,7 @@ struct wrapping : generous {
     return reinterpret_cast<void*>(base + next - bytes);
   }
 };
-TEST(provider_law, policy::failure_reason) {
+TEST(provider_law, refuses_beyond_capacity) {
   generous device;
   EXPECT_STREQ(law::provider(device).broken, "acquire refuses more than the capacity");
   EXPECT_EQ(device.next, device.released);

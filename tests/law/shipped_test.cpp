@@ -143,11 +143,11 @@ TEST(law, holds_for_the_providers) {
   provider::simulated_npu npu, other = npu.another_process();
   EXPECT_STREQ(law::provider(npu).broken, nullptr);
   EXPECT_STREQ(law::sharing(npu, other).broken, nullptr);
-  provider::host_pinned recipe::pinned{provider::host_pinned::options{
+  provider::host_pinned pinned{provider::host_pinned::options{
       .capacity = 1_MiB, .pin = provider::host_pinned::pinning::where_allowed}};
-  EXPECT_STREQ(law::provider(recipe::pinned).broken, nullptr);
+  EXPECT_STREQ(law::provider(pinned).broken, nullptr);
   EXPECT_STREQ(law::detail::ordering(simulated, stream_id{1}, stream_id{2}).broken, nullptr);
-  EXPECT_STREQ(law::detail::ordering(recipe::pinned, stream_id{}, pinned.create_stream()).broken, nullptr);
+  EXPECT_STREQ(law::detail::ordering(pinned, stream_id{}, pinned.create_stream()).broken, nullptr);
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ struct recovery_without_reason {
 static_assert(recovery_policy<recover_never> && !recovery_policy<recovery_without_reason>);
 
 struct no_alias {};
-static_assert(recipe<pytorch<>> && !recipe<no_alias> && !detail::has_rounding<no_alias>);
+static_assert(recipe::well_formed<pytorch<>> && !recipe::well_formed<no_alias> && !detail::has_rounding<no_alias>);
 
 struct device_that_throws {
   void* acquire(std::size_t) { return nullptr; }
@@ -173,6 +173,6 @@ static_assert(!registering_provider<plain_device> && registering_provider<brings
 using one = with<pytorch<>, split_never<>, evict_never>;
 using other = with<pytorch<>, evict_never, split_never<>>;
 static_assert(std::is_same_v<one::split, other::split> && std::is_same_v<one::eviction, other::eviction>);
-static_assert(std::is_same_v<one::rounding, pytorch_family::native::rounding> && recipe<one>);
+static_assert(std::is_same_v<one::rounding, pytorch_family::native::rounding> && recipe::well_formed<one>);
 
 }  // namespace

@@ -47,7 +47,7 @@ static_assert(law::recipe<paddle_family::naive_best_fit>(paddle_family::naive_be
 
 constexpr paddle_settings preset_growth{.auto_growth_chunk_size = 10_MiB};
 constexpr paddle_settings preset_naive{.naive_best_fit = true, .initial_gpu_memory = 10_MiB};
-static_assert(recipe<paddle_family::under<preset_growth>> && recipe<paddle_family::under<preset_naive>>);
+static_assert(recipe::well_formed<paddle_family::under<preset_growth>> && recipe::well_formed<paddle_family::under<preset_naive>>);
 static_assert(std::is_same_v<paddle_family::under<preset_growth>::base, paddle_family::auto_growth>);
 static_assert(std::is_same_v<paddle_family::under<preset_naive>::base, paddle_family::naive_best_fit>);
 
