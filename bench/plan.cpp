@@ -43,7 +43,7 @@ struct subject<tessera::plan::planned<Allocator>> {
   tessera::plan::planned<Allocator> pool{made.view(), tessera::provider::simulated_device()};
   /// The share of the requests that the plan served.
   [[nodiscard]] double planned() const {
-    const tessera::plan_usage used = pool.statistics().by_plan;
+    const tessera::plan::plan_usage used = pool.statistics().by_plan;
     return static_cast<double>(used.requests) / static_cast<double>(used.requests + used.unplanned_requests);
   }
 };

@@ -50,7 +50,7 @@ int main(int count, char** arguments) {
   const tessera::plan::made_plan made = tessera::plan::make(program, {.effort = 1});
   tessera::plan::planned<allocator_type> second(made.view());
   train(second);
-  const tessera::plan_usage used = second.statistics().by_plan;
+  const tessera::plan::plan_usage used = second.statistics().by_plan;
   std::printf("peak live %zu MiB, plan %zu MiB, pytorch reserved %zu MiB\n", made.numbers.peak_live >> 20,
               used.plan_bytes >> 20, first.current_usage().reserved >> 20);
   std::printf("%ju requests by plan, %ju others\n", std::uintmax_t{used.requests},

@@ -28,11 +28,11 @@ struct recipe_result {
   tessera::provider::simulated_device::counts calls{};
   std::uintmax_t retries = 0;
   std::size_t failures = 0;
-  std::size_t failed_sleeps = 0;  // sleeps and wakes that changed nothing
-  const char* why = nullptr;      // the reason for the first of them
-  double nanoseconds = 0;         // of host time per operation
-  tessera::plan_usage by_plan{};  // of a result with a plan
-  std::string warning{};          // of the plan
+  std::size_t failed_sleeps = 0;        // sleeps and wakes that changed nothing
+  const char* why = nullptr;            // the reason for the first of them
+  double nanoseconds = 0;               // of host time per operation
+  tessera::plan::plan_usage by_plan{};  // of a result with a plan
+  std::string warning{};                // of the plan
   bool has_plan = false;
   bool as_recorded = false;  // the result uses the recorded settings and starts with the history
 };

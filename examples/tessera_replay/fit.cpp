@@ -23,7 +23,7 @@ namespace {
 /// plan served.
 template <typename Recipe>
 bool completes(const tessera::trace::program& program, const tessera::recipe::policies<Recipe>& settings,
-               const tessera::plan::made_plan* plan, std::size_t capacity, tessera::plan_usage& used) {
+               const tessera::plan::made_plan* plan, std::size_t capacity, tessera::plan::plan_usage& used) {
   if (plan != nullptr) {
     tessera::plan::planned<replay::replayed<Recipe>> pool{plan->view(), replay::device_of(capacity),
                                                           settings};
@@ -53,7 +53,7 @@ int replay::commands::fit(const arguments& args) {
   return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
                                                const tessera::recipe::policies<Recipe>& settings) {
     const std::size_t max_capacity = args.has_capacity ? args.capacity : 2 * tessera::max_request;
-    tessera::plan_usage used;
+    tessera::plan::plan_usage used;
     const auto completes_by = [&](const tessera::plan::made_plan* by) {
       return [&, by](std::size_t capacity) {
         progress_line::show(program.name() + ": with " + std::to_string(capacity));

@@ -160,12 +160,13 @@ std::string replay::plan_note(const tessera::plan::memory_plan& plan,
   return "the plan was made of another recording, or of another part of it";
 }
 
-std::string replay::served_text(const tessera::plan_usage& used) {
+std::string replay::served_text(const tessera::plan::plan_usage& used) {
   return "the plan served " + std::to_string(used.requests) + " of " +
          std::to_string(used.requests + used.unplanned_requests) + " requests";
 }
 
-std::string replay::plan_warning(const tessera::plan_usage& used, std::size_t with_plan, std::size_t alone) {
+std::string replay::plan_warning(const tessera::plan::plan_usage& used, std::size_t with_plan,
+                                 std::size_t alone) {
   std::string text;
   if (used.fault != nullptr) text = std::string("the plan serves nothing: ") + used.fault;
   if (text.empty() && used.requests == 0) text = "this is not a plan of this program: it served no request";
@@ -177,7 +178,7 @@ std::string replay::plan_warning(const tessera::plan_usage& used, std::size_t wi
   return text;
 }
 
-std::string replay::plan_json(const tessera::plan_usage& used, const std::string& warning) {
+std::string replay::plan_json(const tessera::plan::plan_usage& used, const std::string& warning) {
   return ", \"planned_requests\": " + std::to_string(used.requests) +
          ", \"unplanned_requests\": " + std::to_string(used.unplanned_requests) + ", \"warning\": \"" +
          json_text(warning) + "\"";

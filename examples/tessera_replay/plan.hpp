@@ -22,12 +22,12 @@ namespace replay {
                                     const tessera::trace::recording& source);
 
 /// Says how many requests of the recording the plan served.
-[[nodiscard]] std::string served_text(const tessera::plan_usage& used);
+[[nodiscard]] std::string served_text(const tessera::plan::plan_usage& used);
 /// Warns of a plan that hardly serves the program, or with which the program needs no less memory than with the
 /// recipe alone. Both numbers are bytes of the same kind, such as capacities. Empty if neither holds.
-[[nodiscard]] std::string plan_warning(const tessera::plan_usage& used, std::size_t with_plan,
+[[nodiscard]] std::string plan_warning(const tessera::plan::plan_usage& used, std::size_t with_plan,
                                        std::size_t alone);
 /// Writes what the plan served, and the warning, as members of a JSON object that has others before.
-[[nodiscard]] std::string plan_json(const tessera::plan_usage& used, const std::string& warning);
+[[nodiscard]] std::string plan_json(const tessera::plan::plan_usage& used, const std::string& warning);
 
 }  // namespace replay

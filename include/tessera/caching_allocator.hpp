@@ -7,7 +7,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/pool_traits.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
@@ -22,7 +22,6 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/handle.hpp>
 #include <tessera/provider/provider.hpp>
-#include <tessera/recipe/check_provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera {
@@ -44,15 +43,21 @@ struct core_types {
   using group = pool_group_of<Recipe::pools::count, group_part<Extension>...>;
 
   /// Compile-time settings of the block manager.
-  struct traits : manager_traits {
+  struct traits {
     using backend_kind = typename Recipe::growth::backend;
     static constexpr std::size_t pools = Recipe::pools::count;
+    /// Streams are recorded; frees wait for their events.
     static constexpr bool uses_events = Recipe::streams::uses_events;
+    /// Free blocks may serve other streams.
     static constexpr bool reuses_across_streams = Recipe::streams::reuses_across_streams;
+    /// The work of its own stream may still use a free block.
     static constexpr bool has_stream_order = !uses_events || !has_one_key<typename Recipe::streams>;
+    /// Segments are ranges in which memory is mapped page by page.
     static constexpr bool has_ranges = backend_kind::has_ranges;
+    /// A block may be split from the middle of a free block.
     static constexpr bool places_blocks = backend_kind::places_blocks;
     static constexpr free_order order = free_order_of<typename Recipe::split>;
+    /// The clock of ages, or pool_searches.
     using clock = typename clock_of<typename Recipe::eviction>::type;
     using extensions = typename extensions_of<core_types, Extension...>::type;
     template <std::size_t Pools>

@@ -12,13 +12,12 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/law/growth.hpp>
 #include <tessera/provider/provider.hpp>
-#include <tessera/recipe/check_provider.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 

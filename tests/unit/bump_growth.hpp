@@ -66,11 +66,6 @@ struct bump_backend : tessera::detail::backend_defaults {
       if (bytes > 0 && arenas_[own].begin == address) arenas_[own] = {};
       return bytes;
     }
-    template <typename Policies>
-    [[nodiscard]] static block* restore(const tessera::segment_view&, std::size_t, const Policies&) noexcept {
-      return nullptr;  // the address is not recorded
-    }
-    static std::size_t release_idle_at(std::uintptr_t, std::size_t) noexcept { return 0; }
     void shrink() noexcept { manager_.shrink(); }
     [[nodiscard]] std::size_t footprint() const noexcept { return arenas_.size() * sizeof(arena); }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/plan/made_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/trace/recording.hpp>

@@ -14,9 +14,10 @@
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/detail/counter_names.hpp>
 #include <tessera/detail/extension_set.hpp>
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/fwd.hpp>

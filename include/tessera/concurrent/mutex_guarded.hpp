@@ -13,8 +13,8 @@
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include <tessera/concurrent/indexed.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>
 #include <tessera/facade.hpp>

@@ -15,9 +15,9 @@
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
 
 /// Sizes, and numbers that determine sizes. A size is a number of bytes in std::size_t; every prefix is
 /// binary.

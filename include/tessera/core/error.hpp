@@ -28,7 +28,7 @@ struct oom_numbers {
   int device = -1;                    ///< number of the device; negative if the allocator does not know it
   std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
   refusal refused{};                  ///< why the provider or an extension refuses the request, if it says so
-  std::size_t plan = 0;               ///< of the reserved bytes: those of a plan
+  std::size_t plan = 0;               ///< of the reserved bytes: those of a plan [tessera/plan/planned.hpp]
   bool by_extension = false;  ///< whether `refused` is the rule of an extension; the rest then matters less
 
   /// Notes the rule of an extension that refuses the request, unless another one refuses it, too.
@@ -36,11 +36,6 @@ struct oom_numbers {
     if (by_extension) return;
     refused = rule;
     by_extension = true;
-  }
-  /// Adds the memory of a plan.
-  void add_plan(const usage& added) noexcept {
-    plan += added.reserved;
-    add_plan_bytes(now, added, capacity, available);
   }
 };
 

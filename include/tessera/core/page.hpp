@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
 
 namespace tessera {
 

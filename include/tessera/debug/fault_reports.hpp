@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/debug/guard_pages.hpp>
 

@@ -17,7 +17,6 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>

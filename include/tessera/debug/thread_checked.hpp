@@ -8,7 +8,6 @@
 
 #include <unistd.h>
 
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/facade.hpp>
 

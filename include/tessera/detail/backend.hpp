@@ -38,8 +38,6 @@
 /// |                                       | bytes; returns the free block that holds them, or null     |
 /// | releasable(block)                     | bytes that release() would give back; may query the device |
 /// | release(block)                        | gives an idle block's memory back; returns its bytes, or 0 |
-/// | restore(segment, size, policies)      | gets memory at a recorded address; a free block, or null   |
-/// | release_idle_at(address, bytes)       | gives back idle memory in recorded addresses; its bytes    |
 /// | end_of_chunk(address)                 | with ranges: end of the chunk that begins at `address`     |
 /// | shrink()                              | frees host memory of unused metadata                       |
 /// | footprint()                           | bytes of host memory, without the manager's                |
@@ -136,16 +134,6 @@ struct segment_backend : backend_defaults {
     }
     std::size_t release(block& idle) noexcept {
       return manager_.is_stream_work_done(idle) ? manager_.release(idle) : 0;
-    }
-
-    template <typename Policies>
-    [[nodiscard]] block* restore(const segment_view& s, std::size_t, const Policies& p) noexcept {
-      return manager_.acquire({s.pool, &manager_.own()}, s.stream, s.bytes,
-                              s.bytes >= p.split.oversize_from(), p.pages.backing(s.bytes));
-    }
-    std::size_t release_idle_at(std::uintptr_t address, std::size_t) noexcept {
-      block* const head = manager_.first_block_at(address);
-      return head != nullptr && head->is_free() && !head->is_split() ? release(*head) : 0;
     }
 
     void shrink() noexcept { manager_.shrink(); }

@@ -212,13 +212,6 @@ class segment_list {
     for (const segment* s = first_; s != nullptr; s = s->next_segment) f(*s);
     for (const segment* s = with_releasing ? releasing_ : nullptr; s != nullptr; s = s->next_segment) f(*s);
   }
-  /// Finds the segment that begins at an address, or null.
-  ///   Cost:  linear in the segments
-  [[nodiscard]] segment* find(std::uintptr_t address) const noexcept {
-    segment* s = first_;
-    while (s != nullptr && s->first().address != address) s = s->next_segment;
-    return s;
-  }
   /// Number of segments that are not being released.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] std::size_t releasing_bytes() const noexcept { return releasing_bytes_; }

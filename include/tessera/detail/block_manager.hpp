@@ -25,23 +25,6 @@
 
 namespace tessera::detail {
 
-/// Compile-time settings of a block_manager. Derive from it and redefine members.
-struct manager_traits {
-  static constexpr std::size_t pools = 1;
-  static constexpr bool uses_events = true;             ///< streams are recorded; frees wait for their events
-  static constexpr bool reuses_across_streams = false;  ///< free blocks may serve other streams
-  static constexpr bool has_stream_order = true;  ///< the work of its own stream may still use a free block
-  static constexpr bool has_ranges = false;  ///< segments are ranges in which memory is mapped page by page
-  static constexpr bool places_blocks = false;  ///< a block may be split from the middle of a free block
-  static constexpr free_order order = free_order::lowest_address;
-  using clock = pool_searches;  ///< the clock of ages, or pool_searches
-  using extensions = no_extensions;
-  template <std::size_t Pools>
-  using group = pool_group_of<Pools>;
-  template <std::size_t Pools>
-  using counters = full_counters<Pools>;
-};
-
 /// Keeps the blocks of one allocator: their neighbours, free lists, addresses, statistics and pending frees.
 /// It carries out the decisions of allocators and backends, and reports each change to the extensions. It
 /// decides nothing.
@@ -63,7 +46,7 @@ struct manager_traits {
 ///
 /// Functions of the hit path are always_inline if that saves instructions. Without any of them, recorded
 /// programs take 11 % more instructions at -O2, and 3 % more at -O3 (bench/replay under callgrind, g++ 12).
-template <provider::device_provider Provider, typename Traits = manager_traits>
+template <provider::device_provider Provider, typename Traits>
 class block_manager {
   static_assert(!Traits::has_ranges || !Traits::reuses_across_streams,
                 "ranges do not support reuse across streams: a free block has no room for both its age and "
@@ -257,26 +240,6 @@ class block_manager {
     report(action::alloc, live.address, requested, live.size, stream, *live.list->where().group);
   }
 
-  /// Splits a free block from its start into recorded blocks. Returns false if host memory ran out.
-  ///   Requires:  the bytes of each block_view are a multiple of min_alignment
-  ///   Requires:  their sum is at most the size of the block
-  template <typename Blocks>
-  [[nodiscard]] bool restore_blocks(block& whole, const Blocks& recorded) noexcept {
-    std::uintptr_t address = whole.address;
-    block* rest = &whole;
-    for (const block_view& r : recorded) {
-      if (!reserve_blocks()) return false;
-      block* const following = r.bytes < rest->size ? rest : nullptr;
-      (void)allocate(*rest, r.requested, r.bytes, 0, false, rest->list->key());
-      rest = following;
-    }
-    for (const block_view& r : recorded) {
-      if (r.requested == 0) (void)deallocate(reinterpret_cast<void*>(address));
-      address += r.bytes;
-    }
-    return true;
-  }
-
   // Streams.
 
   /// Records that a stream uses a live block. Returns false if host memory ran out or the stream does not
@@ -300,22 +263,6 @@ class block_manager {
   template <typename Selects>
   [[gnu::cold]] void wait_for_pending_of(Selects selects) noexcept {
     wait_for_pending_if([&selects](const block& b) { return selects(group_of(*b.list)); });
-  }
-  /// Waits for the work of the streams of these groups, and of the streams recorded for their live blocks.
-  /// Returns false if the device failed.
-  ///   Cost:  linear in the blocks
-  template <typename Selects>
-  [[nodiscard, gnu::cold]] bool finish_work_of(Selects selects) noexcept {
-    bool works = true;
-    for_each_list([&](const free_list& list) {
-      if (list.segments > 0 && selects(group_of(list))) works = works && provider_.synchronize(list.key());
-    });
-    for_each_segment([&](block& first) {
-      if (!selects(group_of(*first.list))) return;
-      for (block *b = &first, *end = first.prev; b != end; b = b->next)
-        works = works && pending_.for_each_use(*b, [this](stream_id s) { return provider_.synchronize(s); });
-    });
-    return works;
   }
   [[nodiscard]] pending_frees<Provider, Traits::uses_events>& pending() noexcept { return pending_; }
   [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_recorded_streams(); }
@@ -471,12 +418,6 @@ class block_manager {
         },
         with_releasing);
   }
-  /// Finds the block at the start of the segment at an address, or null.
-  ///   Cost:  linear in the segments
-  [[nodiscard]] block* first_block_at(std::uintptr_t address) const noexcept {
-    segment* const s = segments_.find(address);
-    return s != nullptr ? &s->first() : nullptr;
-  }
   /// Whether a group may get `bytes` more from the device.
   [[nodiscard]] bool may_grow(group& in, std::size_t bytes) noexcept {
     return extensions().may_grow(in, bytes);
@@ -557,53 +498,9 @@ class block_manager {
     return true;
   }
 
-  /// If streams share blocks: moves a live block to another free list, which it joins when freed.
-  void move_to(block& live, free_list& list) noexcept {
-    count_in(*live.list, -1);
-    live.list = &list;
-    count_in(list, 1);
-  }
-  /// If streams share blocks: splits `size` bytes off the low end of a free block. Both parts stay free.
-  ///   Requires:  a preceding reserve_blocks()
-  ///   Requires:  size < rest.size
-  block& split_free(block& rest, std::size_t size) noexcept {
-    const std::size_t pool = rest.list->pool();
-    if (rest.is_split()) {
-      counters_.inactive_split_grew(pool, 1, 0);
-    } else {
-      counters_.inactive_split_grew(pool, 2, rest.size);
-    }
-    block& part = split(rest, rest.address, size, true);
-    part.free_after = rest.free_after;
-    part.list->template insert<order>(part);
-    return part;
-  }
-  /// If streams share blocks: coalesces neighbouring free blocks of several lists into one free block of
-  /// `list`. The blocks are `whole` and its upper neighbours below `end`.
-  void coalesce_run(block& whole, const block* end, free_list& list) noexcept {
-    const std::size_t pool = list.pool();
-    const bool was_split = whole.is_split();
-    int count = 0;
-    std::size_t bytes = 0;
-    for (block *b = &whole, *following = nullptr; b != end; b = following, ++count) {
-      following = b->next;
-      bytes += b->size;
-      b->list->template erase<order>(*b);
-      count_in(*b->list, -1);
-      if (b == &whole) continue;
-      b->unlink();
-      blocks_.give_back(b);
-    }
-    whole.size = bytes;
-    whole.list = &list;
-    count_in(list, 1);
-    list.template insert<order>(whole);
-    if (!was_split) return;
-    if (mark_idle(whole)) {
-      counters_.inactive_split_shrank(pool, count, bytes);
-    } else {
-      counters_.inactive_split_grew(pool, 1 - count, 0);
-    }
+  /// If streams share blocks, a free list counts its blocks.
+  static void count_in(free_list& list, int more) noexcept {
+    if constexpr (Traits::reuses_across_streams) list.segments += static_cast<std::size_t>(more);
   }
 
   // Idle memory.
@@ -736,10 +633,6 @@ class block_manager {
     }
   }
 
-  /// If streams share blocks, a free list counts its blocks.
-  static void count_in(free_list& list, int more) noexcept {
-    if constexpr (Traits::reuses_across_streams) list.segments += static_cast<std::size_t>(more);
-  }
   void count_split(std::size_t pool, int count, std::size_t bytes) noexcept {
     if constexpr (!Traits::has_ranges) counters_.inactive_split_grew(pool, count, bytes);
   }

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/detail/block.hpp>
@@ -73,9 +72,8 @@ template <typename Blocks>
 
 /// Aborts if the caller gives a wrong requested size for a live block.
 template <typename Blocks>
-[[noreturn, gnu::noinline, gnu::cold]] void refuse_size(const Blocks& blocks, const char* call,
-                                                        const void* p, std::size_t requested,
-                                                        std::size_t passed) noexcept {
+[[noreturn, gnu::noinline, gnu::cold]] void refuse_size(const Blocks& blocks, const char* call, const void* p,
+                                                        std::size_t requested, std::size_t passed) noexcept {
   fixed_text text;
   text.add(call).add(": not the requested size: ").add(passed).add(" bytes were passed, ");
   text.add(requested).add(" were requested; ");

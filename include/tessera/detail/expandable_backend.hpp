@@ -26,7 +26,6 @@ struct expandable_backend : range_backend_defaults {
     instance(const instance&) = delete;
     instance& operator=(const instance&) = delete;
     ~instance() { ranges_.release_all(); }
-    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return ranges_; }
 
     /// Starts at the smallest free block that fits. Moves to the next larger one while that one, with the
     /// unmapped bytes above it, is smaller than the current one with its own.
@@ -80,13 +79,7 @@ struct expandable_backend : range_backend_defaults {
       return ranges_.releasable(idle);
     }
     std::size_t release(block& idle) noexcept { return ranges_.release(idle); }
-    template <typename Policies>
-    [[nodiscard]] block* restore(const segment_view& s, std::size_t size, const Policies& p) noexcept {
-      return ranges_.restore(s, ranges_.growth_for(size, p));
-    }
-    std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
-      return ranges_.release_idle_at(address, bytes);
-    }
+    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return ranges_; }
     void shrink() noexcept { ranges_.shrink(); }
     [[nodiscard]] std::size_t footprint() const noexcept { return ranges_.footprint(); }
     [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {

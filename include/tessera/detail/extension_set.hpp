@@ -8,8 +8,8 @@
 
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/extension.hpp>
 #include <tessera/detail/introspection.hpp>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/block.hpp>
 
 namespace tessera {

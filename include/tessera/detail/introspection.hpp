@@ -186,4 +186,14 @@ void with_plan_of(const Allocator& allocator, F f) {
   if constexpr (requires { allocator.with_plan(f); }) allocator.with_plan(f);
 }
 
+/// Adds the memory of a plan, which was taken from the same device. A limit of the user does not count it.
+/// Lowers `available`, the bytes left on the device, if these are computed from `now`.
+inline void add_plan_bytes(usage& now, const usage& plan, std::size_t capacity,
+                           std::size_t& available) noexcept {
+  now += plan;
+  if (now.has_limit) now.limit = capacity - now.limit > plan.reserved ? now.limit + plan.reserved : capacity;
+  const std::size_t left = capacity > now.reserved ? capacity - now.reserved : 0;
+  if (left < available) available = left;
+}
+
 }  // namespace tessera::detail

@@ -6,7 +6,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/pool_traits.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/backend.hpp>
@@ -186,23 +186,6 @@ class mapped_ranges {
     return {align_up(mapping, granularity(kinds)), p.growth.range_size(manager_.provider().capacity()),
             kinds};
   }
-  /// Maps the pages of a recorded segment at their address, in the range that contains it. If there is none,
-  /// reserves a new range. Returns null if neither range contains the address, or the device refuses.
-  [[nodiscard]] block* restore(const segment_view& s, const range_growth& growth) noexcept {
-    free_list* const list = manager_.prepare_list(manager_.own(), s.pool, s.stream);
-    if (list == nullptr) return nullptr;
-    note_alignment(growth.mapping);
-    block* hole = nullptr;
-    const auto holds = [&s](const block& b) {
-      return s.address >= b.address && s.address + s.bytes <= b.end();
-    };
-    for_each_unmapped(*list, [&](block& b) {
-      if (holds(b)) hole = &b;
-      return hole != nullptr;
-    });
-    if (hole == nullptr) hole = reserve_range(*list, s.bytes, growth);
-    return hole != nullptr && holds(*hole) ? map_new(*hole, s.address, s.bytes, growth) : nullptr;
-  }
   /// Returns the bytes of a free block. For an unmapped block, returns the bytes at its start that pages of
   /// `granularity` bytes can fill.
   [[nodiscard]] static std::size_t usable(const block& b, std::size_t granularity) noexcept {
@@ -283,18 +266,6 @@ class mapped_ranges {
           if (!hole.is_split()) unreserve_range(hole);
         });
   }
-  std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
-    const std::uintptr_t end = address + bytes;
-    std::size_t released = 0;
-    while (address < end) {
-      block* const found = mapped_block_at(address);
-      if (found == nullptr) break;
-      address = found->end();
-      if (found->is_free()) released += release(*found);
-    }
-    return released;
-  }
-
   /// Makes a part of an unmapped block free, and coalesces it with its free neighbours. Returns the block
   /// that contains the part.
   ///   Requires:  a preceding reserve_blocks()
@@ -390,17 +361,6 @@ class mapped_ranges {
       chunks_.destroy(provider(), *c);
     }
   }
-  /// Finds the block that contains an address of mapped memory, or null.
-  [[nodiscard]] block* mapped_block_at(std::uintptr_t address) noexcept {
-    block* found = nullptr;
-    for_each_range([&found, address](segment& range) {
-      for (block* b = &range.first(); b != &range && b->address <= address; b = b->next) {
-        if (address < b->end() && !b->is_unmapped()) found = b;
-      }
-    });
-    return found;
-  }
-
   static void link_unmapped(block& low, block& b, block& high) noexcept {
     b.links[0] = &low;
     b.links[1] = &high;

@@ -9,7 +9,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/pool_traits.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/backend.hpp>
@@ -280,7 +280,6 @@ struct stitching_backend : range_backend_defaults {
   class instance {
    public:
     explicit instance(Manager& manager) noexcept : manager_(manager), stitched_(manager) {}
-    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return stitched_.ranges(); }
 
     /// Finds the best-fitting free block. To save whole free pages, it may map another placement instead.
     template <typename Policies>
@@ -326,13 +325,7 @@ struct stitching_backend : range_backend_defaults {
       return stitched_.ranges().releasable(idle);
     }
     std::size_t release(block& idle) noexcept { return stitched_.ranges().release(idle); }
-    template <typename Policies>
-    [[nodiscard]] block* restore(const segment_view& s, std::size_t size, const Policies& p) noexcept {
-      return stitched_.ranges().restore(s, stitched_.ranges().growth_for(size, p));
-    }
-    std::size_t release_idle_at(std::uintptr_t address, std::size_t bytes) noexcept {
-      return stitched_.ranges().release_idle_at(address, bytes);
-    }
+    [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return stitched_.ranges(); }
     void shrink() noexcept { stitched_.shrink(); }
     [[nodiscard]] std::size_t footprint() const noexcept { return stitched_.ranges().footprint(); }
     [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {

@@ -4,13 +4,50 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/pool_traits.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
+
+/// Moves a live block to another free list, which it joins when freed.
+template <typename Manager>
+void move_to(Manager& manager, block& live, free_list& list) noexcept {
+  manager.count_in(*live.list, -1);
+  live.list = &list;
+  manager.count_in(list, 1);
+}
+/// Coalesces neighbouring free blocks of several lists into one free block of `list`. The blocks are `whole` and its
+/// upper neighbours below `end`.
+template <typename Manager>
+void coalesce_run(Manager& manager, block& whole, const block* end, free_list& list) noexcept {
+  using order = typename Manager::order;
+  const std::size_t pool = list.pool();
+  const bool was_split = whole.is_split();
+  int count = 0;
+  std::size_t bytes = 0;
+  for (block *b = &whole, *following = nullptr; b != end; b = following, ++count) {
+    following = b->next;
+    bytes += b->size;
+    b->list->template erase<order>(*b);
+    manager.count_in(*b->list, -1);
+    if (b == &whole) continue;
+    b->unlink();
+    manager.erase_block(*b);
+  }
+  whole.size = bytes;
+  whole.list = &list;
+  manager.count_in(list, 1);
+  list.template insert<order>(whole);
+  if (!was_split) return;
+  if (manager.mark_idle(whole)) {
+    manager.counters().inactive_split_shrank(pool, count, bytes);
+  } else {
+    manager.counters().inactive_split_grew(pool, 1 - count, 0);
+  }
+}
 
 /// Lets the free blocks of one stream serve other streams of the same pool. A free block is ordered after the
 /// work submitted to its list's stream up to a position. Its own stream reuses it at once, other streams by
@@ -34,7 +71,7 @@ class stream_sharing {
     const stream_id own = live->list->key();
     const bool has_recorded_streams = live->flags().has_recorded_streams;
     if (free_list* const list = manager_.find_or_create_list(live->list->where(), after))
-      manager_.move_to(*live, *list);
+      move_to(manager_, *live, *list);
     const stream_id to = live->list->key();  // equals `after`, unless host memory ran out
     manager_.pending().drop_uses_while(*live,
                                        [&](stream_id user) { return make_wait_for_submitted(to, user); });
@@ -84,7 +121,7 @@ class stream_sharing {
       for (block* b = &first; b != end; b = b->next) {
         if (!b->is_free() || !manager_.is_stream_work_done(*b)) return;
       }
-      manager_.coalesce_run(first, end, *first.list);
+      coalesce_run(manager_, first, end, *first.list);
     });
   }
 
@@ -156,6 +193,21 @@ class stream_sharing {
             manager_.provider().is_ordered_after(to, free.list->key(), manager_.position_of(free))) ||
            (rules.opportunistic && manager_.is_stream_work_done(free));
   }
+  /// Splits `size` bytes off the low end of a free block. Both parts stay free.
+  ///   Requires:  a preceding reserve_blocks()
+  ///   Requires:  size < rest.size
+  block& split_free(block& rest, std::size_t size) noexcept {
+    const std::size_t pool = rest.list->pool();
+    if (rest.is_split()) {
+      manager_.counters().inactive_split_grew(pool, 1, 0);
+    } else {
+      manager_.counters().inactive_split_grew(pool, 2, rest.size);
+    }
+    block& part = manager_.split(rest, rest.address, size, true);
+    part.free_after = rest.free_after;
+    part.list->template insert<typename Manager::order>(part);
+    return part;
+  }
   /// Moves a run to a list, except for `surplus` bytes at its high end.
   block* take_over(run found, block& last, std::size_t surplus, free_list& list,
                    const cross_stream_reuse& rules) noexcept {
@@ -165,11 +217,11 @@ class stream_sharing {
         return nullptr;
     }
     if (surplus > 0) {
-      block& part = manager_.split_free(last, last.size - surplus);
+      block& part = split_free(last, last.size - surplus);
       if (found.first == &last) found.first = &part;
       found.end = &last;
     }
-    manager_.coalesce_run(*found.first, found.end, list);
+    coalesce_run(manager_, *found.first, found.end, list);
     manager_.mark_free_after_submitted(*found.first);
     return found.first;
   }

@@ -13,6 +13,7 @@
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/free_list_map.hpp>
 #include <tessera/detail/key_map.hpp>
+#include <tessera/detail/stream_sharing.hpp>
 #include <tessera/extension/private_pools.hpp>
 
 namespace tessera::detail {
@@ -364,14 +365,15 @@ class pool_restore {
   /// Allocates the recorded blocks of a segment, then frees those that were free.
   void allocate_recorded(const place& p, std::size_t oversize_from,
                          extension::restore_result& result) noexcept {
-    if constexpr (shares) manager_.coalesce_run(p.found->first(), p.found, *list_of(p, *begin_of(p)));
+    if constexpr (shares)
+      tessera::detail::coalesce_run(manager_, p.found->first(), p.found, *list_of(p, *begin_of(p)));
     block* from = &p.found->first();
     for (const recorded_block* r = begin_of(p); r != end_of(p); ++r) {
       while (from->end() <= r->address) from = from->next;
       block& served = manager_.allocate(*from, r->bytes, r->bytes, r->address - from->address,
                                         r->bytes >= oversize_from, r->stream);
       if (r->is_lent) served.mark_lent();
-      if constexpr (shares) manager_.move_to(served, *list_of(p, *r));
+      if constexpr (shares) tessera::detail::move_to(manager_, served, *list_of(p, *r));
       from = &served;
     }
     for (const recorded_block* r = begin_of(p); r != end_of(p); ++r) {

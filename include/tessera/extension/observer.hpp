@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/extension_set.hpp>
 
 namespace tessera::extension {

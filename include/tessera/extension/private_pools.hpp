@@ -9,8 +9,8 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/extension_set.hpp>
 #include <tessera/detail/free_list_map.hpp>

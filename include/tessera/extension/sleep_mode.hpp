@@ -195,14 +195,28 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     });
     return result;
   }
+  /// Waits for the work of the streams of these groups, and of the streams recorded for their live blocks.
+  ///   Returns:  false if the device failed
+  ///   Cost:     linear in the blocks
+  [[nodiscard]] bool finish_work_of(changed_groups selects) noexcept {
+    bool works = true;
+    const auto finish = [&](stream_id s) { return manager().provider().synchronize(s); };
+    manager().for_each_list([&](const auto& list) {
+      if (list.segments > 0 && selects(Core::manager::group_of(list))) works = works && finish(list.key());
+    });
+    manager().for_each_block([&](const block& b) {
+      if (selects(Core::manager::group_of(*b.list)))
+        works = works && manager().pending().for_each_use(b, finish);
+    });
+    return works;
+  }
   sleep_result fall_asleep(const group* only, sleep_contents contents, stream_id copies) noexcept {
     return change(only, false, [&](changed_groups selects) -> sleep_result {
       if (!selects(manager().own()) && has_lent(selects)) return failed(lends);
       manager().wait_for_pending_of(selects);
       // Other threads may have run during the wait.
       if (!manager().may_wait()) return failed(may_not_wait);
-      if (!manager().finish_work_of(selects))
-        return failed("the device failed to finish the work of a stream");
+      if (!finish_work_of(selects)) return failed("the device failed to finish the work of a stream");
       manager().for_each_group([&](group& g) {
         if (!selects(g)) return;
         manager().for_each_idle_of(

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <tessera/core/block_view.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
@@ -148,7 +148,8 @@ struct aligned_request {
     detail::fixed_text text;
     text.add(call).add(": not the address of a live block of this size and alignment; ");
     bool is_known = false;
-    allocator.with_owner(p, [&](auto& in) { is_known = detail::add_block_at(text, detail::introspect(in), p); });
+    allocator.with_owner(p,
+                         [&](auto& in) { is_known = detail::add_block_at(text, detail::introspect(in), p); });
     if (!is_known) text.add(detail::in_no_segment);
     detail::fatal(text.c_str(), p);
   }

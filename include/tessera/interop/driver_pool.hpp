@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>

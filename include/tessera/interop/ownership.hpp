@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 

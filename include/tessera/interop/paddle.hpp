@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 
 /// The decisions of Paddle's memory passes, and allocation in place.
 ///

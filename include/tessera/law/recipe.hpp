@@ -5,7 +5,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/pool_traits.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/ask_policies.hpp>
 #include <tessera/law/law.hpp>

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/detail/per_thread.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/range_map.hpp>

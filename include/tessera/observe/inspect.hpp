@@ -3,6 +3,7 @@
 
 #include <cstddef>
 
+#include <tessera/core/block_view.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/block.hpp>
 #include <tessera/detail/free_list.hpp>
@@ -117,7 +118,8 @@ template <typename Allocator>
   detail::with_plan_of(allocator, [&result, p](const auto& plan) { result = plan.live_block_at(p); });
   if (result.bytes > 0) return result;
   allocator.with_owner(p, [&result, p](auto& in) {
-    if (const detail::block* const live = detail::introspect(in).find_live(p)) result = detail::view_of(*live);
+    if (const detail::block* const live = detail::introspect(in).find_live(p))
+      result = detail::view_of(*live);
   });
   return result;
 }

@@ -18,8 +18,10 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/detail/counter_names.hpp>
 #include <tessera/detail/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/timed.hpp>
 
 namespace tessera::observe {
@@ -47,7 +49,7 @@ struct memory_report {
   std::size_t max_split_size = unlimited;  ///< bytes
   std::array<provider::call_times::summary, provider::call_times::count>
       calls{};  ///< in microseconds; only with a `timed` provider
-  std::optional<plan_usage>
+  std::optional<plan::plan_usage>
       by_plan;  ///< only of a `planned`; `now` and `non_releasable` have its memory, the counters do not
 
   /// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
@@ -203,7 +205,7 @@ class report_formatter {
   }
   void plan_rows() {
     if (!report_.by_plan) return;
-    const plan_usage& plan = *report_.by_plan;
+    const plan::plan_usage& plan = *report_.by_plan;
     add("\nplan %016" PRIx64 ", %s of places\n%-26s%14s%14s\n", plan.fingerprint,
         format_bytes(plan.plan_bytes).text(), "", "requests", "bytes");
     const auto served = [this](const char* name, std::uint64_t requests, std::uint64_t bytes) {
@@ -221,7 +223,7 @@ class report_formatter {
           plan.recent_requests, plan.recent_requests + plan.recent_unplanned_requests);
     if (plan.is_aside) add("the plan serves nothing: the program makes other requests\n");
   }
-  void plan_object(const plan_usage& plan) {
+  void plan_object(const plan::plan_usage& plan) {
     add(",\n \"plan\": {\"fingerprint\": \"%016" PRIx64 "\", \"plan_bytes\": %zu, \"requests\": %" PRIu64
         ", \"bytes\": %" PRIu64 ", \"unplanned_requests\": %" PRIu64 ", \"unplanned_bytes\": %" PRIu64
         ", \"occupied\": %" PRIu64 ", \"device_bytes\": ",

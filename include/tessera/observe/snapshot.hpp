@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/core/block_view.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>

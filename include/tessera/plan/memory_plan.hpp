@@ -6,6 +6,7 @@
 #include <span>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/statistics.hpp>
 
 namespace tessera::plan {
 
@@ -68,6 +69,32 @@ struct memory_plan {
   /// The bytes of a place for a request of `request` bytes.
   [[nodiscard]] constexpr std::uint64_t place_bytes(std::uint64_t request) const noexcept {
     return align_up(request, alignment);
+  }
+};
+
+/// The requests and bytes that a plan served.
+struct plan_usage {
+  std::uint64_t requests = 0;            ///< requests served by the plan
+  std::uint64_t bytes = 0;               ///< their bytes
+  std::uint64_t unplanned_requests = 0;  ///< requests that the allocator inside served, or that failed
+  std::uint64_t unplanned_bytes = 0;     ///< their bytes
+  std::uint64_t occupied = 0;            ///< of these, planned requests whose place was still in use
+  counter device_bytes;                  ///< bytes of the device behind the plan's places
+  std::size_t plan_bytes = 0;            ///< bytes of all places
+  std::uint64_t fingerprint = 0;         ///< of the recorded program
+  const char* fault = nullptr;           ///< the rule that the plan breaks; then it serves nothing
+  bool is_aside = false;                 ///< whether the plan serves nothing, because the program has left it
+
+  /// The least requests of the window by which is_stale() judges.
+  static constexpr std::uint64_t recent_window = 1000;
+  std::uint64_t recent_requests = 0;            ///< of the last window, the requests that the plan served
+  std::uint64_t recent_unplanned_requests = 0;  ///< of the last window, the others
+
+  /// Whether the program differs from the recorded one: of the last window of at least 1,000 requests, the plan
+  /// served less than half.
+  [[nodiscard]] bool is_stale() const noexcept {
+    return recent_requests + recent_unplanned_requests >= recent_window &&
+           recent_requests < recent_unplanned_requests;
   }
 };
 

@@ -13,14 +13,13 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/detail/block.hpp>
+#include <tessera/detail/introspection.hpp>
 #include <tessera/detail/pending_frees.hpp>
 #include <tessera/detail/slab.hpp>
-#include <tessera/detail/introspection.hpp>
 #include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/plan/check_plan.hpp>
@@ -300,7 +299,9 @@ class planned : public facade<planned<Allocator>, Allocator> {
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
     const std::lock_guard lock(mutex_);
-    numbers.add_plan(view().bytes());
+    const usage planned_bytes = view().bytes();
+    numbers.plan += planned_bytes.reserved;
+    detail::add_plan_bytes(numbers.now, planned_bytes, numbers.capacity, numbers.available);
     return out_of_memory(numbers);
   }
   [[nodiscard]] usage current_usage() const noexcept {

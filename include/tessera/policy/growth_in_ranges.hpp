@@ -5,7 +5,6 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/pool_traits.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/expandable_backend.hpp>
 #include <tessera/detail/stitching_backend.hpp>

@@ -15,7 +15,7 @@ namespace tessera::policy {
 ///   p.select(block)   pool of a block of `block` bytes, below count
 ///
 /// Optional member: `max_small_block()`, the bytes up to which a block is small. It tells split and growth
-/// policies which blocks have a pool of their own [tessera/core/pool_traits.hpp]. `unlimited` means that it does
+/// policies which blocks have a pool of their own [tessera/core/parameter.hpp]. `unlimited` means that it does
 /// not say.
 template <typename P>
 concept pools_policy = detail::regular<P> && requires(const P& p, std::size_t block) {

@@ -6,9 +6,9 @@
 #include <type_traits>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/policy/pages.hpp>
 
 namespace tessera {
@@ -60,8 +60,8 @@ struct page_choice {
   /// Returns the choice of only this kind.
   [[nodiscard]] static constexpr page_choice only(const page_kind& kind) noexcept {
     const page_preference plan = kind.size == page_kind::page_size::huge_1g ? page_preference::huge_1g_only
-                           : kind.size == page_kind::page_size::huge  ? page_preference::huge_only
-                                                                      : page_preference::normal_only;
+                                 : kind.size == page_kind::page_size::huge  ? page_preference::huge_only
+                                                                            : page_preference::normal_only;
     return {plan, kind.speed, kind.peer_to_peer, kind.read_only};
   }
   bool operator==(const page_choice&) const = default;
@@ -107,7 +107,7 @@ struct prefer_pages {
   static constexpr page_choice initial = parameter_type{}.get();
   static constexpr const char* hint =  ///< what explain() suggests
       initial.pages == page_preference::normal_only ? "prefer_pages<page_preference::normal_only>"
-                                              : "prefer_pages<page_preference::huge_first>";
+                                                    : "prefer_pages<page_preference::huge_first>";
   static_assert(initial.speed == page_kind::bandwidth::any || !initial.is_huge_1g(),
                 "pages: low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
   static_assert(initial.speed == page_kind::bandwidth::any || !initial.peer_to_peer,

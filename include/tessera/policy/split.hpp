@@ -8,7 +8,6 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/pool_traits.hpp>
 
 namespace tessera::policy {
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/provider/range_map.hpp>

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/counted_ptr.hpp>
 #include <tessera/provider/importer_list.hpp>

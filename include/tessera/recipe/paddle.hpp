@@ -6,7 +6,7 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>

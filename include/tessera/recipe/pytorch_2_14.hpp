@@ -5,8 +5,8 @@
 
 #include <tessera/config/pytorch.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_string.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/policy/growth_in_ranges.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>

@@ -6,8 +6,8 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/policy/growth_in_ranges.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 #include <tessera/recipe/family.hpp>
@@ -75,8 +75,8 @@ template <typename Recipe>
   chosen.streams.threshold = settings.multi_stream_lazy_reclaim ? lazy_threshold : 0;
   chosen.split.max = settings.max_split_size;
   chosen.split.slack = settings.max_non_split_rounding;
-  chosen.pages.choice =
-      page_choice{.pages = settings.huge_1g_pages ? page_preference::huge_1g_first : page_preference::huge_first};
+  chosen.pages.choice = page_choice{.pages = settings.huge_1g_pages ? page_preference::huge_1g_first
+                                                                    : page_preference::huge_first};
   // With 1 GiB pages, segments are rounded up to whole pages, so the key has no effect.
   chosen.growth.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size;
   chosen.growth.limit = settings.memory_fraction;

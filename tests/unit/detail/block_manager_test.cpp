@@ -18,6 +18,8 @@
 #include <tessera/detail/stream_sharing.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
+#include "manager_traits.hpp"
+
 namespace {
 
 using namespace tessera;

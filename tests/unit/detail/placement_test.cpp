@@ -17,6 +17,8 @@
 #include <tessera/detail/placement.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
+#include "manager_traits.hpp"
+
 namespace {
 
 using namespace tessera;

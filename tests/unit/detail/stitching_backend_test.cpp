@@ -16,6 +16,8 @@
 #include <tessera/detail/stitching_backend.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
+#include "manager_traits.hpp"
+
 namespace {
 
 using namespace tessera;
