@@ -15,7 +15,8 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/policy/evict_after.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
+#include <tessera/policy/grow_by_stitching.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/recipe/recipe.hpp>

@@ -58,3 +58,13 @@ struct page_order {
 };
 
 }  // namespace tessera
+
+namespace tessera::detail {
+
+/// Rounds `bytes` up to whole pages of every kind that a pages_policy asks for.
+template <typename Pages>
+[[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
+  return align_up(bytes, pages.backing(bytes).granularity());
+}
+
+}  // namespace tessera::detail

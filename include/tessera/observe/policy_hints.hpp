@@ -3,7 +3,8 @@
 
 #include <cstddef>
 
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
+#include <tessera/policy/grow_by_stitching.hpp>
 #include <tessera/policy/pages.hpp>
 #include <tessera/policy/pools.hpp>
 #include <tessera/policy/prefer_pages.hpp>
@@ -52,7 +53,7 @@ struct hint_text {
 
 /// Returns the text of a hint; empty for free_memory.
 [[nodiscard]] constexpr hint_text text_of(oom_hint what) noexcept {
-  constexpr const char *growth = "policy/growth", *ranges = "policy/growth_in_ranges",
+  constexpr const char *growth = "policy/growth", *ranges = "policy/grow_by_mapping",
                        *recovery = "policy/recovery", *pages = "policy/pages",
                        *streams = "policy/reuse_across_streams", *split = "policy/split",
                        *waiting = "concurrent/waiting";

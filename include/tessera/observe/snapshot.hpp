@@ -255,7 +255,7 @@ template <typename T>
 
 namespace tessera::detail {
 
-/// The name of a recipe. A variant of a public recipe, such as tessera::detail::pytorch_native, is named
+/// The name of a recipe. A variant of a public recipe, such as tessera::recipe::pytorch_native, is named
 /// without `detail::`. A recipe with settings has the name of the recipe without them.
 template <typename Recipe>
 [[nodiscard]] std::string recipe_name() {

@@ -21,7 +21,7 @@ using detail::segment_backend;
 /// | p.segment_size(block, now)   | bytes to ask the device for, so that `block` bytes fit          |
 /// | p.limit.on(capacity)         | bytes that may be reserved; `unlimited` for no limit            |
 ///
-/// For the backends that map memory into ranges [tessera/policy/growth_in_ranges.hpp], it must also answer:
+/// For the backends that map memory into ranges [tessera/policy/grow_by_mapping.hpp], it must also answer:
 ///
 /// | question                     |                                                                 |
 /// |------------------------------|-----------------------------------------------------------------|

@@ -4,7 +4,6 @@
 #include <concepts>
 #include <cstddef>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
 
@@ -34,13 +33,3 @@ struct normal_pages {
 };
 
 }  // namespace tessera::policy
-
-namespace tessera::detail {
-
-/// Rounds `bytes` up to whole pages of every kind that a pages_policy asks for.
-template <typename Pages>
-[[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
-  return align_up(bytes, pages.backing(bytes).granularity());
-}
-
-}  // namespace tessera::detail

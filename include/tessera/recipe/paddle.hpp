@@ -11,7 +11,7 @@
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::recipe {
 
 /// Makes the decisions of auto_growth, PaddlePaddle's default allocator. It acquires a chunk if no free block
 /// fits, and splits it from the high end.
@@ -102,15 +102,15 @@ constexpr recipe::policies<paddle_naive_best_fit> paddle_naive_best_fit::configu
   return chosen;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::recipe
 
 namespace tessera::recipe {
 
 /// The recipes that Paddle's flags choose from.
 struct paddle_family
-    : detail::family<config::paddle, detail::paddle_auto_growth, detail::paddle_naive_best_fit> {
-  using auto_growth = detail::paddle_auto_growth;
-  using naive_best_fit = detail::paddle_naive_best_fit;
+    : detail::family<config::paddle, recipe::paddle_auto_growth, recipe::paddle_naive_best_fit> {
+  using auto_growth = recipe::paddle_auto_growth;
+  using naive_best_fit = recipe::paddle_naive_best_fit;
 };
 
 /// The recipe for Paddle's flags, for example paddle<"FLAGS_allocator_strategy=naive_best_fit">.

@@ -8,7 +8,7 @@
 #include <tessera/recipe/recipe.hpp>
 
 /// The recipe `pytorch<>`. With a configuration string, as in pytorch<"max_split_size_mb:128">, it is in
-/// tessera/recipe/pytorch_family.hpp, so that a program without strings does not compile their parser.
+/// tessera/recipe/pytorch_strings.hpp, so that a program without strings does not compile their parser.
 
 namespace tessera::config {
 
@@ -16,7 +16,7 @@ struct pytorch_settings;
 
 }  // namespace tessera::config
 
-namespace tessera::detail {
+namespace tessera::recipe {
 
 /// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6. A configuration string may
 /// use every key of mid-2026.
@@ -43,14 +43,18 @@ struct pytorch_native final {
 };
 static_assert(recipe::well_formed<pytorch_native>);
 
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
+
 /// The recipes for configuration strings of `Size` characters, the 0 at the end included.
 template <std::size_t Size>
 struct pytorch_strings {
   static_assert(
       Size == 1,
-      "pytorch<\"...\">: a configuration string needs #include <tessera/recipe/pytorch_family.hpp>");
+      "pytorch<\"...\">: a configuration string needs #include <tessera/recipe/pytorch_strings.hpp>");
   template <fixed_string>
-  using recipe_of = pytorch_native;
+  using recipe_of = recipe::pytorch_native;
 };
 
 }  // namespace tessera::detail
@@ -59,7 +63,7 @@ namespace tessera::recipe {
 
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF, for example pytorch<"max_split_size_mb:128">.
 ///
-///     #include <tessera/recipe/pytorch_family.hpp>
+///     #include <tessera/recipe/pytorch_strings.hpp>
 ///     using recipe = tessera::recipe::pytorch<"max_split_size_mb:128">;
 ///     tessera::caching_allocator<recipe, tessera::provider::simulated_device> tuned;
 ///     tuned.policies().split.slack = 64_MiB;  // changed while the program runs

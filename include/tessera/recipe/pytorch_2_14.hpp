@@ -7,7 +7,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fixed_string.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
@@ -15,7 +15,7 @@
 #include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::recipe {
 
 /// Makes the decisions of the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
 ///
@@ -110,17 +110,17 @@ constexpr recipe::policies<pinned_2_14> pinned_2_14::configured(
                                                    settings.pinned_max_cached_size);
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::recipe
 
 namespace tessera::recipe {
 
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from in PyTorch 2.14.
-struct pytorch_2_14_family : detail::family<config::pytorch_2_14, detail::pytorch_2_14_native,
-                                            detail::pytorch_2_14_expandable, cuda_async> {
-  using native = detail::pytorch_2_14_native;
-  using expandable = detail::pytorch_2_14_expandable;
-  using pinned = detail::pinned_2_14;
-  using pinned_family = detail::family<config::pytorch_2_14, detail::pinned_2_14>;
+struct pytorch_2_14_family : detail::family<config::pytorch_2_14, recipe::pytorch_2_14_native,
+                                            recipe::pytorch_2_14_expandable, cuda_async> {
+  using native = recipe::pytorch_2_14_native;
+  using expandable = recipe::pytorch_2_14_expandable;
+  using pinned = recipe::pinned_2_14;
+  using pinned_family = detail::family<config::pytorch_2_14, recipe::pinned_2_14>;
 };
 
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF in PyTorch 2.14, for example

@@ -7,76 +7,14 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fixed_string.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_strings.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The recipes that a configuration string of PyTorch chooses.
-
-namespace tessera::detail {
-
-/// Makes the decisions of PyTorch 2.6 with expandable_segments. It maps pages into ranges of addresses, which
-/// blocks of any size share.
-///
-/// Choose it if the device has virtual memory and sizes vary. Oversize blocks are split. With `split.max`, a
-/// request below it does not use a free block of that size or more. A larger request does not use a block
-/// with `split.slack` or more to spare. Growth ignores both rules: it may take a refused free block if
-/// unmapped addresses follow it, as it is or with pages mapped behind it. The key
-/// garbage_collection_threshold is ignored, as in PyTorch. But if you set `eviction.threshold` directly, idle
-/// pages are released.
-struct pytorch_expandable final {
-  using rounding = policy::round_to_divisions<512>;
-  using pools = policy::pool_small_and_large<1_MiB>;
-  using streams = policy::reuse_on_same_stream;
-  using split = policy::split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
-  using pages = policy::normal_pages;
-  using growth = policy::grow_by_mapping<>;
-  using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::with_fail_fast<policy::recover_by_emptying_cache<>>;
-
-  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
-    return !settings.async_backend && settings.expandable_segments;
-  }
-  [[nodiscard]] static constexpr recipe::policies<pytorch_expandable> configured(
-      const config::pytorch::settings& settings) noexcept;
-};
-static_assert(recipe::well_formed<pytorch_expandable>);
-
-/// Returns the policies of a recipe for PyTorch's settings.
-template <typename Recipe>
-[[nodiscard]] constexpr recipe::policies<Recipe> with_pytorch_settings(
-    const config::pytorch::settings& settings) noexcept {
-  recipe::policies<Recipe> chosen{};
-  chosen.rounding.table = settings.roundup;
-  chosen.split.max = settings.max_split_size;
-  chosen.split.slack = settings.max_non_split_rounding;
-  chosen.growth.large = settings.large_segment_size;
-  chosen.growth.limit = settings.memory_fraction;
-  // With expandable_segments, PyTorch accepts the key but releases no pages.
-  if (!settings.expandable_segments) chosen.eviction.threshold = settings.garbage_collection_threshold;
-  chosen.recovery.fails_fast = settings.throw_on_oom;
-  return chosen;
-}
-constexpr bool pytorch_native::accepts(const config::pytorch_settings& settings) noexcept {
-  return !settings.async_backend && !settings.expandable_segments;
-}
-constexpr recipe::policies<pytorch_native> pytorch_native::configured(
-    const config::pytorch::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("pytorch_native::configured: settings for another recipe");
-  return detail::with_pytorch_settings<pytorch_native>(settings);
-}
-constexpr recipe::policies<pytorch_expandable> pytorch_expandable::configured(
-    const config::pytorch::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("pytorch_expandable::configured: settings for another recipe");
-  auto chosen = detail::with_pytorch_settings<pytorch_expandable>(settings);
-  chosen.growth.range = settings.expandable_segments_reserve;
-  return chosen;
-}
-
-}  // namespace tessera::detail
 
 namespace tessera::recipe {
 
@@ -98,9 +36,9 @@ constexpr policies<cuda_async> cuda_async::configured(const config::pytorch::set
 
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from.
 struct pytorch_family
-    : detail::family<config::pytorch, detail::pytorch_native, detail::pytorch_expandable, cuda_async> {
-  using native = detail::pytorch_native;
-  using expandable = detail::pytorch_expandable;
+    : detail::family<config::pytorch, recipe::pytorch_native, recipe::pytorch_expandable, cuda_async> {
+  using native = recipe::pytorch_native;
+  using expandable = recipe::pytorch_expandable;
   /// The family of recipes for pinned host memory.
   using pinned_family = detail::family<config::pytorch, pinned>;
 };
@@ -109,11 +47,10 @@ struct pytorch_family
 
 namespace tessera::detail {
 
-template <std::size_t Size>
-  requires(Size > 1)
-struct pytorch_strings<Size> {
-  template <fixed_string Conf>
-  using recipe_of = recipe::pytorch_family::from<Conf>;
+template <>
+struct needs_tessera_recipe_pytorch_family_hpp<true> {
+  template <config::pytorch::settings Settings>
+  using under = recipe::pytorch_family::under<Settings>;
 };
 
 }  // namespace tessera::detail

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/grow_by_stitching.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::recipe {

@@ -8,13 +8,13 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::recipe {
 
 /// Makes the decisions of the caching allocator of torch_npu 2.12.
 ///
@@ -65,6 +65,10 @@ struct torch_npu_expandable final {
 };
 static_assert(recipe::well_formed<torch_npu_expandable>);
 
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
+
 /// Returns the policies of a recipe for torch_npu's settings.
 template <typename Recipe>
 [[nodiscard]] constexpr recipe::policies<Recipe> with_torch_npu_settings(
@@ -84,6 +88,11 @@ template <typename Recipe>
   chosen.recovery.fails_fast = settings.throw_on_oom;
   return chosen;
 }
+
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
+
 constexpr recipe::policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
@@ -128,7 +137,7 @@ constexpr recipe::policies<pinned_expandable> pinned_expandable::configured(
   return {};
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::recipe
 
 namespace tessera::recipe {
 
@@ -143,12 +152,12 @@ constexpr policies<pinned> pinned::configured(const config::torch_npu::settings&
 
 /// The recipes that PYTORCH_NPU_ALLOC_CONF chooses from.
 struct torch_npu_family
-    : detail::family<config::torch_npu, detail::torch_npu_native, detail::torch_npu_expandable> {
-  using native = detail::torch_npu_native;
-  using expandable = detail::torch_npu_expandable;
-  using pinned_expandable = detail::pinned_expandable;
+    : detail::family<config::torch_npu, recipe::torch_npu_native, recipe::torch_npu_expandable> {
+  using native = recipe::torch_npu_native;
+  using expandable = recipe::torch_npu_expandable;
+  using pinned_expandable = recipe::pinned_expandable;
   /// The recipes for pinned host memory.
-  using pinned_family = detail::family<config::torch_npu, pinned, detail::pinned_expandable>;
+  using pinned_family = detail::family<config::torch_npu, pinned, recipe::pinned_expandable>;
 };
 
 /// The recipe for a PYTORCH_NPU_ALLOC_CONF, for example torch_npu<"max_split_size_mb:32">.
