@@ -119,8 +119,8 @@ void metadata(benchmark::State& state) {
 
     for (std::size_t i = 0; i < count; i += 2) pool.deallocate(std::exchange(blocks[i], nullptr));
     note_share_of("per_block_half_free", live() + pool.statistics().all.inactive_split.current);
-    if constexpr (requires { pool.footprint(); })
-      note("footprint_of_counted", static_cast<double>(pool.footprint()) / held());
+    if constexpr (requires { pool.metadata_bytes(); })
+      note("footprint_of_counted", static_cast<double>(pool.metadata_bytes()) / held());
 
     const double before = held();
     for (std::size_t i = 0; i < count; ++i) {

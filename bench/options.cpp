@@ -38,8 +38,8 @@ struct by_handle {
   struct {
     tessera::caching_allocator<tessera::recipe::pytorch<>, simulated_device> inside{
         bench::unlimited_device()};
-    tessera::handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
-    void deallocate(tessera::handle h) { inside.deallocate(h); }
+    tessera::block_handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
+    void deallocate(tessera::block_handle h) { inside.deallocate(h); }
     simulated_device& provider() { return inside.provider(); }
   } pool;
 };
@@ -53,7 +53,7 @@ std::size_t device_calls(Pool& pool) {
   if constexpr (requires { pool.provider().calls(); }) {
     return count(pool.provider());
   } else {
-    return pool.with_provider(count);
+    return pool.visit_provider(count);
   }
 }
 

@@ -19,6 +19,6 @@ int main() {
 
   const tessera::usage now = allocator.current_usage();
   std::printf("reserved %zu MiB, of it cached %zu and pending %zu\n", now.reserved >> 20, now.cached >> 20,
-              now.pending >> 20);
+              now.pending() >> 20);
   return allocator.audit() == nullptr ? 0 : 1;
 }

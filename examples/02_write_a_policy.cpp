@@ -58,7 +58,7 @@ int main() {
   second.policies().split.slack = 8_MiB;  // parameters can be set at run time
   void* p = first.allocate(3_MiB + 1);
   void* q = second.allocate(3_MiB + 1);
-  std::printf("live: %zu and %zu bytes\n", first.current_usage().live, second.current_usage().live);
+  std::printf("live: %zu and %zu bytes\n", first.current_usage().allocated, second.current_usage().allocated);
   first.deallocate(p);
   second.deallocate(q);
   return 0;

@@ -51,7 +51,7 @@ class host_pages {
 
 int main() {
   host_pages device;
-  const tessera::law::provider_verdict found = tessera::law::provider(device);
+  const tessera::law::provider_check_result found = tessera::law::provider(device);
   std::puts(found.report().c_str());
   if (!found) return 1;
 

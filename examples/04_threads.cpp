@@ -29,8 +29,8 @@ bool serve_four_threads(Allocator& allocator) {
   for (std::thread& t : threads) t.join();
   for (void* p : results) allocator.deallocate(p);
   std::printf("reserved %zu MiB, live %zu\n", allocator.current_usage().reserved >> 20,
-              allocator.current_usage().live);
-  return allocator.audit() == nullptr && allocator.current_usage().live == 0;
+              allocator.current_usage().allocated);
+  return allocator.audit() == nullptr && allocator.current_usage().allocated == 0;
 }
 
 /// Two devices, each with its own allocator. deallocate finds the device of a block.

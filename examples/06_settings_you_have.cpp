@@ -38,7 +38,7 @@ int main() try {
   void* const output = tessera::interop::allocate_in_place(allocator, input, 30_MiB);
   garbage.push(output, 30_MiB);  // stays live until the queue holds 64 MiB
   std::printf("paddle, naive_best_fit: %3zu MiB reserved, of it live %zu\n",
-              allocator.current_usage().reserved >> 20, allocator.current_usage().live >> 20);
+              allocator.current_usage().reserved >> 20, allocator.current_usage().allocated >> 20);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

@@ -54,6 +54,6 @@ int main() {
 
   const float sum = std::accumulate(result.begin(), result.end(), 0.0f);
   std::printf("sum %.0f, live %zu bytes of %zu reserved\n", static_cast<double>(sum),
-              allocator.current_usage().live, allocator.current_usage().reserved);
+              allocator.current_usage().allocated, allocator.current_usage().reserved);
   return sum == 2000 && allocator.audit() == nullptr ? 0 : 1;
 }

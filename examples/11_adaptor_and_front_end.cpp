@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/facade.hpp>
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -28,18 +28,18 @@ using counted_device =
     tessera::provider::provider_adaptor<tessera::provider::simulated_device, count_failures>;
 static_assert(tessera::provider::virtual_memory_provider<counted_device>);  // as simulated_device is
 
-/// An allocator with a spin lock. The facade adds all other functions of an allocator. Functions given to on_pressure and
+/// An allocator with a spin lock. The allocator_adaptor adds all other functions of an allocator. Functions given to on_pressure and
 /// for_each_device run with the lock held, so they must not use the allocator.
 template <typename Recipe, typename Provider>
-class spin_locked
-    : public tessera::facade<spin_locked<Recipe, Provider>, tessera::caching_allocator<Recipe, Provider>> {
+class spin_locked : public tessera::allocator_adaptor<spin_locked<Recipe, Provider>,
+                                                      tessera::caching_allocator<Recipe, Provider>> {
   using allocator = tessera::caching_allocator<Recipe, Provider>;
 
  public:
   explicit spin_locked(Provider device) : allocator_(std::move(device)) {}
 
  private:
-  friend tessera::facade<spin_locked, allocator>;
+  friend tessera::allocator_adaptor<spin_locked, allocator>;
   struct guard {
     explicit guard(std::atomic_flag& flag) : busy(flag) {
       while (busy.test_and_set(std::memory_order_acquire)) std::this_thread::yield();

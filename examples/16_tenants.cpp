@@ -33,11 +33,11 @@ int main() {
       !quotas.set(chat.id(), {.guaranteed = 200_MiB, .limit = 500_MiB}))
     return 1;
 
-  // Each service has its stream. Scopes of the kind redirect may stay open, because nothing is captured.
+  // Each service has its stream. Scopes of the kind plain may stay open, because nothing is captured.
   const tessera::stream_id on_search{1};
   const tessera::stream_id on_chat{2};
-  const tessera::extension::pool_scope first(search, on_search, tessera::extension::scope_kind::redirect);
-  const tessera::extension::pool_scope second(chat, on_chat, tessera::extension::scope_kind::redirect);
+  const tessera::extension::pool_scope first(search, on_search, tessera::extension::scope_kind::plain);
+  const tessera::extension::pool_scope second(chat, on_chat, tessera::extension::scope_kind::plain);
 
   bool as_expected = request("chat", allocator, 400_MiB, on_chat);                // more than its guarantee
   as_expected = !request("chat", allocator, 60_MiB, on_chat) && as_expected;      // guaranteed to search

@@ -48,8 +48,8 @@ int main() {
                              tessera::extension::private_pools>
       allocator;
   const tessera::stream_id sends{1};
-  tessera::extension::private_pool pool(allocator, tessera::extension::memory_source(network));
-  const tessera::extension::pool_scope scope(pool, sends, tessera::extension::scope_kind::redirect);
+  tessera::extension::private_pool pool(allocator, tessera::extension::pool_upstream(network));
+  const tessera::extension::pool_scope scope(pool, sends, tessera::extension::scope_kind::plain);
 
   void* const gradients = allocator.allocate(4_MiB, sends);
   void* const more = allocator.allocate(8_MiB, sends);  // in the same segment

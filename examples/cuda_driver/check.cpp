@@ -59,7 +59,7 @@ int main(int count, char** arguments) {
   try {
     for (int number = 0; number < library->devices(); ++number) {
       cuda_driver::gpu device(library, number);
-      const tessera::law::provider_verdict found = tessera::law::provider(device);
+      const tessera::law::provider_check_result found = tessera::law::provider(device);
       std::printf("device %d: %zu of %zu MiB free, pages of %zu KiB; %s\n", number, device.available() >> 20,
                   device.capacity() >> 20, device.page_size(tessera::page_kind::normal) >> 10,
                   found ? "obeys the laws of providers" : found.message());

@@ -30,8 +30,8 @@ std::string in_words_of_pytorch(int device, const tessera::out_of_memory& error,
                      std::to_string(device) + " has a total capacity of " + bytes(n.capacity) + " of which " +
                      bytes(n.available) + " is free. ";
   if (n.now.limit < n.capacity) text += bytes(n.now.limit) + " allowed; ";
-  text += "Of the allocated memory " + bytes(n.now.live) + " is allocated by PyTorch, and " +
-          bytes(n.now.reserved - n.now.live) + " is reserved by PyTorch but unallocated.\n";
+  text += "Of the allocated memory " + bytes(n.now.allocated) + " is allocated by PyTorch, and " +
+          bytes(n.now.reserved - n.now.allocated) + " is reserved by PyTorch but unallocated.\n";
   return text + explanation;
 }
 

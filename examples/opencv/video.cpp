@@ -199,7 +199,7 @@ bool holds(bool rule, const char* text) {
   return rule;
 }
 
-std::size_t live() { return pool().current_usage().live; }
+std::size_t live() { return pool().current_usage().allocated; }
 
 /// Matrices that share, outlive and return memory.
 bool keeps_references() {

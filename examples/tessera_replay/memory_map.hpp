@@ -48,8 +48,9 @@ class timeline {
   ///   Cost:  constant, amortized
   void note(const usage& now) {
     if (events_ == max_ * width_) join_pairs();
-    const bucket one{{now.requested, now.requested}, {now.live, now.live},         {now.pending, now.pending},
-                     {now.cached, now.cached},       {now.reserved, now.reserved}, {now.asleep, now.asleep}};
+    const bucket one{{now.requested, now.requested}, {now.allocated, now.allocated},
+                     {now.pending(), now.pending()}, {now.cached, now.cached},
+                     {now.reserved, now.reserved},   {now.asleep, now.asleep}};
     if (events_ % width_ == 0) {
       buckets_.push_back(one);
     } else {
@@ -185,7 +186,8 @@ template <typename Allocator>
   };
   std::vector<seen> before;
   std::vector<std::pair<std::uintptr_t, std::uintptr_t>> staying;  // begin and end
-  observe::for_each_block(pool, [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
+  observe::for_each_block(pool,
+                          [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
   pool.trim();
   observe::for_each_block(pool, [&](const segment_view&, const block_view& b) {
     staying.emplace_back(b.address, b.address + b.bytes);

@@ -155,20 +155,21 @@ class restoring::door {
   template <typename Blocks>
   [[nodiscard]] bool restore(const tessera::segment_view& segment, std::size_t size,
                              const Blocks& blocks) noexcept {
-    return in_->template with_extension<restoring>([&](auto& s) { return s.restore(segment, size, blocks); });
+    return in_->template visit_extension<restoring>(
+        [&](auto& s) { return s.restore(segment, size, blocks); });
   }
   /// Serves a request as after a search that found no free block: by growth alone, without recovery. For a recorded
   /// request, which recovery may have followed.
   ///   Returns:  null if growth fails
   [[nodiscard]] void* try_allocate_by_growth(std::size_t bytes, tessera::stream_id stream = {}) noexcept {
-    return in_->template with_extension<restoring>(
+    return in_->template visit_extension<restoring>(
         [=](auto& s) { return s.try_allocate_by_growth(bytes, stream); });
   }
   /// Releases the idle segment that begins at an address. In a range, releases all chunks
   /// of the free blocks that overlap `segment`.
   ///   Returns:  bytes that went back to the device
   std::size_t release_idle_at(const tessera::segment_view& segment) noexcept {
-    return in_->template with_extension<restoring>([&](auto& s) { return s.release_idle_at(segment); });
+    return in_->template visit_extension<restoring>([&](auto& s) { return s.release_idle_at(segment); });
   }
 
  private:

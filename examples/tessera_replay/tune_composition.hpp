@@ -90,9 +90,9 @@ struct any_pools : pools_choices {
 };
 
 using late = policy::poll_events_lazily<policy::reuse_on_same_stream>;
-using late_after_recorded = policy::poll_events_lazily<policy::reuse_on_same_stream_after_recorded>;
-using streams_choices = one_of<policy::reuse_on_same_stream, policy::reuse_on_same_stream_after_recorded,
-                               late, late_after_recorded, policy::reuse_after_recorded_streams,
+using late_after_recorded = policy::poll_events_lazily<policy::reuse_on_same_stream_after_own_events>;
+using streams_choices = one_of<policy::reuse_on_same_stream, policy::reuse_on_same_stream_after_own_events,
+                               late, late_after_recorded, policy::reuse_after_events,
                                policy::reuse_across_streams<>, policy::reuse_immediately>;
 struct any_streams : streams_choices {
   any_streams() = default;
@@ -167,7 +167,7 @@ template <std::size_t Own>
 using segments_below = policy::grow_by_segments<2_MiB, tunable(20_MiB), Own>;
 using segments_choices =
     one_of<segments_below<10_MiB>, segments_below<0>, segments_below<64_MiB>, segments_below<256_MiB>,
-           policy::grow_exactly<>, policy::grow_by_chunks<>, policy::grow_by_plan<>>;
+           policy::grow_exactly<>, policy::grow_by_chunks<>, policy::grow_by_schedule<>>;
 /// Growth by segments.
 struct any_segments : segments_choices {
   using backend = policy::segment_backend;
@@ -247,11 +247,11 @@ struct any_growth : growth_choices {
   bool operator==(const any_growth&) const = default;
 };
 
-using eviction_by_plan = policy::evict_at_free_above_plan<>;
+using eviction_by_schedule = policy::evict_at_free_above_schedule<>;
 using eviction_choices =
     one_of<policy::evict_idle_above<tunable(fraction{}), true>, policy::evict_idle_above<>,
            policy::evict_never, policy::evict_at_free<>, policy::evict_at_free<tunable(unlimited)>,
-           eviction_by_plan, policy::evict_idle_segments<>, policy::evict_at_synchronize_above<>>;
+           eviction_by_schedule, policy::evict_idle_segments<>, policy::evict_at_synchronize_above<>>;
 struct any_eviction : eviction_choices {
   any_eviction() = default;
   template <typename P>
@@ -270,13 +270,12 @@ struct any_eviction : eviction_choices {
   bool operator==(const any_eviction&) const = default;
 };
 
-using recovery_expandable = policy::with_fail_fast<policy::recover_by_emptying_cache<>>;
-using recovery_choices =
-    one_of<policy::with_fail_fast<policy::recover_by_releasing_oversize>, recovery_expandable,
-           policy::recover_never, policy::recover_by_emptying_cache<>,
-           policy::recover_by_emptying_cache<tunable(false)>,
-           policy::with_last_search<policy::with_fail_fast<policy::recover_by_releasing_oversize>>,
-           policy::with_last_search<recovery_expandable>>;
+using recovery_expandable = policy::fail_fast<policy::recover_by_emptying_cache<>>;
+using recovery_choices = one_of<policy::fail_fast<policy::recover_by_releasing_oversize>, recovery_expandable,
+                                policy::recover_never, policy::recover_by_emptying_cache<>,
+                                policy::recover_by_emptying_cache<tunable(false)>,
+                                policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize>>,
+                                policy::last_search<recovery_expandable>>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;
   template <typename P>

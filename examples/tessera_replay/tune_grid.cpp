@@ -62,8 +62,8 @@ std::vector<any_growth> growths_to_try(const any_growth& now, const program_trai
     all.push_back(policy::grow_by_chunks<>{.small_chunk = 0, .large = large});
   for (std::size_t percent : {100u, 102u, 105u, 110u, 120u, 135u, 150u, 200u})
     for (std::size_t further : {16_MiB, 64_MiB, 256_MiB})
-      all.push_back(policy::grow_by_plan<>{
-          .plan = policy::chunk_plan{align_up(of.peak_live / 100 * percent, 2_MiB), further}});
+      all.push_back(policy::grow_by_schedule<>{
+          .schedule = policy::chunk_schedule{align_up(of.peak_live / 100 * percent, 2_MiB), further}});
   for (std::size_t large : {2_MiB, 4_MiB, 8_MiB, 16_MiB, 20_MiB, 32_MiB, 64_MiB, 128_MiB})
     all.push_back(policy::grow_by_mapping<>{.large = large});
   all.push_back(in_place_of_20{});
@@ -101,7 +101,7 @@ std::vector<any_eviction> evictions_to_try(const program_traits& of) {
 
 bool needs_program_changes(const composition& c, const program_traits& of) {
   return of.several_streams &&
-         (c.streams.is<policy::reuse_immediately>() || c.streams.is<policy::reuse_after_recorded_streams>());
+         (c.streams.is<policy::reuse_immediately>() || c.streams.is<policy::reuse_after_events>());
 }
 
 composition simplified(composition c, const program_traits& of) {
@@ -143,11 +143,11 @@ std::vector<composition> neighbours(const composition& from, const program_trait
       vary(&composition::streams, std::vector<any_streams>{policy::reuse_across_streams<>{}});
   }
   vary(&composition::split, splits_to_try());
-  vary(&composition::pages, std::vector<any_pages>{policy::normal_pages{},
-                                                   policy::prefer_pages<page_preference::huge_first>{},
-                                                   policy::prefer_pages<page_preference::huge_only>{},
-                                                   policy::prefer_pages<page_preference::huge_1g_first>{},
-                                                   policy::prefer_pages<page_preference::huge_1g_only>{}});
+  vary(&composition::pages,
+       std::vector<any_pages>{policy::normal_pages{}, policy::prefer_pages<page_preference::huge_first>{},
+                              policy::prefer_pages<page_preference::huge_only>{},
+                              policy::prefer_pages<page_preference::huge_1g_first>{},
+                              policy::prefer_pages<page_preference::huge_1g_only>{}});
   for (const any_growth& growth : growths_to_try(c.growth, of)) {
     composition other = c;
     other.growth = growth;
@@ -156,14 +156,14 @@ std::vector<composition> neighbours(const composition& from, const program_trait
   }
   vary(&composition::eviction, evictions_to_try(of));
   if (of.has_capacity)
-    vary(&composition::recovery,
-         std::vector<any_recovery>{
-             policy::with_fail_fast<policy::recover_by_releasing_oversize>{},
-             policy::recover_by_emptying_cache<>{},
-             policy::recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true},
-             policy::recover_never{},
-             policy::with_last_search<policy::with_fail_fast<policy::recover_by_releasing_oversize>>{},
-             policy::with_last_search<recovery_expandable>{}});
+    vary(
+        &composition::recovery,
+        std::vector<any_recovery>{
+            policy::fail_fast<policy::recover_by_releasing_oversize>{}, policy::recover_by_emptying_cache<>{},
+            policy::recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true},
+            policy::recover_never{},
+            policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize>>{},
+            policy::last_search<recovery_expandable>{}});
   std::erase_if(all, [&c](const composition& other) {  // law::recipe refuses it
     const std::size_t limit = other.pools.max_small_block();
     return limit != limit_of_pools && limit >= other.split.oversize_from() && !(other == c);

@@ -30,8 +30,9 @@ std::string text(const memory_limit& m) {
   return "tessera::memory_limit(" + text(m.bytes) +
          (m.share == percent(100) ? ")" : ", " + text(m.share) + ")");
 }
-std::string text(const policy::chunk_plan& p) {
-  return "tessera::policy::chunk_plan{" + text(p.first) + ", " + text(p.further) + ", " + text(p.share) + "}";
+std::string text(const policy::chunk_schedule& p) {
+  return "tessera::policy::chunk_schedule{" + text(p.first) + ", " + text(p.further) + ", " + text(p.share) +
+         "}";
 }
 std::string text(const divisions& d) {
   if (d == divisions::all(d.in_slot[0]))
@@ -84,16 +85,14 @@ std::string cpp(const boundary_of_pools& p) {
 std::string cpp(const policy::pool_together&) { return "tessera::policy::pool_together"; }
 
 std::string cpp(const policy::reuse_on_same_stream&) { return "tessera::policy::reuse_on_same_stream"; }
-std::string cpp(const policy::reuse_on_same_stream_after_recorded&) {
-  return "tessera::policy::reuse_on_same_stream_after_recorded";
+std::string cpp(const policy::reuse_on_same_stream_after_own_events&) {
+  return "tessera::policy::reuse_on_same_stream_after_own_events";
 }
 template <typename Streams>
 std::string cpp(const policy::poll_events_lazily<Streams>& p) {
   return named("poll_events_lazily", {{cpp(Streams{})}, set(p.threshold.get(), std::size_t{0})});
 }
-std::string cpp(const policy::reuse_after_recorded_streams&) {
-  return "tessera::policy::reuse_after_recorded_streams";
-}
+std::string cpp(const policy::reuse_after_events&) { return "tessera::policy::reuse_after_events"; }
 std::string cpp(const policy::reuse_immediately&) { return "tessera::policy::reuse_immediately"; }
 std::string cpp(const policy::reuse_across_streams<>& p) {
   return named("reuse_across_streams",
@@ -104,8 +103,9 @@ std::string cpp(const policy::reuse_across_streams<>& p) {
 template <policy::block_fit Fit>
 std::string cpp(const policy::split_never<Fit>&) {
   const char* const names[] = {"any", "exact", "same_power_of_two"};
-  return named("split_never", {{std::string("tessera::policy::block_fit::") + names[static_cast<std::size_t>(Fit)],
-                                Fit == policy::block_fit::any}});
+  return named("split_never",
+               {{std::string("tessera::policy::block_fit::") + names[static_cast<std::size_t>(Fit)],
+                 Fit == policy::block_fit::any}});
 }
 template <std::size_t Rest, policy::block_end End>
 std::string cpp(const policy::split_if_remainder_at_least<Rest, End>&) {
@@ -148,8 +148,8 @@ std::string cpp(const policy::grow_by_chunks<>& p) {
                                   {"tessera::limit_of_pools", true},
                                   limit(p.limit.get())});
 }
-std::string cpp(const policy::grow_by_plan<>& p) {
-  return named("grow_by_plan", {set(p.plan.get(), policy::chunk_plan{}), limit(p.limit.get())});
+std::string cpp(const policy::grow_by_schedule<>& p) {
+  return named("grow_by_schedule", {set(p.schedule.get(), policy::chunk_schedule{}), limit(p.limit.get())});
 }
 template <std::size_t Small>
 std::string cpp(const policy::grow_by_mapping<Small>& p) {
@@ -175,8 +175,8 @@ template <auto Threshold>
 std::string cpp(const policy::evict_at_free<Threshold>& p) {
   return named("evict_at_free", {set(p.threshold.get(), std::size_t{0})});
 }
-std::string cpp(const eviction_by_plan& p) {
-  return named("evict_at_free_above_plan", {set(p.plan.get(), policy::chunk_plan{})});
+std::string cpp(const eviction_by_schedule& p) {
+  return named("evict_at_free_above_schedule", {set(p.schedule.get(), policy::chunk_schedule{})});
 }
 std::string cpp(const policy::evict_idle_segments<>& p) {
   return named("evict_idle_segments", {set(p.before_growth.get(), false), set(p.at_free.get(), false)});
@@ -195,12 +195,12 @@ std::string cpp(const policy::recover_by_releasing_oversize&) {
   return "tessera::policy::recover_by_releasing_oversize";
 }
 template <typename Recovery>
-std::string cpp(const policy::with_fail_fast<Recovery>& p) {
-  return named("with_fail_fast", {{cpp(p.inner)}, set(p.fails_fast.get(), false)});
+std::string cpp(const policy::fail_fast<Recovery>& p) {
+  return named("fail_fast", {{cpp(p.inner)}, set(p.fails_fast.get(), false)});
 }
 template <typename Recovery>
-std::string cpp(const policy::with_last_search<Recovery>& p) {
-  return named("with_last_search", {{cpp(static_cast<const Recovery&>(p))}});
+std::string cpp(const policy::last_search<Recovery>& p) {
+  return named("last_search", {{cpp(static_cast<const Recovery&>(p))}});
 }
 
 template <typename... Policy>

@@ -18,7 +18,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <pthread.h>
 
-#include <tessera/facade.hpp>
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/report.hpp>
@@ -56,7 +56,7 @@ using recipe = tessera::recipe::with<tessera::recipe::pytorch<"expandable_segmen
 using inner_allocator = tessera::caching_allocator<recipe, torch_cpu::private_memory>;
 
 /// An allocator with a mutex that stays usable in a child process. `locked` has no functions for fork().
-class fork_safe : public tessera::facade<fork_safe, inner_allocator> {
+class fork_safe : public tessera::allocator_adaptor<fork_safe, inner_allocator> {
  public:
   void lock() noexcept { mutex_.lock(); }
   void unlock() noexcept { mutex_.unlock(); }
@@ -70,7 +70,7 @@ class fork_safe : public tessera::facade<fork_safe, inner_allocator> {
   ///   Returns:  false if the system has no thread left
   bool evict_after(std::uint64_t milliseconds) noexcept {
     const std::lock_guard held(mutex_);
-    allocator_.with_policies([=](auto& settings) { settings.eviction.after.time = milliseconds; });
+    allocator_.visit_policies([=](auto& settings) { settings.eviction.after.time = milliseconds; });
     return milliseconds == tessera::unlimited || start_thread();
   }
   /// Starts the thread that a child process lacks.
@@ -81,7 +81,7 @@ class fork_safe : public tessera::facade<fork_safe, inner_allocator> {
   }
 
  private:
-  friend tessera::facade<fork_safe, inner_allocator>;
+  friend tessera::allocator_adaptor<fork_safe, inner_allocator>;
 
   bool start_thread() noexcept {
     lacks_thread_ = false;
@@ -101,7 +101,7 @@ class fork_safe : public tessera::facade<fork_safe, inner_allocator> {
   void evict_in_rounds() noexcept {
     for (std::unique_lock held(mutex_);;) {
       std::uint64_t time = 0;
-      allocator_.with_policies([&](const auto& settings) { time = settings.eviction.after.time; });
+      allocator_.visit_policies([&](const auto& settings) { time = settings.eviction.after.time; });
       if (time == tessera::unlimited) {
         has_thread_ = false;
         return;
@@ -198,7 +198,7 @@ EXPORT(bool) tessera_cpu_memory_fraction(double fraction) {
 ///   Returns:  false if the fraction is not from 0 to 1
 EXPORT(bool) tessera_cpu_garbage_collection_threshold(double fraction) {
   if (!(fraction >= 0 && fraction <= 1)) return false;
-  memory().with_policies([fraction](auto& settings) {
+  memory().visit_policies([fraction](auto& settings) {
     settings.eviction.above.threshold = tessera::fraction{static_cast<std::uint64_t>(fraction * 1e9)};
   });
   return true;

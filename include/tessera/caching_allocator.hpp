@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/block_handle.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/parameter.hpp>
@@ -20,7 +21,6 @@
 #include <tessera/detail/counters.hpp>
 #include <tessera/detail/extension.hpp>
 #include <tessera/detail/free_list.hpp>
-#include <tessera/detail/handle.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -220,8 +220,8 @@ class caching_allocator {
   }
   /// Serves a request and returns a handle. A free by handle looks nothing up.
   ///   Returns:  an empty handle if try_allocate would return null
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    return handle(serve<true>(bytes, stream));
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
+    return block_handle(serve<true>(bytes, stream));
   }
 
   /// Frees a block. With recorded streams, the block is pending until a later call finds that their events
@@ -242,7 +242,7 @@ class caching_allocator {
   }
   /// Frees a block by its handle. An empty handle is ignored.
   ///   Requires:  the handle of a live block of this allocator. Some invalid handles are not detected.
-  void deallocate(handle h) noexcept {
+  void deallocate(block_handle h) noexcept {
     if (h && !evict_after_free(manager_.deallocate(*h.block()))) detail::refuse_handle("deallocate");
   }
   /// Frees a block.
@@ -290,7 +290,7 @@ class caching_allocator {
       detail::refuse_use("record_stream", extensions_.why_unusable(*live), p);
     return record(live, stream);
   }
-  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
+  [[nodiscard]] bool record_stream(block_handle h, stream_id stream) noexcept {
     if (h && !h.block()->is_by_handle()) detail::refuse_handle("record_stream");
     if (h && !is_usable(*h.block()))
       detail::refuse_use("record_stream", extensions_.why_unusable(*h.block()), h.data());
@@ -355,8 +355,8 @@ class caching_allocator {
   }
 
   /// Restarts the age of every idle segment.
-  void restart_ages() noexcept {
-    manager_.restart_ages();
+  void reset_decay() noexcept {
+    manager_.reset_decay();
     decay_.restart();
   }
 
@@ -391,7 +391,9 @@ class caching_allocator {
     manager_.counters().reset_accumulated();
   }
   /// Bytes of host memory that describe the blocks.
-  [[nodiscard]] std::size_t footprint() const noexcept { return manager_.footprint() + backend_.footprint(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return manager_.metadata_bytes() + backend_.metadata_bytes();
+  }
   /// Checks every invariant.
   ///   Returns:  null, or the first broken invariant as text
   ///   Cost:     linear in the blocks
@@ -410,12 +412,12 @@ class caching_allocator {
 
   /// Calls f(provider).
   template <typename F>
-  decltype(auto) with_provider(F f) {
+  decltype(auto) visit_provider(F f) {
     return f(provider());
   }
   /// Calls f(policies).
   template <typename F>
-  decltype(auto) with_policies(F f) {
+  decltype(auto) visit_policies(F f) {
     return f(policies());
   }
   /// Calls f(caching_allocator) for each caching_allocator inside. `f` must not use the front end.
@@ -427,7 +429,7 @@ class caching_allocator {
   /// must not use the front end.
   ///   Cost:  constant
   template <typename F>
-  void with_owner(const void* /*p*/, F f) {
+  void visit_owner(const void* /*p*/, F f) {
     f(*this);
   }
   /// Calls f(allocator, device number) with the allocator of each device.
@@ -453,14 +455,14 @@ class caching_allocator {
   static constexpr bool has = detail::is_one_of<E, Extension...>;
   /// Calls f(state) with the state of an extension. For doors of extensions, which front ends forward to.
   template <typename E, typename F>
-  decltype(auto) with_extension(F f) {
+  decltype(auto) visit_extension(F f) {
     return f(extensions_.template get<E>());
   }
   template <typename E, typename F>
-  decltype(auto) with_extension(F f) const {
+  decltype(auto) visit_extension(F f) const {
     return f(extensions_.template get<E>());
   }
-  /// Like with_extension, for an answer that a front end of several allocators adds up.
+  /// Like visit_extension, for an answer that a front end of several allocators adds up.
   template <typename E, typename F>
   auto add_up_extension(F f) const {
     return f(extensions_.template get<E>());

@@ -9,12 +9,12 @@
 #include <utility>
 #include <variant>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/law/growth.hpp>
 #include <tessera/provider/provider.hpp>
@@ -137,8 +137,8 @@ namespace tessera {
 ///
 ///   Cost:  a branch at each call
 template <typename Family, typename Allocator>
-class configured : public facade<configured<Family, Allocator>> {
-  using facade_type = facade<configured>;
+class configured : public allocator_adaptor<configured<Family, Allocator>> {
+  using adaptor_type = allocator_adaptor<configured>;
   using Provider = typename Allocator::provider_type;
   using any = detail::any_of_family<Family, Allocator>;
   static_assert(detail::first_allocator<any>() != 0,
@@ -251,7 +251,7 @@ class configured : public facade<configured<Family, Allocator>> {
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.allocator); });
@@ -302,7 +302,7 @@ class configured : public facade<configured<Family, Allocator>> {
       }
     }
     if (wrong || !same_recipe) return wrong;
-    in.allocator.with_policies([&](auto& policies) { policies = recipe::configured(wanted); });
+    in.allocator.visit_policies([&](auto& policies) { policies = recipe::configured(wanted); });
     settings_ = wanted;
     return {};
   }

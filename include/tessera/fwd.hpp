@@ -22,7 +22,7 @@ namespace tessera {
 class any_allocator;
 struct block_view;
 struct counter;
-class handle;
+class block_handle;
 class out_of_memory;
 struct pool_statistics;
 struct segment_view;
@@ -88,7 +88,7 @@ class pmr_resource;
 template <typename Allocator>
 class shared_allocator;
 template <typename Allocator, typename... Properties>
-class stream_resource;
+class cccl_resource;
 template <typename T, typename Allocator>
 class typed_allocator;
 template <typename Allocator>

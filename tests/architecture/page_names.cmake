@@ -30,7 +30,7 @@ using classes = types<
     tessera::simulated_device, tessera::host_pinned, tessera::stream_registry<device>, tessera::guarded<tessera::pytorch<>, tessera::host_pinned>,
     tessera::guarded<tessera::pytorch<>, tessera::host_pinned>::options, tessera::policies<tessera::stitched>, tessera::guarantee_shares<tessera::grow_by_stitching<>>,
     tessera::plan::make_options, tessera::plan::plan_usage, tessera::pool_options,
-    tessera::law::provider_verdict, tessera::law::provider_trial, tessera::split_below<>, tessera::object_addresses<int>, clocked_history>;
+    tessera::law::provider_check_result, tessera::law::provider_trial, tessera::split_below<>, tessera::object_addresses<int>, clocked_history>;
 using enumerations = types<tessera::sleep_contents, tessera::scope_kind, tessera::decay_curve>;
 #define IS_MEMBER(word, page)                                                                               \\
   namespace member_##word {                                                                                 \\

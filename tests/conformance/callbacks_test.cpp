@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/deferred_free_queue.hpp>
@@ -21,7 +22,6 @@
 #include <tessera/configured.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/extension/observer.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/observe/explain.hpp>
@@ -111,12 +111,12 @@ struct all_that_is_allowed {
     pool.deallocate(small);
     EXPECT_STREQ(pool.audit(), nullptr);
     const usage now = pool.current_usage();
-    EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+    EXPECT_EQ(now.active + now.cached, now.reserved);
     (void)pool.statistics();
     pool.reset_peak_statistics();
     EXPECT_GT(explain(pool, 1_GiB).wanted, 0u);
-    pool.with_policies([](auto& settings) { settings.growth.limit = unlimited; });
-    pool.with_provider([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
+    pool.visit_policies([](auto& settings) { settings.growth.limit = unlimited; });
+    pool.visit_provider([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
     EXPECT_TRUE(self.calls++ > 0 || pool.on_pressure(&second, context));
     self.calls % 2 == 0 ? pool.trim() : pool.trim(40_MiB);
     return true;
@@ -146,7 +146,7 @@ TYPED_TEST(callbacks_in_threads, use_the_allocator_under_pressure) {
   for (auto& t : running) t.join();
   EXPECT_GT(above.calls, 0);
   EXPECT_GT(above.second_calls, 0);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -187,9 +187,9 @@ TEST(callbacks_in_threads, a_round_wakes_its_worker) {
 }
 
 TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_allocator) {
-  const watchdog guard("with_provider of a provider for many threads");
+  const watchdog guard("visit_provider of a provider for many threads");
   const auto use = [](auto&& pool) {
-    pool.with_provider([&pool](host_pinned& device) {
+    pool.visit_provider([&pool](host_pinned& device) {
       EXPECT_GT(device.capacity(), 0u);
       pool.deallocate(pool.allocate(1_MiB));
       pool.trim();
@@ -215,13 +215,13 @@ TEST(callbacks_in_threads, a_function_given_a_tag_uses_the_allocator) {
 }
 
 TEST(callbacks_in_threads, a_function_under_one_lock_takes_later_locks) {
-  const watchdog guard("with_provider within with_policies");
+  const watchdog guard("visit_provider within visit_policies");
   const auto use = [](auto&& pool) {
     std::size_t seen = 0;
     pool.for_each_allocator([&](auto& inner) { inner.trim(), ++seen; });  // this calls the device
     pool.deallocate(pool.allocate(5_MiB));
     pool.for_each_allocator([&](auto& inner) {
-      pool.with_provider([&](auto& device) { seen += device.used(); });
+      pool.visit_provider([&](auto& device) { seen += device.used(); });
       inner.trim();
     });
     EXPECT_GE(seen, 20_MiB);
@@ -343,10 +343,10 @@ struct ignoring {
 };
 template <typename Pool>
 void expect_rules_of(auto expect) {
-  expect([](Pool& pool, auto f) { pool.with_policies(f); }, "with_policies: the function must not use");
+  expect([](Pool& pool, auto f) { pool.visit_policies(f); }, "visit_policies: the function must not use");
   expect([](Pool& pool, auto f) { with_observer(pool, f); },
          "a function given to an extension must not use the allocator");
-  expect([](Pool& pool, auto f) { pool.with_provider(f); }, "with_provider: .* must not use");
+  expect([](Pool& pool, auto f) { pool.visit_provider(f); }, "visit_provider: .* must not use");
   expect([](Pool& pool, auto f) { pool.for_each_allocator(f); },
          "for_each_allocator: the function must not use");
 }
@@ -356,8 +356,8 @@ TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked
   using background = background_reclaiming<caching_allocator<pytorch<>, device_type>>;
   expect_rules_of<one>([](auto lend, const char* rule) { expect_that_nobody_uses<one>(lend, rule); });
   expect_rules_of<many>([](auto lend, const char* rule) { expect_that_nobody_uses<many>(lend, rule); });
-  expect_that_nobody_uses<background>([](background& pool, auto f) { pool.with_provider(f); },
-                                      "with_provider: .* must not use");
+  expect_that_nobody_uses<background>([](background& pool, auto f) { pool.visit_provider(f); },
+                                      "visit_provider: .* must not use");
 }
 
 /// Requests more memory than there is from the allocator that calls it.
@@ -428,8 +428,8 @@ struct device_that_needs_another {
     return locked<caching_allocator<pytorch<>, decltype(device)>>(std::move(device));
   }
 };
-pluggable<device_that_needs_another>& all_devices() {
-  static pluggable<device_that_needs_another> all;
+torch_pluggable<device_that_needs_another>& all_devices() {
+  static torch_pluggable<device_that_needs_another> all;
   return all;
 }
 device_type device_that_needs_another::make_device(int number) {

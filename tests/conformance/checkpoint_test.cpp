@@ -76,7 +76,7 @@ auto numbers_of(Allocator& on) {
   const auto now = on.statistics();
   for (const auto& c : detail::pool_counters) add(now.all.*c.of);
   add(now.oversize_allocations);
-  numbers.push_back(static_cast<std::int64_t>(on.current_usage().pending));
+  numbers.push_back(static_cast<std::int64_t>(on.current_usage().pending()));
   return numbers;
 }
 
@@ -202,10 +202,10 @@ TYPED_TEST(checkpoints, keep_segments_acquired_later_as_free_memory) {
   EXPECT_EQ(in(result.freed), (addresses{early, late}));
   EXPECT_EQ(in(result.allocated), (addresses{early}));
   EXPECT_EQ(this->reserved(), reserved);
-  const std::size_t live = this->device_memory.current_usage().live;
+  const std::size_t live = this->device_memory.current_usage().allocated;
   EXPECT_EQ(this->allocate(pool, 120_MiB), late);
   EXPECT_EQ(this->reserved(), reserved) << "no memory was acquired";
-  EXPECT_GE(this->device_memory.current_usage().live, live + 120_MiB);
+  EXPECT_GE(this->device_memory.current_usage().allocated, live + 120_MiB);
 }
 
 TYPED_TEST(checkpoints, of_an_empty_pool_free_everything) {
@@ -216,7 +216,7 @@ TYPED_TEST(checkpoints, of_an_empty_pool_free_everything) {
   const extension::restore_result result = this->restore(pool, made);
   EXPECT_EQ(in(result.freed), (addresses{p, q}));
   EXPECT_TRUE(result.allocated.empty());
-  EXPECT_EQ(this->device_memory.current_usage().live, 0u);
+  EXPECT_EQ(this->device_memory.current_usage().allocated, 0u);
   EXPECT_FALSE(this->device_memory.try_deallocate(p));
 }
 
@@ -284,7 +284,7 @@ TYPED_TEST(checkpoints, are_refused_while_blocks_are_live_by_handle) {
   extension::private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   const extension::pool_checkpoint made = this->checkpoint(pool);
-  handle h;
+  block_handle h;
   {
     const extension::pool_scope scope(pool);
     h = on.allocate_by_handle(40_MiB, one);
@@ -345,7 +345,7 @@ TYPED_TEST(checkpoint_streams, bring_no_recorded_streams_back) {
   EXPECT_FALSE(on.has_recorded_streams());
   on.provider().submit(two, second);
   this->free(p);
-  EXPECT_EQ(on.current_usage().pending, 0u);
+  EXPECT_EQ(on.current_usage().pending(), 0u);
 }
 
 TYPED_TEST(checkpoint_streams, leave_later_blocks_pending) {
@@ -358,7 +358,7 @@ TYPED_TEST(checkpoint_streams, leave_later_blocks_pending) {
   on.provider().submit(one, second);
   const extension::restore_result result = this->restore(pool, made);
   EXPECT_EQ(in(result.freed), (addresses{early, late}));
-  EXPECT_GE(on.current_usage().pending, 60_MiB);
+  EXPECT_GE(on.current_usage().pending(), 60_MiB);
   (void)this->restore(pool, made);
   on.provider().advance(second);
   ASSERT_TRUE(on.process_events());
@@ -378,7 +378,7 @@ TYPED_TEST(checkpoint_streams, give_events_to_blocks_freed_in_a_scope) {
         << "the scope is open";
   }
   EXPECT_TRUE(checkpoints_of(pool).record()) << "the use was recorded in the scope, so it needs no event";
-  EXPECT_EQ(on.current_usage().pending, 0u);
+  EXPECT_EQ(on.current_usage().pending(), 0u);
   void* const q = this->allocate(pool, 5_MiB);
   ASSERT_TRUE(on.record_stream(q, two));
   {
@@ -560,7 +560,7 @@ struct giving_back {
   struct door {
     explicit door(Allocator& of) noexcept : in(&of) {}
     [[nodiscard]] std::size_t release(void* p) const {
-      return in->template with_extension<giving_back>([p](auto& s) { return s.release(p); });
+      return in->template visit_extension<giving_back>([p](auto& s) { return s.release(p); });
     }
     Allocator* in;
   };

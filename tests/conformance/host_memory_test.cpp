@@ -221,11 +221,11 @@ TEST(host_memory_for_checkpoints, goes_back_after_a_restore) {
   fill(10);
   const extension::pool_checkpoint made = checkpoints_of(pool).record();
   on.trim();
-  const std::size_t footprint = on.footprint();
+  const std::size_t metadata_bytes = on.metadata_bytes();
   fill(20'000);
-  EXPECT_GT(on.footprint(), footprint + 1_MiB);
+  EXPECT_GT(on.metadata_bytes(), metadata_bytes + 1_MiB);
   ASSERT_TRUE(checkpoints_of(pool).restore(made));
-  EXPECT_LT(on.footprint(), footprint + 100_KiB);
+  EXPECT_LT(on.metadata_bytes(), metadata_bytes + 100_KiB);
   EXPECT_STREQ(on.audit(), nullptr);
 }
 
@@ -239,7 +239,7 @@ TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
   EXPECT_FALSE(pool.record_stream(p, stream_id{9}));
   fails_at = 0;
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -308,7 +308,7 @@ TEST(host_memory_for_recordings, that_runs_out_anywhere_ends_the_recording) {
     ended += pool.is_complete() ? 0 : 1;
     EXPECT_EQ(static_cast<bool>(pools(pool).close(made)), begins);
     for (void* const p : live) pool.deallocate(p);
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
     EXPECT_STREQ(pool.audit(), nullptr);
     const auto read = trace::read_csv(trace::to_csv(pool.recorded()), "T");
     const auto* const source = std::get_if<trace::recording>(&read);

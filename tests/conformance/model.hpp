@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include <tessera/block_handle.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/handle.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/simulated_calls.hpp>
@@ -97,7 +97,7 @@ class subject {
  public:
   struct block {
     void* address = nullptr;
-    tessera::handle known;  // empty if the block is named by its address
+    tessera::block_handle known;  // empty if the block is named by its address
   };
   virtual ~subject() = default;
   [[nodiscard]] virtual block allocate(std::size_t bytes, tessera::stream_id stream, bool by_handle) = 0;

@@ -50,7 +50,7 @@ struct overlapping : sound {
     sound::deallocate(p);
   }
   void deallocate(void* p, std::size_t) { deallocate(p); }
-  handle allocate_by_handle(std::size_t, stream_id) = delete;
+  block_handle allocate_by_handle(std::size_t, stream_id) = delete;
   simulated_device& provider() { return sound::provider().inner(); }  // required by trace::replay
   std::map<std::size_t, int> freed;
   std::map<void*, std::size_t> sizes;
@@ -73,7 +73,7 @@ struct misplacing : sound {
     sound::deallocate(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(p) / 64 * 64));
   }
   void deallocate(void* p, std::size_t) { deallocate(p); }
-  handle allocate_by_handle(std::size_t, stream_id) = delete;
+  block_handle allocate_by_handle(std::size_t, stream_id) = delete;
 };
 /// Counts too much cached memory after the first trim.
 struct miscounting : sound {

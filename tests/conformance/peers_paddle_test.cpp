@@ -43,12 +43,12 @@ TEST(peers_paddle_buddy, allocates_from_the_rest_of_others) {
     ahead pool(std::move(device), paddle_family::naive_best_fit::configured(
                                       {.naive_best_fit = true, .fraction_of_gpu_memory = c.share}));
     for (const std::size_t bytes : c.requests) {
-      const std::size_t used = pool.current_usage().live;
+      const std::size_t used = pool.current_usage().allocated;
       void* const p = pool.try_allocate(bytes);
       ASSERT_NE(p, nullptr) << bytes << " of " << c.all << " less " << c.of_others;
-      EXPECT_GE(pool.current_usage().live, used + bytes);
+      EXPECT_GE(pool.current_usage().allocated, used + bytes);
       pool.deallocate(p);
-      EXPECT_EQ(pool.current_usage().live, used);
+      EXPECT_EQ(pool.current_usage().allocated, used);
     }
     pool.trim();
     EXPECT_EQ(pool.current_usage().reserved, 0u);
@@ -60,7 +60,7 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
              paddle_family::naive_best_fit::configured(
                  {.naive_best_fit = true, .fraction_of_gpu_memory = percent(60)}));
   const auto of_the_rest = [&pool] {
-    return percent(60).of(chunk_plan::available(pool.provider().available()));
+    return percent(60).of(chunk_schedule::available(pool.provider().available()));
   };
   const std::size_t chunk = of_the_rest();
   void* const first = pool.try_allocate(chunk - 1000);
@@ -73,7 +73,7 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
   pool.deallocate(first), pool.deallocate(second);
 }
 
-TEST(peers_paddle_facade, serves_small_and_huge_requests_together) {
+TEST(peers_paddle_together, serves_small_and_huge_requests_together) {
   // 512 MiB at first, 4 MiB for each further chunk, and 2 GiB at once.
   ahead pool(simulated_device{},
              paddle_family::naive_best_fit::configured({.naive_best_fit = true,
@@ -83,7 +83,7 @@ TEST(peers_paddle_facade, serves_small_and_huge_requests_together) {
   void* const small = pool.allocate(1024);
   EXPECT_EQ(pool.current_usage().reserved, 512_MiB);
   void* const huge = pool.allocate(2_GiB);
-  EXPECT_GE(pool.current_usage().live, 2_GiB + 1024);
+  EXPECT_GE(pool.current_usage().allocated, 2_GiB + 1024);
   pool.deallocate(huge);
   EXPECT_EQ(pool.current_usage().reserved, 512_MiB);
   pool.deallocate(small);
@@ -164,7 +164,7 @@ void add_up_neighbours(bool in_threads) {
     pool.deallocate(results[i]);
   }
   pool.trim();
-  EXPECT_EQ(pool.current_usage().live + pool.current_usage().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().allocated + pool.current_usage().reserved, 0u);
 }
 
 TEST(peers_paddle_streams, keep_a_workspace_until_the_neighbours_work_is_done) {

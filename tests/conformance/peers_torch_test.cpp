@@ -117,7 +117,7 @@ TYPED_TEST(peers_torch, statistics_are_those_of_the_snapshot_after_each_step) {
     const counter bytes = pool.statistics().all.allocated_bytes;
     EXPECT_GE(bytes.peak, peak);
     EXPECT_EQ(bytes.allocated - bytes.freed, bytes.current);
-    EXPECT_EQ(static_cast<std::size_t>(bytes.current), pool.current_usage().live);
+    EXPECT_EQ(static_cast<std::size_t>(bytes.current), pool.current_usage().allocated);
     peak = bytes.peak;
   }
   pool.reset_peak_statistics();
@@ -255,9 +255,9 @@ TEST(peers_torch_settings, change_at_run_time_and_reject_errors) {
   configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>> pool{
       config::pytorch::settings{}};
   const auto block_of = [&pool](std::size_t bytes) {
-    const std::size_t before = pool.current_usage().live;
+    const std::size_t before = pool.current_usage().allocated;
     void* const p = pool.allocate(bytes);
-    const std::size_t size = pool.current_usage().live - before;
+    const std::size_t size = pool.current_usage().allocated - before;
     pool.deallocate(p);
     pool.trim();
     return size;

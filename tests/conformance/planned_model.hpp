@@ -360,10 +360,11 @@ class planned_memory_of final : public planned_memory {
   usage current_usage() override { return pool_.current_usage(); }
   usage seen_by_tools() override {
     usage seen = pool_.current_usage();
-    seen.requested = seen.live = seen.pending = seen.cached = seen.reserved = 0;
+    seen.requested = seen.allocated = seen.active = seen.cached = seen.reserved = 0;
     for_each_block(pool_, [&seen](const segment_view&, const block_view& b) {
       using state = block_view::state;
-      (b.is == state::live ? seen.live : b.is == state::pending ? seen.pending : seen.cached) += b.bytes;
+      (b.is == state::free ? seen.cached : seen.active) += b.bytes;
+      if (b.is == state::live) seen.allocated += b.bytes;
       seen.requested += b.requested;
       seen.reserved += b.bytes;
     });
@@ -610,7 +611,7 @@ class run_of {
       is_capturing_ = false;
     } else {
       const bool captures = dice_.one_in(2);
-      scope_ = pool_->open_scope(captures ? extension::scope_kind::capture : extension::scope_kind::redirect);
+      scope_ = pool_->open_scope(captures ? extension::scope_kind::capture : extension::scope_kind::plain);
       is_capturing_ = captures && scope_ != pool_id{};
     }
   }
@@ -621,17 +622,18 @@ class run_of {
   void look() {
     if (const char* const wrong = pool_->audit()) breaks(wrong);
     const usage now = pool_->current_usage();
-    breaks_unless(now.live + now.pending + now.cached == now.reserved, "usage does not add up");
+    breaks_unless(now.active + now.cached == now.reserved, "usage does not add up");
     // Memory that the device fails to take back is reserved, and has no blocks.
     usage seen = pool_->seen_by_tools();
-    breaks_unless(seen.reserved == seen.live + seen.pending + seen.cached && seen.reserved <= now.reserved,
+    breaks_unless(seen.reserved == seen.active + seen.cached && seen.reserved <= now.reserved,
                   "the blocks are not what is reserved");
     if (device_.calls().failed > 0) {
       seen.cached = now.cached;
       seen.reserved = now.reserved;
     }
     breaks_unless(seen == now, "tools do not see what is used");
-    breaks_unless(now.live >= owned_.bytes() && now.requested >= owned_.bytes(), "less is live than is held");
+    breaks_unless(now.allocated >= owned_.bytes() && now.requested >= owned_.bytes(),
+                  "less is live than is held");
     breaks_unless(pool_->device_bytes() == static_cast<std::int64_t>(device_.used()),
                   "not all that was given is counted");
     for (const auto& [id, b] : live_) {
@@ -654,7 +656,7 @@ class run_of {
     pool_->trim(0);
     look();
     const usage now = pool_->current_usage();
-    breaks_unless(now.live == 0 && now.pending == 0, "at the end: something is lost");
+    breaks_unless(now.allocated == 0 && now.pending() == 0, "at the end: something is lost");
     breaks_unless(now.reserved == 0, "at the end: memory is kept");
     const plan_usage used = pool_->by_plan();
     all.by_plan += used.requests;

@@ -270,7 +270,7 @@ TEST(planned_pinned, keeps_pinned_memory_until_recorded_work_has_read_it) {
   memory.trim();
   memory.begin_step();
   memory.deallocate(memory.allocate(1_MiB));
-  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
 }
 
 // The judge finds planted errors.

@@ -99,7 +99,7 @@ class crowd {
     EXPECT_STREQ(pool_.audit(), nullptr);
     pool_.trim();
     const usage now = pool_.current_usage();
-    EXPECT_EQ(now.live + now.pending + now.reserved, 0u);
+    EXPECT_EQ(now.active + now.reserved, 0u);
   }
 
  private:
@@ -151,7 +151,7 @@ class crowd {
       case 3: (void)pool_.statistics(); return;
       case 4: return pool_.reset_peak_statistics();
       case 5: pool_.begin_step(d.pick(5), streams_[d.pick(streams_.size())]); return;
-      default: (void)pool_.footprint();
+      default: (void)pool_.metadata_bytes();
     }
   }
 
@@ -236,7 +236,7 @@ TEST(planned_threads, may_free_blocks_from_work_that_trim_waits_for) {
   void* const by_plan = memory.allocate(5_MiB);
   void* const other = memory.allocate(9_MiB);
   std::atomic<bool> begin = false;
-  memory.with_provider([&](host_pinned& device) {
+  memory.visit_provider([&](host_pinned& device) {
     device.submit(stream_id{}, [&] {
       while (!begin) std::this_thread::yield();
       memory.deallocate(other);

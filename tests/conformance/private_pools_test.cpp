@@ -197,17 +197,17 @@ TYPED_TEST(private_pools, ask_no_events_while_a_scope_is_open) {
     (void)this->allocate(5_MiB, two);
     EXPECT_EQ(this->on.provider().calls().record, asked.record);
     EXPECT_EQ(this->on.provider().calls().query, asked.query);
-    EXPECT_GE(this->on.current_usage().pending, 10_MiB);
+    EXPECT_GE(this->on.current_usage().pending(), 10_MiB);
   }
   this->on.provider().hold_events(true);
   (void)this->on.process_events();
-  const std::size_t pending = this->on.current_usage().pending;
+  const std::size_t pending = this->on.current_usage().pending();
   EXPECT_GE(pending, 5_MiB) << "the use recorded before the scope gets an event";
   EXPECT_LT(pending, 10_MiB) << "the use recorded in the scope is dropped";
   EXPECT_EQ(this->on.audit(), nullptr);
   this->on.provider().hold_events(false);
   (void)this->on.process_events();
-  EXPECT_EQ(this->on.current_usage().pending, 0u);
+  EXPECT_EQ(this->on.current_usage().pending(), 0u);
 }
 
 // A block with a record from a scope is freed after it: all its streams get events.
@@ -222,7 +222,7 @@ TYPED_TEST(private_pools, await_events_of_blocks_freed_after_the_scope) {
   this->on.provider().hold_events(true);
   this->on.deallocate(p);
   (void)this->on.process_events();
-  EXPECT_GE(this->on.current_usage().pending, 5_MiB);
+  EXPECT_GE(this->on.current_usage().pending(), 5_MiB);
 }
 
 TYPED_TEST(private_pools, wait_only_for_their_own_blocks) {
@@ -240,8 +240,8 @@ TYPED_TEST(private_pools, wait_only_for_their_own_blocks) {
   const auto before = this->on.provider().calls().wait;
   pools(this->on).trim(pool);
   EXPECT_EQ(this->on.provider().calls().wait, before + 1);
-  EXPECT_GE(this->on.current_usage().pending, 5_MiB);
-  EXPECT_LT(this->on.current_usage().pending, 10_MiB);
+  EXPECT_GE(this->on.current_usage().pending(), 5_MiB);
+  EXPECT_LT(this->on.current_usage().pending(), 10_MiB);
   EXPECT_FALSE(pools(this->on).has(pool));
   EXPECT_EQ(this->on.audit(), nullptr);
 }
@@ -308,7 +308,8 @@ TYPED_TEST(private_pools, may_never_split) {
   this->on.deallocate(outside);
   EXPECT_EQ(this->allocate(12_MiB), outside);
   if constexpr (!std::is_same_v<TypeParam, cuda_async>) {
-    EXPECT_LT(tessera::detail::introspect(this->on).find_live(outside)->size, 30_MiB) << "the default pools still split";
+    EXPECT_LT(tessera::detail::introspect(this->on).find_live(outside)->size, 30_MiB)
+        << "the default pools still split";
   }
 }
 
@@ -343,11 +344,11 @@ TYPED_TEST(private_pools, of_which_one_is_trimmed_wait_for_a_capture) {
     ASSERT_TRUE(this->on.record_stream(p, two));
     this->on.deallocate(p);
     pools(this->on).trim(old);
-    EXPECT_GT(this->on.current_usage().pending, 0u);
+    EXPECT_GT(this->on.current_usage().pending(), 0u);
     EXPECT_EQ(this->reserved(), before);
   }
   pools(this->on).trim(old);
-  EXPECT_EQ(this->on.current_usage().pending, 0u);
+  EXPECT_EQ(this->on.current_usage().pending(), 0u);
   EXPECT_EQ(this->reserved(), 0u);
 }
 
@@ -392,7 +393,7 @@ struct registered {
 };
 template <typename Allocator>
 concept has_sources =
-    requires(Allocator& on, registered& from) { pools(on).create(extension::memory_source(from)); };
+    requires(Allocator& on, registered& from) { pools(on).create(extension::pool_upstream(from)); };
 static_assert(has_sources<caching_allocator<pytorch<>, simulated_device, extension::private_pools>>);
 static_assert(has_sources<locked<caching_allocator<pytorch<>, simulated_device, extension::private_pools>>>);
 static_assert(!has_sources<caching_allocator<stitched, simulated_device, extension::private_pools>>);
@@ -408,7 +409,7 @@ TYPED_TEST(pools_with_a_source, take_their_segments_from_it) {
     locked<caching_allocator<TypeParam, simulated_device, extension::private_pools>> on;
     void* kept = nullptr;
     {
-      extension::private_pool pool(on, extension::memory_source(from));
+      extension::private_pool pool(on, extension::pool_upstream(from));
       const extension::pool_scope scope(pool, one);
       void* const p = on.try_allocate(30_MiB, one);
       ASSERT_EQ(from.given.size(), 1u);
@@ -419,14 +420,14 @@ TYPED_TEST(pools_with_a_source, take_their_segments_from_it) {
       EXPECT_NE(on.try_allocate(30_MiB, two), nullptr);
       EXPECT_EQ(from.given.size(), 1u) << "requests of other streams do not use it";
       EXPECT_EQ(on.current_usage().reserved,
-                on.with_provider([](auto& d) { return d.used(); }) + from.given[0].second);
+                on.visit_provider([](auto& d) { return d.used(); }) + from.given[0].second);
     }
     on.trim();
     EXPECT_EQ(from.given.size(), 1u) << "a block is live";
     on.deallocate(kept);
     on.trim();
     EXPECT_TRUE(from.given.empty());
-    extension::private_pool pool(on, extension::memory_source(from));
+    extension::private_pool pool(on, extension::pool_upstream(from));
     const extension::pool_scope scope(pool);
     (void)on.try_allocate(5_MiB);
     EXPECT_EQ(from.given.size(), 1u);
@@ -437,7 +438,7 @@ TYPED_TEST(pools_with_a_source, take_their_segments_from_it) {
 TYPED_TEST(pools_with_a_source, report_its_failures) {
   registered from;
   caching_allocator<TypeParam, simulated_device, extension::private_pools> on;
-  extension::private_pool pool(on, extension::memory_source(from));
+  extension::private_pool pool(on, extension::pool_upstream(from));
   from.fails = true;
   {
     const extension::pool_scope scope(pool);

@@ -52,7 +52,7 @@ using expandable = observed<tessera::recipe::pytorch_family::expandable>;
 [[nodiscard]] inline std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 template <typename Pool>
 [[nodiscard]] std::size_t live(const Pool& pool) {
-  return pool.current_usage().live;
+  return pool.current_usage().allocated;
 }
 template <typename Pool>
 [[nodiscard]] std::size_t reserved(const Pool& pool) {

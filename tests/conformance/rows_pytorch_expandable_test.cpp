@@ -57,7 +57,7 @@ TEST(torch_row, n071_requests_within_the_reserve_take_range_after_range) {
   expandable pool = reserving(percent(5), 80_GiB);
   void* const first = pool.allocate(3_GiB);
   EXPECT_THROW((void)pool.allocate(5_GiB), out_of_memory) << "a range beside the first would hold 4 GiB";
-  EXPECT_EQ(pool.current_usage().live, 3_GiB);
+  EXPECT_EQ(pool.current_usage().allocated, 3_GiB);
   EXPECT_NE(pool.allocate(4_GiB), nullptr);
   EXPECT_EQ(observer_of(pool).count(action::range_reserve), 2u);
   EXPECT_EQ(pool.allocate(512_MiB), static_cast<char*>(first) + 3_GiB) << "the first has room for that";

@@ -84,7 +84,7 @@ struct shared_device {
   /// Adds a tenant whose requests are those of a stream.
   void add(std::uint64_t stream) {
     tenants.push_back({pools(on).create(), {stream}});
-    EXPECT_TRUE(pools(on).open(tenants.back().pool, stream_id{stream}, extension::scope_kind::redirect));
+    EXPECT_TRUE(pools(on).open(tenants.back().pool, stream_id{stream}, extension::scope_kind::plain));
   }
   /// Releases the pool of a tenant, which gets a new one. The blocks stay in the old one.
   void renew(std::size_t number) {
@@ -93,7 +93,7 @@ struct shared_device {
     old.share = {};
     old.is_released = true;
     tenants[number] = {pools(on).create(), old.stream};
-    EXPECT_TRUE(pools(on).open(tenants[number].pool, old.stream, extension::scope_kind::redirect));
+    EXPECT_TRUE(pools(on).open(tenants[number].pool, old.stream, extension::scope_kind::plain));
     tenants.push_back(std::move(old));
   }
   bool give(tenant& t, extension::quota share) {
@@ -230,10 +230,10 @@ std::string run_greedy_tenants(std::uint64_t seed, int steps) {
 
 template <typename Recipe>
 struct greedy_tenants : testing::Test {};
-using recipes = testing::Types<
-    pytorch<>, pytorch<"max_split_size_mb:32">, pytorch<"expandable_segments:True">, stitched, cuda_async,
-    paddle<>, power_of_two, with<pytorch<>, recover_never>,
-    with<pytorch<"expandable_segments:True">, with_fail_fast<recover_by_emptying_cache<>, true>>>;
+using recipes =
+    testing::Types<pytorch<>, pytorch<"max_split_size_mb:32">, pytorch<"expandable_segments:True">, stitched,
+                   cuda_async, paddle<>, power_of_two, with<pytorch<>, recover_never>,
+                   with<pytorch<"expandable_segments:True">, fail_fast<recover_by_emptying_cache<>, true>>>;
 TYPED_TEST_SUITE(greedy_tenants, recipes);
 
 TYPED_TEST(greedy_tenants, take_only_what_is_not_guaranteed_to_others) {
@@ -254,8 +254,8 @@ struct shares : testing::Test {
   allocator memory{simulated_device({.capacity = 100_MiB})};
   extension::private_pool<allocator> training{memory}, serving{memory};
   stream_id one{1}, two{2};
-  extension::pool_scope<allocator> first{training, one, extension::scope_kind::redirect};
-  extension::pool_scope<allocator> second{serving, two, extension::scope_kind::redirect};
+  extension::pool_scope<allocator> first{training, one, extension::scope_kind::plain};
+  extension::pool_scope<allocator> second{serving, two, extension::scope_kind::plain};
 };
 using growing = testing::Types<pytorch<>, pytorch<"expandable_segments:True">, stitched>;
 TYPED_TEST_SUITE(shares, growing);
@@ -312,7 +312,7 @@ TYPED_TEST(shares, wait_for_pending_frees) {
   ASSERT_TRUE(on.record_stream(p, this->one));
   on.provider().submit(this->one, 1'000'000);
   on.deallocate(p);
-  EXPECT_GT(on.current_usage().pending, 0u);
+  EXPECT_GT(on.current_usage().pending(), 0u);
   void* const again = on.try_allocate(40_MiB, this->two);
   EXPECT_NE(again, nullptr);
   on.deallocate(again);
@@ -449,8 +449,8 @@ TEST(shares_across_streams, count_what_another_stream_frees) {
   allocator on{simulated_device({.capacity = 1000_MiB})};
   const auto is_first = [](void*, stream_id s) noexcept { return s.handle <= 2; };
   extension::private_pool first(on), second(on);
-  const extension::pool_scope scope(first, {is_first, nullptr}, extension::scope_kind::redirect);
-  const extension::pool_scope other(second, stream_id{5}, extension::scope_kind::redirect);
+  const extension::pool_scope scope(first, {is_first, nullptr}, extension::scope_kind::plain);
+  const extension::pool_scope other(second, stream_id{5}, extension::scope_kind::plain);
   ASSERT_TRUE(quotas_of(first).set({.limit = 600_MiB}));
   on.deallocate(on.try_allocate(600_MiB, stream_id{1}));
   ASSERT_TRUE(quotas_of(first).set({.limit = 100_MiB}));
@@ -466,7 +466,7 @@ TEST(shares_across_streams, serve_a_block_whose_work_is_not_done_on_its_own_stre
   allocator_of<cuda_async> on{simulated_device({.capacity = 1000_MiB})};
   extension::private_pool pool(on), graph(on);
   const stream_id stream{1};
-  const extension::pool_scope scope(pool, stream, extension::scope_kind::redirect);
+  const extension::pool_scope scope(pool, stream, extension::scope_kind::plain);
   ASSERT_TRUE(quotas_of(pool).set({.guaranteed = 100_MiB, .limit = 100_MiB}));
   void* const p = on.try_allocate(100_MiB, stream);
   on.provider().submit(stream, 1'000'000);
@@ -481,7 +481,7 @@ TEST(shares_of_a_plan, serve_a_guaranteed_request_at_the_first_try) {
   using recipe = paddle<"FLAGS_allocator_strategy=naive_best_fit">;
   allocator_of<recipe> on{simulated_device({.capacity = 1000_MiB})};
   extension::private_pool pool(on);
-  const extension::pool_scope scope(pool, stream_id{1}, extension::scope_kind::redirect);
+  const extension::pool_scope scope(pool, stream_id{1}, extension::scope_kind::plain);
   on.deallocate(on.try_allocate(50_MiB));
   ASSERT_TRUE(quotas_of(pool).set({.guaranteed = 160_MiB, .limit = 500_MiB}));
   EXPECT_NE(on.try_allocate(130_MiB, stream_id{1}), nullptr);
@@ -522,7 +522,7 @@ TEST(shares_of_many_pools, ask_once_for_each_hit) {
     extension::private_pool pool(on), other(on);
     ASSERT_TRUE(quotas_of(pool).set({.guaranteed = 30_MiB, .limit = 100_MiB}) &&
                 quotas_of(other).set({.limit = 1_GiB}));
-    const extension::pool_scope scope(pool, stream_id{1}, extension::scope_kind::redirect);
+    const extension::pool_scope scope(pool, stream_id{1}, extension::scope_kind::plain);
     on.deallocate(on.try_allocate(25_MiB, stream_id{1}));
     asked = {.idle = other.id().number};
     for (int hit = 0; hit < 100; ++hit) on.deallocate(on.try_allocate(25_MiB, stream_id{1}));
@@ -556,8 +556,8 @@ TEST(shares_of_threads, hold) {
   const stream_id modest{1}, greedy{2};
   extension::private_pool mine(on), theirs(on);
   ASSERT_TRUE(quotas_of(mine).set({.guaranteed = 160_MiB}));
-  const extension::pool_scope first(mine, modest, extension::scope_kind::redirect),
-      second(theirs, greedy, extension::scope_kind::redirect);
+  const extension::pool_scope first(mine, modest, extension::scope_kind::plain),
+      second(theirs, greedy, extension::scope_kind::plain);
   ASSERT_TRUE(quotas_of(theirs).set({.limit = 390_MiB}));
   const std::size_t rounds = (std::max)(conformance::thread_stress::operations(4000), std::size_t{500});
   std::size_t refused_modest = 0;
@@ -618,8 +618,8 @@ TYPED_TEST(shares_over_a_failing_device, hold) {
     ASSERT_TRUE(quotas_of(training).set({.guaranteed = 60_MiB}));
     ASSERT_TRUE(quotas_of(serving).set({.limit = 60_MiB}));
     const stream_id one{1}, two{2};
-    const extension::pool_scope first(training, one, extension::scope_kind::redirect),
-        second(serving, two, extension::scope_kind::redirect);
+    const extension::pool_scope first(training, one, extension::scope_kind::plain),
+        second(serving, two, extension::scope_kind::plain);
     std::vector<void*> blocks;
     for (const stream_id stream : {two, two, one, two, one, one}) {
       blocks.push_back(on.try_allocate(20_MiB, stream));

@@ -568,7 +568,7 @@ TYPED_TEST(sleeping, waits_for_the_work_on_its_blocks) {
   on.deallocate(pending);
   ASSERT_TRUE(sleep_mode_of(pool).sleep(discard));
   EXPECT_GE(on.provider().now_ns(), end);
-  EXPECT_EQ(on.current_usage().pending, 0u);
+  EXPECT_EQ(on.current_usage().pending(), 0u);
   on.deallocate(live);
   on.process_events();
   EXPECT_EQ(on.audit(), nullptr);
@@ -676,7 +676,7 @@ TEST(sleeping_threads, do_not_disturb_pools_that_are_awake) {
                            extension::sleep_mode>>
       on(host(256_MiB));
   extension::private_pool pool(on);
-  const stream_id mine = on.with_provider([](auto& device) { return device.create_stream(); });
+  const stream_id mine = on.visit_provider([](auto& device) { return device.create_stream(); });
   std::vector<filled> kept;
   {
     const extension::pool_scope scope(pool, mine);

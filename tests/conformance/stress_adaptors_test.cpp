@@ -175,15 +175,15 @@ void begin_and_end_threads(const char* what, int threads) {
     one.join();
     other.join();
     if (t % 500 == 498) pool.trim();
-    if (t == threads / 2 - 2) described = pool.footprint();
+    if (t == threads / 2 - 2) described = pool.metadata_bytes();
   }
-  EXPECT_EQ(pool.current_usage().live, 1024u) << "that of the last thread";
+  EXPECT_EQ(pool.current_usage().allocated, 1024u) << "that of the last thread";
   EXPECT_EQ(pool.statistics().all.allocation.allocated, 2 * threads);
   EXPECT_EQ(pool.statistics().all.allocation.freed, 2 * threads - 1);
   pool.deallocate(left);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_LE(pool.footprint(), described + 64_KiB);
+  EXPECT_LE(pool.metadata_bytes(), described + 64_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 TEST(stress_threads, that_end_leak_nothing) {

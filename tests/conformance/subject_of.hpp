@@ -11,10 +11,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/extension/sleep_mode.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
@@ -62,7 +62,7 @@ class subject_of final : public subject {
   block allocate(std::size_t bytes, tessera::stream_id stream, bool by_handle) override {
     if constexpr (requires { pool_->allocate_by_handle(bytes, stream); }) {
       if (by_handle) {
-        const tessera::handle known = pool_->allocate_by_handle(bytes, stream);
+        const tessera::block_handle known = pool_->allocate_by_handle(bytes, stream);
         return {known.data(), known};
       }
     }
@@ -131,7 +131,7 @@ class subject_of final : public subject {
     if constexpr (requires { reached().change(texts[number]); }) {
       (void)reached().change(texts[number]);
     } else {
-      reached().with_policies([number](auto& s) { tune(s, number); });
+      reached().visit_policies([number](auto& s) { tune(s, number); });
     }
   }
   std::string end() override {
@@ -167,7 +167,7 @@ class subject_of final : public subject {
   /// Only while no other thread uses the device.
   template <typename F>
   decltype(auto) on_device(F f) {
-    return front().with_provider([&f](auto&) -> decltype(auto) { return f(); });
+    return front().visit_provider([&f](auto&) -> decltype(auto) { return f(); });
   }
 
   std::unique_ptr<stand> on_;

@@ -20,7 +20,7 @@ int main() {
   tessera::interop::pmr_resource memory(pool);
   std::vector<int, tessera::interop::typed_allocator<int, pool_type>> numbers(pool);
   numbers.push_back(1);
-  tessera::interop::stream_resource<pool_type, host_accessible> resource(pool);
+  tessera::interop::cccl_resource<pool_type, host_accessible> resource(pool);
   tessera::interop::unique_block<pool_type> held;
   using deleter = tessera::interop::unique_block<pool_type>::deleter;
   std::unique_ptr<int, deleter> number(nullptr, deleter(pool));

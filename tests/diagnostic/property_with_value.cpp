@@ -1,4 +1,4 @@
-// expect: stream_resource: Properties must be tags. Write a get_property overload for a property that has a value
+// expect: cccl_resource: Properties must be tags. Write a get_property overload for a property that has a value
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
@@ -13,5 +13,5 @@ using pool_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera
 
 int main() {
   pool_type pool;
-  tessera::interop::stream_resource<pool_type, bytes_there_are> memory(pool);
+  tessera::interop::cccl_resource<pool_type, bytes_there_are> memory(pool);
 }

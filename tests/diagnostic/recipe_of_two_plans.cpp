@@ -1,4 +1,4 @@
-// expect: growth and eviction follow one plan of chunks
+// expect: growth and eviction follow one schedule of chunks
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/law/recipe.hpp>
 #include <tessera/policy/chunks.hpp>
@@ -6,7 +6,7 @@
 
 constexpr auto uneven() {
   tessera::recipe::policies<tessera::recipe::paddle_family::naive_best_fit> policies;
-  policies.growth.plan = tessera::policy::chunk_plan{.first = std::size_t{1} << 30};
+  policies.growth.schedule = tessera::policy::chunk_schedule{.first = std::size_t{1} << 30};
   return policies;
 }
 static_assert(tessera::law::recipe<tessera::recipe::paddle_family::naive_best_fit>(uneven()));

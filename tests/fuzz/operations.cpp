@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
@@ -104,16 +104,15 @@ class user {
     for (std::size_t steps = 0; !in_.at_end() && steps < 2000; ++steps) {
       step(in_.below(32));
       const usage now = pool_.current_usage();
-      expect(now.live >= owned_.bytes() && now.requested >= owned_.bytes(), "what is held is live");
-      expect(now.live + now.pending + now.cached == now.reserved,
-             "what is reserved is live, pending or cached");
+      expect(now.allocated >= owned_.bytes() && now.requested >= owned_.bytes(), "what is held is live");
+      expect(now.active + now.cached == now.reserved, "what is reserved is live, pending or cached");
       check();
     }
     on_device([](auto& device) { device.fail_every(0), device.fail_call(0), device.hold_events(false); });
     while (!held_.empty()) give_back(held_.size() - 1, false);
     pool_.trim();
     check();
-    expect(pool_.current_usage().live == 0 && pool_.current_usage().pending == 0,
+    expect(pool_.current_usage().allocated == 0 && pool_.current_usage().pending() == 0,
            "what is given back is free");
   }
 
@@ -193,7 +192,7 @@ class user {
     } else if constexpr (requires { pool_.policies(); }) {
       set_extreme(pool_.policies(), in_);
     } else {
-      pool_.with_policies([this](auto& chosen) { set_extreme(chosen, in_); });
+      pool_.visit_policies([this](auto& chosen) { set_extreme(chosen, in_); });
     }
   }
   /// Called if no cached block fits. Frees one block.
@@ -206,7 +205,7 @@ class user {
 
   template <typename F>
   void on_device(F f) {
-    pool_.with_provider([&f](auto& device) { f(device); });
+    pool_.visit_provider([&f](auto& device) { f(device); });
   }
   void check() {
     const char* const broken = pool_.audit();

@@ -37,7 +37,7 @@ bool use() {
   double sum = 0;
   for (auto [entity, place, number] : world.view<position, int>().each()) sum += place.x - number;
   auto moved = std::move(world);
-  const std::size_t live = registry_pool().current_usage().live;
+  const std::size_t live = registry_pool().current_usage().allocated;
   return sum == 0 && moved.storage<position>().size() == 10'000 && live > 10'000 * sizeof(position);
 }
 
@@ -45,7 +45,7 @@ bool use() {
 
 int main() {
   const bool is_right = use();
-  const std::size_t left = registry_pool().current_usage().live;
+  const std::size_t left = registry_pool().current_usage().allocated;
   std::printf("%zu bytes are left\n", left);
   return is_right && left == 0 && registry_pool().audit() == nullptr ? 0 : 1;
 }

@@ -38,7 +38,7 @@ bool use() {
   document copy = read;
   document moved = std::move(read);
   copy["list"].push_back("another text that is too long for a string");
-  if (copy == moved || json_pool().current_usage().live == 0)
+  if (copy == moved || json_pool().current_usage().allocated == 0)
     return std::puts("the document is elsewhere"), false;
   return copy["more"]["b"][1] == 3 && document::parse(copy.dump()) == copy;
 }
@@ -47,7 +47,7 @@ bool use() {
 
 int main() {
   const bool is_right = use();
-  const std::size_t left = json_pool().current_usage().live;
+  const std::size_t left = json_pool().current_usage().allocated;
   std::printf("%zu bytes are left\n", left);
   return is_right && left == 0 && json_pool().audit() == nullptr ? 0 : 1;
 }

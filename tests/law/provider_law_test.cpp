@@ -83,7 +83,7 @@ TEST(provider_law, holds_for_simulated_devices) {
 }
 
 TEST(provider_law, keeps_the_first_broken_law) {
-  law::verdict found;
+  law::check_result found;
   EXPECT_TRUE(found);
   found.must_hold(true, "a");
   EXPECT_TRUE(found);

@@ -39,11 +39,11 @@ static_assert(law::policy(policy::round_padded<32, policy::round_to_divisions<51
 static_assert(law::policy(policy::pool_together{}) && law::policy(policy::pool_small_and_large<1_MiB>{}) &&
               law::policy(policy::pool_small_and_large<tunable(0_MiB)>{}));
 static_assert(law::policy(policy::reuse_on_same_stream{}) && law::policy(policy::reuse_immediately{}));
-static_assert(law::policy(policy::reuse_on_same_stream_after_recorded{}) &&
-              law::policy(policy::reuse_after_recorded_streams{}));
-static_assert(
-    law::policy(policy::poll_events_lazily<policy::reuse_on_same_stream>{{}, 512}) &&
-    law::policy(policy::poll_events_lazily<policy::reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
+static_assert(law::policy(policy::reuse_on_same_stream_after_own_events{}) &&
+              law::policy(policy::reuse_after_events{}));
+static_assert(law::policy(policy::poll_events_lazily<policy::reuse_on_same_stream>{{}, 512}) &&
+              law::policy(policy::poll_events_lazily<policy::reuse_on_same_stream_after_own_events,
+                                                     std::size_t{512}>{}));
 static_assert(law::policy(policy::split_never<>{}) &&
               law::policy(policy::split_never<policy::block_fit::exact>{}) &&
               law::policy(policy::split_never<policy::block_fit::same_power_of_two>{}));
@@ -62,22 +62,25 @@ static_assert(law::policy(policy::prefer_pages<page_preference::normal_only>{}) 
 static_assert(law::policy(policy::prefer_pages<page_preference::huge_1g_first>{}) &&
               law::policy(policy::prefer_pages<page_preference::huge_1g_only>{}));
 static_assert(law::policy(policy::prefer_pages<>{}) &&
-              law::policy(policy::prefer_pages<>{.choice = page_choice{.pages = page_preference::huge_1g_first}}));
+              law::policy(policy::prefer_pages<>{
+                  .choice = page_choice{.pages = page_preference::huge_1g_first}}));
 static_assert(
-    law::policy(policy::prefer_pages<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
+    law::policy(
+        policy::prefer_pages<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
     law::policy(policy::prefer_pages<page_choice{.peer_to_peer = true}>{}));
 static_assert(law::policy(policy::grow_exactly<>{}) &&
               law::policy(policy::grow_by_segments<2_MiB, 20_MiB>{}));
 static_assert(law::policy(policy::grow_by_chunks<>{}) &&
               law::policy(policy::grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
-static_assert(law::policy(policy::grow_by_plan<>{}) &&
-              law::policy(policy::grow_by_plan<policy::chunk_plan{100_MiB, 50_MiB}>{}));
+static_assert(law::policy(policy::grow_by_schedule<>{}) &&
+              law::policy(policy::grow_by_schedule<policy::chunk_schedule{100_MiB, 50_MiB}>{}));
 static_assert(law::policy(policy::grow_by_mapping<>{}) && law::policy(policy::grow_by_stitching<>{}));
 static_assert(law::policy(policy::evict_never{}) && law::policy(policy::evict_at_free<>{}));
 static_assert(law::policy(policy::evict_idle_segments<>{}) &&
               law::policy(policy::evict_idle_segments<true, true>{}));
-static_assert(law::policy(policy::evict_at_free_above_plan<>{}) &&
-              law::policy(policy::evict_at_free_above_plan<policy::chunk_plan{.share = percent(0)}>{}));
+static_assert(
+    law::policy(policy::evict_at_free_above_schedule<>{}) &&
+    law::policy(policy::evict_at_free_above_schedule<policy::chunk_schedule{.share = percent(0)}>{}));
 static_assert(law::policy(policy::evict_at_free<tunable(unlimited)>{}) &&
               law::policy(policy::evict_at_free<1_MiB>{}));
 static_assert(law::policy(policy::evict_idle_above<percent(60)>{}) &&
@@ -92,11 +95,10 @@ static_assert(law::policy(policy::evict_at_synchronize_above<>{}) &&
 static_assert(law::policy(policy::recover_never{}) && law::policy(policy::recover_by_emptying_cache<>{}));
 static_assert(law::policy(policy::recover_by_emptying_cache<tunable(false)>{}) &&
               law::policy(policy::recover_by_emptying_cache<true>{}));
-static_assert(
-    law::policy(policy::recover_by_releasing_oversize{}) &&
-    law::policy(policy::with_fail_fast<policy::recover_by_releasing_oversize, true>{}) &&
-    law::policy(policy::with_last_search<policy::recover_never>{}) &&
-    law::policy(policy::with_last_search<policy::with_fail_fast<policy::recover_by_releasing_oversize>>{}));
+static_assert(law::policy(policy::recover_by_releasing_oversize{}) &&
+              law::policy(policy::fail_fast<policy::recover_by_releasing_oversize, true>{}) &&
+              law::policy(policy::last_search<policy::recover_never>{}) &&
+              law::policy(policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize>>{}));
 
 constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
   static_assert(law::recipe<Recipe>());
@@ -115,8 +117,9 @@ static_assert(
 static_assert(law::recipe<recipe::with<recipe::pytorch<>, policy::pool_small_and_large<2_MiB>>>() &&
               law::recipe<recipe::with<recipe::stitched, policy::pool_small_and_large<2_MiB>>>());
 static_assert(law::recipe<recipe::with<recipe::passthrough, policy::round_to_multiple<256>>>());
-static_assert(law::recipe<recipe::with<recipe::pytorch<>, policy::prefer_pages<page_preference::huge_first>>>() &&
-              law::recipe<recipe::with<recipe::pytorch<>, policy::prefer_pages<page_preference::huge_1g_first>>>());
+static_assert(
+    law::recipe<recipe::with<recipe::pytorch<>, policy::prefer_pages<page_preference::huge_first>>>() &&
+    law::recipe<recipe::with<recipe::pytorch<>, policy::prefer_pages<page_preference::huge_1g_first>>>());
 
 // A number that is a template argument takes no memory and no time. A number set at run time is a member.
 static_assert(std::is_empty_v<policy::split_below<32_MiB, 20_MiB>> &&

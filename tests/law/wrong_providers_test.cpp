@@ -425,7 +425,7 @@ static_assert(std::size(rows) + 1 == static_cast<std::size_t>(fault::last));
 constexpr std::size_t sizes[] = {1_GiB, 1024_GiB};
 
 /// Requires that the law found a rule, if it is given, and that the message is the rule, names and values.
-void expect_found(const law::provider_verdict& found, std::string_view rule, std::string_view value,
+void expect_found(const law::provider_check_result& found, std::string_view rule, std::string_view value,
                   const std::string& where) {
   ASSERT_FALSE(found) << where;
   const std::string_view message = found.message(), broken = found.broken;
@@ -441,7 +441,7 @@ void expect_found(const law::provider_verdict& found, std::string_view rule, std
 TEST(wrong_providers, the_right_one_obeys_all_laws) {
   for (const std::size_t size : sizes) {
     device right(size);
-    const law::provider_verdict found = law::provider(right, {.tries_wrong_releases = true});
+    const law::provider_check_result found = law::provider(right, {.tries_wrong_releases = true});
     EXPECT_TRUE(found) << found.report();
     ASSERT_EQ(found.not_checked().size(), 1u) << found.report();
     EXPECT_STREQ(found.not_checked()[0].law, "the contents of memory");
@@ -583,7 +583,7 @@ TEST(wrong_providers, over_host_memory_are_found) {
     shared_segments unreadable(size);
     expect_found(law::provider(unreadable), "the host can read a segment from end to end", "address", "");
     host right(size);
-    const law::provider_verdict found =
+    const law::provider_check_result found =
         law::provider(right, {.at_once = 256_KiB, .tries_wrong_releases = true});
     EXPECT_TRUE(found) << found.report();
     EXPECT_EQ(right.held(), provider::host_pinned::holdings{});
@@ -637,7 +637,7 @@ struct movable_parts : parts<IsThreadSafe> {
 TEST(wrong_providers, that_are_not_thread_safe_are_found) {
   for (const std::size_t size : sizes) {
     movable_parts<true> right(size);
-    const law::provider_verdict found = law::provider(right);
+    const law::provider_check_result found = law::provider(right);
     EXPECT_TRUE(found) << found.report();
     movable_parts<false> wrong(size);
     expect_found(law::provider(wrong), {}, "address", "");
@@ -683,7 +683,7 @@ TEST(wrong_providers, means_of_the_user_reach_further) {
   struct query_lies : plain {
     bool query(event&) noexcept { return true; }
   } wrong;
-  const law::provider_verdict without = law::provider(wrong);
+  const law::provider_check_result without = law::provider(wrong);
   EXPECT_TRUE(without);
   EXPECT_NE(without.report().find("events while work runs: the law cannot submit work"), std::string::npos)
       << without.report();

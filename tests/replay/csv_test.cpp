@@ -169,7 +169,7 @@ TEST(replay, copies_contents_on_the_stream_of_the_operation) {
 /// An allocator to which a program says that a step begins.
 struct with_steps
     : tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> {
-  void begin_step(std::uint64_t key) { steps.emplace_back(key, current_usage().live); }
+  void begin_step(std::uint64_t key) { steps.emplace_back(key, current_usage().allocated); }
   std::vector<std::pair<std::uint64_t, std::size_t>> steps;  // keys, and the live bytes at the time
 };
 

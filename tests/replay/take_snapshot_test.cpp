@@ -20,7 +20,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/extension/observer.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
@@ -281,7 +281,7 @@ TEST(take_snapshot, reaches_every_front_end) {
   (void)patient.allocate(9);
   EXPECT_EQ(live(patient), found(9, 1));
 
-  driver_pool<caching_allocator<cuda_async, simulated_device, ticking>> driver;
+  cuda_mempool<caching_allocator<cuda_async, simulated_device, ticking>> driver;
   (void)driver.allocate_async(10, stream_id{1});
   EXPECT_EQ(live(driver.pool()), found(10, 1));
 

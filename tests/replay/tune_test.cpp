@@ -116,7 +116,7 @@ static_assert(law::policy(segments_below<0>{.large = 512_MiB}));
 static_assert(law::policy(segments_below<64_MiB>{.large = 64_MiB}));
 static_assert(law::policy(segments_below<256_MiB>{.large = 512_MiB}));
 static_assert(law::policy(grow_by_chunks<>{.small_chunk = 2_MiB, .large = 1_GiB}));
-static_assert(law::policy(grow_by_plan<>{.plan = chunk_plan{2_MiB, 16_MiB}}));
+static_assert(law::policy(grow_by_schedule<>{.schedule = chunk_schedule{2_MiB, 16_MiB}}));
 static_assert(law::policy(grow_by_mapping<>{.large = 128_MiB}));
 static_assert(law::policy(grow_by_stitching<>{.peak_parts = 4, .slack = percent(0)}));
 static_assert(law::policy(multiple<64>{}) && law::policy(multiple<2_MiB>{}));
@@ -140,25 +140,26 @@ TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
 
 TEST(tune_text, is_a_complete_recipe) {
   composition c;
-  c.growth = grow_by_plan<>{.plan = chunk_plan{1_GiB, 16_MiB}};
+  c.growth = grow_by_schedule<>{.schedule = chunk_schedule{1_GiB, 16_MiB}};
   c.recovery = recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true};
-  EXPECT_EQ(as_recipe(c, "mine"),
-            "#include <cstddef>\n"
-            "#include <tessera/tessera.hpp>\n"
-            "using namespace tessera::literals;\n"
-            "\n"
-            "struct mine final {\n"
-            "  using rounding = tessera::policy::round_to_divisions<512>;\n"
-            "  using pools    = tessera::policy::pool_small_and_large<1_MiB>;\n"
-            "  using streams  = tessera::policy::reuse_on_same_stream;\n"
-            "  using split    = tessera::policy::split_below<>;\n"
-            "  using pages    = tessera::policy::normal_pages;\n"
-            "  using growth   = tessera::policy::grow_by_plan<tessera::policy::chunk_plan{1_GiB, 16_MiB, "
-            "tessera::percent(92)}>;\n"
-            "  using eviction = tessera::policy::evict_idle_above<tessera::percent(0), true>;\n"
-            "  using recovery = tessera::policy::recover_by_emptying_cache<true>;\n"
-            "};\n"
-            "static_assert(tessera::recipe::well_formed<mine>);\n");
+  EXPECT_EQ(
+      as_recipe(c, "mine"),
+      "#include <cstddef>\n"
+      "#include <tessera/tessera.hpp>\n"
+      "using namespace tessera::literals;\n"
+      "\n"
+      "struct mine final {\n"
+      "  using rounding = tessera::policy::round_to_divisions<512>;\n"
+      "  using pools    = tessera::policy::pool_small_and_large<1_MiB>;\n"
+      "  using streams  = tessera::policy::reuse_on_same_stream;\n"
+      "  using split    = tessera::policy::split_below<>;\n"
+      "  using pages    = tessera::policy::normal_pages;\n"
+      "  using growth   = tessera::policy::grow_by_schedule<tessera::policy::chunk_schedule{1_GiB, 16_MiB, "
+      "tessera::percent(92)}>;\n"
+      "  using eviction = tessera::policy::evict_idle_above<tessera::percent(0), true>;\n"
+      "  using recovery = tessera::policy::recover_by_emptying_cache<true>;\n"
+      "};\n"
+      "static_assert(tessera::recipe::well_formed<mine>);\n");
 }
 
 TEST(tune_grid, changes_one_policy_at_a_time_on_every_axis) {

@@ -47,8 +47,8 @@ TYPED_TEST(any_allocator_of, makes_the_calls_of_its_allocator) {
   const any_allocator any(allocator);
   void* const p = any.allocate(5_MiB, stream_id{1});
   ASSERT_NE(p, nullptr);
-  EXPECT_EQ(allocator.current_usage().live, 5_MiB);
-  EXPECT_EQ(any.current_usage().live, 5_MiB);
+  EXPECT_EQ(allocator.current_usage().allocated, 5_MiB);
+  EXPECT_EQ(any.current_usage().allocated, 5_MiB);
   EXPECT_TRUE(any.record_stream(p, stream_id{2}));
   EXPECT_TRUE(any.try_record_stream(p, stream_id{2}));
   EXPECT_TRUE(any.try_deallocate(p));
@@ -154,7 +154,7 @@ TEST(any_allocator, converts_from_an_allocator) {
   caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::sleep_mode> allocator;
   texture_cache textures(allocator);
   void* const p = textures.memory.allocate(5_MiB);
-  EXPECT_EQ(allocator.current_usage().live, 5_MiB);
+  EXPECT_EQ(allocator.current_usage().allocated, 5_MiB);
   textures.memory.deallocate(p);
 }
 

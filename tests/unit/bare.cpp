@@ -20,12 +20,12 @@ bool serve_other_libraries(tessera::interop::shared_allocator<Pool> pool) {
     std::pmr::vector<int> numbers({1, 2, 3}, &memory);
     std::vector<int, tessera::interop::typed_allocator<int, tessera::interop::shared_allocator<Pool>>> copy(
         numbers.begin(), numbers.end(), pool);
-    tessera::interop::stream_resource resource(pool);
+    tessera::interop::cccl_resource resource(pool);
     tessera::interop::unique_block block = tessera::interop::make_block(pool, 1000);
     resource.deallocate_sync(resource.allocate_sync(1000, 4096), 1000, 4096);
     if (copy.back() != 3 || !memory.is_equal(memory) || !block) return false;
   }
-  return pool.current_usage().live == 0;
+  return pool.current_usage().allocated == 0;
 }
 
 int main() {

@@ -10,5 +10,5 @@ bool other_standard_frees(
         tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>& pool,
     void* p) {
   pool.deallocate(p);
-  return pool.audit() == nullptr && pool.current_usage().live == 0;
+  return pool.audit() == nullptr && pool.current_usage().allocated == 0;
 }

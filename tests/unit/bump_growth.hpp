@@ -67,7 +67,7 @@ struct bump_backend : tessera::detail::backend_defaults {
       return bytes;
     }
     void shrink() noexcept { manager_.shrink(); }
-    [[nodiscard]] std::size_t footprint() const noexcept { return arenas_.size() * sizeof(arena); }
+    [[nodiscard]] std::size_t metadata_bytes() const noexcept { return arenas_.size() * sizeof(arena); }
 
    private:
     /// A segment, and the address of the next block in it.

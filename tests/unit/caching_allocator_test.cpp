@@ -37,7 +37,7 @@ TEST(caching_allocator, explains_out_of_memory) {
   } catch (const out_of_memory& error) {
     EXPECT_EQ(error.requested(), 25_MiB);
     EXPECT_EQ(error.segment(), 26_MiB);
-    EXPECT_EQ(error.at_failure().live, 5_MiB);
+    EXPECT_EQ(error.at_failure().allocated, 5_MiB);
     EXPECT_EQ(error.at_failure().cached, 15_MiB);
     EXPECT_EQ(error.numbers().now, pool.current_usage());
     EXPECT_TRUE(std::string(error.what())
@@ -245,7 +245,7 @@ TEST(caching_allocator, passes_through) {
   (void)pool.record_stream(q, stream_id{1});
   pool.provider().submit(stream_id{1}, 1000);
   pool.deallocate(q);
-  EXPECT_EQ(pool.current_usage().pending, 1024u);
+  EXPECT_EQ(pool.current_usage().pending(), 1024u);
   pool.provider().advance(1'000'000);
   (void)pool.allocate(10);
   EXPECT_EQ(pool.current_usage().reserved, 512u);
@@ -254,7 +254,7 @@ TEST(caching_allocator, passes_through) {
 TEST(caching_allocator, serves_powers_of_two_from_their_class_only) {
   caching_allocator<power_of_two, simulated_device, extension::private_pools> pool;
   void* big = pool.allocate(100'000);
-  EXPECT_EQ(pool.current_usage().live, 131'072u);
+  EXPECT_EQ(pool.current_usage().allocated, 131'072u);
   pool.deallocate(big);
   EXPECT_NE(pool.allocate(50'000), big);
   EXPECT_EQ(pool.allocate(70'000), big);
@@ -277,7 +277,7 @@ TEST(caching_allocator, reuses_whole_blocks_if_the_granularity_exceeds_their_siz
   caching_allocator<power_of_two, simulated_device, extension::private_pools> pool{
       simulated_device{simulated_device::options{.granularity = 64_KiB}}};
   void* const first = pool.allocate(100);
-  EXPECT_EQ(pool.current_usage().live, 64_KiB);
+  EXPECT_EQ(pool.current_usage().allocated, 64_KiB);
   pool.deallocate(first);
   EXPECT_EQ(pool.allocate(100), first);
   pool.deallocate(first);
@@ -285,7 +285,7 @@ TEST(caching_allocator, reuses_whole_blocks_if_the_granularity_exceeds_their_siz
   pool.deallocate(pool.allocate(128_KiB));
   EXPECT_NE(pool.allocate(100), nullptr);
   EXPECT_EQ(pool.statistics().num_device_alloc, 3u);
-  EXPECT_EQ(pool.current_usage().live, 128_KiB);
+  EXPECT_EQ(pool.current_usage().allocated, 128_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -306,39 +306,39 @@ TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
   void* p = pool.allocate(5_MiB, stream_id{3});
   (void)pool.record_stream(p, stream_id{1});
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), p);
   (void)pool.record_stream(p, stream_id{2});
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
 }
 
 TEST(caching_allocator, keeps_little_for_streams_that_came_and_went) {
   caching_allocator<passthrough, simulated_device, extension::private_pools> pool;
   for (std::uint64_t s = 1; s <= 5000; ++s) pool.deallocate(pool.allocate(100, stream_id{s}));
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_LT(pool.footprint(), 1_MiB);
+  EXPECT_LT(pool.metadata_bytes(), 1_MiB);
 }
 
 TEST(caching_allocator, forgets_streams_that_own_nothing) {
   torch pool;
-  const std::size_t before = pool.footprint();
+  const std::size_t before = pool.metadata_bytes();
   for (std::uint64_t s = 1; s <= 1000; ++s) {
     pool.deallocate(pool.allocate(1_KiB, stream_id{s}));
     pool.trim();
   }
-  EXPECT_LT(pool.footprint(), before + 4_KiB);
+  EXPECT_LT(pool.metadata_bytes(), before + 4_KiB);
 }
 
 TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
   torch pool;
-  const std::size_t before = pool.footprint();
+  const std::size_t before = pool.metadata_bytes();
   std::vector<void*> live;
   for (std::size_t i = 0; i < 100'000; ++i) live.push_back(pool.allocate(512));
-  EXPECT_LT(pool.footprint() - before, live.size() * 128);
+  EXPECT_LT(pool.metadata_bytes() - before, live.size() * 128);
   for (std::size_t i = 0; i < live.size(); ++i) pool.deallocate(live[i * 7919 % live.size()]);
   pool.trim();
-  EXPECT_LT(pool.footprint(), before + 4_KiB);
+  EXPECT_LT(pool.metadata_bytes(), before + 4_KiB);
 }
 
 TEST(caching_allocator, takes_over_a_segment_in_pieces) {
@@ -352,7 +352,7 @@ TEST(caching_allocator, takes_over_a_segment_in_pieces) {
         [&](const detail::block& first) { segment = reinterpret_cast<void*>(first.address); });
     EXPECT_EQ(pool.statistics().oversize_segments.current, oversize ? 1 : 0);
     EXPECT_EQ(pool.current_usage().requested, 11_MiB);
-    EXPECT_EQ(pool.current_usage().live, 12_MiB);
+    EXPECT_EQ(pool.current_usage().allocated, 12_MiB);
     EXPECT_EQ(pool.current_usage().cached, 18_MiB);
     EXPECT_STREQ(pool.audit(), nullptr);
     pool.deallocate(segment);
@@ -405,7 +405,7 @@ TEST(caching_allocator, evicts_what_a_poll_after_a_miss_freed) {
   void* const p = pool.allocate(30_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{2}));
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 30_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 30_MiB);
   EXPECT_NE(pool.allocate(50_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 50_MiB);
 }

@@ -131,7 +131,7 @@ TEST(configured, serves_threads) {
   configured<pytorch_family, locked<plain>> shared({.expandable_segments = true});
   EXPECT_FALSE(shared.change("expandable_segments:True,max_split_size_mb:64"));
   shared.visit([](auto& pool) {
-    pool.with_policies([](auto& s) {
+    pool.visit_policies([](auto& s) {
       if constexpr (requires { s.split.max; }) {
         EXPECT_EQ(s.split.max.get(), 64_MiB);
       }
@@ -234,7 +234,7 @@ TEST(configured, goes_with_what_serves_other_allocators) {
                                        .waits = !pool.settings().fast_eager_deletion});
     garbage.push(output, 10_MiB);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(preset, keeps_its_numbers_under_policies_put_over_it) {

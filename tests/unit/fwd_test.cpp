@@ -53,9 +53,9 @@ std::size_t live_in(const totals_only& pool);
 
 namespace {
 
-std::size_t live_in(const plain& pool) { return pool.current_usage().live; }
-std::size_t live_in(const with_mutex& pool) { return pool.current_usage().live; }
-std::size_t live_in(const totals_only& pool) { return pool.current_usage().live; }
+std::size_t live_in(const plain& pool) { return pool.current_usage().allocated; }
+std::size_t live_in(const with_mutex& pool) { return pool.current_usage().allocated; }
+std::size_t live_in(const totals_only& pool) { return pool.current_usage().allocated; }
 std::size_t device_of(const for_devices& pools, const void* p) { return pools.device_of(p); }
 tessera::usage usage_in(const plain& pool) { return pool.current_usage(); }
 template <typename Pool>

@@ -17,15 +17,15 @@ using pool_type = caching_allocator<pytorch<>, simulated_device>;
 
 TEST(handle, stands_for_a_block_that_no_address_finds) {
   pool_type pool;
-  const handle h = pool.allocate_by_handle(5_MiB);
+  const block_handle h = pool.allocate_by_handle(5_MiB);
   ASSERT_TRUE(h);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(h.data()) % min_alignment, 0u);
-  EXPECT_EQ(pool.current_usage().live, 5_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 5_MiB);
   EXPECT_FALSE(pool.try_deallocate(h.data()));
   EXPECT_FALSE(pool.try_record_stream(h.data(), stream_id{1}));
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(h);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.statistics().all.allocation.freed, 1);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -46,30 +46,30 @@ struct c_block {
 };
 TEST(handle, converts_to_a_pointer_for_c) {
   pool_type pool;
-  const handle h = pool.allocate_by_handle(1_MiB);
+  const block_handle h = pool.allocate_by_handle(1_MiB);
   const c_block kept{h.data(), h.to_pointer()};
   EXPECT_NE(kept.context, kept.data);
-  EXPECT_EQ(handle::from_pointer(kept.context), h);
-  EXPECT_EQ(handle::from_pointer(kept.context).data(), kept.data);
+  EXPECT_EQ(block_handle::from_pointer(kept.context), h);
+  EXPECT_EQ(block_handle::from_pointer(kept.context).data(), kept.data);
   EXPECT_EQ(handle().to_pointer(), nullptr);
-  EXPECT_EQ(handle::from_pointer(nullptr), handle());
-  EXPECT_TRUE(pool.record_stream(handle::from_pointer(kept.context), stream_id{}));
-  pool.deallocate(handle::from_pointer(kept.context));
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(block_handle::from_pointer(nullptr), handle());
+  EXPECT_TRUE(pool.record_stream(block_handle::from_pointer(kept.context), stream_id{}));
+  pool.deallocate(block_handle::from_pointer(kept.context));
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 TEST(handle_death, is_not_taken_from_any_pointer) {
   pool_type pool;
-  const handle h = pool.allocate_by_handle(1_MiB);
+  const block_handle h = pool.allocate_by_handle(1_MiB);
   constexpr const char* words =
-      "tessera: handle::from_pointer: not a pointer that to_pointer gave .pointer 0x";
-  EXPECT_DEATH((void)handle::from_pointer(h.data()), words);
-  EXPECT_DEATH((void)handle::from_pointer(pool.allocate(1_MiB)), words);
-  EXPECT_DEATH((void)handle::from_pointer(h.block()), words);
-  EXPECT_DEATH((void)handle::from_pointer(&pool), words);
+      "tessera: block_handle::from_pointer: not a pointer that to_pointer gave .pointer 0x";
+  EXPECT_DEATH((void)block_handle::from_pointer(h.data()), words);
+  EXPECT_DEATH((void)block_handle::from_pointer(pool.allocate(1_MiB)), words);
+  EXPECT_DEATH((void)block_handle::from_pointer(h.block()), words);
+  EXPECT_DEATH((void)block_handle::from_pointer(&pool), words);
 }
 TEST(handle_death, of_no_live_block_is_not_recorded) {
   pool_type pool;
-  const handle h = pool.allocate_by_handle(1_MiB);
+  const block_handle h = pool.allocate_by_handle(1_MiB);
   EXPECT_DEATH(
       (void)pool.record_stream(h.data(), stream_id{1}),
       "record_stream: not the address of a live block; it lies 0 bytes into a live block of 1048576 bytes at "
@@ -81,23 +81,23 @@ TEST(handle_death, of_no_live_block_is_not_recorded) {
 TEST(handle, is_held_back_for_recorded_streams) {
   pool_type pool;
   pool.provider().hold_events(true);
-  const handle h = pool.allocate_by_handle(1_KiB);
+  const block_handle h = pool.allocate_by_handle(1_KiB);
   EXPECT_TRUE(pool.record_stream(h, stream_id{4}));
   EXPECT_TRUE(pool.record_stream(h, stream_id{4}));
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(h);
-  EXPECT_EQ(pool.current_usage().pending, 1_KiB);
+  EXPECT_EQ(pool.current_usage().pending(), 1_KiB);
   EXPECT_EQ(pool.provider().calls().record, 1u);
   pool.provider().hold_events(false);
   void* const p = pool.allocate(1_KiB);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   pool.deallocate(p);
 }
 
 TEST(handle, counts_oversize_blocks) {
   pool_type pool;
   pool.policies().split.max = 32_MiB;
-  const handle h = pool.allocate_by_handle(64_MiB);
+  const block_handle h = pool.allocate_by_handle(64_MiB);
   EXPECT_TRUE(pool.record_stream(h, stream_id{1}));
   EXPECT_EQ(pool.statistics().oversize_allocations.current, 1);
   pool.deallocate(h);
@@ -106,7 +106,7 @@ TEST(handle, counts_oversize_blocks) {
 
 TEST(handle_death, names_a_second_free) {
   pool_type pool;
-  const handle h = pool.allocate_by_handle(1_KiB);
+  const block_handle h = pool.allocate_by_handle(1_KiB);
   const handle keeps_the_description = pool.allocate_by_handle(1_KiB);
   pool.deallocate(h);
   EXPECT_DEATH(pool.deallocate(h), "not the handle of a live block");
@@ -115,7 +115,7 @@ TEST(handle_death, names_a_second_free) {
 
 TEST(handle_death, names_a_second_free_of_a_block_that_was_merged) {
   pool_type pool;
-  const handle h = pool.allocate_by_handle(1_KiB);
+  const block_handle h = pool.allocate_by_handle(1_KiB);
   ASSERT_TRUE(pool.record_stream(h, stream_id{0}));
   pool.deallocate(h);
   EXPECT_DEATH(pool.deallocate(h), "not the handle of a live block");
@@ -145,14 +145,14 @@ TEST(handle, decides_as_an_address_does) {
   }
   ASSERT_STREQ(by_handle.audit(), nullptr);
   for (void* p : addresses) by_address.deallocate(p);
-  for (handle h : handles) by_handle.deallocate(h);
+  for (block_handle h : handles) by_handle.deallocate(h);
 }
 
 TEST(block_freed_at_once, is_counted_and_found_in_between) {
   pool_type pool;
   void* const kept = pool.allocate(1_MiB);
   void* const p = pool.allocate(300);
-  EXPECT_EQ(pool.current_usage().live, 1_MiB + 512);
+  EXPECT_EQ(pool.current_usage().allocated, 1_MiB + 512);
   EXPECT_EQ(pool.current_usage().requested, 1_MiB + 300);
   pool.deallocate(p, 300);
   void* const q = pool.allocate(300);
@@ -165,7 +165,7 @@ TEST(block_freed_at_once, is_counted_and_found_in_between) {
   void* const r = pool.allocate(300);
   EXPECT_TRUE(pool.record_stream(r, stream_id{2}));
   pool.trim();
-  EXPECT_EQ(pool.current_usage().live, 1_MiB + 512);
+  EXPECT_EQ(pool.current_usage().allocated, 1_MiB + 512);
   pool.deallocate(r);
   pool.deallocate(kept);
 }
@@ -213,7 +213,7 @@ TEST(trim, evicts_completed_blocks_if_the_recipe_reports_so) {
   (void)pool.record_stream(p, stream_id{1});
   pool.provider().hold_events(true);
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
   pool.trim(1_GiB);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }

@@ -19,7 +19,7 @@
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/extension/observer.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
@@ -87,7 +87,7 @@ class driver : public stack {
   const char* audit() override { return pool_.audit(); }
 
  private:
-  driver_pool<caching_allocator<cuda_async, simulated_device>> pool_;
+  cuda_mempool<caching_allocator<cuda_async, simulated_device>> pool_;
 };
 
 /// Frees the reported block at once.
@@ -151,7 +151,7 @@ std::vector<row> single_threaded() {
              stack_of<configured<torch_npu_family, caching_allocator<pytorch<>, simulated_device>>>>(
              config::torch_npu::settings{}, device(n));
        }},
-      {"driver_pool", &make<driver>},
+      {"cuda_mempool", &make<driver>},
       {"tagged", &plain<tagged<alone<pytorch<>>>>},
       {"captured", &plain<trace::captured<alone<pytorch<>>>>},
       {"deferred_free_queue", &make<collected>},

@@ -52,7 +52,7 @@ struct arguments {
   pool_id pool;
   extension::pool_checkpoint checkpoint;
   extension::quota share;
-  extension::memory_source from;
+  extension::pool_upstream from;
 };
 
 /// The names of the calls that exist. Every call that exists is instantiated, as a function that no test runs.
@@ -140,8 +140,8 @@ class optional_calls {
 };
 
 template <typename Allocator>
-struct plain_front : facade<plain_front<Allocator>, Allocator> {
-  friend facade<plain_front, Allocator>;
+struct plain_front : allocator_adaptor<plain_front<Allocator>, Allocator> {
+  friend allocator_adaptor<plain_front, Allocator>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return f(me.allocator);

@@ -197,7 +197,7 @@ TEST(torch_npu, lazy_reclaim_polls_events_before_it_acquires) {
     EXPECT_EQ(pool.allocate(40_MiB), p);
     EXPECT_EQ(pool.provider().calls().query, lazy ? 2u : 3u);
     EXPECT_EQ(pool.provider().calls().acquire, 2u);
-    EXPECT_EQ(pool.current_usage().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending(), 0u);
   }
 }
 

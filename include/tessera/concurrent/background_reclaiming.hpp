@@ -10,9 +10,9 @@
 #include <thread>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/capabilities.hpp>
@@ -163,13 +163,13 @@ namespace tessera::concurrent {
 ///            sleeps
 template <typename Allocator>
 class background_reclaiming
-    : public facade<background_reclaiming<Allocator>,
-                    locked<typename Allocator::template rebind_provider<
-                        detail::background_events<typename Allocator::provider_type>>>> {
+    : public allocator_adaptor<background_reclaiming<Allocator>,
+                               locked<typename Allocator::template rebind_provider<
+                                   detail::background_events<typename Allocator::provider_type>>>> {
   using Provider = typename Allocator::provider_type;
   using locked_type =
       locked<typename Allocator::template rebind_provider<detail::background_events<Provider>>>;
-  using facade_type = facade<background_reclaiming, locked_type>;
+  using adaptor_type = allocator_adaptor<background_reclaiming, locked_type>;
 
  public:
   using options = detail::background_options;
@@ -213,12 +213,12 @@ class background_reclaiming
   [[nodiscard]] bool has_worker() const noexcept { return state_.worker.is_running(); }
 
   template <typename F>
-  decltype(auto) with_provider(F f) {
-    return locked_.with_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
+  decltype(auto) visit_provider(F f) {
+    return locked_.visit_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.locked_);
@@ -237,7 +237,7 @@ class background_reclaiming
     auto& me = *static_cast<background_reclaiming*>(self);
     (void)me.process_events();
     if (me.evicts()) me.evict_if_due();
-    return me.current_usage().pending > 0;
+    return me.current_usage().pending() > 0;
   }
 
   /// Called by the thread only.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/config/grammar.hpp>
@@ -14,7 +15,6 @@
 #include <tessera/config/torch_npu.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_registering.hpp>
@@ -71,8 +71,8 @@ namespace tessera::concurrent {
 ///     pinned.deallocate(batch);                                        // reused once the copy is done
 template <typename Family, provider::device_provider Host, provider::registering_provider... Device>
   requires(sizeof...(Device) <= 1)
-class configured_pinned : public facade<configured_pinned<Family, Host, Device...>> {
-  using facade_type = facade<configured_pinned>;
+class configured_pinned : public allocator_adaptor<configured_pinned<Family, Host, Device...>> {
+  using adaptor_type = allocator_adaptor<configured_pinned>;
 
  public:
   using settings_type = typename Family::settings;
@@ -119,7 +119,7 @@ class configured_pinned : public facade<configured_pinned<Family, Host, Device..
   ///   Requires:  f does not use the allocator
   template <typename F>
   decltype(auto) with_host(F f) {
-    return this->with_provider([this, &f](auto&) -> decltype(auto) { return f(host_); });
+    return this->visit_provider([this, &f](auto&) -> decltype(auto) { return f(host_); });
   }
 
   /// Calls f(allocator) with the chosen background_reclaiming. `f` must return the same type for each recipe
@@ -134,7 +134,7 @@ class configured_pinned : public facade<configured_pinned<Family, Host, Device..
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.allocator); });

@@ -5,10 +5,10 @@
 #include <new>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -91,7 +91,7 @@ class deferred_free_queue {
   void poll() noexcept {
     if constexpr (provider::event_provider<device>) {
       while (oldest_ != nullptr && ensure_recorded(*oldest_) &&
-             allocator_->with_provider([this](device& d) { return d.query(oldest_->mark); }))
+             allocator_->visit_provider([this](device& d) { return d.query(oldest_->mark); }))
         free_oldest();
     }
   }
@@ -129,7 +129,7 @@ class deferred_free_queue {
     allocator_->deallocate(p);
   }
   void wait_for_stream() noexcept {
-    allocator_->with_provider([this](device& d) { (void)detail::finish_work(d, options_.stream); });
+    allocator_->visit_provider([this](device& d) { (void)detail::finish_work(d, options_.stream); });
   }
 
   /// Records the event of a batch unless it is recorded already. If the device fails, a later call tries
@@ -137,13 +137,13 @@ class deferred_free_queue {
   bool ensure_recorded(batch& b) noexcept {
     if constexpr (provider::event_provider<device>) {
       if (!b.recorded)
-        b.recorded = allocator_->with_provider([&](device& d) { return d.record(options_.stream, b.mark); });
+        b.recorded = allocator_->visit_provider([&](device& d) { return d.record(options_.stream, b.mark); });
     }
     return b.recorded;
   }
   void free_oldest() noexcept {
     if constexpr (provider::event_provider<device>) {
-      if (oldest_->recorded) allocator_->with_provider([this](device& d) { d.discard(oldest_->mark); });
+      if (oldest_->recorded) allocator_->visit_provider([this](device& d) { d.discard(oldest_->mark); });
     }
     batch* const removed = std::exchange(oldest_, oldest_->next);
     if (oldest_ == nullptr) newest_ = nullptr;
@@ -154,7 +154,7 @@ class deferred_free_queue {
   void wait_and_free_oldest() noexcept {
     if constexpr (provider::event_provider<device>) {
       if (ensure_recorded(*oldest_))
-        allocator_->with_provider([this](device& d) { (void)d.wait(oldest_->mark); });
+        allocator_->visit_provider([this](device& d) { (void)d.wait(oldest_->mark); });
     }
     free_oldest();
   }

@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -35,8 +35,8 @@ namespace tessera::concurrent {
 ///
 ///   Requires:  the devices' addresses do not overlap
 template <typename Front>
-class per_device : private facade<per_device<Front>> {
-  using facade_type = facade<per_device>;
+class per_device : private allocator_adaptor<per_device<Front>> {
+  using adaptor_type = allocator_adaptor<per_device>;
   using Provider = typename Front::provider_type;
   using recipe_type = typename Front::recipe_type;
 
@@ -81,14 +81,14 @@ class per_device : private facade<per_device<Front>> {
     return owner != detail::pagemap::no_owner ? owner : fronts_.size();
   }
 
-  using facade_type::deallocate, facade_type::try_deallocate, facade_type::record_stream,
-      facade_type::try_record_stream;
+  using adaptor_type::deallocate, adaptor_type::try_deallocate, adaptor_type::record_stream,
+      adaptor_type::try_record_stream;
   /// Trims each device.
-  using facade_type::trim;
+  using adaptor_type::trim;
   /// Asks the eviction policy of each device to release idle memory.
-  using facade_type::evict_idle;
-  using facade_type::with_owner;
-  using facade_type::with_policies, facade_type::for_each_allocator, facade_type::for_each_observer;
+  using adaptor_type::evict_idle;
+  using adaptor_type::visit_owner;
+  using adaptor_type::visit_policies, adaptor_type::for_each_allocator, adaptor_type::for_each_observer;
   /// Calls f(front, device) for each device.
   template <typename F>
   void for_each_device(F f) {
@@ -103,7 +103,7 @@ class per_device : private facade<per_device<Front>> {
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
 
   template <typename F>
   static void enter(per_device& me, F&& f) {

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/core/error.hpp>
@@ -21,7 +22,6 @@
 #include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/caller_mistake.hpp>
 #include <tessera/detail/pagemap.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/serialized_provider.hpp>
 
@@ -58,14 +58,14 @@ namespace tessera::concurrent {
 /// Apart from this list, it makes the same decisions as a caching_allocator if one thread uses it.
 template <typename Allocator>
 class per_stream
-    : public facade<
+    : public allocator_adaptor<
           per_stream<Allocator>,
           detail::arena<Allocator, detail::serialized_provider<typename Allocator::provider_type>>> {
   using Recipe = typename Allocator::recipe_type;
   using Provider = typename Allocator::provider_type;
   using arena = detail::arena<Allocator, detail::serialized_provider<Provider>>;
   using allocator = typename arena::allocator;
-  using facade_type = facade<per_stream, arena>;
+  using adaptor_type = allocator_adaptor<per_stream, arena>;
   using guard = detail::reentrancy_guard;
   using extensions = typename detail::arena_allocator<Allocator>::extensions;
   using shared_extensions = typename detail::arena_allocator<Allocator>::shared;
@@ -98,7 +98,7 @@ class per_stream
     for (auto& slot : arenas_) delete slot.load();
   }
 
-  using facade_type::try_allocate, facade_type::deallocate;
+  using adaptor_type::try_allocate, adaptor_type::deallocate;
   /// Also returns null if host memory for the first arena ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     arena* const own = get_arena(stream);
@@ -130,14 +130,14 @@ class per_stream
   // Extensions. All arenas have the same state of those that are offered, such as the same private pools.
 
   template <typename E, typename F>
-  decltype(auto) with_extension(F f) const {
-    return answer<E>([&f](const allocator& in) { return in.template with_extension<E>(f); });
+  decltype(auto) visit_extension(F f) const {
+    return answer<E>([&f](const allocator& in) { return in.template visit_extension<E>(f); });
   }
   /// An observer is called by all arenas. `f` gets it under a mutex.
   template <typename E, typename F>
-  decltype(auto) with_extension(F f) {
+  decltype(auto) visit_extension(F f) {
     if constexpr (std::is_same_v<typename detail::in_arenas<E>::shared, E>) {
-      return std::as_const(*this).template with_extension<E>(f);
+      return std::as_const(*this).template visit_extension<E>(f);
     } else {
       return call_for_user(only_reads, [&]() -> decltype(auto) {
         auto& all = std::get<typename detail::in_arenas<E>::shared>(extensions_);
@@ -158,7 +158,7 @@ class per_stream
   }
   template <typename E, typename F>
   auto add_up_extension(F f) const {
-    return enter(*this, [&f](const allocator& in) { return in.template with_extension<E>(f); });
+    return enter(*this, [&f](const allocator& in) { return in.template visit_extension<E>(f); });
   }
   template <typename E, typename F, typename Undo>
   outcome change_extension(F f, Undo undo) noexcept {
@@ -169,7 +169,7 @@ class per_stream
           has_changes_ = true;
           return in.template change_extension<E>(f, [](auto&) {});
         },
-        [&undo](allocator& in) { in.template with_extension<E>(undo); });
+        [&undo](allocator& in) { in.template visit_extension<E>(undo); });
   }
 
   /// Returns the exception that allocate would throw. It has the numbers of the stream's arena and the usage
@@ -183,7 +183,7 @@ class per_stream
   }
   /// Adds up the arenas, one after the other. While other threads allocate, the sum may exceed the limit.
   [[nodiscard]] usage current_usage() const noexcept {
-    usage sum = facade_type::current_usage();
+    usage sum = adaptor_type::current_usage();
     const std::size_t limit = budget_.limit();
     sum.limit = (std::min)(limit, device_.capacity());
     sum.has_limit = limit != unlimited;
@@ -211,8 +211,8 @@ class per_stream
   {
     enter(*this, [](allocator& in) { in.reset_accumulated_statistics(); });
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return map_.footprint() + arena_count() * sizeof(arena) + facade_type::footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return map_.metadata_bytes() + arena_count() * sizeof(arena) + adaptor_type::metadata_bytes();
   }
   [[nodiscard]] std::size_t arena_count() const noexcept {
     std::size_t count = 0;
@@ -223,19 +223,19 @@ class per_stream
   /// Calls f(policies), then copies the policies to all arenas, one after the other. The streams policy does
   /// not change.
   template <typename F>
-  void with_policies(F f) {
-    call_for_user("with_policies: the function must not use the allocator", [&] { f(settings_); });
+  void visit_policies(F f) {
+    call_for_user("visit_policies: the function must not use the allocator", [&] { f(settings_); });
     const std::lock_guard lock(mutex_);
     budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
     enter(*this, [this](allocator& in) { in.policies() = settings_; });
   }
   template <typename F>
-  decltype(auto) with_provider(F f) {
-    const auto call = [&]() -> decltype(auto) { return device_.with_provider(f); };
+  decltype(auto) visit_provider(F f) {
+    const auto call = [&]() -> decltype(auto) { return device_.visit_provider(f); };
     if constexpr (detail::is_thread_safe<Provider>) {
       return call();
     } else {
-      return call_for_user("with_provider: the function must not use the allocator", call);
+      return call_for_user("visit_provider: the function must not use the allocator", call);
     }
   }
   template <typename F>
@@ -266,7 +266,7 @@ class per_stream
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   static constexpr std::size_t max_probes = 8;
   static constexpr const char* only_reads = "a function given to an extension must not use the allocator";
 

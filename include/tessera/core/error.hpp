@@ -113,9 +113,10 @@ class out_of_memory final : public std::bad_alloc {
         "  explain(allocator, bytes, stream) says why, and what would help [tessera/observe/explain.hpp]",
         format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(), more,
         format_bytes(n.now.reserved).text(), format_bytes(n.now.limit).text(),
-        format_bytes(n.capacity).text(), format_bytes(n.now.live).text(), format_bytes(n.now.pending).text(),
-        format_bytes(n.now.cached).text(), format_bytes(n.largest_free).text(),
-        n.refused ? "  the provider says: " : "", n.refused.text(), n.refused ? "\n" : "");
+        format_bytes(n.capacity).text(), format_bytes(n.now.allocated).text(),
+        format_bytes(n.now.pending()).text(), format_bytes(n.now.cached).text(),
+        format_bytes(n.largest_free).text(), n.refused ? "  the provider says: " : "", n.refused.text(),
+        n.refused ? "\n" : "");
   }
 
   detail::oom_numbers numbers_;

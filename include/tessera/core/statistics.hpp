@@ -9,22 +9,24 @@
 
 namespace tessera {
 
-/// The current use of an allocator's memory, in bytes.
+/// The current use of an allocator's memory, in bytes. The words are PyTorch's.
 struct usage {
-  std::size_t requested = 0;  ///< requested by the user, for live and pending blocks
-  std::size_t live = 0;       ///< in allocated blocks that the user has not freed
-  std::size_t pending = 0;    ///< in freed blocks that a stream still uses
+  std::size_t requested = 0;  ///< requested by the user, for active blocks
+  std::size_t allocated = 0;  ///< in blocks that the user has not freed
+  std::size_t active = 0;     ///< in these, and in freed blocks that a stream still uses
   std::size_t cached = 0;     ///< in free blocks
-  std::size_t reserved = 0;   ///< acquired from the device: live + pending + cached - asleep
+  std::size_t reserved = 0;   ///< acquired from the device: active + cached - asleep
   std::size_t limit = 0;      ///< bytes that may be reserved
   bool has_limit = true;      ///< whether the user set the limit; otherwise it is the device's capacity
-  std::size_t asleep = 0;  ///< of live, pending and cached bytes: without memory, because their pool sleeps
+  std::size_t asleep = 0;     ///< of active and cached bytes: without memory, because their pool sleeps
+  /// Bytes of freed blocks that a stream still uses.
+  [[nodiscard]] constexpr std::size_t pending() const noexcept { return active - allocated; }
   bool operator==(const usage&) const = default;
   /// Adds the bytes of another allocator with the same limit.
   usage& operator+=(const usage& other) noexcept {
     requested += other.requested;
-    live += other.live;
-    pending += other.pending;
+    allocated += other.allocated;
+    active += other.active;
     cached += other.cached;
     reserved += other.reserved;
     asleep += other.asleep;

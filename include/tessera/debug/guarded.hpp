@@ -7,11 +7,11 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/debug/guard_pages.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -106,11 +106,12 @@ namespace tessera::debug {
 /// options::max_mappings limits the use of one allocator. Divide the number if there are several guarded
 /// allocators.
 template <typename Allocator>
-class guarded : public facade<guarded<Allocator>, typename detail::guarded_locked<Allocator>::type> {
+class guarded
+    : public allocator_adaptor<guarded<Allocator>, typename detail::guarded_locked<Allocator>::type> {
   using Recipe = typename Allocator::recipe_type;
   using Provider = typename Allocator::provider_type;
   using locked_type = typename detail::guarded_locked<Allocator>::type;
-  using facade_type = facade<guarded, locked_type>;
+  using adaptor_type = allocator_adaptor<guarded, locked_type>;
 
  public:
   using options = detail::guard_options;
@@ -119,7 +120,7 @@ class guarded : public facade<guarded<Allocator>, typename detail::guarded_locke
   template <typename E>
   using refused = std::conditional_t<std::is_same_v<E, extension::checkpoints>,
                                      detail::missing::a_guarded_allocator_brings_no_freed_block_back,
-                                     typename facade_type::template refused<E>>;
+                                     typename adaptor_type::template refused<E>>;
 
   guarded() : guarded(Provider{}) {}
   /// Each of `given` is an extension of the allocator; the others are made by default.
@@ -132,21 +133,21 @@ class guarded : public facade<guarded<Allocator>, typename detail::guarded_locke
                 detail::guarded_recipe<Recipe>::from(settings, source_.capacity()),
                 std::forward<Given>(given)...) {}
 
-  using facade_type::try_allocate, facade_type::deallocate;
+  using adaptor_type::try_allocate, adaptor_type::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     void* const p = locked_.try_allocate(bytes, stream);
     if (p != nullptr) memory_.shadow().mark_live(p, bytes, stream);
     return p;
   }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    const handle h = locked_.allocate_by_handle(bytes, stream);
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
+    const block_handle h = locked_.allocate_by_handle(bytes, stream);
     if (h) memory_.shadow().mark_live(h.data(), bytes, stream);
     return h;
   }
 
   void deallocate(void* p) noexcept { check_and_free(p, p, nullptr); }
   void deallocate(void* p, std::size_t bytes) noexcept { check_and_free(p, p, &bytes); }
-  void deallocate(handle h) noexcept { check_and_free(h, h ? h.data() : nullptr, nullptr); }
+  void deallocate(block_handle h) noexcept { check_and_free(h, h ? h.data() : nullptr, nullptr); }
   /// Also aborts if a write around the block is found.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     const detail::guard_shadow::free_result result = memory_.shadow().mark_freed(p);
@@ -178,19 +179,19 @@ class guarded : public facade<guarded<Allocator>, typename detail::guarded_locke
   /// Returns why the latest request for memory failed: the provider's last_error(), or the limit of mappings.
   [[nodiscard]] std::string last_error() {
     if (const char* const own = memory_.failure_reason(); own != nullptr) return own;
-    return with_provider([](auto& device) {
+    return visit_provider([](auto& device) {
       if constexpr (requires { device.last_error(); }) return std::string(device.last_error());
       return std::string();
     });
   }
 
   template <typename F>
-  decltype(auto) with_provider(F f) {
-    return locked_.with_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
+  decltype(auto) visit_provider(F f) {
+    return locked_.visit_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.locked_);

@@ -11,15 +11,15 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
+#include <tessera/block_handle.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/handle.hpp>
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/key_map.hpp>
 #include <tessera/detail/per_thread.hpp>
 #include <tessera/detail/slab.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 
 namespace tessera::detail::missing {
@@ -72,15 +72,15 @@ struct tag_usage {
 /// It is as thread-safe as `Allocator`.
 ///   Cost:  a mutex and a look-up for each allocation and free; about 70 bytes of host memory for a live block
 template <typename Allocator>
-class tagged : public facade<tagged<Allocator>, Allocator> {
-  using facade_type = facade<tagged, Allocator>;
+class tagged : public allocator_adaptor<tagged<Allocator>, Allocator> {
+  using adaptor_type = allocator_adaptor<tagged, Allocator>;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
 
  public:
   template <typename E>
   using refused = std::conditional_t<std::is_same_v<E, extension::checkpoints>,
                                      detail::missing::a_tagged_allocator_brings_no_tags_back,
-                                     typename facade_type::template refused<E>>;
+                                     typename adaptor_type::template refused<E>>;
 
   tagged() = default;
   template <typename... Args>
@@ -90,7 +90,7 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   /// The wrapped allocator.
   [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
-  using facade_type::allocate, facade_type::try_allocate;
+  using adaptor_type::allocate, adaptor_type::try_allocate;
   /// Serves a request, and gives the block a tag.
   ///   Throws:  out_of_memory, also if host memory for the tag ran out
   [[nodiscard]] void* allocate(std::size_t bytes, block_tag tag, stream_id stream = {}) {
@@ -106,10 +106,10 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return try_allocate(bytes, current_tag(), stream);
   }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires has_handles
   {
-    const handle h = allocator_.allocate_by_handle(bytes, stream);
+    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
     if (!h || insert(h.data(), bytes, current_tag(), true)) return h;
     allocator_.deallocate(h);
     return {};
@@ -124,7 +124,7 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
     erase(p, false);
     allocator_.deallocate(p, bytes);
   }
-  void deallocate(handle h) noexcept
+  void deallocate(block_handle h) noexcept
     requires has_handles
   {
     erase(h.data(), true);
@@ -205,17 +205,17 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   void reset_peak_statistics() noexcept
     requires requires(Allocator& in) { in.reset_peak_statistics(); }
   {
-    facade_type::reset_peak_statistics();
+    adaptor_type::reset_peak_statistics();
     const std::lock_guard lock(mutex_);
     for (tag_usage& of : tags_) of.peak_bytes = of.bytes;
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    const std::size_t inside = facade_type::footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    const std::size_t inside = adaptor_type::metadata_bytes();
     const std::lock_guard lock(mutex_);
-    return inside + by_address_.footprint() + entries_.footprint();
+    return inside + by_address_.metadata_bytes() + entries_.metadata_bytes();
   }
   [[nodiscard]] const char* audit() const noexcept {
-    if (const char* const broken = facade_type::audit(); broken != nullptr) return broken;
+    if (const char* const broken = adaptor_type::audit(); broken != nullptr) return broken;
     const std::lock_guard lock(mutex_);
     std::size_t blocks = 0;
     for (const tag_usage& of : tags_) blocks += of.blocks;
@@ -224,7 +224,7 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);
@@ -286,10 +286,10 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
       const std::lock_guard lock(mutex_);
       if (entry* const e = find(p)) return f(*e);
     }
-    detail::with_plan_of(allocator_, [call, p](const auto& plan) {
+    detail::visit_plan_of(allocator_, [call, p](const auto& plan) {
       if (plan.contains(p)) plan.refuse(call, p);
     });
-    this->with_owner(p, [call, p](auto& in) { detail::refuse_address(detail::introspect(in), call, p); });
+    this->visit_owner(p, [call, p](auto& in) { detail::refuse_address(detail::introspect(in), call, p); });
     detail::refuse_stranger(call, p);
   }
 

@@ -8,8 +8,8 @@
 
 #include <unistd.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/facade.hpp>
 
 namespace tessera::debug {
 
@@ -27,7 +27,7 @@ namespace tessera::debug {
 /// The system may reuse the number of a thread that ended. The new thread then counts as the old thread.
 ///   Cost:  two loads for each call
 template <typename Allocator>
-class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
+class thread_checked : public allocator_adaptor<thread_checked<Allocator>, Allocator> {
  public:
   thread_checked() = default;
   template <typename... Args>
@@ -52,7 +52,7 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
   [[nodiscard]] auto& provider() noexcept { return inner().provider(); }
 
  private:
-  friend facade<thread_checked, Allocator>;
+  friend allocator_adaptor<thread_checked, Allocator>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     me.own_or_abort();

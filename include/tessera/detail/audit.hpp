@@ -46,12 +46,12 @@ template <typename Manager>
         continue;
       }
       found.requested += b->request.bytes;
+      found.active += b->size;
       must_hold(b->request.bytes <= b->size, "a block holds what was requested");
       if (b->status.state == block::state::pending) {
-        found.pending += b->size;
         must_hold(b->request.pending_events > 0, "a pending block awaits an event");
       } else {
-        found.live += b->size;
+        found.allocated += b->size;
         if (b->is_by_handle()) continue;
         ++live;
         must_hold(manager.find_live(reinterpret_cast<const void*>(b->address)) == b,
@@ -82,8 +82,8 @@ template <typename Manager>
   must_hold(in_lists == 0 || manager.releasing_bytes() > 0, "free lists count their blocks");
   must_hold(live == manager.live_count(), "each live block is mapped once");
   must_hold(found.requested == expected.requested, "statistics: requested bytes");
-  must_hold(found.live == expected.live, "statistics: live bytes");
-  must_hold(found.pending == expected.pending, "statistics: pending bytes");
+  must_hold(found.allocated == expected.allocated, "statistics: allocated bytes");
+  must_hold(found.active == expected.active, "statistics: active bytes");
   must_hold(found.cached == expected.cached, "statistics: cached bytes");
   must_hold(found.reserved == expected.reserved + expected.asleep, "statistics: reserved bytes");
   return broken;

@@ -40,7 +40,7 @@
 /// | release(block)                        | gives an idle block's memory back; returns its bytes, or 0 |
 /// | end_of_chunk(address)                 | with ranges: end of the chunk that begins at `address`     |
 /// | shrink()                              | frees host memory of unused metadata                       |
-/// | footprint()                           | bytes of host memory, without the manager's                |
+/// | metadata_bytes()                           | bytes of host memory, without the manager's                |
 /// | ~instance()                           | releases all memory; the manager still exists              |
 ///
 /// `list` is a free list, `size` the size of the wanted block, `policies` and `p` the allocator's policies.
@@ -137,7 +137,7 @@ struct segment_backend : backend_defaults {
     }
 
     void shrink() noexcept { manager_.shrink(); }
-    [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
+    [[nodiscard]] static constexpr std::size_t metadata_bytes() noexcept { return 0; }
 
    private:
     /// Finds a cached segment that the split policy refuses although growth would acquire an equal one, or

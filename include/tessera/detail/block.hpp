@@ -215,7 +215,7 @@ class segment_list {
   /// Number of segments that are not being released.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] std::size_t releasing_bytes() const noexcept { return releasing_bytes_; }
-  [[nodiscard]] std::size_t footprint() const noexcept { return nodes_.footprint(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return nodes_.metadata_bytes(); }
   void shrink() noexcept { nodes_.purge(); }
 
  private:

@@ -527,7 +527,7 @@ class block_manager {
     return age < max ? age : max;
   }
   /// Restarts every age.
-  void restart_ages() noexcept {
+  void reset_decay() noexcept {
     for_each_group([](group& in) {
       for (search_clock& clock : in.clocks) clock.restarted = ticks_of(clock);
     });
@@ -590,13 +590,13 @@ class block_manager {
     blocks_.purge();
     segments_.shrink();
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    std::size_t bytes = blocks_.footprint() + segments_.footprint() + live_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    std::size_t bytes = blocks_.metadata_bytes() + segments_.metadata_bytes() + live_.metadata_bytes();
     for_each_group([&bytes](const group& in) {
       if (in.is_private()) bytes += sizeof(group);
-      for (const free_list_map& of_pool : in.lists) bytes += of_pool.footprint();
+      for (const free_list_map& of_pool : in.lists) bytes += of_pool.metadata_bytes();
     });
-    return bytes + extensions().footprint() + pending_.footprint();
+    return bytes + extensions().metadata_bytes() + pending_.metadata_bytes();
   }
 
  private:

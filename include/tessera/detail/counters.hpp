@@ -96,8 +96,8 @@ class full_counters {
     const std::int64_t live = current(all, block_bytes);
     const std::int64_t pending = pending_[all].bytes;
     return {.requested = as_bytes(current(all, requested_bytes)),
-            .live = as_bytes(live),
-            .pending = as_bytes(pending),
+            .allocated = as_bytes(live),
+            .active = as_bytes(live + pending),
             .cached = as_bytes(current(all, reserved_bytes) + asleep_bytes.current - live - pending),
             .reserved = reserved(),
             .asleep = as_bytes(asleep_bytes.current)};

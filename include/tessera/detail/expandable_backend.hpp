@@ -81,7 +81,7 @@ struct expandable_backend : range_backend_defaults {
     std::size_t release(block& idle) noexcept { return ranges_.release(idle); }
     [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return ranges_; }
     void shrink() noexcept { ranges_.shrink(); }
-    [[nodiscard]] std::size_t footprint() const noexcept { return ranges_.footprint(); }
+    [[nodiscard]] std::size_t metadata_bytes() const noexcept { return ranges_.metadata_bytes(); }
     [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
       return ranges_.end_of_chunk(begin);
     }

@@ -49,7 +49,7 @@
 /// | why_unfit(g)                 | why the blocks of a group cannot be recorded, or null                 |
 /// | explain(numbers)             | adds why a request fails to its oom_numbers                           |
 /// | audit()                      | null, or the broken invariant as text                                 |
-/// | footprint()                  | bytes of host memory                                                  |
+/// | metadata_bytes()                  | bytes of host memory                                                  |
 /// | visit_observer(f)            | calls f(object) with an object of the program that hears the events   |
 ///
 /// | report                       |                                                                       |
@@ -109,7 +109,7 @@ struct extension_defaults {
   [[nodiscard]] static constexpr bool adopt(const auto& /*other*/) noexcept { return true; }
   static constexpr void visit_observer(auto& /*function*/) noexcept {}
   [[nodiscard]] static constexpr const char* audit() noexcept { return nullptr; }
-  [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
+  [[nodiscard]] static constexpr std::size_t metadata_bytes() noexcept { return 0; }
 
   static constexpr void on_served(block&, const auto& /*wanted*/) noexcept {}
   static constexpr void on_change(auto& /*group*/) noexcept {}

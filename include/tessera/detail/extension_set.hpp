@@ -210,7 +210,9 @@ class extension_set : public service_exceptions, public Extension::template stat
     return first_text(get<Extension>().why_unfit(g)...);
   }
   [[nodiscard]] const char* audit() const noexcept { return first_text(get<Extension>().audit()...); }
-  [[nodiscard]] std::size_t footprint() const noexcept { return (get<Extension>().footprint() + ...); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return (get<Extension>().metadata_bytes() + ...);
+  }
   [[nodiscard]] bool adopt(const extension_set& other) noexcept {
     return (get<Extension>().adopt(other.template get<Extension>()) && ...);
   }

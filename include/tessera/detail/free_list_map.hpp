@@ -51,8 +51,8 @@ class free_list_map {
     purge_at_ = 2 * by_key_.size() + 16;
   }
 
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return by_key_.footprint() + by_key_.size() * sizeof(free_list);
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return by_key_.metadata_bytes() + by_key_.size() * sizeof(free_list);
   }
 
  private:

@@ -182,8 +182,8 @@ template <typename Recipe, typename Provider, typename... Extension>
 /// Calls f(view) with a view of the memory of a plan, if the allocator follows one (plan/plan_view.hpp). Tools
 /// show that memory beside the blocks of each caching_allocator.
 template <typename Allocator, typename F>
-void with_plan_of(const Allocator& allocator, F f) {
-  if constexpr (requires { allocator.with_plan(f); }) allocator.with_plan(f);
+void visit_plan_of(const Allocator& allocator, F f) {
+  if constexpr (requires { allocator.visit_plan(f); }) allocator.visit_plan(f);
 }
 
 /// Adds the memory of a plan, which was taken from the same device. A limit of the user does not count it.

@@ -26,7 +26,7 @@ class key_map {
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t footprint() const noexcept { return capacity() * sizeof(Value*); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return capacity() * sizeof(Value*); }
 
   /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
   [[nodiscard]] bool reserve_one() noexcept {

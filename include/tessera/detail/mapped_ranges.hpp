@@ -316,7 +316,7 @@ class mapped_ranges {
     chunks_.shrink();
     manager_.shrink();
   }
-  [[nodiscard]] std::size_t footprint() const noexcept { return chunks_.footprint(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return chunks_.metadata_bytes(); }
 
   /// Inserts a range without mapped memory. Returns its only block, or null if host memory ran out.
   [[nodiscard]] block* insert_range(free_list& list, std::uintptr_t address, std::size_t bytes) noexcept {

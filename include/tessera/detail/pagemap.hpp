@@ -121,7 +121,7 @@ class pagemap {
     }
   }
 
-  [[nodiscard]] std::size_t footprint() const noexcept {
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     const std::lock_guard lock(mutex_);
     std::size_t bytes = (ranges_.size() + reserved_.size()) * sizeof(map::value_type);
     for (const auto& pair : tables_) {

@@ -213,8 +213,8 @@ class pending_frees {
     queue_slab_.purge();
   }
 
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return uses_.footprint() + queue_slab_.footprint() + queues_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return uses_.metadata_bytes() + queue_slab_.metadata_bytes() + queues_.metadata_bytes();
   }
 
  private:
@@ -300,7 +300,7 @@ class pending_frees<Provider, false> {
   static constexpr void process(Provider&, F) noexcept {}
   template <typename Which, typename F>
   static constexpr void wait(Provider&, Which, F) noexcept {}
-  [[nodiscard]] static constexpr std::size_t footprint() noexcept { return 0; }
+  [[nodiscard]] static constexpr std::size_t metadata_bytes() noexcept { return 0; }
 };
 
 }  // namespace tessera::detail

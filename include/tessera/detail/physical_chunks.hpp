@@ -131,8 +131,8 @@ class physical_chunks {
   }
 
   void shrink() noexcept { nodes_.purge(); }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return nodes_.footprint() + by_address_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return nodes_.metadata_bytes() + by_address_.metadata_bytes();
   }
 
  private:

@@ -79,7 +79,7 @@ class slab {
   /// Number of nodes in use.
   [[nodiscard]] std::size_t in_use() const noexcept { return held_ * per_chunk - spare_; }
   /// Bytes held from the host heap.
-  [[nodiscard]] std::size_t footprint() const noexcept { return held_ * chunk_bytes; }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return held_ * chunk_bytes; }
 
  private:
   struct slot {

@@ -41,7 +41,7 @@ class stitched_ranges {
   /// Raises the peak of active bytes as if another block of `size` bytes were live.
   void raise_peak_active(std::size_t size) noexcept {
     const usage now = manager_.counters().current_usage();
-    const std::size_t active = now.live + now.pending + size;
+    const std::size_t active = now.active + size;
     if (active > peak_active_) peak_active_ = active;
   }
   [[nodiscard]] std::size_t peak_active() const noexcept { return peak_active_; }
@@ -327,7 +327,7 @@ struct stitching_backend : range_backend_defaults {
     std::size_t release(block& idle) noexcept { return stitched_.ranges().release(idle); }
     [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return stitched_.ranges(); }
     void shrink() noexcept { stitched_.shrink(); }
-    [[nodiscard]] std::size_t footprint() const noexcept { return stitched_.ranges().footprint(); }
+    [[nodiscard]] std::size_t metadata_bytes() const noexcept { return stitched_.ranges().metadata_bytes(); }
     [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
       return stitched_.ranges().end_of_chunk(begin);
     }

@@ -24,19 +24,18 @@ class usage_counters {
 
   void allocated(std::size_t, std::size_t requested, std::size_t block) noexcept {
     now_.requested += requested;
-    now_.live += block;
+    now_.allocated += block;
+    now_.active += block;
   }
   void freed(std::size_t, std::size_t requested, std::size_t block) noexcept {
     now_.requested -= requested;
-    now_.live -= block;
+    now_.allocated -= block;
+    now_.active -= block;
   }
-  void free_deferred(std::size_t, std::size_t block) noexcept {
-    now_.live -= block;
-    now_.pending += block;
-  }
+  void free_deferred(std::size_t, std::size_t block) noexcept { now_.allocated -= block; }
   void free_completed(std::size_t, std::size_t requested, std::size_t block) noexcept {
     now_.requested -= requested;
-    now_.pending -= block;
+    now_.active -= block;
   }
   static constexpr void inactive_split_grew(std::size_t, int, std::size_t) noexcept {}
   static constexpr void inactive_split_shrank(std::size_t, int, std::size_t) noexcept {}
@@ -50,7 +49,7 @@ class usage_counters {
   [[nodiscard]] std::size_t reserved() const noexcept { return now_.reserved; }
   [[nodiscard]] usage current_usage() const noexcept {
     usage result = now_;
-    result.cached = now_.reserved + now_.asleep - now_.live - now_.pending;
+    result.cached = now_.reserved + now_.asleep - now_.active;
     return result;
   }
 

@@ -84,7 +84,7 @@ class observer<Observer>::door {
   /// Calls f(observer), with the lock of a front end held. f must not use the allocator.
   template <typename F>
   decltype(auto) with(F f) {
-    return in_->template with_extension<observer>([&f](auto& s) -> decltype(auto) { return f(s.target()); });
+    return in_->template visit_extension<observer>([&f](auto& s) -> decltype(auto) { return f(s.target()); });
   }
 
  private:

@@ -76,15 +76,15 @@ struct pool_options {
 ///
 ///   Requires:  the object outlives the allocator, and does not use it. `locked` keeps its mutex during the
 ///              calls. An object that several allocators or threads use is thread-safe.
-class memory_source {
+class pool_upstream {
  public:
-  constexpr memory_source() noexcept = default;
+  constexpr pool_upstream() noexcept = default;
   template <typename Object>
     requires requires(Object& from, void* memory, std::size_t bytes) {
       { from.acquire(bytes) } noexcept -> std::same_as<void*>;
       { from.release(memory, bytes) } noexcept -> std::same_as<bool>;
     }
-  constexpr explicit(false) memory_source(Object& from) noexcept
+  constexpr explicit(false) pool_upstream(Object& from) noexcept
       : object_(&from),
         acquire_([](void* object, std::size_t bytes) noexcept {
           return static_cast<Object*>(object)->acquire(bytes);
@@ -110,7 +110,7 @@ enum class scope_kind : unsigned char {
   /// While it is open, the device may capture a graph. Events are not queried, frees with recorded streams
   /// wait, and the cache is not emptied. Eviction and release_oversize may still release memory, as in PyTorch.
   capture,
-  redirect  ///< it changes nothing else; tenants of a device may keep such scopes open
+  plain  ///< it changes nothing else; tenants of a device may keep such scopes open
 };
 
 /// The memory of a pool, in bytes.
@@ -168,7 +168,7 @@ struct private_pools {
     stream_filter filter{};    ///< the streams of the scope
     std::uint64_t opened = 0;  ///< the number of the scope: the oldest has the lowest
     pool_options options{};
-    memory_source source{};  ///< gives and takes back its segments; if empty, the provider does
+    pool_upstream source{};  ///< gives and takes back its segments; if empty, the provider does
     tessera::detail::pool_group* next = nullptr;  ///< the next private pool, in the order of their creation
     in_group* links[2] = {};                      ///< in the tree of open scopes that select one stream
     in_group* next_wide = nullptr;  ///< the next younger open scope that may select several streams
@@ -200,7 +200,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
 
   /// Creates a private pool with one use.
   [[nodiscard, gnu::cold]] outcome create(pool_id name, pool_options options,
-                                          const memory_source& source) noexcept {
+                                          const pool_upstream& source) noexcept {
     if (source && allocator::has_ranges) return {"memory sources need a recipe that acquires segments"};
     auto* const fresh = by_number_.reserve_one() ? new (std::nothrow) group : nullptr;
     if (fresh == nullptr) return {"host memory ran out"};
@@ -380,7 +380,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     }
     return true;
   }
-  [[nodiscard]] std::size_t footprint() const noexcept { return by_number_.footprint(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return by_number_.metadata_bytes(); }
 
  private:
   [[nodiscard]] static group* next_of(const group& g) noexcept { return static_cast<group*>(g.next); }
@@ -447,7 +447,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
 template <typename Allocator>
 class private_pools::door {
   // The arenas of per_stream refuse sources: they find the owner of a block by the memory of their provider.
-  using refused = typename Allocator::template refused<memory_source>;
+  using refused = typename Allocator::template refused<pool_upstream>;
   static constexpr bool takes_sources = !Allocator::has_ranges && std::is_void_v<refused>;
 
  public:
@@ -459,15 +459,15 @@ class private_pools::door {
   /// Creates a private pool that takes its segments from a source, with the sizes that growth chooses. Their bytes count
   /// as reserved, and under the limit. Recipes that map memory into ranges have no segments.
   ///   Requires:  the object of the source outlives the allocator
-  [[nodiscard]] pool_id create(const memory_source& from, pool_options options = {}) noexcept
+  [[nodiscard]] pool_id create(const pool_upstream& from, pool_options options = {}) noexcept
     requires takes_sources
   {
     return create_from(from, options);
   }
-  missing::memory_sources_need_a_recipe_that_acquires_segments create(const memory_source& from,
+  missing::memory_sources_need_a_recipe_that_acquires_segments create(const pool_upstream& from,
                                                                       pool_options options = {}) noexcept
     requires(Allocator::has_ranges);
-  refused create(const memory_source& from, pool_options options = {}) noexcept
+  refused create(const pool_upstream& from, pool_options options = {}) noexcept
     requires(!Allocator::has_ranges && !takes_sources);
   /// Adds a use to a private pool.
   ///   Returns:  why not, if the pool does not exist or has no use
@@ -488,7 +488,7 @@ class private_pools::door {
   /// The uses of a private pool.
   ///   Returns:  0 if it has none or does not exist
   [[nodiscard]] std::size_t uses(pool_id pool) const noexcept {
-    return in_->template with_extension<private_pools>([=](const auto& s) { return s.uses(pool); });
+    return in_->template visit_extension<private_pools>([=](const auto& s) { return s.uses(pool); });
   }
   /// Whether a private pool exists. A pool without uses exists until it owns no memory.
   [[nodiscard]] bool has(pool_id pool) const noexcept {
@@ -517,7 +517,7 @@ class private_pools::door {
   }
   /// Whether any scope of the kind capture is open.
   [[nodiscard]] bool is_capturing() const noexcept {
-    return in_->template with_extension<private_pools>([](const auto& s) { return s.is_capturing(); });
+    return in_->template visit_extension<private_pools>([](const auto& s) { return s.is_capturing(); });
   }
   /// The memory of a pool. The default pool_id names the default pools.
   ///   Returns:  zeros if the pool does not exist
@@ -544,7 +544,7 @@ class private_pools::door {
     if (result) in_->note_change(note);
     return result;
   }
-  [[nodiscard]] pool_id create_from(const memory_source& from, pool_options options) noexcept {
+  [[nodiscard]] pool_id create_from(const pool_upstream& from, pool_options options) noexcept {
     const pool_id name = tessera::detail::new_pool_id();
     const outcome made = change(
         {pool_change::kind::created, name}, [&](auto& s) { return s.create(name, options, from); },
@@ -567,7 +567,7 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
   [[nodiscard]] pool_id create(pool_options options = {}) const noexcept {
     return call(&calls::create, options);
   }
-  missing::any_allocator_forwards_no_memory_sources create(const memory_source& from,
+  missing::any_allocator_forwards_no_memory_sources create(const pool_upstream& from,
                                                            pool_options options = {}) const noexcept;
   [[nodiscard]] outcome retain(pool_id pool) const noexcept { return call(&calls::retain, pool); }
   [[nodiscard]] outcome release(pool_id pool) const noexcept { return call(&calls::release, pool); }
@@ -613,7 +613,7 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
 };
 
 template <typename Allocator>
-concept takes_memory_sources = requires(Allocator& in, const memory_source& from, pool_options options) {
+concept takes_memory_sources = requires(Allocator& in, const pool_upstream& from, pool_options options) {
   { in.template get<private_pools>().create(from, options) } -> std::same_as<pool_id>;
 };
 
@@ -646,12 +646,12 @@ class private_pool {
   /// Takes the segments of the pool from a source. The recipe must not map memory into ranges.
   ///   Requires:  the object of the source outlives the allocator
   ///   Throws:    std::bad_alloc if host memory ran out
-  private_pool(Allocator& allocator, const memory_source& from, pool_options options = {})
+  private_pool(Allocator& allocator, const pool_upstream& from, pool_options options = {})
     requires takes_memory_sources<Allocator>
       : private_pool(allocator, allocator.template get<private_pools>().create(from, options)) {}
   template <typename Missing = missing::memory_sources_need_a_recipe_that_acquires_segments>
     requires(!takes_memory_sources<Allocator>)
-  private_pool(Allocator& allocator, const memory_source& from, pool_options options = {}) = delete;
+  private_pool(Allocator& allocator, const pool_upstream& from, pool_options options = {}) = delete;
   private_pool(private_pool&& other) noexcept
       : allocator_(other.allocator_), id_(std::exchange(other.id_, moved_from)) {}
   private_pool& operator=(private_pool&& other) noexcept {
@@ -681,9 +681,9 @@ class private_pool {
 };
 // clang 14 finds two constructors for these arguments.
 template <typename Allocator>
-private_pool(Allocator&, const memory_source&) -> private_pool<Allocator>;
+private_pool(Allocator&, const pool_upstream&) -> private_pool<Allocator>;
 template <typename Allocator>
-private_pool(Allocator&, const memory_source&, pool_options) -> private_pool<Allocator>;
+private_pool(Allocator&, const pool_upstream&, pool_options) -> private_pool<Allocator>;
 
 /// Directs requests to a private pool while it lives.
 ///

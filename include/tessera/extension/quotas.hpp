@@ -355,7 +355,7 @@ class quotas::door {
   }
   /// The quota of a pool.
   [[nodiscard]] quota get(pool_id pool) const noexcept {
-    return in_->template with_extension<quotas>([=](const auto& s) { return s.get(pool); });
+    return in_->template visit_extension<quotas>([=](const auto& s) { return s.get(pool); });
   }
 
  private:

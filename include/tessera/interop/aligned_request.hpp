@@ -67,12 +67,12 @@ struct aligned_request {
       void* const begin = reinterpret_cast<void*>(address);
       if (requested == with_room() || (begin == p && requested == bytes)) found = {begin, requested};
     };
-    detail::with_plan_of(allocator, [&](const auto& plan) {
+    detail::visit_plan_of(allocator, [&](const auto& plan) {
       const block_view b = plan.contains(p) ? plan.block_around(p) : block_view{};
       if (b.is == block_view::state::live) look(b.address, b.requested);
     });
     if (found.address != nullptr) return found;
-    allocator.with_owner(p, [&](auto& in) {
+    allocator.visit_owner(p, [&](auto& in) {
       const auto blocks = detail::introspect(in);
       const auto look_at = [&](std::uintptr_t address) {
         look(address, blocks.requested_at(reinterpret_cast<void*>(address)));
@@ -148,8 +148,8 @@ struct aligned_request {
     detail::fixed_text text;
     text.add(call).add(": not the address of a live block of this size and alignment; ");
     bool is_known = false;
-    allocator.with_owner(p,
-                         [&](auto& in) { is_known = detail::add_block_at(text, detail::introspect(in), p); });
+    allocator.visit_owner(
+        p, [&](auto& in) { is_known = detail::add_block_at(text, detail::introspect(in), p); });
     if (!is_known) text.add(detail::in_no_segment);
     detail::fatal(text.c_str(), p);
   }

@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 

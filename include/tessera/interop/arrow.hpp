@@ -97,7 +97,7 @@ class arrow_pool final : public Pool {
   }
   [[nodiscard]] status full(std::int64_t bytes) const {
     const usage now = allocator_.get().current_usage();
-    return status::OutOfMemory("tessera: ", bytes, " bytes requested; live ", now.live, ", reserved ",
+    return status::OutOfMemory("tessera: ", bytes, " bytes requested; live ", now.allocated, ", reserved ",
                                now.reserved, " of at most ", now.limit);
   }
   void add(std::int64_t bytes) noexcept {

@@ -45,11 +45,11 @@ template <typename Allocator>
   if (!(fraction >= 0 && fraction <= 1)) return false;
   allocator.for_each_device([fraction](auto& front, std::size_t) {
     bool had_limit = false;
-    front.with_policies([fraction, &had_limit](auto& settings) {
+    front.visit_policies([fraction, &had_limit](auto& settings) {
       had_limit = memory_limit(settings.growth.limit) != memory_limit{};
       (void)set_memory_fraction(settings, fraction);
     });
-    if (!had_limit) front.for_each_allocator([](auto& one) { one.restart_ages(); });
+    if (!had_limit) front.for_each_allocator([](auto& one) { one.reset_decay(); });
   });
   return true;
 }
@@ -58,7 +58,7 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] double memory_fraction(Allocator& allocator) {
   double fraction = 1;
-  allocator.with_policies(
+  allocator.visit_policies(
       [&fraction](const auto& settings) { fraction = memory_limit(settings.growth.limit).share.value(); });
   return fraction;
 }

@@ -85,7 +85,7 @@ class ort_allocator final : public Base {
     const usage now = in.allocator_.get().current_usage();
     const auto counted = in.allocator_.get().statistics();
     add("Limit", now.has_limit ? static_cast<std::int64_t>(now.limit) : -1);
-    add("InUse", now.live);
+    add("InUse", now.allocated);
     add("TotalAllocated", now.reserved);
     add("MaxInUse", counted.all.allocated_bytes.peak);
     add("NumAllocs", counted.all.allocation.allocated);

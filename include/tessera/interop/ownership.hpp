@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// Owners of blocks and of allocators: unique_block and shared_allocator.
@@ -135,7 +135,7 @@ template <typename A>
 /// and destroyed.
 ///   Cost:  an atomic increment for a copy; one more load for a call
 template <typename A>
-class shared_allocator : public facade<shared_allocator<A>, A> {
+class shared_allocator : public allocator_adaptor<shared_allocator<A>, A> {
  public:
   shared_allocator() = default;
   /// Makes an allocator from `args` and returns its first handle.
@@ -157,7 +157,7 @@ class shared_allocator : public facade<shared_allocator<A>, A> {
   }
 
  private:
-  friend facade<shared_allocator, A>;
+  friend allocator_adaptor<shared_allocator, A>;
   template <typename Self, typename F>
   static decltype(auto) enter(Self& self, F&& f) {
     return std::forward<F>(f)(*self.allocator_);

@@ -228,17 +228,17 @@ namespace tessera::interop {
 /// out_of_memory that alloc throws, because the host may catch it and go on. An invalid free aborts, as in
 /// every tessera allocator.
 template <detail::pluggable_definition Definition>
-class pluggable {
+class torch_pluggable {
  public:
   using device_type = decltype(Definition::make_device(0));
   using npu_device_stats = detail::npu_device_stats;
   static constexpr int max_devices = 128;
   static constexpr bool throws = detail::throws_out_of_memory<Definition>;
 
-  pluggable() = default;
-  pluggable(const pluggable&) = delete;
-  pluggable& operator=(const pluggable&) = delete;
-  ~pluggable() {
+  torch_pluggable() = default;
+  torch_pluggable(const torch_pluggable&) = delete;
+  torch_pluggable& operator=(const torch_pluggable&) = delete;
+  ~torch_pluggable() {
     for (auto& device : devices_) delete device.load();
   }
 
@@ -662,7 +662,7 @@ union never_destroyed {
 /// Defines the functions that PyTorch's CUDAPluggableAllocator takes: PREFIX_alloc, _free, _init, _reset,
 /// _memory_fraction, _base_alloc, _record_stream, _begin_allocate_to_pool, _end_allocate_to_pool and
 /// _release_pool. Also defines _statistics, _reset_peak_statistics, _reset_accumulated_statistics, _last_error,
-/// _sleep, _wake, _sleep_pool and _wake_pool. They call a pluggable<definition> of their own.
+/// _sleep, _wake, _sleep_pool and _wake_pool. They call a torch_pluggable<definition> of their own.
 #define TESSERA_TORCH_FUNCTIONS(prefix, definition)                                 \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                            \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset() { prefix##_instance().reset(); } \
@@ -677,7 +677,7 @@ union never_destroyed {
 /// Defines the same functions for torch_npu's NPUPluggableAllocator, and _erase_stream, _get_device_stats and
 /// _reset_peak_status. `stream_type` is void* if _record_stream of your torch_npu takes an aclrtStream, else
 /// c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or
-/// tessera::interop::pluggable<definition>::npu_device_stats if its header is not available. _erase_stream does
+/// tessera::interop::torch_pluggable<definition>::npu_device_stats if its header is not available. _erase_stream does
 /// nothing: recorded uses are awaited, which is safe.
 #define TESSERA_TORCH_NPU_FUNCTIONS(prefix, definition, stream_type, stats_type)                         \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                                 \
@@ -699,8 +699,8 @@ union never_destroyed {
 #define TESSERA_DETAIL_C_FUNCTION(type) extern "C" [[gnu::visibility("default")]] type
 #define TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                           \
   namespace {                                                                                            \
-  tessera::interop::pluggable<definition>& prefix##_instance() noexcept {                                \
-    static tessera::detail::never_destroyed<tessera::interop::pluggable<definition>> instance;           \
+  tessera::interop::torch_pluggable<definition>& prefix##_instance() noexcept {                          \
+    static tessera::detail::never_destroyed<tessera::interop::torch_pluggable<definition>> instance;     \
     return instance.value;                                                                               \
   }                                                                                                      \
   }                                                                                                      \

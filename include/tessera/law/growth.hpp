@@ -220,7 +220,8 @@ class growth_model {
   }
   [[nodiscard]] constexpr usage now() const noexcept {
     return {.requested = live_,
-            .live = live_,
+            .allocated = live_,
+            .active = live_,
             .cached = reserved_ - live_,
             .reserved = reserved_,
             .limit = device,

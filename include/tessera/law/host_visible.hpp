@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_contents.hpp>
-#include <tessera/law/provider_verdict.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -16,7 +16,7 @@ namespace tessera::law {
 ///     if (const auto found = tessera::law::host_visible(device); !found) std::puts(found.message());
 template <provider::device_provider D>
   requires tessera::detail::is_host_visible<D>
-[[nodiscard]] provider_verdict host_visible(D& device) {
+[[nodiscard]] provider_check_result host_visible(D& device) {
   return detail::contents(device, detail::host_access{});
 }
 

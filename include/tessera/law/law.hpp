@@ -52,7 +52,7 @@ constexpr void must_hold(bool holds, const char* law) {
 namespace tessera::law {
 
 /// The text of the first broken law; null if all hold.
-struct verdict {
+struct check_result {
   const char* broken = nullptr;
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == nullptr; }

@@ -187,7 +187,7 @@ constexpr bool policy(const P& p) {
        {policy::eviction_trigger::before_growth, policy::eviction_trigger::after_free,
         policy::eviction_trigger::after_synchronize, policy::eviction_trigger::on_request}) {
     detail::must_hold(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
-    const usage full{.live = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
+    const usage full{.allocated = 1_GiB, .active = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
     detail::must_hold(p.bytes_to_evict(when, full) <= full.reserved,
                       "eviction evicts at most what is reserved");
     bool before = false;

@@ -16,12 +16,12 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/law/host_visible.hpp>
+#include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_contents.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_memory.hpp>
 #include <tessera/law/provider_streams.hpp>
 #include <tessera/law/provider_threads.hpp>
-#include <tessera/law/provider_verdict.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -129,8 +129,8 @@ bool with_work(D& device, Means& means, const provider_trial& limits, F run_chec
 
 /// Everything about events and streams.
 template <provider::event_provider D, typename Means>
-[[nodiscard]] provider_verdict streams(D& device, Means& means, const provider_trial& limits) {
-  provider_verdict found = events(device);
+[[nodiscard]] provider_check_result streams(D& device, Means& means, const provider_trial& limits) {
+  provider_check_result found = events(device);
   const auto add = [&found](auto law) {
     if (found) found.add(law());
   };
@@ -180,8 +180,8 @@ template <provider::event_provider D, typename Means>
 
 /// Everything about the contents of memory.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict contents_of(D& device) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result contents_of(D& device) {
+  provider_check_result found;
   if constexpr (tessera::detail::is_host_visible<D>) found.add(contents(device, host_access{}));
   if constexpr (provider::copying_provider<D> && tessera::detail::has_contents<D>) {
     if (found) found.add(contents(device, copy_access<D>{device}));
@@ -195,8 +195,8 @@ template <provider::device_provider D>
 
 /// Everything about sharing with another process.
 template <provider::sharing_provider D, typename Means>
-[[nodiscard]] provider_verdict sharing_of(D& device, Means& means, std::size_t at_once) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result sharing_of(D& device, Means& means, std::size_t at_once) {
+  provider_check_result found;
   const auto both = [&](auto&& other) {
     using name = typename std::remove_cvref_t<decltype(other)>::shareable;
     if constexpr (std::same_as<name, typename D::shareable>) {
@@ -225,8 +225,8 @@ template <typename D>
 }
 /// Requires that a provider holds what it held before the laws.
 template <typename D, typename Holdings>
-[[nodiscard]] provider_verdict nothing_left(D& device, const Holdings& before) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result nothing_left(D& device, const Holdings& before) {
+  provider_check_result found;
   const Holdings now = holdings_of(device);
   constexpr auto law = "the provider holds what it held before"_rule;
   if constexpr (requires { now.handles + now.named + now.reserved + now.mapped; })
@@ -288,9 +288,9 @@ namespace tessera::law {
 ///   Cost:      less than ten seconds, whatever the capacity, if a call takes less than a millisecond
 template <provider::device_provider D, typename Means = provider_trial>
   requires std::derived_from<std::remove_cvref_t<Means>, provider_trial>
-[[nodiscard]] provider_verdict provider(D& device, Means&& means) {
+[[nodiscard]] provider_check_result provider(D& device, Means&& means) {
   const provider_trial& limits = means;
-  provider_verdict found = detail::capabilities<D>();
+  provider_check_result found = detail::capabilities<D>();
   const auto add = [&found](auto law) {
     if (found) found.add(law());
   };
@@ -330,12 +330,12 @@ template <provider::device_provider D, typename Means = provider_trial>
   return found;
 }
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict provider(D& device) {
+[[nodiscard]] provider_check_result provider(D& device) {
   return provider(device, provider_trial{});
 }
 /// The same with limits alone: bytes held at once, and a second stream.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict provider(D& device, std::size_t at_once, stream_id other = {}) {
+[[nodiscard]] provider_check_result provider(D& device, std::size_t at_once, stream_id other = {}) {
   return provider(device, provider_trial{.at_once = at_once, .other_stream = other});
 }
 
@@ -352,7 +352,7 @@ template <provider::device_provider D>
 ///     const auto found = tessera::law::work(device, {}, begin, [&] { return device.now_ns() >= end; });
 ///     if (!found) std::puts(found.message());
 template <provider::event_provider D, typename Begin, typename Ended>
-[[nodiscard]] provider_verdict work(D& device, stream_id stream, Begin begin, Ended ended) {
+[[nodiscard]] provider_check_result work(D& device, stream_id stream, Begin begin, Ended ended) {
   return detail::work_on(device, stream, detail::trial_work([&](stream_id) { begin(); }, ended, true));
 }
 
@@ -367,8 +367,8 @@ template <provider::event_provider D, typename Begin, typename Ended>
 ///
 ///   Requires:  two processes that may import each other's memory; nothing else uses the devices
 template <provider::sharing_provider D, provider::sharing_provider Other>
-[[nodiscard]] provider_verdict sharing(D& exporter, Other& importer,
-                                       std::size_t at_once = detail::trial_bytes) {
+[[nodiscard]] provider_check_result sharing(D& exporter, Other& importer,
+                                            std::size_t at_once = detail::trial_bytes) {
   return detail::shared_memory(exporter, importer, at_once);
 }
 

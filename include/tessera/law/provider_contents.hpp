@@ -12,9 +12,9 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_streams.hpp>
-#include <tessera/law/provider_verdict.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_can_read.hpp>
 #include <tessera/provider/provider.hpp>
@@ -86,11 +86,11 @@ class trial_contents {
 
 /// Writes to two segments and reads them back.
 template <provider::device_provider D, typename Access>
-[[nodiscard]] provider_verdict segment_contents(D& device, const Access& access) {
+[[nodiscard]] provider_check_result segment_contents(D& device, const Access& access) {
   const std::size_t bytes = 4 * device.granularity();
   void* const one = device.acquire(bytes);
   void* const two = device.acquire(bytes);
-  provider_verdict found;
+  provider_check_result found;
   if (one != nullptr && two != nullptr) {
     const auto must_hold = [&](bool holds, rule law) {
       found.must_hold(holds, law, "address", one, "other address", two, "bytes", bytes);
@@ -111,7 +111,7 @@ template <provider::device_provider D, typename Access>
 /// Writes to two mappings and reads them back, also after one mapping moved, and after its memory was
 /// destroyed.
 template <provider::virtual_memory_provider D, typename Access>
-[[nodiscard]] provider_verdict mapping_contents(D& device, const Access& access) {
+[[nodiscard]] provider_check_result mapping_contents(D& device, const Access& access) {
   constexpr auto is_there = "the host can read a mapping from end to end"_rule;
   const std::size_t step = device.page_size(page_kind::normal);
   trial_range<D> range(device, 4 * step, step);
@@ -145,8 +145,8 @@ template <provider::virtual_memory_provider D, typename Access>
 
 /// Writes to memory and reads it back.
 template <provider::device_provider D, typename Access>
-[[nodiscard]] provider_verdict contents(D& device, const Access& access) {
-  provider_verdict found = segment_contents(device, access);
+[[nodiscard]] provider_check_result contents(D& device, const Access& access) {
+  provider_check_result found = segment_contents(device, access);
   if constexpr (provider::virtual_memory_provider<D>) {
     if (found) found = mapping_contents(device, access);
   }
@@ -155,12 +155,12 @@ template <provider::device_provider D, typename Access>
 
 /// Checks a registering_provider with 128 KiB of host memory.
 template <provider::registering_provider D>
-[[nodiscard]] provider_verdict registering(D& device) {
+[[nodiscard]] provider_check_result registering(D& device) {
   constexpr std::size_t page = 64_KiB;  // a multiple of every host's page
   constexpr std::align_val_t aligned{page};
   auto* const p = static_cast<std::byte*>(::operator new(2 * page, aligned, std::nothrow));
   if (p == nullptr) return {};
-  provider_verdict found;
+  provider_check_result found;
   const auto must_hold = [&](bool holds, rule law, std::size_t at, std::size_t bytes) {
     const void* const address = p + at;
     found.must_hold(holds, law, "address", address, "bytes", bytes);
@@ -224,12 +224,12 @@ class trial_buffer {
 
 /// Checks a copying_provider with copies of up to 64 KiB to the device and back, on a stream.
 template <provider::copying_provider D>
-[[nodiscard]] provider_verdict copying(D& device, stream_id stream = {}) {
+[[nodiscard]] provider_check_result copying(D& device, stream_id stream = {}) {
   const std::size_t bytes = align_up(64_KiB, device.granularity());
   const trial_buffer host(bytes);
   void* const p = host.data() != nullptr ? device.acquire(bytes) : nullptr;
   if (p == nullptr) return {};
-  provider_verdict found;
+  provider_check_result found;
   auto* const memory = static_cast<std::byte*>(p);
   const auto must_hold = [&](bool holds, rule law) {
     found.must_hold(holds, law, "device address", p, "bytes", bytes, "stream", stream);
@@ -289,10 +289,10 @@ template <provider::copying_provider D>
 /// Copies through host memory that is registered.
 template <provider::copying_provider D>
   requires provider::registering_provider<D>
-[[nodiscard]] provider_verdict registered_copies(D& device) {
+[[nodiscard]] provider_check_result registered_copies(D& device) {
   constexpr std::align_val_t aligned{64_KiB};
   const std::size_t bytes = align_up(64_KiB, device.granularity());
-  provider_verdict found;
+  provider_check_result found;
   auto* const host = static_cast<unsigned char*>(::operator new(bytes, aligned, std::nothrow));
   void* const p = host != nullptr ? device.acquire(bytes) : nullptr;
   if (p != nullptr && device.register_memory(host, bytes)) {

@@ -10,8 +10,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_memory.hpp>
-#include <tessera/law/provider_verdict.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -100,7 +100,7 @@ class trial_memory {
 
 /// Reserves ranges without using them.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_verdict addresses(D& device, page_kind kind) {
+[[nodiscard]] provider_check_result addresses(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind), segment = device.granularity();
   const auto unreserve_refused = [](const trial_range<D>& range, std::size_t bytes) {
     return broken_rule("unreserve accepts a reserved range"_rule, "address", range.at(0), "bytes", bytes);
@@ -135,7 +135,7 @@ template <provider::virtual_memory_provider D>
 
 /// Tries impossible sizes, and calls the device has no memory of this kind.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_verdict impossible_memory(D& device, page_kind kind) {
+[[nodiscard]] provider_check_result impossible_memory(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind);
   trial_range<D> range(device, step, step);
   trial_memory<D> none(device), page(device);
@@ -168,7 +168,7 @@ template <provider::virtual_memory_provider D>
 
 /// Destroys memory twice. A driver may crash, or destroy memory that got the same handle.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_verdict wrong_destroys(D& device) {
+[[nodiscard]] provider_check_result wrong_destroys(D& device) {
   const std::size_t step = device.page_size(page_kind::normal);
   typename D::physical made{};
   if (!device.create(step, page_kind::normal, made)) return {};
@@ -181,7 +181,7 @@ template <provider::virtual_memory_provider D>
 /// Maps two memories side by side, at valid and invalid addresses, and unmaps them. The device may refuse to
 /// create either.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_verdict mapped_memory(D& device, page_kind kind) {
+[[nodiscard]] provider_check_result mapped_memory(D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind);
   trial_range<D> range(device, 4 * step, step);
   trial_memory<D> one(device), two(device);
@@ -226,7 +226,7 @@ template <provider::virtual_memory_provider D>
 
 /// Creates, maps and destroys memory until a device that leaks destroyed memory has none left.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_verdict memory_often(D& device, page_kind kind, std::size_t at_once) {
+[[nodiscard]] provider_check_result memory_often(D& device, page_kind kind, std::size_t at_once) {
   const std::size_t step = device.page_size(kind);
   std::size_t bytes = (std::max)((std::min)(at_once, device.capacity()) / step * step, step);
   trial_range<D> range(device, bytes, step);
@@ -255,7 +255,7 @@ template <provider::virtual_memory_provider D>
 
 /// Checks a virtual_memory_provider with each page kind that the device has.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_verdict virtual_memory(D& device, std::size_t at_once = trial_bytes) {
+[[nodiscard]] provider_check_result virtual_memory(D& device, std::size_t at_once = trial_bytes) {
   for (const page_kind kind : trial_kinds) {
     const std::size_t step = device.page_size(kind);
     if (!std::has_single_bit(step) || step % kind.granularity() != 0)
@@ -267,10 +267,10 @@ template <provider::virtual_memory_provider D>
         return broken_rule("create succeeds for normal pages below the capacity"_rule, "bytes", step,
                            "capacity", device.capacity());
     }
-    if (const provider_verdict found = addresses(device, kind); !found) return found;
-    if (const provider_verdict found = impossible_memory(device, kind); !found) return found;
-    if (const provider_verdict found = mapped_memory(device, kind); !found) return found;
-    if (const provider_verdict found = memory_often(device, kind, at_once); !found) return found;
+    if (const provider_check_result found = addresses(device, kind); !found) return found;
+    if (const provider_check_result found = impossible_memory(device, kind); !found) return found;
+    if (const provider_check_result found = mapped_memory(device, kind); !found) return found;
+    if (const provider_check_result found = memory_often(device, kind, at_once); !found) return found;
     if (const std::size_t now = device.page_size(kind); now != step)
       return broken_rule("the page size is constant"_rule, "kind", kind, "at first", step, "now", now);
   }
@@ -279,8 +279,8 @@ template <provider::virtual_memory_provider D>
 
 /// Reserves large ranges, which take no memory, often.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_verdict address_amounts(D& device) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result address_amounts(D& device) {
+  provider_check_result found;
   const std::size_t step = device.page_size(page_kind::normal);
   std::size_t bytes = (std::max)((std::min)(device.capacity(), 1024_GiB) / step * step, step);
   void* first = device.reserve(bytes, step);
@@ -314,8 +314,8 @@ template <provider::virtual_memory_provider D>
 
 /// Checks the capacity with physical memory that takes three quarters of it.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_verdict mapping_amounts(D& device, const provider_trial& limits) {
-  provider_verdict found = address_amounts(device);
+[[nodiscard]] provider_check_result mapping_amounts(D& device, const provider_trial& limits) {
+  provider_check_result found = address_amounts(device);
   if (const char* const why = why_not_filled(device, limits)) {
     found.skip("the amount of memory", why);
     return found;
@@ -348,10 +348,10 @@ template <provider::virtual_memory_provider D>
   return found;
 }
 
-/// The verdict of a broken rule about two processes.
+/// The check_result of a broken rule about two processes.
 template <provider::sharing_provider D, provider::sharing_provider Other>
-[[nodiscard]] provider_verdict broken_between(const D& exporter, const Other& importer, std::size_t bytes,
-                                              rule law) {
+[[nodiscard]] provider_check_result broken_between(const D& exporter, const Other& importer,
+                                                   std::size_t bytes, rule law) {
   return broken_rule(law, "bytes", bytes, "exporter", static_cast<std::uint32_t>(exporter.process()),
                      "importer", static_cast<std::uint32_t>(importer.process()));
 }
@@ -359,7 +359,7 @@ template <provider::sharing_provider D, provider::sharing_provider Other>
 /// Exports memory to a listed process, which maps it and keeps it after the exporter has destroyed its
 /// handle.
 template <provider::sharing_provider D, provider::sharing_provider Other>
-[[nodiscard]] provider_verdict listed_importers(D& exporter, Other& importer, std::size_t bytes) {
+[[nodiscard]] provider_check_result listed_importers(D& exporter, Other& importer, std::size_t bytes) {
   const std::size_t step = importer.page_size(page_kind::normal);
   trial_range<Other> range(importer, align_up(bytes, step), step);
   trial_memory<D> memory(exporter), at_home(exporter);
@@ -390,7 +390,7 @@ template <provider::sharing_provider D, provider::sharing_provider Other>
 
 /// Exports memory to any process.
 template <provider::sharing_provider D, provider::sharing_provider Other>
-[[nodiscard]] provider_verdict any_importer(D& exporter, Other& importer, std::size_t bytes) {
+[[nodiscard]] provider_check_result any_importer(D& exporter, Other& importer, std::size_t bytes) {
   trial_memory<D> memory(exporter);
   trial_memory<Other> shared(importer);
   typename D::shareable name{};
@@ -408,7 +408,7 @@ template <provider::sharing_provider D, provider::sharing_provider Other>
 
 /// Exports memory of one process to another, often.
 template <provider::sharing_provider D, provider::sharing_provider Other>
-[[nodiscard]] provider_verdict shared_memory(D& exporter, Other& importer, std::size_t at_once) {
+[[nodiscard]] provider_check_result shared_memory(D& exporter, Other& importer, std::size_t at_once) {
   if (exporter.process() == importer.process())
     return broken_rule("processes have different numbers"_rule, "exporter",
                        static_cast<std::uint32_t>(exporter.process()), "importer",
@@ -417,7 +417,7 @@ template <provider::sharing_provider D, provider::sharing_provider Other>
   const std::size_t bytes = (std::max)((std::min)(at_once, exporter.capacity()) / step * step, step);
   const std::size_t enough = std::min<std::size_t>(exporter.capacity() / bytes, 64) + 1;
   for (std::size_t i = 0; i < enough; ++i) {
-    provider_verdict found = listed_importers(exporter, importer, bytes);
+    provider_check_result found = listed_importers(exporter, importer, bytes);
     if (found) found = any_importer(exporter, importer, bytes);
     if (!found)
       return i == 0 ? found

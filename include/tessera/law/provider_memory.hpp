@@ -11,7 +11,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/law/provider_verdict.hpp>
+#include <tessera/law/provider_check_result.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -50,7 +50,7 @@ struct trial_segment {
 
 /// Requires that a new segment is aligned, ends inside the address space and overlaps none of the others.
 template <std::size_t N>
-void require_place(provider_verdict& found, const trial_segment& made, std::size_t step,
+void require_place(provider_check_result& found, const trial_segment& made, std::size_t step,
                    const std::array<trial_segment, N>& others) noexcept {
   found.must_hold(made.begin % step == 0, "segments start at a multiple of the granularity"_rule, "address",
                   made.at(), "granularity", step);
@@ -63,9 +63,9 @@ void require_place(provider_verdict& found, const trial_segment& made, std::size
 
 /// Acquires several segments and releases them, twice and in two orders.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict several_segments(D& device) {
+[[nodiscard]] provider_check_result several_segments(D& device) {
   const std::size_t step = device.granularity(), capacity = device.capacity();
-  provider_verdict found;
+  provider_check_result found;
   const auto require_constant = [&] {
     found.must_hold(device.capacity() == capacity && device.granularity() == step,
                     "capacity and granularity are constant"_rule, "capacity at first", capacity, "now",
@@ -106,7 +106,7 @@ template <provider::device_provider D>
 
 /// Acquires and releases one large segment until a device that leaks released memory has none left.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict one_segment_often(D& device, std::size_t at_once) {
+[[nodiscard]] provider_check_result one_segment_often(D& device, std::size_t at_once) {
   const std::size_t step = device.granularity();
   std::size_t bytes = (std::min)(at_once, device.capacity()) / step * step;
   void* p = nullptr;
@@ -127,7 +127,7 @@ template <provider::device_provider D>
 
 /// Checks the sizes of a device_provider and small segments.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict memory(D& device, std::size_t at_once = trial_bytes) {
+[[nodiscard]] provider_check_result memory(D& device, std::size_t at_once = trial_bytes) {
   const std::size_t step = device.granularity();
   if (!std::has_single_bit(step) || step < min_alignment)
     return broken_rule("the granularity is a power of two, at least min_alignment"_rule, "granularity", step,
@@ -135,17 +135,17 @@ template <provider::device_provider D>
   if (device.capacity() / 8 < step)
     return broken_rule("the capacity is at least 8 times the granularity"_rule, "capacity", device.capacity(),
                        "granularity", step);
-  if (const provider_verdict found = several_segments(device); !found) return found;
+  if (const provider_check_result found = several_segments(device); !found) return found;
   return one_segment_often(device, at_once);
 }
 
 /// Tries misuse that breaks a provider without a table of its segments, for example one over free().
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict wrong_releases(D& device) {
+[[nodiscard]] provider_check_result wrong_releases(D& device) {
   const std::size_t step = device.granularity(), bytes = 2 * step;
   const trial_segment held = segment_at(device.acquire(bytes), bytes);
   const trial_segment gone = segment_at(device.acquire(bytes), bytes);
-  provider_verdict found;
+  provider_check_result found;
   void* const nothing = device.acquire(0);
   found.must_hold(nothing == nullptr, "acquire refuses 0 bytes"_rule, "bytes", std::size_t{0}, "address",
                   nothing);
@@ -192,13 +192,13 @@ struct amount_rules {
 ///
 /// take(bytes, piece) sets a piece and returns whether that succeeded; give(piece, bytes) returns the piece.
 template <typename Piece, provider::device_provider D, typename Take, typename Give>
-[[nodiscard]] provider_verdict amounts(D& device, std::size_t step, const provider_trial& limits, Take take,
-                                       Give give, const amount_rules& rules) {
+[[nodiscard]] provider_check_result amounts(D& device, std::size_t step, const provider_trial& limits,
+                                            Take take, Give give, const amount_rules& rules) {
   struct held_piece {
     Piece piece{};
     std::size_t bytes = 0;
   };
-  provider_verdict found;
+  provider_check_result found;
   const std::size_t capacity = device.capacity(), left = said_to_be_left(device);
   const std::size_t wanted = left / 4 * 3 / step * step;
   if (wanted < 8 * step) return found;
@@ -255,9 +255,9 @@ template <typename Piece, provider::device_provider D, typename Take, typename G
 
 /// Checks the capacity with segments that take three quarters of it.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict segment_amounts(D& device, const provider_trial& limits) {
+[[nodiscard]] provider_check_result segment_amounts(D& device, const provider_trial& limits) {
   if (const char* const why = why_not_filled(device, limits)) {
-    provider_verdict found;
+    provider_check_result found;
     found.skip("the amount of memory", why);
     return found;
   }
@@ -271,8 +271,8 @@ template <provider::device_provider D>
 
 /// Checks the reasons of an explaining_provider.
 template <tessera::detail::explaining_provider D>
-[[nodiscard]] provider_verdict refusals(D& device) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result refusals(D& device) {
+  provider_check_result found;
   const std::size_t step = device.granularity(), beyond = unlimited / step * step;
   void* const p = device.acquire(beyond);
   found.must_hold(p == nullptr, "acquire refuses more than the capacity"_rule, "bytes", beyond, "address", p,
@@ -290,9 +290,9 @@ template <tessera::detail::explaining_provider D>
 
 /// Checks a measured_provider.
 template <tessera::detail::measured_provider D>
-[[nodiscard]] provider_verdict available(D& device, std::size_t at_once) {
+[[nodiscard]] provider_check_result available(D& device, std::size_t at_once) {
   const std::size_t before = device.available(), step = device.granularity(), capacity = device.capacity();
-  provider_verdict found;
+  provider_check_result found;
   const auto require_plausible = [&](std::size_t now) {
     found.must_hold(now <= capacity, "available is at most the capacity"_rule, "available", now, "capacity",
                     capacity);
@@ -313,10 +313,10 @@ template <tessera::detail::measured_provider D>
 
 /// Checks a paged_provider. Segments of all kinds are held at the same time.
 template <provider::paged_provider D>
-[[nodiscard]] provider_verdict page_kinds(D& device, const provider_trial& limits = {}) {
+[[nodiscard]] provider_check_result page_kinds(D& device, const provider_trial& limits = {}) {
   constexpr std::size_t kinds = std::size(trial_kinds);
   const std::size_t step = device.granularity(), capacity = device.capacity();
-  provider_verdict found;
+  provider_check_result found;
   std::array<trial_segment, kinds> held{};
   const auto run_check = [&](bool holds, const page_kind& kind, const trial_segment& made) {
     found.must_hold(holds,
@@ -369,9 +369,9 @@ template <provider::paged_provider D>
 
 /// Checks would_exceed_limit() and reclaim(), if the provider has them.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict limits_and_reclaim(D& device) {
+[[nodiscard]] provider_check_result limits_and_reclaim(D& device) {
   const std::size_t step = device.granularity();
-  provider_verdict found;
+  provider_check_result found;
   if constexpr (tessera::detail::limited_provider<D>) {
     const std::size_t capacity = device.capacity() / step * step;
     for (const std::size_t bytes : {step, capacity / 2 / step * step, capacity}) {
@@ -404,8 +404,8 @@ concept records_events =
 /// Requires that a provider with one function of a concept has all of them. A missing `noexcept` or another
 /// result type otherwise hides the capability from allocators.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict capabilities() {
-  provider_verdict found;
+[[nodiscard]] provider_check_result capabilities() {
+  provider_check_result found;
   const auto require_all = [&found](bool has_one, bool has_all, const char* function, const char* whole) {
     found.must_hold(!has_one || has_all, "each capability has all its functions, which are noexcept"_rule,
                     "it has", function, "but is no", whole, "functions that fit", std::size_t{0});

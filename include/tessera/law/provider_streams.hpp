@@ -11,7 +11,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/law/provider_verdict.hpp>
+#include <tessera/law/provider_check_result.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -45,8 +45,8 @@ class trial_event {
 
 /// Checks an event_provider on its default stream.
 template <provider::event_provider D>
-[[nodiscard]] provider_verdict events(D& device, stream_id stream = {}) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result events(D& device, stream_id stream = {}) {
+  provider_check_result found;
   const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, "stream", stream); };
   trial_event<D> first(device);
   if (!first.record(stream))
@@ -66,9 +66,9 @@ template <provider::event_provider D>
 
 /// Records and discards many events, for at most about a second.
 template <provider::event_provider D>
-[[nodiscard]] provider_verdict many_events(D& device) {
+[[nodiscard]] provider_check_result many_events(D& device) {
   constexpr std::uint64_t enough = 70'000;  // more than the events that a driver may have at a time
-  provider_verdict found;
+  provider_check_result found;
   const auto live = [&device]() -> std::uint64_t {
     auto& on = innermost(device);
     if constexpr (tessera::detail::event_counting_provider<D>)
@@ -103,8 +103,8 @@ template <provider::event_provider D>
 /// Checks an ordering_provider on two of its streams, which may be equal. After the check, the first stream
 /// waits for the second.
 template <provider::ordering_provider D>
-[[nodiscard]] provider_verdict ordering(D& device, stream_id first, stream_id second) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result ordering(D& device, stream_id first, stream_id second) {
+  provider_check_result found;
   std::uint64_t before = 0, with_wait = 0;
   const auto must_hold = [&](bool holds, rule law) {
     found.must_hold(holds, law, "stream", first, "position", before, "other stream", second, "its position",
@@ -179,7 +179,7 @@ concept runs_functions = !simulates_work<D> && requires(D& d, stream_id s, const
 /// provider was asked.
 template <provider::event_provider D, typename Begin, typename Ended>
 [[nodiscard]] bool one_work(D& device, stream_id stream, const trial_work<Begin, Ended>& work,
-                            provider_verdict& found, unsigned& waited) {
+                            provider_check_result& found, unsigned& waited) {
   const auto must_hold = [&](bool holds, rule law, const char* call) {
     found.must_hold(holds, law, "stream", stream, "call", call, "work ended", false);
   };
@@ -229,9 +229,10 @@ template <provider::event_provider D, typename Begin, typename Ended>
 
 /// Checks an event_provider while work runs on a stream.
 template <provider::event_provider D, typename Begin, typename Ended>
-[[nodiscard]] provider_verdict work_on(D& device, stream_id stream, const trial_work<Begin, Ended>& work) {
+[[nodiscard]] provider_check_result work_on(D& device, stream_id stream,
+                                            const trial_work<Begin, Ended>& work) {
   constexpr unsigned tries = 5;
-  provider_verdict found;
+  provider_check_result found;
   unsigned ran = 0, waited = 0;
   for (unsigned i = 0; i < tries && found && (i == 0 || ran == 0 || waited != 0); ++i)
     ran += one_work(device, stream, work, found, waited) ? 1u : 0u;
@@ -245,9 +246,9 @@ template <provider::event_provider D, typename Begin, typename Ended>
 
 /// Checks an ordering_provider while work runs on the first of two streams.
 template <provider::ordering_provider D, typename Begin, typename Ended>
-[[nodiscard]] provider_verdict ordered_work(D& device, stream_id busy, stream_id waiting,
-                                            const trial_work<Begin, Ended>& work) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result ordered_work(D& device, stream_id busy, stream_id waiting,
+                                                 const trial_work<Begin, Ended>& work) {
+  provider_check_result found;
   const auto must_hold = [&](bool holds, rule law, std::uint64_t at) {
     found.must_hold(holds, law, "stream", waiting, "waits for stream", busy, "position", at, "work ended",
                     false);
@@ -273,8 +274,8 @@ template <provider::ordering_provider D, typename Begin, typename Ended>
 
 /// Checks what a provider says about a stream that does not exist, if it knows its streams.
 template <tessera::detail::stream_listing_provider D>
-[[nodiscard]] provider_verdict missing_stream(D& device, stream_id missing) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result missing_stream(D& device, stream_id missing) {
+  provider_check_result found;
   found.must_hold(device.has_stream({}), "the default stream exists"_rule, "stream", stream_id{}, "exists",
                   false);
   if (device.has_stream(missing)) return found;
@@ -294,8 +295,8 @@ template <tessera::detail::stream_listing_provider D>
 
 /// Ends a stream with work on it. end(stream) destroys it after its work.
 template <provider::event_provider D, typename Start, typename End>
-[[nodiscard]] provider_verdict ended_stream(D& device, stream_id stream, Start start, End end) {
-  provider_verdict found;
+[[nodiscard]] provider_check_result ended_stream(D& device, stream_id stream, Start start, End end) {
+  provider_check_result found;
   trial_event<D> mark(device);
   start(stream);
   if (!mark.record(stream))

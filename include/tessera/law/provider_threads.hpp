@@ -13,9 +13,9 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_memory.hpp>
-#include <tessera/law/provider_verdict.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 
@@ -47,7 +47,7 @@ class trial_table {
     const std::lock_guard lock(mutex_);
     return !found_;
   }
-  [[nodiscard]] provider_verdict result() noexcept {
+  [[nodiscard]] provider_check_result result() noexcept {
     const std::lock_guard lock(mutex_);
     return found_;
   }
@@ -55,12 +55,12 @@ class trial_table {
  private:
   std::mutex mutex_;
   std::array<trial_segment, Threads> held_{};
-  provider_verdict found_;
+  provider_check_result found_;
 };
 
 /// Calls a provider from four threads at once, for at most about a second. Races are found by chance.
 template <provider::device_provider D>
-[[nodiscard]] provider_verdict threads(D& device, const provider_trial& limits = {}) {
+[[nodiscard]] provider_check_result threads(D& device, const provider_trial& limits = {}) {
   constexpr std::size_t count = 4, rounds = 500;
   const std::size_t step = device.granularity();
   const std::size_t before = said_to_be_left(device);
@@ -116,7 +116,7 @@ template <provider::device_provider D>
   }
   for (std::size_t i = started; i < count; ++i) together.arrive_and_drop();
   for (std::size_t i = 0; i < started; ++i) running[i].join();
-  provider_verdict found = table.result();
+  provider_check_result found = table.result();
   if (started < 2) found.skip("several threads", "the system starts no threads");
   if constexpr (tessera::detail::measured_provider<D>) {
     const std::size_t now = said_to_be_left(device);

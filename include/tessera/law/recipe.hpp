@@ -33,9 +33,9 @@ constexpr void require_agreement(const recipe::policies<R>& p) {
     detail::must_hold(limit < p.split.oversize_from(),
                       "no small block is oversize: pools.boundary < split.oversize_from()");
   }
-  if constexpr (requires { p.growth.plan.get() == p.eviction.plan.get(); })
-    detail::must_hold(p.growth.plan.get() == p.eviction.plan.get(),
-                      "growth and eviction follow one plan of chunks");
+  if constexpr (requires { p.growth.schedule.get() == p.eviction.schedule.get(); })
+    detail::must_hold(p.growth.schedule.get() == p.eviction.schedule.get(),
+                      "growth and eviction follow one schedule of chunks");
 }
 
 /// Requires that segments hold the blocks for which they are taken.

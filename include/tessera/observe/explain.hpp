@@ -100,7 +100,8 @@ class failure_survey {
       report_.pages_fall_back = kind.size == page_kind::page_size::normal;
     report_.split_limit = settings_.split.oversize_from();
     // The search can take 10 ms with a front end's lock held. Without much idle memory, nothing has grown.
-    if (report_.now.cached >= report_.now.live) report_.growth = law::growth_is_bounded<Recipe>(settings_);
+    if (report_.now.cached >= report_.now.allocated)
+      report_.growth = law::growth_is_bounded<Recipe>(settings_);
   }
 
   /// Adds the free blocks and why they could not serve, and the bytes that live blocks waste.
@@ -273,16 +274,16 @@ class oom_advisor {
     const bool idle_is_enough = idle > 0 && saturating_add(room_, idle) >= report_.wanted;
     const std::size_t later = saturating_add(idle, report_.idle_later);
     const bool waiting_is_enough =
-        report_.now.pending > 0 && !idle_is_enough &&
+        report_.now.pending() > 0 && !idle_is_enough &&
         (report_.after_pending >= report_.block ||
          (report_.idle_later > 0 && saturating_add(room_, later) >= report_.wanted));
     add(!report_.empties_cache && idle_is_enough && !has_room(), hint::empty_cache, idle);
-    add(!report_.empties_cache && waiting_is_enough, hint::wait_for_streams, report_.now.pending);
+    add(!report_.empties_cache && waiting_is_enough, hint::wait_for_streams, report_.now.pending());
     const std::size_t serves = largest_but_for(reason::none);
     add(report_.empties_cache && idle_is_enough && !has_room() && serves == 0, hint::release_later, idle);
     add(serves > 0 && report_.waited_ms <= 0, hint::try_again, serves);
     add(report_.empties_cache && waiting_is_enough && report_.waited_ms <= 0, hint::try_later,
-        report_.now.pending);
+        report_.now.pending());
   }
 
   void add_free_blocks() noexcept {
@@ -315,7 +316,7 @@ class oom_advisor {
   void add_wasted_bytes() noexcept {
     const std::size_t missing = report_.missing();
     add(missing > 0 && report_.rounding >= missing, hint::round_less, report_.rounding);
-    const std::size_t live = saturating_add(report_.now.live, report_.block);
+    const std::size_t live = saturating_add(report_.now.allocated, report_.block);
     const std::size_t reserved =
         saturating_add(live, report_.non_releasable);  // scattered remainders would not help
     add(live > allowed_ && reserved - report_.unsplit <= allowed_, hint::split_off_remainders,
@@ -473,7 +474,7 @@ namespace tessera::observe {
 template <typename Allocator>
 [[nodiscard]] oom_report explain(Allocator& allocator, std::size_t bytes, stream_id stream = {}) noexcept {
   oom_report report = detail::survey_of_any(allocator, bytes, stream);
-  detail::with_plan_of(allocator, [&report](const auto& plan) {
+  detail::visit_plan_of(allocator, [&report](const auto& plan) {
     if (!report.exceeds_max_request()) detail::add_plan(report, plan);
   });
   detail::add_hints(report);

@@ -100,7 +100,7 @@ void for_each_block(Allocator& allocator, F f) {
   } else {
     allocator.for_each_allocator([&f](auto& one) { detail::for_each_block_of(one, f); });
   }
-  detail::with_plan_of(allocator, [&f](const auto& plan) { plan.for_each_block(f); });
+  detail::visit_plan_of(allocator, [&f](const auto& plan) { plan.for_each_block(f); });
 }
 
 /// Looks up the live block that begins at an address, in any allocator.
@@ -115,9 +115,9 @@ void for_each_block(Allocator& allocator, F f) {
 template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& allocator, const void* p) noexcept {
   block_view result{};
-  detail::with_plan_of(allocator, [&result, p](const auto& plan) { result = plan.live_block_at(p); });
+  detail::visit_plan_of(allocator, [&result, p](const auto& plan) { result = plan.live_block_at(p); });
   if (result.bytes > 0) return result;
-  allocator.with_owner(p, [&result, p](auto& in) {
+  allocator.visit_owner(p, [&result, p](auto& in) {
     if (const detail::block* const live = detail::introspect(in).find_live(p))
       result = detail::view_of(*live);
   });
@@ -140,11 +140,11 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] segment_view segment_of(Allocator& allocator, const void* p) noexcept {
   segment_view result{};
-  detail::with_plan_of(allocator, [&result, p](const auto& plan) {
+  detail::visit_plan_of(allocator, [&result, p](const auto& plan) {
     if (plan.live_block_at(p).bytes > 0) result = plan.segment_around(p);
   });
   if (result.bytes > 0) return result;
-  allocator.with_owner(p, [&result, p](auto& in) {
+  allocator.visit_owner(p, [&result, p](auto& in) {
     const auto blocks = detail::introspect(in);
     const detail::block* const live = blocks.find_live(p);
     if (live == nullptr) return;

@@ -164,11 +164,11 @@ struct oom_report {
   [[nodiscard]] std::size_t missing() const noexcept { return above(wanted, room()); }
   /// Returns the bytes that would be live with this request if each block had exactly the needed size.
   [[nodiscard]] std::size_t needed() const noexcept {
-    return above(detail::saturating_add(now.live, block), detail::saturating_add(rounding, unsplit));
+    return above(detail::saturating_add(now.allocated, block), detail::saturating_add(rounding, unsplit));
   }
   /// Whether the requested bytes of live blocks and this request exceed the device, without any rounding.
   [[nodiscard]] bool exceeds_device() const noexcept {
-    return detail::saturating_add(above(now.requested, now.pending), requested) > all();
+    return detail::saturating_add(above(now.requested, now.pending()), requested) > all();
   }
   /// Whether the request would fail even without any live block.
   [[nodiscard]] bool exceeds_device_alone() const noexcept { return align_up(requested, 512) > allowed(); }
@@ -253,9 +253,9 @@ class oom_text {
     const usage& now = report_->now;
     put("\n  reserved %s of at most %s", format_bytes(now.reserved).text(), format_bytes(now.limit).text());
     if (now.limit < report_->capacity) put(" (device: %s)", format_bytes(report_->capacity).text());
-    put(": live %s, pending (freed, but in use) %s, cached %s; requested %s", format_bytes(now.live).text(),
-        format_bytes(now.pending).text(), format_bytes(now.cached).text(),
-        format_bytes(now.requested).text());
+    put(": live %s, pending (freed, but in use) %s, cached %s; requested %s",
+        format_bytes(now.allocated).text(), format_bytes(now.pending()).text(),
+        format_bytes(now.cached).text(), format_bytes(now.requested).text());
     if (report_->plan > 0) put("; a plan has %s of it", format_bytes(report_->plan).text());
     if (now.asleep > 0) put("; asleep, without memory: %s", format_bytes(now.asleep).text());
   }
@@ -358,9 +358,9 @@ class oom_text {
       put(report_->now.cached == 0                  ? "nothing is free"
           : report_->largest.bytes < report_->block ? "all free blocks are too small"
                                                     : "no free block may serve this request");
-      put(report_->non_releasable > 0 ? "; free some of the blocks above, or add %s of memory"
-          : report_->now.live > 0     ? "; free some blocks, or add %s of memory"
-                                      : "; add %s of memory",
+      put(report_->non_releasable > 0  ? "; free some of the blocks above, or add %s of memory"
+          : report_->now.allocated > 0 ? "; free some blocks, or add %s of memory"
+                                       : "; add %s of memory",
           format_bytes(lacking).text());
     }
   }

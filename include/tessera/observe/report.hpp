@@ -38,7 +38,7 @@ struct memory_report {
   usage now{};
   std::size_t non_releasable =
       0;  ///< cached bytes that trim() cannot release, as live blocks share their segments
-  std::size_t footprint = 0;  ///< bytes of host memory that describe the blocks
+  std::size_t metadata_bytes = 0;  ///< bytes of host memory that describe the blocks
   pool_statistics all{};
   std::vector<pool_statistics> pools;
   counter oversize_allocations{};
@@ -62,7 +62,7 @@ struct memory_report {
     allocator.for_each_device([this](auto& front, std::size_t) { this->add(front); });
     if constexpr (requires { allocator.statistics().by_plan; }) {
       now = allocator.current_usage();  // with the plan's bytes
-      footprint = allocator.footprint();
+      metadata_bytes = allocator.metadata_bytes();
       by_plan = allocator.statistics().by_plan;
     }
     for (std::size_t i = 0; times != nullptr && i < calls.size(); ++i)
@@ -82,9 +82,9 @@ struct memory_report {
   template <typename Front>
   void add(Front& front) {
     now = front.current_usage();
-    footprint = front.footprint();
+    metadata_bytes = front.metadata_bytes();
     front.for_each_allocator([this](auto& one) { non_releasable += detail::non_releasable_bytes(one); });
-    detail::with_plan_of(front, [this](const auto& plan) { non_releasable += plan.non_releasable(); });
+    detail::visit_plan_of(front, [this](const auto& plan) { non_releasable += plan.non_releasable(); });
     const auto statistics = front.statistics();
     constexpr std::size_t pool_count = std::tuple_size_v<decltype(statistics.pool)>;
     all = statistics.all;
@@ -112,11 +112,11 @@ class report_formatter {
   [[nodiscard]] std::string table() && {
     const usage& now = report_.now;
     add("reserved %s of %s: live %s (requested %s), pending %s, cached %s (non-releasable %s)\n",
-        format_bytes(now.reserved).text(), format_bytes(now.limit).text(), format_bytes(now.live).text(),
-        format_bytes(now.requested).text(), format_bytes(now.pending).text(), format_bytes(now.cached).text(),
-        format_bytes(report_.non_releasable).text());
-    add("host memory for metadata: %s\n\n%-26s%14s%14s%14s%14s\n", format_bytes(report_.footprint).text(), "",
-        "current", "peak", "allocated", "freed");
+        format_bytes(now.reserved).text(), format_bytes(now.limit).text(), format_bytes(now.allocated).text(),
+        format_bytes(now.requested).text(), format_bytes(now.pending()).text(),
+        format_bytes(now.cached).text(), format_bytes(report_.non_releasable).text());
+    add("host memory for metadata: %s\n\n%-26s%14s%14s%14s%14s\n",
+        format_bytes(report_.metadata_bytes).text(), "", "current", "peak", "allocated", "freed");
     for (const pool_counter& c : pool_counters) {
       row(c.name, report_.all.*c.of);
       for (std::size_t i = 0; i < report_.pools.size() && report_.pools.size() > 1; ++i)
@@ -139,9 +139,9 @@ class report_formatter {
     const usage& now = report_.now;
     add("{\"now\": {\"requested\": %zu, \"live\": %zu, \"pending\": %zu, \"cached\": %zu, "
         "\"non_releasable\": %zu, "
-        "\"reserved\": %zu, \"limit\": %zu}, \"footprint\": %zu",
-        now.requested, now.live, now.pending, now.cached, report_.non_releasable, now.reserved, now.limit,
-        report_.footprint);
+        "\"reserved\": %zu, \"limit\": %zu}, \"metadata_bytes\": %zu",
+        now.requested, now.allocated, now.pending(), now.cached, report_.non_releasable, now.reserved,
+        now.limit, report_.metadata_bytes);
     for (const pool_counter& c : pool_counters) {
       add(",\n \"%s\": {\"all\": ", c.name);
       object(report_.all.*c.of);

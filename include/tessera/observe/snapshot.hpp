@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/block_view.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/introspection.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -478,7 +478,7 @@ template <typename Allocator>
 [[nodiscard]] snapshot take_snapshot(Allocator& allocator) {
   detail::snapshot_builder builder;
   allocator.for_each_device([&](auto& front, std::size_t device) {
-    detail::with_plan_of(front, [&](const auto& plan) { builder.add_plan(plan, device); });
+    detail::visit_plan_of(front, [&](const auto& plan) { builder.add_plan(plan, device); });
     front.for_each_allocator([&](auto& one) { builder.add_allocator(one, device); });
   });
   if (!builder.has_history()) {

@@ -228,7 +228,7 @@ class plan_follower {
     for (node& n : nodes_) n.state &= static_cast<std::uint8_t>(~is_backed);
   }
 
-  [[nodiscard]] std::size_t footprint() const noexcept {
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     std::size_t bytes = nodes_.capacity() * sizeof(node) + slots_.capacity() * sizeof(slot) +
                         contexts_.capacity() * sizeof(context) + kinds_.capacity() * sizeof(kind) +
                         places_.capacity() * sizeof(std::uint32_t) +

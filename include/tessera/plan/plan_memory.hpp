@@ -36,7 +36,7 @@ class plan_memory {
   /// Counts the bytes that the device has given.
   [[nodiscard]] const counter& device_bytes() const noexcept { return device_bytes_; }
   [[nodiscard]] counter& device_bytes() noexcept { return device_bytes_; }
-  [[nodiscard]] std::size_t footprint() const noexcept { return 0; }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return 0; }
 
   /// Reserves addresses for `bytes`. Returns false if the device or host memory refuses.
   [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {
@@ -117,8 +117,8 @@ class plan_memory<Provider> {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] const counter& device_bytes() const noexcept { return device_bytes_; }
   [[nodiscard]] counter& device_bytes() noexcept { return device_bytes_; }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return pages_ * (sizeof(chunk*) + sizeof(bool)) + chunks_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return pages_ * (sizeof(chunk*) + sizeof(bool)) + chunks_.metadata_bytes();
   }
 
   [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {

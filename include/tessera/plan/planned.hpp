@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/statistics.hpp>
@@ -20,7 +21,6 @@
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/pending_frees.hpp>
 #include <tessera/detail/slab.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
@@ -132,8 +132,8 @@ namespace tessera::plan {
 ///   Cost:  constant for a planned request and its free; logarithmic after the program left its plan. The plan takes about
 ///          60 bytes of host memory an entry.
 template <typename Allocator>
-class planned : public facade<planned<Allocator>, Allocator> {
-  using facade_type = facade<planned, Allocator>;
+class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
+  using adaptor_type = allocator_adaptor<planned, Allocator>;
   using provider_type = detail::device_of<Allocator>;
   using mutex = detail::mutex_like_in<Allocator>;
   using memory = detail::plan_memory<provider_type>;
@@ -159,7 +159,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if constexpr (has_events) used_blocks_of_.resize(follower_.size());
     const std::size_t bytes = follower_.plan().bytes, alignment = follower_.plan().alignment;
     if (bytes == 0) return;  // no device reserves nothing
-    const bool is_prepared = allocator_.with_provider([this, bytes, alignment](provider_type& device) {
+    const bool is_prepared = allocator_.visit_provider([this, bytes, alignment](provider_type& device) {
       return memory_.prepare(device, bytes, alignment);
     });
     if (!is_prepared) fault_ = "the device reserves no addresses for the plan";
@@ -174,7 +174,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
       const std::lock_guard lock(mutex_);
       finish_uses(true);
     }
-    allocator_.with_provider([this](provider_type& device) {
+    allocator_.visit_provider([this](provider_type& device) {
       if constexpr (memory::waits)
         for_each_stream([&device](stream_id s) { return detail::wait_for_stream(device, s), true; });
       memory_.finish(device);
@@ -201,7 +201,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     follower_.begin_step(key, &stream);
   }
 
-  using facade_type::allocate;
+  using adaptor_type::allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     std::uint32_t unbacked = follower::none;
     {
@@ -213,7 +213,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     }
     return serve_unplanned(bytes, stream, unbacked);
   }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires requires(Allocator& in) { in.allocate_by_handle(bytes, stream); }
   {
     return ask_inside(bytes, [=](Allocator& in) { return in.allocate_by_handle(bytes, stream); });
@@ -255,8 +255,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (const std::lock_guard lock(mutex_); memory_.contains(p)) return false;
     return allocator_.reuse_in_place(p, bytes, stream);
   }
-  using facade_type::deallocate;     // by handle
-  using facade_type::record_stream;  // by handle
+  using adaptor_type::deallocate;     // by handle
+  using adaptor_type::record_stream;  // by handle
 
   /// Empties the cache inside. With `keep` 0, also returns the memory of places that are not in use.
   void trim(std::size_t keep = 0) noexcept {
@@ -281,7 +281,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   /// Counts the open scopes of private pools. While one is open, requests go to the allocator inside.
   template <typename Note>
   void note_change(const Note& note) {
-    facade_type::note_change(note);
+    adaptor_type::note_change(note);
     if constexpr (std::is_same_v<Note, extension::pool_change>) {
       const bool is_opened = note.what == Note::kind::opened;
       if (!is_opened && note.what != Note::kind::closed) return;
@@ -294,7 +294,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   template <typename E>
   using refused = std::conditional_t<std::is_same_v<E, extension::sleep_mode>,
                                      detail::missing::sleep_needs_an_allocator_without_a_plan,
-                                     typename facade_type::template refused<E>>;
+                                     typename adaptor_type::template refused<E>>;
 
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
@@ -314,8 +314,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
   /// show it beside the blocks of each caching_allocator inside.
   ///   Requires:  f does not use the allocator
   template <typename F>
-  void with_plan(F f) const {
-    detail::with_plan_of(allocator_, f);
+  void visit_plan(F f) const {
+    detail::visit_plan_of(allocator_, f);
     const std::lock_guard lock(mutex_);
     f(view());
   }
@@ -355,11 +355,11 @@ class planned : public facade<planned<Allocator>, Allocator> {
     counter& bytes = memory_.device_bytes();
     bytes.allocated = bytes.freed = 0;
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    const std::size_t inside = allocator_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    const std::size_t inside = allocator_.metadata_bytes();
     const std::lock_guard lock(mutex_);
-    return inside + follower_.footprint() + memory_.footprint() + pending_.footprint() +
-           used_blocks_.footprint() + used_blocks_of_.capacity() * sizeof(used_block*);
+    return inside + follower_.metadata_bytes() + memory_.metadata_bytes() + pending_.metadata_bytes() +
+           used_blocks_.metadata_bytes() + used_blocks_of_.capacity() * sizeof(used_block*);
   }
   [[nodiscard]] const char* audit() const noexcept {
     if (const char* const broken = allocator_.audit(); broken != nullptr) return broken;
@@ -368,7 +368,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);
@@ -486,7 +486,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (total >= refused_total_) return false;
     const std::size_t offset = follower_.offset_of(n), size = follower_.bytes_of(n);
     const bool works =
-        allocator_.with_provider([&](provider_type& device) { return memory_.back(device, offset, size); });
+        allocator_.visit_provider([&](provider_type& device) { return memory_.back(device, offset, size); });
     if (!works) refused_total_ = total;
     if (!works) return false;
     if (total > budget_) budget_ = total;
@@ -535,7 +535,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     all += view().bytes();
     const std::size_t total = all.reserved;
     if (total > budget_) budget_ = total;
-    if (all.live + all.pending > most_in_use_) most_in_use_ = all.live + all.pending;
+    if (all.active > most_in_use_) most_in_use_ = all.active;
     if (total >= refused_total_) refused_total_ = unlimited;
   }
   /// Calls f(stream) for each stream that uses the plan, until it returns false. Returns whether it never did.
@@ -551,7 +551,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   [[nodiscard]] bool is_work_done() noexcept {
     if constexpr (!memory::waits) return true;
     if constexpr (!has_events) return false;
-    return allocator_.with_provider([this](provider_type& device) {
+    return allocator_.visit_provider([this](provider_type& device) {
       return for_each_stream([&device](stream_id s) { return detail::is_work_done(device, s); });
     });
   }
@@ -564,7 +564,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     for (int i = 0; i < tries; ++i) {
       const bool works = for_each_stream([this](stream_id s) {
         mutex_.unlock();
-        const bool is_done = allocator_.with_provider(
+        const bool is_done = allocator_.visit_provider(
             [s](provider_type& device) { return detail::wait_for_stream(device, s); });
         mutex_.lock();
         return is_done;
@@ -585,7 +585,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
       follower_.for_each_live(
           [&](std::uint32_t, const node& n) { f(follower_.offset_of(n), follower_.bytes_of(n)); });
     };
-    const std::size_t given = allocator_.with_provider(
+    const std::size_t given = allocator_.visit_provider(
         [&](provider_type& device) { return memory_.give_back(device, enough, for_each_used); });
     if (given > 0) follower_.forget_backing();
     return given;
@@ -635,7 +635,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     follower_.at(i).state |= follower::is_freed;
     used_block& b = *used_blocks_of_[i];
     if (is_capturing_) return pending_.set_aside(b);
-    const bool is_pending = allocator_.with_provider([this, &b](provider_type& device) {
+    const bool is_pending = allocator_.visit_provider([this, &b](provider_type& device) {
       unlocking_provider unlocking(device, mutex_);
       return pending_.defer(b, unlocking);
     });
@@ -646,7 +646,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     node& n = follower_.at(i);
     if (!has_events || !allocator_.delays_reuse(follower_.track_of(n).stream, stream)) return true;
     const bool exists =
-        allocator_.with_provider([=](provider_type& device) { return detail::has_stream(device, stream); });
+        allocator_.visit_provider([=](provider_type& device) { return detail::has_stream(device, stream); });
     if (!exists || !used_blocks_.reserve(1)) return false;
     used_block*& b = used_blocks_of_[i];
     if (b == nullptr) {
@@ -679,7 +679,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
       any = true;
       end_uses(b);
     };
-    allocator_.with_provider([&](provider_type& device) {
+    allocator_.visit_provider([&](provider_type& device) {
       unlocking_provider unlocking(device, mutex_);
       pending_.defer_set_aside(unlocking, end);
       pending_.process(unlocking, end);

@@ -17,7 +17,7 @@ namespace tessera::policy {
 /// available memory.
 ///   Source:  Paddle's initial_gpu_memory_in_mb, reallocate_gpu_memory_in_mb and
 ///            fraction_of_gpu_memory_to_use
-struct chunk_plan {
+struct chunk_schedule {
   std::size_t first = 0;    ///< bytes of the first chunk
   std::size_t further = 0;  ///< bytes of each later chunk
   fraction share = percent(92);
@@ -47,7 +47,7 @@ struct chunk_plan {
     if (available(free) > 0 && chunk <= available(free)) return chunk;
     return chunk > free ? chunk : free + 1;
   }
-  bool operator==(const chunk_plan&) const = default;
+  bool operator==(const chunk_schedule&) const = default;
 };
 
 /// Takes a segment, which Paddle calls a chunk, of at least `small_chunk` bytes for a small block.
@@ -78,30 +78,30 @@ struct grow_by_chunks {
   bool operator==(const grow_by_chunks&) const = default;
 };
 
-/// Takes segments, which Paddle calls chunks, by a plan. The first chunk often takes nearly all free memory.
+/// Takes segments, which Paddle calls chunks, by a schedule. The first chunk often takes nearly all free memory.
 /// A block larger than every chunk gets a segment of its size. If the device lacks the next chunk, growth
 /// fails, even for a small block.
 ///   Source:  Paddle's naive_best_fit; here segments of a block's size count as chunks
-template <auto Plan = tunable<chunk_plan>{chunk_plan{}},
+template <auto Schedule = tunable<chunk_schedule>{chunk_schedule{}},
           auto Limit = tunable<memory_limit>{memory_limit::none}>
-struct grow_by_plan {
+struct grow_by_schedule {
   using backend = segment_backend;
-  [[no_unique_address]] parameter<Plan> plan{};
+  [[no_unique_address]] parameter<Schedule> schedule{};
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
-    const chunk_plan& chunks = plan.get();
+    const chunk_schedule& chunks = schedule.get();
     const std::size_t largest = chunks.largest_pooled(now.limit);
-    const bool is_sound = largest <= chunk_plan::available(now.limit);
+    const bool is_sound = largest <= chunk_schedule::available(now.limit);
     if (is_sound && block > largest) return block;
     const std::size_t free = now.limit > now.reserved ? now.limit - now.reserved : 0;
-    // For a plan that is not sound, asks for more than is free: then the device refuses, as in Paddle.
+    // For a schedule that is not sound, asks for more than is free: then the device refuses, as in Paddle.
     const std::size_t chunk = is_sound         ? chunks.next(free, now.reserved == 0)
                               : largest > free ? largest
                                                : free + 1;
     return detail::larger(block, chunk);
   }
-  bool operator==(const grow_by_plan&) const = default;
+  bool operator==(const grow_by_schedule&) const = default;
 };
 
 /// Releases every idle segment before growth, after a free, or both.
@@ -122,25 +122,25 @@ struct evict_idle_segments {
   bool operator==(const evict_idle_segments&) const = default;
 };
 
-/// Releases segments larger than every chunk of `plan` as soon as they are idle, and keeps the chunks.
+/// Releases segments larger than every chunk of `schedule` as soon as they are idle, and keeps the chunks.
 ///
-/// Choose it together with grow_by_plan, with the same plan, if large sizes rarely repeat. `Step` is the
+/// Choose it together with grow_by_schedule, with the same schedule, if large sizes rarely repeat. `Step` is the
 /// granularity in bytes to which a device rounds chunks. A segment that is larger by less than `Step` stays.
 ///   Source:  Paddle's naive_best_fit
-template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>
-struct evict_at_free_above_plan {
-  static_assert(Step > 0, "evict_at_free_above_plan<Plan, Step>: Step is a number of bytes above 0");
-  [[no_unique_address]] parameter<Plan> plan{};
+template <auto Schedule = tunable<chunk_schedule>{chunk_schedule{}}, std::size_t Step = 1_MiB>
+struct evict_at_free_above_schedule {
+  static_assert(Step > 0, "evict_at_free_above_schedule<Schedule, Step>: Step is a number of bytes above 0");
+  [[no_unique_address]] parameter<Schedule> schedule{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
     return trigger == eviction_trigger::after_free && is_candidate(now.cached, now) ? now.cached : 0;
   }
   [[nodiscard]] constexpr bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
-    return bytes > align_up(plan.get().largest_pooled(now.limit), Step);
+    return bytes > align_up(schedule.get().largest_pooled(now.limit), Step);
   }
   [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return true; }
-  bool operator==(const evict_at_free_above_plan&) const = default;
+  bool operator==(const evict_at_free_above_schedule&) const = default;
 };
 
 }  // namespace tessera::policy

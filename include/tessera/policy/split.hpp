@@ -132,12 +132,12 @@ struct split_below {
 ///   Cost:    with free_order::newest_in_class, linear in the number of newer, too small blocks
 ///   Source:  PyTorch 2.14: oldest_segment for devices, newest_in_class for pinned host memory
 template <typename Split, free_order Order>
-struct with_order : Split {
+struct ordered : Split {
   static_assert(split_policy<Split>,
-                "with_order<Split, Order>: Split is a split policy, such as split_below<> "
+                "ordered<Split, Order>: Split is a split policy, such as split_below<> "
                 "[tessera/policy/split.hpp]");
   static constexpr free_order order = Order;
-  bool operator==(const with_order&) const = default;
+  bool operator==(const ordered&) const = default;
 };
 
 }  // namespace tessera::policy

@@ -96,9 +96,9 @@ struct reuse_on_same_stream : detail::no_reuse_across_streams {
 
 /// Reuses like reuse_on_same_stream. It also waits for the block's own stream if that stream was recorded.
 ///   Source:  torch_npu
-struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
+struct reuse_on_same_stream_after_own_events : reuse_on_same_stream {
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept { return true; }
-  bool operator==(const reuse_on_same_stream_after_recorded&) const = default;
+  bool operator==(const reuse_on_same_stream_after_own_events&) const = default;
 };
 
 /// Reuses like `Streams`, but a request polls events first only if more than `threshold` events are pending.
@@ -125,11 +125,11 @@ struct poll_events_lazily : Streams {
 ///
 /// Choose it for host memory that only recorded streams read or write.
 ///   Source:  PyTorch's pinned host memory
-struct reuse_after_recorded_streams : detail::no_reuse_across_streams {
+struct reuse_after_events : detail::no_reuse_across_streams {
   static constexpr bool uses_events = true;
   [[nodiscard]] static constexpr stream_id::any reuse_key(stream_id) noexcept { return {}; }
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept { return true; }
-  bool operator==(const reuse_after_recorded_streams&) const = default;
+  bool operator==(const reuse_after_events&) const = default;
 };
 
 /// Reuses any block at once.

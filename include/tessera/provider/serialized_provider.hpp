@@ -118,7 +118,7 @@ class serialized_provider : public provider::provider_adaptor<Provider, one_at_a
 
   /// Calls f(provider), and prevents concurrent calls unless the provider is thread-safe.
   template <typename F>
-  decltype(auto) with_provider(F&& f) {
+  decltype(auto) visit_provider(F&& f) {
     return own_->run([&]() -> decltype(auto) { return std::forward<F>(f)(this->inner()); });
   }
 

@@ -16,7 +16,7 @@ namespace tessera::recipe {
 /// Behaves like the memory pools of cudaMallocAsync: frees are ordered by stream, and blocks are reused
 /// across streams.
 ///
-/// Choose it for programs with many streams; driver_pool gives it the calls of CUDA's pools. Its settings are
+/// Choose it for programs with many streams; cuda_mempool gives it the calls of CUDA's pools. Its settings are
 /// `streams.follow_dependencies`, `streams.opportunistic` and `streams.insert_dependencies`, all on, and
 /// `eviction.threshold`, 0 bytes. tessera chooses sizes and blocks by its own rules, because the driver's
 /// rules are not documented.

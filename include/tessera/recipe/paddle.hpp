@@ -68,16 +68,16 @@ constexpr recipe::policies<paddle_auto_growth> paddle_auto_growth::configured(
 /// one stream. A recorded stream delays reuse.
 ///
 /// Settings:
-///   * `growth.plan` and `eviction.plan`, which must be equal
+///   * `growth.schedule` and `eviction.schedule`, which must be equal
 ///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
 struct paddle_naive_best_fit final {
   using rounding = policy::round_padded<64, policy::round_to_multiple<256>>;
   using pools = policy::pool_together;
-  using streams = policy::reuse_after_recorded_streams;
+  using streams = policy::reuse_after_events;
   using split = policy::split_if_remainder_at_least<128>;
   using pages = policy::normal_pages;
-  using growth = policy::grow_by_plan<>;
-  using eviction = policy::evict_at_free_above_plan<>;
+  using growth = policy::grow_by_schedule<>;
+  using eviction = policy::evict_at_free_above_schedule<>;
   using recovery = policy::recover_never;
 
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
@@ -92,13 +92,13 @@ static_assert(recipe::well_formed<paddle_naive_best_fit>);
 constexpr recipe::policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
     const config::paddle::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
-  const policy::chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
-                                settings.fraction_of_gpu_memory};
+  const policy::chunk_schedule schedule{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
+                                        settings.fraction_of_gpu_memory};
   const std::size_t limit = settings.gpu_memory_limit;
   recipe::policies<paddle_naive_best_fit> chosen{};
-  chosen.growth.plan = plan;
+  chosen.growth.schedule = schedule;
   chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
-  chosen.eviction.plan = plan;
+  chosen.eviction.schedule = schedule;
   return chosen;
 }
 

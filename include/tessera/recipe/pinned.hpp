@@ -23,7 +23,7 @@ namespace tessera::recipe {
 struct pinned final {
   using rounding = policy::round_to_power_of_two<4_KiB, tunable(unlimited)>;
   using pools = policy::pool_together;
-  using streams = policy::reuse_after_recorded_streams;
+  using streams = policy::reuse_after_events;
   using split = policy::split_never<policy::block_fit::same_power_of_two>;
   using pages = policy::normal_pages;
   using growth = policy::grow_exactly<>;
@@ -56,7 +56,7 @@ static_assert(well_formed<pinned>);
 struct pinned_packed final {
   using rounding = policy::round_to_multiple<512>;
   using pools = policy::pool_together;
-  using streams = policy::reuse_after_recorded_streams;
+  using streams = policy::reuse_after_events;
   using split = policy::split_if_remainder_at_least<512>;
   using pages = policy::normal_pages;
   using growth = policy::grow_by_segments<>;

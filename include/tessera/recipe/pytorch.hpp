@@ -34,7 +34,7 @@ struct pytorch_native final {
   using pages = policy::normal_pages;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::with_fail_fast<policy::recover_by_releasing_oversize>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
   /// Returns the policies for settings that this recipe accepts; aborts for others.

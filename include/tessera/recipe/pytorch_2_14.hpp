@@ -32,13 +32,13 @@ struct pytorch_2_14_native final {
   using rounding = pytorch_native::rounding;
   using pools = pytorch_native::pools;
   using streams = pytorch_native::streams;
-  using split = policy::with_order<pytorch_native::split, free_order::oldest_segment>;
+  using split = policy::ordered<pytorch_native::split, free_order::oldest_segment>;
   using pages = pytorch_native::pages;
   using growth = policy::grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
                                           memory_limit::rounding::nearest>;
   using eviction = pytorch_native::eviction;
-  using recovery = policy::with_fail_fast<policy::recover_by_releasing_oversize, tunable(false),
-                                          policy::failure_reason::by_capacity>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize, tunable(false),
+                                     policy::failure_reason::by_capacity>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return pytorch_native::accepts(settings);
@@ -55,15 +55,15 @@ struct pytorch_2_14_expandable final {
   using rounding = pytorch_expandable::rounding;
   using pools = pytorch_expandable::pools;
   using streams = pytorch_expandable::streams;
-  using split = policy::with_order<pytorch_expandable::split, free_order::oldest_segment>;
+  using split = policy::ordered<pytorch_expandable::split, free_order::oldest_segment>;
   using pages = pytorch_expandable::pages;
   using growth =
       policy::grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
                               tunable(memory_limit{fraction{1'125'000'000}}),
                               memory_limit::rounding::nearest>;
   using eviction = pytorch_expandable::eviction;
-  using recovery = policy::with_fail_fast<policy::recover_by_emptying_cache<>, tunable(false),
-                                          policy::failure_reason::by_capacity>;
+  using recovery = policy::fail_fast<policy::recover_by_emptying_cache<>, tunable(false),
+                                     policy::failure_reason::by_capacity>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return pytorch_expandable::accepts(settings);
@@ -80,7 +80,7 @@ struct pinned_2_14 final {
   using rounding = recipe::pinned::rounding;
   using pools = recipe::pinned::pools;
   using streams = recipe::pinned::streams;
-  using split = policy::with_order<recipe::pinned::split, free_order::newest_in_class>;
+  using split = policy::ordered<recipe::pinned::split, free_order::newest_in_class>;
   using pages = recipe::pinned::pages;
   using growth = recipe::pinned::growth;
   using eviction = recipe::pinned::eviction;

@@ -34,7 +34,7 @@ struct pytorch_expandable final {
   using pages = policy::normal_pages;
   using growth = policy::grow_by_mapping<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::with_fail_fast<policy::recover_by_emptying_cache<>>;
+  using recovery = policy::fail_fast<policy::recover_by_emptying_cache<>>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return !settings.async_backend && settings.expandable_segments;

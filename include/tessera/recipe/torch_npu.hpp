@@ -28,12 +28,12 @@ namespace tessera::recipe {
 struct torch_npu_native final {
   using rounding = policy::round_padded<32, policy::round_to_divisions<512>>;
   using pools = policy::pool_small_and_large<1_MiB>;
-  using streams = policy::poll_events_lazily<policy::reuse_on_same_stream_after_recorded>;
+  using streams = policy::poll_events_lazily<policy::reuse_on_same_stream_after_own_events>;
   using split = policy::split_below<>;
   using pages = policy::prefer_pages<tunable(page_choice{.pages = page_preference::huge_first})>;
   using growth = policy::grow_by_segments<>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::with_fail_fast<policy::recover_by_releasing_oversize>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize>;
 
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return !settings.expandable_segments;
@@ -55,7 +55,7 @@ struct torch_npu_expandable final {
   using pages = torch_npu_native::pages;
   using growth = policy::grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
   using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
-  using recovery = policy::with_fail_fast<policy::recover_by_emptying_cache<>>;
+  using recovery = policy::fail_fast<policy::recover_by_emptying_cache<>>;
 
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return settings.expandable_segments;
@@ -116,7 +116,7 @@ constexpr recipe::policies<torch_npu_expandable> torch_npu_expandable::configure
 struct pinned_expandable final {
   using rounding = policy::round_padded<32, policy::round_to_multiple<512>>;
   using pools = policy::pool_together;
-  using streams = policy::reuse_after_recorded_streams;
+  using streams = policy::reuse_after_events;
   using split = policy::split_if_remainder_at_least<512>;
   using pages = policy::normal_pages;
   using growth = policy::grow_by_mapping<20_MiB, 20_MiB>;

@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
+#include <tessera/block_handle.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/extension.hpp>
-#include <tessera/detail/handle.hpp>
 #include <tessera/detail/key_map.hpp>
 #include <tessera/detail/slab.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/trace/recording.hpp>
 
@@ -55,7 +55,7 @@ class event_log {
     return true;
   }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t footprint() const noexcept {
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return (size_ + per_chunk - 1) / per_chunk * sizeof(chunk);
   }
 
@@ -225,10 +225,10 @@ class program_recorder {
     }();
     return log_.copy(count);
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     const std::lock_guard lock(mutex_);
-    return log_.footprint() + blocks_.footprint() + block_nodes_.footprint() + pools_.footprint() +
-           pool_nodes_.footprint() + joined_nodes_.footprint();
+    return log_.metadata_bytes() + blocks_.metadata_bytes() + block_nodes_.metadata_bytes() +
+           pools_.metadata_bytes() + pool_nodes_.metadata_bytes() + joined_nodes_.metadata_bytes();
   }
 
  private:
@@ -349,7 +349,7 @@ namespace tessera::trace {
 ///
 /// These calls leave no event: trim(keep) with more than 0 bytes, trim_without_waiting, evict_idle and
 /// process_events. Nor do the options, sources and quotas of pools, and sleep of the default pools alone.
-/// Requests in a scope of the kind redirect are recorded without their pool.
+/// Requests in a scope of the kind plain are recorded without their pool.
 ///
 /// If a function selects the streams of a scope, a stream joins at its first request in the scope. Until then,
 /// the recorded scope selects the stream 2^64 - 1. The function is called once more for each request, perhaps
@@ -359,8 +359,8 @@ namespace tessera::trace {
 ///   Cost:  a mutex for each recorded call, and a look-up for each block; 32 bytes of host memory for an event,
 ///          and about 70 for a live block
 template <typename Allocator>
-class captured : public facade<captured<Allocator>, Allocator> {
-  using facade_type = facade<captured, Allocator>;
+class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
+  using adaptor_type = allocator_adaptor<captured, Allocator>;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
   static constexpr bool has_pools = tessera::detail::offers_extension<Allocator, extension::private_pools>;
   using filter = std::conditional_t<has_pools, extension::stream_filter, detail::no_filter>;
@@ -399,7 +399,7 @@ class captured : public facade<captured<Allocator>, Allocator> {
     if constexpr (requires { allocator_.begin_step(key); }) allocator_.begin_step(key);
   }
 
-  using facade_type::allocate, facade_type::try_allocate;
+  using adaptor_type::allocate, adaptor_type::try_allocate;
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     void* const p = allocator_.allocate(bytes, stream);
     recorder_.add_allocation(p, bytes, stream, false);
@@ -410,10 +410,10 @@ class captured : public facade<captured<Allocator>, Allocator> {
     recorder_.add_allocation(p, bytes, stream, false);
     return p;
   }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires has_handles
   {
-    const handle h = allocator_.allocate_by_handle(bytes, stream);
+    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
     recorder_.add_allocation(h.data(), bytes, stream, true);
     return h;
   }
@@ -426,7 +426,7 @@ class captured : public facade<captured<Allocator>, Allocator> {
     record_free(p, false);
     allocator_.deallocate(p, bytes);
   }
-  void deallocate(handle h) noexcept
+  void deallocate(block_handle h) noexcept
     requires has_handles
   {
     record_free(h.data(), true);
@@ -449,7 +449,7 @@ class captured : public facade<captured<Allocator>, Allocator> {
     if (done) recorder_.add_use(p, stream);
     return done;
   }
-  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept
+  [[nodiscard]] bool record_stream(block_handle h, stream_id stream) noexcept
     requires has_handles
   {
     const bool done = allocator_.record_stream(h, stream);
@@ -463,14 +463,14 @@ class captured : public facade<captured<Allocator>, Allocator> {
   }
 
   void trim(std::size_t keep = 0) noexcept {
-    facade_type::trim(keep);
+    adaptor_type::trim(keep);
     if (keep == 0) recorder_.add({event::kind::empty_cache});
   }
 
   /// Records a change that a door made, such as a scope that was opened, and passes it to `Allocator`.
   template <typename Note>
   void note_change(const Note& note) {
-    facade_type::note_change(note);
+    adaptor_type::note_change(note);
     if constexpr (std::is_same_v<Note, extension::pool_change>) {
       record_pool(note);
     } else if constexpr (std::is_same_v<Note, extension::sleep_change>) {
@@ -481,12 +481,12 @@ class captured : public facade<captured<Allocator>, Allocator> {
   }
 
   /// Adds the bytes of the recording.
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return facade_type::footprint() + recorder_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return adaptor_type::metadata_bytes() + recorder_.metadata_bytes();
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);

@@ -226,7 +226,7 @@ void hold_events(Allocator& allocator, bool held) {
   if constexpr (requires { allocator.provider(); }) {
     allocator.provider().hold_events(held);
   } else {
-    allocator.with_provider([held](auto& device) { device.hold_events(held); });
+    allocator.visit_provider([held](auto& device) { device.hold_events(held); });
   }
 }
 

@@ -43,7 +43,7 @@ class background_queries : public testing::Test {
 template <typename Pool>
 void free_in_use(Pool& pool, void* p, stream_id stream, const std::atomic<bool>& done) {
   ASSERT_TRUE(pool.record_stream(p, stream));
-  pool.with_provider([&](auto& device) {
+  pool.visit_provider([&](auto& device) {
     device.submit(stream, [&done] {
       while (!done) std::this_thread::yield();
     });
@@ -51,7 +51,7 @@ void free_in_use(Pool& pool, void* p, stream_id stream, const std::atomic<bool>&
   pool.deallocate(p);
 }
 void await_reclaiming(const auto& pool) {
-  while (pool.current_usage().pending > 0) std::this_thread::yield();
+  while (pool.current_usage().pending() > 0) std::this_thread::yield();
 }
 
 /// The rounds of a worker so far, and the rounds that it must make in a row.
@@ -107,12 +107,12 @@ TEST(round_worker, ends_while_it_rests) {
 
 TEST(background_reclaiming, frees_blocks_while_nobody_calls) {
   background_reclaiming<caching_allocator<pinned, host_pinned>> pool{host_pinned{unlocked()}};
-  const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   for (int round = 0; round < 100; ++round) {
     std::atomic<bool> done = false;
     void* const p = pool.allocate(64_KiB);
     free_in_use(pool, p, stream, done);
-    EXPECT_EQ(pool.current_usage().pending, 64_KiB);
+    EXPECT_EQ(pool.current_usage().pending(), 64_KiB);
     done = true;
     await_reclaiming(pool);
     void* const again = pool.allocate(64_KiB);
@@ -125,7 +125,7 @@ TEST(background_reclaiming, frees_blocks_while_nobody_calls) {
 
 TEST_F(background_queries, come_from_the_thread_alone) {
   background_reclaiming<caching_allocator<pinned, counted_queries>> pool;
-  const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const other = pool.allocate(4_KiB);
   pool.deallocate(other);
@@ -140,14 +140,14 @@ TEST_F(background_queries, come_from_the_thread_alone) {
 
 TEST_F(background_queries, come_from_the_caller_without_a_thread) {
   background_reclaiming<caching_allocator<pinned, counted_queries>> pool({}, {}, {.enabled = false});
-  const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const p = pool.allocate(64_KiB);
   free_in_use(pool, p, stream, done);
   EXPECT_FALSE(pool.has_worker());
   done = true;
-  pool.with_provider([&](auto& device) { device.synchronize(stream); });
-  EXPECT_EQ(pool.current_usage().pending, 64_KiB);
+  pool.visit_provider([&](auto& device) { device.synchronize(stream); });
+  EXPECT_EQ(pool.current_usage().pending(), 64_KiB);
   EXPECT_EQ(pool.allocate(64_KiB), p);
   EXPECT_EQ(counted_queries::by_others, 0);
   EXPECT_GT(counted_queries::by_maker, 0);
@@ -167,12 +167,12 @@ TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
 TEST(background_reclaiming, serves_a_miss_from_completed_blocks) {
   background_reclaiming<caching_allocator<pinned, host_pinned>> pool{
       host_pinned{unlocked()}, {}, {.pause = std::chrono::hours(1)}};
-  const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const p = pool.allocate(64_KiB);
   free_in_use(pool, p, stream, done);
   done = true;
-  pool.with_provider([&](auto& device) { device.synchronize(stream); });
+  pool.visit_provider([&](auto& device) { device.synchronize(stream); });
   EXPECT_EQ(pool.allocate(64_KiB), p);
   EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
 }
@@ -183,7 +183,7 @@ TEST(background_reclaiming, ends_while_blocks_are_held_back) {
   {
     background_reclaiming<caching_allocator<pinned, host_pinned>> pool{host_pinned{unlocked()}};
     for (int i = 0; i < 10; ++i) free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
-    EXPECT_GT(pool.current_usage().pending, 0u);
+    EXPECT_GT(pool.current_usage().pending(), 0u);
     later = std::thread([&done] { done = true; });
   }
   later.join();
@@ -198,7 +198,7 @@ TEST(background_reclaiming, trims_with_and_without_waiting) {
   pool.trim_without_waiting();
   EXPECT_EQ(pool.current_usage().reserved, 64_KiB);
   done = true;
-  pool.with_provider([&](auto& device) { device.synchronize(stream_id{}); });
+  pool.visit_provider([&](auto& device) { device.synchronize(stream_id{}); });
   pool.trim_without_waiting();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
@@ -214,14 +214,14 @@ void stress() {
   std::vector<std::thread> threads;
   for (unsigned char mine = 1; mine <= 4; ++mine) {
     threads.emplace_back([&pool, &overwritten, mine] {
-      const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+      const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
       for (std::size_t round = 0; round < 500; ++round) {
         const std::size_t bytes = 4_KiB << round % 4;
         auto* const p = static_cast<unsigned char*>(pool.allocate(bytes));
         std::memset(p, mine, bytes);
         if (round % 3 != 0) {
           (void)pool.record_stream(p, stream);
-          pool.with_provider([&](auto& device) {
+          pool.visit_provider([&](auto& device) {
             device.submit(stream, [p, bytes, mine, &overwritten] {
               for (std::size_t i = 0; i < bytes; i += 512) overwritten += p[i] != mine;
             });

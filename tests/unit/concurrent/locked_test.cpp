@@ -72,7 +72,7 @@ void decide_alone_as_without_a_lock() {
     const auto of_plain = plain.statistics(), of_safe = safe.statistics();
     for (const auto& [name, of] : detail::pool_counters) EXPECT_EQ(of_plain.all.*of, of_safe.all.*of) << name;
     for (const auto& [name, of] : detail::event_counts<2>) EXPECT_EQ(of_plain.*of, of_safe.*of) << name;
-    const auto calls = safe.with_provider([](auto& d) { return d.calls(); });
+    const auto calls = safe.visit_provider([](auto& d) { return d.calls(); });
     EXPECT_EQ(plain.provider().calls().query, calls.query);
     EXPECT_EQ(plain.provider().calls().discard, calls.discard);
     EXPECT_EQ(plain.provider().calls().unmap, calls.unmap);
@@ -94,11 +94,11 @@ struct plain_device {
 TEST(locked_threads, ask_of_a_device_what_the_recipe_asks) {
   locked<caching_allocator<with<pytorch<>, reuse_immediately>, plain_device>> plain;
   EXPECT_EQ(plain.try_allocate(1), nullptr);
-  locked<caching_allocator<with<pytorch<>, prefer_pages<page_preference::huge_first>>, simulated_device>> paged{
-      simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
+  locked<caching_allocator<with<pytorch<>, prefer_pages<page_preference::huge_first>>, simulated_device>>
+      paged{simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)paged.allocate(20_MiB);
   (void)paged.allocate(20_MiB);
-  EXPECT_EQ(paged.with_provider([](auto& d) { return d.calls().acquire; }), 3u);
+  EXPECT_EQ(paged.visit_provider([](auto& d) { return d.calls().acquire; }), 3u);
 }
 
 TEST(locked_threads, explain_out_of_memory) {
@@ -111,7 +111,7 @@ TEST(locked_threads, explain_out_of_memory) {
   } catch (const out_of_memory& error) {
     EXPECT_EQ(error.requested(), 25_MiB);
     EXPECT_EQ(error.segment(), 26_MiB);
-    EXPECT_EQ(error.at_failure().live, 5_MiB);
+    EXPECT_EQ(error.at_failure().allocated, 5_MiB);
   }
   EXPECT_EQ(pool.allocate(0), nullptr);
   EXPECT_EQ(pool.try_allocate(max_request + 1), nullptr);
@@ -140,10 +140,10 @@ TEST(locked_threads, throws_the_numbers_of_the_failure) {
       (void)pool.allocate(25_MiB);
       ADD_FAILURE();
     } catch (const out_of_memory& error) {
-      EXPECT_EQ(error.at_failure().live, 5_MiB);
+      EXPECT_EQ(error.at_failure().allocated, 5_MiB);
     }
     freeing.join();
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
   }
 }
 
@@ -278,7 +278,7 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   std::thread one([&] { pool.trim(); });
   std::thread two([&] { pool.trim(); });
   shared.waits.await(2);
-  EXPECT_EQ(pool.current_usage().pending, 60_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 60_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(blocks[2]);  // into a queue whose blocks are all being waited for
   pool.deallocate(blocks[3]);
@@ -291,7 +291,7 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   one.join();
   two.join();
   pool.trim();
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
   EXPECT_EQ(shared.with([](auto& d) { return d.calls().discard; }), 8u);
   pool.deallocate(p);
@@ -344,13 +344,13 @@ TEST(locked_threads, may_use_the_allocator_in_callbacks_under_pressure) {
 TEST(locked_threads, reach_settings_and_device_safely) {
   locked<caching_allocator<pytorch<>, host_pinned>> pool{
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
-  const stream_id side = pool.with_provider([](auto& d) { return d.create_stream(); });
+  const stream_id side = pool.visit_provider([](auto& d) { return d.create_stream(); });
   std::thread setting([&] {
-    for (std::size_t i = 0; i < 100; ++i) pool.with_policies([](auto& s) { s.growth.limit = 64_MiB; });
+    for (std::size_t i = 0; i < 100; ++i) pool.visit_policies([](auto& s) { s.growth.limit = 64_MiB; });
   });
   for (int i = 0; i < 200; ++i) {
     void* const p = pool.allocate(1_MiB);
-    pool.with_provider([=](auto& d) { return d.submit(side, [p] { *static_cast<char*>(p) = 1; }); });
+    pool.visit_provider([=](auto& d) { return d.submit(side, [p] { *static_cast<char*>(p) = 1; }); });
     EXPECT_TRUE(pool.record_stream(p, side));
     pool.deallocate(p);
   }
@@ -366,20 +366,20 @@ TEST(locked, retires_and_trims_without_waiting) {
   const auto free_in_use = [&] {
     void* const p = pool.allocate(5_MiB);
     EXPECT_TRUE(pool.record_stream(p, other));
-    pool.with_provider([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
+    pool.visit_provider([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
     pool.deallocate(p);
   };
   const auto finish = [&] {
-    pool.with_provider([](simulated_device& device) { device.advance(1'000'000'000); });
+    pool.visit_provider([](simulated_device& device) { device.advance(1'000'000'000); });
   };
   free_in_use();
   EXPECT_FALSE(pool.process_events());
   finish();
   EXPECT_TRUE(pool.process_events());
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   free_in_use();
   pool.trim_without_waiting();
-  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   finish();
   pool.trim_without_waiting(20_MiB);
@@ -399,10 +399,10 @@ void keep_idle_memory_of_a_busy_stream() {
   const std::size_t reserved = pool.current_usage().reserved;
   EXPECT_TRUE(pool.record_stream(p, stream_id{4}));
   pool.deallocate(p);
-  pool.with_provider([&](simulated_device& device) { device.submit(stream, 1'000'000'000); });
+  pool.visit_provider([&](simulated_device& device) { device.submit(stream, 1'000'000'000); });
   pool.trim_without_waiting();
   EXPECT_EQ(pool.current_usage().reserved, reserved);
-  pool.with_provider([](simulated_device& device) {
+  pool.visit_provider([](simulated_device& device) {
     EXPECT_EQ(device.calls().synchronize + device.calls().wait, 0u);
     device.advance(1'000'000'000);
   });
@@ -448,7 +448,7 @@ TEST(locked_threads, explain_out_of_memory_while_others_work) {
   });
   for (int i = 0; i < 200; ++i) {
     const oom_report report = explain(pool, 100_MiB);
-    EXPECT_EQ(report.now.live + report.now.pending + report.now.cached, report.now.reserved);
+    EXPECT_EQ(report.now.active + report.now.cached, report.now.reserved);
     EXPECT_EQ(report.idle + report.non_releasable, report.now.cached);
     EXPECT_LE(report.largest.bytes, report.now.cached);
   }

@@ -37,8 +37,8 @@ void finds_the_device_of_a_block() {
   EXPECT_EQ(all.device_of(p), 0u);
   EXPECT_EQ(all.device_of(static_cast<char*>(q) + 29_MiB), 2u);
   EXPECT_EQ(all.device_of(&all), all.devices());
-  EXPECT_EQ(all.front(1).current_usage().live, 0u);
-  EXPECT_EQ(all.front(2).current_usage().live, 30_MiB);
+  EXPECT_EQ(all.front(1).current_usage().allocated, 0u);
+  EXPECT_EQ(all.front(2).current_usage().allocated, 30_MiB);
   EXPECT_TRUE(all.record_stream(q, stream_id{5}));
   EXPECT_FALSE(all.try_record_stream(&all, stream_id{5}));
   all.deallocate(q, 30_MiB);
@@ -109,7 +109,7 @@ void pass_blocks_around() {
       });
     }
     EXPECT_STREQ(all.audit(), nullptr);
-    EXPECT_EQ(all.front(0).current_usage().live + all.front(1).current_usage().live, 0u);
+    EXPECT_EQ(all.front(0).current_usage().allocated + all.front(1).current_usage().allocated, 0u);
   }
   EXPECT_EQ(adaptor_tests::outstanding(first) + adaptor_tests::outstanding(second), 0u);
 }

@@ -10,12 +10,12 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>

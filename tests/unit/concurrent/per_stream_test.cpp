@@ -44,7 +44,7 @@ TEST(per_stream_threads, serve_as_one_allocator) {
   pool.deallocate(batch, 5_MiB);
   pool.deallocate(weights);
   EXPECT_EQ(pool.current_usage().reserved, 320_MiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.current_usage().limit, 80_GiB);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), batch);
   EXPECT_EQ(pool.statistics().all.segment.current, 2);
@@ -107,9 +107,9 @@ void tell_a_limit_from_a_full_device() {
   EXPECT_TRUE(second_stream_is_served(100_MiB, {}));
 }
 TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
-  tell_a_limit_from_a_full_device<with<pytorch<>, with_fail_fast<recover_by_releasing_oversize, true>>>();
+  tell_a_limit_from_a_full_device<with<pytorch<>, fail_fast<recover_by_releasing_oversize, true>>>();
   tell_a_limit_from_a_full_device<
-      with<pytorch_family::expandable, with_fail_fast<recover_by_emptying_cache<>, true>>>();
+      with<pytorch_family::expandable, fail_fast<recover_by_emptying_cache<>, true>>>();
 }
 
 template <typename recipe>
@@ -193,7 +193,7 @@ TEST(per_stream_threads, pass_blocks_from_producer_to_consumer) {
       std::this_thread::yield();
   }
   consuming.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_LE(pool.current_usage().reserved, 60_MiB);  // the queued block was reused
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -210,7 +210,7 @@ TEST(per_stream_threads, free_more_at_once_than_can_be_handed_over) {
     });
   }
   for (auto& t : freeing) t.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.statistics().all.allocation.freed, 5000);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -218,15 +218,15 @@ TEST(per_stream_threads, free_more_at_once_than_can_be_handed_over) {
 TEST(per_stream_threads, record_the_event_of_a_stream_that_ends_after_the_free) {
   per_stream<caching_allocator<pytorch<>, host_pinned>> pool{
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
-  const stream_id side = pool.with_provider([](auto& d) { return d.create_stream(); });
+  const stream_id side = pool.visit_provider([](auto& d) { return d.create_stream(); });
   void* const p = pool.allocate(1_MiB);
   ASSERT_TRUE(pool.record_stream(p, side));
   std::thread([&] {
     pool.deallocate(p);
-    pool.with_provider([&](auto& d) { d.destroy_stream(side); });
+    pool.visit_provider([&](auto& d) { d.destroy_stream(side); });
   }).join();
   void* const q = pool.allocate(1_KiB);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   pool.deallocate(q);
 }
 
@@ -282,13 +282,13 @@ TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_th
   std::thread growing([&] { large = pool.allocate(100_MiB, stream_id{2}); });
   shared.acquires.await(1);
   pool.deallocate(pool.allocate(5_MiB, stream_id{1}));  // the event cannot be queried now
-  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
   std::thread freeing([&] { pool.deallocate(later); });  // and then stream 3 may end
   shared.acquires.open();
   growing.join();
   freeing.join();
   pool.deallocate(pool.allocate(5_MiB, stream_id{1}));
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(shared.with([](auto& d) { return d.calls().discard; }), 2u);
   pool.deallocate(large);
 }
@@ -307,7 +307,7 @@ std::size_t keep_one_limit_together() {
   for (auto& t : running) t.join();
   const std::size_t peak = shared.with([](auto& d) { return d.peak_used(); });
   EXPECT_EQ(pool.current_usage().limit, 150_MiB);
-  pool.with_policies([](auto& s) { s.growth.limit = 40_MiB; });
+  pool.visit_policies([](auto& s) { s.growth.limit = 40_MiB; });
   pool.trim();
   EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
   void* const p = pool.allocate(30_MiB);
@@ -404,13 +404,13 @@ TEST(per_stream_threads, share_arenas_if_there_are_many_streams) {
   EXPECT_GT(pool.arena_count(), 200u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  const std::size_t before = pool.footprint();
+  const std::size_t before = pool.metadata_bytes();
   for (std::uint64_t s = 0; s < 10'000; ++s) {
     pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64 + 1'000'000}));
     if (s % 100 == 0) pool.trim();
   }
   pool.trim();
-  EXPECT_LE(pool.footprint(), before + 64_KiB);
+  EXPECT_LE(pool.metadata_bytes(), before + 64_KiB);
   EXPECT_LT(before, 32_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }

@@ -114,7 +114,7 @@ TEST(waiting_deadline, is_kept_however_often_others_free_too_little) {
   for (const auto& deadline : scripted::asked) EXPECT_EQ(deadline, still_clock::time_point(7ms));
   pool.deallocate(little);
   pool.deallocate(held);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 /// As if each try, or the return from a wait, took longer than the time left.

@@ -100,7 +100,7 @@ TYPED_TEST(waiting_test, loses_no_wake_up) {
     });
   }
   for (std::thread& t : threads) t.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -151,7 +151,7 @@ TYPED_TEST(waiting_test, gives_up_no_earlier_than_told_with_the_failure_of_what_
     ADD_FAILURE() << "there is no memory";
   } catch (const out_of_memory& told) {
     EXPECT_EQ(told.requested(), 512u);
-    EXPECT_EQ(told.at_failure().live, 1_MiB);
+    EXPECT_EQ(told.at_failure().allocated, 1_MiB);
     EXPECT_EQ(told.numbers().waited_ms, 20);
     EXPECT_NE(std::string_view(told.what()).find("; waited 20 ms for other threads"), std::string_view::npos);
   }

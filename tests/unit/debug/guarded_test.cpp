@@ -120,22 +120,22 @@ TEST(guarded_host_pinned, keeps_to_the_limit_of_growth_and_to_the_capacity) {
 
 TEST(guarded_host_pinned, waits_for_the_streams_of_a_block_without_blocking_others) {
   streamed pool(host_memory());
-  const stream_id own = pool.with_provider([](host_pinned& d) { return d.create_stream(); });
-  const stream_id other = pool.with_provider([](host_pinned& d) { return d.create_stream(); });
+  const stream_id own = pool.visit_provider([](host_pinned& d) { return d.create_stream(); });
+  const stream_id other = pool.visit_provider([](host_pinned& d) { return d.create_stream(); });
   for (const stream_id busy : {own, other}) {
     auto* const p = bytes_of(pool.allocate(1000, own));
     EXPECT_TRUE(pool.record_stream(p, other));
     std::atomic<bool> go{false};
-    pool.with_provider([&](host_pinned& d) {
+    pool.visit_provider([&](host_pinned& d) {
       d.submit(busy, [&go, p] {
         while (!go) std::this_thread::yield();
         p[0] = 1;  // faults if its memory is unmapped
       });
     });
     pool.deallocate(p);
-    EXPECT_EQ(pool.current_usage().pending, 1024u);
+    EXPECT_EQ(pool.current_usage().pending(), 1024u);
     go = true;
-    pool.with_provider([&](host_pinned& d) { d.synchronize(busy); });
+    pool.visit_provider([&](host_pinned& d) { d.synchronize(busy); });
     EXPECT_TRUE(pool.process_events());
     EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
@@ -143,7 +143,7 @@ TEST(guarded_host_pinned, waits_for_the_streams_of_a_block_without_blocking_othe
 
 TEST(guarded_host_pinned, gives_and_takes_handles) {
   pool_type pool(host_memory());
-  const handle h = pool.allocate_by_handle(1000);
+  const block_handle h = pool.allocate_by_handle(1000);
   (void)pool.record_stream(h, stream_id{});
   EXPECT_EQ(bytes_of(h.data())[999], detail::guard_shadow::fresh);
   pool.deallocate(h);
@@ -158,7 +158,7 @@ TEST(guarded_host_pinned, passes_no_block_on) {
   void* const output = allocate_in_place(pool, input, 1000);
   EXPECT_NE(output, was);
   pool.deallocate(output);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(guarded_host_pinned, serves_the_shapes_of_other_libraries) {
@@ -173,9 +173,9 @@ TEST(guarded_host_pinned, serves_the_shapes_of_other_libraries) {
     using floats = typed_allocator<float, pool_type>;
     std::vector<float, floats> row(1000, floats(pool));
     const unique_block block = make_block(pool, 100);
-    EXPECT_EQ(pool.current_usage().live, 4032u + 4032u + 128u);
+    EXPECT_EQ(pool.current_usage().allocated, 4032u + 4032u + 128u);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(guarded_host_pinned, stands_before_each_of_several_devices) {
@@ -302,7 +302,7 @@ TEST(guarded_death, names_writes_past_the_end_and_before_the_begin) {
                "at the end of the allocator: an overrun: .* 2 bytes past");
   EXPECT_DEATH(
       {
-        const handle h = pool.allocate_by_handle(10);
+        const block_handle h = pool.allocate_by_handle(10);
         write_at(h.data(), 10);
         pool.deallocate(h);
       },
@@ -332,7 +332,7 @@ TEST(guarded_death, names_double_and_foreign_frees) {
   EXPECT_DEATH(pool.deallocate(foreign), "not the address of a live block, nor of any other");
   EXPECT_FALSE(pool.try_deallocate(foreign));
   EXPECT_DEATH(pool.deallocate(&pool), "not the address of a live block, nor of any other");
-  const handle h = pool.allocate_by_handle(1000);
+  const block_handle h = pool.allocate_by_handle(1000);
   EXPECT_DEATH((pool.deallocate(h), pool.deallocate(h)), "not the address of a live block");
 }
 

@@ -48,7 +48,7 @@ using shared = locked<plain>;
 using streamed = per_stream<plain>;
 
 template <typename Pool>
-concept frees_handles = requires(Pool& pool, handle h) { pool.deallocate(h); };
+concept frees_handles = requires(Pool& pool, block_handle h) { pool.deallocate(h); };
 static_assert(frees_handles<tagged<shared>> && !frees_handles<tagged<streamed>>);
 static_assert(!std::is_copy_constructible_v<tag_scope<tagged<plain>>>);
 
@@ -245,7 +245,7 @@ TEST(tagged, finds_nothing_behind_the_end_of_a_block) {
 
 TEST(tagged, keeps_tags_of_blocks_with_handles) {
   tagged<shared> pool;
-  handle h;
+  block_handle h;
   {
     const tag_scope scope(pool, weights);
     h = pool.allocate_by_handle(1000);
@@ -309,9 +309,9 @@ TEST(tagged, does_not_count_blocks_of_the_allocator_inside) {
 
 TEST(tagged, counts_its_host_memory) {
   tagged<plain> pool;
-  const std::size_t before = pool.footprint() - pool.inner().footprint();
+  const std::size_t before = pool.metadata_bytes() - pool.inner().metadata_bytes();
   for (int i = 0; i < 1000; ++i) (void)pool.allocate(1000);
-  const std::size_t used = pool.footprint() - pool.inner().footprint() - before;
+  const std::size_t used = pool.metadata_bytes() - pool.inner().metadata_bytes() - before;
   EXPECT_GE(used, 1000u * 40);
   EXPECT_LE(used, 1000u * 110);
 }

@@ -41,7 +41,7 @@ TEST(aligned_request, takes_no_extra_bytes_if_the_block_is_aligned) {
   EXPECT_EQ(pool.statistics().all.requested_bytes.current, 1000);
   EXPECT_EQ(pool.statistics().all.allocation.allocated, 1);
   request.deallocate(pool, p);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(aligned_request, takes_a_larger_block_otherwise) {
@@ -56,7 +56,7 @@ TEST(aligned_request, takes_a_larger_block_otherwise) {
   request.deallocate(pool, p);
   pool.deallocate(first);
   pool.deallocate(behind);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -71,7 +71,7 @@ TEST(aligned_request, of_no_bytes_has_an_address_of_its_own) {
   nothing.deallocate(pool, b);
   nothing.deallocate(pool, nullptr);
   aligned_request(0, 4096).deallocate(pool, nullptr);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(aligned_request, that_fails_throws_the_exception_of_allocate) {
@@ -79,7 +79,7 @@ TEST(aligned_request, that_fails_throws_the_exception_of_allocate) {
   EXPECT_THROW((void)aligned_request(1, 128_MiB).allocate(pool, {}), out_of_memory);
   EXPECT_THROW((void)aligned_request(unlimited, 4096).allocate(pool, {}), out_of_memory);
   EXPECT_THROW((void)aligned_request(max_request, 128).allocate(pool, {}), out_of_memory);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 struct served {
@@ -111,7 +111,7 @@ void serve_at_random(Pool& pool, std::size_t most_alignment) {
   }
   for (const served& s : live) s.request.deallocate(pool, s.at);
   EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(aligned_request, is_served_by_every_adaptor) {
@@ -158,7 +158,7 @@ TEST(aligned_request, is_reused_in_order_of_the_stream_that_freed_it) {
     void* const p = request.allocate(pool, stream_id{1});
     pool.provider().submit(stream_id{2}, 1000);
     request.deallocate_recording(pool, p, stream_id{2}, never);
-    EXPECT_GT(pool.current_usage().pending, 0u) << alignment;
+    EXPECT_GT(pool.current_usage().pending(), 0u) << alignment;
     pool.provider().advance(2000);
     pool.trim();
     EXPECT_EQ(pool.current_usage().reserved, 0u);
@@ -166,7 +166,7 @@ TEST(aligned_request, is_reused_in_order_of_the_stream_that_freed_it) {
 
     void* const same = request.allocate(pool, stream_id{1});
     request.deallocate_recording(pool, same, stream_id{1}, never);
-    EXPECT_EQ(pool.current_usage().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending(), 0u);
   }
 }
 
@@ -180,13 +180,13 @@ TEST(aligned_request, stays_live_if_no_stream_can_be_recorded_or_waited_for) {
   for (const std::size_t alignment : {std::size_t{64}, std::size_t{128}, std::size_t{1024}}) {
     const aligned_request request(100, alignment);
     void* const p = request.allocate(pool, {});
-    const std::size_t live = pool.current_usage().live;
+    const std::size_t live = pool.current_usage().allocated;
     request.deallocate_recording(pool, p, stream_id{2}, [](stream_id) { return false; });
-    EXPECT_EQ(pool.current_usage().live, live);
+    EXPECT_EQ(pool.current_usage().allocated, live);
     stream_id waited_for;
     request.deallocate_recording(pool, p, stream_id{2}, [&](stream_id s) { return waited_for = s, true; });
     EXPECT_EQ(waited_for, stream_id{2});
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
   }
 }
 
@@ -202,7 +202,7 @@ TEST(aligned_request, finds_the_block_of_a_large_alignment) {
   request.deallocate(pool, p);
   EXPECT_EQ(request.find(pool, p).address, nullptr);
   pool.deallocate(other);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(aligned_request_death, names_the_rule_that_is_broken) {

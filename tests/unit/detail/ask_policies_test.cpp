@@ -58,7 +58,7 @@ TEST(ask_policies_death, an_impossible_block_size_aborts) {
 TEST(ask_policies, a_policy_that_answers_at_run_time_works) {
   pool_with<rounds<next_512>> pool;
   void* const p = pool.allocate(1000);
-  EXPECT_EQ(pool.current_usage().live, 1024u);
+  EXPECT_EQ(pool.current_usage().allocated, 1024u);
   pool.deallocate(p);
   EXPECT_EQ(pool.audit(), nullptr);
 }

@@ -193,8 +193,8 @@ TEST(full_counters, equals_the_count_of_every_change) {
       ASSERT_NO_FATAL_FAILURE(expect_same(report.all, plain.of[pools], step));
       const usage now = counters.current_usage();
       const pool_statistics& all = plain.of[pools];
-      ASSERT_EQ(number(now.live), all.allocated_bytes.current);
-      ASSERT_EQ(number(now.pending), all.active_bytes.current - all.allocated_bytes.current);
+      ASSERT_EQ(number(now.allocated), all.allocated_bytes.current);
+      ASSERT_EQ(number(now.pending()), all.active_bytes.current - all.allocated_bytes.current);
       ASSERT_EQ(number(now.requested), all.requested_bytes.current);
       ASSERT_EQ(number(now.reserved), all.reserved_bytes.current);
       ASSERT_EQ(number(counters.reserved()), all.reserved_bytes.current);

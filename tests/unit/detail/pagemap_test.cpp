@@ -113,7 +113,7 @@ TEST(directory_threads, need_no_more_memory_for_addresses_that_never_come_again)
     ASSERT_TRUE(where.add(at(i * 2_MiB), 2_MiB, static_cast<std::uint32_t>(i % 5)));
     ASSERT_EQ(where.owner_of(at(i * 2_MiB)), i % 5);
     if (i > 50) where.forget(where.take_out(at((i - 50) * 2_MiB)));
-    if (where.footprint() > largest) largest = where.footprint();
+    if (where.metadata_bytes() > largest) largest = where.metadata_bytes();
   }
   EXPECT_LT(largest, 32_KiB);
 }

@@ -52,20 +52,20 @@ TEST(key_map, takes_key_zero_and_gives_memory_back) {
     map.insert(i, things[i]);
   }
   EXPECT_EQ(map.find(0), &things[0]);
-  const std::size_t full = map.footprint();
+  const std::size_t full = map.metadata_bytes();
   for (thing& t : things) ASSERT_EQ(map.remove(t.key), &t);
-  EXPECT_LT(map.footprint(), full / 100);
+  EXPECT_LT(map.metadata_bytes(), full / 100);
 }
 
 TEST(key_map, is_at_most_three_eighths_full_and_doubles_only_then) {
   key_map<thing> map;
   std::vector<thing> things(2000);
-  EXPECT_EQ(map.footprint(), 0u);
+  EXPECT_EQ(map.metadata_bytes(), 0u);
   for (std::size_t i = 0; i < things.size(); ++i) {
     things[i].key = i << 9;
-    const std::size_t before = map.footprint() / sizeof(void*);
+    const std::size_t before = map.metadata_bytes() / sizeof(void*);
     ASSERT_TRUE(map.reserve_one());
-    const std::size_t places = map.footprint() / sizeof(void*);
+    const std::size_t places = map.metadata_bytes() / sizeof(void*);
     map.insert(things[i].key, things[i]);
     ASSERT_LE(map.size() * 8, places * 3);
     ASSERT_EQ(places, before == 0 ? 16 : (i + 1) * 8 > before * 3 ? before * 2 : before);
@@ -77,14 +77,14 @@ TEST(key_map, keeps_a_held_reserve_while_objects_are_removed) {
   std::vector<thing> things(10000);
   for (std::size_t i = 0; i < things.size(); ++i) things[i].key = i << 9;
   ASSERT_TRUE(map.hold_reserve(things.size()));
-  const std::size_t full = map.footprint();
+  const std::size_t full = map.metadata_bytes();
   for (int again = 0; again < 2; ++again) {
     for (thing& t : things) map.insert(t.key, t);
     for (thing& t : things) ASSERT_EQ(map.remove(t.key), &t);
-    ASSERT_EQ(map.footprint(), full);
+    ASSERT_EQ(map.metadata_bytes(), full);
   }
   map.end_reserve();
-  EXPECT_LT(map.footprint(), full / 100);
+  EXPECT_LT(map.metadata_bytes(), full / 100);
   map.end_reserve();
   ASSERT_TRUE(map.hold_reserve(0));
 }
@@ -96,11 +96,11 @@ struct node {
 TEST(slab, keeps_a_held_reserve_until_a_purge) {
   slab<node> nodes;
   ASSERT_TRUE(nodes.hold_reserve(10000));
-  const std::size_t full = nodes.footprint();
+  const std::size_t full = nodes.metadata_bytes();
   nodes.give_back(nodes.take());
-  EXPECT_EQ(nodes.footprint(), full);
+  EXPECT_EQ(nodes.metadata_bytes(), full);
   nodes.purge();
-  EXPECT_EQ(nodes.footprint(), 0u);
+  EXPECT_EQ(nodes.metadata_bytes(), 0u);
 }
 
 TEST(slab, recycles_the_latest_and_gives_empty_chunks_back) {
@@ -117,10 +117,10 @@ TEST(slab, recycles_the_latest_and_gives_empty_chunks_back) {
   }
   for (int i = 0; i < 10000; ++i)
     ASSERT_EQ(many[static_cast<std::size_t>(i) + 1]->words[7], static_cast<std::uint64_t>(i));
-  EXPECT_GE(nodes.footprint(), 10000 * sizeof(node));
-  EXPECT_LT(nodes.footprint(), 10000 * sizeof(node) * 11 / 10 + 65536);
+  EXPECT_GE(nodes.metadata_bytes(), 10000 * sizeof(node));
+  EXPECT_LT(nodes.metadata_bytes(), 10000 * sizeof(node) * 11 / 10 + 65536);
   for (node* n : many) nodes.give_back(n);
-  EXPECT_LE(nodes.footprint(), 2u * 32768);
+  EXPECT_LE(nodes.metadata_bytes(), 2u * 32768);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ void serve_threads(Pool& pool, const fake_cuda& cuda) {
   pool.trim();
   EXPECT_STREQ(pool.audit(), nullptr);
   for (const std::size_t number : {0u, 1u}) {
-    EXPECT_EQ(pool.front(number).current_usage().live, 0u);
+    EXPECT_EQ(pool.front(number).current_usage().allocated, 0u);
     EXPECT_EQ(pool.front(number).current_usage().reserved, 0u);
   }
 }

@@ -74,7 +74,7 @@ TEST(observer_extension_death, refuses_events_of_an_observer_that_uses_the_alloc
 /// An observer that asks the allocator for its provider, or for its usage.
 using observed = locked<caching_allocator<pytorch<>, simulated_device, extension::observer<recursive>>>;
 void ask_provider(void* pool, const allocator_event&) {
-  static_cast<observed*>(pool)->with_provider([](const simulated_device& d) { return d.capacity(); });
+  static_cast<observed*>(pool)->visit_provider([](const simulated_device& d) { return d.capacity(); });
 }
 void ask_usage(void* pool, const allocator_event&) { (void)static_cast<observed*>(pool)->current_usage(); }
 

@@ -53,7 +53,7 @@ TEST(open_scopes, direct_a_stream_to_the_oldest_that_selects_it) {
       const stream_filter filter = kind == 0  ? stream_filter{}
                                    : kind < 3 ? even
                                               : stream_filter(stream_id{random() % 12});
-      ASSERT_TRUE(pools.open(pool, filter, random() % 2 == 0 ? scope_kind::capture : scope_kind::redirect));
+      ASSERT_TRUE(pools.open(pool, filter, random() % 2 == 0 ? scope_kind::capture : scope_kind::plain));
       open.push_back({pool, filter});
     }
     const stream_id stream{random() % 12};

@@ -89,10 +89,10 @@ struct long_lived {
     }
     /// The pool_id that events and tools show for long-lived blocks.
     [[nodiscard]] tessera::pool_id id() const noexcept {
-      return in_->template with_extension<long_lived>([](const auto& s) { return s.id(); });
+      return in_->template visit_extension<long_lived>([](const auto& s) { return s.id(); });
     }
     [[nodiscard]] std::size_t reserved() const noexcept {
-      return in_->template with_extension<long_lived>([](const auto& s) { return s.reserved(); });
+      return in_->template visit_extension<long_lived>([](const auto& s) { return s.reserved(); });
     }
 
    private:
@@ -173,7 +173,7 @@ struct registration {
    public:
     explicit door(Allocator& in) noexcept : in_(&in) {}
     [[nodiscard]] std::size_t bytes() const noexcept {
-      return in_->template with_extension<registration>([](const auto& s) { return s.bytes(); });
+      return in_->template visit_extension<registration>([](const auto& s) { return s.bytes(); });
     }
 
    private:
@@ -266,7 +266,7 @@ TYPED_TEST(own_groups, exist_beside_private_pools) {
   const pool_id own = pool.template get<long_lived>().id();
   const extension::private_pool graph(pool);
   EXPECT_NE(graph.id(), own);
-  const extension::pool_scope scope(graph, {}, extension::scope_kind::redirect);
+  const extension::pool_scope scope(graph, {}, extension::scope_kind::plain);
   void* const in_graph = pool.allocate(3_MiB);
   EXPECT_EQ(pools.usage_of(own).reserved, 0u);
   const long_lived_requests mark(pool);

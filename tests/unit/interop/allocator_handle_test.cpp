@@ -11,7 +11,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/allocator_handle.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
@@ -49,7 +49,7 @@ static_assert(detail::stream_allocator<shared_allocator<torch>>);
 static_assert(!detail::stream_allocator<per_device<locked<caching_allocator<pytorch<>, simulated_device>>>>);
 static_assert(
     detail::stream_allocator<per_device<locked<caching_allocator<pytorch<>, simulated_device>>>::front_type>);
-static_assert(!detail::stream_allocator<driver_pool<caching_allocator<cuda_async, simulated_device>>> &&
+static_assert(!detail::stream_allocator<cuda_mempool<caching_allocator<cuda_async, simulated_device>>> &&
               !detail::stream_allocator<int>);
 
 // A provider declares host visibility. Adaptors, front ends and allocators over it inherit it.

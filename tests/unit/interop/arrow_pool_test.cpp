@@ -90,7 +90,7 @@ struct arrow_pool : testing::Test {
   }
   void TearDown() override {
     EXPECT_EQ(pool.bytes_allocated(), 0);
-    EXPECT_EQ(allocator.current_usage().live, 0u);
+    EXPECT_EQ(allocator.current_usage().allocated, 0u);
     EXPECT_STREQ(allocator.audit(), nullptr);
   }
 };
@@ -106,13 +106,13 @@ TEST_F(arrow_pool, serves_any_alignment) {
 TEST_F(arrow_pool, needs_no_memory_for_0_bytes) {
   std::uint8_t *none = take(0), *aligned = take(0, 4096);
   EXPECT_NE(none, nullptr);
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
   ASSERT_EQ(pool.Reallocate(0, 0, &none).is(), code::ok);
   ASSERT_EQ(pool.Reallocate(0, 10, &none).is(), code::ok);
   none[9] = 1;
   ASSERT_EQ(pool.Reallocate(10, 0, &none).is(), code::ok);
   EXPECT_NE(none, nullptr);
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
   pool.Free(none, 0);
   pool.Free(aligned, 0, 4096);
 }

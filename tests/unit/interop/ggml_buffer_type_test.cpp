@@ -72,7 +72,7 @@ struct ggml_buffer_type : testing::Test {
 
   ggml_backend_buffer* take(std::size_t bytes) { return type->iface.alloc_buffer(type, bytes); }
   void TearDown() override {
-    EXPECT_EQ(allocator.current_usage().live, 0u);
+    EXPECT_EQ(allocator.current_usage().allocated, 0u);
     EXPECT_STREQ(allocator.audit(), nullptr);
   }
 };

@@ -37,7 +37,7 @@ void serve_threads(F use) {
   for (std::uint64_t t = 0; t < 3; ++t)
     running.emplace_back([&pool, use, t] { use(pool, tessera::stream_id{t}); });
   for (std::thread& t : running) t.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace shape_tests

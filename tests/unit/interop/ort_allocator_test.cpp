@@ -74,7 +74,7 @@ struct ort_allocator : testing::Test {
     return values;
   }
   void TearDown() override {
-    EXPECT_EQ(allocator.current_usage().live, 0u);
+    EXPECT_EQ(allocator.current_usage().allocated, 0u);
     EXPECT_STREQ(allocator.audit(), nullptr);
   }
 };
@@ -116,7 +116,7 @@ TEST_F(ort_allocator, reports_its_statistics) {
   EXPECT_EQ(base->Shrink(base), nullptr);
   EXPECT_EQ(allocator.current_usage().reserved, 0u);
   EXPECT_EQ(stats()["NumArenaShrinkages"], stats()["NumArenaExtensions"]);
-  allocator.with_policies([](auto& settings) { settings.growth.limit = tessera::memory_limit{5_MiB}; });
+  allocator.visit_policies([](auto& settings) { settings.growth.limit = tessera::memory_limit{5_MiB}; });
   EXPECT_EQ(stats()["Limit"], std::to_string(5_MiB));
 }
 

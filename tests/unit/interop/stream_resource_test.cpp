@@ -34,23 +34,23 @@ using shape_tests::is_aligned;
 using shape_tests::packed_tightly;
 using torch = caching_allocator<pytorch<>, simulated_device>;
 using safe_torch = locked<caching_allocator<pytorch<>, simulated_device>>;
-using on_device = stream_resource<torch, device_accessible>;
-using owner = stream_resource<shared_allocator<safe_torch>, device_accessible>;
+using on_device = cccl_resource<torch, device_accessible>;
+using owner = cccl_resource<shared_allocator<safe_torch>, device_accessible>;
 
 template <typename R>
 constexpr bool has_the_shapes =
     cccl_stand_ins::synchronous_resource<R> && cccl_stand_ins::resource<R> && cccl_stand_ins::can_be_kept<R>;
-static_assert(has_the_shapes<stream_resource<torch>> && has_the_shapes<on_device> && has_the_shapes<owner>);
-static_assert(has_the_shapes<stream_resource<per_stream<caching_allocator<pytorch<>, simulated_device>>>>);
+static_assert(has_the_shapes<cccl_resource<torch>> && has_the_shapes<on_device> && has_the_shapes<owner>);
+static_assert(has_the_shapes<cccl_resource<per_stream<caching_allocator<pytorch<>, simulated_device>>>>);
 static_assert(has_the_shapes<
-              stream_resource<configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>>>>);
-static_assert(has_the_shapes<stream_resource<configured_pinned<pytorch_family::pinned_family, host_pinned>,
-                                             host_accessible>>);
+              cccl_resource<configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>>>>);
+static_assert(has_the_shapes<
+              cccl_resource<configured_pinned<pytorch_family::pinned_family, host_pinned>, host_accessible>>);
 
 static_assert(cccl_stand_ins::resource_with<on_device, device_accessible>);
 static_assert(!cccl_stand_ins::has_property<on_device, host_accessible>);
-static_assert(!cccl_stand_ins::has_property<stream_resource<torch>, device_accessible>);
-static_assert(cccl_stand_ins::resource_with<stream_resource<torch, host_accessible, device_accessible>,
+static_assert(!cccl_stand_ins::has_property<cccl_resource<torch>, device_accessible>);
+static_assert(cccl_stand_ins::resource_with<cccl_resource<torch, host_accessible, device_accessible>,
                                             device_accessible, host_accessible>);
 static_assert(cccl_stand_ins::synchronous_resource_with<owner, device_accessible>);
 
@@ -93,7 +93,7 @@ static_assert(!cccl_stand_ins::before_3_1::resource<owner> &&
 
 stream_ref stream(std::uintptr_t number) { return {reinterpret_cast<cccl_stand_ins::stream_handle>(number)}; }
 
-TEST(stream_resource, names_streams_by_their_handles) {
+TEST(cccl_resource, names_streams_by_their_handles) {
   EXPECT_EQ(detail::to_stream_id(stream_id{3}), stream_id{3});
   EXPECT_EQ(detail::to_stream_id(stream(0x7f00)), stream_id{0x7f00});
   EXPECT_EQ(detail::to_stream_id(stream(0x7f00).get()), stream_id{0x7f00});
@@ -102,7 +102,7 @@ TEST(stream_resource, names_streams_by_their_handles) {
   EXPECT_EQ(detail::to_stream_id(stream(0)), stream_id{});
 }
 
-TEST(stream_resource, allocates_and_frees_in_the_order_of_a_stream) {
+TEST(cccl_resource, allocates_and_frees_in_the_order_of_a_stream) {
   torch pool;
   on_device memory(pool);
   void* const p = memory.allocate(stream(1), 1000, 256);
@@ -110,25 +110,25 @@ TEST(stream_resource, allocates_and_frees_in_the_order_of_a_stream) {
   memory.deallocate(stream(1), p, 1000, 256);
   EXPECT_EQ(memory.allocate(stream(1), 1000, 256), p);
   EXPECT_NE(memory.allocate(stream(2), 1000), p);
-  EXPECT_EQ(pool.current_usage().live, 2048u);
+  EXPECT_EQ(pool.current_usage().allocated, 2048u);
 }
 
-TEST(stream_resource, reuses_in_order_of_the_stream_that_freed_it) {
+TEST(cccl_resource, reuses_in_order_of_the_stream_that_freed_it) {
   torch pool;
-  stream_resource memory(pool);
+  cccl_resource memory(pool);
   void* const p = memory.allocate(stream(1), 1000);
   pool.provider().submit(stream_id{2}, 1'000'000);
   memory.deallocate(stream(2), p, 1000);
-  EXPECT_EQ(pool.current_usage().pending, 1024u);
+  EXPECT_EQ(pool.current_usage().pending(), 1024u);
   void* const other = memory.allocate(stream(1), 1000);
   EXPECT_NE(other, p);
   pool.provider().advance(2'000'000);
   EXPECT_EQ(memory.allocate(stream(1), 1000), p);
 }
 
-TEST(stream_resource, waits_if_memory_is_for_any_stream_at_once) {
+TEST(cccl_resource, waits_if_memory_is_for_any_stream_at_once) {
   torch pool;
-  stream_resource memory(pool, stream_id{9});
+  cccl_resource memory(pool, stream_id{9});
   void* const p = memory.allocate(stream(9), 1000);
   pool.provider().submit(stream_id{9}, 1'000'000);
   memory.deallocate(stream(9), p, 1000);  // that work may still use it
@@ -136,7 +136,7 @@ TEST(stream_resource, waits_if_memory_is_for_any_stream_at_once) {
   EXPECT_EQ(memory.allocate_sync(1000), p);
   EXPECT_GE(pool.provider().now_ns(), before + 1'000'000);
   memory.deallocate_sync(p, 1000);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 /// A device whose streams cannot be synchronized.
@@ -146,12 +146,12 @@ struct broken_device : simulated_device {
   bool record(stream_id s, event& e) noexcept { return !broken && simulated_device::record(s, e); }
   bool synchronize(stream_id s) noexcept { return !broken && simulated_device::synchronize(s); }
 };
-TEST(stream_resource, reports_that_the_device_could_not_wait) {
+TEST(cccl_resource, reports_that_the_device_could_not_wait) {
   caching_allocator<pytorch<>, broken_device> pool;
-  stream_resource memory(pool);
+  cccl_resource memory(pool);
   pool.provider().broken = true;
   EXPECT_THROW((void)memory.allocate_sync(1000), std::runtime_error);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 /// Has only the required functions.
@@ -162,19 +162,19 @@ struct plain_device {
   std::size_t capacity() const noexcept { return inside.capacity(); }
   std::size_t granularity() const noexcept { return inside.granularity(); }
 };
-TEST(stream_resource, serves_without_streams) {
+TEST(cccl_resource, serves_without_streams) {
   caching_allocator<with<pytorch<>, reuse_immediately>, plain_device> pool;
-  stream_resource memory(pool);
+  cccl_resource memory(pool);
   void* const p = memory.allocate_sync(1000);
   memory.deallocate_sync(p, 1000);
   memory.deallocate(stream(5), memory.allocate(stream(4), 1000), 1000);
-  EXPECT_EQ(pool.current_usage().live, 0u);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
 }
 
-TEST(stream_resource, serves_any_alignment_and_no_bytes) {
+TEST(cccl_resource, serves_any_alignment_and_no_bytes) {
   caching_allocator<packed_tightly, simulated_device> pool;
-  stream_resource memory(pool);
+  cccl_resource memory(pool);
   std::vector<std::pair<void*, std::size_t>> given;
   for (std::size_t alignment = 1; alignment <= 64_KiB; alignment *= 2) {
     given.emplace_back(memory.allocate(stream(1), 0, alignment), alignment);
@@ -190,12 +190,12 @@ TEST(stream_resource, serves_any_alignment_and_no_bytes) {
       memory.deallocate_sync(given[i].first, 0, given[i].second);
     }
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
-TEST(stream_resource, refuses_what_is_no_alignment) {
+TEST(cccl_resource, refuses_what_is_no_alignment) {
   torch allocator;
-  stream_resource resource(allocator);
+  cccl_resource resource(allocator);
   for (const std::size_t alignment : {std::size_t{0}, std::size_t{3}, std::size_t{768}, ~std::size_t{0}}) {
     EXPECT_THROW((void)resource.allocate(stream_id{1}, 100, alignment), std::invalid_argument);
     EXPECT_THROW((void)resource.allocate_sync(100, alignment), std::invalid_argument);
@@ -204,15 +204,15 @@ TEST(stream_resource, refuses_what_is_no_alignment) {
     EXPECT_THROW((void)resource.allocate(stream_id{1}, 100, std::size_t{1} << power), std::bad_alloc);
     EXPECT_THROW((void)resource.allocate_sync(100, std::size_t{1} << power), std::bad_alloc);
   }
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
   try {
     (void)resource.allocate(stream_id{1}, 100, 3);
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "tessera: stream_resource: an alignment is a power of two, unlike 3");
+    EXPECT_STREQ(error.what(), "tessera: cccl_resource: an alignment is a power of two, unlike 3");
   }
 }
 
-TEST(stream_resource, is_equal_to_resources_of_the_same_allocator) {
+TEST(cccl_resource, is_equal_to_resources_of_the_same_allocator) {
   torch a, b;
   on_device to_a(a), with_its_stream(a, stream_id{1}), to_b(b);
   EXPECT_EQ(to_a, with_its_stream);
@@ -221,7 +221,7 @@ TEST(stream_resource, is_equal_to_resources_of_the_same_allocator) {
   EXPECT_EQ(to_a, to_b);
 }
 
-TEST(stream_resource, can_be_stored_as_any_resource) {
+TEST(cccl_resource, can_be_stored_as_any_resource) {
   torch pool;
   cccl_stand_ins::any_resource<device_accessible> kept{on_device(pool)}, copy = kept;
   EXPECT_EQ(kept, copy);
@@ -234,15 +234,15 @@ TEST(stream_resource, can_be_stored_as_any_resource) {
   on_device memory(pool);
   cccl_stand_ins::resource_ref<device_accessible> ref(memory);
   ref.deallocate(stream(2), ref.allocate(stream(2), 100, 8), 100, 8);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(stream_resource, owns_a_shared_allocator) {
+TEST(cccl_resource, owns_a_shared_allocator) {
   simulated_device device;
   {
     using pool_type = locked<caching_allocator<pytorch<>, provider_ref<simulated_device>>>;
-    using memory = stream_resource<shared_allocator<pool_type>, device_accessible>;
+    using memory = cccl_resource<shared_allocator<pool_type>, device_accessible>;
     auto pool = shared_allocator<pool_type>::make(provider_ref(device));
     cccl_stand_ins::any_resource<device_accessible> kept{memory(pool)};
     pool = {};
@@ -259,7 +259,7 @@ TEST(stream_resource, owns_a_shared_allocator) {
 
 TEST(stream_resource_threads, share_one_allocator_by_copies) {
   using pool_type = locked<caching_allocator<packed_tightly, host_pinned>>;
-  const stream_resource memory(shared_allocator<pool_type>::make(host_memory()));
+  const cccl_resource memory(shared_allocator<pool_type>::make(host_memory()));
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 3; ++t) {
     running.emplace_back([mine = memory, t]() mutable {
@@ -276,15 +276,15 @@ TEST(stream_resource_threads, share_one_allocator_by_copies) {
     });
   }
   for (std::thread& t : running) t.join();
-  EXPECT_EQ(memory.allocator()->current_usage().live, 0u);
+  EXPECT_EQ(memory.allocator()->current_usage().allocated, 0u);
 }
 
-TEST(stream_resource, compiles_the_example_of_its_comment) {
+TEST(cccl_resource, compiles_the_example_of_its_comment) {
   tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool;
-  tessera::interop::stream_resource memory(pool);
+  tessera::interop::cccl_resource memory(pool);
   void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
   memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace

@@ -47,9 +47,9 @@ TEST(unique_block, gives_its_block_back_when_it_ends) {
     EXPECT_TRUE(held);
     EXPECT_EQ(held.size(), 1000u);
     EXPECT_EQ(held.stream(), stream_id{3});
-    EXPECT_EQ(pool.current_usage().live, 1024u);
+    EXPECT_EQ(pool.current_usage().allocated, 1024u);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(unique_block, may_hold_none) {
@@ -84,7 +84,7 @@ TEST(unique_block, moves_and_swaps_with_its_allocator) {
   EXPECT_EQ(in_a.stream(), stream_id{1});
   EXPECT_EQ(in_b.get(), at_a);
   in_a = std::move(in_b);
-  EXPECT_EQ(b.current_usage().live, 0u);
+  EXPECT_EQ(b.current_usage().allocated, 0u);
   EXPECT_EQ(in_a.get(), at_a);
   EXPECT_FALSE(in_b);
   block& itself = in_a;
@@ -93,7 +93,7 @@ TEST(unique_block, moves_and_swaps_with_its_allocator) {
   const block moved(std::move(in_a));
   EXPECT_FALSE(in_a);
   in_a.reset();
-  EXPECT_EQ(a.current_usage().live, 1024u);
+  EXPECT_EQ(a.current_usage().allocated, 1024u);
 }
 
 TEST(unique_block, may_leave_its_block_to_the_caller) {
@@ -102,7 +102,7 @@ TEST(unique_block, may_leave_its_block_to_the_caller) {
   void* const p = held.release();
   EXPECT_FALSE(held);
   EXPECT_EQ(held.size(), 0u);
-  EXPECT_EQ(pool.current_usage().live, 1024u);
+  EXPECT_EQ(pool.current_usage().allocated, 1024u);
   const block again(pool, p, 1000);
   EXPECT_EQ(again.get(), p);
 }
@@ -113,7 +113,7 @@ TEST(unique_block, waits_for_the_streams_it_recorded) {
   EXPECT_TRUE(held.record_stream(stream_id{2}));
   pool.provider().submit(stream_id{2}, 1'000'000);
   held.reset();
-  EXPECT_EQ(pool.current_usage().pending, 1024u);
+  EXPECT_EQ(pool.current_usage().pending(), 1024u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
@@ -156,7 +156,7 @@ TEST(unique_block_threads, hold_blocks_of_one_allocator) {
     });
   }
   for (std::thread& t : running) t.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(unique_block_deleter, frees_the_blocks_of_smart_pointers) {
@@ -171,7 +171,7 @@ TEST(unique_block_deleter, frees_the_blocks_of_smart_pointers) {
     std::unique_ptr<float[], deleter> none;
     none = std::move(row);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(unique_block, compiles_the_example_of_its_comment) {
@@ -182,15 +182,15 @@ TEST(unique_block, compiles_the_example_of_its_comment) {
     tessera::interop::unique_block weights = tessera::interop::make_block(pool, 1000, tessera::stream_id{1});
     (void)weights.record_stream(tessera::stream_id{2});
     std::printf("%zu bytes at %p\n", weights.size(), weights.get());
-    EXPECT_EQ(pool.current_usage().live, 1024u);
+    EXPECT_EQ(pool.current_usage().allocated, 1024u);
   }
   tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool;
   {
     using deleter = tessera::interop::unique_block<decltype(pool)>::deleter;
     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
-    EXPECT_EQ(pool.current_usage().live, 4096u);
+    EXPECT_EQ(pool.current_usage().allocated, 4096u);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace

@@ -257,7 +257,7 @@ TEST(explain, suggests_to_wait_for_pending_blocks) {
   pool.provider().hold_events(true);
   pool.deallocate(p);
   const oom_report report = refused(pool, 30_MiB);
-  EXPECT_EQ(report.now.pending, 30_MiB);
+  EXPECT_EQ(report.now.pending(), 30_MiB);
   EXPECT_EQ(report.after_pending, 30_MiB);
   EXPECT_EQ(report.largest.bytes, 0u);
   EXPECT_EQ(hints_of(report), std::vector{oom_report::hint::wait_for_streams});
@@ -443,8 +443,8 @@ TEST(explain, idle_memory_of_pending_work_is_released_later) {
   pool.deallocate(pool.allocate(60_MiB, one));
   pool.provider().fail_every(1);  // waits, too
   const oom_report report = refused(pool, 80_MiB);
-  EXPECT_EQ(report.now.live, 0u);
-  EXPECT_EQ(report.now.pending, 0u);
+  EXPECT_EQ(report.now.allocated, 0u);
+  EXPECT_EQ(report.now.pending(), 0u);
   EXPECT_EQ(report.idle, 60_MiB);
   EXPECT_EQ(hints_of(report), std::vector{oom_report::hint::release_later});
   EXPECT_NE(std::string_view(explain(pool, 80_MiB).text().c_str())

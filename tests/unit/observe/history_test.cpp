@@ -8,11 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/extension/observer.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/std_stacktrace.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>

@@ -8,7 +8,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -42,7 +42,7 @@ TEST(report, has_the_statistics_of_each_pool) {
   const memory_report report(pool);
   EXPECT_EQ(report.now, pool.current_usage());
   EXPECT_EQ(report.non_releasable, 2_MiB - 512);
-  EXPECT_EQ(report.footprint, pool.footprint());
+  EXPECT_EQ(report.metadata_bytes, pool.metadata_bytes());
   ASSERT_EQ(report.pools.size(), 2u);
   EXPECT_EQ(report.pools[0].allocation.allocated, 2);
   EXPECT_EQ(report.pools[1].allocated_bytes.peak, static_cast<std::int64_t>(45_MiB));
@@ -108,7 +108,7 @@ TEST(report, works_with_any_allocator) {
       pytorch_family::settings{});
   (void)chosen.allocate(512);
   EXPECT_EQ(memory_report(chosen).all.allocation.current, 1);
-  driver_pool<caching_allocator<cuda_async, simulated_device>> driver;
+  cuda_mempool<caching_allocator<cuda_async, simulated_device>> driver;
   (void)driver.allocate_async(512, {});
   EXPECT_EQ(memory_report(driver.pool()).all.allocation.current, 1);
 }
@@ -140,7 +140,7 @@ TEST(report, has_what_a_plan_served) {
   EXPECT_EQ(report.by_plan->fingerprint, made.numbers.fingerprint);
   EXPECT_FALSE(report.by_plan->is_stale());
   EXPECT_EQ(report.now, pool.current_usage());
-  EXPECT_EQ(report.footprint, pool.footprint());
+  EXPECT_EQ(report.metadata_bytes, pool.metadata_bytes());
 
   const std::string table = report.table();
   EXPECT_TRUE(has(table, ", 5.00 MiB of places\n")) << table;

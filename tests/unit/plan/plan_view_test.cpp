@@ -131,8 +131,8 @@ TYPED_TEST(plan_view, reports_the_memory) {
   const memory_report report(of.memory);
   EXPECT_EQ(report.now, of.memory.current_usage());
   EXPECT_EQ(report.now.reserved, of.device.used());
-  EXPECT_EQ(report.now.live, 6_MiB + 1024);
-  EXPECT_EQ(report.now.pending, 3_MiB);
+  EXPECT_EQ(report.now.allocated, 6_MiB + 1024);
+  EXPECT_EQ(report.now.pending(), 3_MiB);
   EXPECT_LE(report.non_releasable, report.now.cached);
   ASSERT_TRUE(report.by_plan.has_value());
   EXPECT_EQ(report.by_plan->requests, 3u);
@@ -170,7 +170,7 @@ TYPED_TEST(plan_view, explains_failures_with_its_memory) {
   auto& of = this->shown;
   const oom_report report = explain(of.memory, 60_MiB);
   EXPECT_EQ(report.now.reserved, of.device.used());
-  EXPECT_EQ(report.now.live, 6_MiB + 1024);
+  EXPECT_EQ(report.now.allocated, 6_MiB + 1024);
   EXPECT_EQ(report.room(), 64_MiB - of.device.used());
   EXPECT_LT(report.plan, report.now.reserved);
   EXPECT_LE(report.non_releasable, report.now.cached);
@@ -183,7 +183,7 @@ TYPED_TEST(plan_view, is_in_the_error) {
   auto& of = this->shown;
   const out_of_memory error = of.memory.make_out_of_memory(60_MiB);
   EXPECT_EQ(error.at_failure().reserved, of.device.used());
-  EXPECT_EQ(error.at_failure().pending, 3_MiB);
+  EXPECT_EQ(error.at_failure().pending(), 3_MiB);
   EXPECT_EQ(error.numbers().available, 64_MiB - of.device.used());
   const std::string_view text = error.what();
   EXPECT_NE(text.find("; a plan has "), std::string_view::npos) << text;
@@ -249,7 +249,7 @@ TYPED_TEST(planned_front, frees_aligned_blocks_of_the_plan) {
   void* const q = large.allocate(this->memory, stream_id{});
   EXPECT_EQ(this->by_plan(), 2u);
   large.deallocate(this->memory, q);
-  EXPECT_EQ(this->memory.current_usage().live, 0u);
+  EXPECT_EQ(this->memory.current_usage().allocated, 0u);
 }
 
 struct keep_report {
@@ -278,7 +278,7 @@ TEST(plan_view_of_a_limit, leaves_the_room_as_it_is) {
   simulated_device device({.capacity = 64_MiB});
   const plan::made_plan made = steps();
   planned<plain> memory(made.view(), device_ref(device));
-  memory.with_policies([](auto& settings) { settings.growth.limit = memory_limit(20_MiB); });
+  memory.visit_policies([](auto& settings) { settings.growth.limit = memory_limit(20_MiB); });
   void* const p = memory.allocate(5_MiB);
   const oom_report report = explain(memory, 30_MiB);
   EXPECT_EQ(report.room(), 20_MiB);

@@ -229,8 +229,8 @@ TEST_F(planned_on_a_device, counts_planned_blocks) {
   (void)memory.allocate(1000);
   const usage now = memory.current_usage();
   EXPECT_EQ(now.requested, sizes[0] + 1000);
-  EXPECT_EQ(now.live, sizes[0] + 1024);
-  EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+  EXPECT_EQ(now.allocated, sizes[0] + 1024);
+  EXPECT_EQ(now.active + now.cached, now.reserved);
   EXPECT_EQ(now.reserved, device.used());
   EXPECT_EQ(used().bytes, sizes[0]);
   EXPECT_EQ(used().plan_bytes, made.numbers.bytes);
@@ -244,7 +244,7 @@ TEST_F(planned_on_a_device, counts_planned_blocks) {
   memory.reset_accumulated_statistics();
   EXPECT_EQ(used().requests, 0u);
   EXPECT_EQ(used().device_bytes.allocated, 0);
-  EXPECT_GT(memory.footprint(), memory.inner().footprint());
+  EXPECT_GT(memory.metadata_bytes(), memory.inner().metadata_bytes());
 }
 
 TEST(planned, says_that_a_plan_is_stale) {
@@ -333,7 +333,7 @@ TEST_F(planned_on_a_device, does_not_count_requests_in_scopes) {
   memory.begin_step();
   {
     const extension::private_pool others(memory);
-    const extension::pool_scope scope(others, stream_id{}, extension::scope_kind::redirect);
+    const extension::pool_scope scope(others, stream_id{}, extension::scope_kind::plain);
     for (int i = 0; i < 200; ++i) memory.deallocate(memory.allocate(600_KiB));
   }
   EXPECT_EQ(used().unplanned_requests, 0u);
@@ -467,7 +467,7 @@ TEST(planned, gives_idle_memory_to_requests_that_it_does_not_plan) {
 }
 
 TEST_F(planned_on_a_device, leaves_handles_to_the_allocator_inside) {
-  const handle h = memory.allocate_by_handle(sizes[0]);
+  const block_handle h = memory.allocate_by_handle(sizes[0]);
   EXPECT_EQ(used().requests, 0u);
   EXPECT_TRUE(memory.record_stream(h, stream_id{1}));
   memory.deallocate(h);
@@ -483,7 +483,7 @@ TEST_F(planned_on_a_device, leaves_scopes_of_private_pools_to_the_allocator_insi
   EXPECT_EQ(used().requests, 1u);
   EXPECT_TRUE(memory.record_stream(before, stream_id{1}));
   memory.deallocate(before);
-  EXPECT_EQ(memory.current_usage().pending, sizes[0]);  // no event is recorded during a capture
+  EXPECT_EQ(memory.current_usage().pending(), sizes[0]);  // no event is recorded during a capture
   memory.trim();
   EXPECT_EQ(device.calls().record, 0u);
   ASSERT_TRUE(pools.close(graph));
@@ -505,7 +505,7 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   device.hold_events(true);
   memory.deallocate(p);
   EXPECT_EQ(device.calls().record, 2u);
-  EXPECT_EQ(memory.current_usage().pending, sizes[0]);
+  EXPECT_EQ(memory.current_usage().pending(), sizes[0]);
   memory.begin_step();
   void* const other = memory.allocate(sizes[0]);
   EXPECT_NE(other, p);
@@ -514,7 +514,7 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   device.hold_events(false);
   memory.begin_step();
   EXPECT_EQ(memory.allocate(sizes[0]), p);
-  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
   memory.deallocate(p);
 }
 
@@ -539,7 +539,7 @@ TEST(planned, asks_the_streams_policy_of_the_allocator_inside) {
     void* const p = memory.allocate(5_MiB);
     EXPECT_TRUE(memory.record_stream(p, stream_id{user}));
     memory.deallocate(p);
-    EXPECT_EQ(memory.current_usage().pending, user == 7 ? 5_MiB : 0u) << user;
+    EXPECT_EQ(memory.current_usage().pending(), user == 7 ? 5_MiB : 0u) << user;
   }
   EXPECT_EQ(memory.statistics().by_plan.requests, 3u);
   device.hold_events(false);
@@ -572,11 +572,11 @@ TEST_F(planned_on_a_device, drops_uses_of_a_capture) {
   ASSERT_TRUE(pools.open(graph));
   EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
   memory.deallocate(p);
-  EXPECT_EQ(memory.current_usage().pending, sizes[0]);
+  EXPECT_EQ(memory.current_usage().pending(), sizes[0]);
   ASSERT_TRUE(pools.close(graph));
   device.hold_events(true);
   memory.process_events();
-  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
   EXPECT_EQ(device.calls().record, 0u);
   device.hold_events(false);
   EXPECT_TRUE(pools.release(graph));
@@ -587,7 +587,7 @@ TEST_F(planned_on_a_device, gives_memory_back_while_a_scope_redirects) {
   auto pools = memory.get<extension::private_pools>();
   const pool_id tenant = pools.create(), graph = pools.create();
   run_step();
-  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::redirect));
+  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
   EXPECT_GT(device.used(), 0u);
   memory.trim(0);
   EXPECT_EQ(device.used(), 0u);
@@ -597,7 +597,7 @@ TEST_F(planned_on_a_device, gives_memory_back_while_a_scope_redirects) {
   memory.begin_step();
   run_step();
   const std::size_t plan_bytes = device.used();
-  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::redirect));
+  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
   ASSERT_TRUE(pools.open(graph));
   memory.trim(0);
   EXPECT_EQ(device.used(), plan_bytes);
@@ -793,7 +793,7 @@ TEST(planned, records_no_streams_without_events) {
   void* const p = memory.allocate(5_MiB);
   EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
   memory.deallocate(p);
-  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
 }
 
 TEST(planned, is_as_thread_safe_as_the_allocator_inside) {

@@ -137,7 +137,7 @@ TYPED_TEST(evict_after_in, restart_ages_restarts_the_time) {
   allocator_of<TypeParam, step> pool;
   pool.deallocate(pool.allocate(80_MiB));
   manual_clock::ticks += 199;
-  pool.restart_ages();
+  pool.reset_decay();
   expect_to_go_in_200_ticks(pool, 80_MiB);
 }
 
@@ -149,7 +149,7 @@ TYPED_TEST(evict_after_in, completed_frees_are_processed_first_and_others_are_no
   pool.provider().submit(stream_id{7}, 1'000'000'000);
   pool.deallocate(used);
   pool.evict_idle();
-  EXPECT_EQ(pool.current_usage().pending, 80_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 80_MiB);
   pool.provider().advance(1'000'000'000);
   pool.evict_idle();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
@@ -347,7 +347,7 @@ TEST(evict_after, coalesced_blocks_of_a_range_have_the_mean_age_of_their_bytes) 
   EXPECT_EQ(age(), (20 * 200 + 20 * 100) / 100u);
   manual_clock::ticks += 30;
   EXPECT_EQ(age(), 90u);
-  pool.restart_ages();
+  pool.reset_decay();
   manual_clock::ticks += 10;
   EXPECT_EQ(age(), 10u);
 }

@@ -169,7 +169,7 @@ TEST(limiting, limits_stitched_pages) {
 }
 
 TEST(limiting, a_refusal_because_of_the_limit_differs_from_a_full_device) {
-  using recipe = with<pytorch<>, with_fail_fast<recover_by_releasing_oversize, true>>;
+  using recipe = with<pytorch<>, fail_fast<recover_by_releasing_oversize, true>>;
   caching_allocator<recipe, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   pool.deallocate(pool.allocate(30_MiB));
   EXPECT_EQ(pool.try_allocate(35_MiB), nullptr);
@@ -225,7 +225,7 @@ TEST(limiting, limits_all_arenas_together) {
   pool.deallocate(b);
   pool.deallocate(c);
   pool.trim();
-  EXPECT_EQ(pool.with_provider([](auto& d) { return d.taken(); }), 0u);
+  EXPECT_EQ(pool.visit_provider([](auto& d) { return d.taken(); }), 0u);
 }
 
 TEST(limiting, is_named_when_memory_runs_out) {

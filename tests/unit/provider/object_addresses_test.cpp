@@ -160,7 +160,7 @@ TEST(object_addresses, make_a_provider_of_memory_without_addresses) {
   std::vector<void*> blocks;
   for (std::size_t i = 1; i <= 200; ++i) blocks.push_back(pool.allocate(i * 1000));
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    pool.with_provider([&](auto& on) {
+    pool.visit_provider([&](auto& on) {
       const auto first = on.inner().find(blocks[i]), last = on.inner().find(after(blocks[i], 1000 * i + 999));
       EXPECT_EQ(first.object, last.object);
       EXPECT_EQ(last.offset - first.offset, 1000 * i + 999);

@@ -61,7 +61,7 @@ using shared = locked<plain>;
 using streamed = per_stream<plain>;
 
 template <typename Pool>
-concept frees_handles = requires(Pool& pool, handle h) {
+concept frees_handles = requires(Pool& pool, block_handle h) {
   pool.deallocate(h);
   pool.allocate_by_handle(1);
 };
@@ -87,7 +87,7 @@ std::vector<line> lines_of(const Pool& pool) {
 template <typename Pool>
 std::string statistics_of(Pool& pool) {
   memory_report report(pool);
-  report.footprint = 0;  // blocks by handle have no entry
+  report.metadata_bytes = 0;  // blocks by handle have no entry
   return report.json();
 }
 /// Replays what was recorded on another allocator, and compares the statistics.
@@ -131,7 +131,7 @@ class random_program {
   struct block {
     way how;
     void* p;
-    handle h;
+    block_handle h;
     std::size_t bytes;
   };
   void allocate() {
@@ -198,7 +198,7 @@ TEST(captured, records_each_call_as_an_event) {
   pool.begin_step();
   void* const p = pool.allocate(1000);
   void* const q = pool.try_allocate(3_MiB, stream_id{2});
-  const handle h = pool.allocate_by_handle(500, stream_id{1});
+  const block_handle h = pool.allocate_by_handle(500, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   EXPECT_TRUE(pool.try_record_stream(q, stream_id{1}));
   EXPECT_TRUE(pool.record_stream(h, stream_id{1})) << "its own stream";
@@ -277,7 +277,7 @@ TEST(captured, records_a_reused_block_as_a_free_and_a_request) {
 
 TEST(captured, records_a_block_by_handle_until_its_handle_is_freed) {
   captured<plain> pool;
-  const handle h = pool.allocate_by_handle(1000);
+  const block_handle h = pool.allocate_by_handle(1000);
   EXPECT_FALSE(pool.try_deallocate(h.data())) << "the address frees nothing";
   EXPECT_FALSE(pool.reuse_in_place(h.data(), 1000, {}));
   EXPECT_EQ(lines_of(pool).size(), 1u);
@@ -412,7 +412,7 @@ TEST(captured_pools, leave_out_scopes_that_are_no_capture) {
   captured<plain> pool;
   private_pool tenant(pool);
   {
-    const pool_scope scope(tenant, stream_id{1}, scope_kind::redirect);
+    const pool_scope scope(tenant, stream_id{1}, scope_kind::plain);
     (void)pool.allocate(1000, stream_id{1});
   }
   EXPECT_EQ(lines_of(pool), (std::vector<line>{{'p', 1, 0, 0}, {'a', 0, 1000, 1}}));
@@ -479,7 +479,7 @@ TEST(captured, ends_at_its_limit) {
 
 TEST(captured, passes_arguments_to_the_allocator) {
   captured<plain> pool({.max_events = 1}, simulated_device({.capacity = 4_MiB}));
-  pool.with_provider([](auto& device) { EXPECT_EQ(device.capacity(), 4_MiB); });
+  pool.visit_provider([](auto& device) { EXPECT_EQ(device.capacity(), 4_MiB); });
   pool.begin_step();
   pool.begin_step();
   EXPECT_EQ(pool.dropped(), 1u);
@@ -487,9 +487,9 @@ TEST(captured, passes_arguments_to_the_allocator) {
 
 TEST(captured, counts_its_host_memory) {
   captured<plain> pool;
-  const std::size_t before = pool.footprint() - pool.inner().footprint();
+  const std::size_t before = pool.metadata_bytes() - pool.inner().metadata_bytes();
   for (int i = 0; i < 10'000; ++i) (void)pool.allocate(1000);
-  const std::size_t used = pool.footprint() - pool.inner().footprint() - before;
+  const std::size_t used = pool.metadata_bytes() - pool.inner().metadata_bytes() - before;
   EXPECT_GE(used, 10'000u * 64);
   EXPECT_LE(used, 10'000u * 130);
 }
@@ -539,7 +539,7 @@ void use_from_threads() {
   EXPECT_TRUE(pool.is_complete());
   plain other;
   EXPECT_EQ(trace::replay(program(read), other), 0u);
-  EXPECT_EQ(other.current_usage().live, 0u);
+  EXPECT_EQ(other.current_usage().allocated, 0u);
 }
 TEST(captured_threads, share_a_locked_allocator) { use_from_threads<captured<shared>>(); }
 TEST(captured_threads, share_an_allocator_of_arenas) { use_from_threads<captured<streamed>>(); }

@@ -16,15 +16,15 @@ namespace tessera {
 /// detected: a handle of another allocator, and a stale handle whose descriptor now belongs to another
 /// handle's block.
 ///
-///     const tessera::handle block = allocator.allocate_by_handle(5_MiB);
+///     const tessera::block_handle block = allocator.allocate_by_handle(5_MiB);
 ///     void* const context = block.to_pointer();  // for a caller in C, who keeps it and gives it back
-///     allocator.deallocate(tessera::handle::from_pointer(context));
+///     allocator.deallocate(tessera::block_handle::from_pointer(context));
 ///
 ///   Cost:  as a pointer; an allocation and its free save the look-up of the address
-class handle {
+class block_handle {
  public:
-  handle() = default;
-  explicit handle(detail::block* described) noexcept : block_(described) {}
+  block_handle() = default;
+  explicit block_handle(detail::block* described) noexcept : block_(described) {}
 
   /// Returns the address, aligned to min_alignment.
   [[nodiscard]] void* data() const noexcept {
@@ -38,15 +38,15 @@ class handle {
   /// Returns the handle of a pointer; an empty handle for null.
   ///   Requires:  a result of to_pointer(); otherwise, for example for the address of a block, the program
   ///              aborts
-  [[nodiscard]] static handle from_pointer(void* p) noexcept {
+  [[nodiscard]] static block_handle from_pointer(void* p) noexcept {
     if (p == nullptr) return {};
     if (number(p) % alignof(detail::block) != mark)
-      detail::fatal("handle::from_pointer: not a pointer that to_pointer gave", p);
-    return handle(reinterpret_cast<detail::block*>(number(p) - mark));
+      detail::fatal("block_handle::from_pointer: not a pointer that to_pointer gave", p);
+    return block_handle(reinterpret_cast<detail::block*>(number(p) - mark));
   }
   [[nodiscard]] explicit operator bool() const noexcept { return block_ != nullptr; }
   [[nodiscard]] detail::block* block() const noexcept { return block_; }
-  bool operator==(const handle&) const = default;
+  bool operator==(const block_handle&) const = default;
 
  private:
   /// Added to a descriptor's address: then no aligned address, such as a block's, passes for a handle.

@@ -5,15 +5,15 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
 
 using namespace tessera;
-using pool_attribute = driver_pool<caching_allocator<cuda_async, simulated_device>>::attribute;
-using driver = driver_pool<caching_allocator<cuda_async, simulated_device>>;
+using pool_attribute = cuda_mempool<caching_allocator<cuda_async, simulated_device>>::attribute;
+using driver = cuda_mempool<caching_allocator<cuda_async, simulated_device>>;
 constexpr stream_id a{1}, b{2}, c{3};
 constexpr std::uint64_t long_time = 1'000'000'000;
 
@@ -24,7 +24,7 @@ void only_same_stream(driver& pool) {
     ASSERT_TRUE(pool.set(what, 0));
 }
 
-TEST(driver_pool, serves_and_refuses_as_any_allocator_here) {
+TEST(cuda_mempool, serves_and_refuses_as_any_allocator_here) {
   driver pool{simulated_device{simulated_device::options{.capacity = 4_MiB}}};
   EXPECT_EQ(pool.allocate_async(0, a), nullptr);
   void* const p = pool.allocate_async(4_MiB, a);
@@ -39,7 +39,7 @@ TEST(driver_pool, serves_and_refuses_as_any_allocator_here) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(driver_pool, frees_in_order_of_the_stream_that_frees) {
+TEST(cuda_mempool, frees_in_order_of_the_stream_that_frees) {
   driver pool;
   only_same_stream(pool);
   void* const p = pool.allocate_async(2_MiB, a);
@@ -50,14 +50,14 @@ TEST(driver_pool, frees_in_order_of_the_stream_that_frees) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(driver_pool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) {
+TEST(cuda_mempool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) {
   driver pool;
   void* const p = pool.allocate_async(2_MiB, a);
   ASSERT_TRUE(pool.record_stream(p, b) && pool.record_stream(p, a));
   pool.provider().submit(a, long_time);
   pool.provider().submit(b, 2 * long_time);
   pool.free_async(p, c);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_TRUE(pool.provider().is_ordered_after(c, b, 1));
   EXPECT_TRUE(pool.provider().is_ordered_after(c, a, 1));
   EXPECT_FALSE(pool.provider().is_ordered_after(a, b, 1));  // the stream of the allocation continues
@@ -67,14 +67,14 @@ TEST(driver_pool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) 
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(driver_pool, keeps_a_block_pending_if_the_join_fails) {
+TEST(cuda_mempool, keeps_a_block_pending_if_the_join_fails) {
   driver pool;
   void* const p = pool.allocate_async(2_MiB, a);
   ASSERT_TRUE(pool.record_stream(p, b));
   pool.provider().submit(b, long_time);
   pool.provider().fail_call(1);
   pool.free_async(p, c);
-  EXPECT_EQ(pool.current_usage().pending, 2_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 2_MiB);
   EXPECT_EQ(pool.get(pool_attribute::used_current), 2_MiB);
   EXPECT_TRUE(is_whole(pool));
   pool.provider().advance(long_time);
@@ -82,7 +82,7 @@ TEST(driver_pool, keeps_a_block_pending_if_the_join_fails) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(driver_pool, releases_only_idle_memory_above_the_threshold) {
+TEST(cuda_mempool, releases_only_idle_memory_above_the_threshold) {
   driver pool;
   ASSERT_TRUE(pool.set(pool_attribute::release_threshold, 5_MiB));
   void* const small = pool.allocate_async(2_MiB, a);
@@ -98,7 +98,7 @@ TEST(driver_pool, releases_only_idle_memory_above_the_threshold) {
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
 }
 
-TEST(driver_pool, stops_giving_back_at_the_threshold) {
+TEST(cuda_mempool, stops_giving_back_at_the_threshold) {
   driver pool;
   ASSERT_TRUE(pool.set(pool_attribute::release_threshold, 3_MiB));
   void* blocks[3];
@@ -108,7 +108,7 @@ TEST(driver_pool, stops_giving_back_at_the_threshold) {
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
 }
 
-TEST(driver_pool, reports_that_a_stream_could_not_be_waited_for) {
+TEST(cuda_mempool, reports_that_a_stream_could_not_be_waited_for) {
   driver pool;
   pool.free_async(pool.allocate_async(2_MiB, a), a);
   pool.provider().fail_call(1);
@@ -118,7 +118,7 @@ TEST(driver_pool, reports_that_a_stream_could_not_be_waited_for) {
   EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
 }
 
-TEST(driver_pool, trims_a_segment_whose_parts_were_freed_on_several_streams) {
+TEST(cuda_mempool, trims_a_segment_whose_parts_were_freed_on_several_streams) {
   driver pool;
   only_same_stream(pool);
   void* const low = pool.allocate_async(1_MiB, a);
@@ -135,7 +135,7 @@ TEST(driver_pool, trims_a_segment_whose_parts_were_freed_on_several_streams) {
   EXPECT_TRUE(is_whole(pool));
 }
 
-TEST(driver_pool, begins_with_all_rules_on_and_threshold_0) {
+TEST(cuda_mempool, begins_with_all_rules_on_and_threshold_0) {
   driver pool;
   for (const auto what : {pool_attribute::follow_event_dependencies, pool_attribute::allow_opportunistic,
                           pool_attribute::allow_internal_dependencies}) {
@@ -151,7 +151,7 @@ TEST(driver_pool, begins_with_all_rules_on_and_threshold_0) {
   EXPECT_EQ(pool.get(pool_attribute::release_threshold), std::numeric_limits<std::uint64_t>::max());
 }
 
-TEST(driver_pool, explains_the_failure_of_a_stream) {
+TEST(cuda_mempool, explains_the_failure_of_a_stream) {
   driver pool{simulated_device{simulated_device::options{.capacity = 4_MiB}}};
   (void)pool.allocate_async(3_MiB, a);
   try {
@@ -159,7 +159,7 @@ TEST(driver_pool, explains_the_failure_of_a_stream) {
     FAIL();
   } catch (const out_of_memory& error) {
     EXPECT_EQ(error.stream(), b);
-    EXPECT_EQ(error.at_failure().live, 3_MiB);
+    EXPECT_EQ(error.at_failure().allocated, 3_MiB);
   }
 }
 

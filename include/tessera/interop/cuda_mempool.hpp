@@ -17,7 +17,7 @@
 
 namespace tessera::detail {
 
-/// The attributes of a driver_pool, with the numbers of CUDA's CUmemPool_attribute.
+/// The attributes of a cuda_mempool, with the numbers of CUDA's CUmemPool_attribute.
 enum class pool_attribute : unsigned char {
   follow_event_dependencies = 1,    ///< 0 or 1
   allow_opportunistic = 2,          ///< 0 or 1
@@ -42,26 +42,26 @@ namespace tessera::interop {
 ///
 ///     constexpr tessera::stream_id stream{1};
 ///     using async_allocator = tessera::caching_allocator<tessera::recipe::cuda_async, tessera::provider::simulated_device>;
-///     using pool_type = tessera::interop::driver_pool<async_allocator>;
+///     using pool_type = tessera::interop::cuda_mempool<async_allocator>;
 ///     pool_type driver;
 ///     (void)driver.set(pool_type::attribute::release_threshold, 2_GiB);
 ///     void* p = driver.allocate_async(5_MiB, stream);
 ///     driver.free_async(p, stream);
 ///     driver.synchronize(stream);  // releases what is reserved above 2 GiB
 template <typename Allocator>
-class driver_pool {
+class cuda_mempool {
   using Recipe = typename Allocator::recipe_type;
   using Provider = typename Allocator::provider_type;
   static_assert(Recipe::streams::reuses_across_streams,
-                "driver_pool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
+                "cuda_mempool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
 
  public:
   using attribute = detail::pool_attribute;
 
-  driver_pool() : driver_pool(Provider{}) {}
+  cuda_mempool() : cuda_mempool(Provider{}) {}
   /// Makes the allocator from these arguments.
   template <typename... Given>
-  explicit driver_pool(Provider device, recipe::policies<Recipe> settings = {}, Given&&... given)
+  explicit cuda_mempool(Provider device, recipe::policies<Recipe> settings = {}, Given&&... given)
       : pool_(std::move(device), std::move(settings), std::forward<Given>(given)...) {}
 
   /// Allocates memory for work that is submitted to `stream` from now on.
@@ -163,7 +163,7 @@ class driver_pool {
     max = current;
     return true;
   }
-  [[nodiscard]] static std::size_t used(const usage& now) noexcept { return now.live + now.pending; }
+  [[nodiscard]] static std::size_t used(const usage& now) noexcept { return now.active; }
 
   Allocator pool_;
   std::size_t reserved_high_ = 0;

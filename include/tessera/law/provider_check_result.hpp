@@ -40,11 +40,11 @@ namespace tessera::law {
 ///
 ///     #include <tessera/law/provider.hpp>
 ///     tessera::provider::simulated_device device;
-///     const tessera::law::provider_verdict found = tessera::law::provider(device);
+///     const tessera::law::provider_check_result found = tessera::law::provider(device);
 ///     if (!found) std::puts(found.message());
 ///     for (const auto& [law, why] : found.not_checked()) std::printf("%s: not checked, %s\n", law, why);
-struct provider_verdict : verdict {
-  constexpr provider_verdict() = default;
+struct provider_check_result : check_result {
+  constexpr provider_check_result() = default;
 
   /// The broken rule and the values that show it; empty if no rule is broken.
   [[nodiscard]] const char* message() const noexcept { return text_.c_str(); }
@@ -81,7 +81,7 @@ struct provider_verdict : verdict {
     if (count_ < unchecked_.size()) unchecked_[count_++] = {law, why};
   }
   /// Adds the result of further laws.
-  void add(const provider_verdict& next) noexcept {
+  void add(const provider_check_result& next) noexcept {
     if (broken == nullptr) {
       broken = next.broken;
       text_ = next.text_;
@@ -137,10 +137,10 @@ struct provider_trial {
 
 namespace tessera::law::detail {
 
-/// Returns a verdict with one broken rule.
+/// Returns a check_result with one broken rule.
 template <typename... Values>
-[[nodiscard]] provider_verdict broken_rule(rule law, const Values&... values) noexcept {
-  provider_verdict found;
+[[nodiscard]] provider_check_result broken_rule(rule law, const Values&... values) noexcept {
+  provider_check_result found;
   found.must_hold(false, law, values...);
   return found;
 }

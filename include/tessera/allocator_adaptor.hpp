@@ -6,11 +6,11 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/block_handle.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/extension.hpp>
-#include <tessera/detail/handle.hpp>
 
 namespace tessera::detail {
 
@@ -30,7 +30,7 @@ inline constexpr bool has_shared_calls_only = std::is_same_v<Inner, shared_calls
 /// The provider type of an allocator.
 template <typename Allocator>
 using device_of =
-    std::remove_reference_t<decltype(std::declval<Allocator&>().with_provider(return_argument{}))>;
+    std::remove_reference_t<decltype(std::declval<Allocator&>().visit_provider(return_argument{}))>;
 
 /// The recipe and the provider of an allocator inside a front end, if it names them.
 template <typename Inner>
@@ -68,11 +68,11 @@ namespace tessera {
 ///     #include <atomic>
 ///     namespace program {
 ///     template <typename Allocator>
-///     class counted : public tessera::facade<counted<Allocator>, Allocator> {
+///     class counted : public tessera::allocator_adaptor<counted<Allocator>, Allocator> {
 ///      public:
 ///       std::atomic<std::size_t> calls = 0;
 ///      private:
-///       friend tessera::facade<counted, Allocator>;
+///       friend tessera::allocator_adaptor<counted, Allocator>;
 ///       template <typename Me, typename F>
 ///       static decltype(auto) enter(Me& me, F f) {  // Me: counted, or const counted
 ///         if constexpr (!std::is_const_v<Me>) ++me.calls;
@@ -83,7 +83,7 @@ namespace tessera {
 ///     }
 ///
 ///   * `enter` calls f(allocator) and returns its result. It may take a lock or run a check around the call.
-///   * To change a call, define it in the front end. `using facade<...>::name` keeps its other overloads.
+///   * To change a call, define it in the front end. `using allocator_adaptor<...>::name` keeps its other overloads.
 ///   * If `enter` takes a lock, define on_pressure and for_each_device, too. By default, the functions given
 ///     to them run inside `enter`, and would deadlock if they used the allocator.
 ///   * `Inner` is the type of the allocator inside. Handles, statistics, process_events,
@@ -92,13 +92,13 @@ namespace tessera {
 ///     evict_idle call, and after a try_deallocate or process_events that freed something.
 ///   * A front end of several allocators also defines enter_owner, which finds the owner of an address.
 template <typename Self, typename Inner = detail::shared_calls_only>
-class facade : public detail::types_inside<Inner> {
+class allocator_adaptor : public detail::types_inside<Inner> {
   struct no_handle {
     no_handle() = delete;
   };
   // Not a requires-clause: a front end's own overload hides an inherited one only if their constraints match.
   using handle_if_supported =
-      std::conditional_t<requires(Inner& in) { in.allocate_by_handle(0); }, handle, no_handle>;
+      std::conditional_t<requires(Inner& in) { in.allocate_by_handle(0); }, block_handle, no_handle>;
 
  public:
   /// For a front end of this one, such as per_device, which makes it over a provider of its own. They need a front end
@@ -154,12 +154,12 @@ class facade : public detail::types_inside<Inner> {
     inside([=](auto& in) { in.begin_step(key, stream); });
   }
   template <typename F, typename In = Inner>
-    requires requires(const In& in, F f) { in.with_plan(f); }
-  void with_plan(F f) const {
-    inside([&f](const auto& in) { in.with_plan(f); });
+    requires requires(const In& in, F f) { in.visit_plan(f); }
+  void visit_plan(F f) const {
+    inside([&f](const auto& in) { in.visit_plan(f); });
   }
 
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires requires(Inner& in) { in.allocate_by_handle(bytes, stream); }
   {
     return inside([=](auto& in) { return in.allocate_by_handle(bytes, stream); });
@@ -219,12 +219,12 @@ class facade : public detail::types_inside<Inner> {
     return detail::open_door<E>(static_cast<Self&>(*this));
   }
   template <typename E, typename F>
-  decltype(auto) with_extension(F f) {
-    return inside([&f](auto& in) -> decltype(auto) { return in.template with_extension<E>(f); });
+  decltype(auto) visit_extension(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
   }
   template <typename E, typename F>
-  decltype(auto) with_extension(F f) const {
-    return inside([&f](const auto& in) -> decltype(auto) { return in.template with_extension<E>(f); });
+  decltype(auto) visit_extension(F f) const {
+    return inside([&f](const auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
   }
   template <typename E, typename F>
   auto add_up_extension(F f) const {
@@ -267,28 +267,28 @@ class facade : public detail::types_inside<Inner> {
   {
     inside([](auto& in) { in.reset_accumulated_statistics(); });
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return inside([](const auto& in) { return in.footprint(); });
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return inside([](const auto& in) { return in.metadata_bytes(); });
   }
   [[nodiscard]] const char* audit() const noexcept {
     return inside([](const auto& in) { return in.audit(); });
   }
 
   template <typename F>
-  decltype(auto) with_provider(F f) {
-    return inside([&f](auto& in) -> decltype(auto) { return in.with_provider(f); });
+  decltype(auto) visit_provider(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.visit_provider(f); });
   }
   template <typename F>
-  decltype(auto) with_policies(F f) {
-    return inside([&f](auto& in) -> decltype(auto) { return in.with_policies(f); });
+  decltype(auto) visit_policies(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.visit_policies(f); });
   }
   template <typename F>
   void for_each_allocator(F f) {
     inside([&f](auto& in) { in.for_each_allocator(f); });
   }
   template <typename F>
-  void with_owner(const void* p, F f) {
-    owner(p, nullptr, [&f, p](auto& in) { in.with_owner(p, f); });
+  void visit_owner(const void* p, F f) {
+    owner(p, nullptr, [&f, p](auto& in) { in.visit_owner(p, f); });
   }
   template <typename F>
   void for_each_device(F f) {
@@ -316,10 +316,10 @@ class facade : public detail::types_inside<Inner> {
 
  private:
   friend Self;
-  facade() = default;
+  allocator_adaptor() = default;
 
   [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Self& self, std::size_t bytes,
-                                                                  stream_id stream) {
+                                                                   stream_id stream) {
     Self::raise(self.make_out_of_memory(bytes, stream));
   }
   void freed() noexcept { Self::after_free(static_cast<Self&>(*this)); }

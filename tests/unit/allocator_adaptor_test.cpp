@@ -22,7 +22,7 @@
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/cccl.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/host_pinned.hpp>
@@ -46,7 +46,7 @@ using tight = caching_allocator<packed_tightly, simulated_device>;
 using tight_locked = locked<caching_allocator<packed_tightly, simulated_device>>;
 
 template <typename Pool>
-struct facade_of : ::testing::Test {
+struct alignments_of : ::testing::Test {
   std::unique_ptr<Pool> owned = [] {
     if constexpr (std::is_constructible_v<Pool, host_pinned>) {
       return std::make_unique<Pool>(host_memory());
@@ -72,9 +72,9 @@ using pools = ::testing::Types<
     configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>>,
     configured_pinned<pytorch_family::pinned_family, host_pinned>, rethrowing<tight_locked, no_errors>,
     shared_allocator<tight_locked>>;
-TYPED_TEST_SUITE(facade_of, pools);
+TYPED_TEST_SUITE(alignments_of, pools);
 
-TYPED_TEST(facade_of, serve_any_alignment) {
+TYPED_TEST(alignments_of, serve_any_alignment) {
   TypeParam& pool = *this->owned;
   struct block {
     void* p;
@@ -94,7 +94,7 @@ TYPED_TEST(facade_of, serve_any_alignment) {
     }
   }
   for (const block& b : live) pool.deallocate(b.p, b.bytes, b.alignment);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.allocate(0, std::align_val_t{4096}), nullptr);
   EXPECT_EQ(pool.try_allocate(0, std::align_val_t{4096}), nullptr);
   EXPECT_EQ(pool.try_allocate(max_request, std::align_val_t{4096}), nullptr);
@@ -109,21 +109,21 @@ template <typename Pool>
 concept aligns_by_a_number = requires(Pool& pool) { pool.allocate(1000, std::size_t{4096}); };
 static_assert(!aligns_by_a_number<tight> && !aligns_by_a_number<tight_locked>);
 
-TEST(facade, hold_back_for_the_streams_that_are_recorded) {
+TEST(allocator_adaptor, hold_back_for_the_streams_that_are_recorded) {
   caching_allocator<with<packed_tightly, reuse_on_same_stream>, simulated_device> pool;
   pool.provider().hold_events(true);
   void* const shift = pool.allocate(64);
   void* const p = pool.allocate(1000, std::align_val_t{4096}, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, 1000, std::align_val_t{4096}, stream_id{2}));
   pool.deallocate(p, 1000, std::align_val_t{4096});
-  EXPECT_GE(pool.current_usage().pending, 1000u);
+  EXPECT_GE(pool.current_usage().pending(), 1000u);
   pool.provider().hold_events(false);
   pool.deallocate(shift);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-TEST(facade, serve_each_of_several_devices) {
+TEST(allocator_adaptor, serve_each_of_several_devices) {
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
   per_device<per_stream<caching_allocator<packed_tightly, simulated_device>>> all(std::move(two));
@@ -138,7 +138,7 @@ TEST(facade, serve_each_of_several_devices) {
   EXPECT_DEATH(all.deallocate(&all, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
 }
 
-TEST(facade_death, name_the_rule_that_is_broken) {
+TEST(aligned_death, name_the_rule_that_is_broken) {
   tight pool;
   (void)pool.allocate(64);
   void* const p = pool.allocate(1000, std::align_val_t{4096});
@@ -170,7 +170,7 @@ std::vector<std::size_t> live_of(Pool& pool) {
 }
 using one_device = std::vector<std::size_t>;
 
-TEST(facade, reaches_the_allocators_inside) {
+TEST(allocator_adaptor, reaches_the_allocators_inside) {
   caching_allocator<pytorch_family::native, simulated_device> plain;
   (void)plain.allocate(100);
   EXPECT_EQ(live_of(plain), one_device{100});
@@ -200,7 +200,7 @@ TEST(facade, reaches_the_allocators_inside) {
   (void)patient.allocate(9);
   EXPECT_EQ(live_of(patient), one_device{9});
 
-  driver_pool<caching_allocator<cuda_async, simulated_device>> driver;
+  cuda_mempool<caching_allocator<cuda_async, simulated_device>> driver;
   (void)driver.allocate_async(10, stream_id{1});
   EXPECT_EQ(live_of(driver.pool()), one_device{10});
 
