@@ -45,7 +45,7 @@ int main() {
   as_expected = !request("search", allocator, 20_MiB, on_search) && as_expected;  // the device is full
   const tessera::extension::pool_usage now =
       allocator.get<tessera::extension::private_pools>().usage_of(chat.id());
-  std::printf("chat holds %zu MiB, %zu MiB above its guarantee\n", now.held >> 20,
-              (now.held - quotas.get(chat.id()).guaranteed) >> 20);
+  std::printf("chat holds %zu MiB, %zu MiB above its guarantee\n", now.non_releasable >> 20,
+              (now.non_releasable - quotas.get(chat.id()).guaranteed) >> 20);
   return as_expected && allocator.audit() == nullptr ? 0 : 1;
 }

@@ -339,7 +339,7 @@ TEST(host_memory_for_pools_of_arenas, that_runs_out_anywhere_creates_no_pool) {
     fails_at = 0;
     any_failed = any_failed || !created;
     EXPECT_EQ(begins, created) << k;
-    EXPECT_EQ(pools(pool).uses(made), created ? 1u : 0u) << k;
+    EXPECT_EQ(pools(pool).use_count(made), created ? 1u : 0u) << k;
     if (p != nullptr) {
       EXPECT_EQ(segment_of(pool, p).private_pool, made) << k;
     }
@@ -347,7 +347,7 @@ TEST(host_memory_for_pools_of_arenas, that_runs_out_anywhere_creates_no_pool) {
     EXPECT_EQ(static_cast<bool>(pools(pool).release(made)), created) << k;
     if (!created) {
       const pool_id next = pools(pool).create();
-      EXPECT_EQ(pools(pool).uses(pool_id{next.number - 1}), 0u) << "no arena keeps the pool that failed";
+      EXPECT_EQ(pools(pool).use_count(pool_id{next.number - 1}), 0u) << "no arena keeps the pool that failed";
     }
     EXPECT_STREQ(pool.audit(), nullptr);
     if (asked < k) break;

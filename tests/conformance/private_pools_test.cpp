@@ -123,7 +123,7 @@ TYPED_TEST(private_pools, exist_until_they_own_no_memory) {
   void* const p = this->allocate(5_MiB);
   EXPECT_FALSE(pools(this->on).release(pool)) << "its scope is open";
   EXPECT_TRUE(pools(this->on).retain(pool));
-  EXPECT_EQ(pools(this->on).uses(pool), 2u);
+  EXPECT_EQ(pools(this->on).use_count(pool), 2u);
   EXPECT_TRUE(pools(this->on).release(pool));
   EXPECT_TRUE(pools(this->on).close(pool));
   EXPECT_TRUE(pools(this->on).release(pool));
@@ -281,14 +281,14 @@ TEST(private_pool, moves_its_use) {
   const pool_id id = first.id();
   extension::private_pool second(std::move(first));
   EXPECT_EQ(second.id(), id);
-  EXPECT_EQ(pools(on).uses(id), 1u);
+  EXPECT_EQ(pools(on).use_count(id), 1u);
   {
     extension::private_pool third(on);
     third = std::move(second);
     EXPECT_EQ(third.id(), id);
-    EXPECT_EQ(pools(on).uses(second.id()), 1u) << "they were swapped";
+    EXPECT_EQ(pools(on).use_count(second.id()), 1u) << "they were swapped";
   }
-  EXPECT_EQ(pools(on).uses(id), 0u);
+  EXPECT_EQ(pools(on).use_count(id), 0u);
 }
 
 TYPED_TEST(private_pools, may_never_split) {

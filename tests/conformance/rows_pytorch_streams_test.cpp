@@ -124,11 +124,11 @@ TEST(torch_row, n080_a_capture_on_two_streams_takes_two_segments_of_its_pool) {
 TEST(torch_row, n082_the_uses_of_a_pool_are_counted) {
   with_pools<> on;
   const pool_id pool = pools(on).create();
-  EXPECT_EQ(pools(on).uses(pool), 1u);
+  EXPECT_EQ(pools(on).use_count(pool), 1u);
   ASSERT_TRUE(pools(on).retain(pool));
-  EXPECT_EQ(pools(on).uses(pool), 2u);
+  EXPECT_EQ(pools(on).use_count(pool), 2u);
   ASSERT_TRUE(pools(on).release(pool));
-  EXPECT_EQ(pools(on).uses(pool), 1u);
+  EXPECT_EQ(pools(on).use_count(pool), 1u);
 }
 TEST(torch_row, n084_emptying_the_cache_leaves_the_segment_of_a_pool) {
   with_pools<> on;

@@ -122,7 +122,7 @@ struct shared_device {
     std::size_t reserved = 0;
     for (const tenant& t : tenants) {
       const extension::pool_usage now = pools(on).usage_of(t.pool);
-      if (now.held != held(t)) return "usage_of says what the pool holds";
+      if (now.non_releasable != held(t)) return "usage_of says what the pool holds";
       if (held(t) > t.share.limit) return "a pool holds at most its limit";
       sum += (std::max)(held(t), t.share.guaranteed);
       reserved += now.reserved;
@@ -270,7 +270,7 @@ TYPED_TEST(shares, lend_to_caches_only) {
   void* const mine = on.try_allocate(20_MiB, this->one);
   ASSERT_NE(mine, nullptr);
   on.deallocate(large);
-  EXPECT_EQ(usage_of(this->serving).held, 0u);
+  EXPECT_EQ(usage_of(this->serving).non_releasable, 0u);
   EXPECT_EQ(usage_of(this->serving).reserved, 40_MiB);
   // The cache of 40 MiB goes back.
   void* const more = on.try_allocate(40_MiB, this->one);
@@ -362,7 +362,7 @@ TYPED_TEST(shares, count_all_memory_of_a_pool_that_keeps_it) {
   void* const p = on.try_allocate(20_MiB, this->two);  // the pool has no share, so its cache stays
   ASSERT_NE(p, nullptr);
   on.deallocate(p);
-  EXPECT_EQ(usage_of(this->serving).held, usage_of(this->serving).reserved);
+  EXPECT_EQ(usage_of(this->serving).non_releasable, usage_of(this->serving).reserved);
   EXPECT_EQ(on.try_allocate(30_MiB), nullptr);
   void* const mine = on.try_allocate(60_MiB, this->one);
   EXPECT_NE(mine, nullptr);
@@ -407,7 +407,7 @@ TYPED_TEST(sleeping_shares, keep_what_a_pool_needs_to_wake) {
   ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
   void* const model = on.try_allocate(60_MiB, this->one);
   ASSERT_TRUE(sleep_mode_of(this->training).sleep(extension::sleep_contents::discard));
-  EXPECT_EQ(usage_of(this->training).held, 0u);
+  EXPECT_EQ(usage_of(this->training).non_releasable, 0u);
   void* const most = on.try_allocate(40_MiB, this->two);
   EXPECT_NE(most, nullptr);
   EXPECT_EQ(on.try_allocate(20_MiB, this->two), nullptr);
@@ -438,7 +438,7 @@ TYPED_TEST(sleeping_shares, do_not_let_a_pool_wake_beyond_them) {
   EXPECT_STREQ(refused.why, "other pools hold the memory, or it is guaranteed to them");
   ASSERT_TRUE(quotas_of(this->serving).set({}));
   EXPECT_TRUE(sleep_mode_of(this->training).wake());
-  EXPECT_EQ(usage_of(this->training).held, 60_MiB);
+  EXPECT_EQ(usage_of(this->training).non_releasable, 60_MiB);
   EXPECT_EQ(on.try_allocate(60_MiB, this->two), nullptr);
   on.deallocate(model);
 }
@@ -471,7 +471,7 @@ TEST(shares_across_streams, serve_a_block_whose_work_is_not_done_on_its_own_stre
   void* const p = on.try_allocate(100_MiB, stream);
   on.provider().submit(stream, 1'000'000);
   on.deallocate(p);
-  EXPECT_EQ(usage_of(pool).held, 0u);
+  EXPECT_EQ(usage_of(pool).non_releasable, 0u);
   const extension::pool_scope capture(graph, stream_id{5});
   EXPECT_EQ(on.try_allocate(100_MiB, stream), p);
 }
@@ -629,7 +629,7 @@ TYPED_TEST(shares_over_a_failing_device, hold) {
       }
       ASSERT_LE((std::max)(held_by(on, training.id()), 60_MiB) + held_by(on, serving.id()), 100_MiB);
       ASSERT_EQ(on.audit(), nullptr);
-      ASSERT_EQ(usage_of(training).held, held_by(on, training.id()));
+      ASSERT_EQ(usage_of(training).non_releasable, held_by(on, training.id()));
     }
     for (void* const p : blocks) on.deallocate(p);
   }

@@ -79,7 +79,7 @@ TYPED_TEST(any_allocator_of, has_the_private_pools_of_its_allocator) {
     EXPECT_TRUE(pools(allocator).has(id));
     EXPECT_TRUE(pools(any).has(id));
     EXPECT_TRUE(pools(any).retain(id));
-    EXPECT_EQ(pools(any).uses(id), 2u);
+    EXPECT_EQ(pools(any).use_count(id), 2u);
     EXPECT_TRUE(pools(any).release(id));
     {
       const extension::pool_scope scope(pool, stream_id{1});
@@ -143,7 +143,7 @@ TEST(any_allocator, has_no_pool_if_its_allocator_has_none) {
   EXPECT_FALSE(pools(any).has(other) || pools(any).retain(other) || pools(any).release(other));
   EXPECT_FALSE(pools(any).open(other, {}) || pools(any).close(other));
   EXPECT_FALSE(pools(any).is_capturing() || sleep_mode_of(any).is_asleep());
-  EXPECT_EQ(pools(any).uses(other), 0u);
+  EXPECT_EQ(pools(any).use_count(other), 0u);
   EXPECT_NE(sleep_mode_of(any).sleep(pool_id{}, extension::sleep_contents::discard).why, nullptr);
   EXPECT_NE(sleep_mode_of(any).wake(pool_id{}).why, nullptr);
   pools(any).trim(other);

@@ -78,7 +78,7 @@ class optional_calls {
     ROW("pools", a.template get<extension::private_pools>().create(extension::pool_options{}));
     ROW("pools", a.template get<extension::private_pools>().retain(x.pool));
     ROW("pools", a.template get<extension::private_pools>().release(x.pool));
-    ROW("pools", a.template get<extension::private_pools>().uses(x.pool));
+    ROW("pools", a.template get<extension::private_pools>().use_count(x.pool));
     ROW("pools", a.template get<extension::private_pools>().has(x.pool));
     ROW("pools", a.template get<extension::private_pools>().open(x.pool, extension::stream_filter{}));
     ROW("pools", a.template get<extension::private_pools>().close(x.pool));

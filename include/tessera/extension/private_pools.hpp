@@ -116,10 +116,10 @@ enum class scope_kind : unsigned char {
 /// The memory of a pool, in bytes.
 struct pool_usage {
   std::size_t reserved = 0;  ///< what it has from the device
-  std::size_t held = 0;      ///< of these, what emptying the cache does not give back
+  std::size_t non_releasable = 0;  ///< of these, what emptying the cache does not give back
   pool_usage& operator+=(const pool_usage& other) noexcept {
     reserved += other.reserved;
-    held += other.held;
+    non_releasable += other.non_releasable;
     return *this;
   }
 };
@@ -230,7 +230,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     if (--found->uses == 0) access::extensions(in_).on_unused(*found);
     return {};
   }
-  [[nodiscard]] std::size_t uses(pool_id pool) const noexcept {
+  [[nodiscard]] std::size_t use_count(pool_id pool) const noexcept {
     const group* const found = find_group(pool);
     return found != nullptr ? found->uses : 0;
   }
@@ -272,10 +272,10 @@ class private_pools::state : public tessera::detail::extension_defaults {
         [&](const block& first) {
           if (first.list->where().group != found) return;
           if constexpr (!allocator::has_ranges) {
-            now.held -= tessera::detail::idle_bytes(first);
+            now.non_releasable -= tessera::detail::idle_bytes(first);
           } else {
             for (const block *b = &first, *end = first.prev; b != end; b = b->next)
-              now.held -= b->is_free() ? access::backend(in_).releasable(*b) : 0;
+              now.non_releasable -= b->is_free() ? access::backend(in_).releasable(*b) : 0;
           }
         },
         true);
@@ -487,8 +487,8 @@ class private_pools::door {
   }
   /// The uses of a private pool.
   ///   Returns:  0 if it has none or does not exist
-  [[nodiscard]] std::size_t uses(pool_id pool) const noexcept {
-    return in_->template visit_extension<private_pools>([=](const auto& s) { return s.uses(pool); });
+  [[nodiscard]] std::size_t use_count(pool_id pool) const noexcept {
+    return in_->template visit_extension<private_pools>([=](const auto& s) { return s.use_count(pool); });
   }
   /// Whether a private pool exists. A pool without uses exists until it owns no memory.
   [[nodiscard]] bool has(pool_id pool) const noexcept {
@@ -571,7 +571,7 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
                                                            pool_options options = {}) const noexcept;
   [[nodiscard]] outcome retain(pool_id pool) const noexcept { return call(&calls::retain, pool); }
   [[nodiscard]] outcome release(pool_id pool) const noexcept { return call(&calls::release, pool); }
-  [[nodiscard]] std::size_t uses(pool_id pool) const noexcept { return call(&calls::uses, pool); }
+  [[nodiscard]] std::size_t use_count(pool_id pool) const noexcept { return call(&calls::use_count, pool); }
   [[nodiscard]] bool has(pool_id pool) const noexcept { return call(&calls::has, pool); }
   [[nodiscard]] outcome open(pool_id pool, const stream_filter& streams = {},
                              scope_kind kind = scope_kind::capture) const noexcept {
@@ -588,7 +588,7 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
     pool_id (*create)(void*, pool_options) noexcept;
     outcome (*retain)(void*, pool_id) noexcept;
     outcome (*release)(void*, pool_id) noexcept;
-    std::size_t (*uses)(void*, pool_id) noexcept;
+    std::size_t (*use_count)(void*, pool_id) noexcept;
     bool (*has)(void*, pool_id) noexcept;
     outcome (*open)(void*, pool_id, const stream_filter&, scope_kind) noexcept;
     outcome (*close)(void*, pool_id) noexcept;
@@ -601,7 +601,7 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
       [](void* a, pool_options options) noexcept { return base::of<A>(a).create(options); },
       [](void* a, pool_id pool) noexcept { return base::of<A>(a).retain(pool); },
       [](void* a, pool_id pool) noexcept { return base::of<A>(a).release(pool); },
-      [](void* a, pool_id pool) noexcept { return base::of<A>(a).uses(pool); },
+      [](void* a, pool_id pool) noexcept { return base::of<A>(a).use_count(pool); },
       [](void* a, pool_id pool) noexcept { return base::of<A>(a).has(pool); },
       [](void* a, pool_id pool, const stream_filter& streams, scope_kind kind) noexcept {
         return base::of<A>(a).open(pool, streams, kind);

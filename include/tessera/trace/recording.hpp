@@ -176,7 +176,7 @@ class pool_operations {
   static constexpr bool has_pools = tessera::detail::offers_extension<Allocator, extension::private_pools>;
   [[nodiscard]] auto door() { return allocator_.template get<extension::private_pools>(); }
   [[nodiscard]] std::size_t uses(pool_id of) {
-    if constexpr (has_pools) return door().uses(of);
+    if constexpr (has_pools) return door().use_count(of);
     return 0;
   }
   struct pool {

@@ -84,12 +84,12 @@ TYPED_TEST(pools_of_arenas, are_copied_to_new_arenas) {
     const extension::pool_scope newer(first);
     EXPECT_EQ(this->owner_of_new(two), second.id()) << "the oldest scope decides";
     EXPECT_EQ(this->owner_of_new(three), first.id());
-    EXPECT_EQ(pools(this->on).uses(first.id()), 2u);
+    EXPECT_EQ(pools(this->on).use_count(first.id()), 2u);
     older.reset();
     EXPECT_EQ(this->owner_of_new(two), first.id());
   }
   for (int uses = 2; uses > 1; --uses) EXPECT_TRUE(pools(this->on).release(first.id()));
-  EXPECT_EQ(pools(this->on).uses(first.id()), 1u);
+  EXPECT_EQ(pools(this->on).use_count(first.id()), 1u);
   EXPECT_EQ(this->on.audit(), nullptr);
 }
 
@@ -162,7 +162,7 @@ TEST(pools_of_arenas_names, are_unknown_to_other_allocators) {
   EXPECT_FALSE(pools(there).release(pool));
   EXPECT_FALSE(pools(there).open(pool, {}));
   EXPECT_FALSE(pools(there).close(pool));
-  EXPECT_EQ(pools(there).uses(pool), 0u);
+  EXPECT_EQ(pools(there).use_count(pool), 0u);
   pools(there).trim(pool);
   EXPECT_NE(pools(there).create(), pool);
 }

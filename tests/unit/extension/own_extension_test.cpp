@@ -271,11 +271,11 @@ TYPED_TEST(own_groups, exist_beside_private_pools) {
   EXPECT_EQ(pools.usage_of(own).reserved, 0u);
   const long_lived_requests mark(pool);
   void* const marked = pool.allocate(3_MiB);
-  EXPECT_GE(pools.usage_of(own).held, 3_MiB) << "a tool finds the group by its name";
-  EXPECT_GE(pools.usage_of(graph.id()).held, 3_MiB);
+  EXPECT_GE(pools.usage_of(own).non_releasable, 3_MiB) << "a tool finds the group by its name";
+  EXPECT_GE(pools.usage_of(graph.id()).non_releasable, 3_MiB);
   expect_apart(pool, {marked});
   pool.deallocate(marked);
-  EXPECT_EQ(pools.usage_of(own).held, 0u);
+  EXPECT_EQ(pools.usage_of(own).non_releasable, 0u);
   pool.deallocate(in_graph);
   ASSERT_STREQ(pool.audit(), nullptr);
 }
