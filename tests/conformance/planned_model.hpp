@@ -240,7 +240,7 @@ template <typename Device>
 class segments_of {
  public:
   using event = typename Device::event;
-  static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = tessera::detail::is_thread_safe<Device>;
   explicit segments_of(Device& device) noexcept : device_(&device) {}
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return device_->acquire(bytes); }
   bool release(void* p, std::size_t bytes) noexcept { return device_->release(p, bytes); }
@@ -306,7 +306,7 @@ class planned_memory_of final : public planned_memory {
  public:
   template <typename Provider>
   planned_memory_of(const memory_plan& plan, Provider&& device)
-      : pool_(plan, detail::device_of<Pool>(std::forward<Provider>(device))) {}
+      : pool_(plan, tessera::detail::device_of<Pool>(std::forward<Provider>(device))) {}
 
   void begin_step(std::uint64_t key, stream_id stream) override { pool_.begin_step(key, stream); }
   block allocate(std::size_t bytes, stream_id stream, bool by_handle) override {
@@ -405,7 +405,7 @@ template <typename Recipe,
           typename Pool = planned<caching_allocator<Recipe, any_device, extension::private_pools>>>
 [[nodiscard]] composition composed(const char* name) {
   using policy = typename Recipe::streams;
-  constexpr bool is_erased = std::is_same_v<detail::device_of<Pool>, any_device>;
+  constexpr bool is_erased = std::is_same_v<tessera::detail::device_of<Pool>, any_device>;
   composition made{name,
                    [](const memory_plan& plan, watched_device& device,
                       any_device erased) -> std::unique_ptr<planned_memory> {

@@ -261,7 +261,7 @@ TEST(refusal, host_pinned_says_its_rule) {
   caching_allocator<pytorch_pinned<>, provider, extension::sleep_mode> registered{provider(source, device)};
   expect_reason(registered, "acquire: the capacity of this provider is reached");
   guarded<caching_allocator<pytorch_pinned<>, host_pinned, extension::sleep_mode>> watched(
-      host_pinned({.pin = host_pinned::pinning::never}), {}, {}, {.max_mappings = 1});
+      host_pinned({.pin = host_pinned::pinning::never}), {}, {.max_mappings = 1});
   expect_reason(
       watched,
       "guarded: more blocks would take mappings that the process must spare; the system administrator "
