@@ -16,6 +16,7 @@
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -273,7 +274,7 @@ TEST(host_memory_for_tags, that_runs_out_anywhere_fails_the_request) {
   expect_no_untagged_blocks([](auto& pool) { return pool.try_allocate(1000) != nullptr; });
   expect_no_untagged_blocks([](auto& pool) { return static_cast<bool>(pool.allocate_by_handle(1000)); });
   expect_no_untagged_blocks(
-      [](auto& pool) { return pool.try_allocate(1000, std::align_val_t{4096}) != nullptr; });
+      [](auto& pool) { return aligned_request(1000, 4096).try_allocate(pool, stream_id{}) != nullptr; });
   expect_no_untagged_blocks([](auto& pool) {
     try {
       return pool.allocate(1000) != nullptr;

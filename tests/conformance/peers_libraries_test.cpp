@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/std_allocators.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/policy/chunks.hpp>
@@ -28,7 +28,7 @@
 namespace {
 
 using namespace tessera;
-using detail::aligned_request;
+using interop::aligned_request;
 
 /// A pool like Umpire's: chunks of 16 KiB, sizes in multiples of 64 bytes; every rest is kept.
 struct primary_pool final {

@@ -311,7 +311,7 @@ class planned_memory_of final : public planned_memory {
   void begin_step(std::uint64_t key, stream_id stream) override { pool_.begin_step(key, stream); }
   block allocate(std::size_t bytes, stream_id stream, bool by_handle) override {
     if constexpr (has_handles) {
-      const handle known = by_handle ? pool_.allocate_by_handle(bytes, stream) : handle{};
+      const block_handle known = by_handle ? pool_.allocate_by_handle(bytes, stream) : handle{};
       if (by_handle) return {known.data(), known};
     }
     return {pool_.try_allocate(bytes, stream)};

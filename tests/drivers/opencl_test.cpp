@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider.hpp>
 #include <tessera/observe/explain.hpp>
@@ -299,17 +300,17 @@ TEST_F(opencl_provider, gives_no_memory_to_a_queue_that_was_not_added) {
   const stream_id unknown{reinterpret_cast<std::uintptr_t>(queue(1))};
   EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr);
   EXPECT_EQ(device.last_error(), "a queue was not added to the device");
-  EXPECT_EQ(pool.try_allocate(1_MiB, std::align_val_t{4096}, unknown), nullptr);
+  EXPECT_EQ(aligned_request(1_MiB, 4096).try_allocate(pool, unknown), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(1_MiB, unknown));
   EXPECT_THROW((void)pool.allocate(1_MiB, unknown), out_of_memory);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 
   ASSERT_EQ(device.add_queue(queue(1)), unknown);
   void* const p = pool.allocate(1_MiB, unknown);
-  void* const aligned = pool.allocate(1_MiB, std::align_val_t{4096}, unknown);
+  void* const aligned = aligned_request(1_MiB, 4096).allocate(pool, unknown);
   EXPECT_TRUE(pool.record_stream(p, {}));
   pool.deallocate(p);
-  pool.deallocate(aligned, 1_MiB, std::align_val_t{4096});
+  aligned_request(1_MiB, 4096).deallocate(pool, aligned);
   ASSERT_TRUE(device.remove_queue(unknown));
   EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr) << "its cached block would serve no stream";
   EXPECT_STREQ(pool.audit(), nullptr);

@@ -20,6 +20,7 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/cccl.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
@@ -79,28 +80,25 @@ TYPED_TEST(alignments_of, serve_any_alignment) {
   struct block {
     void* p;
     std::size_t bytes;
-    std::align_val_t alignment;
+    std::size_t alignment;
   };
   std::vector<block> live;
   for (std::size_t alignment = 1; alignment <= 64_KiB; alignment *= 2) {
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{100}, std::size_t{5000}}) {
-      const std::align_val_t to{alignment};
-      live.push_back({pool.allocate(bytes, to), bytes, to});
+      const aligned_request request(bytes, alignment);
+      live.push_back({request.allocate(pool, {}), bytes, alignment});
       ASSERT_TRUE(is_aligned(live.back().p, alignment)) << alignment;
-      live.push_back({pool.try_allocate(bytes, to, stream_id{}), bytes, to});
+      live.push_back({request.try_allocate(pool, {}), bytes, alignment});
       ASSERT_NE(live.back().p, nullptr);
       ASSERT_TRUE(is_aligned(live.back().p, alignment)) << alignment;
-      EXPECT_TRUE(pool.record_stream(live.back().p, bytes, to, stream_id{}));
+      EXPECT_TRUE(request.record_stream(pool, live.back().p, stream_id{}));
     }
   }
-  for (const block& b : live) pool.deallocate(b.p, b.bytes, b.alignment);
+  for (const block& b : live) aligned_request(b.bytes, b.alignment).deallocate(pool, b.p);
   EXPECT_EQ(pool.current_usage().allocated, 0u);
-  EXPECT_EQ(pool.allocate(0, std::align_val_t{4096}), nullptr);
-  EXPECT_EQ(pool.try_allocate(0, std::align_val_t{4096}), nullptr);
-  EXPECT_EQ(pool.try_allocate(max_request, std::align_val_t{4096}), nullptr);
-  EXPECT_THROW((void)pool.allocate(max_request, std::align_val_t{4096}), out_of_memory);
-  pool.deallocate(nullptr, 0, std::align_val_t{4096});
-  EXPECT_FALSE(pool.record_stream(nullptr, 0, std::align_val_t{4096}, stream_id{}));
+  EXPECT_EQ(aligned_request(max_request, 4096).try_allocate(pool, {}), nullptr);
+  EXPECT_THROW((void)aligned_request(max_request, 4096).allocate(pool, {}), out_of_memory);
+  aligned_request(0, 4096).deallocate(pool, nullptr);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -113,9 +111,9 @@ TEST(allocator_adaptor, hold_back_for_the_streams_that_are_recorded) {
   caching_allocator<with<packed_tightly, reuse_on_same_stream>, simulated_device> pool;
   pool.provider().hold_events(true);
   void* const shift = pool.allocate(64);
-  void* const p = pool.allocate(1000, std::align_val_t{4096}, stream_id{1});
-  EXPECT_TRUE(pool.record_stream(p, 1000, std::align_val_t{4096}, stream_id{2}));
-  pool.deallocate(p, 1000, std::align_val_t{4096});
+  void* const p = aligned_request(1000, 4096).allocate(pool, stream_id{1});
+  EXPECT_TRUE(aligned_request(1000, 4096).record_stream(pool, p, stream_id{2}));
+  aligned_request(1000, 4096).deallocate(pool, p);
   EXPECT_GE(pool.current_usage().pending(), 1000u);
   pool.provider().hold_events(false);
   pool.deallocate(shift);
@@ -128,30 +126,30 @@ TEST(allocator_adaptor, serve_each_of_several_devices) {
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
   per_device<per_stream<caching_allocator<packed_tightly, simulated_device>>> all(std::move(two));
   (void)all.allocate(64, 1);
-  void* const p = all.allocate(1000, std::align_val_t{4096}, 1, stream_id{3});
+  void* const p = aligned_request(1000, 4096).allocate(all.front(1), stream_id{3});
   EXPECT_EQ(all.device_of(p), 1u);
   EXPECT_TRUE(is_aligned(p, 4096));
-  EXPECT_TRUE(all.record_stream(p, 1000, std::align_val_t{4096}, stream_id{4}));
-  all.deallocate(p, 1000, std::align_val_t{4096});
-  all.deallocate(nullptr, 1000, std::align_val_t{4096});
+  EXPECT_TRUE(aligned_request(1000, 4096).record_stream(all, p, stream_id{4}));
+  aligned_request(1000, 4096).deallocate(all, p);
+  aligned_request(1000, 4096).deallocate(all, nullptr);
   EXPECT_STREQ(all.audit(), nullptr);
-  EXPECT_DEATH(all.deallocate(&all, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
+  EXPECT_DEATH(aligned_request(1000, 4096).deallocate(all, &all), "it lies in no segment of this allocator");
 }
 
 TEST(aligned_death, name_the_rule_that_is_broken) {
   tight pool;
   (void)pool.allocate(64);
-  void* const p = pool.allocate(1000, std::align_val_t{4096});
-  EXPECT_DEATH((void)pool.allocate(1000, std::align_val_t{3}), "an alignment is a power of two");
-  EXPECT_DEATH(pool.deallocate(p, 999, std::align_val_t{4096}),
+  void* const p = aligned_request(1000, 4096).allocate(pool, stream_id{});
+  EXPECT_DEATH((void)aligned_request(1000, 3).allocate(pool, stream_id{}), "an alignment is a power of two");
+  EXPECT_DEATH(aligned_request(999, 4096).deallocate(pool, p),
                "deallocate: not the address of a live block of this size and alignment; it lies [0-9]+ bytes "
                "into a live");
   EXPECT_DEATH(pool.deallocate(p),
                "deallocate: not the address of a live block; it lies [0-9]+ bytes into a live");
-  EXPECT_DEATH((void)pool.record_stream(p, 999, std::align_val_t{4096}, stream_id{}),
+  EXPECT_DEATH((void)aligned_request(999, 4096).record_stream(pool, p, stream_id{}),
                "record_stream: not the address of a live block of this size and alignment");
   per_stream<caching_allocator<packed_tightly, simulated_device>> arenas;
-  EXPECT_DEATH(arenas.deallocate(p, 1000, std::align_val_t{4096}), "it lies in no segment of this allocator");
+  EXPECT_DEATH(aligned_request(1000, 4096).deallocate(arenas, p), "it lies in no segment of this allocator");
 }
 
 /// Live bytes of each device, from a walk over all blocks, with an entry for each allocator.

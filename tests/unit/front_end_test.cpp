@@ -12,6 +12,7 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/observe/inspect.hpp>
@@ -59,7 +60,7 @@ static_assert(detail::stream_allocator<counted<plain>> && detail::stream_allocat
 
 template <typename Pool>
 concept gives_handles = requires(Pool& pool) {
-  { pool.allocate_by_handle(1) } -> std::same_as<handle>;
+  { pool.allocate_by_handle(1) } -> std::same_as<block_handle>;
 };
 static_assert(gives_handles<counted<shared>> && !gives_handles<counted<streamed>>);
 
@@ -116,8 +117,8 @@ TEST(front_end, enters_for_every_call) {
 
 TEST(front_end, serves_what_follows_from_its_calls) {
   counted<plain> pool;
-  void* const aligned = pool.allocate(1000, std::align_val_t{4096});
-  pool.deallocate(aligned, 1000, std::align_val_t{4096});
+  void* const aligned = aligned_request(1000, 4096).allocate(pool, stream_id{});
+  aligned_request(1000, 4096).deallocate(pool, aligned);
   const block_handle h = pool.allocate_by_handle(1000);
   pool.deallocate(h);
   void* input = pool.allocate(30_MiB);

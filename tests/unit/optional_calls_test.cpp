@@ -48,7 +48,7 @@ struct arguments {
   void* p;
   std::size_t bytes;
   stream_id stream;
-  handle by_handle;
+  block_handle by_handle;
   pool_id pool;
   extension::pool_checkpoint checkpoint;
   extension::quota share;

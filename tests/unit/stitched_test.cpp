@@ -277,11 +277,11 @@ TEST(stitched, aligns_the_base_of_large_blocks_if_there_is_room) {
 
 TEST(stitched, serves_by_handle_too) {
   pool_of<> pool{device_of(100_MiB)};
-  const handle a = pool.allocate_by_handle(60_MiB);
-  const handle b = pool.allocate_by_handle(30_MiB);
+  const block_handle a = pool.allocate_by_handle(60_MiB);
+  const block_handle b = pool.allocate_by_handle(30_MiB);
   ASSERT_TRUE(a && b);
   pool.deallocate(a);
-  const handle c = pool.allocate_by_handle(64_MiB);
+  const block_handle c = pool.allocate_by_handle(64_MiB);
   EXPECT_TRUE(c);
   pool.deallocate(b);
   pool.deallocate(c);

@@ -206,7 +206,7 @@ TEST(waiting_deadline, of_any_length_lies_ahead) {
 
 TEST(waiting_deadline, holds_for_handles) {
   patient pool(7ms, of(2_MiB));
-  handle held = pool.allocate_by_handle(1_MiB);
+  block_handle held = pool.allocate_by_handle(1_MiB);
   void* little = pool.allocate(512);
   std::vector<happening> play;
   for (int i = 1; i <= 100; ++i) {

@@ -183,8 +183,8 @@ TYPED_TEST(waiting_test, does_not_wait_for_what_can_never_be) {
 
 TEST(waiting, waits_for_handles_too) {
   one_mutex pool(for_ever, of(1_MiB));
-  const handle held = pool.allocate_by_handle(1_MiB);
-  handle got;
+  const block_handle held = pool.allocate_by_handle(1_MiB);
+  block_handle got;
   std::thread second([&] { got = pool.allocate_by_handle(1_MiB); });
   wait_for_tries(pool, 1);
   pool.deallocate(held);

@@ -12,6 +12,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -62,10 +63,10 @@ TEST(inspect, finds_a_live_block_by_its_address_alone) {
 TEST(inspect, finds_the_segment_of_an_aligned_request) {
   caching_allocator<pytorch_family::native, simulated_device> pool;
   (void)pool.allocate(600);
-  const std::align_val_t alignment{4096};
-  void* const p = pool.allocate(1000, alignment);
+  const aligned_request request(1000, 4096);
+  void* const p = request.allocate(pool, {});
   EXPECT_EQ(segment_of(pool, p).bytes, 0u) << "the address lies inside the block";
-  const segment_view segment = segment_of(pool, p, 1000, alignment);
+  const segment_view segment = segment_of(pool, request.find(pool, p).address);
   EXPECT_EQ(segment.bytes, 2_MiB);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) - segment.address, 4096u);
 }

@@ -18,7 +18,7 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
@@ -239,13 +239,13 @@ TYPED_TEST(planned_front, passes_steps_on) {
 }
 
 TYPED_TEST(planned_front, frees_aligned_blocks_of_the_plan) {
-  const detail::aligned_request request(5_MiB - 4096 + min_alignment, 4096);
+  const interop::aligned_request request(5_MiB - 4096 + min_alignment, 4096);
   void* const p = request.allocate(this->memory, stream_id{});  // needs 5 MiB in all
   EXPECT_EQ(this->by_plan(), 1u);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 4096, 0u);
   EXPECT_TRUE(request.record_stream(this->memory, p, stream_id{1}));
   request.deallocate(this->memory, p);
-  const detail::aligned_request large(3_MiB - 256_KiB + min_alignment, 256_KiB);
+  const interop::aligned_request large(3_MiB - 256_KiB + min_alignment, 256_KiB);
   void* const q = large.allocate(this->memory, stream_id{});
   EXPECT_EQ(this->by_plan(), 2u);
   large.deallocate(this->memory, q);

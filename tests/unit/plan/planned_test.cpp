@@ -420,22 +420,6 @@ TEST_F(planned_death, of_wrong_frees) {
   device.hold_events(false);
 }
 
-TEST_F(planned_on_a_device, leaves_larger_alignments_to_the_allocator_inside) {
-  const std::align_val_t small{min_alignment}, large{4096};
-  void* const a = memory.allocate(sizes[0], small);
-  EXPECT_EQ(used().requests, 1u);
-  void* const b = memory.allocate(sizes[1], large);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(b) % 4096, 0u);
-  EXPECT_EQ(used().requests, 1u);
-  void* const c = memory.try_allocate(sizes[1], small);
-  EXPECT_EQ(used().requests, 2u);
-  EXPECT_TRUE(memory.record_stream(a, sizes[0], small, stream_id{1}));
-  EXPECT_TRUE(memory.record_stream(b, sizes[1], large, stream_id{1}));
-  memory.deallocate(a, sizes[0], small);
-  memory.deallocate(b, sizes[1], large);
-  memory.deallocate(c, sizes[1]);
-}
-
 // 50 of 64 MiB are idle memory of the plan.
 TEST(planned, gives_idle_memory_to_requests_that_it_does_not_plan) {
   recorder of;
@@ -447,22 +431,13 @@ TEST(planned, gives_idle_memory_to_requests_that_it_does_not_plan) {
     memory.begin_step();
     memory.deallocate(memory.allocate(50_MiB));
     EXPECT_EQ(device.used(), 50_MiB);
-    if (i == 0) {
-      const handle block = memory.allocate_by_handle(40_MiB);
-      ASSERT_TRUE(block);
-      memory.deallocate(block);
-    } else {
-      constexpr std::align_val_t page{4096};
-      void* const p = i == 1 ? memory.try_allocate(40_MiB, page) : memory.allocate(40_MiB, page);
-      ASSERT_NE(p, nullptr);
-      memory.deallocate(p, 40_MiB, page);
-    }
+    const block_handle block = memory.allocate_by_handle(40_MiB);
+    ASSERT_TRUE(block);
+    memory.deallocate(block);
     memory.trim();
   }
   void* const whole = memory.allocate(60_MiB);
-  EXPECT_EQ(memory.try_allocate(40_MiB, std::align_val_t{4096}), nullptr);
   EXPECT_FALSE(memory.allocate_by_handle(40_MiB));
-  EXPECT_THROW((void)memory.allocate(40_MiB, std::align_val_t{4096}), out_of_memory);
   memory.deallocate(whole);
 }
 

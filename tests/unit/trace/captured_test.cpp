@@ -24,6 +24,7 @@
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/paddle.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
@@ -49,7 +50,7 @@ using trace::program;
 using trace::recording;
 using kind = event::kind;
 
-constexpr std::align_val_t page{4096};
+constexpr std::size_t page = 4096;
 constexpr std::uint64_t no_stream = ~std::uint64_t{0};
 
 using plain =
@@ -139,7 +140,7 @@ class random_program {
     const stream_id stream{random_() % 3};
     block made{static_cast<way>(random_() % 3), nullptr, {}, bytes};
     if (made.how == way::aligned) {
-      made.p = pool_.allocate(bytes, page, stream);
+      made.p = aligned_request(bytes, page).allocate(pool_, stream);
     } else if (made.how == way::by_address || !frees_handles<Pool>) {
       made.how = way::by_address;
       made.p = random_() % 2 == 0 ? pool_.allocate(bytes, stream) : pool_.try_allocate(bytes, stream);
@@ -151,7 +152,7 @@ class random_program {
   void use(const block& b) {
     const stream_id stream{random_() % 3};
     if (b.how == way::aligned) {
-      EXPECT_TRUE(pool_.record_stream(b.p, b.bytes, page, stream));
+      EXPECT_TRUE(aligned_request(b.bytes, page).record_stream(pool_, b.p, stream));
     } else if (b.how == way::by_address) {
       EXPECT_TRUE(random_() % 2 == 0 ? pool_.record_stream(b.p, stream)
                                      : pool_.try_record_stream(b.p, stream));
@@ -163,7 +164,7 @@ class random_program {
     if constexpr (frees_handles<Pool>) {
       if (b.how == way::by_handle) return pool_.deallocate(b.h);
     }
-    if (b.how == way::aligned) return pool_.deallocate(b.p, b.bytes, page);
+    if (b.how == way::aligned) return aligned_request(b.bytes, page).deallocate(pool_, b.p);
     const auto chosen = random_() % 3;
     if (chosen == 0) return pool_.deallocate(b.p);
     if (chosen == 1) return pool_.deallocate(b.p, b.bytes);
@@ -218,15 +219,15 @@ TEST(captured, records_each_call_as_an_event) {
 TEST(captured, records_no_call_that_does_nothing) {
   captured<plain> pool(simulated_device({.capacity = 4_MiB}));
   EXPECT_EQ(pool.allocate(0), nullptr);
-  EXPECT_EQ(pool.try_allocate(0, page), nullptr);
+  EXPECT_EQ(aligned_request(0, page).try_allocate(pool, {}), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(0));
   EXPECT_THROW((void)pool.allocate(8_MiB), out_of_memory);
   EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
-  EXPECT_EQ(pool.try_allocate(8_MiB, page), nullptr);
+  EXPECT_EQ(aligned_request(8_MiB, page).try_allocate(pool, {}), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(8_MiB));
   pool.deallocate(nullptr);
   pool.deallocate(nullptr, 0);
-  pool.deallocate(handle{});
+  pool.deallocate(block_handle{});
   EXPECT_FALSE(pool.try_deallocate(&pool));
   EXPECT_FALSE(pool.record_stream(nullptr, stream_id{1}));
   EXPECT_FALSE(pool.try_record_stream(&pool, stream_id{1}));
@@ -255,9 +256,9 @@ TEST(captured, records_the_peak_of_the_program) {
 TEST(captured, records_aligned_requests_as_the_allocator_gets_them) {
   captured<tight> pool;
   (void)pool.allocate(64);
-  void* const p = pool.allocate(1000, page, stream_id{3});
-  EXPECT_TRUE(pool.record_stream(p, 1000, page, stream_id{4}));
-  pool.deallocate(p, 1000, page);
+  void* const p = aligned_request(1000, page).allocate(pool, stream_id{3});
+  EXPECT_TRUE(aligned_request(1000, page).record_stream(pool, p, stream_id{4}));
+  aligned_request(1000, page).deallocate(pool, p);
   const std::vector<line> expected{
       {'a', 0, 64, 0}, {'a', 1, 1000 + 4096 - 64, 3}, {'r', 1, 0, 4}, {'f', 1, 1000 + 4096 - 64, 0}};
   EXPECT_EQ(lines_of(pool), expected);

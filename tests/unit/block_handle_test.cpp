@@ -15,7 +15,7 @@ namespace {
 using namespace tessera;
 using pool_type = caching_allocator<pytorch<>, simulated_device>;
 
-TEST(handle, stands_for_a_block_that_no_address_finds) {
+TEST(block_handle, stands_for_a_block_that_no_address_finds) {
   pool_type pool;
   const block_handle h = pool.allocate_by_handle(5_MiB);
   ASSERT_TRUE(h);
@@ -30,13 +30,13 @@ TEST(handle, stands_for_a_block_that_no_address_finds) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(handle, is_empty_after_a_failed_allocation) {
+TEST(block_handle, is_empty_after_a_failed_allocation) {
   pool_type pool{simulated_device{{.capacity = 1_MiB}}};
   EXPECT_FALSE(pool.allocate_by_handle(0));
   EXPECT_FALSE(pool.allocate_by_handle(1_GiB));
-  EXPECT_EQ(handle().data(), nullptr);
-  pool.deallocate(handle());
-  EXPECT_FALSE(pool.record_stream(handle(), stream_id{1}));
+  EXPECT_EQ(block_handle().data(), nullptr);
+  pool.deallocate(block_handle());
+  EXPECT_FALSE(pool.record_stream(block_handle(), stream_id{1}));
 }
 
 /// A caller in C that keeps a context for each block.
@@ -44,20 +44,20 @@ struct c_block {
   void* data;
   void* context;
 };
-TEST(handle, converts_to_a_pointer_for_c) {
+TEST(block_handle, converts_to_a_pointer_for_c) {
   pool_type pool;
   const block_handle h = pool.allocate_by_handle(1_MiB);
   const c_block kept{h.data(), h.to_pointer()};
   EXPECT_NE(kept.context, kept.data);
   EXPECT_EQ(block_handle::from_pointer(kept.context), h);
   EXPECT_EQ(block_handle::from_pointer(kept.context).data(), kept.data);
-  EXPECT_EQ(handle().to_pointer(), nullptr);
-  EXPECT_EQ(block_handle::from_pointer(nullptr), handle());
+  EXPECT_EQ(block_handle().to_pointer(), nullptr);
+  EXPECT_EQ(block_handle::from_pointer(nullptr), block_handle());
   EXPECT_TRUE(pool.record_stream(block_handle::from_pointer(kept.context), stream_id{}));
   pool.deallocate(block_handle::from_pointer(kept.context));
   EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
-TEST(handle_death, is_not_taken_from_any_pointer) {
+TEST(block_handle_death, is_not_taken_from_any_pointer) {
   pool_type pool;
   const block_handle h = pool.allocate_by_handle(1_MiB);
   constexpr const char* words =
@@ -67,7 +67,7 @@ TEST(handle_death, is_not_taken_from_any_pointer) {
   EXPECT_DEATH((void)block_handle::from_pointer(h.block()), words);
   EXPECT_DEATH((void)block_handle::from_pointer(&pool), words);
 }
-TEST(handle_death, of_no_live_block_is_not_recorded) {
+TEST(block_handle_death, of_no_live_block_is_not_recorded) {
   pool_type pool;
   const block_handle h = pool.allocate_by_handle(1_MiB);
   EXPECT_DEATH(
@@ -78,7 +78,7 @@ TEST(handle_death, of_no_live_block_is_not_recorded) {
   EXPECT_DEATH((void)pool.record_stream(h, stream_id{1}), "record_stream: not the handle of a live block");
 }
 
-TEST(handle, is_held_back_for_recorded_streams) {
+TEST(block_handle, is_held_back_for_recorded_streams) {
   pool_type pool;
   pool.provider().hold_events(true);
   const block_handle h = pool.allocate_by_handle(1_KiB);
@@ -94,7 +94,7 @@ TEST(handle, is_held_back_for_recorded_streams) {
   pool.deallocate(p);
 }
 
-TEST(handle, counts_oversize_blocks) {
+TEST(block_handle, counts_oversize_blocks) {
   pool_type pool;
   pool.policies().split.max = 32_MiB;
   const block_handle h = pool.allocate_by_handle(64_MiB);
@@ -104,16 +104,16 @@ TEST(handle, counts_oversize_blocks) {
   EXPECT_EQ(pool.statistics().oversize_allocations.current, 0);
 }
 
-TEST(handle_death, names_a_second_free) {
+TEST(block_handle_death, names_a_second_free) {
   pool_type pool;
   const block_handle h = pool.allocate_by_handle(1_KiB);
-  const handle keeps_the_description = pool.allocate_by_handle(1_KiB);
+  const block_handle keeps_the_description = pool.allocate_by_handle(1_KiB);
   pool.deallocate(h);
   EXPECT_DEATH(pool.deallocate(h), "not the handle of a live block");
   pool.deallocate(keeps_the_description);
 }
 
-TEST(handle_death, names_a_second_free_of_a_block_that_was_merged) {
+TEST(block_handle_death, names_a_second_free_of_a_block_that_was_merged) {
   pool_type pool;
   const block_handle h = pool.allocate_by_handle(1_KiB);
   ASSERT_TRUE(pool.record_stream(h, stream_id{0}));
@@ -122,12 +122,12 @@ TEST(handle_death, names_a_second_free_of_a_block_that_was_merged) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(handle, decides_as_an_address_does) {
+TEST(block_handle, decides_as_an_address_does) {
   pool_type by_address;
   pool_type by_handle;
   std::mt19937_64 random(3);
   std::vector<void*> addresses;
-  std::vector<handle> handles;
+  std::vector<block_handle> handles;
   for (int i = 0; i < 20'000; ++i) {
     if (addresses.size() < 80 && random() % 2 == 0) {
       const std::size_t bytes = 1 + random() % 4'000'000;

@@ -11,7 +11,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -21,7 +21,7 @@
 namespace {
 
 using namespace tessera;
-using detail::aligned_request;
+using interop::aligned_request;
 using shape_tests::is_aligned;
 using shape_tests::packed_tightly;
 using tight = caching_allocator<packed_tightly, simulated_device>;
