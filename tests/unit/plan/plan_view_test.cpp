@@ -55,7 +55,7 @@ template <typename Pool>
 struct loaded {
   simulated_device device{{.capacity = 64_MiB}};
   plan::made_plan made = steps();
-  Pool memory{made.view(), detail::device_of<Pool>(device)};
+  Pool memory{made.view(), tessera::detail::device_of<Pool>(device)};
   void *a, *b, *c, *other;
 
   loaded() {
@@ -211,7 +211,7 @@ class planned_front : public testing::Test {
  protected:
   simulated_device device{{.capacity = 64_MiB}};
   plan::made_plan made = steps();
-  Pool memory{made.view(), detail::device_of<Pool>(device)};
+  Pool memory{made.view(), tessera::detail::device_of<Pool>(device)};
   std::uint64_t by_plan() { return memory_report(memory).by_plan->requests; }
 };
 TYPED_TEST_SUITE(planned_front, pools);
@@ -239,13 +239,13 @@ TYPED_TEST(planned_front, passes_steps_on) {
 }
 
 TYPED_TEST(planned_front, frees_aligned_blocks_of_the_plan) {
-  const detail::aligned_request request(5_MiB - 4096 + min_alignment, 4096);
+  const tessera::detail::aligned_request request(5_MiB - 4096 + min_alignment, 4096);
   void* const p = request.allocate(this->memory, stream_id{});  // needs 5 MiB in all
   EXPECT_EQ(this->by_plan(), 1u);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 4096, 0u);
   EXPECT_TRUE(request.record_stream(this->memory, p, stream_id{1}));
   request.deallocate(this->memory, p);
-  const detail::aligned_request large(3_MiB - 256_KiB + min_alignment, 256_KiB);
+  const tessera::detail::aligned_request large(3_MiB - 256_KiB + min_alignment, 256_KiB);
   void* const q = large.allocate(this->memory, stream_id{});
   EXPECT_EQ(this->by_plan(), 2u);
   large.deallocate(this->memory, q);
@@ -263,7 +263,7 @@ TYPED_TEST(planned_front, reports_leaks) {
   void* leaked = nullptr;
   {
     leak_checked<TypeParam, keep_report> checked(this->made.view(),
-                                                 detail::device_of<TypeParam>(this->device));
+                                                 tessera::detail::device_of<TypeParam>(this->device));
     checked.report().to = &left;
     leaked = checked.allocate(5_MiB);
     checked.deallocate(checked.allocate(3_MiB));
