@@ -55,7 +55,7 @@ template <typename Pool>
 struct loaded {
   simulated_device device{{.capacity = 64_MiB}};
   plan::made_plan made = steps();
-  Pool memory{made.view(), detail::device_of<Pool>(device)};
+  Pool memory{made.view(), tessera::detail::device_of<Pool>(device)};
   void *a, *b, *c, *other;
 
   loaded() {
@@ -211,7 +211,7 @@ class planned_front : public testing::Test {
  protected:
   simulated_device device{{.capacity = 64_MiB}};
   plan::made_plan made = steps();
-  Pool memory{made.view(), detail::device_of<Pool>(device)};
+  Pool memory{made.view(), tessera::detail::device_of<Pool>(device)};
   std::uint64_t by_plan() { return memory_report(memory).by_plan->requests; }
 };
 TYPED_TEST_SUITE(planned_front, pools);
@@ -263,7 +263,7 @@ TYPED_TEST(planned_front, reports_leaks) {
   void* leaked = nullptr;
   {
     leak_checked<TypeParam, keep_report> checked(this->made.view(),
-                                                 detail::device_of<TypeParam>(this->device));
+                                                 tessera::detail::device_of<TypeParam>(this->device));
     checked.report().to = &left;
     leaked = checked.allocate(5_MiB);
     checked.deallocate(checked.allocate(3_MiB));
