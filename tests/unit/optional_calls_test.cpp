@@ -270,7 +270,7 @@ TEST(optional_calls, recipes_chosen_at_run_time) {
 }
 
 TEST(optional_calls, types_without_one_allocator_inside) {
-  EXPECT_CALLS((words{"pools", "is_asleep", "sleep", "any_allocator"}), any_allocator);
+  EXPECT_CALLS((words{"pools", "usage_of", "is_asleep", "sleep", "any_allocator"}), any_allocator);
   EXPECT_CALLS(words{}, per_device<locked<full<segments>>>);
   EXPECT_CALLS(words{}, per_device<per_stream<full<ranges>>>);
   EXPECT_CALLS((every_front + resets),

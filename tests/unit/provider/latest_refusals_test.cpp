@@ -233,7 +233,7 @@ TEST(refusal, is_not_said_of_the_same_request_to_a_pool_that_sleeps) {
   EXPECT_STREQ(pages.make_out_of_memory(2_GiB).why(), "no memory of 20971520 bytes");
   ASSERT_TRUE(sleep_mode_of(pages).sleep(extension::sleep_contents::discard));
   EXPECT_EQ(pages.try_allocate(2_GiB), nullptr);
-  EXPECT_STREQ(pages.make_out_of_memory(2_GiB).why(), "");
+  EXPECT_STREQ(pages.make_out_of_memory(2_GiB).why(), "the pool that serves them sleeps, so wake it first");
 }
 
 TEST(refusal, each_thread_gets_its_own) {
