@@ -105,7 +105,7 @@ class quotas::state : public tessera::detail::extension_defaults {
     const quota_demand now = demand(*found, 0);
     if (now.is_grantable()) return {};
     set(*found, before);
-    return {now.non_releasable > wanted.limit ? "the pool holds more than the limit of the quota" : kept_by_others};
+    return {now.held > wanted.limit ? "the pool holds more than the limit of the quota" : kept_by_others};
   }
   [[nodiscard]] quota get(pool_id pool) const noexcept {
     const group* const found = access::extensions(in_).find_group(pool);

@@ -509,7 +509,7 @@ class torch_pluggable {
   }
 
   [[nodiscard]] static stream_id to_stream(void* stream) noexcept {
-    return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream))};
+    return stream_id(stream);
   }
 
   /// The state of a device that was used, or null.
