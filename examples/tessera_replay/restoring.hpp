@@ -103,7 +103,7 @@ class restoring::state : public tessera::detail::extension_defaults {
       if (hole == nullptr) hole = ranges.reserve_range(*list, s.bytes, growth);
       return hole != nullptr && holds(*hole) ? ranges.map_new(*hole, s.address, s.bytes, growth) : nullptr;
     } else {
-      return manager().acquire(list->where(), s.stream, s.bytes, s.bytes >= policies.split.oversize_from(),
+      return manager().acquire(*list, s.bytes, s.bytes >= policies.split.oversize_from(),
                                policies.pages.backing(s.bytes));
     }
   }

@@ -52,8 +52,8 @@ struct bump_backend : tessera::detail::backend_defaults {
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t, std::size_t segment, const Policies& p) noexcept {
       const key own = key_of(list);
-      block* const fresh = manager_.acquire(list.where(), list.key(), segment,
-                                            segment >= p.split.oversize_from(), p.pages.backing(segment));
+      block* const fresh =
+          manager_.acquire(list, segment, segment >= p.split.oversize_from(), p.pages.backing(segment));
       if (fresh != nullptr) arenas_[own] = {fresh->address, fresh->address, fresh->end()};
       return fresh;
     }

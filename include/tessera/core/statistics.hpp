@@ -22,16 +22,6 @@ struct usage {
   /// Bytes of freed blocks that a stream still uses.
   [[nodiscard]] constexpr std::size_t pending() const noexcept { return active - allocated; }
   bool operator==(const usage&) const = default;
-  /// Adds the bytes of another allocator with the same limit.
-  usage& operator+=(const usage& other) noexcept {
-    requested += other.requested;
-    allocated += other.allocated;
-    active += other.active;
-    cached += other.cached;
-    reserved += other.reserved;
-    asleep += other.asleep;
-    return *this;
-  }
 };
 
 }  // namespace tessera

@@ -106,9 +106,8 @@ template <typename Manager, typename Growth>
 /// Bytes to request from the device for a block of `size` bytes: the size that growth chooses, or exactly
 /// `size`, in whole pages.
 template <typename Manager, typename Policies>
-[[nodiscard]] std::size_t segment_size_for(const Manager& manager, const Policies& p, std::size_t size,
-                                           bool exactly = false) noexcept {
-  usage now = usage_of(manager, p.growth);
+[[nodiscard]] std::size_t segment_size_for(const Manager& manager, const Policies& p, usage now,
+                                           std::size_t size, bool exactly = false) noexcept {
   const std::size_t max = saturating_add(now.reserved, left_on(manager.provider(), now.reserved));
   if (max < now.limit) now.limit = max;
   if (now.limit > unlimited / 2) now.limit = unlimited / 2;  // so that a share of the limit never overflows
@@ -117,6 +116,11 @@ template <typename Manager, typename Policies>
     refuse_answer("growth: segment_size", size, wanted,
                   "a segment must hold the block it is taken for, and be smaller than 2^63");
   return in_whole_pages(p.pages, align_up(wanted, manager.provider().granularity()));
+}
+template <typename Manager, typename Policies>
+[[nodiscard]] std::size_t segment_size_for(const Manager& manager, const Policies& p, std::size_t size,
+                                           bool exactly = false) noexcept {
+  return segment_size_for(manager, p, usage_of(manager, p.growth), size, exactly);
 }
 
 }  // namespace tessera::detail

@@ -79,7 +79,8 @@ template <typename Manager>
     }
   });
   must_hold(indexed == free, "each free block is indexed once");
-  must_hold(in_lists == 0 || manager.releasing_bytes() > 0, "free lists count their blocks");
+  must_hold(in_lists == 0 || manager.releasing_bytes() + manager.requested_bytes() > 0,
+            "free lists count their blocks");
   must_hold(live == manager.live_count(), "each live block is mapped once");
   must_hold(found.requested == expected.requested, "statistics: requested bytes");
   must_hold(found.allocated == expected.allocated, "statistics: allocated bytes");

@@ -125,8 +125,7 @@ struct segment_backend : backend_defaults {
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t segment,
                               const Policies& p) noexcept {
       if (block* const idle = idle_like_new(list, size, segment, p)) return idle;
-      return manager_.acquire(list.where(), list.key(), segment, segment >= p.split.oversize_from(),
-                              p.pages.backing(segment));
+      return manager_.acquire(list, segment, segment >= p.split.oversize_from(), p.pages.backing(segment));
     }
 
     [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {

@@ -100,15 +100,6 @@ struct block {
     status.flags = flags;
     status.state = state::live_flagged;
   }
-  [[nodiscard]] bool is_lent() const noexcept {
-    return status.state == state::live_flagged && status.flags.is_lent;
-  }
-  /// Marks a live block of a private pool that serves a request of the default pools.
-  void mark_lent() noexcept {
-    flag_set marked = flags();
-    marked.is_lent = true;
-    set_flags(marked);
-  }
 
   /// Inserts the block between two neighbours of its segment.
   void link(block& low, block& high) noexcept {

@@ -62,6 +62,7 @@ class block_manager {
   using counters_type = typename Traits::template counters<Traits::pools>;
   using order = block_order<Traits::order, Traits::has_ranges>;
   using group = typename Traits::template group<Traits::pools>;
+  static constexpr bool is_extended = !extensions_type::is_empty;
   static constexpr bool has_clock = !std::is_same_v<typename Traits::clock, pool_searches>;
   using time = std::conditional_t<has_clock, std::uint64_t, pool_searches>;
 
@@ -154,7 +155,10 @@ class block_manager {
     return extensions().group_for(stream, own_);
   }
   /// Whether the device may be asked for events, and waited for.
-  [[nodiscard]] bool may_wait() const noexcept { return extensions().may_wait(); }
+  [[nodiscard]] bool may_wait() const noexcept {
+    if constexpr (is_extended) return extensions().may_wait();
+    return true;
+  }
   /// Whether emptying the cache gives back the idle memory of a group.
   [[nodiscard]] bool may_release(const group& in) const noexcept {
     return !in.is_private() || extensions().may_release(in);
@@ -303,35 +307,27 @@ class block_manager {
 
   /// Acquires a segment from the device, trying each kind of page in turn. Returns null if the device refuses
   /// or host memory ran out.
-  [[nodiscard, gnu::cold]] block* acquire(const free_list::place& where, stream_id key, std::size_t bytes,
-                                          bool oversize, const page_order& kinds) noexcept {
-    auto& in = static_cast<group&>(*where.group);
-    const std::size_t pool = where.pool;
-    void* memory = nullptr;
+  [[nodiscard, gnu::cold]] block* acquire(free_list& list, std::size_t bytes, bool oversize,
+                                          const page_order& kinds) noexcept {
+    group& in = group_of(list);
     if (!may_grow(in, bytes)) return nullptr;
+    const stream_id key = list.key();
     requested_from_device_ += bytes;
-    extensions().on_plan(in, bytes);
-    const bool is_given = extensions().acquire(in, bytes, memory);
-    for (const page_kind* kind = kinds.begin(); !is_given && kind != kinds.end() && memory == nullptr;
-         ++kind) {
-      if constexpr (provider::paged_provider<Provider>) {
-        memory = provider_.acquire(bytes, *kind);
-      } else {
-        memory = provider_.acquire(bytes);
-      }
-    }
+    ++list.segments;  // other threads may erase lists without segments during the call
+    void* const memory = take_memory(in, bytes, kinds);
+    --list.segments;
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
-    free_list* const list = memory != nullptr ? prepare_list(in, pool, key) : nullptr;
-    block* const whole = list != nullptr ? insert_segment(*list, address, bytes, oversize) : nullptr;
+    const bool has_room = memory != nullptr && live_.reserve_one();
+    block* const whole = has_room ? insert_segment(list, address, bytes, oversize) : nullptr;
     if (whole != nullptr) {
-      counters_.segment_acquired(pool, bytes);
+      counters_.segment_acquired(list.pool(), bytes);
       change_reserved(in, bytes);
       if (oversize) counters_.oversize_segments.increase(1);
     } else if (memory != nullptr) {
       counters_.segment_rejected(bytes, give_back(in, address, bytes));
     }
     requested_from_device_ -= bytes;
-    extensions().on_plan(in, 0 - bytes);
+    if constexpr (is_extended) extensions().on_plan(in, 0 - bytes);
     const bool works = whole != nullptr;
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key, in);
     return whole;
@@ -420,7 +416,8 @@ class block_manager {
   }
   /// Whether a group may get `bytes` more from the device.
   [[nodiscard]] bool may_grow(group& in, std::size_t bytes) noexcept {
-    return extensions().may_grow(in, bytes);
+    if constexpr (is_extended) return extensions().may_grow(in, bytes);
+    return true;
   }
   [[nodiscard]] static group& group_of(const free_list& list) noexcept {
     return static_cast<group&>(*list.where().group);
@@ -431,6 +428,8 @@ class block_manager {
     if (bytes < 0) counters_.unmapped(list.pool(), static_cast<std::size_t>(-bytes));
     change_reserved(group_of(list), static_cast<std::size_t>(bytes));
   }
+  /// Bytes that the device is being asked for.
+  [[nodiscard]] std::size_t requested_bytes() const noexcept { return requested_from_device_; }
   /// Bytes of the segments that are being released.
   [[nodiscard]] std::size_t releasing_bytes() const noexcept { return segments_.releasing_bytes(); }
 
@@ -600,11 +599,31 @@ class block_manager {
   }
 
  private:
+  /// Takes memory for a group from an extension or the provider. Returns null if both refuse.
+  [[nodiscard]] void* take_memory(group& in, std::size_t bytes, const page_order& kinds) noexcept {
+    void* memory = nullptr;
+    if constexpr (is_extended) {
+      extensions().on_plan(in, bytes);
+      if (extensions().acquire(in, bytes, memory)) return memory;
+    }
+    for (const page_kind *kind = kinds.begin(), *end = kinds.end(); kind != end && memory == nullptr;
+         ++kind) {
+      if constexpr (provider::paged_provider<Provider>) {
+        memory = provider_.acquire(bytes, *kind);
+      } else {
+        memory = provider_.acquire(bytes);
+      }
+    }
+    return memory;
+  }
   /// Releases a segment of a group to an extension or the provider.
   [[nodiscard]] bool give_back(group& of, std::uintptr_t address, std::size_t bytes) noexcept {
     void* const memory = reinterpret_cast<void*>(address);
-    bool works = false;
-    return extensions().release(of, memory, bytes, works) ? works : provider_.release(memory, bytes);
+    if constexpr (is_extended) {
+      bool works = false;
+      if (extensions().release(of, memory, bytes, works)) return works;
+    }
+    return provider_.release(memory, bytes);
   }
 
   static constexpr bool numbers_blocks = Traits::order == free_order::oldest_segment && !Traits::has_ranges;
@@ -765,7 +784,7 @@ class block_manager {
   /// Adds to the reserved bytes of a group, modulo 2^64.
   void change_reserved(group& of, std::size_t more) noexcept {
     of.reserved += more;
-    extensions().on_change(of);
+    if constexpr (is_extended) extensions().on_change(of);
   }
 
   Provider provider_;

@@ -8,6 +8,21 @@
 
 /// The counters of statistics with their names, for reports and sums.
 
+namespace tessera {
+
+/// Adds the bytes of another allocator with the same limit.
+inline usage& operator+=(usage& sum, const usage& part) noexcept {
+  sum.requested += part.requested;
+  sum.allocated += part.allocated;
+  sum.active += part.active;
+  sum.cached += part.cached;
+  sum.reserved += part.reserved;
+  sum.asleep += part.asleep;
+  return sum;
+}
+
+}  // namespace tessera
+
 namespace tessera::detail {
 
 /// A counter of pool_statistics and its name.

@@ -132,6 +132,7 @@ struct no_extensions : extension_defaults {
   constexpr explicit no_extensions(Allocator&) noexcept {}
   constexpr no_extensions() noexcept = default;
 
+  static constexpr bool is_empty = true;
   static constexpr bool adds_groups = false;
   static constexpr bool limits_groups = false;
   static constexpr bool hears_events = false;
@@ -168,7 +169,7 @@ inline constexpr bool is_one_of = (std::is_same_v<T, Of> || ...);
 
 /// Whether an allocator of any kind offers an extension.
 template <typename Allocator, typename E>
-concept offers_extension = requires { requires Allocator::template has<E>; };
+concept offers = requires { requires Allocator::template has<E>; };
 
 /// Stops the compiler if an extension does not work here, and says why. extension_set.hpp defines it.
 template <typename Core, typename... Extension>
@@ -196,16 +197,6 @@ template <typename E, typename Front>
 struct refusal_of<E, Front> {
   using type = typename Front::template refused<E>;
 };
-/// Why an allocator inside a front end does not offer an extension, or void.
-template <typename E, typename Inner>
-struct refusal_inside {
-  using type = void;
-};
-template <typename E, typename Inner>
-  requires requires { typename Inner::template refused<E>; }
-struct refusal_inside<E, Inner> {
-  using type = typename Inner::template refused<E>;
-};
 
 }  // namespace tessera::detail::missing
 
@@ -220,10 +211,6 @@ template <typename E, typename Front>
 template <typename E, typename Front>
   requires(!Front::template has<E>)
 typename missing::refusal_of<E, Front>::type open_door(Front& allocator) noexcept;
-
-/// Whether an allocator, which may be of any type, offers an extension.
-template <typename A, typename E>
-concept offers = requires { requires A::template has<E>; };
 
 /// How a part of an allocator reaches the extensions. Without extensions, it is empty.
 template <typename Extensions>

@@ -141,6 +141,7 @@ class extension_set : public service_exceptions, public Extension::template stat
     return *this;
   }
 
+  static constexpr bool is_empty = false;
   static constexpr bool adds_groups = (answers_for_groups<state<Extension>, group> || ...);
   static constexpr bool limits_groups = (answers_may_use<state<Extension>> || ...);
   static constexpr bool hears_events = (answers_on_event<state<Extension>> || ...);

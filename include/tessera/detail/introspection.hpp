@@ -7,6 +7,7 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/block.hpp>
+#include <tessera/detail/counter_names.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -80,6 +81,7 @@ struct core_access {
   }
   template <typename A>
   [[nodiscard]] static block* grow(A& in, auto& miss) noexcept {
+    miss.current = in.current_usage();
     return in.reuse_or_grow(miss);
   }
   template <typename A, typename Step>

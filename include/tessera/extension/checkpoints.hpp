@@ -201,7 +201,7 @@ template <typename Manager>
     const std::size_t before = state.blocks.size();
     for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
       if (!b->is_unmapped())
-        state.blocks.add({b->address, b->size, b->list->key(), !b->is_free(), b->is_lent()});
+        state.blocks.add({b->address, b->size, b->list->key(), !b->is_free(), tessera::detail::is_lent(*b)});
     }
     const std::size_t count = state.blocks.size() - before;
     if (count > 0) state.segments.add({first.address, first.list->pool(), before, count});
@@ -372,7 +372,7 @@ class pool_restore {
       while (from->end() <= r->address) from = from->next;
       block& served = manager_.allocate(*from, r->bytes, r->bytes, r->address - from->address,
                                         r->bytes >= oversize_from, r->stream);
-      if (r->is_lent) served.mark_lent();
+      if (r->is_lent) tessera::detail::mark_lent(served);
       if constexpr (shares) tessera::detail::move_to(manager_, served, *list_of(p, *r));
       from = &served;
     }

@@ -18,6 +18,20 @@
 #include <tessera/detail/treap.hpp>
 #include <tessera/policy/recovery.hpp>
 
+namespace tessera::detail {
+
+/// Whether a block is live, and its private pool serves a request of the default pools.
+[[nodiscard]] inline bool is_lent(const block& b) noexcept {
+  return b.status.state == block::state::live_flagged && b.status.flags.is_lent;
+}
+inline void mark_lent(block& live) noexcept {
+  block::flag_set marked = live.flags();
+  marked.is_lent = true;
+  live.set_flags(marked);
+}
+
+}  // namespace tessera::detail
+
 namespace tessera::extension {
 
 /// Selects the streams whose requests a scope directs to its private pool.
@@ -115,7 +129,7 @@ enum class scope_kind : unsigned char {
 
 /// The memory of a pool, in bytes.
 struct pool_usage {
-  std::size_t reserved = 0;  ///< what it has from the device
+  std::size_t reserved = 0;        ///< what it has from the device
   std::size_t non_releasable = 0;  ///< of these, what emptying the cache does not give back
   pool_usage& operator+=(const pool_usage& other) noexcept {
     reserved += other.reserved;
@@ -317,7 +331,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   [[nodiscard]] bool may_wait() const noexcept { return captures_ == 0; }
   [[nodiscard]] static bool may_release(const group& g) noexcept { return g.uses == 0; }
-  [[nodiscard]] static bool may_reuse(const block& live) noexcept { return !live.is_lent(); }
+  [[nodiscard]] static bool may_reuse(const block& live) noexcept { return !tessera::detail::is_lent(live); }
   [[nodiscard]] static bool serves_whole(const group& g) noexcept { return g.options.never_splits; }
   [[nodiscard]] static bool acquire(group& g, std::size_t bytes, void*& memory) noexcept {
     if (g.source) memory = g.source.acquire(bytes);
@@ -344,7 +358,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   /// Marks a block that a private pool lends.
   static void on_served(block& served, const group& wanted) noexcept {
-    if (served.list->where().group != &wanted) served.mark_lent();
+    if (served.list->where().group != &wanted) tessera::detail::mark_lent(served);
   }
   /// Erases the private pools that have no use, no scope and no memory.
   [[gnu::cold]] void erase_unused() noexcept {

@@ -369,7 +369,8 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
       std::as_const(manager()).for_each_segment([&](const block& first) {
         const group& in = group_of(first);
         if (!in.options.serves_on_oom || !which(in)) return;
-        for (const block *b = &first, *end = first.prev; b != end && !any; b = b->next) any = b->is_lent();
+        for (const block *b = &first, *end = first.prev; b != end && !any; b = b->next)
+          any = tessera::detail::is_lent(*b);
       });
     }
     return any;

@@ -16,6 +16,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/detail/ask_policies.hpp>
 #include <tessera/detail/block.hpp>
+#include <tessera/detail/counter_names.hpp>
 #include <tessera/detail/free_list.hpp>
 #include <tessera/detail/introspection.hpp>
 #include <tessera/detail/placement.hpp>
@@ -69,7 +70,7 @@ class failure_survey {
   }
 
   void add_policies() noexcept {
-    const policy::failure_reason expected = predict_failure(blocks_, settings_, report_.segment);
+    const policy::failure_reason expected = predict_failure(blocks_, settings_, report_.segment, report_.now);
     for (const policy::recovery_steps::step step : settings_.recovery.steps(expected)) {
       report_.empties_cache = report_.empties_cache || step == policy::recovery_steps::step::release_cached;
       report_.accepts_exact_size =

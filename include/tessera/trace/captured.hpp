@@ -362,7 +362,7 @@ template <typename Allocator>
 class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
   using adaptor_type = allocator_adaptor<captured, Allocator>;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
-  static constexpr bool has_pools = tessera::detail::offers_extension<Allocator, extension::private_pools>;
+  static constexpr bool has_pools = tessera::detail::offers<Allocator, extension::private_pools>;
   using filter = std::conditional_t<has_pools, extension::stream_filter, detail::no_filter>;
 
  public:

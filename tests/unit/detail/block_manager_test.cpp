@@ -61,8 +61,7 @@ struct oversize_blocks {
   sizes released;
 
   explicit oversize_blocks(const sizes& all) {
-    for (const std::size_t size : all)
-      EXPECT_NE(manager.acquire(list->where(), stream_id{}, size, true, normal), nullptr);
+    for (const std::size_t size : all) EXPECT_NE(manager.acquire(*list, size, true, normal), nullptr);
   }
   ~oversize_blocks() { manager.release_all(); }
   bool release(std::size_t wanted, std::size_t oversize) {
@@ -124,7 +123,8 @@ struct placing_traits : manager_traits {
 };
 TEST(block_manager, splits_from_the_middle_and_counts_both_rests) {
   manager_of<placing_traits> manager{simulated_device{}, none};
-  block* const whole = manager.acquire({0, &manager.own()}, stream_id{}, 10_MiB, false, normal);
+  block* const whole =
+      manager.acquire(*manager.find_or_create_list(manager.own(), 0, stream_id{}), 10_MiB, false, normal);
   ASSERT_TRUE(whole != nullptr && manager.reserve_blocks(4));
   const block& middle = manager.allocate(*whole, 2_MiB, 2_MiB, 4_MiB, false, {});
   EXPECT_EQ(middle.prev->size, 4_MiB);
