@@ -10,7 +10,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::detail::missing {
 

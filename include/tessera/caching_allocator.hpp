@@ -12,15 +12,15 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/audit.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/block_manager.hpp>
-#include <tessera/detail/callbacks.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/counters.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/blocks/audit.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/block_manager.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/counters.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/containers/callbacks.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 

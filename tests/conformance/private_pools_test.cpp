@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>

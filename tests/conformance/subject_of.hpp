@@ -95,8 +95,7 @@ class subject_of final : public subject {
   }
   const char* audit() override { return pool_->audit(); }
   std::optional<tessera::trace::pool_outcome> change_pool(const tessera::trace::event& e) override {
-    if constexpr (tessera::detail::offers<Pool, tessera::extension::private_pools>)
-      return pools_.run(e);
+    if constexpr (tessera::detail::offers<Pool, tessera::extension::private_pools>) return pools_.run(e);
     return {};
   }
   std::optional<tessera::extension::sleep_result> change_sleep(const operation& o) override {

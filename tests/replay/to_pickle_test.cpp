@@ -408,11 +408,11 @@ TEST(read_snapshot, accepts_any_value_that_no_decision_depends_on) {
   to.end();
   const snapshot seen = read_back(out);
   ASSERT_EQ(seen.traces.size(), 1u);
-  EXPECT_EQ(seen.traces[0],
-            (std::vector<snapshot::entry>{{.what = action::alloc, .address = 7, .size = 8, .stream = stream_id{9}},
-                                          {.what = action::oom},
-                                          {.what = action::annotate},
-                                          {.what = action::other}}));
+  EXPECT_EQ(seen.traces[0], (std::vector<snapshot::entry>{
+                                {.what = action::alloc, .address = 7, .size = 8, .stream = stream_id{9}},
+                                {.what = action::oom},
+                                {.what = action::annotate},
+                                {.what = action::other}}));
   EXPECT_EQ(seen.annotations, (std::vector<snapshot::annotation>{{.name = "step"}}));
   EXPECT_TRUE(seen.configured.expandable_segments);
 }

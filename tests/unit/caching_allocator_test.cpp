@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/law/policies.hpp>

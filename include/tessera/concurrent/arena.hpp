@@ -17,9 +17,9 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/counter_names.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/limiting.hpp>
 

@@ -19,9 +19,9 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/serialized_provider.hpp>
 

@@ -8,12 +8,12 @@
 
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/stream_sharing.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/detail/policies/stream_sharing.hpp>
 #include <tessera/extension/private_pools.hpp>
 
 namespace tessera::detail {

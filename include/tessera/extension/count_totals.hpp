@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/extension_set.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 
 namespace tessera::detail {
 

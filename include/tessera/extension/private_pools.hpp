@@ -11,11 +11,11 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/treap.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/treap.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/policy/recovery.hpp>
 
 namespace tessera::detail {

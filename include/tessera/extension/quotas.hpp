@@ -8,9 +8,9 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/policy/recovery.hpp>
 

@@ -12,11 +12,11 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/host_copies.hpp>
-#include <tessera/detail/mapped_ranges.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/detail/extensions/host_copies.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>

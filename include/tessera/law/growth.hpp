@@ -10,7 +10,7 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/ask_policies.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/split.hpp>
 #include <tessera/recipe/recipe.hpp>

@@ -7,7 +7,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/ask_policies.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/law/law.hpp>
 #include <tessera/law/policies.hpp>
 #include <tessera/policy/evict_after.hpp>

@@ -18,8 +18,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/counter_names.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/timed.hpp>

@@ -21,7 +21,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>
 

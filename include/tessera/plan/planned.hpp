@@ -17,10 +17,10 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/introspection.hpp>
-#include <tessera/detail/pending_frees.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/blocks/pending_frees.hpp>
+#include <tessera/detail/containers/slab.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>

@@ -12,7 +12,7 @@
 
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/decay.hpp>
+#include <tessera/detail/policies/decay.hpp>
 #include <tessera/policy/eviction.hpp>
 
 namespace tessera::policy {

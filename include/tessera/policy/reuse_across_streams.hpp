@@ -6,7 +6,7 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/stream_sharing.hpp>
+#include <tessera/detail/policies/stream_sharing.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/streams.hpp>
 

@@ -14,9 +14,9 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/trace/recording.hpp>
 

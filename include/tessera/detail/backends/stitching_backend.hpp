@@ -11,12 +11,12 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/backend.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/mapped_ranges.hpp>
-#include <tessera/detail/placement.hpp>
+#include <tessera/detail/backends/backend.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/backends/placement.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 
 namespace tessera::detail {
 

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
 
 namespace {
 

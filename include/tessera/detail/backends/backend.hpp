@@ -8,9 +8,9 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 
 /// A backend carries out one way to grow. A growth policy names it: `using backend = segment_backend;`. It is
 /// a struct that derives from backend_defaults, redefines members, and has a template `instance<Manager>`.

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/slab.hpp>
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/counters.hpp>
+#include <tessera/detail/blocks/counters.hpp>
 #include <tessera/extension/count_totals.hpp>
 
 namespace {

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/treap.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/containers/treap.hpp>
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/physical_chunks.hpp>
+#include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
 
 namespace tessera::detail {
 

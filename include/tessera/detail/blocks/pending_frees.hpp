@@ -6,9 +6,9 @@
 #include <utility>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/slab.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {

@@ -6,8 +6,8 @@
 
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
 
 /// Messages for calls with a wrong address, handle or size.
 

@@ -7,10 +7,10 @@
 #include <new>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/treap.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/treap.hpp>
 
 namespace tessera::detail {
 

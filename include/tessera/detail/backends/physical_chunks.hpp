@@ -8,8 +8,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/slab.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/containers/slab.hpp>
 
 namespace tessera::detail {
 

@@ -6,10 +6,10 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/backend.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/mapped_ranges.hpp>
+#include <tessera/detail/backends/backend.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
 
 namespace tessera::detail {
 

@@ -9,14 +9,14 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/block_manager.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/placement.hpp>
-#include <tessera/detail/stitching_backend.hpp>
+#include <tessera/detail/backends/placement.hpp>
+#include <tessera/detail/backends/stitching_backend.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/block_manager.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
-#include "manager_traits.hpp"
+#include "../manager_traits.hpp"
 
 namespace {
 

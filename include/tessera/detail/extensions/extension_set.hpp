@@ -10,9 +10,9 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera {
 

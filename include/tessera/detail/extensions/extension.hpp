@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
+#include <tessera/detail/blocks/block.hpp>
 
 /// What the core of an allocator asks its extensions, and what it tells them.
 ///

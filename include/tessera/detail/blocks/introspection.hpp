@@ -6,9 +6,9 @@
 
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/counter_names.hpp>
-#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera {

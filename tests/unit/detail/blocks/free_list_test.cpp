@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
 
 namespace {
 

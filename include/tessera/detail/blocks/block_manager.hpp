@@ -13,14 +13,14 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/counters.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/pending_frees.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/counters.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/blocks/pending_frees.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {

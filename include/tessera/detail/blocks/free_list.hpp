@@ -11,7 +11,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
+#include <tessera/detail/blocks/block.hpp>
 
 namespace tessera::detail {
 

@@ -9,15 +9,15 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block_manager.hpp>
-#include <tessera/detail/counters.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/mapped_ranges.hpp>
-#include <tessera/detail/placement.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/backends/placement.hpp>
+#include <tessera/detail/blocks/block_manager.hpp>
+#include <tessera/detail/blocks/counters.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
-#include "manager_traits.hpp"
+#include "../manager_traits.hpp"
 
 namespace {
 

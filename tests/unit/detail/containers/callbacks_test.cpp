@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/callbacks.hpp>
+#include <tessera/detail/containers/callbacks.hpp>
 
 namespace {
 
