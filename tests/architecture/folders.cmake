@@ -9,7 +9,7 @@ set(may_include_policy core policy detail/backends/backend.hpp detail/backends/e
     detail/policies/decay.hpp detail/policies/stream_sharing.hpp)
 set(may_include_provider core provider)
 set(may_include_detail core provider/provider.hpp provider/capabilities.hpp detail)
-set(may_include_recipe core policy provider/provider.hpp config recipe law/recipe.hpp)
+set(may_include_recipe core policy provider/provider.hpp config recipe law/recipe_laws.hpp)
 set(may_include_law core policy provider recipe law detail/policies/ask_policies.hpp)
 set(may_include_extension core policy/recovery.hpp provider/provider.hpp provider/capabilities.hpp detail extension)
 set(may_include_root core policy provider config recipe law detail root)

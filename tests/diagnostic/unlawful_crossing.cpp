@@ -3,7 +3,7 @@
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/tessera.hpp>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 
 struct crosses_in_pairs : tessera::policy::reuse_across_streams<> {
   static constexpr tessera::stream_id reuse_key(tessera::stream_id s) noexcept {

@@ -20,7 +20,7 @@
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
-#include <tessera/law/growth.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/policy_hints.hpp>
 #include <tessera/provider/provider.hpp>

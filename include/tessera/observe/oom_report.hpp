@@ -16,7 +16,7 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/law/growth.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/observe/policy_hints.hpp>
 
 namespace tessera::detail {

@@ -9,7 +9,7 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/law/law.hpp>
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/recipe/recipe.hpp>
 
