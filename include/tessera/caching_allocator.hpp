@@ -279,7 +279,7 @@ class caching_allocator {
   /// Records that `stream` uses a live block, so that a free waits for that use. For null and an empty
   /// handle, nothing is recorded.
   ///   Requires:  `p` as in deallocate(p)
-  ///   Requires:  no extension forbids it, for example because the block sleeps; otherwise the program aborts
+  ///   Requires:  no extension forbids it, for example because the block has no memory; otherwise the program aborts
   ///   Returns:   true if the use is recorded, or needs no record, for example on the block's own stream.
   ///              False for null and an empty handle, for a stream that does not exist, and if host memory
   ///              ran out.
@@ -312,7 +312,7 @@ class caching_allocator {
 
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
   /// reserved. Then the eviction policy may release more. Does nothing while an extension
-  /// forbids to wait for the device, for example during a capture.
+  /// forbids to wait for the device.
   void trim(std::size_t keep = 0) noexcept {
     if (!manager_.may_wait()) return;
     empty_cache(keep);

@@ -133,7 +133,7 @@ namespace tessera {
 ///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // without expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 ///
-/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, sleep fails with words.
+/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, calls of extensions that need ranges say so.
 ///
 ///   Cost:  a branch at each call
 template <typename Family, typename Allocator>

@@ -482,7 +482,7 @@ class checkpoints::door {
 
   /// Records the state of a private pool: its segments, and in each the sizes of the blocks and which of them
   /// are live. restore() brings it back.
-  ///   Returns:  a checkpoint, or why there is none: the pool does not exist, has no use, sleeps, has a quota,
+  ///   Returns:  a checkpoint, or why there is none: the pool does not exist, has no use or no memory, has a quota,
   ///             or has a block that is pending or live by handle, or host memory ran out
   ///   Cost:     linear in the blocks; 32 bytes of host memory for each block of the pool
   [[nodiscard]] pool_checkpoint record(pool_id pool) noexcept {

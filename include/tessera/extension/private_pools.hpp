@@ -73,7 +73,7 @@ class stream_filter {
 struct pool_options {
   bool never_splits = false;  ///< a free block serves a request as a whole
   /// If growth fails, its free blocks serve requests of the default pools, before any memory is released. The
-  /// pool does not sleep under such a block while it is live, unless the default pools fall asleep with it.
+  /// pool keeps its memory while such a block is live.
   bool serves_on_oom = false;
 };
 
@@ -255,7 +255,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     group* const found = find_group(pool);
     if (const outcome unfit = has_use(found); !unfit) return unfit;
     if (found->is_open) return {"a scope of the pool is open"};
-    if (!access::extensions(in_).may_serve(*found)) return {"the pool serves no requests now; it may sleep"};
+    if (const char* const why = access::extensions(in_).why_unserved(*found)) return {why};
     open(*found, filter, kind, last_opened_ + 1);
     return {};
   }
@@ -709,7 +709,7 @@ template <typename Allocator>
 class pool_scope {
  public:
   /// Directs the requests of the streams that `streams` selects; by default, of all streams.
-  ///   Requires:  no scope of the pool is open, it does not sleep, and it was not moved from; otherwise the
+  ///   Requires:  no scope of the pool is open, no extension keeps it from serving, and it was not moved from; otherwise the
   ///              program aborts
   explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {},
                       scope_kind kind = scope_kind::capture) noexcept

@@ -341,11 +341,11 @@ class quotas::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Sets what a pool may hold, and what is kept for it. The idle memory of a private pool with a quota may go back, so
-  /// no captured graph may use such a pool.
+  /// no recorded graph may use such a pool.
   ///
   /// A pool holds whole segments, or in ranges whole chunks: the pool of a small block may hold 20 MiB. A request
   /// that would make its pool hold too much first waits for the pending frees of all pools, then fails. To give
-  /// a pool what is guaranteed to it, recovery empties the caches, except during a capture. Other programs on
+  /// a pool what is guaranteed to it, recovery empties the caches, unless an extension forbids to wait. Other programs on
   /// the device, or a lower limit set later, may still take that memory.
   ///   Returns:  why nothing changed, if the pool does not exist or has no use, or the quotas cannot all be met
   ///   Cost:     linear in the blocks; a refused request, too

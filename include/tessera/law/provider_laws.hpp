@@ -98,7 +98,7 @@ bool with_work(D& device, Means& means, const provider_trial& limits, F run_chec
     std::shared_ptr<std::atomic<bool>> latest;
     const auto begin = [&](stream_id s) {
       latest = std::make_shared<std::atomic<bool>>(false);
-      if (!on.submit(s, short_sleep{latest})) latest->store(true);
+      if (!on.submit(s, short_work{latest})) latest->store(true);
     };
     run_check(trial_work(begin, [&] { return latest == nullptr || latest->load(); }, true));
     return true;
@@ -162,7 +162,7 @@ template <provider::event_provider D, typename Means>
     if constexpr (gives_work<Means>)
       means.begin(s);
     else if constexpr (runs_functions<std::remove_reference_t<decltype(on)>>)
-      (void)on.submit(s, short_sleep{std::make_shared<std::atomic<bool>>(false)});
+      (void)on.submit(s, short_work{std::make_shared<std::atomic<bool>>(false)});
   };
   if constexpr (gives_streams<Means>)
     add([&] {

@@ -76,8 +76,8 @@ class failure_survey {
       report_.accepts_exact_size =
           report_.accepts_exact_size || step == policy::recovery_steps::step::retry_exact_size;
     }
-    report_.is_capturing = !blocks_.may_wait();
-    report_.empties_cache = report_.empties_cache && !report_.is_capturing;
+    report_.must_not_wait = !blocks_.may_wait();
+    report_.empties_cache = report_.empties_cache && !report_.must_not_wait;
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
     report_.has_segments = has_segments;
@@ -396,7 +396,7 @@ void add_plan(observe::oom_report& report, const Plan& plan) noexcept {
                                                         .first_block = used.first,
                                                         .address = address,
                                                         .length = length};
-    if (used.live == 0 && !report.is_capturing)
+    if (used.live == 0 && !report.must_not_wait)
       (used.blocks == 0 ? report.idle : report.idle_later) += length;
     if (used.blocks == 0 || unit.bytes == 0) return;
     report.non_releasable += unit.bytes;

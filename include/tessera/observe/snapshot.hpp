@@ -458,7 +458,7 @@ namespace tessera::observe {
 /// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
 /// observer.
 ///
-/// Adjacent mapped pages form one segment. The history ends at the captured state, so memory_viz can replay
+/// Adjacent mapped pages form one segment. The history ends at the state, so memory_viz can replay
 /// it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
 /// no other thread uses it meanwhile.
 ///

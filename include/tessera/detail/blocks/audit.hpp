@@ -86,7 +86,7 @@ template <typename Manager>
   must_hold(found.allocated == expected.allocated, "statistics: allocated bytes");
   must_hold(found.active == expected.active, "statistics: active bytes");
   must_hold(found.cached == expected.cached, "statistics: cached bytes");
-  must_hold(found.reserved == expected.reserved + expected.asleep, "statistics: reserved bytes");
+  must_hold(found.reserved == expected.reserved + expected.unbacked, "statistics: reserved bytes");
   return broken;
 }
 

@@ -17,7 +17,7 @@ inline usage& operator+=(usage& sum, const usage& part) noexcept {
   sum.active += part.active;
   sum.cached += part.cached;
   sum.reserved += part.reserved;
-  sum.asleep += part.asleep;
+  sum.unbacked += part.unbacked;
   return sum;
 }
 

@@ -19,7 +19,7 @@ class full_counters {
   counter oversize_allocations;
   counter oversize_segments;
   counter device_bytes;
-  counter asleep_bytes;
+  counter unbacked_bytes;
   std::uint64_t num_alloc_retries = 0;
   std::uint64_t num_ooms = 0;
   std::uint64_t num_oom_rejections = 0;
@@ -88,7 +88,7 @@ class full_counters {
     decrease(pool, reserved_bytes, as_signed(bytes));
   }
   /// Counts bytes of blocks whose memory went back, or came back if negative.
-  void fell_asleep(std::int64_t bytes) noexcept { asleep_bytes.change(bytes); }
+  void backing_lost(std::int64_t bytes) noexcept { unbacked_bytes.change(bytes); }
 
   [[nodiscard]] std::size_t reserved() const noexcept { return as_bytes(current(all, reserved_bytes)); }
   /// Returns the current bytes, without the limit, which is not known here.
@@ -98,9 +98,9 @@ class full_counters {
     return {.requested = as_bytes(current(all, requested_bytes)),
             .allocated = as_bytes(live),
             .active = as_bytes(live + pending),
-            .cached = as_bytes(current(all, reserved_bytes) + asleep_bytes.current - live - pending),
+            .cached = as_bytes(current(all, reserved_bytes) + unbacked_bytes.current - live - pending),
             .reserved = reserved(),
-            .asleep = as_bytes(asleep_bytes.current)};
+            .unbacked = as_bytes(unbacked_bytes.current)};
   }
 
   [[nodiscard]] statistics<Pools> report(std::size_t max_split_size) const noexcept {
@@ -111,7 +111,7 @@ class full_counters {
     result.oversize_allocations = oversize_allocations;
     result.oversize_segments = oversize_segments;
     result.device_bytes = device_bytes;
-    result.asleep_bytes = asleep_bytes;
+    result.unbacked_bytes = unbacked_bytes;
     result.num_alloc_retries = num_alloc_retries;
     result.num_ooms = num_ooms;
     result.num_oom_rejections = num_oom_rejections;
@@ -130,7 +130,7 @@ class full_counters {
       pending_[account].active_peak = active(account);
       pending_[account].active_bytes_peak = active_bytes(account);
     }
-    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes, &asleep_bytes})
+    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes, &unbacked_bytes})
       c->peak = c->current;
   }
   void reset_accumulated() noexcept {
@@ -140,7 +140,7 @@ class full_counters {
       pending_[account].active_base = active(account);
       pending_[account].active_bytes_base = active_bytes(account);
     }
-    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes, &asleep_bytes})
+    for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes, &unbacked_bytes})
       c->allocated = c->freed = 0;
     num_alloc_retries = num_ooms = num_oom_rejections = 0;
     num_sync_all_streams = num_device_alloc = num_device_free = 0;

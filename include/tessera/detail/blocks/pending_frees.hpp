@@ -44,7 +44,7 @@ struct use_queue {
 ///
 /// While an extension forbids it, the device must not be asked for events. A block that is freed meanwhile is set
 /// aside. Later, the uses recorded in between are dropped, and the others get events.
-///   Source:  PyTorch's rules for the capture of graphs
+///   Source:  PyTorch's rules while a graph is recorded
 template <typename Provider, bool UsesEvents>
 class pending_frees {
  public:

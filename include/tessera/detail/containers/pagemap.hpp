@@ -86,7 +86,7 @@ class pagemap {
   }
 
   /// Adds an owner of reserved addresses. It is found for addresses there that are in no range, such as those
-  /// of memory that sleeps. Returns false and changes nothing if host memory ran out.
+  /// of memory that is not mapped. Returns false and changes nothing if host memory ran out.
   ///   Requires:  bytes > 0; no reserved addresses overlap
   [[nodiscard]] bool add_reserved(const void* begin, std::size_t bytes, owner_number owner) noexcept {
     const std::lock_guard lock(mutex_);

@@ -10,7 +10,7 @@
 /// What the core of an allocator asks its extensions, and what it tells them.
 ///
 /// An extension is a struct that the program names behind the provider:
-/// `caching_allocator<stitched, device, extension::private_pools, extension::sleep_mode>`. The core includes no
+/// `caching_allocator<stitched, device, extension::private_pools, extension::quotas>`. The core includes no
 /// extension. Without one, each question below has a constant answer, and each report does nothing.
 ///
 /// | member of an extension E  |                                                                          |
@@ -30,7 +30,7 @@
 /// | find_group(id)               | a group by its pool_id, or null                                       |
 /// | for_each_group(f)            | calls f(group) for each group that it added                           |
 /// | may_wait()                   | whether the device may be asked for events, and waited for            |
-/// | may_serve(g)                 | whether a group serves requests                                       |
+/// | why_unserved(g)              | why a group serves no requests, as text, or null                      |
 /// | may_use(b, offset, size)     | whether these bytes of a free block may be used; counts them if so    |
 /// | may_take(g, bytes)           | whether to ask the device for a segment of so many bytes              |
 /// | may_grow(g, bytes)           | the same, just before the device is asked                             |
@@ -86,7 +86,7 @@ struct extension_defaults {
     return static_cast<no_group*>(nullptr);
   }
   [[nodiscard]] static constexpr bool may_wait() noexcept { return true; }
-  [[nodiscard]] static constexpr bool may_serve(const auto& /*group*/) noexcept { return true; }
+  [[nodiscard]] static constexpr const char* why_unserved(const auto& /*group*/) noexcept { return nullptr; }
   [[nodiscard]] static constexpr bool may_take(const auto& /*group*/, std::size_t) noexcept { return true; }
   [[nodiscard]] static constexpr bool may_grow(const auto& /*group*/, std::size_t) noexcept { return true; }
   [[nodiscard]] static constexpr bool may_release(const auto& /*group*/) noexcept { return false; }
@@ -138,6 +138,7 @@ struct no_extensions : extension_defaults {
   static constexpr bool hears_events = false;
   static constexpr bool watches_frees = false;
   [[nodiscard]] static constexpr bool serves_plainly() noexcept { return true; }
+  [[nodiscard]] static constexpr bool may_serve(const auto& /*group*/) noexcept { return true; }
   template <typename Group>
   [[nodiscard]] static constexpr Group& group_for(stream_id, Group& own) noexcept {
     return own;

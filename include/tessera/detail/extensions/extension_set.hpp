@@ -165,9 +165,10 @@ class extension_set : public service_exceptions, public Extension::template stat
   }
 
   [[nodiscard]] bool may_wait() const noexcept { return (get<Extension>().may_wait() && ...); }
-  [[nodiscard]] bool may_serve(const group& g) const noexcept {
-    return (get<Extension>().may_serve(g) && ...);
+  [[nodiscard]] const char* why_unserved(const group& g) const noexcept {
+    return first_text(get<Extension>().why_unserved(g)...);
   }
+  [[nodiscard]] bool may_serve(const group& g) const noexcept { return why_unserved(g) == nullptr; }
   [[nodiscard]] bool may_use(const block& b, std::size_t offset, std::size_t size) noexcept {
     return (may_use_of(get<Extension>(), b, offset, size) && ...);
   }
