@@ -31,7 +31,7 @@
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
 
-#include "../interop/host_pools.hpp"
+#include "interop/host_pools.hpp"
 
 namespace {
 

@@ -602,7 +602,7 @@ class sleep_mode::door {
   }
   /// Whether a pool sleeps.
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
-    return in_->template visit_extension<sleep_mode>([=](const auto& s) { return s.is_unbacked(pool); });
+    return in_->template visit_extension<sleep_mode>([=](const auto& s) { return s.is_asleep(pool); });
   }
 
  private:

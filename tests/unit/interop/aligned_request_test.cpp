@@ -16,7 +16,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "../interop/host_pools.hpp"
+#include "host_pools.hpp"
 
 namespace {
 
