@@ -14,7 +14,7 @@ set(word "[A-Za-z_][A-Za-z0-9_]*")
 function(declared_name line)
   set(name "" PARENT_SCOPE)
   if(line MATCHES "^(template|requires|friend|static_assert|extern|public|private|protected)" OR line MATCHES "^[})]"
-     OR line MATCHES "^(${word}:$|using namespace)")
+     OR line MATCHES "^(${word}:$|using namespace)" OR line MATCHES "^${word}\\(.*\\) ->")  # the last is a deduction guide
     return()
   endif()
   if(line MATCHES "^using [^=]*::(${word}),$")  # using other::name;
