@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdio>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -13,7 +13,7 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

@@ -5,7 +5,7 @@
 
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

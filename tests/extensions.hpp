@@ -46,7 +46,7 @@ template <typename A>
 template <typename A>
 inline constexpr bool can_sleep = false;
 template <typename A>
-  requires detail::offers_extension<A, extension::sleep_mode>
+  requires detail::offers<A, extension::sleep_mode>
 inline constexpr bool can_sleep<A> = A::has_ranges;
 
 /// The observer among the extensions of an allocator.

@@ -47,7 +47,7 @@ struct pinned {
   }
 };
 
-tessera::stream_id to_stream(void* stream) { return {reinterpret_cast<std::uintptr_t>(stream)}; }
+tessera::stream_id to_stream(void* stream) { return tessera::stream_id(stream); }
 
 }  // namespace
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>

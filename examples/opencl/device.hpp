@@ -46,7 +46,7 @@ class svm_device {
   tessera::stream_id add_queue(cl_command_queue queue) {
     state_->check(queue);
     if (queue == state_->default_queue) return {};
-    const tessera::stream_id stream{reinterpret_cast<std::uintptr_t>(queue)};
+    const tessera::stream_id stream(queue);
     state_->queues.add(stream, queue);
     return stream;
   }

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -86,7 +86,7 @@ replay::recipe_run run(const std::string& name, const tessera::trace::recording&
   found.mapped_event = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
     found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), settings);
-    for (const auto& s : found.map.segments) found.segments += !s.is_asleep;
+    for (const auto& s : found.map.segments) found.segments += !s.is_unbacked;
     found.partly_free = find_partly_free_segments(found.map, source);
     found.map.coarsen(max_cells);
   }

@@ -50,7 +50,7 @@ class timeline {
     if (events_ == max_ * width_) join_pairs();
     const bucket one{{now.requested, now.requested}, {now.allocated, now.allocated},
                      {now.pending(), now.pending()}, {now.cached, now.cached},
-                     {now.reserved, now.reserved},   {now.asleep, now.asleep}};
+                     {now.reserved, now.reserved},   {now.unbacked, now.unbacked}};
     if (events_ % width_ == 0) {
       buckets_.push_back(one);
     } else {
@@ -115,7 +115,7 @@ struct memory_map {
     std::size_t live_blocks = 0;
     std::size_t non_releasable = 0;  ///< bytes
     std::uint64_t private_pool = 0;  ///< its number in the recording; 0 for the default pools
-    bool is_asleep = false;
+    bool is_unbacked = false;
   };
   /// A block, or a part of a free block that is entirely releasable or non-releasable.
   struct cell {
@@ -235,8 +235,8 @@ template <typename Allocator>
   for (const auto& [in, block] : before) {
     if (made.segments.empty() || made.segments.back().address != in.address)
       made.segments.push_back({in.address, in.bytes, in.stream, in.pool, in.in_range, 0, 0,
-                               in.private_pool.number, in.is_asleep});
-    if (in.is_asleep) {
+                               in.private_pool.number, in.is_unbacked});
+    if (in.is_unbacked) {
       add(use::asleep, block.bytes, block);
       continue;
     }

@@ -249,7 +249,7 @@ class snapshot_reader {
   /// Reads a stream handle. Some are negative, such as -1.
   [[nodiscard]] stream_id stream(const pickled& dict) {
     const pickled* const found = in_.required(dict, "stream", kind::integer);
-    return {found != nullptr ? static_cast<std::uint64_t>(found->integer) : 0};
+    return stream_id(found != nullptr ? static_cast<std::uint64_t>(found->integer) : 0);
   }
 
   [[nodiscard]] bool is_pool(const pickled& list) const noexcept {
@@ -373,7 +373,7 @@ class snapshot_reader {
     } else {
       if (e.what == action::annotate) e.address = in_.aside(dict, "addr");
       e.size = static_cast<std::size_t>(in_.aside(dict, "size"));
-      e.stream = {in_.aside(dict, "stream")};
+      e.stream = stream_id(in_.aside(dict, "stream"));
       e.device_free = static_cast<std::size_t>(in_.aside(dict, "device_free"));
     }
     e.block = static_cast<std::size_t>(in_.aside(dict, "block_size"));

@@ -63,8 +63,7 @@ template <typename F>
 [[nodiscard]] std::string choose_recipe(const std::string& name, const std::string& conf,
                                         std::optional<double> memory_fraction, F f) {
   const auto limited = [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
-    if (memory_fraction)
-      (void)tessera::interop::set_memory_fraction(chosen, *memory_fraction);
+    if (memory_fraction) (void)tessera::interop::set_memory_fraction(chosen, *memory_fraction);
     f.template operator()<Recipe>(chosen);
   };
   const auto in = [&]<typename Family>(const char* before) {

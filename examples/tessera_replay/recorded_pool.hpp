@@ -17,7 +17,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/with.hpp>
@@ -303,7 +303,8 @@ class recorded_pool {
  private:
   static constexpr bool maps = Recipe::growth::backend::has_ranges;
 
-  [[nodiscard]] static tessera::recipe::policies<recipe> without_recovery(const tessera::recipe::policies<Recipe>& like) {
+  [[nodiscard]] static tessera::recipe::policies<recipe> without_recovery(
+      const tessera::recipe::policies<Recipe>& like) {
     tessera::recipe::policies<recipe> made;
     made.rounding = like.rounding;
     made.pools = like.pools;

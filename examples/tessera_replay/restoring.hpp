@@ -8,10 +8,10 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/mapped_ranges.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 
 namespace replay {
 
@@ -103,7 +103,7 @@ class restoring::state : public tessera::detail::extension_defaults {
       if (hole == nullptr) hole = ranges.reserve_range(*list, s.bytes, growth);
       return hole != nullptr && holds(*hole) ? ranges.map_new(*hole, s.address, s.bytes, growth) : nullptr;
     } else {
-      return manager().acquire(list->where(), s.stream, s.bytes, s.bytes >= policies.split.oversize_from(),
+      return manager().acquire(*list, s.bytes, s.bytes >= policies.split.oversize_from(),
                                policies.pages.backing(s.bytes));
     }
   }

@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdio>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 
 #include "private_memory.hpp"
 

@@ -10,7 +10,22 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+
+namespace tessera::detail::missing {
+
+/// Why an allocator inside a front end does not offer an extension, or void.
+template <typename E, typename Inner>
+struct refusal_inside {
+  using type = void;
+};
+template <typename E, typename Inner>
+  requires requires { typename Inner::template refused<E>; }
+struct refusal_inside<E, Inner> {
+  using type = typename Inner::template refused<E>;
+};
+
+}  // namespace tessera::detail::missing
 
 namespace tessera::detail {
 

@@ -9,7 +9,7 @@
 
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::extension {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include <tessera/core/text.hpp>
-#include <tessera/detail/block.hpp>
+#include <tessera/detail/blocks/block.hpp>
 
 namespace tessera {
 

@@ -12,21 +12,21 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/audit.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/block_manager.hpp>
-#include <tessera/detail/callbacks.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/counters.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/blocks/audit.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/block_manager.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/counters.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/containers/callbacks.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The algorithm of a caching allocator: it asks the policies of a recipe, and has the block manager and a backend carry
 /// out the answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. What it asks of extensions is in
-/// tessera/detail/extension.hpp, and how blocks are kept in tessera/detail/block_manager.hpp.
+/// tessera/detail/extensions/extension.hpp, and how blocks are kept in tessera/detail/blocks/block_manager.hpp.
 
 namespace tessera {
 
@@ -97,11 +97,14 @@ template <typename Recipe, typename Manager>
 /// applies: growth may succeed, and if it fails, the device refused.
 template <typename Recipe, typename Manager>
 [[nodiscard]] policy::failure_reason predict_failure(const Manager& manager,
-                                                     const recipe::policies<Recipe>& p,
-                                                     std::size_t segment) noexcept {
+                                                     const recipe::policies<Recipe>& p, std::size_t segment,
+                                                     const usage& now) noexcept {
   const std::size_t capacity = manager.provider().capacity();
-  if (manager.would_exceed_limit(p.growth.limit.on(capacity), segment))
-    return policy::failure_reason::by_limit;
+  // now.limit is at most the capacity. A limit above that may be exceeded later than the capacity.
+  const std::size_t limit = !now.has_limit         ? unlimited
+                            : now.limit < capacity ? now.limit
+                                                   : p.growth.limit.on(capacity);
+  if (manager.would_exceed_limit(limit, segment)) return policy::failure_reason::by_limit;
   if constexpr (requires { Recipe::recovery::checks_capacity; }) {
     if (Recipe::recovery::checks_capacity && manager.would_exceed_limit(capacity, segment))
       return policy::failure_reason::by_capacity;
@@ -189,14 +192,11 @@ class caching_allocator {
   static constexpr bool has_ranges = core::traits::has_ranges;
 
   [[gnu::cold]] caching_allocator() : caching_allocator(Provider{}) {}
-  [[gnu::cold]] explicit caching_allocator(Provider device, tessera::recipe::policies<Recipe> policies = {})
-      : policies_(std::move(policies)), extensions_(*this), manager_(std::move(device), extensions_) {}
-  /// Gives extensions what they need, for example an observer. Each argument is an `Extension`; the others are made
-  /// by default.
+  /// Each of `given` is an `Extension`, for example an observer; the others are made by default.
   template <typename... Given>
-    requires(sizeof...(Given) > 0 && (detail::is_one_of<std::remove_cvref_t<Given>, Extension...> && ...))
-  [[gnu::cold]] caching_allocator(Provider device, tessera::recipe::policies<Recipe> policies,
-                                  Given&&... given)
+    requires(detail::is_one_of<std::remove_cvref_t<Given>, Extension...> && ...)
+  [[gnu::cold]] explicit caching_allocator(Provider device, tessera::recipe::policies<Recipe> policies = {},
+                                           Given&&... given)
       : policies_(std::move(policies)),
         extensions_(*this, std::forward<Given>(given)...),
         manager_(std::move(device), extensions_) {}
@@ -283,7 +283,7 @@ class caching_allocator {
   /// Records that `stream` uses a live block, so that a free waits for that use. For null and an empty
   /// handle, nothing is recorded.
   ///   Requires:  `p` as in deallocate(p)
-  ///   Requires:  no extension forbids it, for example because the block sleeps; otherwise the program aborts
+  ///   Requires:  no extension forbids it, for example because the block has no memory; otherwise the program aborts
   ///   Returns:   true if the use is recorded, or needs no record, for example on the block's own stream.
   ///              False for null and an empty handle, for a stream that does not exist, and if host memory
   ///              ran out.
@@ -316,7 +316,7 @@ class caching_allocator {
 
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
   /// reserved. Then the eviction policy may release more. Does nothing while an extension
-  /// forbids to wait for the device, for example during a capture.
+  /// forbids to wait for the device.
   void trim(std::size_t keep = 0) noexcept {
     if (!manager_.may_wait()) return;
     empty_cache(keep);
@@ -510,11 +510,14 @@ class caching_allocator {
     stream_id stream;
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
-  request make_request(std::size_t bytes, stream_id stream, typename manager::group& group) const noexcept {
-    const std::size_t size = detail::block_size_for(policies_.rounding, bytes);
+  request make_request(std::size_t bytes, std::size_t size, stream_id stream,
+                       typename manager::group& group) const noexcept {
     return {&group, bytes,
             size,   detail::pool_for(policies_.pools, size),
             stream, policies_.streams.reuse_key(stream)};
+  }
+  request make_request(std::size_t bytes, stream_id stream, typename manager::group& group) const noexcept {
+    return make_request(bytes, detail::block_size_for(policies_.rounding, bytes), stream, group);
   }
 
   // A hit.
@@ -525,9 +528,9 @@ class caching_allocator {
     if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
       evict(policy::eviction_trigger::after_free);
     const request want = make_request(bytes, stream, manager_.own());
-    detail::block* found = extensions_.serves_plainly() ? search(want) : nullptr;
+    detail::block* found = serves_plainly() ? search(want) : nullptr;
     if (found == nullptr) {
-      found = choose_block(bytes, stream);
+      found = choose_block(bytes, want.size, stream);
       if (found == nullptr) return nullptr;
       if constexpr (extensions::adds_groups) return serve_from_group<ByHandle>(*found, bytes, stream);
     }
@@ -535,11 +538,20 @@ class caching_allocator {
   }
   /// Finds a free block if an extension may choose it, or if none is cached. It is a function of its own, so that
   /// other requests do not pay for the choice.
-  [[gnu::noinline]] detail::block* choose_block(std::size_t bytes, stream_id stream) noexcept {
-    // Computed again: passing it would slow the hit path.
-    const request want = make_request(bytes, stream, manager_.group_for(stream));
-    detail::block* const found = extensions_.serves_plainly() ? nullptr : obtain(want);
+  [[gnu::noinline]] detail::block* choose_block(std::size_t bytes, std::size_t size,
+                                                stream_id stream) noexcept {
+    // Pool, key and group are asked for again: passing all of the request would slow the hit path.
+    auto& group = extensions::adds_groups ? manager_.group_for(stream) : manager_.own();
+    const request want = make_request(bytes, size, stream, group);
+    detail::block* const found = serves_plainly() ? nullptr : obtain(want);
     return found != nullptr ? found : serve_miss(want);
+  }
+  /// Whether the allocator's own group serves every request.
+  [[nodiscard]] bool serves_plainly() const noexcept {
+    return extensions::is_empty || extensions_.serves_plainly();
+  }
+  [[nodiscard]] bool may_serve(const request& want) const noexcept {
+    return extensions::is_empty || extensions_.may_serve(*want.group);
   }
   /// Serves a request from a block that may belong to a group of an extension.
   template <bool ByHandle>
@@ -560,7 +572,7 @@ class caching_allocator {
   }
   /// Searches the free list of a request, if its group serves requests.
   detail::block* obtain(const request& want) noexcept {
-    return extensions_.may_serve(*want.group) ? admit(search(want), want) : nullptr;
+    return may_serve(want) ? admit(search(want), want) : nullptr;
   }
   /// Returns a free block if extensions let the request use it, otherwise null.
   detail::block* admit(detail::block* found, const request& want) noexcept {
@@ -612,6 +624,7 @@ class caching_allocator {
     detail::block* found = nullptr;
     policy::failure_reason why{};    // why growth failed last
     policy::recovery_steps steps{};  // what recovery may try
+    usage current{};                 // bytes before growth
     bool exactly = false;            // whether growth asks for exactly the block's size
     bool take(detail::block* b) noexcept { return (found = b) != nullptr; }
   };
@@ -622,22 +635,27 @@ class caching_allocator {
     failure_.begin(provider());
     miss now{.want = want};
     const bool is_served =
-        extensions_.may_serve(*want.group) &&
+        may_serve(want) &&
         // The user's callbacks may have freed a block, or events may have completed meanwhile.
         (now.take(free_under_pressure(now)) ||
          // Old idle segments go back first, then other streams or the device are asked.
-         now.take(evict_and_grow(now)) ||
-         now.take(extensions_.attempt(detail::miss_stage::growth_failed, now)) ||
-         now.take(extensions_.attempt(detail::miss_stage::before_steps, choose_steps(now))) ||
+         now.take(evict_and_grow(now)) || now.take(extended(detail::miss_stage::growth_failed, now)) ||
+         now.take(extended(detail::miss_stage::before_steps, choose_steps(now))) ||
          // Each step of recovery is followed by another try.
-         now.take(recover(now)) || now.take(extensions_.attempt(detail::miss_stage::last, now)));
+         now.take(recover(now)) || now.take(extended(detail::miss_stage::last, now)));
     return is_served ? now.found : fail(now);
+  }
+  /// What the extensions try at a stage.
+  detail::block* extended(detail::miss_stage at, miss& now) noexcept {
+    if constexpr (extensions::is_empty) return nullptr;
+    return extensions_.attempt(at, now);
   }
   detail::block* free_under_pressure(const miss& now) noexcept {
     return relieve_pressure() ? obtain(now.want) : nullptr;
   }
   detail::block* evict_and_grow(miss& now) noexcept {
-    evict(policy::eviction_trigger::before_growth);
+    now.current = current_usage();
+    if (evict(policy::eviction_trigger::before_growth, now.current)) now.current = current_usage();
     return reuse_or_grow(now);
   }
   detail::block* recover(miss& now) noexcept {
@@ -647,6 +665,7 @@ class caching_allocator {
         continue;
       }
       if (!take_step(step, now.want)) continue;
+      now.current = current_usage();
       const bool exactly = now.exactly;
       now.exactly = exactly || step == policy::recovery_steps::step::retry_exact_size;
       detail::block* const found = reuse_or_grow(now);
@@ -657,7 +676,7 @@ class caching_allocator {
   }
   detail::block* fail(const miss& now) noexcept {
     const request& want = now.want;
-    if (!extensions_.may_serve(*want.group)) {
+    if (!may_serve(want)) {
       manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream, *want.group);
       return nullptr;
     }
@@ -668,7 +687,7 @@ class caching_allocator {
   }
   miss& choose_steps(miss& now) const noexcept {
     if (now.why != policy::failure_reason::by_extension) now.steps = policies_.recovery.steps(now.why);
-    extensions_.adjust(now);
+    if constexpr (!extensions::is_empty) extensions_.adjust(now);
     return now;
   }
   /// Waits for pending frees, if it may, and searches the free list again.
@@ -691,7 +710,7 @@ class caching_allocator {
   /// Gets memory from other streams, if the recipe allows it, or from the device.
   [[gnu::cold]] detail::block* reuse_or_grow(miss& now) noexcept {
     const request& want = now.want;
-    if (!extensions_.may_serve(*want.group)) return nullptr;  // another thread may have changed that
+    if (!may_serve(want)) return nullptr;  // another thread may have changed that
     if constexpr (Recipe::streams::reuses_across_streams) {
       detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
       if (list == nullptr) return nullptr;
@@ -703,10 +722,13 @@ class caching_allocator {
   /// Asks the device for memory. Sets `why` if it fails.
   detail::block* grow(miss& now) noexcept {
     const request& want = now.want;
-    const std::size_t segment = detail::segment_size_for(manager_, policies_, want.size, now.exactly);
-    now.why = policy::failure_reason::by_extension;
-    if (!extensions_.may_take(*want.group, segment)) return nullptr;
-    now.why = detail::predict_failure(manager_, policies_, segment);
+    const std::size_t segment =
+        detail::segment_size_for(manager_, policies_, now.current, want.size, now.exactly);
+    if constexpr (!extensions::is_empty) {
+      now.why = policy::failure_reason::by_extension;
+      if (!extensions_.may_take(*want.group, segment)) return nullptr;
+    }
+    now.why = detail::predict_failure(manager_, policies_, segment, now.current);
     if (is_growth_pointless(now.why)) return nullptr;
     detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
     detail::block* const found =
@@ -781,9 +803,13 @@ class caching_allocator {
     backend_.shrink();
   }
   [[gnu::always_inline]] void evict(policy::eviction_trigger when) noexcept {
-    const usage current = current_usage();
+    (void)evict(when, current_usage());
+  }
+  /// Returns whether it tried to evict.
+  [[gnu::always_inline]] bool evict(policy::eviction_trigger when, const usage& current) noexcept {
     const std::size_t wanted = policies_.eviction.bytes_to_evict(when, current);
     if (wanted > 0) evict_bytes(when, current, wanted);
+    return wanted > 0;
   }
   /// Evicts idle segments in passes, as the policy decides. Stops once `wanted` bytes went back or a pass
   /// released nothing.

@@ -16,7 +16,7 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/law/growth.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -133,7 +133,7 @@ namespace tessera {
 ///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // without expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 ///
-/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, sleep fails with words.
+/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, calls of extensions that need ranges say so.
 ///
 ///   Cost:  a branch at each call
 template <typename Family, typename Allocator>
@@ -227,7 +227,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   ///     const tessera::law::growth_witness found = tuned.growth_is_bounded();
   ///     if (!found) std::printf("warning: %s\n", found.text().c_str());
   ///
-  ///   Returns:  as law::growth_is_bounded [tessera/law/growth.hpp]
+  ///   Returns:  as law::growth_is_bounded [tessera/law/growth_bound.hpp]
   ///   Cost:     about 10 ms if the split policy refuses blocks
   [[nodiscard]] law::growth_witness growth_is_bounded() const noexcept {
     return detail::visit_holder(any_, [this](const auto& holder) {

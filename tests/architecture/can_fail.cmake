@@ -25,7 +25,7 @@ function(expect script message)
 endfunction()
 
 plant(policy/split.hpp "#include <cstddef>\n#include <tessera/core/bytes.hpp>")
-plant(detail/block_manager.hpp "#include <tessera/provider/provider.hpp>")
+plant(detail/blocks/block_manager.hpp "#include <tessera/provider/provider.hpp>")
 plant(provider/host_pinned.hpp "#include <mutex>\n#include <sys/mman.h>")
 plant(interop/pmr_resource.hpp "#include <memory_resource>")
 plant(tessera.hpp "#include <tessera/caching_allocator.hpp>")
@@ -39,7 +39,7 @@ expect_fault(policy/split.hpp "#include <tessera/provider/provider.hpp>"
              "policy/split.hpp (folder 'policy') may not include <tessera/provider/provider.hpp>; allowed: core, ")
 expect_fault(policy/split.hpp "# include <tessera/policy/pools.hpp>"
              "policy/split.hpp (folder 'policy') may not include <tessera/policy/pools.hpp>; allowed: core, ")
-expect_fault(detail/block_manager.hpp "#include <tessera/provider/simulated_device.hpp>"
+expect_fault(detail/blocks/block_manager.hpp "#include <tessera/provider/simulated_device.hpp>"
              "may not include <tessera/provider/simulated_device.hpp>; allowed: core, ")
 expect_fault(policy/heap.hpp "#include <tessera/tessera.hpp>" "(folder 'policy') may not include <tessera/tessera.hpp>")
 expect_fault(trace/csv.hpp "#include <tessera/law/law.hpp>" "(folder 'trace') may not include <tessera/law/law.hpp>")

@@ -5,24 +5,25 @@ cmake_minimum_required(VERSION 3.24)
 # What the headers of a folder may include: whole folders, or single headers of a folder.
 set(may_include_core core)
 set(may_include_config core config)
-set(may_include_policy core policy/eviction.hpp policy/growth.hpp policy/pages.hpp policy/streams.hpp detail/backend.hpp
-                       detail/decay.hpp detail/expandable_backend.hpp detail/stitching_backend.hpp detail/stream_sharing.hpp)
+set(may_include_policy core policy/eviction.hpp policy/growth.hpp policy/pages.hpp policy/streams.hpp detail/backends/backend.hpp
+                       detail/backends/expandable_backend.hpp detail/backends/stitching_backend.hpp detail/policies/decay.hpp
+                       detail/policies/stream_sharing.hpp)
 set(may_include_provider core provider)
 set(may_include_detail core provider/provider.hpp provider/capabilities.hpp detail)
-set(may_include_recipe core policy provider/provider.hpp config law/recipe.hpp recipe)
-set(may_include_law core policy provider recipe detail/ask_policies.hpp law)
+set(may_include_recipe core policy provider/provider.hpp config recipe law/recipe_laws.hpp)
+set(may_include_law core policy provider recipe law detail/policies/ask_policies.hpp)
 set(may_include_extension core policy/recovery.hpp provider/provider.hpp provider/capabilities.hpp detail extension)
 set(may_include_root core policy provider config recipe law detail root)
 set(may_include_observe core policy provider recipe law root detail observe plan/memory_plan.hpp)
 set(may_include_concurrent core provider config recipe root detail observe concurrent)
 set(may_include_debug core provider config recipe root detail observe concurrent debug)
-set(may_include_interop core policy/prefer_pages.hpp provider config recipe root detail extension observe concurrent interop)
+set(may_include_interop core provider config policy/prefer_pages.hpp recipe root detail extension observe concurrent interop)
 set(may_include_trace core root detail observe trace)
 set(may_include_plan core provider detail root trace plan)
 set(slow iostream functional regex ranges)
 set(may_use_functional interop/torch_captures.hpp interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)
-set(may_use_system "^(concurrent/|debug/|interop/|law/provider_threads|provider/|detail/pagemap|detail/per_thread|configured|trace/captured|plan/planned)")
+set(may_use_system "^(concurrent/|debug/|interop/|law/provider_threads|provider/|detail/containers/pagemap|detail/containers/per_thread|configured|trace/captured|plan/planned)")
 set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
                       version.hpp)                 # for #if
 
@@ -34,6 +35,7 @@ endfunction()
 file(GLOB_RECURSE headers RELATIVE ${ROOT} ${ROOT}/*.hpp)
 foreach(header IN LISTS headers)
   get_filename_component(folder "${header}" DIRECTORY)
+  string(REGEX REPLACE "^detail/.*" "detail" folder "${folder}")  # detail/ has folders of its own
   if(folder STREQUAL "")
     set(folder root)
   endif()
@@ -53,6 +55,7 @@ foreach(header IN LISTS headers)
     elseif(line MATCHES "^[ \t]*#[ \t]*include[ \t]*<tessera/(.+)>")
       set(path ${CMAKE_MATCH_1})
       get_filename_component(included "${path}" DIRECTORY)
+      string(REGEX REPLACE "^detail/.*" "detail" included "${included}")
       if(included STREQUAL "")
         set(included root)
       endif()

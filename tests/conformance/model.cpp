@@ -255,7 +255,7 @@ bool judge::is_withheld(const subject::block& b, std::size_t bytes, stream_id by
 
 const char* judge::look() {
   const usage now = of_->current_usage();
-  if (now.active + now.cached != now.reserved + now.asleep) return "usage does not add up";
+  if (now.active + now.cached != now.reserved + now.unbacked) return "usage does not add up";
   if (now.requested < owned_.bytes() || now.allocated < owned_.bytes()) return "less is live than is held";
   if (kept_.counts_at_once && now.pending() == 0 && now.requested != owned_.bytes())
     return "more is requested than is held";

@@ -17,7 +17,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
@@ -175,7 +175,7 @@ TYPED_TEST(private_pools, are_in_snapshots_and_explanations) {
   ASSERT_EQ(taken.segments.size(), 1u);
   EXPECT_EQ(taken.segments[0].pool, (snapshot::pool_id{0, pool.id().number}));
   const oom_report report = explain(this->on, 180_MiB);
-  EXPECT_TRUE(report.is_capturing);
+  EXPECT_TRUE(report.must_not_wait);
   EXPECT_GE(report.private_bytes, 80_MiB);
   EXPECT_EQ(report.private_idle, report.private_bytes);
   EXPECT_EQ(report.idle, 0u);

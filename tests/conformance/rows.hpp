@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>

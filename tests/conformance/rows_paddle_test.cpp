@@ -15,7 +15,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/simulated_device.hpp>

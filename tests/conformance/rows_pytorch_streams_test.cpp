@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/paddle.hpp>
+#include <tessera/config/paddle_flags.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
 #include <tessera/provider/provider_ref.hpp>

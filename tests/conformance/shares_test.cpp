@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/quotas.hpp>

@@ -132,7 +132,7 @@ TYPED_TEST(sleep_contents_of, are_saved_or_discarded_for_each_pool) {
   EXPECT_GE(of_cache.bytes, 40_MiB);
   EXPECT_EQ(this->held(), before - of_weights.bytes - of_cache.bytes);
   EXPECT_TRUE(other.is_intact()) << "a pool that is awake";
-  EXPECT_EQ(on.current_usage().asleep, of_weights.bytes + of_cache.bytes);
+  EXPECT_EQ(on.current_usage().unbacked, of_weights.bytes + of_cache.bytes);
   EXPECT_EQ(on.audit(), nullptr);
   ASSERT_TRUE(sleep_mode_of(weights).wake());
   for (const filled& f : kept) EXPECT_TRUE(f.is_intact());
@@ -142,7 +142,7 @@ TYPED_TEST(sleep_contents_of, are_saved_or_discarded_for_each_pool) {
     EXPECT_TRUE(f.is_intact());
   }
   EXPECT_EQ(this->held(), before);
-  EXPECT_EQ(on.current_usage().asleep, 0u);
+  EXPECT_EQ(on.current_usage().unbacked, 0u);
   EXPECT_EQ(on.audit(), nullptr);
 }
 
@@ -435,14 +435,15 @@ TYPED_TEST(sleeping, says_why_it_is_refused) {
   void* const inside = this->in(pool, 5_MiB);
   {
     const extension::pool_scope scope(pool);
-    EXPECT_STREQ(sleep_mode_of(on).sleep(discard).why, "a scope of the kind capture is open");
+    EXPECT_STREQ(sleep_mode_of(on).sleep(discard).why,
+                 "an extension forbids to wait for the device, for example while a graph is recorded");
   }
   EXPECT_STREQ(sleep_mode_of(on).sleep(pool_id{123456789}, discard).why, "no such pool exists");
   EXPECT_STREQ(sleep_mode_of(on).wake(pool.id()).why, "the pool does not sleep");
   ASSERT_TRUE(sleep_mode_of(pool).sleep(discard));
   EXPECT_STREQ(sleep_mode_of(pool).sleep(discard).why, "the pool sleeps");
   EXPECT_FALSE(pools(on).open(pool.id(), {}));
-  EXPECT_DEATH(const extension::pool_scope scope(pool), "the pool serves no requests now; it may sleep");
+  EXPECT_DEATH(const extension::pool_scope scope(pool), "the pool sleeps; wake it first");
   const extension::sleep_result nothing = sleep_mode_of(on).sleep(discard);
   EXPECT_TRUE(nothing && nothing.bytes == 0) << "the default pools have no memory";
   on.deallocate(inside);
@@ -546,7 +547,7 @@ TYPED_TEST(sleeping, gives_its_addresses_back_if_all_blocks_are_freed) {
     on.deallocate(inside);
   }
   on.trim();
-  EXPECT_EQ(on.current_usage().asleep, 0u);
+  EXPECT_EQ(on.current_usage().unbacked, 0u);
   EXPECT_EQ(on.provider().held().reserved, 0u);
   EXPECT_EQ(on.audit(), nullptr);
   on.deallocate(on.allocate(10_MiB));
@@ -587,17 +588,17 @@ TYPED_TEST(sleeping, is_reported) {
   const std::int64_t reserved = on.statistics().all.reserved_bytes.current;
   const extension::sleep_result slept = sleep_mode_of(pool).sleep(discard);
   const auto bytes = static_cast<std::int64_t>(slept.bytes);
-  EXPECT_EQ(on.statistics().asleep_bytes.current, bytes);
+  EXPECT_EQ(on.statistics().unbacked_bytes.current, bytes);
   EXPECT_EQ(on.statistics().all.reserved_bytes.current, reserved - bytes);
   EXPECT_EQ(on.statistics().device_bytes.current, reserved - bytes);
   const auto all_are = [&on](bool asleep) {
-    for_each_block(on, [&](const segment_view& s, const block_view&) { EXPECT_EQ(s.is_asleep, asleep); });
+    for_each_block(on, [&](const segment_view& s, const block_view&) { EXPECT_EQ(s.is_unbacked, asleep); });
   };
   all_are(true);
   ASSERT_TRUE(sleep_mode_of(pool).wake());
   all_are(false);
-  EXPECT_EQ(on.statistics().asleep_bytes.current, 0);
-  EXPECT_EQ(on.statistics().asleep_bytes.peak, bytes);
+  EXPECT_EQ(on.statistics().unbacked_bytes.current, 0);
+  EXPECT_EQ(on.statistics().unbacked_bytes.peak, bytes);
   EXPECT_EQ(on.statistics().all.reserved_bytes.current, reserved);
   std::size_t went = 0, came = 0;
   observer_of(on).for_each([&](const auto& entry) {

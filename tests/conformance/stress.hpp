@@ -16,7 +16,7 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/observe/snapshot.hpp>

@@ -95,8 +95,7 @@ class subject_of final : public subject {
   }
   const char* audit() override { return pool_->audit(); }
   std::optional<tessera::trace::pool_outcome> change_pool(const tessera::trace::event& e) override {
-    if constexpr (tessera::detail::offers_extension<Pool, tessera::extension::private_pools>)
-      return pools_.run(e);
+    if constexpr (tessera::detail::offers<Pool, tessera::extension::private_pools>) return pools_.run(e);
     return {};
   }
   std::optional<tessera::extension::sleep_result> change_sleep(const operation& o) override {
@@ -119,7 +118,7 @@ class subject_of final : public subject {
     return {};
   }
   std::uint64_t pool_of(const block& b, unsigned pools) override {
-    if constexpr (tessera::detail::offers_extension<Pool, tessera::extension::private_pools>) {
+    if constexpr (tessera::detail::offers<Pool, tessera::extension::private_pools>) {
       const tessera::pool_id found = tessera::observe::segment_of(*pool_, b.address).private_pool;
       for (std::uint64_t number = 1; number <= pools; ++number) {
         if (found != tessera::pool_id{} && pools_.pool_of(number) == found) return number;

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>

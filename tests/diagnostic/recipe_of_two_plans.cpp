@@ -1,6 +1,6 @@
 // expect: growth and eviction follow one schedule of chunks
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/law/recipe.hpp>
+#include <tessera/law/recipe_laws.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/tessera.hpp>
 

@@ -3,10 +3,12 @@
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/tessera.hpp>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 
 struct crosses_in_pairs : tessera::policy::reuse_across_streams<> {
-  static constexpr tessera::stream_id reuse_key(tessera::stream_id s) noexcept { return {s.handle / 2 * 2}; }
+  static constexpr tessera::stream_id reuse_key(tessera::stream_id s) noexcept {
+    return tessera::stream_id(s.handle / 2 * 2);
+  }
   static constexpr bool needs_event(tessera::stream_id, tessera::stream_id) noexcept { return false; }
   bool operator==(const crosses_in_pairs&) const = default;
 };

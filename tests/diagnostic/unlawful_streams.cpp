@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 
 struct share_all_and_hold : tessera::policy::reuse_immediately {
   static constexpr bool uses_events = true;

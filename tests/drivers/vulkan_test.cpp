@@ -19,7 +19,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/growth.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>

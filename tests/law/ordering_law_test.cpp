@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/extension/quotas.hpp>
-#include <tessera/law/policies.hpp>
-#include <tessera/law/recipe.hpp>
+#include <tessera/law/policy_laws.hpp>
+#include <tessera/law/recipe_laws.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../conformance/shipped.hpp"

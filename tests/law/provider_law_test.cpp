@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <map>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 namespace {

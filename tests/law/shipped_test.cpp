@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/policies.hpp>
-#include <tessera/law/provider.hpp>
-#include <tessera/law/recipe.hpp>
+#include <tessera/law/policy_laws.hpp>
+#include <tessera/law/provider_laws.hpp>
+#include <tessera/law/recipe_laws.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>

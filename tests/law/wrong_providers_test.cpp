@@ -19,7 +19,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -667,7 +667,7 @@ struct plain : provider::simulated_device {
   void submit(stream_id) = delete;
 };
 struct means : law::provider_trial {
-  explicit means(plain& on) : on_device(on) { other_stream = {3}; }
+  explicit means(plain& on) : on_device(on) { other_stream = stream_id{3}; }
   void begin(stream_id s) {
     on_device.simulated_device::submit(s, 5'000'000);
     end = on_device.now_ns() + 5'000'000;

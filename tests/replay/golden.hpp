@@ -8,7 +8,7 @@
 #include <string_view>
 #include <variant>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>

@@ -122,7 +122,7 @@ TEST(memory_map, shows_private_pools_and_what_sleeps) {
   std::vector<bool> asleep;
   for (const memory_map::segment& s : map.segments) {
     pools.push_back(s.private_pool);
-    asleep.push_back(s.is_asleep);
+    asleep.push_back(s.is_unbacked);
   }
   EXPECT_EQ(pools, (std::vector<std::uint64_t>{0, 7, 3})) << "the pools in the order of their making";
   EXPECT_EQ(asleep, (std::vector<bool>{false, true, false}));
@@ -146,7 +146,7 @@ TEST(memory_map, of_segments_shows_private_pools_awake) {
   std::vector<std::uint64_t> pools;
   for (const memory_map::segment& s : map.segments) {
     pools.push_back(s.private_pool);
-    EXPECT_FALSE(s.is_asleep);
+    EXPECT_FALSE(s.is_unbacked);
   }
   EXPECT_EQ(pools, (std::vector<std::uint64_t>{0, 7, 7, 3}));
   EXPECT_EQ(map.sums.asleep, 0u);

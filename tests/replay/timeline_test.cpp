@@ -21,7 +21,7 @@ TEST(timeline, keeps_each_event_while_there_is_room) {
   timeline over(4);
   EXPECT_EQ(over.events(), 0u);
   EXPECT_TRUE(over.buckets().empty());
-  over.note({.requested = 1, .allocated = 2, .active = 5, .cached = 4, .reserved = 3, .asleep = 6});
+  over.note({.requested = 1, .allocated = 2, .active = 5, .cached = 4, .reserved = 3, .unbacked = 6});
   over.note(reserving(7));
   ASSERT_EQ(over.buckets().size(), 2u);
   EXPECT_EQ(over.width(), 1u);

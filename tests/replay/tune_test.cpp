@@ -12,7 +12,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/csv.hpp>

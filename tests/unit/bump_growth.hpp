@@ -9,9 +9,9 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/backend.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
+#include <tessera/detail/backends/backend.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/policy/growth.hpp>
 
@@ -52,8 +52,8 @@ struct bump_backend : tessera::detail::backend_defaults {
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t, std::size_t segment, const Policies& p) noexcept {
       const key own = key_of(list);
-      block* const fresh = manager_.acquire(list.where(), list.key(), segment,
-                                            segment >= p.split.oversize_from(), p.pages.backing(segment));
+      block* const fresh =
+          manager_.acquire(list, segment, segment >= p.split.oversize_from(), p.pages.backing(segment));
       if (fresh != nullptr) arenas_[own] = {fresh->address, fresh->address, fresh->end()};
       return fresh;
     }

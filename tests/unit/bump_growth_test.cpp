@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

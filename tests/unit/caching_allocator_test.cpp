@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -292,7 +292,7 @@ TEST(caching_allocator, reuses_whole_blocks_if_the_granularity_exceeds_their_siz
 /// Streams of equal parity share their blocks.
 struct share_by_parity : tessera::detail::no_reuse_across_streams {
   static constexpr bool uses_events = true;
-  [[nodiscard]] static constexpr stream_id reuse_key(stream_id s) noexcept { return {s.handle & 1}; }
+  [[nodiscard]] static constexpr stream_id reuse_key(stream_id s) noexcept { return stream_id(s.handle & 1); }
   [[nodiscard]] static constexpr bool needs_event(stream_id key, stream_id user) noexcept {
     return key != reuse_key(user);
   }

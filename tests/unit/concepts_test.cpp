@@ -95,7 +95,8 @@ struct recovery_without_reason {
 static_assert(recovery_policy<recover_never> && !recovery_policy<recovery_without_reason>);
 
 struct no_alias {};
-static_assert(recipe::well_formed<pytorch<>> && !recipe::well_formed<no_alias> && !detail::has_rounding<no_alias>);
+static_assert(recipe::well_formed<pytorch<>> && !recipe::well_formed<no_alias> &&
+              !detail::has_rounding<no_alias>);
 
 struct device_that_throws {
   void* acquire(std::size_t) { return nullptr; }

@@ -18,7 +18,7 @@
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/memory_fraction.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>

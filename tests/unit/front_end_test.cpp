@@ -14,7 +14,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

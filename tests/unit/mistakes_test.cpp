@@ -20,7 +20,7 @@
 #include <tessera/debug/tagged.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/recipe.hpp>
+#include <tessera/law/recipe_laws.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>

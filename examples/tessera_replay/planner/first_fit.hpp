@@ -10,7 +10,6 @@
 
 #include "lifetime.hpp"
 
-
 namespace tessera::plan::detail {
 
 /// Disjoint intervals of offsets, sorted. Intervals that touch are one.

@@ -9,7 +9,6 @@
 
 #include "lifetime.hpp"
 
-
 namespace tessera::plan::detail {
 
 /// Searches for a placement of at most a given height, or proves that there is none.

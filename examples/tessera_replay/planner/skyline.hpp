@@ -10,7 +10,6 @@
 
 #include "lifetime.hpp"
 
-
 namespace tessera::plan::detail {
 
 /// Finds the block of the lowest rank among those whose hull lies in a range of sections.

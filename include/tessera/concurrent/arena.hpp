@@ -17,9 +17,9 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/counter_names.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/limiting.hpp>
 
@@ -58,7 +58,7 @@ void add_to(statistics<Pools>& sum, const statistics<Pools>& part) noexcept {
   add_to(sum.oversize_allocations, part.oversize_allocations);
   add_to(sum.oversize_segments, part.oversize_segments);
   add_to(sum.device_bytes, part.device_bytes);
-  add_to(sum.asleep_bytes, part.asleep_bytes);
+  add_to(sum.unbacked_bytes, part.unbacked_bytes);
   for (const event_count<Pools>& c : event_counts<Pools>) sum.*c.of += part.*c.of;
   sum.max_split_size = part.max_split_size;
 }

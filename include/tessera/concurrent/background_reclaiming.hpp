@@ -20,8 +20,8 @@
 
 namespace tessera::detail {
 
-/// A thread that works in rounds while there is work, and otherwise sleeps. The first wake() starts it. If
-/// `period` is above 0, it sleeps no longer than that.
+/// A thread that works in rounds while there is work, and otherwise waits. The first wake() starts it. If
+/// `period` is above 0, it waits no longer than that.
 class round_worker {
  public:
   /// Does one round of work. Returns whether more work is left.
@@ -156,11 +156,11 @@ namespace tessera::concurrent {
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
 ///     pinned.deallocate(batch);  // the thread frees it when the copy is done
 ///
-/// The first pending block starts the thread. It sleeps while no block is pending, and ends with the
+/// The first pending block starts the thread. It waits while no block is pending, and ends with the
 /// allocator. If the thread cannot be started, callers do its work, as without `enabled`. With
 /// `evict_every`, it starts with the allocator, and also calls evict_idle(), for policies such as evict_after.
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never
-///            sleeps
+///            waits
 template <typename Allocator>
 class background_reclaiming
     : public allocator_adaptor<background_reclaiming<Allocator>,

@@ -11,8 +11,8 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/pytorch.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/pytorch_conf.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/observe/host_statistics.hpp>

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <tessera/core/page.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>

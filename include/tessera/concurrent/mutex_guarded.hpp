@@ -95,8 +95,8 @@ class reentrancy_guard {
   mutable std::mutex mutex_;  // guards the list
 };
 
-/// Locks a mutex. If another thread holds it, tries again for some ten microseconds before it sleeps. An
-/// allocator holds its mutex for tens of nanoseconds; sleeping and waking take thousands. If two threads
+/// Locks a mutex. If another thread holds it, tries again for some ten microseconds before it blocks. An
+/// allocator holds its mutex for tens of nanoseconds; blocking and waking take thousands. If two threads
 /// allocate all the time, a pair takes a third of the time (bench/threads).
 inline void lock_spinning(std::mutex& mutex) noexcept {
   if (mutex.try_lock()) [[likely]]

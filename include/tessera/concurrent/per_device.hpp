@@ -11,8 +11,8 @@
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 

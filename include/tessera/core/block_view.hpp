@@ -13,11 +13,11 @@ namespace tessera {
 struct segment_view {
   std::uintptr_t address = 0;
   std::size_t bytes = 0;
-  stream_id stream{};      ///< the key of its blocks
-  std::size_t pool = 0;    ///< the number of its pool
-  bool in_range = false;   ///< whether it is part of a range
-  pool_id private_pool{};  ///< the private pool that owns it, or none
-  bool is_asleep = false;  ///< whether its pool sleeps; then its memory has gone back to the device
+  stream_id stream{};        ///< the key of its blocks
+  std::size_t pool = 0;      ///< the number of its pool
+  bool in_range = false;     ///< whether it is part of a range
+  pool_id private_pool{};    ///< the private pool that owns it, or none
+  bool is_unbacked = false;  ///< whether an extension gave its memory back
 };
 
 /// A block of a segment_view. In the order of addresses, the blocks cover the whole segment_view.

@@ -15,23 +15,13 @@ struct usage {
   std::size_t allocated = 0;  ///< in blocks that the user has not freed
   std::size_t active = 0;     ///< in these, and in freed blocks that a stream still uses
   std::size_t cached = 0;     ///< in free blocks
-  std::size_t reserved = 0;   ///< acquired from the device: active + cached - asleep
+  std::size_t reserved = 0;   ///< acquired from the device: active + cached - unbacked
   std::size_t limit = 0;      ///< bytes that may be reserved
   bool has_limit = true;      ///< whether the user set the limit; otherwise it is the device's capacity
-  std::size_t asleep = 0;     ///< of active and cached bytes: without memory, because their pool sleeps
+  std::size_t unbacked = 0;   ///< of active and cached bytes: without memory, which an extension gave back
   /// Bytes of freed blocks that a stream still uses.
   [[nodiscard]] constexpr std::size_t pending() const noexcept { return active - allocated; }
   bool operator==(const usage&) const = default;
-  /// Adds the bytes of another allocator with the same limit.
-  usage& operator+=(const usage& other) noexcept {
-    requested += other.requested;
-    allocated += other.allocated;
-    active += other.active;
-    cached += other.cached;
-    reserved += other.reserved;
-    asleep += other.asleep;
-    return *this;
-  }
 };
 
 }  // namespace tessera
@@ -90,7 +80,7 @@ struct statistics {
   /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory
   /// acquired for a failed request, and memory that the device failed to release.
   counter device_bytes;
-  counter asleep_bytes;                    ///< bytes of blocks without memory, because their pool sleeps
+  counter unbacked_bytes;                  ///< bytes of blocks without memory, which an extension gave back
   std::uint64_t num_alloc_retries = 0;     ///< retries of growth after the cache was emptied
   std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
   std::uint64_t num_oom_rejections = 0;    ///< of these, requests that failed without recovery

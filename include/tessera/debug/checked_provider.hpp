@@ -248,7 +248,7 @@ namespace tessera::debug {
 ///
 /// A failed call is always valid, and the failure is returned. Some errors do not show in a single answer:
 /// memory that is mapped elsewhere or too short, and memory that never becomes reusable. The laws
-/// [tessera/law/provider.hpp] find them.
+/// [tessera/law/provider_laws.hpp] find them.
 ///
 /// If D::physical has padding bytes, handles are not compared and their maps are not checked. It is
 /// thread-safe if the provider is. It holds no lock during the provider's calls.

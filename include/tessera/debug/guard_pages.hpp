@@ -20,7 +20,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/per_thread.hpp>
+#include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_system.hpp>

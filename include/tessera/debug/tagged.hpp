@@ -15,11 +15,11 @@
 #include <tessera/block_handle.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/introspection.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/per_thread.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/per_thread.hpp>
+#include <tessera/detail/containers/slab.hpp>
 #include <tessera/fwd.hpp>
 
 namespace tessera::detail::missing {

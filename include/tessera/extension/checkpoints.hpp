@@ -8,12 +8,12 @@
 
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/stream_sharing.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/detail/policies/stream_sharing.hpp>
 #include <tessera/extension/private_pools.hpp>
 
 namespace tessera::detail {
@@ -201,7 +201,7 @@ template <typename Manager>
     const std::size_t before = state.blocks.size();
     for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
       if (!b->is_unmapped())
-        state.blocks.add({b->address, b->size, b->list->key(), !b->is_free(), b->is_lent()});
+        state.blocks.add({b->address, b->size, b->list->key(), !b->is_free(), tessera::detail::is_lent(*b)});
     }
     const std::size_t count = state.blocks.size() - before;
     if (count > 0) state.segments.add({first.address, first.list->pool(), before, count});
@@ -372,7 +372,7 @@ class pool_restore {
       while (from->end() <= r->address) from = from->next;
       block& served = manager_.allocate(*from, r->bytes, r->bytes, r->address - from->address,
                                         r->bytes >= oversize_from, r->stream);
-      if (r->is_lent) served.mark_lent();
+      if (r->is_lent) tessera::detail::mark_lent(served);
       if constexpr (shares) tessera::detail::move_to(manager_, served, *list_of(p, *r));
       from = &served;
     }
@@ -482,7 +482,7 @@ class checkpoints::door {
 
   /// Records the state of a private pool: its segments, and in each the sizes of the blocks and which of them
   /// are live. restore() brings it back.
-  ///   Returns:  a checkpoint, or why there is none: the pool does not exist, has no use, sleeps, has a quota,
+  ///   Returns:  a checkpoint, or why there is none: the pool does not exist, has no use or no memory, has a quota,
   ///             or has a block that is pending or live by handle, or host memory ran out
   ///   Cost:     linear in the blocks; 32 bytes of host memory for each block of the pool
   [[nodiscard]] pool_checkpoint record(pool_id pool) noexcept {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/extension_set.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 
 namespace tessera::detail {
 
@@ -44,12 +44,12 @@ class usage_counters {
   static constexpr void segment_rejected(std::size_t, bool) noexcept {}
   void mapped(std::size_t, std::size_t bytes) noexcept { now_.reserved += bytes; }
   void unmapped(std::size_t, std::size_t bytes) noexcept { now_.reserved -= bytes; }
-  void fell_asleep(std::int64_t bytes) noexcept { now_.asleep += static_cast<std::size_t>(bytes); }
+  void backing_lost(std::int64_t bytes) noexcept { now_.unbacked += static_cast<std::size_t>(bytes); }
 
   [[nodiscard]] std::size_t reserved() const noexcept { return now_.reserved; }
   [[nodiscard]] usage current_usage() const noexcept {
     usage result = now_;
-    result.cached = now_.reserved + now_.asleep - now_.active;
+    result.cached = now_.reserved + now_.unbacked - now_.active;
     return result;
   }
 

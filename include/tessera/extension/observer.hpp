@@ -5,7 +5,7 @@
 
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/extension_set.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 
 namespace tessera::extension {
 

@@ -11,12 +11,26 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/treap.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/treap.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/policy/recovery.hpp>
+
+namespace tessera::detail {
+
+/// Whether a block is live, and its private pool serves a request of the default pools.
+[[nodiscard]] inline bool is_lent(const block& b) noexcept {
+  return b.status.state == block::state::live_flagged && b.status.flags.is_lent;
+}
+inline void mark_lent(block& live) noexcept {
+  block::flag_set marked = live.flags();
+  marked.is_lent = true;
+  live.set_flags(marked);
+}
+
+}  // namespace tessera::detail
 
 namespace tessera::extension {
 
@@ -59,7 +73,7 @@ class stream_filter {
 struct pool_options {
   bool never_splits = false;  ///< a free block serves a request as a whole
   /// If growth fails, its free blocks serve requests of the default pools, before any memory is released. The
-  /// pool does not sleep under such a block while it is live, unless the default pools fall asleep with it.
+  /// pool keeps its memory while such a block is live.
   bool serves_on_oom = false;
 };
 
@@ -115,7 +129,7 @@ enum class scope_kind : unsigned char {
 
 /// The memory of a pool, in bytes.
 struct pool_usage {
-  std::size_t reserved = 0;  ///< what it has from the device
+  std::size_t reserved = 0;        ///< what it has from the device
   std::size_t non_releasable = 0;  ///< of these, what emptying the cache does not give back
   pool_usage& operator+=(const pool_usage& other) noexcept {
     reserved += other.reserved;
@@ -241,7 +255,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     group* const found = find_group(pool);
     if (const outcome unfit = has_use(found); !unfit) return unfit;
     if (found->is_open) return {"a scope of the pool is open"};
-    if (!access::extensions(in_).may_serve(*found)) return {"the pool serves no requests now; it may sleep"};
+    if (const char* const why = access::extensions(in_).why_unserved(*found)) return {why};
     open(*found, filter, kind, last_opened_ + 1);
     return {};
   }
@@ -317,7 +331,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   [[nodiscard]] bool may_wait() const noexcept { return captures_ == 0; }
   [[nodiscard]] static bool may_release(const group& g) noexcept { return g.uses == 0; }
-  [[nodiscard]] static bool may_reuse(const block& live) noexcept { return !live.is_lent(); }
+  [[nodiscard]] static bool may_reuse(const block& live) noexcept { return !tessera::detail::is_lent(live); }
   [[nodiscard]] static bool serves_whole(const group& g) noexcept { return g.options.never_splits; }
   [[nodiscard]] static bool acquire(group& g, std::size_t bytes, void*& memory) noexcept {
     if (g.source) memory = g.source.acquire(bytes);
@@ -344,7 +358,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   /// Marks a block that a private pool lends.
   static void on_served(block& served, const group& wanted) noexcept {
-    if (served.list->where().group != &wanted) served.mark_lent();
+    if (served.list->where().group != &wanted) tessera::detail::mark_lent(served);
   }
   /// Erases the private pools that have no use, no scope and no memory.
   [[gnu::cold]] void erase_unused() noexcept {
@@ -698,7 +712,7 @@ template <typename Allocator>
 class pool_scope {
  public:
   /// Directs the requests of the streams that `streams` selects; by default, of all streams.
-  ///   Requires:  no scope of the pool is open, it does not sleep, and it was not moved from; otherwise the
+  ///   Requires:  no scope of the pool is open, no extension keeps it from serving, and it was not moved from; otherwise the
   ///              program aborts
   explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {},
                       scope_kind kind = scope_kind::capture) noexcept

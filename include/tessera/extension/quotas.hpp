@@ -8,9 +8,9 @@
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/policy/recovery.hpp>
 
@@ -105,7 +105,7 @@ class quotas::state : public tessera::detail::extension_defaults {
     const quota_demand now = demand(*found, 0);
     if (now.is_grantable()) return {};
     set(*found, before);
-    return {now.non_releasable > wanted.limit ? "the pool holds more than the limit of the quota" : kept_by_others};
+    return {now.held > wanted.limit ? "the pool holds more than the limit of the quota" : kept_by_others};
   }
   [[nodiscard]] quota get(pool_id pool) const noexcept {
     const group* const found = access::extensions(in_).find_group(pool);
@@ -341,11 +341,11 @@ class quotas::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Sets what a pool may hold, and what is kept for it. The idle memory of a private pool with a quota may go back, so
-  /// no captured graph may use such a pool.
+  /// no recorded graph may use such a pool.
   ///
   /// A pool holds whole segments, or in ranges whole chunks: the pool of a small block may hold 20 MiB. A request
   /// that would make its pool hold too much first waits for the pending frees of all pools, then fails. To give
-  /// a pool what is guaranteed to it, recovery empties the caches, except during a capture. Other programs on
+  /// a pool what is guaranteed to it, recovery empties the caches, unless an extension forbids to wait. Other programs on
   /// the device, or a lower limit set later, may still take that memory.
   ///   Returns:  why nothing changed, if the pool does not exist or has no use, or the quotas cannot all be met
   ///   Cost:     linear in the blocks; a refused request, too

@@ -12,11 +12,11 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/host_copies.hpp>
-#include <tessera/detail/mapped_ranges.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/detail/extensions/host_copies.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
@@ -139,7 +139,9 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
   // Questions of the core.
 
-  [[nodiscard]] static bool may_serve(const group& g) noexcept { return g.is_awake(); }
+  [[nodiscard]] static const char* why_unserved(const group& g) noexcept {
+    return g.is_awake() ? nullptr : "the pool sleeps; wake it first";
+  }
   [[nodiscard]] static bool has_memory(const group& g) noexcept { return !g.is_asleep; }
   [[nodiscard]] static bool may_reuse(const block& live) noexcept { return group_of(live).is_awake(); }
   [[nodiscard]] static const char* why_unusable(const block& live) noexcept {
@@ -172,7 +174,8 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
       "a live block of the pool serves a request of the default pools: free it, or put all pools to sleep";
   static constexpr const char* lent_sleeps =
       "a pool that sleeps has a live block of the default pools: wake that pool first, or all pools";
-  static constexpr const char* may_not_wait = "a scope of the kind capture is open";
+  static constexpr const char* may_not_wait =
+      "an extension forbids to wait for the device, for example while a graph is recorded";
   /// Calls f(selects) while the selected groups serve no requests: those that are asleep or not, as `asleep`
   /// says, and no other call changes. With `only`, no other group is selected.
   template <typename F>
@@ -346,7 +349,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
         at = &s->next;
         continue;
       }
-      manager().counters().fell_asleep(-static_cast<std::int64_t>(s->bytes));
+      manager().counters().backing_lost(-static_cast<std::int64_t>(s->bytes));
       manager().count_mapped(*s->range->list, static_cast<std::int64_t>(s->bytes));
       manager().report(action::wake, s->address, s->bytes, s->bytes, *s->range->list);
       *at = s->next;
@@ -369,7 +372,8 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
       std::as_const(manager()).for_each_segment([&](const block& first) {
         const group& in = group_of(first);
         if (!in.options.serves_on_oom || !which(in)) return;
-        for (const block *b = &first, *end = first.prev; b != end && !any; b = b->next) any = b->is_lent();
+        for (const block *b = &first, *end = first.prev; b != end && !any; b = b->next)
+          any = tessera::detail::is_lent(*b);
       });
     }
     return any;
@@ -389,7 +393,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
         if (b->is_free() && b->address <= s.address && s.address + s.bytes <= b->end() &&
             manager().reserve_blocks()) {
           b = &ranges().mark_unmapped(*b, s.address, s.bytes);
-          manager().counters().fell_asleep(-static_cast<std::int64_t>(s.bytes));
+          manager().counters().backing_lost(-static_cast<std::int64_t>(s.bytes));
           manager().report(action::segment_unmap, s.address, s.bytes, s.bytes, *b->list);
           *at = s.next;
           erase(&s);
@@ -480,7 +484,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     if (!chunks.unmap(manager().provider(), c)) return false;
     chunks.destroy(manager().provider(), c);
     manager().count_mapped(*s.range->list, -static_cast<std::int64_t>(s.bytes));
-    manager().counters().fell_asleep(static_cast<std::int64_t>(s.bytes));
+    manager().counters().backing_lost(static_cast<std::int64_t>(s.bytes));
     manager().report(action::sleep, s.address, s.bytes, s.bytes, *s.range->list);
     return true;
   }
@@ -570,7 +574,7 @@ class sleep_mode::door {
   /// device fails to unmap stays mapped.
   ///   Requires:  no other work uses the memory. If streams share free lists (reuse_immediately), the caller
   ///              has waited for the streams.
-  ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a capture, the
+  ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a graph is being recorded, the
   ///              rule of sleep(pool) for `serves_on_oom`, host memory ran out, the device failed, or the
   ///              provider cannot copy
   sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
@@ -598,7 +602,7 @@ class sleep_mode::door {
   }
   /// Whether a pool sleeps.
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
-    return in_->template visit_extension<sleep_mode>([=](const auto& s) { return s.is_asleep(pool); });
+    return in_->template visit_extension<sleep_mode>([=](const auto& s) { return s.is_unbacked(pool); });
   }
 
  private:

@@ -10,8 +10,8 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 
 namespace tessera::interop {
 

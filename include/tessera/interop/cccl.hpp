@@ -94,7 +94,7 @@ template <stream_like S>
     return stream;
   } else if constexpr (std::convertible_to<const S&, const void*>) {
     const void* const pointer = stream;
-    return {reinterpret_cast<std::uintptr_t>(pointer)};
+    return stream_id(pointer);
   } else {
     return to_stream_id(stream.get());
   }

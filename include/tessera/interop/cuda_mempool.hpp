@@ -9,8 +9,8 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>

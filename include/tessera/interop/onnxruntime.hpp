@@ -68,7 +68,7 @@ class ort_allocator final : public Base {
   static void* alloc_on_stream(Base* base, std::size_t bytes, Stream* stream) noexcept {
     ort_allocator& in = self(base);
     const void* const handle = stream != nullptr ? in.api_->SyncStream_GetHandle(stream) : nullptr;
-    return in.allocator_.get().try_allocate(bytes, {reinterpret_cast<std::uintptr_t>(handle)});
+    return in.allocator_.get().try_allocate(bytes, stream_id(handle));
   }
   template <typename Error>
   static Error* shrink(Base* base) noexcept {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/private_pools.hpp>
 
 /// The captures of graphs by PyTorch, and their private pools.

@@ -27,9 +27,9 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/torch_captures.hpp>
@@ -508,9 +508,7 @@ class torch_pluggable {
     detail::raise(pool_refused(refusal_of(call, device, pool, rule).data()));
   }
 
-  [[nodiscard]] static stream_id to_stream(void* stream) noexcept {
-    return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream))};
-  }
+  [[nodiscard]] static stream_id to_stream(void* stream) noexcept { return stream_id(stream); }
 
   /// The state of a device that was used, or null.
   [[nodiscard]] device_state* find(int device) const noexcept {

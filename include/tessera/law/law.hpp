@@ -9,7 +9,7 @@
 /// The rules of policies that a concept cannot check. The compiler checks them:
 /// static_assert(law::policy(my_policy{})).
 ///
-///     #include <tessera/law/policies.hpp>
+///     #include <tessera/law/policy_laws.hpp>
 ///     struct round_to_pages {
 ///       [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
 ///         return tessera::align_up(requested, 4_KiB);

@@ -38,7 +38,7 @@ namespace tessera::law {
 
 /// The first rule that a provider breaks, the values that show it, and the laws that were not checked.
 ///
-///     #include <tessera/law/provider.hpp>
+///     #include <tessera/law/provider_laws.hpp>
 ///     tessera::provider::simulated_device device;
 ///     const tessera::law::provider_check_result found = tessera::law::provider(device);
 ///     if (!found) std::puts(found.message());
@@ -123,7 +123,7 @@ struct provider_check_result : check_result {
 };
 
 /// The limits of the laws of a provider. A type derived from it adds the means that the law of providers
-/// lists [law/provider.hpp].
+/// lists [law/provider_laws.hpp].
 struct provider_trial {
   std::size_t at_once = 16_MiB;    ///< bytes held at once in most checks
   stream_id other_stream{};        ///< a second stream; none if it is the default stream

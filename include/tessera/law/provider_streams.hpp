@@ -161,7 +161,7 @@ concept simulates_work = requires(D& d, stream_id s) {
   d.submit(s, std::uint64_t{});
   { d.now_ns() } -> std::same_as<std::uint64_t>;
 };
-struct short_sleep {
+struct short_work {
   std::shared_ptr<std::atomic<bool>> ended;
   void operator()() const noexcept {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
@@ -171,7 +171,7 @@ struct short_sleep {
   }
 };
 template <typename D>
-concept runs_functions = !simulates_work<D> && requires(D& d, stream_id s, const short_sleep& work) {
+concept runs_functions = !simulates_work<D> && requires(D& d, stream_id s, const short_work& work) {
   { d.submit(s, work) } -> std::same_as<bool>;
 };
 

@@ -14,12 +14,13 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/introspection.hpp>
-#include <tessera/detail/placement.hpp>
-#include <tessera/law/growth.hpp>
+#include <tessera/detail/backends/placement.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/policy_hints.hpp>
 #include <tessera/provider/provider.hpp>
@@ -69,14 +70,14 @@ class failure_survey {
   }
 
   void add_policies() noexcept {
-    const policy::failure_reason expected = predict_failure(blocks_, settings_, report_.segment);
+    const policy::failure_reason expected = predict_failure(blocks_, settings_, report_.segment, report_.now);
     for (const policy::recovery_steps::step step : settings_.recovery.steps(expected)) {
       report_.empties_cache = report_.empties_cache || step == policy::recovery_steps::step::release_cached;
       report_.accepts_exact_size =
           report_.accepts_exact_size || step == policy::recovery_steps::step::retry_exact_size;
     }
-    report_.is_capturing = !blocks_.may_wait();
-    report_.empties_cache = report_.empties_cache && !report_.is_capturing;
+    report_.must_not_wait = !blocks_.may_wait();
+    report_.empties_cache = report_.empties_cache && !report_.must_not_wait;
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
     report_.has_segments = has_segments;
@@ -395,7 +396,7 @@ void add_plan(observe::oom_report& report, const Plan& plan) noexcept {
                                                         .first_block = used.first,
                                                         .address = address,
                                                         .length = length};
-    if (used.live == 0 && !report.is_capturing)
+    if (used.live == 0 && !report.must_not_wait)
       (used.blocks == 0 ? report.idle : report.idle_later) += length;
     if (used.blocks == 0 || unit.bytes == 0) return;
     report.non_releasable += unit.bytes;

@@ -19,7 +19,7 @@
 
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/per_thread.hpp>
+#include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/range_map.hpp>
 

@@ -5,10 +5,10 @@
 
 #include <tessera/core/block_view.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/free_list_map.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 
 namespace tessera::detail {
 

@@ -16,7 +16,7 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/law/growth.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/observe/policy_hints.hpp>
 
 namespace tessera::detail {
@@ -88,7 +88,7 @@ struct oom_report {
   std::size_t plan = 0;               ///< of the reserved bytes: those of a plan
   std::size_t private_bytes = 0;      ///< in private pools, live and free
   std::size_t private_idle = 0;       ///< free there, in units that stay until the pools are released
-  bool is_capturing = false;          ///< a scope of the kind capture is open, so the cache was not emptied
+  bool must_not_wait = false;         ///< a scope of the kind capture is open, so the cache was not emptied
   /// The rule of an extension that refuses the request; empty if none does. Then nothing else matters.
   refusal rule{};
   refusal refused{};  ///< why the provider refused memory for the request, if it said so
@@ -257,7 +257,7 @@ class oom_text {
         format_bytes(now.allocated).text(), format_bytes(now.pending()).text(),
         format_bytes(now.cached).text(), format_bytes(now.requested).text());
     if (report_->plan > 0) put("; a plan has %s of it", format_bytes(report_->plan).text());
-    if (now.asleep > 0) put("; asleep, without memory: %s", format_bytes(now.asleep).text());
+    if (now.unbacked > 0) put("; without memory: %s", format_bytes(now.unbacked).text());
   }
   void put_missing() noexcept {
     put("\n  could still be reserved: %s, which is ", format_bytes(report_->room()).text());
@@ -278,7 +278,7 @@ class oom_text {
     if (report_->private_bytes > 0)
       put("\n  private pools: %s, of it %s free and kept until their release",
           format_bytes(report_->private_bytes).text(), format_bytes(report_->private_idle).text());
-    if (report_->is_capturing) put("\n  a scope of the kind capture is open, so the cache was not emptied");
+    if (report_->must_not_wait) put("\n  a scope of the kind capture is open, so the cache was not emptied");
   }
   void put_largest_free_block() noexcept {
     if (report_->largest.bytes == 0) return put("\n  largest free block: none");

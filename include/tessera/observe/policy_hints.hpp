@@ -76,11 +76,10 @@ struct hint_text {
     case oom_hint::grow_exactly:
       return {"accept a segment of only %s", policy::recover_by_emptying_cache<true>::hint, recovery};
     case oom_hint::use_other_pages:
-      return {"use other pages if those of one kind run out", policy::prefer_pages<page_preference::huge_first>::hint,
-              pages};
+      return {"use other pages if those of one kind run out",
+              policy::prefer_pages<page_preference::huge_first>::hint, pages};
     case oom_hint::use_normal_pages:
-      return {"a segment of %s fits in smaller pages", policy::normal_pages::hint,
-              pages};
+      return {"a segment of %s fits in smaller pages", policy::normal_pages::hint, pages};
     case oom_hint::reuse_across_streams:
       return {"a free block of another stream has %s", policy::reuse_across_streams<>::hint, streams};
     case oom_hint::insert_dependencies:

@@ -18,8 +18,8 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/counter_names.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/timed.hpp>
@@ -44,7 +44,7 @@ struct memory_report {
   counter oversize_allocations{};
   counter oversize_segments{};
   counter device_bytes{};
-  counter asleep_bytes{};
+  counter unbacked_bytes{};
   std::array<count, std::size(detail::event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;  ///< bytes
   std::array<provider::call_times::summary, provider::call_times::count>
@@ -92,7 +92,7 @@ struct memory_report {
     oversize_allocations = statistics.oversize_allocations;
     oversize_segments = statistics.oversize_segments;
     device_bytes = statistics.device_bytes;
-    asleep_bytes = statistics.asleep_bytes;
+    unbacked_bytes = statistics.unbacked_bytes;
     for (std::size_t i = 0; i < counts.size(); ++i)
       counts[i] = {detail::event_counts<pool_count>[i].name,
                    statistics.*detail::event_counts<pool_count>[i].of};
@@ -125,7 +125,7 @@ class report_formatter {
     row("oversize_allocations", report_.oversize_allocations);
     row("oversize_segments", report_.oversize_segments);
     row("device_bytes", report_.device_bytes);
-    if (report_.asleep_bytes.peak > 0) row("asleep_bytes", report_.asleep_bytes);
+    if (report_.unbacked_bytes.peak > 0) row("unbacked_bytes", report_.unbacked_bytes);
     for (const observe::memory_report::count& c : report_.counts)
       add("%-26s%14" PRIu64 "\n", c.name, c.value);
     if (report_.max_split_size != unlimited)
@@ -157,8 +157,8 @@ class report_formatter {
     object(report_.oversize_segments);
     add(", \"device_bytes\": ");
     object(report_.device_bytes);
-    add(", \"asleep_bytes\": ");
-    object(report_.asleep_bytes);
+    add(", \"unbacked_bytes\": ");
+    object(report_.unbacked_bytes);
     for (const observe::memory_report::count& c : report_.counts)
       add(",\n \"%s\": %" PRIu64, c.name, c.value);
     const bool is_limited = report_.max_split_size != unlimited;

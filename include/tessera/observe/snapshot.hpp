@@ -21,7 +21,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -458,7 +458,7 @@ namespace tessera::observe {
 /// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
 /// observer.
 ///
-/// Adjacent mapped pages form one segment. The history ends at the captured state, so memory_viz can replay
+/// Adjacent mapped pages form one segment. The history ends at the state, so memory_viz can replay
 /// it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
 /// no other thread uses it meanwhile.
 ///

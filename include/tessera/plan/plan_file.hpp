@@ -196,7 +196,8 @@ namespace tessera::plan {
     add_numbers(text, "{", {e.kind, e.place, e.other, e.deaths}, "},");
   });
   array("std::uint32_t", "deaths", plan.deaths, [&](std::uint32_t d) { add_numbers(text, "", {d}, ","); });
-  text += "}  // namespace " + name + "_arrays\n\ninline constexpr tessera::plan::memory_plan " + name + "{\n";
+  text +=
+      "}  // namespace " + name + "_arrays\n\ninline constexpr tessera::plan::memory_plan " + name + "{\n";
   const auto number = [&text](const char* of, std::uint64_t n) {
     text.append("    .")
         .append(of)

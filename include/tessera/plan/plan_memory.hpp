@@ -13,7 +13,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/physical_chunks.hpp>
+#include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {

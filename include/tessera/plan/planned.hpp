@@ -17,10 +17,10 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/introspection.hpp>
-#include <tessera/detail/pending_frees.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/blocks/pending_frees.hpp>
+#include <tessera/detail/containers/slab.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
@@ -287,7 +287,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
       if (!is_opened && note.what != Note::kind::closed) return;
       const std::lock_guard lock(mutex_);
       is_opened ? ++open_scopes_ : --open_scopes_;
-      is_capturing_ = allocator_.template get<extension::private_pools>().is_capturing();
+      must_not_wait_ = allocator_.template get<extension::private_pools>().is_capturing();
       if (is_opened) follower_.pause();
     }
   }
@@ -434,8 +434,8 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
       {
         const std::lock_guard lock(mutex_);
         if (void* const place = serve_late(unbacked)) return place;
-        // A device that captures a graph must not wait for streams.
-        may_retry = !is_capturing_ && give_back_unused(waits) > 0;
+        // While a graph is recorded, the device must not wait for streams.
+        may_retry = !must_not_wait_ && give_back_unused(waits) > 0;
         if (void* const place = serve_late(unbacked)) return place;
       }
       if (may_retry) p = allocator_.try_allocate(bytes, stream);
@@ -457,7 +457,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     if (!judge_.is_aside()) return;
     follower_.pause();
     // A busy device rarely has idle streams, so waits for them once.
-    if (!is_capturing_) (void)give_back_unused(!was_aside);
+    if (!must_not_wait_) (void)give_back_unused(!was_aside);
   }
   /// Tries again to get memory for an entry. The program may have gone on meanwhile.
   [[nodiscard]] void* serve_late(std::uint32_t i) noexcept {
@@ -481,7 +481,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     node& n = follower_.at(i);
     if ((n.state & follower::is_backed) != 0) return true;
     const std::size_t needed = missing(i);
-    if (needed > 0 && !is_capturing_) make_room(needed, i);
+    if (needed > 0 && !must_not_wait_) make_room(needed, i);
     const std::size_t total = needed > 0 ? reserved() + needed : 0;
     if (total >= refused_total_) return false;
     const std::size_t offset = follower_.offset_of(n), size = follower_.bytes_of(n);
@@ -515,7 +515,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     {
       const std::lock_guard lock(me.mutex_);
       me.reserved_before_ = me.allocator_.current_usage().reserved;
-      if (me.is_capturing_ || me.memory_.device_bytes().current == 0) return false;
+      if (me.must_not_wait_ || me.memory_.device_bytes().current == 0) return false;
       const std::size_t growth = me.max_growth_ > me.requested_ ? me.max_growth_ : me.requested_;
       if (me.make_room(growth, follower::none)) return false;
       // The cache inside is as without the plan if the plan has hardly served.
@@ -593,7 +593,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   /// Ends a trim of the allocator inside: with `keep` 0, all unused memory goes back, and the plan serves again.
   void finish_trim(std::size_t keep, bool waits) noexcept {
     const std::lock_guard lock(mutex_);
-    if (keep > 0 || is_capturing_) return;
+    if (keep > 0 || must_not_wait_) return;
     (void)give_back_unused(waits);
     refused_total_ = unlimited;
     judge_.come_back();
@@ -609,7 +609,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   /// Gives memory back because the allocator inside failed. Returns whether it may succeed then.
   [[nodiscard]] bool give_back_to_retry() noexcept {
     const std::lock_guard lock(mutex_);
-    return !is_capturing_ && (give_back_unused(false) > 0 || give_back_unused(true) > 0);
+    return !must_not_wait_ && (give_back_unused(false) > 0 || give_back_unused(true) > 0);
   }
 
   // Frees, and uses by other streams.
@@ -634,7 +634,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   [[gnu::noinline]] void free_used(std::uint32_t i) noexcept {
     follower_.at(i).state |= follower::is_freed;
     used_block& b = *used_blocks_of_[i];
-    if (is_capturing_) return pending_.set_aside(b);
+    if (must_not_wait_) return pending_.set_aside(b);
     const bool is_pending = allocator_.visit_provider([this, &b](provider_type& device) {
       unlocking_provider unlocking(device, mutex_);
       return pending_.defer(b, unlocking);
@@ -654,7 +654,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
       b->status.state = detail::block::state::live;
       b->number = i;
     }
-    const bool works = pending_.record(*b, stream, is_capturing_);
+    const bool works = pending_.record(*b, stream, must_not_wait_);
     if (works) {
       n.state |= follower::has_uses;
     } else if ((n.state & follower::has_uses) == 0) {
@@ -673,7 +673,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   /// Makes the places free whose uses have ended. Waits for the uses of all freed blocks if asked.
   ///   Returns:  whether a place became free
   bool finish_uses(bool waits) noexcept {
-    if (pending_.empty() || is_capturing_) return false;
+    if (pending_.empty() || must_not_wait_) return false;
     bool any = false;
     const auto end = [this, &any](detail::block& b) {
       any = true;
@@ -714,7 +714,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   std::size_t max_growth_ = 0;   // of the allocator inside, by one request
   std::size_t reserved_before_ = unlimited;  // by the allocator inside, before it last tried to grow
   std::size_t refused_total_ = unlimited;    // reserved bytes that the device refused to reach
-  bool is_capturing_ = false;                // whether one of them is a scope_kind::capture
+  bool must_not_wait_ = false;               // whether one of them is a scope_kind::capture
 };
 
 }  // namespace tessera::plan

@@ -12,12 +12,12 @@
 
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/decay.hpp>
+#include <tessera/detail/policies/decay.hpp>
 #include <tessera/policy/eviction.hpp>
 
 namespace tessera::policy {
 
-/// Counts milliseconds, also while the program sleeps. It may advance in steps of up to 10 ms.
+/// Counts milliseconds, also while the program is suspended. It may advance in steps of up to 10 ms.
 ///   Cost:  6 ns on Linux, where it reads a coarse clock; 24 ns for a precise one
 struct steady_milliseconds {
   [[nodiscard]] static std::uint64_t now() noexcept {

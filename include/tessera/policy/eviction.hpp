@@ -191,24 +191,4 @@ struct evict_idle_above {
   bool operator==(const evict_idle_above&) const = default;
 };
 
-/// Releases idle segments when a stream is synchronized, while more than `threshold` bytes are reserved.
-///   Source:  the release threshold of CUDA's memory pools
-template <auto Threshold = tunable<std::size_t>{0}>
-struct evict_at_synchronize_above {
-  [[no_unique_address]] parameter<Threshold> threshold{};
-
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
-                                                     const usage& now) const noexcept {
-    if (trigger != eviction_trigger::after_synchronize) return 0;
-    return now.reserved > threshold ? now.reserved - threshold : 0;
-  }
-  [[nodiscard]] static constexpr bool is_candidate(std::size_t bytes, const usage&) noexcept {
-    return bytes > 0;
-  }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment) noexcept {
-    return segment.remaining > 0;
-  }
-  bool operator==(const evict_at_synchronize_above&) const = default;
-};
-
 }  // namespace tessera::policy

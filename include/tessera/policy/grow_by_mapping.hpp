@@ -6,7 +6,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/expandable_backend.hpp>
+#include <tessera/detail/backends/expandable_backend.hpp>
 #include <tessera/policy/growth.hpp>
 
 /// Growth in ranges of addresses. It is apart from growth.hpp, so that a recipe with segments does not compile its backend.

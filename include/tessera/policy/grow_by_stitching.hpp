@@ -6,7 +6,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/stitching_backend.hpp>
+#include <tessera/detail/backends/stitching_backend.hpp>
 #include <tessera/policy/growth.hpp>
 
 /// Growth in ranges of addresses, between which idle memory moves.

@@ -7,7 +7,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/backend.hpp>
+#include <tessera/detail/backends/backend.hpp>
 
 namespace tessera::policy {
 
@@ -17,7 +17,7 @@ using detail::segment_backend;
 ///
 /// | question                     |                                                                 |
 /// |------------------------------|-----------------------------------------------------------------|
-/// | P::backend                   | the backend that grows [tessera/detail/backend.hpp]             |
+/// | P::backend                   | the backend that grows [tessera/detail/backends/backend.hpp]             |
 /// | p.segment_size(block, now)   | bytes to ask the device for, so that `block` bytes fit          |
 /// | p.limit.on(capacity)         | bytes that may be reserved; `unlimited` for no limit            |
 ///

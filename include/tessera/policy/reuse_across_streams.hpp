@@ -4,8 +4,10 @@
 #include <cstddef>
 
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/stream_sharing.hpp>
+#include <tessera/detail/policies/stream_sharing.hpp>
+#include <tessera/policy/eviction.hpp>
 #include <tessera/policy/streams.hpp>
 
 namespace tessera::policy {
@@ -41,6 +43,26 @@ struct reuse_across_streams {
   }
   [[nodiscard]] static constexpr bool should_poll_events(std::size_t) noexcept { return true; }
   bool operator==(const reuse_across_streams&) const = default;
+};
+
+/// Releases idle segments when a stream is synchronized, while more than `threshold` bytes are reserved.
+///   Source:  the release threshold of CUDA's memory pools
+template <auto Threshold = tunable<std::size_t>{0}>
+struct evict_at_synchronize_above {
+  [[no_unique_address]] parameter<Threshold> threshold{};
+
+  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
+                                                     const usage& now) const noexcept {
+    if (trigger != eviction_trigger::after_synchronize) return 0;
+    return now.reserved > threshold ? now.reserved - threshold : 0;
+  }
+  [[nodiscard]] static constexpr bool is_candidate(std::size_t bytes, const usage&) noexcept {
+    return bytes > 0;
+  }
+  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment) noexcept {
+    return segment.remaining > 0;
+  }
+  bool operator==(const evict_at_synchronize_above&) const = default;
 };
 
 }  // namespace tessera::policy

@@ -79,7 +79,7 @@
 /// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory. gpu
 /// [examples/cuda_driver/device.hpp] uses CUDA's driver.
 ///
-/// law::provider [law/provider.hpp] checks a provider. Each concept lists the rules that it checks; the quoted
+/// law::provider [law/provider_laws.hpp] checks a provider. Each concept lists the rules that it checks; the quoted
 /// text is the beginning of its message. Allocators never misuse a provider, but a provider must still refuse
 /// the misuse that the rules name. Rules that are marked "on request" are tried only if the caller of the law
 /// asks for it. A provider without a table of its memory may crash.

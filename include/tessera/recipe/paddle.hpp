@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/paddle.hpp>
+#include <tessera/config/paddle_flags.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/policy/chunks.hpp>

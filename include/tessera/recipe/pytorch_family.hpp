@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/fixed_string.hpp>
 #include <tessera/core/text.hpp>

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/text.hpp>

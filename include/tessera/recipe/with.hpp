@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include <tessera/core/parameter.hpp>
-#include <tessera/law/recipe.hpp>
+#include <tessera/law/recipe_laws.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::detail {
@@ -161,7 +161,7 @@ namespace tessera::recipe {
 ///
 /// The other policies keep their values from a configuration string. A type that is not a policy of any axis
 /// does not compile. The error says what the nearest axis requires. If the policies break a law
-/// [tessera/law/recipe.hpp] with their initial numbers, as far as they answer in constant expressions, the error
+/// [tessera/law/recipe_laws.hpp] with their initial numbers, as far as they answer in constant expressions, the error
 /// names the law.
 ///
 ///     using base = tessera::recipe::pytorch<"garbage_collection_threshold:0.8">;

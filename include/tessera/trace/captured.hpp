@@ -14,9 +14,9 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/slab.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/trace/recording.hpp>
 
@@ -362,7 +362,7 @@ template <typename Allocator>
 class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
   using adaptor_type = allocator_adaptor<captured, Allocator>;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
-  static constexpr bool has_pools = tessera::detail::offers_extension<Allocator, extension::private_pools>;
+  static constexpr bool has_pools = tessera::detail::offers<Allocator, extension::private_pools>;
   using filter = std::conditional_t<has_pools, extension::stream_filter, detail::no_filter>;
 
  public:

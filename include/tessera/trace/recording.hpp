@@ -11,7 +11,7 @@
 #include <vector>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/observe/snapshot.hpp>
 
@@ -125,8 +125,7 @@ template <typename Allocator>
 class pool_operations {
  public:
   static constexpr bool can_sleep = [] {
-    if constexpr (tessera::detail::offers_extension<Allocator, extension::sleep_mode>)
-      return Allocator::has_ranges;
+    if constexpr (tessera::detail::offers<Allocator, extension::sleep_mode>) return Allocator::has_ranges;
     return false;
   }();
 
@@ -173,7 +172,7 @@ class pool_operations {
     }
   }
 
-  static constexpr bool has_pools = tessera::detail::offers_extension<Allocator, extension::private_pools>;
+  static constexpr bool has_pools = tessera::detail::offers<Allocator, extension::private_pools>;
   [[nodiscard]] auto door() { return allocator_.template get<extension::private_pools>(); }
   [[nodiscard]] std::size_t uses(pool_id of) {
     if constexpr (has_pools) return door().use_count(of);

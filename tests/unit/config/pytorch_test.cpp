@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/policy/rounding.hpp>
 

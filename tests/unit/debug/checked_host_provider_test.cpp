@@ -18,7 +18,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/host_visible.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>

@@ -18,9 +18,9 @@
 #include <tessera/debug/fault_reports.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/interop/ownership.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/interop/std_allocators.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>

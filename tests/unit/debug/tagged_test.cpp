@@ -27,7 +27,7 @@
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/aligned_request.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -9,7 +9,7 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/ownership.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

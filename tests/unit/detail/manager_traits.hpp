@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/detail/block_manager.hpp>
+#include <tessera/detail/blocks/block_manager.hpp>
 
 namespace tessera::detail {
 

@@ -18,7 +18,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/tessera.hpp>
 
 #include "fake_cuda.hpp"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension_set.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

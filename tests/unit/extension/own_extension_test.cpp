@@ -15,8 +15,8 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/extension_set.hpp>
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/simulated_device.hpp>

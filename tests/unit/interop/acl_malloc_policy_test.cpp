@@ -58,9 +58,9 @@ TEST(acl_malloc_policy, numbers) {
   EXPECT_EQ(choice(7), (page_choice{.pages = page_preference::huge_1g_only, .peer_to_peer = true}));
   EXPECT_EQ(choice(0x102),
             (page_choice{.pages = page_preference::normal_only, .speed = page_kind::bandwidth::low}));
-  EXPECT_EQ(
-      choice(0x101001),
-      (page_choice{.pages = page_preference::huge_only, .speed = page_kind::bandwidth::high, .read_only = true}));
+  EXPECT_EQ(choice(0x101001), (page_choice{.pages = page_preference::huge_only,
+                                           .speed = page_kind::bandwidth::high,
+                                           .read_only = true}));
   EXPECT_EQ(choice(0x100007),
             (page_choice{.pages = page_preference::huge_1g_only, .peer_to_peer = true, .read_only = true}));
 }
@@ -112,7 +112,8 @@ TEST(acl_malloc_policy, names_count_rather_than_descriptions) {
 
 // The document says that huge first is used then. Under the item, it says that this "is invalid".
 TEST(acl_malloc_policy, bandwidth_alone_means_huge_first) {
-  EXPECT_EQ(choice(0x100), (page_choice{.pages = page_preference::huge_first, .speed = page_kind::bandwidth::low}));
+  EXPECT_EQ(choice(0x100),
+            (page_choice{.pages = page_preference::huge_first, .speed = page_kind::bandwidth::low}));
   EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH"),
             choice("ACL_MEM_MALLOC_HUGE_FIRST|ACL_MEM_TYPE_HIGH_BAND_WIDTH"));
 }

@@ -11,7 +11,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/core/allocator_event.hpp>
 #include <tessera/extension/observer.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

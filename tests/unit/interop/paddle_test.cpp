@@ -16,7 +16,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/introspection.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/policy/evict_after.hpp>

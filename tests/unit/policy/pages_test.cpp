@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -74,15 +74,17 @@ using direct = caching_allocator<with<passthrough, reuse_immediately, Pages>, re
 
 static_assert(!prefer_pages<page_preference::normal_only>::uses_page_kinds &&
               prefer_pages<page_preference::huge_first>::uses_page_kinds);
-static_assert(
-    prefer_pages<page_choice{page_preference::normal_only, page_kind::bandwidth::any, true}>::uses_page_kinds &&
-    prefer_pages<tunable(page_choice{page_preference::normal_only})>::uses_page_kinds);
-static_assert(std::is_empty_v<prefer_pages<page_preference::huge_1g_only>> && !std::is_empty_v<prefer_pages<>>);
+static_assert(prefer_pages<page_choice{page_preference::normal_only, page_kind::bandwidth::any,
+                                       true}>::uses_page_kinds &&
+              prefer_pages<tunable(page_choice{page_preference::normal_only})>::uses_page_kinds);
+static_assert(std::is_empty_v<prefer_pages<page_preference::huge_1g_only>> &&
+              !std::is_empty_v<prefer_pages<>>);
 static_assert(prefer_pages<>{}.choice.get() == page_choice{.pages = page_preference::huge_first});
 
 TEST(pages, normal_only_requests_nothing_else) {
   for (std::size_t bytes : {std::size_t{1}, 1_MiB, 2_MiB, 5_GiB})
-    EXPECT_TRUE(prefer_pages<page_preference::normal_only>{}.backing(bytes) == just(page_kind::normal)) << bytes;
+    EXPECT_TRUE(prefer_pages<page_preference::normal_only>{}.backing(bytes) == just(page_kind::normal))
+        << bytes;
   EXPECT_EQ(detail::in_whole_pages(prefer_pages<page_preference::normal_only>{}, 3_MiB + 512), 3_MiB + 512);
 }
 
@@ -153,7 +155,8 @@ TEST(pages, every_kind_carries_the_whole_choice) {
 
 TEST(pages, bandwidth_goes_with_three_plans_and_no_peers) {
   for (const page_choice& choice : all_choices()) {
-    const bool giant = choice.pages == page_preference::huge_1g_first || choice.pages == page_preference::huge_1g_only;
+    const bool giant =
+        choice.pages == page_preference::huge_1g_first || choice.pages == page_preference::huge_1g_only;
     const bool legal = choice.speed == page_kind::bandwidth::any || (!giant && !choice.peer_to_peer);
     EXPECT_EQ(choice.broken_rule() == nullptr, legal);
   }

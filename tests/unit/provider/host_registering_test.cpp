@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -11,7 +11,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>

@@ -10,7 +10,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/object_addresses.hpp>
 #include <tessera/recipe/with.hpp>
 #include <tessera/tessera.hpp>

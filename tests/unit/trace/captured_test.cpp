@@ -25,7 +25,7 @@
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/aligned_request.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/provider/simulated_device.hpp>
