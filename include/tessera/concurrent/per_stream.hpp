@@ -19,9 +19,9 @@
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/serialized_provider.hpp>
 
@@ -31,7 +31,7 @@ namespace tessera::concurrent {
 /// mutex. If the streams policy gives all streams one key, there is one arena.
 ///
 /// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events,
-/// trim_without_waiting and pool_upstream, and the extensions quotas, sleep_mode and checkpoints. No free block and no
+/// trim_without_waiting and pool_upstream, and the extensions that need all memory, such as quotas. No free block and no
 /// idle page serves a stream of another arena. So a recipe that reuses blocks across streams, such as cuda_async,
 /// fails more often when memory is short.
 ///
