@@ -2,6 +2,8 @@
 // Start here. A caching allocator with PyTorch's decisions, a simulated device and two streams.
 //
 // Expected output: reserved 320 MiB, of it cached 20 and pending 300
+//
+// Next: tessera/recipe/pytorch.hpp has the recipe that decides here, a struct of eight policies.
 #include <cstdio>
 
 #include <tessera/provider/simulated_device.hpp>

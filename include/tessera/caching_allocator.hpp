@@ -24,6 +24,10 @@
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
+/// The algorithm of a caching allocator: it asks the policies of a recipe, and has the block manager and a backend carry
+/// out the answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. What it asks of extensions is in
+/// tessera/detail/extensions/extension.hpp, and how blocks are kept in tessera/detail/blocks/block_manager.hpp.
+
 namespace tessera {
 
 template <typename Recipe, provider::device_provider Provider, typename... Extension>

@@ -104,8 +104,8 @@ function(plant_names declarations page)
 endfunction()
 set(declarations "struct one {\n  int member;\n};\ntemplate <typename T>\nconcept two = true;\n
 [[nodiscard]] constexpr int three(int (&values)[2]) noexcept(noexcept(four())) {\n  return 3;\n}\ninline constexpr int four = 4;\n
-template <>\nstruct one<int> {};\nbool one::member_function() {}\nbool operator==(one, one);\nnamespace law {\nenum class five { six };
-}  // namespace law\nnamespace detail {\nstruct hidden;\n}  // namespace detail\nnamespace literals {\nconsteval int operator\"\"_KiB(int n) {
+template <>\nstruct one<int> {};\nbool one::member_function() {}\none(int, two = {}) -> one<int>;\nbool operator==(one, one);\nnamespace law {\nenum class five { six };
+}  // namespace law\nnamespace detail {\nstruct hidden;\n}  // namespace detail\nnamespace missing {\nstruct why_it_does_not_compile;\n}  // namespace missing\nnamespace literals {\nconsteval int operator\"\"_KiB(int n) {
   return n;\n}\n}  // namespace literals")
 set(page "| `one` `two` | words |\n| `three` | words |\n| `four` | words about `hidden` |\n| `law::five` | |\n| `literals::_KiB` | |")
 plant_names("${declarations}" "${page}")
@@ -138,23 +138,6 @@ plant_names("namespace law {\nstruct one;\n}" "")
 expect(public_names.cmake "core/a.hpp: the end of namespace tessera")
 expect(public_names.cmake "no public name in")
 
-function(plant_sentences comment page)
-  plant(include/tessera/a.hpp "/// ${comment}\nint one;")
-  plant(README.md "# Title\n\n${page}")
-endfunction()
-set(long "One two three four five six seven eight nine ten one two three four five six seven eight nine ten one two")
-plant_sentences("Has `a long piece of code`, `b` and `c`, and is short.\n///\n///     what is(code);" "${long} three four five.")
-expect(sentences.cmake "")
-plant_sentences("${long}\n/// three four five six." "")
-expect(sentences.cmake "include/tessera/a.hpp: 26 words: One two")
-plant_sentences("Short." "* ${long} three\n  four five six. Short.")
-expect(sentences.cmake "README.md: 26 words: One two")
-plant_sentences("Short. What is not used is released." "")
-expect(sentences.cmake "include/tessera/a.hpp: the subject is a clause: What is not used is released.")
-plant_sentences("Short." "| a | Where it fails, nothing changes. |")
-expect(sentences.cmake "README.md: the subject is a clause: Where it fails, nothing changes.")
-expect(sentences.cmake "no sentence in")
-
 # Plants two pages, of which one links to the other.
 function(plant_links text)
   plant(README.md "${text}")
@@ -169,12 +152,16 @@ plant_links("[a](tests/README.md#what-it-does)")
 expect(links.cmake "README.md links to tests/README.md#what-it-does, but that page has no such heading")
 plant_links("`core/b.hpp`")
 expect(links.cmake "README.md names core/b.hpp, which does not exist")
+plant(include/tessera/RENAMED.md "`core/b.hpp` [a](core/a.hpp)")
+plant(include/tessera/core/a.hpp "")
+expect(links.cmake "")
 
 # Plants the checkout's pages and headers, with another line at the end of the README.
 function(expect_page_names line message)
   set(root ${CMAKE_CURRENT_LIST_DIR}/../..)
-  foreach(page IN ITEMS README.md examples/README.md include/tessera/README.md include/tessera/GLOSSARY.md
-                        include/tessera/NAMES.md .github/CONTRIBUTING.md)
+  file(GLOB guides RELATIVE ${root} ${root}/examples/*.md)
+  foreach(page IN ITEMS README.md ${guides} include/tessera/README.md include/tessera/GLOSSARY.md include/tessera/NAMES.md
+                        .github/CONTRIBUTING.md)
     file(READ ${root}/${page} text)
     plant(${page} "${text}")
   endforeach()
@@ -187,31 +174,39 @@ expect_page_names("`place_of` returns a place." "README.md mentions place_of, wh
 plant_links("no link")
 expect(links.cmake "has a link")
 
-# Plants an example and pages that show parts of it.
-function(plant_pages example readme pages)
+# Plants an example, pages that show parts of it, and the page with the links to examples and guides.
+function(plant_pages example readme guide links)
   plant(examples/a.cpp "${example}")
   plant(examples/CMakeLists.txt "")
   plant(README.md "${readme}")
-  plant(examples/README.md "${pages}")
+  plant(examples/guide_a.md "${guide}")
+  plant(examples/README.md "${links}")
   plant(.github/CONTRIBUTING.md "${readme}")
 endfunction()
 set(block "```cpp\none(2);\n```\n")
-set(link "[it](a.cpp)")
+set(link "[it](a.cpp) [its guide](guide_a.md)")
 plant_pages("int main() {\n  one();\n  if (two()) {\n    three();\n  }\n}"
-            "```cpp\none();\nif (two()) {\n  three();\n}\n```\n```sh\nfour\n```" "```cpp\none();\n```\n${link}")
+            "```cpp\none();\nif (two()) {\n  three();\n}\n```\n```sh\nfour\n```" "```cpp\none();\n```" "${link}")
 expect(readme.cmake "")
-plant_pages("one(2);" "${block}```cpp\none();\n```" "${block}${link}")
+plant_pages("one(2);" "${block}```cpp\none();\n```" "${block}" "${link}")
 expect(readme.cmake " one();")
-plant_pages("one(2);\nthree(); // and more" "```cpp\none(2);\nthree();\n```" "${block}${link}")
+plant_pages("one(2);\nthree(); // and more" "```cpp\none(2);\nthree();\n```" "${block}" "${link}")
 expect(readme.cmake "no example or unit test contains this block of README.md")
-plant_pages("one(2);" "${block}" "${block}${link}```cpp\ntwo();\n```")
+plant_pages("one(2);" "${block}" "${block}```cpp\ntwo();\n```" "${link}")
+expect(readme.cmake "no example or unit test contains this block of examples/guide_a.md")
+plant_pages("one(2);" "${block}" "${block}" "${link}```cpp\ntwo();\n```")
 expect(readme.cmake "no example or unit test contains this block of examples/README.md")
-plant_pages("one(2);" "no code" "${block}${link}")
+plant_pages("one(2);" "no code" "${block}" "${link}")
 expect(readme.cmake "README.md shows no code")
-plant_pages("one(2);" "${block}" "${link}")
-expect(readme.cmake "examples/README.md shows no code")
-plant_pages("one(2);" "${block}" "${block}a.cpp")
+plant_pages("one(2);" "${block}" "no code" "${link}")
+expect(readme.cmake "examples/guide_a.md shows no code")
+plant_pages("one(2);" "${block}" "${block}" "a.cpp [its guide](guide_a.md)")
 expect(readme.cmake "examples/README.md does not link to a.cpp")
+plant_pages("one(2);" "${block}" "${block}" "[it](a.cpp)")
+expect(readme.cmake "examples/README.md does not link to guide_a.md")
+plant_pages("one(2);" "${block}" "${block}" "${link}")
+file(REMOVE ${tree}/examples/guide_a.md)
+expect(readme.cmake "examples/ has no guide")
 
 # Plants a test for each row of the compatibility matrix, except rows that match, and a README with further lines.
 function(plant_rows but line)
@@ -254,7 +249,7 @@ expect_row_fault("" "" "torch_row: n7_a does not begin with a row number" "TEST(
 # Plants a library of one template that contains the text, and limits of 6 lines and 10 instantiations.
 function(plant_costly text)
   plant(include/tessera/recipe/pytorch.hpp "")
-  plant(include/tessera/caching_allocator.hpp "#include <cstddef>\nnamespace tessera {\ntemplate <int = 0> struct pytorch;
+  plant(include/tessera/caching_allocator.hpp "#include <cstddef>\nnamespace tessera {\nnamespace recipe { template <int = 0> struct pytorch; }
 template <typename, typename> struct caching_allocator { ${text} };\n}")
   plant(tests/architecture/compile_cost_limits.cmake
         "set(max_lines_GNU 6)\nset(max_lines_Clang 6)\nset(max_instantiations_GNU 10)\nset(max_instantiations_Clang 10)")
@@ -272,10 +267,10 @@ endif()
 # Plants a library. Its a.hpp contains the text.
 function(plant_examples text)
   plant(include/tessera/tessera.hpp "#pragma once\nnamespace tessera {\ninline namespace literals {}
-template <int = 0> struct pytorch;
+namespace recipe { template <int = 0> struct pytorch; }
 template <typename, typename> struct caching_allocator { void trim(); };\n}")
   plant(include/tessera/provider/provider_ref.hpp "")
-  plant(include/tessera/provider/simulated_device.hpp "namespace tessera {\nstruct simulated_device;\n}")
+  plant(include/tessera/provider/simulated_device.hpp "namespace tessera::provider {\nstruct simulated_device;\n}")
   plant(include/tessera/a.hpp "#pragma once\n${text}")
   plant(include/tessera/b.hpp "#pragma once\ninline void in_b() {}")
 endfunction()

@@ -5,8 +5,9 @@ cmake_minimum_required(VERSION 3.24)
 # What the headers of a folder may include: whole folders, or single headers of a folder.
 set(may_include_core core)
 set(may_include_config core config)
-set(may_include_policy core policy detail/backends/backend.hpp detail/backends/expandable_backend.hpp detail/backends/stitching_backend.hpp
-    detail/policies/decay.hpp detail/policies/stream_sharing.hpp)
+set(may_include_policy core policy/eviction.hpp policy/growth.hpp policy/pages.hpp policy/streams.hpp detail/backends/backend.hpp
+                       detail/backends/expandable_backend.hpp detail/backends/stitching_backend.hpp detail/policies/decay.hpp
+                       detail/policies/stream_sharing.hpp)
 set(may_include_provider core provider)
 set(may_include_detail core provider/provider.hpp provider/capabilities.hpp detail)
 set(may_include_recipe core policy provider/provider.hpp config recipe law/recipe_laws.hpp)
@@ -34,7 +35,7 @@ endfunction()
 file(GLOB_RECURSE headers RELATIVE ${ROOT} ${ROOT}/*.hpp)
 foreach(header IN LISTS headers)
   get_filename_component(folder "${header}" DIRECTORY)
-  string(REGEX REPLACE "/.*" "" folder "${folder}")  # detail/ has folders of its own
+  string(REGEX REPLACE "^detail/.*" "detail" folder "${folder}")  # detail/ has folders of its own
   if(folder STREQUAL "")
     set(folder root)
   endif()
@@ -54,7 +55,7 @@ foreach(header IN LISTS headers)
     elseif(line MATCHES "^[ \t]*#[ \t]*include[ \t]*<tessera/(.+)>")
       set(path ${CMAKE_MATCH_1})
       get_filename_component(included "${path}" DIRECTORY)
-      string(REGEX REPLACE "/.*" "" included "${included}")
+      string(REGEX REPLACE "^detail/.*" "detail" included "${included}")
       if(included STREQUAL "")
         set(included root)
       endif()

@@ -24,6 +24,7 @@ namespace tessera::concurrent {
 /// Choose it if one program uses several devices. `Front` is the allocator of one device, such as locked. front(device)
 /// returns it; use it for all other calls, such as statistics.
 ///
+///     #include <tessera/concurrent/locked.hpp>
 ///     std::vector<tessera::provider::simulated_device> devices;
 ///     for (unsigned d = 0; d < 2; ++d)
 ///       devices.emplace_back(tessera::provider::simulated_device::options{.device = d});

@@ -31,7 +31,7 @@ namespace tessera::concurrent {
 /// mutex. If the streams policy gives all streams one key, there is one arena.
 ///
 /// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events,
-/// trim_without_waiting, and the extensions that need all memory of caching_allocator. No free block and no
+/// trim_without_waiting and pool_upstream, and the extensions that need all memory, such as quotas. No free block and no
 /// idle page serves a stream of another arena. So a recipe that reuses blocks across streams, such as cuda_async,
 /// fails more often when memory is short.
 ///

@@ -638,13 +638,16 @@ concept takes_memory_sources = requires(Allocator& in, const pool_upstream& from
 /// pool's cached segments stay reserved while the object lives. After that, the next trim or recovery of the
 /// allocator releases them.
 ///
-///     tessera::extension::private_pool graph_memory(allocator);
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device,
+///                                tessera::extension::private_pools>
+///         shared;
+///     tessera::extension::private_pool graph_memory(shared);
 ///     void* p = nullptr;
 ///     {
 ///       const tessera::extension::pool_scope capture(graph_memory, tessera::stream_id{1});
-///       p = allocator.allocate(5_MiB, tessera::stream_id{1});  // from the pool
+///       p = shared.allocate(5_MiB, tessera::stream_id{1});  // from the pool
 ///     }
-///     allocator.deallocate(p);  // to the pool
+///     shared.deallocate(p);  // to the pool
 ///
 /// `Allocator` is a caching_allocator with the extension private_pools, a front end of one, such as locked or
 /// per_stream, or an any_allocator.

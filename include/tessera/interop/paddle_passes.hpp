@@ -19,12 +19,13 @@
 ///     #include <tessera/concurrent/locked.hpp>
 ///     #include <tessera/concurrent/waiting.hpp>
 ///     using namespace tessera;
-///     using device = limiting<simulated_device>;
+///     using device = provider::limiting<provider::simulated_device>;
+///     using recipe_type = recipe::paddle<>;
 ///     const config::paddle::settings flags{.gpu_memory_limit = 8_GiB, .retry_milliseconds = 200};
-///     using shared = locked<caching_allocator<paddle<>, device>>;
-///     waiting<shared> allocator(std::chrono::milliseconds(flags.retry_milliseconds), device({}, flags.limit()),
-///                               paddle<>::configured(flags));
-///     deferred_free_queue garbage(
+///     using shared = concurrent::locked<caching_allocator<recipe_type, device>>;
+///     concurrent::waiting<shared> allocator(std::chrono::milliseconds(flags.retry_milliseconds),
+///                                           device({}, flags.limit()), recipe_type::configured(flags));
+///     concurrent::deferred_free_queue garbage(
 ///         allocator, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion});
 
 namespace tessera::interop {

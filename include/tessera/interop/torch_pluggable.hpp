@@ -47,11 +47,11 @@
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     namespace {
 ///     struct on_host {
-///       static tessera::host_pinned make_device(int) { return tessera::host_pinned{}; }
+///       static tessera::provider::host_pinned make_device(int) { return tessera::provider::host_pinned{}; }
 ///       static auto make_allocator(auto device) {
 ///         using pools = tessera::extension::private_pools;
-///         using allocator = tessera::caching_allocator<tessera::pytorch<>, decltype(device), pools>;
-///         return tessera::per_stream<allocator>(std::move(device));
+///         using allocator = tessera::caching_allocator<tessera::recipe::pytorch<>, decltype(device), pools>;
+///         return tessera::concurrent::per_stream<allocator>(std::move(device));
 ///       }
 ///     };
 ///     }  // namespace

@@ -22,8 +22,8 @@
 /// The laws of policies: an overload of law::policy for each axis. It returns true, or stops the compiler and
 /// names the broken law.
 ///
-///     static_assert(tessera::law::policy(tessera::grow_by_segments<4_MiB>{}));
-///     static_assert(tessera::law::policy(tessera::split_below<64_MiB>{}));
+///     static_assert(tessera::law::policy(tessera::policy::grow_by_segments<4_MiB>{}));
+///     static_assert(tessera::law::policy(tessera::policy::split_below<64_MiB>{}));
 
 namespace tessera::law::detail {
 

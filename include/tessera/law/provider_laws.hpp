@@ -267,7 +267,9 @@ namespace tessera::law {
 /// looks for these also behind adaptors.
 ///
 ///     struct simulated_work : tessera::law::provider_trial {
-///       explicit simulated_work(tessera::provider::simulated_device& on) : device(on) { other_stream = tessera::stream_id{1}; }
+///       explicit simulated_work(tessera::provider::simulated_device& on) : device(on) {
+///         other_stream = tessera::stream_id{1};
+///       }
 ///       void begin(tessera::stream_id s) { device.submit(s, 5'000'000), end = device.now_ns() + 5'000'000; }
 ///       bool ended() { return device.now_ns() >= end; }
 ///       tessera::provider::simulated_device& device;

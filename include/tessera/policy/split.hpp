@@ -9,6 +9,10 @@
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/parameter.hpp>
 
+/// The policies of the axis `split`: may a free block serve, and is it split? As in each header of an axis, a concept
+/// lists the questions and the laws of their answers, and the policies follow. tessera/caching_allocator.hpp asks them;
+/// read it next.
+
 namespace tessera::policy {
 
 /// The end of a split block that serves the request; the remainder stays free. With `high`, a growth

@@ -9,6 +9,9 @@
 
 /// The recipe `pytorch<>`. With a configuration string, as in pytorch<"max_split_size_mb:128">, it is in
 /// tessera/recipe/pytorch_strings.hpp, so that a program without strings does not compile their parser.
+///
+/// A recipe names one policy for each decision of an allocator. To see what a policy answers, read
+/// tessera/policy/split.hpp next.
 
 namespace tessera::config {
 

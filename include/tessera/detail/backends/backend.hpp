@@ -19,7 +19,7 @@
 /// |---------------------------|--------------------------------------------------------------------|
 /// | B::has_ranges             | segments are ranges, in which memory is mapped page by page; the   |
 /// |                           | provider must be a virtual_memory_provider                         |
-/// | B::places_blocks          | consume_placement may return a value other than 0                        |
+/// | B::places_blocks          | consume_placement may return a value other than 0                  |
 /// | B::moves_memory           | idle memory moves, so that growth may work at the limit            |
 /// | B::supports_stream_reuse  | free blocks may serve other streams, see stream_sharing            |
 /// | B::accepts_order(order)   | whether it supports an order of free blocks                        |
@@ -31,16 +31,16 @@
 /// |                                       | split.may_serve. A backend may map memory to provide it    |
 /// | consume_placement(block, size, p)     | bytes to leave free at the start of that block; called     |
 /// |                                       | once, just before the block is allocated                   |
-/// | peek_placement(block, size, p)        | what consume_placement would return; with shares of pools  |
+/// | peek_placement(block, size, p)        | what consume_placement would return; with quotas           |
 /// | newly_held(block, offset, size)       | bytes of a free block that could no longer go back if this |
-/// |                                       | part of it were used; with shares of pools                 |
+/// |                                       | part of it were used; with quotas                          |
 /// | grow(list, size, segment, policies)   | gets memory for `size` bytes by a segment of `segment`     |
 /// |                                       | bytes; returns the free block that holds them, or null     |
 /// | releasable(block)                     | bytes that release() would give back; may query the device |
 /// | release(block)                        | gives an idle block's memory back; returns its bytes, or 0 |
 /// | end_of_chunk(address)                 | with ranges: end of the chunk that begins at `address`     |
 /// | shrink()                              | frees host memory of unused metadata                       |
-/// | metadata_bytes()                           | bytes of host memory, without the manager's                |
+/// | metadata_bytes()                      | bytes of host memory, without the manager's                |
 /// | ~instance()                           | releases all memory; the manager still exists              |
 ///
 /// `list` is a free list, `size` the size of the wanted block, `policies` and `p` the allocator's policies.

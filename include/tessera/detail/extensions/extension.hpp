@@ -12,6 +12,7 @@
 /// An extension is a struct that the program names behind the provider:
 /// `caching_allocator<stitched, device, extension::private_pools, extension::quotas>`. The core includes no
 /// extension. Without one, each question below has a constant answer, and each report does nothing.
+/// tessera/extension/README.md shows how to write one.
 ///
 /// | member of an extension E  |                                                                          |
 /// |---------------------------|--------------------------------------------------------------------------|
@@ -19,10 +20,11 @@
 /// | E::door<Allocator>        | what the program calls: `allocator.get<E>()` returns one                 |
 /// | E::in_group               | its data in each group of free lists (optional)                          |
 /// | E::needs                  | extensions that it needs, as types of `needs_extensions` (optional)      |
-/// | E::why_not<Core>()        | null, or why it does not work with a recipe and a provider (optional)    |
+/// | E::spans_arenas           | true if it works in the arenas of per_stream (optional)                  |
+/// | E::check<Core>()          | true, or an error of the compiler that says why not (optional)           |
 ///
-/// A state derives from extension_defaults, and redefines the members for the questions that it answers. `g` is a group of free lists,
-/// `b` a block. The group of the allocator itself always exists; an extension may add others.
+/// A state derives from extension_defaults, and redefines the members for the questions that it answers. `g` is a group of
+/// free lists, `b` a block. The group of the allocator itself always exists; an extension may add others.
 ///
 /// | question                     | answer                                                                |
 /// |------------------------------|-----------------------------------------------------------------------|
@@ -49,7 +51,7 @@
 /// | why_unfit(g)                 | why the blocks of a group cannot be recorded, or null                 |
 /// | explain(numbers)             | adds why a request fails to its oom_numbers                           |
 /// | audit()                      | null, or the broken invariant as text                                 |
-/// | metadata_bytes()                  | bytes of host memory                                                  |
+/// | metadata_bytes()             | bytes of host memory                                                  |
 /// | visit_observer(f)            | calls f(object) with an object of the program that hears the events   |
 ///
 /// | report                       |                                                                       |
