@@ -620,9 +620,9 @@ class sleep_mode::door {
 template <typename Allocator>
   requires(!Allocator::has_ranges)
 class sleep_mode::door<Allocator> {
+ public:
   using refused = missing::sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
 
- public:
   explicit door(Allocator&) noexcept {}
   template <typename... Argument>
   refused sleep(Argument...) noexcept;

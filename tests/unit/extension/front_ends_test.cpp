@@ -4,6 +4,7 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -55,7 +56,10 @@ std::string in_words() {
 
 template <typename E, typename Front>
 std::string cell() {
-  if constexpr (Front::template has<E>) {
+  using door = decltype(detail::open_door<E>(std::declval<Front&>()));
+  if constexpr (requires { typename door::refused; }) {
+    return in_words<typename door::refused>();
+  } else if constexpr (Front::template has<E>) {
     return "yes";
   } else {
     return in_words<typename detail::missing::refusal_of<E, Front>::type>();
