@@ -44,7 +44,7 @@ void tune(Settings& s, unsigned number) {
   if constexpr (requires { s.streams.insert_dependencies; })
     put(s.streams.insert_dependencies, number / 2 == 0);
   if constexpr (requires { s.rounding.threshold; }) put(s.rounding.threshold, bytes);
-  if constexpr (requires { s.growth.pieces; }) put(s.growth.pieces, std::size_t{16} << number);
+  if constexpr (requires { s.growth.peak_parts; }) put(s.growth.peak_parts, std::size_t{16} << number);
 }
 inline constexpr unsigned tunings = 4;
 

@@ -1,4 +1,4 @@
-// expect: memory_sources_need_a_recipe_that_acquires_segments
+// expect: a_pool_upstream_needs_a_recipe_that_acquires_segments
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 

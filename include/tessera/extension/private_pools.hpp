@@ -154,8 +154,8 @@ struct pool_change {
 
 namespace tessera::extension::missing {
 
-struct memory_sources_need_a_recipe_that_acquires_segments;
-struct any_allocator_forwards_no_memory_sources;
+struct a_pool_upstream_needs_a_recipe_that_acquires_segments;
+struct any_allocator_forwards_no_pool_upstream;
 
 }  // namespace tessera::extension::missing
 
@@ -478,8 +478,8 @@ class private_pools::door {
   {
     return create_from(from, options);
   }
-  missing::memory_sources_need_a_recipe_that_acquires_segments create(const pool_upstream& from,
-                                                                      pool_options options = {}) noexcept
+  missing::a_pool_upstream_needs_a_recipe_that_acquires_segments create(const pool_upstream& from,
+                                                                        pool_options options = {}) noexcept
     requires(Allocator::has_ranges);
   refused create(const pool_upstream& from, pool_options options = {}) noexcept
     requires(!Allocator::has_ranges && !takes_sources);
@@ -581,8 +581,8 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
   [[nodiscard]] pool_id create(pool_options options = {}) const noexcept {
     return call(&calls::create, options);
   }
-  missing::any_allocator_forwards_no_memory_sources create(const pool_upstream& from,
-                                                           pool_options options = {}) const noexcept;
+  missing::any_allocator_forwards_no_pool_upstream create(const pool_upstream& from,
+                                                          pool_options options = {}) const noexcept;
   [[nodiscard]] outcome retain(pool_id pool) const noexcept { return call(&calls::retain, pool); }
   [[nodiscard]] outcome release(pool_id pool) const noexcept { return call(&calls::release, pool); }
   [[nodiscard]] std::size_t use_count(pool_id pool) const noexcept { return call(&calls::use_count, pool); }
@@ -626,10 +626,19 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
       [](void* a, pool_id pool) noexcept { base::of<A>(a).trim(pool); }};
 };
 
+}  // namespace tessera::extension
+
+namespace tessera::detail {
+
 template <typename Allocator>
-concept takes_memory_sources = requires(Allocator& in, const pool_upstream& from, pool_options options) {
-  { in.template get<private_pools>().create(from, options) } -> std::same_as<pool_id>;
-};
+concept takes_pool_upstreams =
+    requires(Allocator& in, const extension::pool_upstream& from, extension::pool_options options) {
+      { in.template get<extension::private_pools>().create(from, options) } -> std::same_as<pool_id>;
+    };
+
+}  // namespace tessera::detail
+
+namespace tessera::extension {
 
 /// A private pool: memory of an allocator that serves only requests directed to it.
 ///
@@ -664,10 +673,10 @@ class private_pool {
   ///   Requires:  the object of the source outlives the allocator
   ///   Throws:    std::bad_alloc if host memory ran out
   private_pool(Allocator& allocator, const pool_upstream& from, pool_options options = {})
-    requires takes_memory_sources<Allocator>
+    requires tessera::detail::takes_pool_upstreams<Allocator>
       : private_pool(allocator, allocator.template get<private_pools>().create(from, options)) {}
-  template <typename Missing = missing::memory_sources_need_a_recipe_that_acquires_segments>
-    requires(!takes_memory_sources<Allocator>)
+  template <typename Missing = missing::a_pool_upstream_needs_a_recipe_that_acquires_segments>
+    requires(!tessera::detail::takes_pool_upstreams<Allocator>)
   private_pool(Allocator& allocator, const pool_upstream& from, pool_options options = {}) = delete;
   private_pool(private_pool&& other) noexcept
       : allocator_(other.allocator_), id_(std::exchange(other.id_, moved_from)) {}

@@ -54,9 +54,9 @@ struct hint_text {
 /// Returns the text of a hint; empty for free_memory.
 [[nodiscard]] constexpr hint_text text_of(oom_hint what) noexcept {
   constexpr const char *growth = "policy/growth", *ranges = "policy/grow_by_mapping",
-                       *recovery = "policy/recovery", *pages = "policy/pages",
-                       *streams = "policy/reuse_across_streams", *split = "policy/split",
-                       *waiting = "concurrent/waiting";
+                       *stitching = "policy/grow_by_stitching", *recovery = "policy/recovery",
+                       *pages = "policy/pages", *streams = "policy/reuse_across_streams",
+                       *split = "policy/split", *waiting = "concurrent/waiting";
   switch (what) {
     case oom_hint::raise_limit:
       return {"raise the limit above %s, as the device has more", "growth.limit", growth};
@@ -77,7 +77,7 @@ struct hint_text {
       return {"accept a segment of only %s", policy::recover_by_emptying_cache<true>::hint, recovery};
     case oom_hint::use_other_pages:
       return {"use other pages if those of one kind run out",
-              policy::prefer_pages<page_preference::huge_first>::hint, pages};
+              policy::prefer_pages<page_preference::huge_first>::hint, "policy/prefer_pages"};
     case oom_hint::use_normal_pages:
       return {"a segment of %s fits in smaller pages", policy::normal_pages::hint, pages};
     case oom_hint::reuse_across_streams:
@@ -96,9 +96,11 @@ struct hint_text {
       return {"map pages, of which %s between live blocks could be released", policy::grow_by_mapping<>::hint,
               ranges};
     case oom_hint::stitch:
-      return {"map pages, of which %s could move to this request", policy::grow_by_stitching<>::hint, ranges};
+      return {"map pages, of which %s could move to this request", policy::grow_by_stitching<>::hint,
+              stitching};
     case oom_hint::use_smaller_chunks:
-      return {"move smaller physical chunks, as %s are whole free pages", "a larger growth.pieces", ranges};
+      return {"move smaller physical chunks, as %s are whole free pages", "a larger growth.peak_parts",
+              stitching};
     case oom_hint::share_arenas:
       return {"share one cache among all threads, as other arenas have %s", "locked instead of per_stream",
               "concurrent/locked"};
