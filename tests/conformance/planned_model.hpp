@@ -275,7 +275,7 @@ class planned_memory {
  public:
   struct block {
     void* address = nullptr;
-    handle known{};  // empty if the block is named by its address
+    block_handle known{};  // empty if the block is named by its address
   };
   virtual ~planned_memory() = default;
   virtual void begin_step(std::uint64_t key, stream_id stream) = 0;
@@ -311,7 +311,7 @@ class planned_memory_of final : public planned_memory {
   void begin_step(std::uint64_t key, stream_id stream) override { pool_.begin_step(key, stream); }
   block allocate(std::size_t bytes, stream_id stream, bool by_handle) override {
     if constexpr (has_handles) {
-      const block_handle known = by_handle ? pool_.allocate_by_handle(bytes, stream) : handle{};
+      const block_handle known = by_handle ? pool_.allocate_by_handle(bytes, stream) : block_handle{};
       if (by_handle) return {known.data(), known};
     }
     return {pool_.try_allocate(bytes, stream)};

@@ -847,8 +847,8 @@ TEST_F(vulkan_suballocator, tells_the_budget) {
   const auto now = memory.budget_of(0);
   EXPECT_EQ(now.heap.budget, 200_MiB);
   EXPECT_EQ(now.heap.used, 70_MiB);
-  EXPECT_EQ(now.allocated, 33_MiB);
-  EXPECT_EQ(now.heap.taken, now.allocated + now.cached);
+  EXPECT_EQ(now.live, 33_MiB);
+  EXPECT_EQ(now.heap.taken, now.live + now.cached);
   EXPECT_EQ(memory.budget_of(1).heap.taken, 0u);
   std::int64_t requested = 0;
   memory.for_each_pool([&](std::uint32_t type, auto& pool) {

@@ -66,7 +66,7 @@ tessera::interop::unique_block<Pool> block_of(Pool& pool, std::size_t bytes) {
 TEST(fwd, declares_what_the_headers_define) {
   plain pool;
   void* const p = pool.allocate(5000);
-  EXPECT_EQ(live_in(pool), usage_in(pool).live);
+  EXPECT_EQ(live_in(pool), usage_in(pool).allocated);
   EXPECT_GE(live_in(pool), 5000u);
   pool.deallocate(p);
 

@@ -73,7 +73,7 @@ struct stream_view {
 static_assert(detail::stream_like<stream_view>);
 struct queue {
   int number;
-  operator stream_id() const { return {static_cast<std::uint64_t>(number) + 10}; }
+  operator stream_id() const { return stream_id(static_cast<std::uint64_t>(number) + 10); }
 };
 static_assert(detail::stream_like<queue>);
 
