@@ -266,7 +266,7 @@ TEST(virtual_memory_laws, map) {
   EXPECT_STREQ(broken_by<map_that_accepts<1>>(), "destroy and map refuse an empty handle");
   EXPECT_STREQ(broken_by<map_that_accepts<2>>(), "map refuses addresses that are not reserved");
   EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "map refuses an address inside a page");
-  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "map refuses more bytes than the memory has");
+  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "map refuses another size than the memory has");
   EXPECT_STREQ(broken_by<map_that_accepts<5>>(), "map refuses addresses with mapped memory");
   EXPECT_STREQ(broken_by<map_that_accepts<6>>(), "map refuses addresses with mapped memory");
   EXPECT_STREQ(broken_by<maps_nowhere>(), "map succeeds at free addresses of a range");

@@ -17,7 +17,9 @@ namespace tessera::law {
 template <provider::device_provider D>
   requires tessera::detail::is_host_visible<D>
 [[nodiscard]] provider_check_result host_visible(D& device) {
-  return detail::contents(device, detail::host_access{});
+  provider_check_result found;
+  detail::contents(found, device, detail::host_access{});
+  return found;
 }
 
 }  // namespace tessera::law
