@@ -39,7 +39,7 @@ class provider_shadow {
   struct entry {
     std::size_t bytes;
     bool is_segment = false;
-    std::uint64_t number = 0;  ///< by which it was added
+    std::uint64_t number = 0;  ///< grows with each entry that is added
   };
   enum class table : unsigned char { segments_and_ranges, mappings, registered };
   /// An entry that was withdrawn, and how many entries had been added at that time.
@@ -282,8 +282,8 @@ class checked_provider : public provider::provider_adaptor<Device> {
     return p;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    const auto call = [&] { return this->inner().release(p, bytes); };
-    return remove(table::segments_and_ranges, "release", p, call).first;
+    const auto make_call = [&] { return this->inner().release(p, bytes); };
+    return remove(table::segments_and_ranges, "release", p, make_call).first;
   }
   [[nodiscard]] std::size_t capacity() const noexcept {
     const std::size_t result = this->inner().capacity();
@@ -389,8 +389,8 @@ class checked_provider : public provider::provider_adaptor<Device> {
   bool unreserve(void* p, std::size_t bytes) noexcept
     requires provider::virtual_memory_provider<Device>
   {
-    const auto call = [&] { return this->inner().unreserve(p, bytes); };
-    const auto [removed, entry] = remove(table::segments_and_ranges, "unreserve", p, call);
+    const auto make_call = [&] { return this->inner().unreserve(p, bytes); };
+    const auto [removed, entry] = remove(table::segments_and_ranges, "unreserve", p, make_call);
     if (removed) shadow().require_unmapped_range(p, entry);
     return removed;
   }
@@ -441,8 +441,8 @@ class checked_provider : public provider::provider_adaptor<Device> {
   bool unmap(void* p, std::size_t bytes) noexcept
     requires provider::virtual_memory_provider<Device>
   {
-    const auto call = [&] { return this->inner().unmap(p, bytes); };
-    const auto [removed, entry] = remove(table::mappings, "unmap", p, call);
+    const auto make_call = [&] { return this->inner().unmap(p, bytes); };
+    const auto [removed, entry] = remove(table::mappings, "unmap", p, make_call);
     shadow().require(!knows_handles || !removed || entry, "unmap", detail::rules::unmap_refuses_unmapped, p);
     return removed;
   }
@@ -465,8 +465,8 @@ class checked_provider : public provider::provider_adaptor<Device> {
   bool unregister_memory(void* p) noexcept
     requires provider::registering_provider<Device>
   {
-    const auto call = [&] { return this->inner().unregister_memory(p); };
-    return remove(table::registered, "unregister_memory", p, call).first;
+    const auto make_call = [&] { return this->inner().unregister_memory(p); };
+    return remove(table::registered, "unregister_memory", p, make_call).first;
   }
 
  private:
@@ -484,10 +484,10 @@ class checked_provider : public provider::provider_adaptor<Device> {
   /// Withdraws the entry at `p` and makes a call of the provider. Restores the entry if the call fails.
   ///   Returns:  whether the call succeeded, and the entry
   template <typename F>
-  auto remove(table from, const char* call, const void* p, F make_call) noexcept {
+  auto remove(table from, const char* function, const void* p, F make_call) noexcept {
     const auto entry = shadow().withdraw(from, p);
     const bool removed = make_call();
-    if (!removed && entry) shadow().restore(from, call, p, *entry);
+    if (!removed && entry) shadow().restore(from, function, p, *entry);
     return std::pair(removed, entry);
   }
   [[nodiscard]] std::uint64_t position_of(stream_id stream) noexcept {
@@ -496,15 +496,16 @@ class checked_provider : public provider::provider_adaptor<Device> {
   }
   /// Aborts if the work up to `position` is not done. A stream below that position is no error: its handle
   /// was reused for a new stream.
-  void require_done(stream_id stream, std::uint64_t position, const char* call, const rule& law) noexcept {
+  void require_done(stream_id stream, std::uint64_t position, const char* function,
+                    const rule& law) noexcept {
     if constexpr (knows_order) {
       const bool is_done =
           this->inner().is_done(stream, position) || this->inner().position(stream) < position;
-      shadow().require(is_done, call, law);
+      shadow().require(is_done, function, law);
     }
   }
-  void require_ready(event& mark, const char* call, const rule& law) noexcept {
-    require_done(mark.stream, mark.position, call, law);
+  void require_ready(event& mark, const char* function, const rule& law) noexcept {
+    require_done(mark.stream, mark.position, function, law);
     shadow().record_done(mark.stream, mark.begun);
     mark.was_ready = true;
   }
@@ -513,10 +514,10 @@ class checked_provider : public provider::provider_adaptor<Device> {
     std::memcpy(bytes.data(), &memory, sizeof memory);
     return bytes;
   }
-  void require_readable(const void* p, std::size_t bytes, const char* call, const rule& law) noexcept {
+  void require_readable(const void* p, std::size_t bytes, const char* function, const rule& law) noexcept {
     if constexpr (detail::is_host_visible<Device>) {
       const void* const last = static_cast<const char*>(p) + bytes - 1;
-      shadow().require(detail::host_can_read(p) && detail::host_can_read(last), call, law, p);
+      shadow().require(detail::host_can_read(p) && detail::host_can_read(last), function, law, p);
     }
   }
 

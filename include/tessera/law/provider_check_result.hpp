@@ -168,11 +168,11 @@ struct provider_trial {
 
 namespace tessera::law::detail {
 
-/// Returns a check_result with one broken rule.
-template <typename... Values>
-[[nodiscard]] provider_check_result broken_rule(rule law, const Values&... values) noexcept {
+/// Returns the result of a law that is checked alone.
+template <typename F>
+[[nodiscard]] provider_check_result result_of(F check) {
   provider_check_result found;
-  found.fail(law, values...);
+  check(found);
   return found;
 }
 

@@ -88,21 +88,15 @@ class trial_contents {
 template <provider::device_provider D, typename Access>
 void segment_contents(provider_check_result& found, D& device, const Access& access) {
   const std::size_t bytes = 4 * device.granularity();
-  void* const one = device.acquire(bytes);
-  void* const two = device.acquire(bytes);
-  if (one != nullptr && two != nullptr) {
-    const auto must_hold = [&](bool holds, rule law) {
-      found.must_hold(holds, law, "address", one, "other address", two, "bytes", bytes);
-    };
-    const trial_contents first(access, one, bytes, 1), second(access, two, bytes, 2);
-    must_hold(first.is_there() && second.is_there(), rules::host_reads_segments);
-    if (found) {
-      const bool written = first.write() && second.write();
-      must_hold(written && first.is_kept() && second.is_kept(), Access::keeps_segment);
-    }
+  const trial_segment one = acquire(device, bytes), two = acquire(device, bytes);
+  if (one.begin != 0 && two.begin != 0) {
+    const trial_contents first(access, one.at(), bytes, 1), second(access, two.at(), bytes, 2);
+    found.must_hold(first.is_there() && second.is_there(), rules::host_reads_segments, one, two);
+    const bool is_kept = found && first.write() && second.write() && first.is_kept() && second.is_kept();
+    found.must_hold(is_kept, Access::keeps_segment, one, two);
   }
-  for (void* const p : {one, two}) {
-    if (p != nullptr) (void)device.release(p, bytes);
+  for (const trial_segment& each : {one, two}) {
+    if (each.begin != 0) (void)device.release(each.at(), bytes);
   }
 }
 
@@ -185,12 +179,11 @@ class trial_buffer {
 
 /// Checks a registering_provider with 128 KiB of host memory.
 template <provider::registering_provider D>
-[[nodiscard]] provider_check_result registering(D& device) {
+void registering(provider_check_result& found, D& device) {
   constexpr std::size_t page = trial_buffer::page;
-  provider_check_result found;
   const trial_buffer host(2 * page);
   unsigned char* const p = host.data();
-  if (p == nullptr) return found;
+  if (p == nullptr) return;
   const auto must_hold = [&](bool holds, rule law, std::size_t at, std::size_t bytes) {
     found.must_hold(holds, law, segment_at(p + at, bytes));
   };
@@ -214,7 +207,6 @@ template <provider::registering_provider D>
     must_hold(device.unregister_memory(p), rules::unregister_succeeds, 0, page);
     if (found) must_hold(device.unregister_memory(p + page), rules::unregister_changes_one, page, page);
   }
-  return found;
 }
 
 /// Checks a copying_provider with copies of up to 64 KiB to the device and back, on a stream.

@@ -130,13 +130,13 @@ bool with_work(D& device, Means& means, const provider_trial& limits, F run_chec
 /// Everything about events and streams.
 template <provider::event_provider D, typename Means>
 void streams(provider_check_result& found, D& device, Means& means, const provider_trial& limits) {
-  found.add(events(device));
+  events(found, device);
   const second_stream<D> second(device, limits.other_stream);
   const stream_id other = second.id();
   if (found) many_events(found, device);
   if constexpr (provider::ordering_provider<D>) {
-    if (found) found.add(ordering(device, other, {}));
-    if (found) found.add(ordering(device, {}, other));
+    if (found) ordering(found, device, other, {});
+    if (found) ordering(found, device, {}, other);
   }
   if (found && other == stream_id{}) found.skip("a second stream", "set other_stream");
   if constexpr (tessera::detail::stream_listing_provider<D>)
@@ -280,7 +280,7 @@ template <provider::device_provider D, typename Means = provider_trial>
   const provider_trial& limits = means;
   provider_check_result found;
   detail::capabilities<D>(found);
-  if (found) found.add(detail::memory(device, limits.at_once));
+  if (found) detail::memory(found, device, limits.at_once);
   if (!found) return found;  // sizes that are wrong say nothing about the rest
   const auto before = detail::holdings_of(device);
   if (limits.tries_wrong_releases)
@@ -296,12 +296,12 @@ template <provider::device_provider D, typename Means = provider_trial>
   if constexpr (provider::paged_provider<D>)
     if (found) detail::page_kinds(found, device, limits);
   if constexpr (provider::virtual_memory_provider<D>) {
-    if (found) found.add(detail::virtual_memory(device, limits.at_once));
+    if (found) detail::virtual_memory(found, device, limits.at_once);
     if (found) detail::mapping_amounts(found, device, limits);
     if (found && limits.tries_wrong_releases) detail::wrong_destroys(found, device);
   }
   if constexpr (provider::registering_provider<D>)
-    if (found) found.add(detail::registering(device));
+    if (found) detail::registering(found, device);
   if constexpr (provider::copying_provider<D>) {
     if (found) detail::copying(found, device);
     if constexpr (provider::registering_provider<D>)
@@ -316,7 +316,7 @@ template <provider::device_provider D, typename Means = provider_trial>
   if constexpr (tessera::detail::is_thread_safe<D>)
     if (found) detail::threads(found, device, limits);
   // After all that was refused.
-  if (found) found.add(detail::memory(device, limits.at_once));
+  if (found) detail::memory(found, device, limits.at_once);
   if (found) detail::segment_amounts(found, device, limits);
   if (found) detail::nothing_left(found, device, before);
   return found;
@@ -345,9 +345,8 @@ template <provider::device_provider D>
 ///     if (!found) std::puts(found.message());
 template <provider::event_provider D, typename Begin, typename Ended>
 [[nodiscard]] provider_check_result work(D& device, stream_id stream, Begin begin, Ended ended) {
-  provider_check_result found;
-  detail::work_on(found, device, stream, detail::trial_work([&](stream_id) { begin(); }, ended, true));
-  return found;
+  const detail::trial_work all([&](stream_id) { begin(); }, ended, true);
+  return detail::result_of([&](auto& found) { detail::work_on(found, device, stream, all); });
 }
 
 /// Checks a sharing_provider between two processes. law::provider does it if it gets a second process.
@@ -363,9 +362,7 @@ template <provider::event_provider D, typename Begin, typename Ended>
 template <provider::sharing_provider D, provider::sharing_provider Other>
 [[nodiscard]] provider_check_result sharing(D& exporter, Other& importer,
                                             std::size_t at_once = detail::trial_bytes) {
-  provider_check_result found;
-  detail::shared_memory(found, exporter, importer, at_once);
-  return found;
+  return detail::result_of([&](auto& found) { detail::shared_memory(found, exporter, importer, at_once); });
 }
 
 }  // namespace tessera::law

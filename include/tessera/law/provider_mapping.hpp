@@ -102,11 +102,10 @@ void addresses(provider_check_result& found, D& device, page_kind kind) {
     if (range->place().begin % to != 0)
       return found.fail(rules::ranges_are_aligned, range->place(), "alignment", to);
   }
-  void* const p = device.acquire(segment);
-  const trial_segment taken = segment_at(p, segment), one = first.place(), two = second.place();
+  const trial_segment taken = acquire(device, segment), one = first.place(), two = second.place();
   const bool apart = !one.overlaps(two) && !one.overlaps(taken) && !two.overlaps(taken);
-  if (p != nullptr) (void)device.release(p, segment);
-  if (!apart) return found.fail(rules::ranges_do_not_overlap, one, two, "segment", p, "bytes", segment);
+  if (taken.begin != 0) (void)device.release(taken.at(), segment);
+  if (!apart) return found.fail(rules::ranges_do_not_overlap, one, two, taken);
   if (!first.unreserve()) return found.fail(rules::unreserve_succeeds, one);
   if (device.unreserve(one.at(), one.bytes)) return found.fail(rules::unreserve_refuses_unreserved, one);
   if (!second.unreserve()) return found.fail(rules::unreserve_succeeds, two);
@@ -219,27 +218,25 @@ void memory_often(provider_check_result& found, D& device, page_kind kind, std::
 
 /// Checks a virtual_memory_provider with each page kind that the device has.
 template <provider::virtual_memory_provider D>
-[[nodiscard]] provider_check_result virtual_memory(D& device, std::size_t at_once = trial_bytes) {
+void virtual_memory(provider_check_result& found, D& device, std::size_t at_once = trial_bytes) {
   for (const page_kind kind : trial_kinds) {
     const std::size_t step = device.page_size(kind);
     if (!std::has_single_bit(step) || step % kind.granularity() != 0)
-      return broken_rule(rules::page_size_is_valid, kind, "page size", step, "granularity of the kind",
-                         kind.granularity());
+      return found.fail(rules::page_size_is_valid, kind, "page size", step, "granularity of the kind",
+                        kind.granularity());
     if (kind == page_kind::normal) {
       trial_memory<D> memory(device);
       if (!memory.create(step, kind))
-        return broken_rule(rules::create_succeeds, "bytes", step, "capacity", device.capacity());
+        return found.fail(rules::create_succeeds, "bytes", step, "capacity", device.capacity());
     }
-    provider_check_result found;
     addresses(found, device, kind);
     if (found) impossible_memory(found, device, kind);
     if (found) mapped_memory(found, device, kind);
     if (found) memory_often(found, device, kind, at_once);
-    if (!found) return found;
+    if (!found) return;
     if (const std::size_t now = device.page_size(kind); now != step)
-      return broken_rule(rules::page_size_is_constant, kind, "at first", step, "now", now);
+      return found.fail(rules::page_size_is_constant, kind, "at first", step, "now", now);
   }
-  return {};
 }
 
 /// Reserves large ranges, which take no memory, often.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -38,6 +39,11 @@ inline constexpr page_kind trial_kinds[] = {
   return (std::max)(bytes / step * step, step);
 }
 
+/// Acquires a segment, with pages of a kind if one is given. Nothing if the provider refuses.
+template <provider::device_provider D, std::same_as<page_kind>... Kind>
+[[nodiscard]] trial_segment acquire(D& device, std::size_t bytes, Kind... kind) noexcept {
+  return segment_at(device.acquire(bytes, kind...), bytes);
+}
 /// Requires that a new segment is aligned, ends inside the address space and overlaps none of the others.
 template <std::size_t N>
 void require_place(provider_check_result& found, const trial_segment& made, std::size_t step,
@@ -54,12 +60,13 @@ void require_release(provider_check_result& found, D& device, const trial_segmen
   if (held.begin == 0 || device.release(held.at(), held.bytes)) return;
   found.fail(rules::release_succeeds, held);
 }
-/// Requires that the provider refused a segment: `p` is null. Releases it otherwise.
+/// Requires that the provider refused a segment. Releases it otherwise.
 template <provider::device_provider D, typename... Values>
-void require_null(provider_check_result& found, D& device, void* p, std::size_t bytes, rule law,
-                  const Values&... values) noexcept {
-  found.must_hold(p == nullptr, law, "bytes", bytes, "address", p, "capacity", device.capacity(), values...);
-  if (p != nullptr) (void)device.release(p, bytes);
+void require_refused(provider_check_result& found, D& device, const trial_segment& made, rule law,
+                     const Values&... values) noexcept {
+  if (made.begin == 0) return;
+  found.fail(law, made, "capacity", device.capacity(), values...);
+  (void)device.release(made.at(), made.bytes);
 }
 
 /// Acquires several segments and releases them, twice and in two orders.
@@ -75,18 +82,16 @@ void several_segments(provider_check_result& found, D& device) {
   for (int round = 0; round < 2 && found; ++round) {
     std::array<trial_segment, 5> held{};
     const auto take = [&](std::size_t i, std::size_t bytes, rule law) {
-      held[i] = segment_at(device.acquire(bytes), bytes);
+      held[i] = acquire(device, bytes);
       found.must_hold(held[i].begin != 0, law, "bytes", bytes, "segments held", i, "capacity", capacity);
       if (held[i].begin != 0) require_place(found, held[i], step, held);
     };
     const rule gives = round == 0 ? rules::acquire_succeeds : rules::released_memory_can_be_acquired;
     for (std::size_t i = 0; i < 4; ++i) take(i, (i % 2 + 1) * step, gives);
     // The sum of the last ones and of what is held overflows.
-    for (std::size_t bytes : {whole, most, most - 4 * step, unlimited / 2 / step * step + step}) {
-      bytes = (std::max)(bytes, whole);
-      require_null(found, device, device.acquire(bytes), bytes, rules::acquire_keeps_capacity, "held already",
-                   6 * step);
-    }
+    for (const std::size_t bytes : {whole, most, most - 4 * step, unlimited / 2 / step * step + step})
+      require_refused(found, device, acquire(device, (std::max)(bytes, whole)), rules::acquire_keeps_capacity,
+                      "held already", 6 * step);
     take(4, step, rules::refused_acquire_changes_nothing);
     require_constant();
     for (std::size_t i = 0; i < held.size(); ++i)
@@ -102,12 +107,12 @@ void one_segment_often(provider_check_result& found, D& device, std::size_t at_o
   trial_segment held{};
   for (std::size_t bytes = whole_steps((std::min)(at_once, capacity), step); bytes != 0 && held.begin == 0;
        bytes = bytes / 2 / step * step)
-    held = segment_at(device.acquire(bytes), bytes);
+    held = acquire(device, bytes);
   const std::size_t enough = held.begin != 0 ? std::min<std::size_t>(capacity / held.bytes, 64) : 0;
   for (std::size_t i = 0; i < enough && found; ++i) {
     require_release(found, device, held);
     if (!found) return;
-    held = segment_at(device.acquire(held.bytes), held.bytes);
+    held = acquire(device, held.bytes);
     found.must_hold(held.begin != 0, rules::released_memory_can_be_acquired, "bytes", held.bytes, "times",
                     i + 1, "capacity", capacity);
   }
@@ -116,25 +121,23 @@ void one_segment_often(provider_check_result& found, D& device, std::size_t at_o
 
 /// Checks the sizes of a device_provider and small segments.
 template <provider::device_provider D>
-[[nodiscard]] provider_check_result memory(D& device, std::size_t at_once = trial_bytes) {
+void memory(provider_check_result& found, D& device, std::size_t at_once = trial_bytes) {
   const std::size_t step = device.granularity();
   if (!std::has_single_bit(step) || step < min_alignment)
-    return broken_rule(rules::granularity_is_valid, "granularity", step, "min_alignment", min_alignment);
+    return found.fail(rules::granularity_is_valid, "granularity", step, "min_alignment", min_alignment);
   if (device.capacity() / 8 < step)
-    return broken_rule(rules::capacity_is_large_enough, "capacity", device.capacity(), "granularity", step);
-  provider_check_result found;
+    return found.fail(rules::capacity_is_large_enough, "capacity", device.capacity(), "granularity", step);
   several_segments(found, device);
   if (found) one_segment_often(found, device, at_once);
-  return found;
 }
 
 /// Tries misuse that breaks a provider without a table of its segments, for example one over free().
 template <provider::device_provider D>
 void wrong_releases(provider_check_result& found, D& device) {
   const std::size_t step = device.granularity(), bytes = 2 * step;
-  const trial_segment held = segment_at(device.acquire(bytes), bytes);
-  const trial_segment gone = segment_at(device.acquire(bytes), bytes);
-  require_null(found, device, device.acquire(0), 0, rules::acquire_refuses_zero);
+  const trial_segment held = acquire(device, bytes);
+  const trial_segment gone = acquire(device, bytes);
+  require_refused(found, device, acquire(device, 0), rules::acquire_refuses_zero);
   if (held.begin != 0) {
     void* const inside = reinterpret_cast<void*>(held.begin + step);
     found.must_hold(!device.release(inside, step), rules::release_refuses_inside, "address", inside,
@@ -172,7 +175,7 @@ struct amount_rules {
 /// take(bytes, piece) sets a piece and returns whether that succeeded; give(piece, bytes) returns the piece.
 template <typename Piece, provider::device_provider D, typename Take, typename Give>
 void amounts(provider_check_result& found, D& device, std::size_t step, const provider_trial& limits,
-             Take take, Give give, const amount_rules& rules) {
+             Take take, Give give, const amount_rules& laws) {
   struct held_piece {
     Piece piece{};
     std::size_t bytes = 0;
@@ -196,8 +199,8 @@ void amounts(provider_check_result& found, D& device, std::size_t step, const pr
   if (taken < wanted && count == held.size())
     found.skip("the amount of memory", "the device gives small pieces only");
   else
-    found.must_hold(taken >= wanted / 16 * 15, rules.gives, "said to be left", left, "taken", taken,
-                    "refused", 2 * bytes, "capacity", capacity);
+    found.must_hold(taken >= wanted / 16 * 15, laws.gives, "said to be left", left, "taken", taken, "refused",
+                    2 * bytes, "capacity", capacity);
   const auto require_available = [&](rule law, std::size_t min, std::size_t max, const char* act) {
     if constexpr (tessera::detail::measured_provider<D>) {
       const std::size_t now = device.available();
@@ -208,11 +211,11 @@ void amounts(provider_check_result& found, D& device, std::size_t step, const pr
   const std::size_t beyond = align_up(capacity - (std::min)(taken, capacity), step) + step;
   Piece more{};
   if (found && take(beyond, more)) {
-    found.fail(rules.refuses, "bytes", beyond, "held already", taken, "capacity", capacity);
+    found.fail(laws.refuses, "bytes", beyond, "held already", taken, "capacity", capacity);
     (void)give(more, beyond);
   }
   for (std::size_t i = 0; i < count; ++i) {
-    found.must_hold(give(held[i].piece, held[i].bytes), rules.gives_again, "bytes", held[i].bytes, "pieces",
+    found.must_hold(give(held[i].piece, held[i].bytes), laws.gives_again, "bytes", held[i].bytes, "pieces",
                     count, "given back", i);
   }
   require_available(rules::available_rises, left - left / 8, unlimited, "released");
@@ -222,7 +225,7 @@ void amounts(provider_check_result& found, D& device, std::size_t step, const pr
       Piece piece{};
       const bool took = take(size, piece);
       if (!took && i == 0) break;  // larger than a segment may be
-      found.must_hold(took && give(piece, size), rules.gives_again, "bytes", size, "times", i, "capacity",
+      found.must_hold(took && give(piece, size), laws.gives_again, "bytes", size, "times", i, "capacity",
                       capacity);
     }
   }
@@ -244,15 +247,14 @@ void segment_amounts(provider_check_result& found, D& device, const provider_tri
 template <tessera::detail::explaining_provider D>
 void refusals(provider_check_result& found, D& device) {
   const std::size_t step = device.granularity(), beyond = unlimited / step * step;
-  require_null(found, device, device.acquire(beyond), beyond, rules::acquire_keeps_capacity);
+  require_refused(found, device, acquire(device, beyond), rules::acquire_keeps_capacity);
   if (!found) return;
   (void)device.take_refusal();
   found.must_hold(!device.take_refusal(), rules::reason_is_taken_once, "bytes", beyond, "taken",
                   std::size_t{2});
-  void* const q = device.acquire(step);
-  found.must_hold(q == nullptr || !device.take_refusal(), rules::success_gives_no_reason, "bytes", step,
-                  "address", q);
-  if (q != nullptr) (void)device.release(q, step);
+  const trial_segment held = acquire(device, step);
+  found.must_hold(held.begin == 0 || !device.take_refusal(), rules::success_gives_no_reason, held);
+  if (held.begin != 0) (void)device.release(held.at(), step);
 }
 
 /// Checks a measured_provider.
@@ -266,7 +268,7 @@ void available(provider_check_result& found, D& device, std::size_t at_once) {
   require_plausible(before);
   if (!found) return;
   const std::size_t bytes = whole_steps((std::min)(at_once, before / 2), device.granularity());
-  const trial_segment held = segment_at(device.acquire(bytes), bytes);
+  const trial_segment held = acquire(device, bytes);
   if (held.begin == 0) return;
   const std::size_t meanwhile = device.available();
   found.must_hold(meanwhile < before, rules::available_falls, "available before", before, "now", meanwhile,
@@ -282,26 +284,25 @@ void page_kinds(provider_check_result& found, D& device, const provider_trial& l
   const std::size_t step = device.granularity(), capacity = device.capacity();
   const auto run_check = [&](bool holds, const page_kind& kind, const trial_segment& made) {
     found.must_hold(holds, kind == page_kind::normal ? rules::normal_pages_work : rules::other_pages_may_work,
-                    kind, "bytes", made.bytes, made, "granularity", step);
+                    kind, made, "granularity", step);
   };
   const auto unit_of = [step](const page_kind& kind) { return (std::max)(step, kind.granularity()); };
   for (const page_kind& kind : trial_kinds) {
     const std::size_t unit = unit_of(kind);
-    const trial_segment made = segment_at(device.acquire(unit, kind), unit);
+    const trial_segment made = acquire(device, unit, kind);
     run_check(made.begin != 0 || kind != page_kind::normal, kind, made);
     if (made.begin == 0) continue;
     run_check(made.begin % step == 0, kind, made);
     run_check(device.release(made.at(), unit), kind, made);
     const std::size_t most = unlimited / unit * unit, whole = capacity / unit * unit;
-    for (const std::size_t beyond : {whole < most ? whole + unit : most, most}) {
-      void* const p = found ? device.acquire(beyond, kind) : nullptr;
-      require_null(found, device, p, beyond, rules::acquire_keeps_capacity, kind);
-    }
+    for (const std::size_t beyond : {whole < most ? whole + unit : most, most})
+      if (found)
+        require_refused(found, device, acquire(device, beyond, kind), rules::acquire_keeps_capacity, kind);
   }
   std::array<trial_segment, kinds> held{};
   for (std::size_t i = 0; i < kinds && found; ++i) {
     const std::size_t unit = unit_of(trial_kinds[i]);
-    held[i] = segment_at(device.acquire(unit, trial_kinds[i]), unit);
+    held[i] = acquire(device, unit, trial_kinds[i]);
     if (held[i].begin != 0) require_place(found, held[i], step, held);
   }
   for (std::size_t i = 0; i < kinds; ++i) {
@@ -330,19 +331,19 @@ void limits_and_reclaim(provider_check_result& found, D& device) {
     const std::size_t capacity = device.capacity() / step * step;
     for (const std::size_t bytes : {step, capacity / 2 / step * step, capacity}) {
       if (!device.would_exceed_limit(bytes)) continue;
-      require_null(found, device, device.acquire(bytes), bytes, rules::acquire_keeps_limit);
+      require_refused(found, device, acquire(device, bytes), rules::acquire_keeps_limit);
       found.must_hold(device.would_exceed_limit(unlimited / step * step), rules::more_exceeds_limit_too,
                       "bytes", bytes);
     }
   }
   if constexpr (tessera::detail::reclaiming_provider<D>) {
-    void* const held = device.acquire(step);
+    const trial_segment held = acquire(device, step);
     constexpr std::size_t enough = 1000;
     std::size_t calls = 1;
     while (calls < enough && device.reclaim()) ++calls;
     found.must_hold(calls < enough, rules::reclaim_ends, "calls", calls);
-    found.must_hold(held == nullptr || device.release(held, step), rules::reclaim_keeps_used_memory,
-                    "address", held, "bytes", step);
+    const bool is_kept = held.begin == 0 || device.release(held.at(), step);
+    found.must_hold(is_kept, rules::reclaim_keeps_used_memory, held);
   }
 }
 

@@ -45,11 +45,10 @@ class trial_event {
 
 /// Checks an event_provider on its default stream.
 template <provider::event_provider D>
-[[nodiscard]] provider_check_result events(D& device, stream_id stream = {}) {
-  provider_check_result found;
+void events(provider_check_result& found, D& device, stream_id stream = {}) {
   const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, stream); };
   trial_event<D> first(device);
-  if (!first.record(stream)) return broken_rule(rules::record_succeeds, stream, "recorded", false);
+  if (!first.record(stream)) return found.fail(rules::record_succeeds, stream, "recorded", false);
   typename D::event copy = first.mark;
   must_hold(first.wait(), rules::wait_waits);
   must_hold(first.query(), rules::event_is_ready_after_wait);
@@ -60,7 +59,6 @@ template <provider::event_provider D>
   must_hold(first.query(), rules::ready_event_stays_ready);
   first.discard();
   if (again) must_hold(second.wait() && second.query(), rules::discard_changes_one_event);
-  return found;
 }
 
 /// Records and discards many events, for at most about a second.
@@ -99,8 +97,7 @@ void many_events(provider_check_result& found, D& device) {
 /// Checks an ordering_provider on two of its streams, which may be equal. After the check, the first stream
 /// waits for the second.
 template <provider::ordering_provider D>
-[[nodiscard]] provider_check_result ordering(D& device, stream_id first, stream_id second) {
-  provider_check_result found;
+void ordering(provider_check_result& found, D& device, stream_id first, stream_id second) {
   std::uint64_t before = 0, with_wait = 0;
   const auto must_hold = [&](bool holds, rule law) {
     found.must_hold(holds, law, first, "position", before, "other stream", second, "its position", with_wait);
@@ -131,7 +128,6 @@ template <provider::ordering_provider D>
   must_hold(device.is_done(second, with_wait), rules::awaited_work_is_done);
   must_hold(device.position(first) >= before && device.position(second) >= with_wait,
             rules::positions_never_fall);
-  return found;
 }
 
 /// Work that the law submits: begin(stream) submits some, ended() returns whether the latest has ended.

@@ -62,7 +62,7 @@ void threads(provider_check_result& found, D& device, const provider_trial& limi
   const std::size_t before = said_to_be_left(device);
   // A count that loses large segments soon differs.
   const bool fills = why_not_filled(device, limits) == nullptr;
-  const std::size_t unit = (std::max)(fills ? before / 64 / step * step : step, step);
+  const std::size_t unit = whole_steps(fills ? before / 64 : step, step);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   trial_table<count> table;
   std::barrier<> together(static_cast<std::ptrdiff_t>(count));
@@ -72,7 +72,7 @@ void threads(provider_check_result& found, D& device, const provider_trial& limi
       if (i % 16 == 0 && (!table.result() || std::chrono::steady_clock::now() > end)) break;
       const std::size_t bytes = (i % 2 + 1) * unit;
       together.arrive_and_wait();
-      const trial_segment made = segment_at(device.acquire(bytes), bytes);
+      const trial_segment made = acquire(device, bytes);
       table.must_hold(made.begin != 0, gives, "thread", self, "acquired bytes", bytes, "round", i);
       if (made.begin != 0) table.add(self, made, step);
       together.arrive_and_wait();

@@ -99,9 +99,10 @@ const char* broken_law(D& device, host_pinned& with_streams) {
       over = true;
     });
   };
-  const auto found = law::work(device, {}, begin, [&over] { return over.load(); });
+  law::provider_check_result found = law::work(device, {}, begin, [&over] { return over.load(); });
   (void)with_streams.host_pinned::synchronize({});
-  return found ? law::detail::registering(device).broken : found.broken;
+  law::detail::registering(found, device);
+  return found.broken;
 }
 const char* broken_law(violation planted) {
   violating_device device(planted);
