@@ -239,8 +239,9 @@ TYPED_TEST_SUITE(opencl_devices, devices);
 TYPED_TEST(opencl_devices, obey_the_laws) {
   TypeParam device(this->queue(0));
   const stream_id other = device.add_queue(this->queue(1));
-  EXPECT_STREQ(law::provider(device, 16_MiB, other).broken, nullptr) << device.last_error();
-  EXPECT_STREQ(law::detail::ordering(device, {}, other).broken, nullptr) << device.last_error();
+  law::provider_check_result found = law::provider(device, 16_MiB, other);
+  law::detail::ordering(found, device, {}, other);
+  EXPECT_STREQ(found.broken, nullptr) << device.last_error();
 }
 
 TYPED_TEST(opencl_devices, obey_the_laws_while_work_runs) {

@@ -149,8 +149,10 @@ TEST(law, holds_for_the_providers) {
   provider::host_pinned pinned{provider::host_pinned::options{
       .capacity = 1_MiB, .pin = provider::host_pinned::pinning::where_allowed}};
   EXPECT_STREQ(law::provider(pinned).broken, nullptr);
-  EXPECT_STREQ(law::detail::ordering(simulated, stream_id{1}, stream_id{2}).broken, nullptr);
-  EXPECT_STREQ(law::detail::ordering(pinned, stream_id{}, pinned.create_stream()).broken, nullptr);
+  law::provider_check_result found;
+  law::detail::ordering(found, simulated, stream_id{1}, stream_id{2});
+  law::detail::ordering(found, pinned, stream_id{}, pinned.create_stream());
+  EXPECT_STREQ(found.broken, nullptr);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace tessera::law {
 template <provider::device_provider D>
   requires tessera::detail::is_host_visible<D>
 [[nodiscard]] provider_check_result host_visible(D& device) {
-  return detail::contents(device, detail::host_access{});
+  return detail::result_of([&](auto& found) { detail::contents(found, device, detail::host_access{}); });
 }
 
 }  // namespace tessera::law

@@ -13,6 +13,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/law/law.hpp>
+#include <tessera/provider/rules.hpp>
 
 namespace tessera::law {
 
@@ -26,11 +27,23 @@ struct unchecked_law {
 
 namespace tessera::law::detail {
 
-/// The text of a rule. The same text is in the tables of the concepts [provider/provider.hpp].
-struct rule {
-  const char* text;
+namespace rules = tessera::detail::rules;
+using rules::rule;
+
+/// Memory at addresses; nothing if `begin` is 0.
+struct trial_segment {
+  std::uintptr_t begin = 0;
+  std::size_t bytes = 0;
+
+  [[nodiscard]] void* at() const noexcept { return reinterpret_cast<void*>(begin); }
+  [[nodiscard]] bool overlaps(const trial_segment& other) const noexcept {
+    if (begin == 0 || other.begin == 0) return false;
+    return begin >= other.begin ? begin - other.begin < other.bytes : other.begin - begin < bytes;
+  }
 };
-constexpr rule operator""_rule(const char* text, std::size_t) { return {text}; }
+[[nodiscard]] inline trial_segment segment_at(const void* p, std::size_t bytes) noexcept {
+  return {reinterpret_cast<std::uintptr_t>(p), bytes};
+}
 
 }  // namespace tessera::law::detail
 
@@ -66,10 +79,16 @@ struct provider_check_result : check_result {
     return lines;
   }
 
-  /// Keeps the first rule that does not hold. The values are pairs of a name and a value.
+  /// Keeps the first rule that does not hold. The values are pairs of a name and a value; a segment, a stream
+  /// and a kind of pages need no name.
   template <typename... Values>
   void must_hold(bool holds, detail::rule law, const Values&... values) noexcept {
-    if (holds || broken != nullptr) return;
+    if (!holds) fail(law, values...);
+  }
+  /// The same for a rule that does not hold.
+  template <typename... Values>
+  void fail(detail::rule law, const Values&... values) noexcept {
+    if (broken != nullptr) return;
     broken = law.text;
     text_.add(law.text);
     add_values(": ", values...);
@@ -96,6 +115,18 @@ struct provider_check_result : check_result {
     text_.add(separator).add(name).add(" ");
     add_value(value);
     add_values(", ", rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, detail::trial_segment place, const Rest&... rest) noexcept {
+    add_values(separator, "address", place.at(), "bytes", place.bytes, rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, stream_id stream, const Rest&... rest) noexcept {
+    add_values(separator, "stream", stream, rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, const page_kind& kind, const Rest&... rest) noexcept {
+    add_values(separator, "kind", kind, rest...);
   }
   void add_value(const char* value) noexcept { text_.add(value); }
   void add_value(const void* value) noexcept { text_.add_address(reinterpret_cast<std::uintptr_t>(value)); }
@@ -137,11 +168,11 @@ struct provider_trial {
 
 namespace tessera::law::detail {
 
-/// Returns a check_result with one broken rule.
-template <typename... Values>
-[[nodiscard]] provider_check_result broken_rule(rule law, const Values&... values) noexcept {
+/// Returns the result of a law that is checked alone.
+template <typename F>
+[[nodiscard]] provider_check_result result_of(F check) {
   provider_check_result found;
-  found.must_hold(false, law, values...);
+  check(found);
   return found;
 }
 

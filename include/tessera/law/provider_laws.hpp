@@ -129,29 +129,27 @@ bool with_work(D& device, Means& means, const provider_trial& limits, F run_chec
 
 /// Everything about events and streams.
 template <provider::event_provider D, typename Means>
-[[nodiscard]] provider_check_result streams(D& device, Means& means, const provider_trial& limits) {
-  provider_check_result found = events(device);
-  const auto add = [&found](auto law) {
-    if (found) found.add(law());
-  };
+void streams(provider_check_result& found, D& device, Means& means, const provider_trial& limits) {
+  events(found, device);
   const second_stream<D> second(device, limits.other_stream);
   const stream_id other = second.id();
-  add([&] { return many_events(device); });
-  if constexpr (provider::ordering_provider<D>) add([&] { return ordering(device, other, {}); });
-  if constexpr (provider::ordering_provider<D>) add([&] { return ordering(device, {}, other); });
+  if (found) many_events(found, device);
+  if constexpr (provider::ordering_provider<D>) {
+    if (found) ordering(found, device, other, {});
+    if (found) ordering(found, device, {}, other);
+  }
   if (found && other == stream_id{}) found.skip("a second stream", "set other_stream");
   if constexpr (tessera::detail::stream_listing_provider<D>)
-    add([&] { return missing_stream(device, stream_id{0xdead}); });
-  if (!found) return found;
+    if (found) missing_stream(found, device, stream_id{0xdead});
+  if (!found) return;
 
   const auto check_work = [&](const auto& work) {
-    for (const stream_id s : {stream_id{}, other}) {
-      if (s == stream_id{} || other != stream_id{}) add([&] { return work_on(device, s, work); });
-    }
+    work_on(found, device, {}, work);
+    if (other == stream_id{}) return;
+    if (found) work_on(found, device, other, work);
     if constexpr (provider::ordering_provider<D>) {
-      if (other == stream_id{}) return;
-      add([&] { return ordered_work(device, other, {}, work); });
-      add([&] { return ordered_work(device, {}, other, work); });
+      if (found) ordered_work(found, device, other, {}, work);
+      if (found) ordered_work(found, device, {}, other, work);
     }
   };
   if (!with_work(device, means, limits, check_work))
@@ -164,44 +162,38 @@ template <provider::event_provider D, typename Means>
     else if constexpr (runs_functions<std::remove_reference_t<decltype(on)>>)
       (void)on.submit(s, short_work{std::make_shared<std::atomic<bool>>(false)});
   };
-  if constexpr (gives_streams<Means>)
-    add([&] {
-      return ended_stream(device, means.create_stream(), start, [&](stream_id s) { means.end_stream(s); });
-    });
-  else if constexpr (second_stream<D>::is_made)
-    add([&] {
-      return ended_stream(device, on.create_stream(), start,
-                          [&](stream_id s) { (void)on.destroy_stream(s); });
-    });
-  else if (tessera::detail::stream_listing_provider<D>)
+  if constexpr (gives_streams<Means>) {
+    const auto end = [&](stream_id s) { means.end_stream(s); };
+    if (found) ended_stream(found, device, means.create_stream(), start, end);
+  } else if constexpr (second_stream<D>::is_made) {
+    const auto end = [&](stream_id s) { (void)on.destroy_stream(s); };
+    if (found) ended_stream(found, device, on.create_stream(), start, end);
+  } else if (tessera::detail::stream_listing_provider<D>) {
     found.skip("streams that ended", "give the law create_stream() and end_stream(stream)");
-  return found;
+  }
 }
 
 /// Everything about the contents of memory.
 template <provider::device_provider D>
-[[nodiscard]] provider_check_result contents_of(D& device) {
-  provider_check_result found;
-  if constexpr (tessera::detail::is_host_visible<D>) found.add(contents(device, host_access{}));
+void contents_of(provider_check_result& found, D& device) {
+  if constexpr (tessera::detail::is_host_visible<D>) contents(found, device, host_access{});
   if constexpr (provider::copying_provider<D> && tessera::detail::has_contents<D>) {
-    if (found) found.add(contents(device, copy_access<D>{device}));
+    if (found) contents(found, device, copy_access<D>{device});
   } else if constexpr (!tessera::detail::is_host_visible<D>) {
     found.skip("the contents of memory", tessera::detail::has_contents<D>
                                              ? "the provider cannot copy, and the host cannot read"
                                              : "the provider declares that its memory has none");
   }
-  return found;
 }
 
 /// Everything about sharing with another process.
 template <provider::sharing_provider D, typename Means>
-[[nodiscard]] provider_check_result sharing_of(D& device, Means& means, std::size_t at_once) {
-  provider_check_result found;
+void sharing_of(provider_check_result& found, D& device, Means& means, std::size_t at_once) {
   const auto both = [&](auto&& other) {
     using name = typename std::remove_cvref_t<decltype(other)>::shareable;
     if constexpr (std::same_as<name, typename D::shareable>) {
-      found = shared_memory(device, other, at_once);
-      if (found) found.add(shared_memory(other, device, at_once));
+      shared_memory(found, device, other, at_once);
+      if (found) shared_memory(found, other, device, at_once);
     }
   };
   if constexpr (requires { means.another_process(); })
@@ -210,7 +202,6 @@ template <provider::sharing_provider D, typename Means>
     both(innermost(device).another_process());
   else
     found.skip("sharing between processes", "give the law another_process(), or call law::sharing");
-  return found;
 }
 
 /// Returns what a provider holds, if it says so. An adaptor may keep some of what its provider holds.
@@ -225,18 +216,15 @@ template <typename D>
 }
 /// Requires that a provider holds what it held before the laws.
 template <typename D, typename Holdings>
-[[nodiscard]] provider_check_result nothing_left(D& device, const Holdings& before) {
-  provider_check_result found;
+void nothing_left(provider_check_result& found, D& device, const Holdings& before) {
   const Holdings now = holdings_of(device);
-  constexpr auto law = "the provider holds what it held before"_rule;
   if constexpr (requires { now.handles + now.named + now.reserved + now.mapped; })
-    found.must_hold(now == before, law, "reserved bytes before", before.reserved, "now", now.reserved,
-                    "mapped bytes before", before.mapped, "now", now.mapped, "handles before", before.handles,
-                    "now", now.handles, "their bytes before", before.named, "now", now.named);
+    found.must_hold(now == before, rules::nothing_is_left, "reserved bytes before", before.reserved, "now",
+                    now.reserved, "mapped bytes before", before.mapped, "now", now.mapped, "handles before",
+                    before.handles, "now", now.handles, "their bytes before", before.named, "now", now.named);
   else if constexpr (requires { now.reserved + now.mapped; })
-    found.must_hold(now == before, law, "reserved bytes before", before.reserved, "now", now.reserved,
-                    "mapped bytes before", before.mapped, "now", now.mapped);
-  return found;
+    found.must_hold(now == before, rules::nothing_is_left, "reserved bytes before", before.reserved, "now",
+                    now.reserved, "mapped bytes before", before.mapped, "now", now.mapped);
 }
 
 }  // namespace tessera::law::detail
@@ -292,43 +280,47 @@ template <provider::device_provider D, typename Means = provider_trial>
   requires std::derived_from<std::remove_cvref_t<Means>, provider_trial>
 [[nodiscard]] provider_check_result provider(D& device, Means&& means) {
   const provider_trial& limits = means;
-  provider_check_result found = detail::capabilities<D>();
-  const auto add = [&found](auto law) {
-    if (found) found.add(law());
-  };
-  add([&] { return detail::memory(device, limits.at_once); });
+  provider_check_result found;
+  detail::capabilities<D>(found);
+  if (found) detail::memory(found, device, limits.at_once);
   if (!found) return found;  // sizes that are wrong say nothing about the rest
   const auto before = detail::holdings_of(device);
   if (limits.tries_wrong_releases)
-    add([&] { return detail::wrong_releases(device); });
+    detail::wrong_releases(found, device);
   else
     found.skip("wrong releases",
                "a provider without a table of segments may crash; set tries_wrong_releases");
   if constexpr (tessera::detail::measured_provider<D>)
-    add([&] { return detail::available(device, limits.at_once); });
-  add([&] { return detail::segment_amounts(device, limits); });
-  if constexpr (provider::event_provider<D>) add([&] { return detail::streams(device, means, limits); });
-  if constexpr (provider::paged_provider<D>) add([&] { return detail::page_kinds(device, limits); });
+    if (found) detail::available(found, device, limits.at_once);
+  if (found) detail::segment_amounts(found, device, limits);
+  if constexpr (provider::event_provider<D>)
+    if (found) detail::streams(found, device, means, limits);
+  if constexpr (provider::paged_provider<D>)
+    if (found) detail::page_kinds(found, device, limits);
   if constexpr (provider::virtual_memory_provider<D>) {
-    add([&] { return detail::virtual_memory(device, limits.at_once); });
-    add([&] { return detail::mapping_amounts(device, limits); });
-    if (limits.tries_wrong_releases) add([&] { return detail::wrong_destroys(device); });
+    if (found) detail::virtual_memory(found, device, limits.at_once);
+    if (found) detail::mapping_amounts(found, device, limits);
+    if (found && limits.tries_wrong_releases) detail::wrong_destroys(found, device);
   }
-  if constexpr (provider::registering_provider<D>) add([&] { return detail::registering(device); });
+  if constexpr (provider::registering_provider<D>)
+    if (found) detail::registering(found, device);
   if constexpr (provider::copying_provider<D>) {
-    add([&] { return detail::copying(device); });
-    if constexpr (provider::registering_provider<D>) add([&] { return detail::registered_copies(device); });
+    if (found) detail::copying(found, device);
+    if constexpr (provider::registering_provider<D>)
+      if (found) detail::registered_copies(found, device);
   }
-  add([&] { return detail::contents_of(device); });
+  if (found) detail::contents_of(found, device);
   if constexpr (provider::sharing_provider<D>)
-    add([&] { return detail::sharing_of(device, means, limits.at_once); });
-  add([&] { return detail::limits_and_reclaim(device); });
-  if constexpr (tessera::detail::explaining_provider<D>) add([&] { return detail::refusals(device); });
-  if constexpr (tessera::detail::is_thread_safe<D>) add([&] { return detail::threads(device, limits); });
+    if (found) detail::sharing_of(found, device, means, limits.at_once);
+  if (found) detail::limits_and_reclaim(found, device);
+  if constexpr (tessera::detail::explaining_provider<D>)
+    if (found) detail::refusals(found, device);
+  if constexpr (tessera::detail::is_thread_safe<D>)
+    if (found) detail::threads(found, device, limits);
   // After all that was refused.
-  add([&] { return detail::memory(device, limits.at_once); });
-  add([&] { return detail::segment_amounts(device, limits); });
-  add([&] { return detail::nothing_left(device, before); });
+  if (found) detail::memory(found, device, limits.at_once);
+  if (found) detail::segment_amounts(found, device, limits);
+  if (found) detail::nothing_left(found, device, before);
   return found;
 }
 template <provider::device_provider D>
@@ -355,7 +347,8 @@ template <provider::device_provider D>
 ///     if (!found) std::puts(found.message());
 template <provider::event_provider D, typename Begin, typename Ended>
 [[nodiscard]] provider_check_result work(D& device, stream_id stream, Begin begin, Ended ended) {
-  return detail::work_on(device, stream, detail::trial_work([&](stream_id) { begin(); }, ended, true));
+  const detail::trial_work all([&](stream_id) { begin(); }, ended, true);
+  return detail::result_of([&](auto& found) { detail::work_on(found, device, stream, all); });
 }
 
 /// Checks a sharing_provider between two processes. law::provider does it if it gets a second process.
@@ -371,7 +364,7 @@ template <provider::event_provider D, typename Begin, typename Ended>
 template <provider::sharing_provider D, provider::sharing_provider Other>
 [[nodiscard]] provider_check_result sharing(D& exporter, Other& importer,
                                             std::size_t at_once = detail::trial_bytes) {
-  return detail::shared_memory(exporter, importer, at_once);
+  return detail::result_of([&](auto& found) { detail::shared_memory(found, exporter, importer, at_once); });
 }
 
 }  // namespace tessera::law

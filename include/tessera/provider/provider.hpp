@@ -79,15 +79,18 @@
 /// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory. gpu
 /// [examples/cuda_driver/device.hpp] uses CUDA's driver.
 ///
-/// law::provider [law/provider_laws.hpp] checks a provider. Each concept lists the rules that it checks; the quoted
-/// text is the beginning of its message. Allocators never misuse a provider, but a provider must still refuse
-/// the misuse that the rules name. Rules that are marked "on request" are tried only if the caller of the law
-/// asks for it. A provider without a table of its memory may crash.
+/// law::provider [law/provider_laws.hpp] tests a provider. checked_provider [debug/checked_provider.hpp] checks the
+/// calls of a program. Each concept lists the rules; the quoted text is in the messages of both. Allocators never
+/// misuse a provider, but a provider must still refuse the misuse that the rules name. Rules that are marked "on
+/// request" are tried only if the caller of the law asks for it. A provider without a table of its memory may
+/// crash. Rules that are marked "by checked_provider" are checked only there, because a law cannot try them on
+/// every provider.
 ///
 /// Rules for all of them:
 ///   "each capability has all its functions, which are noexcept"
 ///   "several threads may call the provider at once", if it declares is_thread_safe
 ///   "the provider holds what it held before", if it has held()
+///   "a call that fails changes nothing", by checked_provider
 /// Rules for those that have the functions above:
 ///   "available is at most the capacity"
 ///   "available falls when memory is acquired"
@@ -281,17 +284,18 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 ///   "create refuses 0 bytes and parts of pages"
 ///   "create refuses more than the capacity"
 ///   "a refused create leaves the handle as it was"
-///   "the handle of created memory is not empty"
-///   "created memory has a handle of its own"
+///   "the handle of created or imported memory is not empty"
+///   "created or imported memory has a handle of its own"
 ///   "destroy accepts created memory"
 ///   "destroy and map refuse an empty handle"
+///   "destroy and map refuse a handle that names no memory", by checked_provider
 ///   "destroy refuses memory that was destroyed", on request
 ///   "destroyed memory can be created again"
 ///   "map succeeds at free addresses of a range"
 ///   "map refuses addresses that are not reserved"
 ///   "map refuses addresses with mapped memory"
 ///   "map refuses an address inside a page"
-///   "map refuses more bytes than the memory has"
+///   "map refuses another size than the memory has"
 ///   "a refused map changes nothing"
 ///   "grant accepts a mapping"
 ///   "grant refuses addresses without mapped memory"
