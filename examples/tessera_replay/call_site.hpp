@@ -41,7 +41,7 @@ using tessera::observe::snapshot;
 /// Returns the position of the frame that is most useful to the user. It is the innermost Python frame
 /// outside PyTorch, else the innermost Python frame, else the innermost frame with a file.
 ///   Requires:  the stack is not empty
-[[nodiscard]] inline std::uint32_t most_useful_frame(const observe::snapshot::call_stacks& table,
+[[nodiscard]] inline std::uint32_t most_useful_frame(const snapshot::call_stacks& table,
                                                      std::uint32_t stack) {
   const std::span<const std::uint32_t> calls = table.stack(stack);
   const auto file_of = [&](std::uint32_t position) { return table.text(table.frame_at(position).file); };
@@ -54,11 +54,11 @@ using tessera::observe::snapshot;
 
 /// Returns the source line of a call stack, such as "train.py:12 in forward"; empty if there is no stack.
 /// Long names are cut.
-[[nodiscard]] inline std::string call_site(const observe::snapshot::call_stacks& table, std::uint32_t stack) {
+[[nodiscard]] inline std::string call_site(const snapshot::call_stacks& table, std::uint32_t stack) {
   if (table.stack(stack).empty()) return {};
   constexpr std::size_t max_file = 160, max_function = 80;    // bytes
   constexpr std::uint64_t max_line = std::uint64_t{1} << 31;  // larger numbers mean an unknown line
-  const observe::snapshot::call_stacks::frame& f = table.frame_at(most_useful_frame(table, stack));
+  const snapshot::call_stacks::frame& f = table.frame_at(most_useful_frame(table, stack));
   const std::string_view file = table.text(f.file), function = table.text(f.function);
   std::string text = file.size() > max_file ? "..." : "";
   text += file.substr(file.size() - (std::min)(file.size(), max_file));

@@ -21,6 +21,7 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/with.hpp>
+#include <tessera/trace/recording.hpp>
 
 #include "restoring.hpp"
 

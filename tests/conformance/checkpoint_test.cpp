@@ -545,7 +545,7 @@ struct giving_back {
 
    public:
     state(typename Core::allocator& in, const giving_back&) noexcept : in_(in) {}
-    [[nodiscard]] std::size_t release(void* p) noexcept {
+    [[nodiscard]] std::size_t give_back(void* p) noexcept {
       detail::block* found = nullptr;
       access::manager(in_).for_each_segment([&](detail::block& first) {
         if (first.address == reinterpret_cast<std::uintptr_t>(p)) found = &first;
@@ -560,7 +560,7 @@ struct giving_back {
   struct door {
     explicit door(Allocator& of) noexcept : in(&of) {}
     [[nodiscard]] std::size_t release(void* p) const {
-      return in->template visit_extension<giving_back>([p](auto& s) { return s.release(p); });
+      return in->template visit_extension<giving_back>([p](auto& s) { return s.give_back(p); });
     }
     Allocator* in;
   };

@@ -60,7 +60,7 @@ struct overlapping : sound {
 struct forgetful : sound {
   using sound::sound;
   bool record_stream(void*, stream_id) { return true; }
-  bool record_stream(handle, stream_id) { return true; }
+  bool record_stream(block_handle, stream_id) { return true; }
 };
 /// Returns large blocks with an address below their beginning.
 struct misplacing : sound {
@@ -81,7 +81,7 @@ struct miscounting : sound {
   void trim(std::size_t keep = 0) { sound::trim(keep), ++trims; }
   usage current_usage() const {
     usage counted = sound::current_usage();
-    counted.cached += trims > 0 && counted.live > 0 ? 1 : 0;
+    counted.cached += trims > 0 && counted.allocated > 0 ? 1 : 0;
     return counted;
   }
   int trims = 0;

@@ -198,7 +198,7 @@ using in_host_memory = planned<locked<caching_allocator<Recipe, provider_ref<hos
 
 template <typename Pool>
 void run_in_host_memory() {
-  using provider = detail::device_of<Pool>;
+  using provider = tessera::detail::device_of<Pool>;
   host_pinned device{host_pinned::options{.capacity = 256_MiB, .pin = host_pinned::pinning::never}};
   std::vector<stream_id> streams;
   for (std::size_t t = 0; t < threads; ++t) streams.push_back(device.create_stream());
@@ -218,7 +218,7 @@ TEST(planned_threads, share_a_plan_in_one_segment) {
 // The device makes one call at a time.
 TEST(planned_threads, share_a_plan_on_a_device_for_one_thread) {
   using pool = planned<locked<caching_allocator<stitched, provider_ref<simulated_device>>>>;
-  static_assert(!detail::is_thread_safe<simulated_device>);
+  static_assert(!tessera::detail::is_thread_safe<simulated_device>);
   simulated_device device({.capacity = 64_MiB, .page_granularity = 64_KiB});
   run<pool, listed_blocks>({stream_id{3}, stream_id{1}, stream_id{7}}, [&device](const memory_plan& plan) {
     return std::make_unique<pool>(plan, provider_ref(device));

@@ -74,7 +74,7 @@ struct tenant {
 template <typename Allocator, bool IsCareless = false>
 struct shared_device {
   explicit shared_device(std::size_t capacity) : on(simulated_device({.capacity = capacity})) {
-    tenants.push_back({{}, {0}});
+    tenants.push_back({{}, stream_id{}});
   }
   ~shared_device() {
     for (const tenant& t : tenants) {
@@ -83,7 +83,7 @@ struct shared_device {
   }
   /// Adds a tenant whose requests are those of a stream.
   void add(std::uint64_t stream) {
-    tenants.push_back({pools(on).create(), {stream}});
+    tenants.push_back({pools(on).create(), stream_id{stream}});
     EXPECT_TRUE(pools(on).open(tenants.back().pool, stream_id{stream}, extension::scope_kind::plain));
   }
   /// Releases the pool of a tenant, which gets a new one. The blocks stay in the old one.

@@ -133,7 +133,7 @@ struct stressed : subject {
       case 4:
         if (random / 10 % 16 != 0) return;  // it may search for milliseconds
         pool.for_each_device([random](auto& front, std::size_t) {
-          const tessera::observe::oom_report told = explain(front, random % 10'000'000);
+          const tessera::observe::oom_report told = tessera::observe::explain(front, random % 10'000'000);
           EXPECT_EQ(told.now.active + told.now.cached, told.now.reserved);
           front.reset_peak_statistics();
         });

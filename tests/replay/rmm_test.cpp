@@ -264,7 +264,7 @@ void goes_round() {
   EXPECT_EQ(in_order(std::get<recording>(by_rmm)), in_order(std::get<recording>(by_snapshot)));
   EXPECT_EQ(program(std::get<recording>(by_rmm)).peak_live(),
             program(std::get<recording>(by_snapshot)).peak_live());
-  const auto by_csv = read_text_trace(to_csv(std::get<recording>(by_snapshot)), "T");
+  const auto by_csv = read_text_trace(tessera::trace::to_csv(std::get<recording>(by_snapshot)), "T");
   ASSERT_TRUE(std::holds_alternative<recording>(by_csv)) << error_of(by_csv);
   EXPECT_EQ(in_order(std::get<recording>(by_csv)), in_order(std::get<recording>(by_snapshot)));
 }
@@ -279,8 +279,8 @@ TEST(to_csv, writes_every_event) {
       std::string(csv_header) +
       "\na,0,512,0,0\na,7,99,1,1\nr,7,0,2,2\ne,0,0,0,3\nf,7,0,1,4\ne,0,1,0,5\nc,0,0,0,6\n"
       "f,0,512,0,7\n";
-  const auto read = read_csv(text, "T");
-  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
+  const auto read = tessera::trace::read_csv(text, "T");
+  EXPECT_EQ(tessera::trace::to_csv(std::get<recording>(read)), text);
 }
 
 }  // namespace

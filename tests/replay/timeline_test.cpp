@@ -47,7 +47,7 @@ TEST(timeline, stores_the_first_event_at_peak_reserved) {
     over.note({.allocated = bytes / 2, .active = bytes / 2, .reserved = bytes});
   EXPECT_EQ(over.worst_event(), 1u);
   EXPECT_EQ(over.worst().reserved, 8u);
-  EXPECT_EQ(over.worst().live, 4u);
+  EXPECT_EQ(over.worst().allocated, 4u);
 }
 
 // Each bucket has the minimum and maximum of its events, whatever came before.
