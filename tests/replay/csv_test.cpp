@@ -48,8 +48,8 @@ std::string csv(std::string_view body) { return "op,id,bytes,stream,t_us\n" + st
 std::string lifetimes(std::string_view body) { return "id,lower,upper,size\n" + std::string(body); }
 
 TEST(read_csv, every_op) {
-  const auto read =
-      tessera::trace::read_csv(csv("a,0,512,0,1\nr,0,0,3,2\ne,0,0,0,3\nf,0,512,0,4\ne,0,1,0,5\nc,0,0,0,6\n"), "T");
+  const auto read = tessera::trace::read_csv(
+      csv("a,0,512,0,1\nr,0,0,3,2\ne,0,0,0,3\nf,0,512,0,4\ne,0,1,0,5\nc,0,0,0,6\n"), "T");
   const std::vector<line> expected{{'a', 0, 512, 0}, {'r', 0, 0, 3}, {'e', 0, 0, 0},
                                    {'f', 0, 512, 0}, {'e', 0, 1, 0}, {'c', 0, 0, 0}};
   EXPECT_EQ(lines(read), expected);
@@ -87,7 +87,9 @@ TEST(read_csv, marks_of_steps) {
 TEST(read_csv, at_most_256_scopes_are_open) {
   std::string begins;
   for (int pool = 1; pool <= 256; ++pool) begins += "b," + std::to_string(pool) + ",0,0,0\n";
-  EXPECT_EQ(lines(tessera::trace::read_csv(csv(begins + "n,7,0,0,0\nb,300,0,0,0\nb,300,0,0,0\n"), "T")).size(), 259u);
+  EXPECT_EQ(
+      lines(tessera::trace::read_csv(csv(begins + "n,7,0,0,0\nb,300,0,0,0\nb,300,0,0,0\n"), "T")).size(),
+      259u);
   EXPECT_EQ(error_of(tessera::trace::read_csv(csv(begins + "b,257,0,0,0\n"), "T")),
             "T:258: the scopes of more than 256 private pools are open");
 }
@@ -107,11 +109,11 @@ std::string decisions_of(const read_result<recording>& read) {
 
 // A scope of a pool that exists is opened twice, a pool is released too often, and a cache is emptied in a scope.
 TEST(write_decisions, say_which_operations_on_private_pools_change_nothing) {
-  const auto read =
-      tessera::trace::read_csv(csv("b,1,0,0,0\na,0,1048577,0,1\nb,1,0,0,2\nc,0,0,0,3\na,1,1048577,9,4\nj,1,0,9,5\n"
-                   "a,2,1048577,9,6\nx,1,0,0,7\nn,1,0,0,8\nx,1,0,0,9\nx,1,0,0,10\nf,0,0,0,11\n"
-                   "f,2,0,0,12\nc,1,0,0,13\nn,1,0,0,14\n"),
-               "T");
+  const auto read = tessera::trace::read_csv(
+      csv("b,1,0,0,0\na,0,1048577,0,1\nb,1,0,0,2\nc,0,0,0,3\na,1,1048577,9,4\nj,1,0,9,5\n"
+          "a,2,1048577,9,6\nx,1,0,0,7\nn,1,0,0,8\nx,1,0,0,9\nx,1,0,0,10\nf,0,0,0,11\n"
+          "f,2,0,0,12\nc,1,0,0,13\nn,1,0,0,14\n"),
+      "T");
   EXPECT_EQ(
       decisions_of<tessera::recipe::pytorch<>>(read),
       "0 b 1 uses=1\nS+ 1 20971520\n1 a 0 1048577 0 -> 1+0 blk=1049088\n2 b 1 -> error\n3 c 0 -> error\n"
@@ -132,7 +134,8 @@ const std::string sleeps =
 TEST(write_decisions, say_what_sleeps_and_wakes) {
   EXPECT_EQ(decisions_of<tessera::recipe::pytorch_family::expandable>(tessera::trace::read_csv(sleeps, "T")),
             "0 b 1 uses=1\nV+ 1 96636764160\nM+ 1 0 20971520\n1 a 0 4194304 0 -> 1+0 blk=4194304\n"
-            "2 s 1 -> error: a scope of the kind capture is open\n3 n 1\n"
+            "2 s 1 -> error: an extension forbids to wait for the device, for example while a graph is "
+            "recorded\n3 n 1\n"
             "V+ 2 96636764160\nM+ 2 0 20971520\n4 a 1 4194304 0 -> 2+0 blk=4194304\n"
             "5 s 1 bytes=20971520\n6 r 0\n7 s 1 -> error: the pool sleeps\n8 b 1 -> error\n"
             "9 w 2 -> error: no such pool exists\n10 s 0 bytes=20971520\n"
@@ -156,7 +159,8 @@ TEST(write_decisions, say_that_segments_cannot_sleep) {
 }
 
 TEST(replay, copies_contents_on_the_stream_of_the_operation) {
-  const auto read = tessera::trace::read_csv(csv("a,0,4194304,0,0\ns,0,1,5,1\nw,0,0,6,2\ns,0,0,0,3\nw,0,0,7,4\n"), "T");
+  const auto read =
+      tessera::trace::read_csv(csv("a,0,4194304,0,0\ns,0,1,5,1\nw,0,0,6,2\ns,0,0,0,3\nw,0,0,7,4\n"), "T");
   replay::replayed<tessera::recipe::pytorch_family::expandable> on;
   EXPECT_EQ(tessera::trace::replay(tessera::trace::program(std::get<recording>(read)), on), 0u);
   EXPECT_EQ(on.provider().calls().copy_to_host, 1u);
@@ -174,7 +178,8 @@ struct with_steps
 };
 
 TEST(replay, says_when_a_step_begins) {
-  const auto read = tessera::trace::read_csv(csv("m,3,0,0,0\na,0,512,0,1\nm,0,0,0,2\nf,0,0,0,3\nm,3,0,0,4\n"), "T");
+  const auto read =
+      tessera::trace::read_csv(csv("m,3,0,0,0\na,0,512,0,1\nm,0,0,0,2\nf,0,0,0,3\nm,3,0,0,4\n"), "T");
   const tessera::trace::program made(std::get<recording>(read));
   EXPECT_EQ(made.slot_count(), 1u);
   EXPECT_EQ(made.peak_live(), 512u);
@@ -210,23 +215,27 @@ TEST(read_csv, line_ends_do_not_matter) {
   EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,7,1,0,1\nf,7,1,0,2\n"), "T")), expected);
   EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,7,1,0,1\nf,7,1,0,2"), "T")), expected);
   EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,7,1,0,1\nf,7,1,0,2\n\n\r\n\n"), "T")), expected);
-  EXPECT_EQ(lines(tessera::trace::read_csv("op,id,bytes,stream,t_us\r\na,7,1,0,1\r\nf,7,1,0,2\r\n", "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv("op,id,bytes,stream,t_us\r\na,7,1,0,1\r\nf,7,1,0,2\r\n", "T")),
+            expected);
 }
 
 TEST(read_csv, requests_of_0_bytes_leave_no_trace) {
   const std::vector<line> expected{{'a', 1, 8, 0}};
-  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,0,0,0,1\na,1,8,0,1\nr,0,0,2,1\nf,0,0,0,1\n"), "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,0,0,0,1\na,1,8,0,1\nr,0,0,2,1\nf,0,0,0,1\n"), "T")),
+            expected);
 }
 
 TEST(read_csv, a_free_or_a_record_need_not_repeat_the_size) {
   const std::vector<line> expected{{'a', 1, 8, 0}, {'r', 1, 8, 2}, {'r', 1, 0, 2}, {'f', 1, 0, 0}};
-  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,1,8,0,1\nr,1,8,2,1\nr,1,0,2,1\nf,1,0,0,1\n"), "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,1,8,0,1\nr,1,8,2,1\nr,1,0,2,1\nf,1,0,0,1\n"), "T")),
+            expected);
 }
 
 TEST(read_csv, the_largest_numbers) {
   const std::uint64_t most = ~std::uint64_t{0};
   const std::vector<line> expected{{'a', most, tessera::max_request, most}};
-  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,18446744073709551615,1152921504606846975,18446744073709551615,0\n"), "T")),
+  EXPECT_EQ(lines(tessera::trace::read_csv(
+                csv("a,18446744073709551615,1152921504606846975,18446744073709551615,0\n"), "T")),
             expected);
 }
 
@@ -450,8 +459,8 @@ TEST(text_traces, any_beginning_is_answered) {
 TEST(text_traces, a_line_cut_short_is_an_error) {
   const std::size_t last = small_csv.rfind("f,0");
   for (std::size_t n = last + 1; n < small_csv.rfind(',') + 1; ++n)
-    EXPECT_TRUE(
-        error_of(tessera::trace::read_csv(small_csv.substr(0, n), "T")).starts_with("T:11: a line has 5 fields, this one "))
+    EXPECT_TRUE(error_of(tessera::trace::read_csv(small_csv.substr(0, n), "T"))
+                    .starts_with("T:11: a line has 5 fields, this one "))
         << n;
   EXPECT_EQ(error_of(tessera::trace::read_csv(small_csv.substr(0, small_csv.rfind(',') + 1), "T")),
             "T:11: '' is not a whole number below 2^64");

@@ -205,13 +205,13 @@ TEST(take_snapshot, translates_the_settings_to_those_of_pytorch) {
   EXPECT_FALSE(native.expandable_segments);
   EXPECT_EQ(native.roundup_power2_divisions[8], 1u);
   EXPECT_EQ(native.roundup_power2_divisions[15], 4u);
-  EXPECT_EQ(native.recipe, "tessera::pytorch_native");
+  EXPECT_EQ(native.recipe, "tessera::recipe::pytorch_native");
   caching_allocator<stitched, simulated_device> ranges;
   (void)ranges.allocate(1);
   const auto in_ranges = take_snapshot(ranges).configured;
   EXPECT_TRUE(in_ranges.expandable_segments);
   EXPECT_EQ(in_ranges.max_split_size, unlimited);
-  EXPECT_EQ(in_ranges.recipe, "tessera::stitched");
+  EXPECT_EQ(in_ranges.recipe, "tessera::recipe::stitched");
 }
 
 TEST(take_snapshot, joins_adjacent_mapped_pages_to_a_segment) {
