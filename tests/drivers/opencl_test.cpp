@@ -285,7 +285,7 @@ TEST_F(opencl_provider, refuses_what_is_not_its_own) {
   EXPECT_FALSE(device.release(p, bytes));
 
   opencl::command_queues::event mark;
-  const stream_id unknown{reinterpret_cast<std::uintptr_t>(queue(1))};
+  const stream_id unknown(queue(1));
   EXPECT_FALSE(device.has_stream(unknown));
   EXPECT_FALSE(device.record(unknown, mark));
   EXPECT_FALSE(device.make_wait(unknown, {}, 1));
@@ -298,20 +298,20 @@ TEST_F(opencl_provider, refuses_what_is_not_its_own) {
 TEST_F(opencl_provider, gives_no_memory_to_a_queue_that_was_not_added) {
   opencl::device device(queue(0));
   opencl::pool<> pool(device);
-  const stream_id unknown{reinterpret_cast<std::uintptr_t>(queue(1))};
+  const stream_id unknown(queue(1));
   EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr);
   EXPECT_EQ(device.last_error(), "a queue was not added to the device");
-  EXPECT_EQ(aligned_request(1_MiB, 4096).try_allocate(pool, unknown), nullptr);
+  EXPECT_EQ(tessera::interop::aligned_request(1_MiB, 4096).try_allocate(pool, unknown), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(1_MiB, unknown));
   EXPECT_THROW((void)pool.allocate(1_MiB, unknown), out_of_memory);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 
   ASSERT_EQ(device.add_queue(queue(1)), unknown);
   void* const p = pool.allocate(1_MiB, unknown);
-  void* const aligned = aligned_request(1_MiB, 4096).allocate(pool, unknown);
+  void* const aligned = tessera::interop::aligned_request(1_MiB, 4096).allocate(pool, unknown);
   EXPECT_TRUE(pool.record_stream(p, {}));
   pool.deallocate(p);
-  aligned_request(1_MiB, 4096).deallocate(pool, aligned);
+  tessera::interop::aligned_request(1_MiB, 4096).deallocate(pool, aligned);
   ASSERT_TRUE(device.remove_queue(unknown));
   EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr) << "its cached block would serve no stream";
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -551,7 +551,7 @@ class gated_device : public Device {
 std::vector<stream_id> streams() {
   std::vector<stream_id> all{stream_id{}};
   for (std::size_t i = 1; platform::found() != nullptr && i < platform::found()->queues.size(); ++i)
-    all.push_back({reinterpret_cast<std::uintptr_t>(platform::found()->queues[i])});
+    all.push_back(stream_id(platform::found()->queues[i]));
   return all;
 }
 

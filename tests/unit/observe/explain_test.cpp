@@ -146,7 +146,7 @@ TEST(explain, names_the_conditions_of_mapped_pages) {
   const oom_report with_limit = explain(limited_split, 46_MiB);
   EXPECT_TRUE(advises(with_limit, oom_report::hint::stitch));
   EXPECT_NE(std::string_view(with_limit.text().c_str())
-                .find("grow_by_stitching, with no split limit [policy/growth"),
+                .find("grow_by_stitching, with no split limit [policy/grow_by_stitching"),
             std::string_view::npos)
       << with_limit.text().c_str();
 

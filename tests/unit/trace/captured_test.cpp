@@ -219,7 +219,6 @@ TEST(captured, records_each_call_as_an_event) {
 TEST(captured, records_no_call_that_does_nothing) {
   captured<plain> pool(simulated_device({.capacity = 4_MiB}));
   EXPECT_EQ(pool.allocate(0), nullptr);
-  EXPECT_EQ(aligned_request(0, page).try_allocate(pool, {}), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(0));
   EXPECT_THROW((void)pool.allocate(8_MiB), out_of_memory);
   EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
