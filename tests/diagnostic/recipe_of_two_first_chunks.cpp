@@ -1,4 +1,4 @@
-// expect: growth and eviction follow one plan of chunks
+// expect: growth and eviction follow one schedule of chunks
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/policy/chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
