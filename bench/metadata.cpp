@@ -43,7 +43,7 @@ void uncounted(void* p) {
 }
 
 /// A simulated device that serves every request. Its own host memory is not counted.
-class uncounted_device : public tessera::simulated_device {
+class uncounted_device : public tessera::provider::simulated_device {
  public:
   uncounted_device() : simulated_device(after_pausing({.capacity = tessera::max_request})) {
     host.paused = false;
@@ -69,7 +69,7 @@ class uncounted_device : public tessera::simulated_device {
 };
 
 struct tessera_pytorch {
-  tessera::caching_allocator<tessera::pytorch<>, uncounted_device> pool;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, uncounted_device> pool;
 };
 struct reference {
   bench::reference_implementation<uncounted_device> pool{uncounted_device{}};
@@ -119,8 +119,8 @@ void metadata(benchmark::State& state) {
 
     for (std::size_t i = 0; i < count; i += 2) pool.deallocate(std::exchange(blocks[i], nullptr));
     note_share_of("per_block_half_free", live() + pool.statistics().all.inactive_split.current);
-    if constexpr (requires { pool.footprint(); })
-      note("footprint_of_counted", static_cast<double>(pool.footprint()) / held());
+    if constexpr (requires { pool.metadata_bytes(); })
+      note("footprint_of_counted", static_cast<double>(pool.metadata_bytes()) / held());
 
     const double before = held();
     for (std::size_t i = 0; i < count; ++i) {

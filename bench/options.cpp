@@ -9,36 +9,37 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/extension/count_totals.hpp>
+
 #include "subjects.hpp"
 
 namespace {
 
 using namespace tessera::literals;
-using tessera::count_totals;
-using tessera::ignore_events;
-using tessera::simulated_device;
+using tessera::provider::simulated_device;
 
 /// All work runs in one order: the allocator needs no events and compares no streams.
-using one_stream = tessera::with<tessera::pytorch<>, tessera::reuse_immediately>;
+using one_stream = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::reuse_immediately>;
 
 struct no_statistics {
-  tessera::caching_allocator<tessera::pytorch<>, simulated_device, ignore_events, count_totals> pool{
-      bench::unlimited_device()};
+  tessera::caching_allocator<tessera::recipe::pytorch<>, simulated_device, tessera::extension::count_totals>
+      pool{bench::unlimited_device()};
 };
 struct no_streams {
   tessera::caching_allocator<one_stream, simulated_device> pool{bench::unlimited_device()};
 };
 struct stripped {
-  tessera::caching_allocator<one_stream, simulated_device, ignore_events, count_totals> pool{
+  tessera::caching_allocator<one_stream, simulated_device, tessera::extension::count_totals> pool{
       bench::unlimited_device()};
 };
 
 /// Allocates and frees by handle.
 struct by_handle {
   struct {
-    tessera::caching_allocator<tessera::pytorch<>, simulated_device> inside{bench::unlimited_device()};
-    tessera::handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
-    void deallocate(tessera::handle h) { inside.deallocate(h); }
+    tessera::caching_allocator<tessera::recipe::pytorch<>, simulated_device> inside{
+        bench::unlimited_device()};
+    tessera::block_handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
+    void deallocate(tessera::block_handle h) { inside.deallocate(h); }
     simulated_device& provider() { return inside.provider(); }
   } pool;
 };
@@ -52,7 +53,7 @@ std::size_t device_calls(Pool& pool) {
   if constexpr (requires { pool.provider().calls(); }) {
     return count(pool.provider());
   } else {
-    return pool.with_provider(count);
+    return pool.visit_provider(count);
   }
 }
 

@@ -11,7 +11,6 @@
 #include <utility>
 #include <variant>
 
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -19,6 +18,7 @@
 #include <tessera/trace/recording.hpp>
 
 #include "recorded.hpp"
+#include "tessera_replay/planner/make_plan.hpp"
 
 namespace {
 
@@ -26,24 +26,24 @@ using namespace tessera::literals;
 using bench::event;
 using bench::recording;
 
-using pytorch = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
-using stitched = tessera::caching_allocator<tessera::stitched, tessera::simulated_device>;
+using pytorch = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+using stitched = tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device>;
 
 /// Allocators that follow the plan of a recording, and those that do not.
 template <typename Allocator>
 struct subject {
   explicit subject(const recording&) {}
-  Allocator pool{tessera::simulated_device()};
+  Allocator pool{tessera::provider::simulated_device()};
   [[nodiscard]] double planned() const { return 0; }
 };
 template <typename Allocator>
-struct subject<tessera::planned<Allocator>> {
+struct subject<tessera::plan::planned<Allocator>> {
   explicit subject(const recording& run) : made(tessera::plan::make(run, {.effort = 1})) {}
   tessera::plan::made_plan made;
-  tessera::planned<Allocator> pool{made.view(), tessera::simulated_device()};
+  tessera::plan::planned<Allocator> pool{made.view(), tessera::provider::simulated_device()};
   /// The share of the requests that the plan served.
   [[nodiscard]] double planned() const {
-    const tessera::plan_usage used = pool.statistics().by_plan;
+    const tessera::plan::plan_usage used = pool.statistics().by_plan;
     return static_cast<double>(used.requests) / static_cast<double>(used.requests + used.unplanned_requests);
   }
 };
@@ -79,9 +79,9 @@ void hit_pair(benchmark::State& state) {
 }
 
 BENCHMARK(hit_pair<pytorch>)->Arg(1_KiB)->Arg(5_MiB);
-BENCHMARK(hit_pair<tessera::planned<pytorch>>)->Arg(1_KiB)->Arg(5_MiB);
+BENCHMARK(hit_pair<tessera::plan::planned<pytorch>>)->Arg(1_KiB)->Arg(5_MiB);
 BENCHMARK(hit_pair<stitched>)->Arg(1_KiB)->Arg(5_MiB);
-BENCHMARK(hit_pair<tessera::planned<stitched>>)->Arg(1_KiB)->Arg(5_MiB);
+BENCHMARK(hit_pair<tessera::plan::planned<stitched>>)->Arg(1_KiB)->Arg(5_MiB);
 
 /// A recorded program. A pair is two of its operations.
 template <typename Allocator>
@@ -117,9 +117,9 @@ int main(int argc, char** argv) {
     }
     const auto run = std::make_shared<const recording>(std::get<recording>(std::move(read_in)));
     add<pytorch>("pytorch", title, run);
-    add<tessera::planned<pytorch>>("tessera::planned<pytorch>", title, run);
+    add<tessera::plan::planned<pytorch>>("tessera::planned<pytorch>", title, run);
     add<stitched>("stitched", title, run);
-    add<tessera::planned<stitched>>("tessera::planned<stitched>", title, run);
+    add<tessera::plan::planned<stitched>>("tessera::planned<stitched>", title, run);
   }
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -25,7 +25,7 @@ struct no_mutex {
 };
 
 /// A plain implementation of PyTorch's native caching allocator with default settings. It makes the decisions of
-/// `tessera::pytorch<>` and keeps the same statistics. Free blocks are in a `std::set` ordered by stream, size and
+/// `tessera::recipe::pytorch<>` and keeps the same statistics. Free blocks are in a `std::set` ordered by stream, size and
 /// address; a `std::unordered_map` finds a live block by its address. Each call locks `Mutex`.
 template <typename Provider, typename Mutex = no_mutex>
 class reference_implementation {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -21,7 +22,9 @@ using namespace tessera::literals;
 
 constexpr std::size_t bytes = 1_GiB;
 
-host_pinned memory() { return host_pinned({.capacity = bytes, .pin = host_pinned::pinning::where_allowed}); }
+provider::host_pinned memory() {
+  return provider::host_pinned({.capacity = bytes, .pin = provider::host_pinned::pinning::where_allowed});
+}
 void check(bool works) {
   if (!works) std::abort();
 }
@@ -29,10 +32,11 @@ void check(bool works) {
 struct tessera_stitched {
   tessera_stitched() { std::memset(block, 1, bytes); }
   void sleep_and_wake() {
-    check(static_cast<bool>(pool.sleep(sleep_contents::save)));
-    check(static_cast<bool>(pool.wake()));
+    auto mode = pool.get<extension::sleep_mode>();
+    check(static_cast<bool>(mode.sleep(extension::sleep_contents::save)));
+    check(static_cast<bool>(mode.wake()));
   }
-  caching_allocator<stitched, host_pinned> pool{memory()};
+  caching_allocator<recipe::stitched, provider::host_pinned, extension::sleep_mode> pool{memory()};
   void* block = pool.allocate(bytes);
 };
 
@@ -45,7 +49,7 @@ struct by_hand {
   ~by_hand() { take(); }
   void give() {
     check(device.create(bytes, page_kind::normal, physical) && device.map(block, bytes, physical));
-    if constexpr (!host_pinned::map_grants_access) check(device.grant(block, bytes));
+    if constexpr (!provider::host_pinned::map_grants_access) check(device.grant(block, bytes));
   }
   void take() { check(device.unmap(block, bytes) && device.destroy(physical)); }
   void sleep_and_wake() {
@@ -55,8 +59,8 @@ struct by_hand {
     give();
     std::memcpy(block, saved.get(), bytes);
   }
-  host_pinned device = memory();
-  host_pinned::physical physical{};
+  provider::host_pinned device = memory();
+  provider::host_pinned::physical physical{};
   void* block = device.reserve(bytes, 2_MiB);
 };
 

@@ -18,27 +18,32 @@
 namespace bench {
 
 /// A simulated device that serves every request.
-inline tessera::simulated_device unlimited_device() {
-  return tessera::simulated_device({.capacity = tessera::max_request});
+inline tessera::provider::simulated_device unlimited_device() {
+  return tessera::provider::simulated_device({.capacity = tessera::max_request});
 }
 
 /// For one thread.
 struct tessera_pytorch {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool{unlimited_device()};
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool{
+      unlimited_device()};
 };
 struct reference {
-  reference_implementation<tessera::simulated_device> pool{unlimited_device()};
+  reference_implementation<tessera::provider::simulated_device> pool{unlimited_device()};
 };
 
 /// For several threads.
 struct tessera_locked {
-  tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool{unlimited_device()};
+  tessera::concurrent::locked<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+      pool{unlimited_device()};
 };
 struct tessera_per_stream {
-  tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> pool{unlimited_device()};
+  tessera::concurrent::per_stream<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+      pool{unlimited_device()};
 };
 struct reference_with_mutex {
-  reference_implementation<tessera::simulated_device, std::mutex> pool{unlimited_device()};
+  reference_implementation<tessera::provider::simulated_device, std::mutex> pool{unlimited_device()};
 };
 
 /// malloc and free, which know no streams and no device.

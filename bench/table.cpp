@@ -125,7 +125,7 @@ constexpr row rows[] = {
     {"host bytes per live block, 10^6", {&unlocked}, "metadata", "/1000000", "per_live", " B"},
     {"the same per block, half free", {&unlocked}, "metadata", "/1000000", "per_block_half_free", " B"},
     {"share kept with 1 of 100 live", {&unlocked}, "metadata", "/1000000", "kept_with_1_of_100", ""},
-    {"footprint() over counted bytes", {&unlocked}, "metadata", "/10000", "footprint_of_counted", ""},
+    {"metadata_bytes() over counted bytes", {&unlocked}, "metadata", "/10000", "footprint_of_counted", ""},
     {"growth, 10^2 to 10^6 live", {&unlocked}, "live", "/1000000", "cpu_time", "-fold", "/100"},
     {"growth, the same, in look-ups", {&unlocked}, "live", "/1000000", "cpu_time", "", "/100", true},
     {"growth, 10^2 to 10^6 live, warm", {&unlocked}, "live_warm", "/1000000", "cpu_time", "-fold", "/100"},

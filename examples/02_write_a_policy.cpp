@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdio>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -19,12 +19,12 @@ struct round_in_two_steps {
   }
   bool operator==(const round_in_two_steps&) const = default;
 };
-static_assert(tessera::rounding_policy<round_in_two_steps>);  // has the required members
-static_assert(tessera::law::policy(round_in_two_steps{}));    // obeys the law of rounding
+static_assert(tessera::policy::rounding_policy<round_in_two_steps>);  // has the required members
+static_assert(tessera::law::policy(round_in_two_steps{}));            // obeys the law of rounding
 
 /// Doubles the reserved memory with each segment. So the number of device calls is logarithmic in the peak.
 struct grow_by_doubling {
-  using backend = tessera::segment_backend;  // acquires whole segments
+  using backend = tessera::policy::segment_backend;  // acquires whole segments
   static constexpr tessera::memory_limit limit{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block,
@@ -33,32 +33,32 @@ struct grow_by_doubling {
   }
   bool operator==(const grow_by_doubling&) const = default;
 };
-static_assert(tessera::growth_policy<grow_by_doubling>);
+static_assert(tessera::policy::growth_policy<grow_by_doubling>);
 static_assert(tessera::law::policy(grow_by_doubling{}));
 
 // Replaces two policies of a known recipe. Their order does not matter.
-using variation =
-    tessera::with<tessera::pytorch<>, round_in_two_steps, tessera::evict_idle_above<tessera::percent(60)>>;
+using variation = tessera::recipe::with<tessera::recipe::pytorch<>, round_in_two_steps,
+                                        tessera::policy::evict_idle_above<tessera::percent(60)>>;
 
 // A recipe that names all eight policies. All are required, so a misspelt name is a compile error.
 struct inference_server final {
   using rounding = round_in_two_steps;
-  using pools = tessera::pool_small_and_large<1_MiB>;
-  using streams = tessera::reuse_on_same_stream;
-  using split = tessera::split_below<32_MiB>;
-  using pages = tessera::back_with<tessera::page_plan::huge_first>;
+  using pools = tessera::policy::pool_small_and_large<1_MiB>;
+  using streams = tessera::policy::reuse_on_same_stream;
+  using split = tessera::policy::split_below<32_MiB>;
+  using pages = tessera::policy::prefer_pages<tessera::page_preference::huge_first>;
   using growth = grow_by_doubling;
-  using eviction = tessera::evict_idle_above<tessera::percent(60)>;
-  using recovery = tessera::recover_by_releasing_oversize;
+  using eviction = tessera::policy::evict_idle_above<tessera::percent(60)>;
+  using recovery = tessera::policy::recover_by_releasing_oversize;
 };
 
 int main() {
-  tessera::caching_allocator<variation, tessera::simulated_device> first;
-  tessera::caching_allocator<inference_server, tessera::simulated_device> second;
+  tessera::caching_allocator<variation, tessera::provider::simulated_device> first;
+  tessera::caching_allocator<inference_server, tessera::provider::simulated_device> second;
   second.policies().split.slack = 8_MiB;  // parameters can be set at run time
   void* p = first.allocate(3_MiB + 1);
   void* q = second.allocate(3_MiB + 1);
-  std::printf("live: %zu and %zu bytes\n", first.current_usage().live, second.current_usage().live);
+  std::printf("live: %zu and %zu bytes\n", first.current_usage().allocated, second.current_usage().allocated);
   first.deallocate(p);
   second.deallocate(q);
   return 0;

@@ -13,7 +13,7 @@
 #include <memory>
 #include <utility>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
@@ -51,12 +51,12 @@ class host_pages {
 
 int main() {
   host_pages device;
-  const tessera::law::provider_verdict found = tessera::law::provider(device);
+  const tessera::law::provider_check_result found = tessera::law::provider(device);
   std::puts(found.report().c_str());
   if (!found) return 1;
 
   // The provider has no events, so the streams policy must not need any. Otherwise this does not compile.
-  using recipe = tessera::with<tessera::pytorch<>, tessera::reuse_immediately>;
+  using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::reuse_immediately>;
   tessera::caching_allocator<recipe, host_pages> allocator{std::move(device)};
   auto* numbers = static_cast<int*>(allocator.allocate(1000 * sizeof(int)));
   numbers[999] = 42;

@@ -29,15 +29,18 @@ bool serve_four_threads(Allocator& allocator) {
   for (std::thread& t : threads) t.join();
   for (void* p : results) allocator.deallocate(p);
   std::printf("reserved %zu MiB, live %zu\n", allocator.current_usage().reserved >> 20,
-              allocator.current_usage().live);
-  return allocator.audit() == nullptr && allocator.current_usage().live == 0;
+              allocator.current_usage().allocated);
+  return allocator.audit() == nullptr && allocator.current_usage().allocated == 0;
 }
 
 /// Two devices, each with its own allocator. deallocate finds the device of a block.
 bool serve_two_devices() {
-  std::vector<tessera::simulated_device> devices;
-  for (unsigned d = 0; d < 2; ++d) devices.emplace_back(tessera::simulated_device::options{.device = d});
-  tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
+  std::vector<tessera::provider::simulated_device> devices;
+  for (unsigned d = 0; d < 2; ++d)
+    devices.emplace_back(tessera::provider::simulated_device::options{.device = d});
+  tessera::concurrent::per_device<tessera::concurrent::locked<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>>
+      all(std::move(devices));
   void* first = all.allocate(5_MiB, 0);
   void* second = all.allocate(5_MiB, 1);
   const bool separate = all.device_of(first) == 0 && all.device_of(second) == 1;
@@ -48,8 +51,12 @@ bool serve_two_devices() {
 
 int main() {
   // One mutex, unlocked while the device acquires or releases a segment. Choose it if threads share streams.
-  tessera::locked<tessera::pytorch<>, tessera::simulated_device> simple;
+  tessera::concurrent::locked<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+      simple;
   // One mutex for each stream. Choose it if threads allocate often, each on its own stream.
-  tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> fast;
+  tessera::concurrent::per_stream<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+      fast;
   return serve_four_threads(simple) && serve_four_threads(fast) && serve_two_devices() ? 0 : 1;
 }

@@ -13,7 +13,7 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using device_type = tessera::host_pinned;
+using device_type = tessera::provider::host_pinned;
 
 constexpr std::size_t chunk = 2_MiB;
 constexpr std::size_t tensor = 4 * chunk / sizeof(float) / 2;  // two tensors fill four chunks
@@ -60,7 +60,7 @@ int main() {
   std::array<device_type::physical, 4> chunks;
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     if (!device.create(chunk, tessera::page_kind::normal, chunks[i]) ||
-        !device.export_memory(chunks[i], tessera::importers::listed, shared[i]) ||
+        !device.export_memory(chunks[i], tessera::provider::importers::listed, shared[i]) ||
         !device.allow(shared[i], child))
       return fail(device);
   }

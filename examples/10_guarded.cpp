@@ -20,9 +20,11 @@ void fill(float* row, std::size_t count) {
 int main(int count, char** arguments) {
   const std::string_view mistake = count > 1 ? arguments[1] : "none";
   // In your program, replace `locked` or `per_stream` by `guarded`.
-  using allocator_type = tessera::guarded<tessera::pytorch_pinned<>, tessera::host_pinned>;
-  allocator_type allocator(tessera::host_pinned({.pin = tessera::host_pinned::pinning::where_allowed}));
-  const tessera::fault_reports reports(allocator);  // reports which block was accessed
+  using allocator_type = tessera::debug::guarded<
+      tessera::caching_allocator<tessera::recipe::pytorch_pinned<>, tessera::provider::host_pinned>>;
+  allocator_type allocator(
+      tessera::provider::host_pinned({.pin = tessera::provider::host_pinned::pinning::where_allowed}));
+  const tessera::debug::fault_reports reports(allocator);  // reports which block was accessed
 
   allocator.label("row of step 1");
   auto* const row = static_cast<float*>(allocator.allocate(250 * sizeof(float)));

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/facade.hpp>
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -18,27 +18,28 @@ struct count_failures {
   int* failures;
 
   template <typename F>
-  auto operator()(tessera::provider_call call, F make_call) noexcept {
+  auto operator()(tessera::provider::provider_call call, F make_call) noexcept {
     const auto result = make_call();
     if (!result && call.may_fail()) ++*failures;
     return result;
   }
 };
-using counted_device = tessera::provider_adaptor<tessera::simulated_device, count_failures>;
-static_assert(tessera::virtual_memory_provider<counted_device>);  // as simulated_device is
+using counted_device =
+    tessera::provider::provider_adaptor<tessera::provider::simulated_device, count_failures>;
+static_assert(tessera::provider::virtual_memory_provider<counted_device>);  // as simulated_device is
 
-/// An allocator with a spin lock. The facade adds all other functions of an allocator. Functions given to on_pressure and
+/// An allocator with a spin lock. The allocator_adaptor adds all other functions of an allocator. Functions given to on_pressure and
 /// for_each_device run with the lock held, so they must not use the allocator.
 template <typename Recipe, typename Provider>
-class spin_locked
-    : public tessera::facade<spin_locked<Recipe, Provider>, tessera::caching_allocator<Recipe, Provider>> {
+class spin_locked : public tessera::allocator_adaptor<spin_locked<Recipe, Provider>,
+                                                      tessera::caching_allocator<Recipe, Provider>> {
   using allocator = tessera::caching_allocator<Recipe, Provider>;
 
  public:
   explicit spin_locked(Provider device) : allocator_(std::move(device)) {}
 
  private:
-  friend tessera::facade<spin_locked, allocator>;
+  friend tessera::allocator_adaptor<spin_locked, allocator>;
   struct guard {
     explicit guard(std::atomic_flag& flag) : busy(flag) {
       while (busy.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
@@ -59,9 +60,9 @@ class spin_locked
 };
 
 int main() {
-  tessera::simulated_device device({.capacity = 100_MiB});
+  tessera::provider::simulated_device device({.capacity = 100_MiB});
   int failures = 0;
-  spin_locked<tessera::pytorch<>, counted_device> allocator{
+  spin_locked<tessera::recipe::pytorch<>, counted_device> allocator{
       counted_device(device, count_failures{&failures})};
 
   const auto work = [&allocator] {

@@ -17,7 +17,7 @@
 ///   Returns:  peak reserved bytes over peak live bytes, or 0 if an allocation failed
 template <typename Recipe>
 double replay_with(const char* name, const tessera::trace::program& program) {
-  tessera::caching_allocator<Recipe, tessera::simulated_device> allocator;
+  tessera::caching_allocator<Recipe, tessera::provider::simulated_device> allocator;
   const std::size_t failures = tessera::trace::replay(program, allocator);
   const auto peak = static_cast<double>(allocator.provider().peak_used());
   const double ratio = peak / static_cast<double>(program.peak_live());
@@ -43,10 +43,10 @@ int main(int count, char** arguments) {
     std::printf("%s: %zu operations, %zu MiB live at peak\n", arguments[i], program.events().size(),
                 program.peak_live() >> 20);
     std::printf("  %-24s %12s  %s\n", "recipe", "reserved", "reserved / live");
-    pytorch += std::log(replay_with<tessera::pytorch<>>("pytorch", program));
-    replay_with<tessera::pytorch<"expandable_segments:True">>("pytorch, expandable", program);
-    replay_with<tessera::paddle<>>("paddle", program);
-    stitched += std::log(replay_with<tessera::stitched>("stitched", program));
+    pytorch += std::log(replay_with<tessera::recipe::pytorch<>>("pytorch", program));
+    replay_with<tessera::recipe::pytorch<"expandable_segments:True">>("pytorch, expandable", program);
+    replay_with<tessera::recipe::paddle<>>("paddle", program);
+    stitched += std::log(replay_with<tessera::recipe::stitched>("stitched", program));
   }
   if (!std::isfinite(pytorch + stitched)) {
     std::puts("A device of 80 GiB is too small for these programs.");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Private pools: the memory of a graph that is captured once and replayed often.
-#include <tessera/private_pool.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -11,18 +11,20 @@ using namespace tessera::literals;
 
 namespace {
 
-using allocator_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
+using allocator_type =
+    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device,
+                               tessera::extension::private_pools>;
 
 /// The work of a step, as addresses that each replay uses again.
 struct graph {
-  tessera::private_pool<allocator_type> memory;
+  tessera::extension::private_pool<allocator_type> memory;
   std::vector<void*> addresses{};
 };
 
 /// Records the requests of a step. Its temporary block returns to the pool, so no other request gets it.
 graph capture(allocator_type& allocator, tessera::stream_id stream) {
-  graph made{tessera::private_pool(allocator)};
-  const tessera::pool_scope scope(made.memory, stream);
+  graph made{tessera::extension::private_pool(allocator)};
+  const tessera::extension::pool_scope scope(made.memory, stream);
   void* const temporary = allocator.allocate(30_MiB, stream);
   void* const result = allocator.allocate(10_MiB, stream);
   allocator.deallocate(temporary);

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -14,8 +15,10 @@ using namespace tessera::literals;
 
 namespace {
 
-using recipe = tessera::with<tessera::pytorch<>, tessera::evict_after<200, tessera::decay_curve::smooth>>;
-using allocator_type = tessera::locked<recipe, tessera::simulated_device>;
+using recipe = tessera::recipe::with<tessera::recipe::pytorch<>,
+                                     tessera::policy::evict_after<200, tessera::policy::decay_curve::smooth>>;
+using allocator_type =
+    tessera::concurrent::locked<tessera::caching_allocator<recipe, tessera::provider::simulated_device>>;
 
 /// Asks an allocator every 10 ms to release its idle memory.
 class idle_memory_thread {

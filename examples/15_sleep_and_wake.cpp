@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sleep and wake: inference gives its memory to training for a while, and keeps its addresses.
-#include <tessera/private_pool.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -12,15 +13,17 @@ using namespace tessera::literals;
 namespace {
 
 // Only recipes that map memory into ranges can sleep: an address outlives the memory behind it.
-using allocator_type = tessera::caching_allocator<tessera::stitched, tessera::host_pinned>;
+using allocator_type =
+    tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::host_pinned,
+                               tessera::extension::private_pools, tessera::extension::sleep_mode>;
 
-char* allocate_in(tessera::private_pool<allocator_type>& pool, std::size_t bytes) {
-  const tessera::pool_scope scope(pool);
+char* allocate_in(tessera::extension::private_pool<allocator_type>& pool, std::size_t bytes) {
+  const tessera::extension::pool_scope scope(pool);
   return static_cast<char*>(pool.allocator().allocate(bytes));
 }
 
 /// Prints what a call did, or why it changed nothing.
-bool report(const char* call, const tessera::sleep_result& result) {
+bool report(const char* call, const tessera::extension::sleep_result& result) {
   if (result) {
     std::printf("%s: %zu MiB\n", call, result.bytes >> 20);
   } else {
@@ -32,22 +35,24 @@ bool report(const char* call, const tessera::sleep_result& result) {
 }  // namespace
 
 int main() {
-  allocator_type allocator{
-      tessera::host_pinned({.capacity = 100_MiB, .pin = tessera::host_pinned::pinning::where_allowed})};
-  tessera::private_pool weights(allocator);
-  tessera::private_pool key_value_cache(allocator);
+  allocator_type allocator{tessera::provider::host_pinned(
+      {.capacity = 100_MiB, .pin = tessera::provider::host_pinned::pinning::where_allowed})};
+  tessera::extension::private_pool weights(allocator);
+  tessera::extension::private_pool key_value_cache(allocator);
   char* const layer = allocate_in(weights, 40_MiB);
   char* const cache = allocate_in(key_value_cache, 30_MiB);
   std::memset(layer, 'w', 40_MiB);
 
   // The weights are saved. The cache is discarded, because it is filled again after waking.
-  bool works = report("weights sleep", weights.sleep(tessera::sleep_contents::save));
-  works = report("cache sleeps", key_value_cache.sleep(tessera::sleep_contents::discard)) && works;
+  using contents = tessera::extension::sleep_contents;
+  auto mode = allocator.get<tessera::extension::sleep_mode>();
+  bool works = report("weights sleep", mode.sleep(weights.id(), contents::save));
+  works = report("cache sleeps", mode.sleep(key_value_cache.id(), contents::discard)) && works;
 
   void* const training = allocator.allocate(80_MiB);
-  const bool woke_early = report("weights wake", weights.wake());  // the device is full
+  const bool woke_early = report("weights wake", mode.wake(weights.id()));  // the device is full
   allocator.deallocate(training);
-  works = report("all wake", allocator.wake()) && works && !woke_early;
+  works = report("all wake", mode.wake()) && works && !woke_early;
 
   const bool kept = layer[0] == 'w' && layer[40_MiB - 1] == 'w';
   std::printf("the weights are %s\n", kept ? "as they were" : "lost");

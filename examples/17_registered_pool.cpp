@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A private pool with a source of its own: segments that are registered with a network, as NCCL needs them.
-#include <tessera/private_pool.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -36,7 +36,7 @@ class registered_memory {
     std::byte* begin;
     std::size_t bytes;
   };
-  tessera::simulated_device device_;
+  tessera::provider::simulated_device device_;
   std::vector<part> registered_;
 };
 
@@ -44,10 +44,12 @@ class registered_memory {
 
 int main() {
   registered_memory network;  // outlives the allocator
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device,
+                             tessera::extension::private_pools>
+      allocator;
   const tessera::stream_id sends{1};
-  tessera::private_pool pool(allocator, tessera::memory_source(network));
-  const tessera::pool_scope scope(pool, sends, tessera::scope_kind::redirect);
+  tessera::extension::private_pool pool(allocator, tessera::extension::pool_upstream(network));
+  const tessera::extension::pool_scope scope(pool, sends, tessera::extension::scope_kind::plain);
 
   void* const gradients = allocator.allocate(4_MiB, sends);
   void* const more = allocator.allocate(8_MiB, sends);  // in the same segment

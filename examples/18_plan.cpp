@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: the first run of a program is recorded. The second run gets places that were computed from the recording.
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/plan_file.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -12,11 +11,14 @@
 #include <fstream>
 #include <vector>
 
+#include "tessera_replay/planner/make_plan.hpp"
+
 using namespace tessera::literals;
 
 namespace {
 
-using allocator_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
+using allocator_type =
+    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
 
 /// Trains a small network. Each step allocates activations forward, and frees them backward.
 template <typename Allocator>
@@ -46,9 +48,9 @@ int main(int count, char** arguments) {
   if (count > 1) std::ofstream(arguments[1]) << tessera::trace::to_csv(program);  // for tessera-replay plan
 
   const tessera::plan::made_plan made = tessera::plan::make(program, {.effort = 1});
-  tessera::planned<allocator_type> second(made.view());
+  tessera::plan::planned<allocator_type> second(made.view());
   train(second);
-  const tessera::plan_usage used = second.statistics().by_plan;
+  const tessera::plan::plan_usage used = second.statistics().by_plan;
   std::printf("peak live %zu MiB, plan %zu MiB, pytorch reserved %zu MiB\n", made.numbers.peak_live >> 20,
               used.plan_bytes >> 20, first.current_usage().reserved >> 20);
   std::printf("%ju requests by plan, %ju others\n", std::uintmax_t{used.requests},

@@ -12,14 +12,14 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using tessera::host_pinned;
+using tessera::provider::host_pinned;
 
 int main() {
   // In your program, `device` is a provider over a driver, and register_memory calls cuMemHostRegister, for example.
   host_pinned memory({.capacity = 64_MiB, .pin = host_pinned::pinning::never});
   host_pinned device({.capacity = 64_MiB, .pin = host_pinned::pinning::where_allowed});
-  using provider = tessera::host_registering<host_pinned, host_pinned>;
-  tessera::caching_allocator<tessera::pinned_packed, provider> staging{provider(memory, device)};
+  using provider = tessera::provider::host_registering<host_pinned, host_pinned>;
+  tessera::caching_allocator<tessera::recipe::pinned_packed, provider> staging{provider(memory, device)};
 
   constexpr std::size_t numbers = 1 << 16, bytes = numbers * sizeof(std::uint32_t), batches = 20;
   const tessera::stream_id copies = device.create_stream();

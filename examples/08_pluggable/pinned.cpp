@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -20,17 +21,18 @@ using namespace tessera::literals;
 namespace {
 
 /// Returns one of the two devices. They are never destroyed, because tensors may live until the program ends.
-tessera::host_pinned& device(int number) {
-  constexpr tessera::host_pinned::options half{.capacity = 256_MiB,
-                                               .pin = tessera::host_pinned::pinning::where_allowed};
-  static const std::array all{new tessera::host_pinned(half), new tessera::host_pinned(half)};
+tessera::provider::host_pinned& device(int number) {
+  constexpr tessera::provider::host_pinned::options half{
+      .capacity = 256_MiB, .pin = tessera::provider::host_pinned::pinning::where_allowed};
+  static const std::array all{new tessera::provider::host_pinned(half),
+                              new tessera::provider::host_pinned(half)};
   // The functions of the library report this exception to their caller.
   if (number < 0 || number > 1) throw std::out_of_range("there are the devices 0 and 1");
   return *all[static_cast<std::size_t>(number)];
 }
 
 /// Refers to a device. Releasing its memory unmaps it at once, so streams must be synchronized first.
-struct device_memory : tessera::provider_ref<tessera::host_pinned> {
+struct device_memory : tessera::provider::provider_ref<tessera::provider::host_pinned> {
   static constexpr bool release_waits = false;
   using provider_ref::provider_ref;
 };
@@ -39,11 +41,13 @@ struct device_memory : tessera::provider_ref<tessera::host_pinned> {
 struct pinned {
   static auto make_device(int number) { return device_memory(device(number)); }
   static auto make_allocator(auto device) {
-    return tessera::per_stream<tessera::pytorch<"max_split_size_mb:64">, decltype(device)>(std::move(device));
+    return tessera::concurrent::per_stream<
+        tessera::caching_allocator<tessera::recipe::pytorch<"max_split_size_mb:64">, decltype(device),
+                                   tessera::extension::private_pools>>(std::move(device));
   }
 };
 
-tessera::stream_id to_stream(void* stream) { return {reinterpret_cast<std::uintptr_t>(stream)}; }
+tessera::stream_id to_stream(void* stream) { return tessera::stream_id(stream); }
 
 }  // namespace
 

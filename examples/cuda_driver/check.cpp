@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
@@ -21,8 +21,8 @@ using namespace tessera::literals;
 template <typename Recipe>
 bool serves(cuda_driver::gpu& device, const char* recipe) {
   constexpr tessera::stream_id per_thread{2};  // CU_STREAM_PER_THREAD, which always exists
-  tessera::caching_allocator<Recipe, tessera::provider_ref<cuda_driver::gpu>> pool{
-      tessera::provider_ref(device)};
+  tessera::caching_allocator<Recipe, tessera::provider::provider_ref<cuda_driver::gpu>> pool{
+      tessera::provider::provider_ref(device)};
   std::vector<void*> blocks;
   for (std::size_t i = 0; i < 64; ++i) {
     void* const p = pool.try_allocate((i % 7 + 1) * 500_KiB, i % 2 == 0 ? tessera::stream_id{} : per_thread);
@@ -59,17 +59,17 @@ int main(int count, char** arguments) {
   try {
     for (int number = 0; number < library->devices(); ++number) {
       cuda_driver::gpu device(library, number);
-      const tessera::law::provider_verdict found = tessera::law::provider(device);
+      const tessera::law::provider_check_result found = tessera::law::provider(device);
       std::printf("device %d: %zu of %zu MiB free, pages of %zu KiB; %s\n", number, device.available() >> 20,
                   device.capacity() >> 20, device.page_size(tessera::page_kind::normal) >> 10,
                   found ? "obeys the laws of providers" : found.message());
       for (const auto& [law, why] : found.not_checked()) std::printf("  not checked: %s: %s\n", law, why);
       if (!found) std::printf("  its latest error: %s\n", device.last_error().c_str());
       good = good && found;
-      good = serves<tessera::pytorch<>>(device, "pytorch") && good;
-      good = serves<tessera::pytorch_family::expandable>(device, "pytorch_expandable") && good;
-      good = serves<tessera::stitched>(device, "stitched") && good;
-      good = serves<tessera::cuda_async>(device, "cuda_async") && good;
+      good = serves<tessera::recipe::pytorch<>>(device, "pytorch") && good;
+      good = serves<tessera::recipe::pytorch_family::expandable>(device, "pytorch_expandable") && good;
+      good = serves<tessera::recipe::stitched>(device, "stitched") && good;
+      good = serves<tessera::recipe::cuda_async>(device, "cuda_async") && good;
     }
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());

@@ -11,6 +11,8 @@
 #include <tessera/configured.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/tessera.hpp>
 
@@ -28,8 +30,8 @@ std::string in_words_of_pytorch(int device, const tessera::out_of_memory& error,
                      std::to_string(device) + " has a total capacity of " + bytes(n.capacity) + " of which " +
                      bytes(n.available) + " is free. ";
   if (n.now.limit < n.capacity) text += bytes(n.now.limit) + " allowed; ";
-  text += "Of the allocated memory " + bytes(n.now.live) + " is allocated by PyTorch, and " +
-          bytes(n.now.reserved - n.now.live) + " is reserved by PyTorch but unallocated.\n";
+  text += "Of the allocated memory " + bytes(n.now.allocated) + " is allocated by PyTorch, and " +
+          bytes(n.now.reserved - n.now.allocated) + " is reserved by PyTorch but unallocated.\n";
   return text + explanation;
 }
 
@@ -43,7 +45,11 @@ struct on_gpus {
     return {*library, number};
   }
   static auto make_allocator(auto device) {
-    using allocator = tessera::configured<tessera::pytorch_family, decltype(device), tessera::locked>;
+    using allocator =
+        tessera::configured<tessera::recipe::pytorch_family,
+                            tessera::concurrent::locked<tessera::caching_allocator<
+                                tessera::recipe::pytorch<>, decltype(device),
+                                tessera::extension::private_pools, tessera::extension::sleep_mode>>>;
     return allocator::from_environment(std::move(device));
   }
   /// PyTorch's own allocator reads this variable, too.

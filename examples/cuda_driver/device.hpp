@@ -11,6 +11,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -177,7 +178,7 @@ class gpu {
     }
     primary_context context;
     stream_positions positions{context};
-    tessera::latest_refusals refused;
+    tessera::provider::latest_refusals refused;
     std::size_t capacity = 0;
     std::size_t page_size = tessera::operator""_MiB(2);
   };
@@ -217,8 +218,8 @@ class gpu {
 
   std::unique_ptr<state> state_;
 };
-static_assert(tessera::ordering_provider<gpu> && tessera::virtual_memory_provider<gpu> &&
-              tessera::paged_provider<gpu> && tessera::copying_provider<gpu> &&
-              tessera::registering_provider<gpu>);
+static_assert(tessera::provider::ordering_provider<gpu> && tessera::provider::virtual_memory_provider<gpu> &&
+              tessera::provider::paged_provider<gpu> && tessera::provider::copying_provider<gpu> &&
+              tessera::provider::registering_provider<gpu>);
 
 }  // namespace cuda_driver

@@ -123,7 +123,7 @@ class stream_positions {
   const primary_context& context_;
   mutable std::mutex mutex_;
   std::map<tessera::stream_id, stream_state> streams_;
-  tessera::stream_order order_;
+  tessera::provider::stream_order order_;
 };
 
 }  // namespace cuda_driver

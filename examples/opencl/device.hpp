@@ -11,6 +11,7 @@
 
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -45,7 +46,7 @@ class svm_device {
   tessera::stream_id add_queue(cl_command_queue queue) {
     state_->check(queue);
     if (queue == state_->default_queue) return {};
-    const tessera::stream_id stream{reinterpret_cast<std::uintptr_t>(queue)};
+    const tessera::stream_id stream(queue);
     state_->queues.add(stream, queue);
     return stream;
   }
@@ -226,7 +227,7 @@ class svm_device {
     }
 
     call_errors errors;
-    tessera::latest_refusals refused;
+    tessera::provider::latest_refusals refused;
     cl_command_queue default_queue;
     cl_device_id device;
     owned<cl_context> context;
@@ -241,7 +242,7 @@ class svm_device {
 };
 using device = svm_device<grain::coarse>;
 using host_visible_device = svm_device<grain::fine>;
-static_assert(tessera::ordering_provider<device> && tessera::copying_provider<device> &&
-              tessera::ordering_provider<host_visible_device>);
+static_assert(tessera::provider::ordering_provider<device> && tessera::provider::copying_provider<device> &&
+              tessera::provider::ordering_provider<host_visible_device>);
 
 }  // namespace opencl

@@ -205,9 +205,10 @@ int main(int count, char** arguments) {
     opencl::device device(on.filling.get());
     const tessera::stream_id reading = device.add_queue(on.reading.get());
     const bool ignores_streams = count > 1 && std::string_view(arguments[1]) == "without-streams";
-    using without_streams = tessera::with<tessera::pytorch<>, tessera::reuse_immediately>;
+    using without_streams =
+        tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::reuse_immediately>;
     const bool good = ignores_streams ? runs_correctly<without_streams>(on, device, reading)
-                                      : runs_correctly<tessera::pytorch<>>(on, device, reading);
+                                      : runs_correctly<tessera::recipe::pytorch<>>(on, device, reading);
     return good ? 0 : 1;
   } catch (const std::exception& error) {
     std::printf("%s\n", error.what());

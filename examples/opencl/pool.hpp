@@ -4,9 +4,10 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
+#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/pytorch.hpp>
 
@@ -18,22 +19,24 @@ namespace opencl {
 /// work of that queue. Thread-safe.
 ///   Requires:  the device outlives it, and does not move
 ///   Cost:      a look-up of the queue for each request
-template <typename Recipe = tessera::pytorch<>, typename Device = device>
-class pool
-    : public tessera::facade<pool<Recipe, Device>, tessera::locked<Recipe, tessera::provider_ref<Device>>> {
-  using allocator = tessera::locked<Recipe, tessera::provider_ref<Device>>;
-  using base = tessera::facade<pool, allocator>;
+template <typename Recipe = tessera::recipe::pytorch<>, typename Device = device>
+class pool : public tessera::allocator_adaptor<pool<Recipe, Device>,
+                                               tessera::concurrent::locked<tessera::caching_allocator<
+                                                   Recipe, tessera::provider::provider_ref<Device>>>> {
+  using allocator = tessera::concurrent::locked<
+      tessera::caching_allocator<Recipe, tessera::provider::provider_ref<Device>>>;
+  using base = tessera::allocator_adaptor<pool, allocator>;
 
  public:
-  explicit pool(Device& of) : device_(of), allocator_(tessera::provider_ref(of)) {}
+  explicit pool(Device& of) : device_(of), allocator_(tessera::provider::provider_ref(of)) {}
 
   using base::try_allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, tessera::stream_id stream = {}) noexcept {
     return device_.expects(stream) ? base::try_allocate(bytes, stream) : nullptr;
   }
-  [[nodiscard]] tessera::handle allocate_by_handle(std::size_t bytes,
-                                                   tessera::stream_id stream = {}) noexcept {
-    return device_.expects(stream) ? base::allocate_by_handle(bytes, stream) : tessera::handle{};
+  [[nodiscard]] tessera::block_handle allocate_by_handle(std::size_t bytes,
+                                                         tessera::stream_id stream = {}) noexcept {
+    return device_.expects(stream) ? base::allocate_by_handle(bytes, stream) : tessera::block_handle{};
   }
 
  private:

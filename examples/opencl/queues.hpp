@@ -235,7 +235,7 @@ class command_queues {
   call_errors& errors_;
   mutable std::mutex mutex_;
   std::map<tessera::stream_id, queue> queues_;
-  tessera::stream_order order_;
+  tessera::provider::stream_order order_;
   std::uint64_t last_ = 0;
 };
 

@@ -32,12 +32,14 @@
 namespace {
 
 using namespace tessera::literals;
-using tessera::host_pinned;
+using tessera::provider::host_pinned;
 
 // Blocks of any multiple of 512 bytes, cut from segments. Frees in host memory are complete at once.
-using recipe = tessera::with<tessera::pinned_packed, tessera::reuse_immediately,
-                             tessera::split_if_remainder_at_least<512>>;
-using pool_type = tessera::rethrowing<tessera::locked<recipe, host_pinned>, opencv::no_memory>;
+using recipe = tessera::recipe::with<tessera::recipe::pinned_packed, tessera::policy::reuse_immediately,
+                                     tessera::policy::split_if_remainder_at_least<512>>;
+using pool_type =
+    tessera::interop::rethrowing<tessera::concurrent::locked<tessera::caching_allocator<recipe, host_pinned>>,
+                                 opencv::no_memory>;
 using matrices_type = opencv::mat_allocator<pool_type>;
 
 /// Neither is destroyed, because matrices may be static.
@@ -197,7 +199,7 @@ bool holds(bool rule, const char* text) {
   return rule;
 }
 
-std::size_t live() { return pool().current_usage().live; }
+std::size_t live() { return pool().current_usage().allocated; }
 
 /// Matrices that share, outlive and return memory.
 bool keeps_references() {

@@ -24,7 +24,7 @@ struct block_at_start {
   stream_id stream{};
   bool live = true;         ///< false: pending
   std::uint32_t stack = 0;  ///< call stack of the allocation, in the snapshot's `stacks`
-  snapshot::pool_id pool{};
+  observe::snapshot::pool_id pool{};
 };
 
 /// Finds the blocks that are live or pending when the history of one device begins, by address.
@@ -34,9 +34,9 @@ struct block_at_start {
 ///   Returns:  the blocks, or an error that names the entry or block that contradicts the history
 ///   Cost:     n log n in the length of the history
 [[nodiscard]] inline read_result<std::map<std::uint64_t, block_at_start>> blocks_at_start(
-    const snapshot& source, std::size_t device) {
-  using state = snapshot::block::state;
-  using action = snapshot::action;
+    const observe::snapshot& source, std::size_t device) {
+  using state = observe::snapshot::block::state;
+  using action = observe::snapshot::action;
   std::map<std::uint64_t, block_at_start> result;
   std::map<std::uint64_t, state> now;  // the state at each address in the history
   const auto error = [&](const char* subject, std::uint64_t number, const char* rule) {
@@ -45,7 +45,7 @@ struct block_at_start {
   };
   const auto trace = source.trace_of(device);
   for (std::size_t i = 0; i < trace.size(); ++i) {
-    const snapshot::entry& e = trace[i];
+    const observe::snapshot::entry& e = trace[i];
     if (e.what != action::alloc && e.what != action::free_requested && e.what != action::free_completed)
       continue;
     const auto [at, is_new] = now.emplace(e.address, state::free);
@@ -62,8 +62,8 @@ struct block_at_start {
     }
     at->second = requested ? state::pending : state::free;
   }
-  for (const snapshot::segment& s : source.segments_of(device)) {
-    for (const snapshot::block& b : s.blocks) {
+  for (const observe::snapshot::segment& s : source.segments_of(device)) {
+    for (const observe::snapshot::block& b : s.blocks) {
       const auto at = now.find(b.address);
       if (at == now.end()) {
         const bool known = b.requested != 0 && b.requested <= b.size;

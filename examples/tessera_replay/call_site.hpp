@@ -14,7 +14,7 @@
 
 namespace replay {
 
-using tessera::snapshot;
+using tessera::observe::snapshot;
 
 /// Whether a frame's file is Python: a source file, or a name such as "<stdin>". C++ frames have files such
 /// as "??" and "TensorImpl.cpp".

@@ -10,12 +10,13 @@
 
 namespace replay {
 
-[[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
-  return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
+[[nodiscard]] inline tessera::provider::simulated_device device_of(std::size_t capacity) {
+  return tessera::provider::simulated_device{
+      tessera::provider::simulated_device::options{.capacity = capacity}};
 }
 
 /// The number of calls that acquire or release memory, or map it.
-[[nodiscard]] inline std::uintmax_t memory_calls(const tessera::simulated_device::counts& made) {
+[[nodiscard]] inline std::uintmax_t memory_calls(const tessera::provider::simulated_device::counts& made) {
   return made.acquire + made.release + made.create + made.destroy + made.map + made.unmap;
 }
 

@@ -11,7 +11,6 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -23,6 +22,7 @@
 #include "compare.hpp"
 #include "input.hpp"
 #include "plan.hpp"
+#include "replayed.hpp"
 #include "terminal.hpp"
 #include "verify.hpp"
 
@@ -60,18 +60,15 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
   return found;
 }
 
-template <typename Recipe>
-using caching_allocator_of = tessera::caching_allocator<Recipe, tessera::simulated_device>;
-
 template <typename Recipe, typename Family>
 inline constexpr bool is_of = std::is_same_v<Recipe, typename Family::template recipe_at<0>> ||
                               std::is_same_v<Recipe, typename Family::template recipe_at<1>>;
 
 /// Whether a recipe and its policies are those of the recorded run.
 template <typename Recipe>
-bool is_recorded(const tessera::policies<Recipe>& settings, const replay::recorded_run& run) {
-  constexpr bool by_2_14 = is_of<Recipe, tessera::pytorch_2_14_family>;
-  if constexpr (by_2_14 || is_of<Recipe, tessera::pytorch_family>) {
+bool is_recorded(const tessera::recipe::policies<Recipe>& settings, const replay::recorded_run& run) {
+  constexpr bool by_2_14 = is_of<Recipe, tessera::recipe::pytorch_2_14_family>;
+  if constexpr (by_2_14 || is_of<Recipe, tessera::recipe::pytorch_family>) {
     return run.by_2_14() == by_2_14 && Recipe::accepts(run.settings) &&
            settings == Recipe::configured(run.settings);
   }
@@ -121,9 +118,9 @@ std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named
   return recipes;
 }
 
-replay::read_result<replay::recorded_run> replay::run_as_recorded(const tessera::snapshot& source,
+replay::read_result<replay::recorded_run> replay::run_as_recorded(const tessera::observe::snapshot& source,
                                                                   std::size_t device) {
-  using action = tessera::snapshot::action;
+  using action = tessera::observe::snapshot::action;
   auto outcome = replay::verifier(source, device).run();
   const auto* const made = std::get_if<replay::verification>(&outcome);
   if (made == nullptr) return std::get<tessera::trace::input_error>(outcome);
@@ -136,15 +133,16 @@ replay::read_result<replay::recorded_run> replay::run_as_recorded(const tessera:
 
 std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_recipes(
     const std::vector<named_recipe>& recipes, const tessera::trace::program& program, const arguments& args,
-    steps& at, const std::string& task, const recorded_run* recorded, const tessera::memory_plan* plan) {
+    steps& at, const std::string& task, const recorded_run* recorded,
+    const tessera::plan::memory_plan* plan) {
   std::vector<recipe_result> results;
   for (const named_recipe& w : recipes) {
     at.next(task + ": " + w.name);
     std::string wrong =
         choose_recipe(w.recipe, w.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
+                      [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
                         results.push_back(measure(w.name, program, [&] {
-                          return caching_allocator_of<Recipe>{replay::device_of(args.capacity), settings};
+                          return replay::replayed<Recipe>{replay::device_of(args.capacity), settings};
                         }));
                         if (recorded != nullptr && is_recorded(settings, *recorded))
                           take_recorded(results.back(), *recorded);
@@ -156,13 +154,13 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
     at.next(task + ": " + name);
     std::string wrong =
         choose_recipe(args.recipe, args.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
+                      [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
                         const std::size_t alone =
                             measure(args.recipe, program, [&] {
-                              return caching_allocator_of<Recipe>{replay::device_of(args.capacity), settings};
+                              return replay::replayed<Recipe>{replay::device_of(args.capacity), settings};
                             }).peak_reserved;
                         results.push_back(measure(name, program, [&] {
-                          return tessera::planned<caching_allocator_of<Recipe>>{
+                          return tessera::plan::planned<replay::replayed<Recipe>>{
                               *plan, replay::device_of(args.capacity), settings};
                         }));
                         recipe_result& last = results.back();
@@ -268,7 +266,7 @@ int replay::commands::compare(const arguments& args) {
   const auto read_of_plan = read_plan(args);
   if (const auto* const wrong = std::get_if<input_error>(&read_of_plan)) return print_error(wrong->text());
   const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read_of_plan);
-  const tessera::memory_plan view = plan ? plan->view() : tessera::memory_plan{};
+  const tessera::plan::memory_plan view = plan ? plan->view() : tessera::plan::memory_plan{};
   steps at(args.files.size() * (recipes.size() + (plan ? 1 : 0)));
   json_list list(args.json);
   int code = done;

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -25,14 +25,14 @@ struct recipe_result {
   std::string recipe;
   std::size_t peak_reserved = 0;  // bytes
   std::size_t cached_at_end = 0;  // bytes
-  tessera::simulated_device::counts calls{};
+  tessera::provider::simulated_device::counts calls{};
   std::uintmax_t retries = 0;
   std::size_t failures = 0;
-  std::size_t failed_sleeps = 0;  // sleeps and wakes that changed nothing
-  const char* why = nullptr;      // the reason for the first of them
-  double nanoseconds = 0;         // of host time per operation
-  tessera::plan_usage by_plan{};  // of a result with a plan
-  std::string warning{};          // of the plan
+  std::size_t failed_sleeps = 0;        // sleeps and wakes that changed nothing
+  const char* why = nullptr;            // the reason for the first of them
+  double nanoseconds = 0;               // of host time per operation
+  tessera::plan::plan_usage by_plan{};  // of a result with a plan
+  std::string warning{};                // of the plan
   bool has_plan = false;
   bool as_recorded = false;  // the result uses the recorded settings and starts with the history
 };
@@ -47,7 +47,7 @@ struct recorded_run {
   [[nodiscard]] bool by_2_14() const { return outcome.rules == std::string_view("2.14"); }
 };
 /// Replays the run of one device of a snapshot.
-[[nodiscard]] replay::read_result<recorded_run> run_as_recorded(const tessera::snapshot& source,
+[[nodiscard]] replay::read_result<recorded_run> run_as_recorded(const tessera::observe::snapshot& source,
                                                                 std::size_t device);
 
 [[nodiscard]] inline double ratio(std::size_t part, std::size_t whole) {
@@ -80,6 +80,6 @@ struct named_recipe {
 [[nodiscard]] std::variant<std::vector<recipe_result>, std::string> measure_recipes(
     const std::vector<named_recipe>& recipes, const tessera::trace::program& program, const arguments& args,
     steps& at, const std::string& task, const recorded_run* recorded = nullptr,
-    const tessera::memory_plan* plan = nullptr);
+    const tessera::plan::memory_plan* plan = nullptr);
 
 }  // namespace replay

@@ -10,7 +10,7 @@
 
 int replay::commands::decisions(const arguments& args) {
   return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
-                                               const tessera::policies<Recipe>& settings) {
+                                               const tessera::recipe::policies<Recipe>& settings) {
     const bool is_pytorch = args.recipe == "pytorch" || args.recipe == "pytorch_expandable";
     std::printf("# %s; conf=\"%s\"%s capacity=%zu trace=%s\n",
                 is_pytorch ? "pytorch-2.6.0 native allocator" : args.recipe.c_str(), args.conf.c_str(),

@@ -9,12 +9,14 @@
 #include <map>
 #include <utility>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
+
+#include "replayed.hpp"
 
 namespace replay {
 
@@ -138,13 +140,13 @@ class decision_log {
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
-///     write_decisions<tessera::pytorch<>>(stdout, program(made), tessera::simulated_device{}, {});
+///     write_decisions<tessera::recipe::pytorch<>>(stdout, program(made), tessera::provider::simulated_device{}, {});
 template <typename Recipe>
-void write_decisions(std::FILE* out, const program& source, simulated_device device,
-                     const policies<Recipe>& settings) {
+void write_decisions(std::FILE* out, const program& source, provider::simulated_device device,
+                     const recipe::policies<Recipe>& settings) {
   decision_log log(out);
-  caching_allocator<Recipe, simulated_device, decision_log::observer> pool{
-      std::move(device), settings, {&log}};
+  using observer = extension::observer<decision_log::observer>;
+  replayed<Recipe, observer> pool{std::move(device), settings, observer{{&log}}};
   tessera::trace::replay(
       source, pool, [](std::size_t) {},
       [&](std::size_t i, auto outcome) { log.line(i, source.events()[i], outcome); });

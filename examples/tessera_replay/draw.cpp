@@ -8,7 +8,6 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
 #include "files.hpp"
@@ -18,6 +17,7 @@
 #include "commands.hpp"
 #include "compare.hpp"
 #include "input.hpp"
+#include "replayed.hpp"
 #include "report.hpp"
 #include "terminal.hpp"
 
@@ -59,10 +59,11 @@ std::vector<replay::partly_free_segment> find_partly_free_segments(const replay:
 /// reserved.
 template <typename Recipe>
 replay::recipe_run run(const std::string& name, const tessera::trace::recording& source,
-                       const tessera::trace::program& program, const tessera::policies<Recipe>& settings,
-                       std::size_t capacity, bool with_map) {
+                       const tessera::trace::program& program,
+                       const tessera::recipe::policies<Recipe>& settings, std::size_t capacity,
+                       bool with_map) {
   replay::recipe_run found{name, timeline(with_map ? 4096 : 512), 0, 0, {}, 0, {}};
-  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
+  replay::replayed<Recipe> pool{replay::device_of(capacity), settings};
   const auto& events = program.events();
   std::size_t first_failure = events.size();
   std::size_t alive = 0;
@@ -85,7 +86,7 @@ replay::recipe_run run(const std::string& name, const tessera::trace::recording&
   found.mapped_event = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
     found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), settings);
-    for (const auto& s : found.map.segments) found.segments += !s.is_asleep;
+    for (const auto& s : found.map.segments) found.segments += !s.is_unbacked;
     found.partly_free = find_partly_free_segments(found.map, source);
     found.map.coarsen(max_cells);
   }
@@ -132,7 +133,7 @@ int replay::commands::draw(const arguments& args) {
     at.next(shown.trace + ": " + w.name);
     const std::string wrong = choose_recipe(
         w.recipe, w.conf, args.memory_fraction,
-        [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
+        [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
           print_skipped_sleeps<Recipe>(w.name, program);
           shown.recipes.push_back(run<Recipe>(w.name, recording, program, settings, args.capacity, !as_svg));
         });

@@ -13,7 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -23,10 +22,11 @@
 
 #include "commands.hpp"
 #include "input.hpp"
+#include "replayed.hpp"
 
 namespace {
 
-using tessera::oom_report;
+using tessera::observe::oom_report;
 using hint = oom_report::hint;
 using tessera::trace::event;
 using tessera::trace::program;
@@ -116,7 +116,7 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
       live[reinterpret_cast<std::uintptr_t>(p)] = i;
       return;
     }
-    found = failure{i, tessera::explain(pool, e.bytes, e.stream), {}, {}};
+    found = failure{i, tessera::observe::explain(pool, e.bytes, e.stream), {}, {}};
     for (const oom_report::non_releasable_unit& pin : found->report.units) {
       if (pin.blocks > 0) found->blocks += blocks_of(pin, source, live);
     }
@@ -182,14 +182,13 @@ int explain_one(replay::arguments args, const tessera::trace::recording& recordi
   if (is_recorded) args.capacity = recording.capacity;
   return replay::with_recording(
       args, recording,
-      [&]<typename Recipe>(const program& source, const tessera::policies<Recipe>& settings) {
+      [&]<typename Recipe>(const program& source, const tessera::recipe::policies<Recipe>& settings) {
         const std::string title = title_of(args, source);
         const char* const assumed = args.has_capacity ? ""
                                     : is_recorded
                                         ? " (reserved plus free when the recording ran out of memory)"
                                         : " (80 GiB by default; set the device's with --capacity)";
-        tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(args.capacity),
-                                                                           settings};
+        replay::replayed<Recipe> pool{replay::device_of(args.capacity), settings};
         const std::optional<failure> found = first_failure(source, pool);
         if (!found) {
           std::printf("%s: completes with a capacity of %zu bytes%s; peak reserved %zu bytes\n",

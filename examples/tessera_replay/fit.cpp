@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
@@ -15,6 +14,7 @@
 #include "commands.hpp"
 #include "input.hpp"
 #include "plan.hpp"
+#include "replayed.hpp"
 #include "terminal.hpp"
 
 namespace {
@@ -22,16 +22,16 @@ namespace {
 /// Whether the program completes with this capacity, and with the plan if there is one. Sets `used` to what the
 /// plan served.
 template <typename Recipe>
-bool completes(const tessera::trace::program& program, const tessera::policies<Recipe>& settings,
-               const tessera::plan::made_plan* plan, std::size_t capacity, tessera::plan_usage& used) {
+bool completes(const tessera::trace::program& program, const tessera::recipe::policies<Recipe>& settings,
+               const tessera::plan::made_plan* plan, std::size_t capacity, tessera::plan::plan_usage& used) {
   if (plan != nullptr) {
-    tessera::planned<tessera::caching_allocator<Recipe, tessera::simulated_device>> pool{
-        plan->view(), replay::device_of(capacity), settings};
+    tessera::plan::planned<replay::replayed<Recipe>> pool{plan->view(), replay::device_of(capacity),
+                                                          settings};
     const bool works = tessera::trace::replay(program, pool) == 0;
     used = pool.statistics().by_plan;
     return works;
   }
-  tessera::caching_allocator<Recipe, tessera::simulated_device> pool{replay::device_of(capacity), settings};
+  replay::replayed<Recipe> pool{replay::device_of(capacity), settings};
   return tessera::trace::replay(program, pool) == 0;
 }
 
@@ -51,9 +51,9 @@ int replay::commands::fit(const arguments& args) {
   if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
   const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read);
   return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
-                                               const tessera::policies<Recipe>& settings) {
+                                               const tessera::recipe::policies<Recipe>& settings) {
     const std::size_t max_capacity = args.has_capacity ? args.capacity : 2 * tessera::max_request;
-    tessera::plan_usage used;
+    tessera::plan::plan_usage used;
     const auto completes_by = [&](const tessera::plan::made_plan* by) {
       return [&, by](std::size_t capacity) {
         progress_line::show(program.name() + ": with " + std::to_string(capacity));

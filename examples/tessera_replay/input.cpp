@@ -68,7 +68,7 @@ replay::read_result<replay::traces> replay::read_traces(const std::string& path,
   }
   auto read = read_snapshot(bytes, path);
   if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
-  found.source = std::move(std::get<tessera::snapshot>(read));
+  found.source = std::move(std::get<tessera::observe::snapshot>(read));
   const std::vector<std::size_t> there = recorded_devices(*found.source);
   if (there.empty()) return input_error{path, "nothing is allocated"};
   auto selected = select_devices(path, there, device);

@@ -62,7 +62,7 @@ namespace replay {
 
 /// The traces in a file: one, or one for each selected device of a snapshot.
 struct traces {
-  std::optional<tessera::snapshot> source;
+  std::optional<tessera::observe::snapshot> source;
   std::vector<std::size_t> devices;                          // of a snapshot; one for each trace
   std::vector<read_result<tessera::trace::recording>> each;  // with the name to print
 };
@@ -94,12 +94,13 @@ void print_skipped_sleeps(const std::string& recipe, const tessera::trace::progr
 template <typename F>
 int with_recording(const arguments& args, const tessera::trace::recording& recording, F f) {
   int code = done;
-  const std::string wrong = choose_recipe(args.recipe, args.conf, args.memory_fraction,
-                                          [&]<typename Recipe>(const tessera::policies<Recipe>& chosen) {
-                                            const tessera::trace::program program(recording);
-                                            print_skipped_sleeps<Recipe>(args.recipe, program);
-                                            code = f.template operator()<Recipe>(program, chosen);
-                                          });
+  const std::string wrong =
+      choose_recipe(args.recipe, args.conf, args.memory_fraction,
+                    [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& chosen) {
+                      const tessera::trace::program program(recording);
+                      print_skipped_sleeps<Recipe>(args.recipe, program);
+                      code = f.template operator()<Recipe>(program, chosen);
+                    });
   return wrong.empty() ? code : print_error(wrong);
 }
 /// Calls f(recording) for each trace of the only file, and prints errors of the others. Several JSON results

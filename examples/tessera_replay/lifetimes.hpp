@@ -110,7 +110,7 @@ inline constexpr std::string_view lifetimes_header_with_offset = "id,lower,upper
 [[nodiscard]] inline read_result<recording> read_text_trace(std::string_view text, std::string name) {
   if (auto error = check_text_trace(text, name)) return std::move(*error);
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
-  if (text.starts_with(csv_header)) return read_csv(text, std::move(name));
+  if (text.starts_with(csv_header)) return trace::read_csv(text, std::move(name));
   if (text.starts_with(rmm_header)) return read_rmm(text, std::move(name));
   return read_lifetimes(text, std::move(name));
 }

@@ -10,13 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/trace/recording.hpp>
+
+#include "replayed.hpp"
 
 namespace replay {
 
@@ -47,8 +48,9 @@ class timeline {
   ///   Cost:  constant, amortized
   void note(const usage& now) {
     if (events_ == max_ * width_) join_pairs();
-    const bucket one{{now.requested, now.requested}, {now.live, now.live},         {now.pending, now.pending},
-                     {now.cached, now.cached},       {now.reserved, now.reserved}, {now.asleep, now.asleep}};
+    const bucket one{{now.requested, now.requested}, {now.allocated, now.allocated},
+                     {now.pending(), now.pending()}, {now.cached, now.cached},
+                     {now.reserved, now.reserved},   {now.unbacked, now.unbacked}};
     if (events_ % width_ == 0) {
       buckets_.push_back(one);
     } else {
@@ -113,7 +115,7 @@ struct memory_map {
     std::size_t live_blocks = 0;
     std::size_t non_releasable = 0;  ///< bytes
     std::uint64_t private_pool = 0;  ///< its number in the recording; 0 for the default pools
-    bool is_asleep = false;
+    bool is_unbacked = false;
   };
   /// A block, or a part of a free block that is entirely releasable or non-releasable.
   struct cell {
@@ -184,9 +186,10 @@ template <typename Allocator>
   };
   std::vector<seen> before;
   std::vector<std::pair<std::uintptr_t, std::uintptr_t>> staying;  // begin and end
-  for_each_block(pool, [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
+  observe::for_each_block(pool,
+                          [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
   pool.trim();
-  for_each_block(pool, [&](const segment_view&, const block_view& b) {
+  observe::for_each_block(pool, [&](const segment_view&, const block_view& b) {
     staying.emplace_back(b.address, b.address + b.bytes);
   });
   std::sort(staying.begin(), staying.end());
@@ -232,8 +235,8 @@ template <typename Allocator>
   for (const auto& [in, block] : before) {
     if (made.segments.empty() || made.segments.back().address != in.address)
       made.segments.push_back({in.address, in.bytes, in.stream, in.pool, in.in_range, 0, 0,
-                               in.private_pool.number, in.is_asleep});
-    if (in.is_asleep) {
+                               in.private_pool.number, in.is_unbacked});
+    if (in.is_unbacked) {
       add(use::asleep, block.bytes, block);
       continue;
     }
@@ -254,18 +257,19 @@ template <typename Allocator>
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}}};
-///     const memory_map seen = map_after<tessera::pytorch<>>(program(made), 0, tessera::simulated_device{}, {});
+///     const memory_map seen = map_after<tessera::recipe::pytorch<>>(program(made), 0, tessera::provider::simulated_device{}, {});
 ///     std::printf("%zu of %zu bytes non_releasable\n", seen.sums.non_releasable, seen.sums.reserved);
 ///
 ///   Requires:  event < source.events().size()
 ///   Cost:      a replay up to that event
 template <typename Recipe>
-[[nodiscard]] memory_map map_after(const program& source, std::size_t event, simulated_device device,
-                                   const policies<Recipe>& settings) {
+[[nodiscard]] memory_map map_after(const program& source, std::size_t event,
+                                   provider::simulated_device device,
+                                   const recipe::policies<Recipe>& settings) {
   const auto& all = source.events();
   const recording until{{}, {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(event) + 1}};
   const program start(until);
-  caching_allocator<Recipe, simulated_device> pool{std::move(device), settings};
+  replayed<Recipe> pool{std::move(device), settings};
   std::unordered_map<std::uintptr_t, std::size_t> allocated_by;
   std::map<std::uint64_t, std::uint64_t>
       recorded_number;  // of private pools, by their number in the allocator
@@ -274,7 +278,7 @@ template <typename Recipe>
       start, pool,
       [&](std::size_t i) {
         if (i != event) return;
-        for_each_block(pool, [&](const segment_view&, const block_view& b) {
+        observe::for_each_block(pool, [&](const segment_view&, const block_view& b) {
           if (b.is == block_view::state::free) largest_free = (std::max)(largest_free, b.bytes);
         });
       },

@@ -12,7 +12,6 @@
 #include <variant>
 
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/plan_file.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
@@ -24,6 +23,8 @@
 #include "files.hpp"
 #include "input.hpp"
 #include "plan.hpp"
+#include "planner/make_plan.hpp"
+#include "replayed.hpp"
 #include "terminal.hpp"
 
 namespace {
@@ -69,7 +70,7 @@ void show_progress(void*, std::size_t best, std::size_t lower_bound) {
 /// `capacity` is 0 if none was given.
 void print(const std::string& title, const tessera::plan::made_plan& made, std::size_t capacity,
            const std::string& warning, double seconds) {
-  const tessera::memory_plan& plan = made.numbers;
+  const tessera::plan::memory_plan& plan = made.numbers;
   const auto of_peak = [&](std::size_t bytes) { return ratio(bytes, plan.peak_live); };
   std::printf("%s: %zu requests in %zu steps, %zu of them different; %zu entries\n", title.c_str(),
               made.recorded_requests, made.recorded_steps, made.different_steps, made.entries.size());
@@ -92,7 +93,7 @@ void print(const std::string& title, const tessera::plan::made_plan& made, std::
 
 void print_json(const std::string& title, const tessera::plan::made_plan& made, std::size_t capacity,
                 const std::string& warning, double seconds) {
-  const tessera::memory_plan& plan = made.numbers;
+  const tessera::plan::memory_plan& plan = made.numbers;
   std::printf(
       "{\"trace\": \"%s\", \"requests\": %zu, \"steps\": %zu, \"different_steps\": %zu, \"entries\": %zu, "
       "\"peak_live\": %ju, \"lower_bound\": %ju, \"bytes\": %ju, \"over_peak_live\": %.6f, \"optimal\": %s, "
@@ -110,12 +111,12 @@ void print_json(const std::string& title, const tessera::plan::made_plan& made, 
 /// Replays the whole recording with the recipe `pytorch`, with the plan and without.
 ///   Returns:  a warning if the plan does not lower the peak; empty if it does
 std::string warning_of(const tessera::trace::recording& recording, const tessera::plan::made_plan& made) {
-  using allocator = tessera::caching_allocator<tessera::pytorch_family::native, tessera::simulated_device>;
+  using allocator = replayed<tessera::recipe::pytorch_family::native>;
   const tessera::trace::program program(recording);
   const std::size_t capacity = arguments().capacity;  // the default: --capacity is that of the plan here
   allocator recipe{device_of(capacity)};
   (void)tessera::trace::replay(program, recipe);
-  tessera::planned<allocator> planned{made.view(), device_of(capacity)};
+  tessera::plan::planned<allocator> planned{made.view(), device_of(capacity)};
   (void)tessera::trace::replay(program, planned);
   const std::size_t alone = recipe.provider().peak_used(), with_plan = planned.provider().peak_used();
   if (with_plan < alone) return {};
@@ -152,18 +153,20 @@ replay::read_result<std::optional<tessera::plan::made_plan>> replay::read_plan(c
   return std::optional(std::move(std::get<tessera::plan::made_plan>(read)));
 }
 
-std::string replay::plan_note(const tessera::memory_plan& plan, const tessera::trace::recording& source) {
+std::string replay::plan_note(const tessera::plan::memory_plan& plan,
+                              const tessera::trace::recording& source) {
   const std::uint64_t here = tessera::plan::fingerprint(source, plan.first_event, plan.end_event);
   if (here == plan.fingerprint) return {};
   return "the plan was made of another recording, or of another part of it";
 }
 
-std::string replay::served_text(const tessera::plan_usage& used) {
+std::string replay::served_text(const tessera::plan::plan_usage& used) {
   return "the plan served " + std::to_string(used.requests) + " of " +
          std::to_string(used.requests + used.unplanned_requests) + " requests";
 }
 
-std::string replay::plan_warning(const tessera::plan_usage& used, std::size_t with_plan, std::size_t alone) {
+std::string replay::plan_warning(const tessera::plan::plan_usage& used, std::size_t with_plan,
+                                 std::size_t alone) {
   std::string text;
   if (used.fault != nullptr) text = std::string("the plan serves nothing: ") + used.fault;
   if (text.empty() && used.requests == 0) text = "this is not a plan of this program: it served no request";
@@ -175,7 +178,7 @@ std::string replay::plan_warning(const tessera::plan_usage& used, std::size_t wi
   return text;
 }
 
-std::string replay::plan_json(const tessera::plan_usage& used, const std::string& warning) {
+std::string replay::plan_json(const tessera::plan::plan_usage& used, const std::string& warning) {
   return ", \"planned_requests\": " + std::to_string(used.requests) +
          ", \"unplanned_requests\": " + std::to_string(used.unplanned_requests) + ", \"warning\": \"" +
          json_text(warning) + "\"";

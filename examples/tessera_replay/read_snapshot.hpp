@@ -30,7 +30,7 @@ using tessera::trace::detail::max_live;
 ///   Cost:  n log n; no hash map, since hostile files could cause collisions
 class call_stack_builder {
  public:
-  explicit call_stack_builder(snapshot::call_stacks& to)
+  explicit call_stack_builder(observe::snapshot::call_stacks& to)
       : to_(to), texts_(by_content{&to}), frames_(by_content{&to}), stacks_(by_content{&to}) {
     for (std::uint32_t i = 0; i < to.texts(); ++i) texts_.insert(text_number{i + 1});
     for (std::uint32_t i = 0; i < to.frames(); ++i) frames_.insert(frame_place{i});
@@ -48,7 +48,7 @@ class call_stack_builder {
     return number;
   }
   /// Returns the position of a frame.
-  std::uint32_t add_frame(const snapshot::call_stacks::frame& frame) {
+  std::uint32_t add_frame(const observe::snapshot::call_stacks::frame& frame) {
     if (const auto found = frames_.find(frame); found != frames_.end()) return found->place;
     const std::uint32_t place = to_.append_frame(frame);
     frames_.insert(frame_place{place});
@@ -77,14 +77,15 @@ class call_stack_builder {
   /// Orders and finds entries by their contents.
   struct by_content {
     using is_transparent = void;
-    const snapshot::call_stacks* of;
+    const observe::snapshot::call_stacks* of;
 
     [[nodiscard]] std::string_view content(text_number t) const noexcept { return of->text(t.number); }
     [[nodiscard]] std::string_view content(std::string_view t) const noexcept { return t; }
-    [[nodiscard]] snapshot::call_stacks::frame content(frame_place f) const noexcept {
+    [[nodiscard]] observe::snapshot::call_stacks::frame content(frame_place f) const noexcept {
       return of->frame_at(f.place);
     }
-    [[nodiscard]] snapshot::call_stacks::frame content(const snapshot::call_stacks::frame& f) const noexcept {
+    [[nodiscard]] observe::snapshot::call_stacks::frame content(
+        const observe::snapshot::call_stacks::frame& f) const noexcept {
       return f;
     }
     [[nodiscard]] std::span<const std::uint32_t> content(stack_number s) const noexcept {
@@ -107,7 +108,7 @@ class call_stack_builder {
     }
   };
 
-  snapshot::call_stacks& to_;
+  observe::snapshot::call_stacks& to_;
   std::set<text_number, by_content> texts_;
   std::set<frame_place, by_content> frames_;
   std::set<stack_number, by_content> stacks_;
@@ -117,7 +118,7 @@ class call_stack_builder {
 /// read once; values of other types are ignored.
 class call_stack_reader {
  public:
-  call_stack_reader(const pickle& source, pickled_fields& in, snapshot::call_stacks& to)
+  call_stack_reader(const pickle& source, pickled_fields& in, observe::snapshot::call_stacks& to)
       : source_(source), in_(in), made_(to), table_(to) {}
 
   /// Returns the number of the stack in a dict, under 'frames' or, in old snapshots, in the first entry of
@@ -184,7 +185,7 @@ class call_stack_reader {
 
   const pickle& source_;
   pickled_fields& in_;
-  snapshot::call_stacks& made_;
+  observe::snapshot::call_stacks& made_;
   call_stack_builder table_;
   std::vector<std::uint32_t> done_;   // by value of the pickle: its number plus 1, or 0 if not read yet
   std::vector<std::uint32_t> calls_;  // of the stack being read
@@ -197,7 +198,7 @@ class snapshot_reader {
     out_.name = std::move(name);
   }
 
-  [[nodiscard]] read_result<snapshot> read() {
+  [[nodiscard]] read_result<observe::snapshot> read() {
     const pickled& root = source_.root();
     const bool state_only = root.is == kind::list;
     if (!looks_like_snapshot(root))
@@ -208,14 +209,15 @@ class snapshot_reader {
     const pickled* const segments = state_only ? &root : in_.required(root, "segments", kind::list);
     const pickled* const traces = state_only ? nullptr : in_.required(root, "device_traces", kind::list);
     // Segments exist twice while they are sorted.
-    if (in_.good() && in_.charge(*segments, segments->items.size(), 2 * sizeof(snapshot::segment) + 16)) {
+    if (in_.good() &&
+        in_.charge(*segments, segments->items.size(), 2 * sizeof(observe::snapshot::segment) + 16)) {
       out_.segments.reserve(segments->items.size());
       where_.reserve(segments->items.size());
     }
     for (std::size_t i = 0; in_.good() && i < segments->items.size(); ++i)
       read_segment(source_[segments->items[i]], out_.segments, true);
     if (in_.good() && traces != nullptr &&
-        in_.charge(*traces, traces->items.size(), sizeof(std::vector<snapshot::entry>)))
+        in_.charge(*traces, traces->items.size(), sizeof(std::vector<observe::snapshot::entry>)))
       out_.traces.reserve(traces->items.size());
     for (std::size_t i = 0; traces != nullptr && i < traces->items.size() && in_.good(); ++i)
       read_trace(source_[traces->items[i]], out_.traces);
@@ -223,7 +225,7 @@ class snapshot_reader {
       read_settings(*given);
     const pickled* const marks = source_.find(root, "external_annotations");
     if (marks != nullptr && in_.good() &&
-        in_.charge(*marks, marks->items.size(), sizeof(snapshot::annotation))) {
+        in_.charge(*marks, marks->items.size(), sizeof(observe::snapshot::annotation))) {
       out_.annotations.reserve(marks->items.size());
       for (std::size_t i = 0; i < marks->items.size() && in_.good(); ++i)
         read_annotation(source_[marks->items[i]]);
@@ -247,7 +249,7 @@ class snapshot_reader {
   /// Reads a stream handle. Some are negative, such as -1.
   [[nodiscard]] stream_id stream(const pickled& dict) {
     const pickled* const found = in_.required(dict, "stream", kind::integer);
-    return {found != nullptr ? static_cast<std::uint64_t>(found->integer) : 0};
+    return stream_id(found != nullptr ? static_cast<std::uint64_t>(found->integer) : 0);
   }
 
   [[nodiscard]] bool is_pool(const pickled& list) const noexcept {
@@ -257,7 +259,7 @@ class snapshot_reader {
     return list.is == kind::list && list.items.size() == 2 && is_natural(list.items[0]) &&
            is_natural(list.items[1]);
   }
-  [[nodiscard]] snapshot::pool_id pool(const pickled& list) const noexcept {
+  [[nodiscard]] observe::snapshot::pool_id pool(const pickled& list) const noexcept {
     return {static_cast<std::uint64_t>(source_[list.items[0]].integer),
             static_cast<std::uint64_t>(source_[list.items[1]].integer)};
   }
@@ -271,14 +273,15 @@ class snapshot_reader {
                                                          : std::span<const std::uint32_t>();
     };
     for (const std::uint32_t item : list_of("host_segments")) {
-      if (!in_.good() || !in_.charge(source_[item], 1, 2 * sizeof(snapshot::segment))) break;
+      if (!in_.good() || !in_.charge(source_[item], 1, 2 * sizeof(observe::snapshot::segment))) break;
       read_segment(source_[item], out_.host_segments, false);
     }
     const auto traces = list_of("host_traces");
     const bool is_one = !traces.empty() && source_[traces[0]].is == kind::dict;
     if (is_one) read_trace(*source_.find(root, "host_traces"), out_.host_traces);
     for (const std::uint32_t item : traces) {
-      if (is_one || !in_.good() || !in_.charge(source_[item], 1, 2 * sizeof(std::vector<snapshot::entry>)))
+      if (is_one || !in_.good() ||
+          !in_.charge(source_[item], 1, 2 * sizeof(std::vector<observe::snapshot::entry>)))
         break;
       read_trace(source_[item], out_.host_traces);
     }
@@ -288,9 +291,9 @@ class snapshot_reader {
     out_.host_traces.clear();
   }
 
-  void read_segment(const pickled& dict, std::vector<snapshot::segment>& to, bool on_device) {
+  void read_segment(const pickled& dict, std::vector<observe::snapshot::segment>& to, bool on_device) {
     if (!in_.charge(dict)) return;
-    snapshot::segment s;
+    observe::snapshot::segment s;
     s.address = in_.address(dict, "address");
     s.size = in_.bytes(dict, "total_size");
     s.stream = stream(dict);
@@ -307,12 +310,12 @@ class snapshot_reader {
     if (blocks == nullptr || s.address > (std::numeric_limits<std::uint64_t>::max)() - s.size)
       return in_.fail(dict, "the segment wraps around");
     std::uint64_t at = s.address;
-    if (!in_.charge(*blocks, blocks->items.size(), sizeof(snapshot::block))) return;
+    if (!in_.charge(*blocks, blocks->items.size(), sizeof(observe::snapshot::block))) return;
     s.blocks.reserve(blocks->items.size());
     for (std::uint32_t index : blocks->items) {
       const pickled& one = source_[index];
       if (!in_.charge(one)) return;
-      snapshot::block b;
+      observe::snapshot::block b;
       b.address = at;
       b.size = in_.bytes(one, "size");
       b.is = state_of(in_.text(one, "state"));
@@ -344,24 +347,24 @@ class snapshot_reader {
     return number;
   }
 
-  void read_trace(const pickled& list, std::vector<std::vector<snapshot::entry>>& to) {
+  void read_trace(const pickled& list, std::vector<std::vector<observe::snapshot::entry>>& to) {
     if (list.is != kind::list) return in_.fail(list, "a device's trace is not a list");
     auto& entries = to.emplace_back();
-    if (!in_.charge(list, list.items.size(), sizeof(snapshot::entry))) return;
+    if (!in_.charge(list, list.items.size(), sizeof(observe::snapshot::entry))) return;
     entries.reserve(list.items.size());
     for (std::uint32_t index : list.items) {
       const pickled& dict = source_[index];
       if (!in_.charge(dict)) return;
-      snapshot::entry e;
+      observe::snapshot::entry e;
       e.what = action_of(in_.text(dict, "action"));
       if (!in_.good()) return;
-      if (e.what != snapshot::action::other) read_entry(dict, e);
+      if (e.what != observe::snapshot::action::other) read_entry(dict, e);
       if (!in_.good()) return;
       entries.push_back(std::move(e));
     }
   }
-  void read_entry(const pickled& dict, snapshot::entry& e) {
-    using action = snapshot::action;
+  void read_entry(const pickled& dict, observe::snapshot::entry& e) {
+    using action = observe::snapshot::action;
     const bool placed = e.what != action::oom && e.what != action::snapshot && e.what != action::annotate;
     if (placed) {
       e.address = in_.address(dict, "addr");
@@ -370,7 +373,7 @@ class snapshot_reader {
     } else {
       if (e.what == action::annotate) e.address = in_.aside(dict, "addr");
       e.size = static_cast<std::size_t>(in_.aside(dict, "size"));
-      e.stream = {in_.aside(dict, "stream")};
+      e.stream = stream_id(in_.aside(dict, "stream"));
       e.device_free = static_cast<std::size_t>(in_.aside(dict, "device_free"));
     }
     e.block = static_cast<std::size_t>(in_.aside(dict, "block_size"));
@@ -393,16 +396,16 @@ class snapshot_reader {
                                 .device = in_.aside(dict, "device"),
                                 .time_us = in_.aside(dict, "time_us")});
   }
-  [[nodiscard]] static snapshot::block::state state_of(std::string_view name) noexcept {
-    using state = snapshot::block::state;
+  [[nodiscard]] static observe::snapshot::block::state state_of(std::string_view name) noexcept {
+    using state = observe::snapshot::block::state;
     const bool pending = name == "active_pending_free" || name == "active_awaiting_free";
     return name == "inactive" ? state::free : pending ? state::pending : state::live;
   }
-  [[nodiscard]] static snapshot::action action_of(std::string_view name) noexcept {
+  [[nodiscard]] static observe::snapshot::action action_of(std::string_view name) noexcept {
     for (const auto& [action, known] : tessera::detail::pytorch_actions) {
       if (known == name) return action;
     }
-    return snapshot::action::other;
+    return observe::snapshot::action::other;
   }
 
   void read_settings(const pickled& dict) {
@@ -435,10 +438,10 @@ class snapshot_reader {
       const auto &x = out_.segments[a], &y = out_.segments[b];
       return std::pair(x.device, x.address) < std::pair(y.device, y.address);
     });
-    std::vector<snapshot::segment> sorted;
+    std::vector<observe::snapshot::segment> sorted;
     sorted.reserve(order.size());
     for (std::size_t i : order) {
-      snapshot::segment& s = out_.segments[i];
+      observe::snapshot::segment& s = out_.segments[i];
       if (!sorted.empty() && sorted.back().device == s.device &&
           sorted.back().address + sorted.back().size > s.address)
         return in_.fail(where_[i], "two segments overlap");
@@ -451,7 +454,7 @@ class snapshot_reader {
 
   const pickle& source_;
   pickled_fields in_;
-  snapshot out_;
+  observe::snapshot out_;
   call_stack_reader stacks_;
   std::vector<std::size_t> where_;
 };
@@ -460,7 +463,8 @@ class snapshot_reader {
 ///   Returns:  an error with its byte offset for wrong types, sizes that do not add up, or values that are
 ///             referenced so often that they would need more than 28 bytes per byte of file
 ///   Cost:     linear; at most 110 bytes of host memory per byte of file
-[[nodiscard]] inline read_result<snapshot> read_snapshot(std::string_view bytes, const std::string& name) {
+[[nodiscard]] inline read_result<observe::snapshot> read_snapshot(std::string_view bytes,
+                                                                  const std::string& name) {
   auto plain = read_pickle(bytes, name);
   if (auto* error = std::get_if<input_error>(&plain)) return std::move(*error);
   return snapshot_reader(std::get<pickle>(plain), name).read();

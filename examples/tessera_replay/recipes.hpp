@@ -62,8 +62,8 @@ template <typename Family, typename F>
 template <typename F>
 [[nodiscard]] std::string choose_recipe(const std::string& name, const std::string& conf,
                                         std::optional<double> memory_fraction, F f) {
-  const auto limited = [&]<typename Recipe>(tessera::policies<Recipe> chosen) {
-    if (memory_fraction) (void)tessera::set_memory_fraction(chosen, *memory_fraction);
+  const auto limited = [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
+    if (memory_fraction) (void)tessera::interop::set_memory_fraction(chosen, *memory_fraction);
     f.template operator()<Recipe>(chosen);
   };
   const auto in = [&]<typename Family>(const char* before) {
@@ -75,29 +75,32 @@ template <typename F>
     return {};
   };
   using namespace tessera;
-  if (name == "pytorch") return in.template operator()<pytorch_family>("");
+  if (name == "pytorch") return in.template operator()<recipe::pytorch_family>("");
   if (name == "pytorch_expandable")
-    return in.template operator()<pytorch_family>("expandable_segments:True,");
-  if (name == "pytorch_2_14") return in.template operator()<pytorch_2_14_family>("");
+    return in.template operator()<recipe::pytorch_family>("expandable_segments:True,");
+  if (name == "pytorch_2_14") return in.template operator()<recipe::pytorch_2_14_family>("");
   if (name == "pytorch_2_14_expandable")
-    return in.template operator()<pytorch_2_14_family>("expandable_segments:True,");
-  if (name == "cuda_async") return in.template operator()<pytorch_family>("backend:cudaMallocAsync,");
-  if (name == "torch_npu") return in.template operator()<torch_npu_family>("");
+    return in.template operator()<recipe::pytorch_2_14_family>("expandable_segments:True,");
+  if (name == "cuda_async") return in.template operator()<recipe::pytorch_family>("backend:cudaMallocAsync,");
+  if (name == "torch_npu") return in.template operator()<recipe::torch_npu_family>("");
   if (name == "torch_npu_expandable")
-    return in.template operator()<torch_npu_family>("expandable_segments:True,");
-  if (name == "paddle" || name == "paddle_auto_growth") return in.template operator()<paddle_family>("");
+    return in.template operator()<recipe::torch_npu_family>("expandable_segments:True,");
+  if (name == "paddle" || name == "paddle_auto_growth")
+    return in.template operator()<recipe::paddle_family>("");
   if (name == "paddle_naive_best_fit")
-    return in.template operator()<paddle_family>("FLAGS_allocator_strategy=naive_best_fit,");
-  if (name == "pinned") return in.template operator()<torch_npu_family::pinned_family>("");
-  if (name == "pinned_2_14") return in.template operator()<pytorch_2_14_family::pinned_family>("");
+    return in.template operator()<recipe::paddle_family>("FLAGS_allocator_strategy=naive_best_fit,");
+  if (name == "pinned") return in.template operator()<recipe::torch_npu_family::pinned_family>("");
+  if (name == "pinned_2_14") return in.template operator()<recipe::pytorch_2_14_family::pinned_family>("");
   if (name == "pinned_expandable")
-    return in.template operator()<torch_npu_family::pinned_family>("pin_memory_expandable_segments:True,");
-  if (name == "pinned_packed") return plain.template operator()<pinned_packed>();
-  if (name == "stitched") return plain.template operator()<stitched>();
+    return in.template operator()<recipe::torch_npu_family::pinned_family>(
+        "pin_memory_expandable_segments:True,");
+  if (name == "pinned_packed") return plain.template operator()<recipe::pinned_packed>();
+  if (name == "stitched") return plain.template operator()<recipe::stitched>();
   if (name == "stitched_calmly")
-    return plain.template operator()<with<stitched, grow_by_stitching<std::size_t{32}>>>();
-  if (name == "power_of_two") return plain.template operator()<power_of_two>();
-  if (name == "passthrough") return plain.template operator()<passthrough>();
+    return plain
+        .template operator()<recipe::with<recipe::stitched, policy::grow_by_stitching<std::size_t{32}>>>();
+  if (name == "power_of_two") return plain.template operator()<recipe::power_of_two>();
+  if (name == "passthrough") return plain.template operator()<recipe::passthrough>();
   return "--recipe " + unknown_recipe(name);
 }
 

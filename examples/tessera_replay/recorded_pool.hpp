@@ -17,9 +17,13 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/with.hpp>
+#include <tessera/trace/recording.hpp>
+
+#include "restoring.hpp"
 
 namespace replay {
 
@@ -156,27 +160,27 @@ class recorded_device {
   std::set<std::uint64_t> borders_;
   counts counts_;
 };
-static_assert(event_provider<recorded_device>);
-static_assert(virtual_memory_provider<recorded_device>);
+static_assert(provider::event_provider<recorded_device>);
+static_assert(provider::virtual_memory_provider<recorded_device>);
 
 /// An allocator that decides by its recipe, while memory comes and goes as recorded. It never recovers from a
 /// failure: the effects of recovery are in the history.
 template <typename Recipe>
 class recorded_pool {
  public:
-  using recipe = with<Recipe, recover_never>;
-  using allocator = caching_allocator<recipe, recorded_device>;
+  using recipe = tessera::recipe::with<Recipe, policy::recover_never>;
+  using allocator = caching_allocator<recipe, recorded_device, restoring>;
   using segment = recorded_device::segment;
   using block = tessera::detail::block;
 
-  explicit recorded_pool(const policies<Recipe>& like)
+  explicit recorded_pool(const tessera::recipe::policies<Recipe>& like)
       : allocator_(recorded_device{}, without_recovery(like)) {}
 
   /// Restores a segment, or a mapped run of the range that begins at `range`.
   ///   Returns:  false if the recipe could not have such blocks or pages, or host memory ran out
-  [[nodiscard]] bool adopt(const snapshot::segment& s, std::uint64_t range) {
+  [[nodiscard]] bool adopt(const observe::snapshot::segment& s, std::uint64_t range) {
     std::vector<block_view> blocks;
-    for (const snapshot::block& b : s.blocks) {
+    for (const observe::snapshot::block& b : s.blocks) {
       const std::size_t requested = b.requested == 0 || b.requested > b.size ? b.size : b.requested;
       blocks.push_back({.bytes = b.size, .requested = b.active() ? requested : 0});
     }
@@ -188,7 +192,7 @@ class recorded_pool {
     } else {
       provider().expect(whole);
     }
-    return allocator_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, blocks);
+    return restoring_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, blocks);
   }
 
   /// Adds memory that the recorded allocator acquired for the next request.
@@ -206,14 +210,14 @@ class recorded_pool {
     if constexpr (maps) {
       provider().unmapped_there(part);
     }
-    return allocator_.release_idle_at(place_of(part, large, stream)) != 0 || maps;
+    return restoring_.release_idle_at(place_of(part, large, stream)) != 0 || maps;
   }
   /// Reserves a range where the recorded allocator reserved one, without memory.
   void begin_range(const segment& pages, bool large, stream_id stream) {
     if constexpr (maps) {
       provider().expect_range(pages.address);
       provider().give_at_most(0);
-      (void)allocator_.restore(place_of(pages, large, stream), large ? pages.bytes : 1,
+      (void)restoring_.restore(place_of(pages, large, stream), large ? pages.bytes : 1,
                                std::vector<block_view>());
     }
   }
@@ -227,7 +231,7 @@ class recorded_pool {
       provider().give_at_most(provider().missing());
     }
     const std::size_t size = bytes != 0 ? bytes : 1;
-    return by_growth ? allocator_.try_allocate_by_growth(size, stream)
+    return by_growth ? restoring_.try_allocate_by_growth(size, stream)
                      : allocator_.try_allocate(size, stream);
   }
   /// Allocates after a possible recovery, which the history does not name. If the recorded allocator grew, it did
@@ -254,7 +258,7 @@ class recorded_pool {
   ///   Returns:  0 if no size explains it
   ///   Cost:     quadratic in the free blocks of the list
   [[nodiscard]] std::size_t range_limit(std::uint64_t there, const void* here) {
-    const block* const served = allocator_.introspect().find_live(here);
+    const block* const served = tessera::detail::introspect(allocator_).find_live(here);
     if (served == nullptr) return 0;
     const std::vector<choice> choices = choices_without(*served);
     const std::size_t page = tessera::detail::mapping_unit(chosen(), unlimited);
@@ -300,8 +304,9 @@ class recorded_pool {
  private:
   static constexpr bool maps = Recipe::growth::backend::has_ranges;
 
-  [[nodiscard]] static policies<recipe> without_recovery(const policies<Recipe>& like) {
-    policies<recipe> made;
+  [[nodiscard]] static tessera::recipe::policies<recipe> without_recovery(
+      const tessera::recipe::policies<Recipe>& like) {
+    tessera::recipe::policies<recipe> made;
     made.rounding = like.rounding;
     made.pools = like.pools;
     made.streams = like.streams;
@@ -321,7 +326,7 @@ class recorded_pool {
   /// The free blocks of a list in the order of sizes, as if a block had not been served.
   [[nodiscard]] std::vector<choice> choices_without(const block& served) {
     std::vector<choice> choices;
-    allocator_.introspect().for_each_segment([&](const block& first) {
+    tessera::detail::introspect(allocator_).for_each_segment([&](const block& first) {
       const block* const range = first.prev;
       for (const block* b = &first; b != range; b = b->next) {
         if (b->list != served.list || (!b->is_free() && b != &served)) continue;
@@ -352,9 +357,10 @@ class recorded_pool {
   [[nodiscard]] static segment_view place_of(const segment& part, bool large, stream_id stream) noexcept {
     return {part.address, part.bytes, stream, large ? std::size_t{1} : 0, maps};
   }
-  [[nodiscard]] policies<recipe>& chosen() noexcept { return allocator_.policies(); }
+  [[nodiscard]] tessera::recipe::policies<recipe>& chosen() noexcept { return allocator_.policies(); }
 
   allocator allocator_;
+  restoring::door<allocator> restoring_{allocator_};
   std::size_t strays_ = 0;
 };
 

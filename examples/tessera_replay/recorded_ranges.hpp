@@ -41,11 +41,12 @@ class range_finder {
 
   ///   Requires:  the segments at the start, and the owners of the entries, of start_finder
   ///   Cost:      n log n in the length of the history
-  [[nodiscard]] recorded_ranges find(const start_state& start, std::span<const snapshot::entry> entries) {
+  [[nodiscard]] recorded_ranges find(const start_state& start,
+                                     std::span<const observe::snapshot::entry> entries) {
     std::vector<std::size_t> number;
-    const snapshot::segment* below = nullptr;
+    const observe::snapshot::segment* below = nullptr;
     std::size_t reserved = 0;
-    for (const snapshot::segment& s : start.segments) {
+    for (const observe::snapshot::segment& s : start.segments) {
       const memory_owner owner = memory_owner::of(s);
       // Memory of another owner between two segments separates their ranges.
       const bool same = below != nullptr && below->expandable && memory_owner::of(*below) == owner &&
@@ -57,21 +58,24 @@ class range_finder {
     }
     found_.begins.assign(entries.size(), false);
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const snapshot::entry& e = entries[i];
-      if (e.what == snapshot::action::segment_map) {
+      const observe::snapshot::entry& e = entries[i];
+      if (e.what == observe::snapshot::action::segment_map) {
         std::size_t in = range_with_hole(e.address, start.owners[i]);
         if (in == none) in = range_above(e.address, start.owners[i]);
         found_.begins[i] = in == none;
         if (in == none) in = begin_range(e.address, start.owners[i], false);
         map(in, e.address, e.size);
       }
-      if (e.what == snapshot::action::segment_unmap) unmap(e.address, e.size);
-      if (e.what == snapshot::action::segment_map || e.what == snapshot::action::segment_alloc)
+      if (e.what == observe::snapshot::action::segment_unmap) unmap(e.address, e.size);
+      if (e.what == observe::snapshot::action::segment_map ||
+          e.what == observe::snapshot::action::segment_alloc)
         reserved += e.size;
-      if (e.what == snapshot::action::segment_unmap || e.what == snapshot::action::segment_free)
+      if (e.what == observe::snapshot::action::segment_unmap ||
+          e.what == observe::snapshot::action::segment_free)
         reserved -= e.size;
       // PyTorch reserves an eighth more than the device has.
-      if (e.what == snapshot::action::oom) guess(reserved + e.device_free + (reserved + e.device_free) / 8);
+      if (e.what == observe::snapshot::action::oom)
+        guess(reserved + e.device_free + (reserved + e.device_free) / 8);
     }
     guess(max_likely_);
     for (const std::size_t n : number) found_.of_segment.push_back(n == none ? 0 : ranges_[n].begin);

@@ -44,7 +44,7 @@ constexpr std::size_t max_pools = 8;  // shown by name
 std::string pools_text(const recipe_run& d) {
   struct pool {
     std::size_t bytes = 0, segments = 0;
-    bool is_asleep = false;
+    bool is_unbacked = false;
   };
   std::map<std::uint64_t, pool> pools;  // by their numbers in the recording
   for (const replay::memory_map::segment& s : d.map.segments) {
@@ -52,7 +52,7 @@ std::string pools_text(const recipe_run& d) {
     pool& in = pools[s.private_pool];
     in.bytes += s.bytes;
     ++in.segments;
-    in.is_asleep = s.is_asleep;
+    in.is_unbacked = s.is_unbacked;
   }
   std::string text;
   std::size_t shown = 0;
@@ -63,7 +63,7 @@ std::string pools_text(const recipe_run& d) {
     }
     text += (text.empty() ? "Private pool " : "; private pool ") + std::to_string(number) + " has " +
             bytes_text(in.bytes) + " in " + plural(in.segments, "segment", "segments") +
-            (in.is_asleep ? ", asleep" : "");
+            (in.is_unbacked ? ", asleep" : "");
   }
   return text.empty() ? text : text + ". ";
 }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <variant>
 
-#include <tessera/caching_allocator.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
@@ -23,6 +23,7 @@
 
 #include "commands.hpp"
 #include "input.hpp"
+#include "replayed.hpp"
 
 namespace {
 
@@ -47,11 +48,11 @@ struct capture_point {
 };
 
 template <typename Recipe>
-capture_point find_capture_point(const program& trace, const tessera::policies<Recipe>& settings,
+capture_point find_capture_point(const program& trace, const tessera::recipe::policies<Recipe>& settings,
                                  std::size_t capacity, bool at_peak) {
   std::size_t events = 0;
-  tessera::caching_allocator<Recipe, tessera::simulated_device, event_counter> pool{
-      replay::device_of(capacity), settings, {&events}};
+  using counter = tessera::extension::observer<event_counter>;
+  replay::replayed<Recipe, counter> pool{replay::device_of(capacity), settings, counter{{&events}}};
   capture_point found;
   std::size_t peak = 0;
   tessera::trace::replay(
@@ -66,8 +67,9 @@ capture_point find_capture_point(const program& trace, const tessera::policies<R
 }
 
 /// Writes a snapshot in the format of the extension. RMM's format has only one device.
-std::optional<input_error> write(const tessera::snapshot& seen, std::size_t device, const std::string& path) {
-  if (path.ends_with(".pickle")) return replay::save(path, tessera::to_pickle(seen));
+std::optional<input_error> write(const tessera::observe::snapshot& seen, std::size_t device,
+                                 const std::string& path) {
+  if (path.ends_with(".pickle")) return replay::save(path, tessera::observe::to_pickle(seen));
   const auto text = path.ends_with(".json") ? replay::to_chrome(seen) : replay::to_rmm(seen, device);
   if (const auto* const error = std::get_if<input_error>(&text)) return *error;
   return replay::save(path, std::get<std::string>(text));
@@ -75,13 +77,13 @@ std::optional<input_error> write(const tessera::snapshot& seen, std::size_t devi
 
 /// Adds the recording's call stacks and labels to a snapshot. The time of an entry is the index of its
 /// operation.
-void add_origins(tessera::snapshot& to, const tessera::trace::recording& source) {
+void add_origins(tessera::observe::snapshot& to, const tessera::trace::recording& source) {
   if (source.origins.empty()) return;
-  using action = tessera::snapshot::action;
+  using action = tessera::observe::snapshot::action;
   to.stacks = source.stacks;
   std::map<std::pair<std::size_t, std::uint64_t>, std::uint32_t> blocks, segments;  // by device and address
   for (std::size_t device = 0; device < to.traces.size(); ++device) {
-    for (tessera::snapshot::entry& e : to.traces[device]) {
+    for (tessera::observe::snapshot::entry& e : to.traces[device]) {
       const tessera::trace::event& operation = source.events[static_cast<std::size_t>(e.time_us)];
       if (operation.what != tessera::trace::event::kind::allocate) continue;
       const tessera::trace::recording::origin from = source.origin_of(operation.id);
@@ -96,9 +98,9 @@ void add_origins(tessera::snapshot& to, const tessera::trace::recording& source)
     const auto found = known.find({static_cast<std::size_t>(device), address});
     return found != known.end() ? found->second : 0;
   };
-  for (tessera::snapshot::segment& s : to.segments) {
+  for (tessera::observe::snapshot::segment& s : to.segments) {
     s.stack = stack_in(segments, s.device, s.address);
-    for (tessera::snapshot::block& b : s.blocks)
+    for (tessera::observe::snapshot::block& b : s.blocks)
       if (b.active()) b.stack = stack_in(blocks, s.device, b.address);
   }
 }
@@ -146,15 +148,16 @@ int replay::commands::snapshot(const arguments& args) {
   if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
   return with_recording(
       args, std::get<tessera::trace::recording>(read),
-      [&]<typename Recipe>(const program& trace, const tessera::policies<Recipe>& settings) -> int {
+      [&]<typename Recipe>(const program& trace, const tessera::recipe::policies<Recipe>& settings) -> int {
         const capture_point when = find_capture_point<Recipe>(trace, settings, args.capacity, at_peak);
         std::size_t operation = 0;
-        using history = tessera::history<operation_time>;
-        tessera::caching_allocator<Recipe, tessera::simulated_device, history> pool{
-            device_of(args.capacity), settings, history(when.events, {&operation})};
+        using history = tessera::observe::history<operation_time>;
+        using observer = tessera::extension::observer<history>;
+        replayed<Recipe, observer> pool{device_of(args.capacity), settings,
+                                        observer{history(when.events, {&operation})}};
         std::optional<input_error> error;
         const auto look = [&] {
-          tessera::snapshot seen = tessera::take_snapshot(pool);
+          tessera::observe::snapshot seen = tessera::observe::take_snapshot(pool);
           seen.name = trace.name();
           seen.configured.conf = args.conf;
           add_origins(seen, trace.source());

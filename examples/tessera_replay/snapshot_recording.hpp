@@ -30,19 +30,19 @@ using namespace tessera::trace;
 
 /// The bytes of the recorded device: reserved plus free when an allocation first failed. 0 if none failed, or
 /// the history does not match the segments.
-[[nodiscard]] inline std::size_t recorded_capacity(const snapshot& source, std::size_t device) {
-  using action = snapshot::action;
-  const auto change = [](const snapshot::entry& e) -> std::uint64_t {
+[[nodiscard]] inline std::size_t recorded_capacity(const observe::snapshot& source, std::size_t device) {
+  using action = observe::snapshot::action;
+  const auto change = [](const observe::snapshot::entry& e) -> std::uint64_t {
     const bool more = e.what == action::segment_alloc || e.what == action::segment_map;
     const bool less = e.what == action::segment_free || e.what == action::segment_unmap;
     return more ? e.size : less ? 0 - std::uint64_t{e.size} : 0;
   };
   // The numbers wrap around if a file is inconsistent.
   std::uint64_t reserved = 0;
-  for (const snapshot::segment& s : source.segments_of(device)) reserved += s.size;
+  for (const observe::snapshot::segment& s : source.segments_of(device)) reserved += s.size;
   const auto trace = source.trace_of(device);
-  for (const snapshot::entry& e : trace) reserved -= change(e);
-  for (const snapshot::entry& e : trace) {
+  for (const observe::snapshot::entry& e : trace) reserved -= change(e);
+  for (const observe::snapshot::entry& e : trace) {
     reserved += change(e);
     if (e.what != action::oom) continue;
     const bool is_sane = reserved <= max_request && e.device_free <= max_request;
@@ -54,7 +54,8 @@ using namespace tessera::trace;
 /// Collects the origins of a recording's allocations, in the order of ids.
 class origin_collector {
  public:
-  explicit origin_collector(snapshot::call_stacks stacks) : stacks_(std::move(stacks)), table_(stacks_) {}
+  explicit origin_collector(observe::snapshot::call_stacks stacks)
+      : stacks_(std::move(stacks)), table_(stacks_) {}
 
   void add(std::uint32_t stack, std::string_view label) { made_.push_back({stack, table_.add_text(label)}); }
   /// Replaces the label of an allocation.
@@ -74,7 +75,7 @@ class origin_collector {
   }
 
  private:
-  snapshot::call_stacks stacks_;
+  observe::snapshot::call_stacks stacks_;
   call_stack_builder table_;
   std::vector<recording::origin> made_;
 };
@@ -92,13 +93,13 @@ class origin_collector {
 }
 
 /// The devices with a history, or without any history those with segments, in order.
-[[nodiscard]] inline std::vector<std::size_t> recorded_devices(const snapshot& source) {
+[[nodiscard]] inline std::vector<std::size_t> recorded_devices(const observe::snapshot& source) {
   std::vector<std::size_t> found;
   for (std::size_t device = 0; device < source.traces.size(); ++device) {
     if (!source.traces[device].empty()) found.push_back(device);
   }
   if (!found.empty()) return found;
-  for (const snapshot::segment& s : source.segments) {
+  for (const observe::snapshot::segment& s : source.segments) {
     const auto device = static_cast<std::size_t>(s.device);
     if (found.empty() || found.back() != device) found.push_back(device);
   }
@@ -107,8 +108,9 @@ class origin_collector {
 
 /// Finds the entries before which the program emptied the cache: segments were released, and the next entry
 /// acquires no memory. A release before an acquisition may come from the allocator itself.
-[[nodiscard]] inline std::vector<std::size_t> find_cache_empties(std::span<const snapshot::entry> entries) {
-  using action = snapshot::action;
+[[nodiscard]] inline std::vector<std::size_t> find_cache_empties(
+    std::span<const observe::snapshot::entry> entries) {
+  using action = observe::snapshot::action;
   std::vector<std::size_t> found;
   bool gave_back = false;
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -126,7 +128,8 @@ class origin_collector {
 ///
 /// A block is freed when its free completes, since snapshots do not say which streams use it. PyTorch records
 /// the size of a failed request as rounded.
-[[nodiscard]] inline read_result<recording> recording_of(const snapshot& source, std::size_t device) {
+[[nodiscard]] inline read_result<recording> recording_of(const observe::snapshot& source,
+                                                         std::size_t device) {
   const auto start = blocks_at_start(source, device);
   if (const auto* error = std::get_if<input_error>(&start)) return *error;
 
@@ -150,23 +153,23 @@ class origin_collector {
   for (std::size_t i = 0; i <= entries.size(); ++i) {
     if (next != emptied.end() && *next == i) made.events.push_back({event::kind::empty_cache}), ++next;
     if (i == entries.size()) break;
-    const snapshot::entry& e = entries[i];
-    if (e.what == snapshot::action::alloc) {
+    const observe::snapshot::entry& e = entries[i];
+    if (e.what == observe::snapshot::action::alloc) {
       allocate(e.address, e.size, e.stream, e.stack, e.label);
-    } else if (e.what == snapshot::action::oom && e.size > 0) {
+    } else if (e.what == observe::snapshot::action::oom && e.size > 0) {
       origins.add(e.stack, e.label);
       append_failed_request(made, next_id++, e.size, e.stream);
-    } else if (e.what == snapshot::action::annotate && !e.label.empty()) {
+    } else if (e.what == observe::snapshot::action::annotate && !e.label.empty()) {
       if (const auto found = id_at.find(e.address); found != id_at.end()) origins.say(found->second, e.label);
-    } else if (e.what == snapshot::action::free_completed) {
+    } else if (e.what == observe::snapshot::action::free_completed) {
       const auto found = id_at.find(e.address);
       if (found == id_at.end()) continue;
       made.events.push_back({event::kind::free, found->second, 0, e.stream});
       id_at.erase(found);
     }
   }
-  for (const snapshot::segment& s : source.segments_of(device)) {
-    for (const snapshot::block& b : s.blocks) {
+  for (const observe::snapshot::segment& s : source.segments_of(device)) {
+    for (const observe::snapshot::block& b : s.blocks) {
       const auto found = b.active() ? id_at.find(b.address) : id_at.end();
       if (found != id_at.end()) origins.complete(found->second, b.stack);
     }
@@ -175,7 +178,7 @@ class origin_collector {
   return made;
 }
 /// Converts the history of the first of the recorded_devices.
-[[nodiscard]] inline read_result<recording> recording_of(const snapshot& source) {
+[[nodiscard]] inline read_result<recording> recording_of(const observe::snapshot& source) {
   const std::vector<std::size_t> devices = recorded_devices(source);
   return recording_of(source, devices.empty() ? 0 : devices.front());
 }
@@ -184,7 +187,7 @@ class origin_collector {
                                                                     const std::string& name) {
   auto read = read_snapshot(bytes, name);
   if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
-  return recording_of(std::get<snapshot>(read));
+  return recording_of(std::get<observe::snapshot>(read));
 }
 
 }  // namespace replay

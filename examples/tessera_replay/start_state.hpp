@@ -25,12 +25,12 @@ using namespace tessera::trace;
 
 /// The part of an allocator that owns memory. Parts share no memory and decide independently.
 struct memory_owner {
-  snapshot::pool_id pool{};
+  observe::snapshot::pool_id pool{};
   stream_id stream{};
   bool large = false;
   bool expandable = false;
 
-  [[nodiscard]] static memory_owner of(const snapshot::segment& s) noexcept {
+  [[nodiscard]] static memory_owner of(const observe::snapshot::segment& s) noexcept {
     return {s.pool, s.stream, s.large, s.expandable};
   }
   auto operator<=>(const memory_owner&) const = default;  // a member, since nvcc defines no == for a friend
@@ -38,15 +38,15 @@ struct memory_owner {
 
 /// The state of one device's allocator when a history begins, and the owners of the memory in its entries.
 struct start_state {
-  std::vector<snapshot::segment> segments;  ///< with their blocks; in a range, mapped runs
-  std::vector<memory_owner> owners;         ///< of the memory of each entry; none for an oom
+  std::vector<observe::snapshot::segment> segments;  ///< with their blocks; in a range, mapped runs
+  std::vector<memory_owner> owners;                  ///< of the memory of each entry; none for an oom
 };
 
 /// Finds the start state by undoing the entries, from the state at the end. A history is bounded, so older
 /// entries are lost.
 class start_finder {
  public:
-  start_finder(const snapshot& source, std::size_t device) : source_(source), device_(device) {}
+  start_finder(const observe::snapshot& source, std::size_t device) : source_(source), device_(device) {}
 
   /// Finds the start state. `settings` decided how plain segments were split.
   ///
@@ -57,8 +57,8 @@ class start_finder {
   ///   Cost:     n log n in the length of the history
   template <typename Policies>
   [[nodiscard]] read_result<start_state> find(const Policies& settings) {
-    for (const snapshot::segment& s : source_.segments_of(device_)) {
-      for (const snapshot::block& b : s.blocks) {
+    for (const observe::snapshot::segment& s : source_.segments_of(device_)) {
+      for (const observe::snapshot::block& b : s.blocks) {
         if (b.active()) live_[b.address] = {b.size, b.requested};
       }
       add_region(s.address, s.size, memory_owner::of(s));
@@ -73,8 +73,8 @@ class start_finder {
     }
     infer_sizes(entries, settings);
     for (const auto& [address, r] : regions_) {
-      snapshot::segment s{device_,      address,           r.size, r.owner.stream, r.owner.large,
-                          r.owner.pool, r.owner.expandable};
+      observe::snapshot::segment s{device_,      address,           r.size, r.owner.stream, r.owner.large,
+                                   r.owner.pool, r.owner.expandable};
       if (!lay_out(s, settings))
         return error("the blocks of the segment at " + std::to_string(address) + " overlap at the start");
       found.segments.push_back(std::move(s));
@@ -137,8 +137,8 @@ class start_finder {
 
   /// Undoes one entry, and finds its owner.
   ///   Returns:  the error text, or null
-  [[nodiscard]] const char* undo(const snapshot::entry& e, std::size_t number, memory_owner& owner) {
-    using action = snapshot::action;
+  [[nodiscard]] const char* undo(const observe::snapshot::entry& e, std::size_t number, memory_owner& owner) {
+    using action = observe::snapshot::action;
     const bool about_memory = e.what == action::segment_alloc || e.what == action::segment_free ||
                               e.what == action::segment_map || e.what == action::segment_unmap;
     if (about_memory && (e.size == 0 || e.address > ~std::uint64_t{0} - e.size))
@@ -179,12 +179,12 @@ class start_finder {
   /// Finds for each entry that unmaps pages whether they held large blocks: from earlier entries in these
   /// pages, or nearby.
   template <typename Rounding>
-  void note_sizes(std::span<const snapshot::entry> entries, const Rounding& rounding) {
-    using action = snapshot::action;
+  void note_sizes(std::span<const observe::snapshot::entry> entries, const Rounding& rounding) {
+    using action = observe::snapshot::action;
     std::map<std::pair<stream_id, std::uint64_t>, bool> large;  // by stream and address, while mapped
     unmaps_large_.assign(entries.size(), false);
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const snapshot::entry& e = entries[i];
+      const observe::snapshot::entry& e = entries[i];
       if (e.what == action::segment_map) large[{e.stream, e.address}] = e.size > small_segment;
       if (e.what == action::alloc || e.what == action::free_completed)
         large[{e.stream, e.address}] = rounding.block_size(e.size != 0 ? e.size : 1) > small_block;
@@ -200,15 +200,15 @@ class start_finder {
     }
   }
   /// The owner of memory that an entry releases, which the entry does not record.
-  [[nodiscard]] memory_owner owner_before(const snapshot::entry& e, std::size_t number) const {
+  [[nodiscard]] memory_owner owner_before(const observe::snapshot::entry& e, std::size_t number) const {
     memory_owner owner{e.pool, e.stream, e.size > small_segment, false};
-    if (e.what == snapshot::action::segment_free) return owner;
+    if (e.what == observe::snapshot::action::segment_free) return owner;
     owner.expandable = true;
     owner.large = unmaps_large_[number];
-    if (owner.pool != snapshot::pool_id{}) return owner;
+    if (owner.pool != observe::snapshot::pool_id{}) return owner;
     // Each range belongs to one pool, and ranges lie far apart: the nearest remaining segment has the pool.
     std::uint64_t nearest = ~std::uint64_t{0};
-    for (const snapshot::segment& s : source_.segments_of(device_)) {
+    for (const observe::snapshot::segment& s : source_.segments_of(device_)) {
       if (!s.expandable || s.stream != e.stream || s.large != owner.large) continue;
       const std::uint64_t apart = s.address < e.address ? e.address - s.address : s.address - e.address;
       if (apart < nearest) nearest = apart, owner.pool = s.pool;
@@ -218,12 +218,12 @@ class start_finder {
 
   /// Infers unknown sizes from allocations after live blocks: a free block starts there.
   template <typename Policies>
-  void infer_sizes(std::span<const snapshot::entry> entries, const Policies& settings) {
+  void infer_sizes(std::span<const observe::snapshot::entry> entries, const Policies& settings) {
     std::map<std::uint64_t, live_block*> now;  // null if the size is known, or cannot be inferred
     for (auto& [address, b] : live_) now.emplace_hint(now.end(), address, b.size == 0 ? &b : nullptr);
-    for (const snapshot::entry& e : entries) {
-      if (e.what == snapshot::action::free_completed) now.erase(e.address);
-      if (e.what != snapshot::action::alloc) continue;
+    for (const observe::snapshot::entry& e : entries) {
+      if (e.what == observe::snapshot::action::free_completed) now.erase(e.address);
+      if (e.what != observe::snapshot::action::alloc) continue;
       const auto at = now.insert_or_assign(e.address, nullptr).first;
       if (at == now.begin() || std::prev(at)->second == nullptr) continue;
       const auto [address, before] = *std::prev(at);
@@ -238,7 +238,7 @@ class start_finder {
   }
 
   template <typename Policies>
-  [[nodiscard]] bool lay_out(snapshot::segment& s, const Policies& settings) const {
+  [[nodiscard]] bool lay_out(observe::snapshot::segment& s, const Policies& settings) const {
     std::uint64_t at = s.address;
     const std::uint64_t end = s.address + s.size;
     for (auto it = live_.lower_bound(at); it != live_.end() && it->first < end; ++it) {
@@ -252,7 +252,7 @@ class start_finder {
       }
       if (it->first < at || size > room) return false;
       if (it->first > at) s.blocks.push_back({at, static_cast<std::size_t>(it->first - at)});
-      s.blocks.push_back({it->first, size, it->second.requested, snapshot::block::state::live});
+      s.blocks.push_back({it->first, size, it->second.requested, observe::snapshot::block::state::live});
       at = it->first + size;
     }
     if (at < end) s.blocks.push_back({at, static_cast<std::size_t>(end - at)});
@@ -263,7 +263,7 @@ class start_finder {
   static constexpr std::size_t small_block = operator""_MiB(1);
   static constexpr std::size_t small_segment = operator""_MiB(2);
 
-  const snapshot& source_;
+  const observe::snapshot& source_;
   std::size_t device_;
   std::map<std::uint64_t, region> regions_;
   std::map<std::uint64_t, live_block> live_;

@@ -101,7 +101,7 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 8> li
 ///     using namespace tessera::trace;
 ///     timeline over;
 ///     for (int i = 0; i < 3; ++i) (void)pool.allocate(30_MiB), over.note(pool.current_usage());
-///     const svg_picture shown{"three blocks", "", "live", pool.current_usage().live, {{"pytorch", &over}}};
+///     const svg_picture shown{"three blocks", "", "live", pool.current_usage().allocated, {{"pytorch", &over}}};
 ///     std::puts(svg_writer::write(shown).c_str());
 class svg_writer {
  public:

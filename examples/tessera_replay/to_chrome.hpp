@@ -31,18 +31,18 @@ using namespace tessera::trace;
 /// Writes the history of one device as events of a Chrome trace, one per line.
 class chrome_device {
  public:
-  chrome_device(std::string& out, const snapshot& source, std::size_t device, std::uint64_t& next_id)
+  chrome_device(std::string& out, const observe::snapshot& source, std::size_t device, std::uint64_t& next_id)
       : out_(out),
         device_(device),
         next_id_(next_id),
         trace_(source.trace_of(device)),
         stacks_(source.stacks) {
-    for (const snapshot::entry& e : trace_) {
+    for (const observe::snapshot::entry& e : trace_) {
       if (e.time_us != 0) has_times_ = true;
       if (is_of_block(e) && e.block == 0) has_live_ = false;
     }
-    for (const snapshot::segment& s : source.segments_of(device)) {
-      const snapshot::byte_counts counts = s.count_bytes();
+    for (const observe::snapshot::segment& s : source.segments_of(device)) {
+      const observe::snapshot::byte_counts counts = s.count_bytes();
       reserved_ += s.size;
       requested_ += counts.requested;
       live_ += counts.allocated;
@@ -71,14 +71,14 @@ class chrome_device {
   }
 
  private:
-  using action = snapshot::action;
+  using action = observe::snapshot::action;
   struct slice {
     std::uint64_t id;
     std::size_t thread;
     std::string name;
   };
 
-  [[nodiscard]] static bool is_of_block(const snapshot::entry& e) noexcept {
+  [[nodiscard]] static bool is_of_block(const observe::snapshot::entry& e) noexcept {
     return e.what == action::alloc || e.what == action::free_requested || e.what == action::free_completed;
   }
   /// The time of an entry, or its index if the snapshot has no times.
@@ -88,7 +88,7 @@ class chrome_device {
 
   /// Resets the counters to the start of the history. They wrap around if a file is inconsistent.
   void rewind() noexcept {
-    for (const snapshot::entry& e : trace_) {
+    for (const observe::snapshot::entry& e : trace_) {
       const auto [reserved, requested, live] = change(e);
       reserved_ -= reserved;
       requested_ -= requested;
@@ -98,7 +98,7 @@ class chrome_device {
   struct delta {
     std::uint64_t reserved = 0, requested = 0, live = 0;
   };
-  [[nodiscard]] static delta change(const snapshot::entry& e) noexcept {
+  [[nodiscard]] static delta change(const observe::snapshot::entry& e) noexcept {
     switch (e.what) {
       case action::alloc: return {0, e.size, e.block};
       case action::free_requested: return {0, 0, 0 - std::uint64_t{e.block}};
@@ -114,7 +114,7 @@ class chrome_device {
   }
 
   void step(std::size_t i) {
-    const snapshot::entry& e = trace_[i];
+    const observe::snapshot::entry& e = trace_[i];
     const std::uint64_t time = time_of(i);
     const auto [reserved, requested, live] = change(e);
     reserved_ += reserved;
@@ -152,7 +152,7 @@ class chrome_device {
   }
 
   void open(std::uint64_t time, std::uint64_t address, std::size_t requested, std::size_t size,
-            stream_id stream, std::string_view label, std::uint32_t stack, snapshot::pool_id pool) {
+            stream_id stream, std::string_view label, std::uint32_t stack, observe::snapshot::pool_id pool) {
     slice& s = open_[address];
     s = {next_id_++, thread_of(stream), format_bytes(requested).text()};
     if (!label.empty()) s.name.append(" ").append(label);
@@ -163,8 +163,8 @@ class chrome_device {
                     called_from(stack) + "}");
   }
   /// The private pool as a further JSON argument; empty for the default pools.
-  [[nodiscard]] static std::string pool_argument(snapshot::pool_id pool) {
-    if (pool == snapshot::pool_id{}) return {};
+  [[nodiscard]] static std::string pool_argument(observe::snapshot::pool_id pool) {
+    if (pool == observe::snapshot::pool_id{}) return {};
     return ",\"private_pool\":[" + std::to_string(pool.first) + "," + std::to_string(pool.second) + "]";
   }
   /// The source line as a further JSON argument; empty if unknown.
@@ -222,8 +222,8 @@ class chrome_device {
   std::string& out_;
   std::size_t device_;
   std::uint64_t& next_id_;
-  std::span<const snapshot::entry> trace_;
-  const snapshot::call_stacks& stacks_;
+  std::span<const observe::snapshot::entry> trace_;
+  const observe::snapshot::call_stacks& stacks_;
   bool has_times_ = false;
   bool has_live_ = true;  // the sizes of all blocks are known
   std::uint64_t reserved_ = 0, requested_ = 0, live_ = 0;
@@ -238,15 +238,15 @@ class chrome_device {
 /// pool, if any. If a block is active before or after the history, its slice extends to that end.
 ///   Returns:  the text, or an error if the history contradicts itself
 ///   Cost:     n log n in the history
-[[nodiscard]] inline read_result<std::string> to_chrome(const snapshot& source) {
+[[nodiscard]] inline read_result<std::string> to_chrome(const observe::snapshot& source) {
   std::string out = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"name\":\"";
   out.append(json_text(source.name)).append("\",\"recipe\":\"").append(json_text(source.configured.recipe));
   out.append("\",\"conf\":\"").append(json_text(source.configured.conf));
   out +=
       "\"},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_"
       "index\":0}}";
-  std::map<std::uint64_t, std::vector<const snapshot::annotation*>> annotations;  // by device
-  for (const snapshot::annotation& a : source.annotations) annotations[a.device].push_back(&a);
+  std::map<std::uint64_t, std::vector<const observe::snapshot::annotation*>> annotations;  // by device
+  for (const observe::snapshot::annotation& a : source.annotations) annotations[a.device].push_back(&a);
   std::uint64_t next_id = 1;
   for (std::size_t device = 0; device < source.devices(); ++device) {
     if (source.trace_of(device).empty() && source.segments_of(device).empty()) continue;
@@ -254,7 +254,7 @@ class chrome_device {
     if (const auto* error = std::get_if<input_error>(&at_start)) return *error;
     chrome_device to(out, source, device, next_id);
     to.write(std::get<std::map<std::uint64_t, block_at_start>>(at_start));
-    for (const snapshot::annotation* const a : annotations[device])
+    for (const observe::snapshot::annotation* const a : annotations[device])
       to.instant(a->time_us, 0, a->name, a->begins ? "\"stage\":\"START\"" : "\"stage\":\"END\"");
   }
   out += "\n]}\n";

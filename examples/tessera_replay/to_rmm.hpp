@@ -26,7 +26,7 @@ using namespace tessera::trace;
 /// failed allocation is logged as "allocate failure". The log does not record which other streams use a
 /// block.
 ///   Returns:  the text, or an error if the history contradicts itself
-[[nodiscard]] inline read_result<std::string> to_rmm(const snapshot& source, std::size_t device) {
+[[nodiscard]] inline read_result<std::string> to_rmm(const observe::snapshot& source, std::size_t device) {
   const auto start = blocks_at_start(source, device);
   if (const auto* error = std::get_if<input_error>(&start)) return *error;
   std::string out = "Thread,Time,Action,Pointer,Size,Stream\n";
@@ -47,10 +47,13 @@ using namespace tessera::trace;
     if (block.live)
       add_line(trace.empty() ? 0 : trace.front().time_us, "allocate", address, block.requested, block.stream);
   }
-  for (const snapshot::entry& e : trace) {
-    if (e.what == snapshot::action::alloc) add_line(e.time_us, "allocate", e.address, e.size, e.stream);
-    if (e.what == snapshot::action::free_requested) add_line(e.time_us, "free", e.address, e.size, e.stream);
-    if (e.what == snapshot::action::oom) add_line(e.time_us, "allocate failure", 0, e.size, e.stream);
+  for (const observe::snapshot::entry& e : trace) {
+    if (e.what == observe::snapshot::action::alloc)
+      add_line(e.time_us, "allocate", e.address, e.size, e.stream);
+    if (e.what == observe::snapshot::action::free_requested)
+      add_line(e.time_us, "free", e.address, e.size, e.stream);
+    if (e.what == observe::snapshot::action::oom)
+      add_line(e.time_us, "allocate failure", 0, e.size, e.stream);
   }
   return out;
 }

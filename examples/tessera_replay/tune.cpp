@@ -5,9 +5,7 @@
 #include <string>
 #include <type_traits>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
@@ -16,7 +14,9 @@
 #include "capacity.hpp"
 #include "commands.hpp"
 #include "input.hpp"
+#include "planner/make_plan.hpp"
 #include "recipes.hpp"
+#include "replayed.hpp"
 #include "terminal.hpp"
 #include "tune_advice.hpp"
 
@@ -30,8 +30,8 @@ std::optional<tune::planned_run> run_planned(const tessera::trace::program& prog
   options.effort = 3;
   const tessera::plan::made_plan made = tessera::plan::make(program.source(), options);
   if (made.entries.empty()) return {};
-  tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> pool{
-      made.view(), replay::device_of(capacity)};
+  tessera::plan::planned<replay::replayed<tessera::recipe::pytorch<>>> pool{made.view(),
+                                                                            replay::device_of(capacity)};
   tune::planned_run run;
   run.failures = tessera::trace::replay(program, pool);
   run.plan_bytes = made.numbers.bytes;
@@ -62,10 +62,11 @@ int tune_one(const arguments& args, const tessera::trace::recording& recording) 
   constexpr std::size_t max_peak = tessera::max_request / 8;
   if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), max_peak));
   const auto add = [&](const std::string& name) {
-    (void)choose_recipe(name, "", {}, [&]<typename Recipe>(const tessera::policies<Recipe>& settings) {
-      if constexpr (std::is_constructible_v<tune::composition, const tessera::policies<Recipe>&>)
-        asked.shipped.emplace_back(name, tune::composition(settings));
-    });
+    (void)choose_recipe(
+        name, "", {}, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+          if constexpr (std::is_constructible_v<tune::composition, const tessera::recipe::policies<Recipe>&>)
+            asked.shipped.emplace_back(name, tune::composition(settings));
+        });
   };
   for (const char* const name : compared) add(name);
   for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name);

@@ -10,10 +10,15 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/pool_traits.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/chunks.hpp>
+#include <tessera/policy/evict_after.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
+#include <tessera/policy/grow_by_stitching.hpp>
+#include <tessera/policy/prefer_pages.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// Policies that are chosen at run time, one type per axis, so that a search compiles no candidates. Each
@@ -41,22 +46,23 @@ struct one_of {
 };
 
 template <std::size_t Step>
-using multiple = round_to_multiple<Step>;
+using multiple = policy::round_to_multiple<Step>;
 using rounding_choices =
-    one_of<round_to_divisions<512>, multiple<64>, multiple<128>, multiple<256>, multiple<512>,
+    one_of<policy::round_to_divisions<512>, multiple<64>, multiple<128>, multiple<256>, multiple<512>,
            multiple<1_KiB>, multiple<2_KiB>, multiple<4_KiB>, multiple<8_KiB>, multiple<16_KiB>,
            multiple<32_KiB>, multiple<64_KiB>, multiple<128_KiB>, multiple<256_KiB>, multiple<512_KiB>,
-           multiple<1_MiB>, multiple<2_MiB>, round_to_power_of_two<512, tunable(unlimited)>,
-           round_to_power_of_two<4_KiB, tunable(unlimited)>, round_padded<32, round_to_divisions<512>>,
-           round_padded<32, multiple<512>>, round_padded<64, multiple<256>>>;
+           multiple<1_MiB>, multiple<2_MiB>, policy::round_to_power_of_two<512, tunable(unlimited)>,
+           policy::round_to_power_of_two<4_KiB, tunable(unlimited)>,
+           policy::round_padded<32, policy::round_to_divisions<512>>, policy::round_padded<32, multiple<512>>,
+           policy::round_padded<64, multiple<256>>>;
 struct any_rounding : rounding_choices {
   any_rounding() = default;
   template <typename P>
     requires(rounding_choices::has<P>)
   any_rounding(const P& p) : rounding_choices{p} {}
   template <std::size_t Least>
-  any_rounding(const round_to_power_of_two<Least>&)
-      : rounding_choices{round_to_power_of_two<Least, tunable(unlimited)>{}} {}
+  any_rounding(const policy::round_to_power_of_two<Least>&)
+      : rounding_choices{policy::round_to_power_of_two<Least, tunable(unlimited)>{}} {}
 
   [[nodiscard]] std::size_t block_size(std::size_t requested) const noexcept {
     return ask([=](const auto& p) { return p.block_size(requested); });
@@ -64,14 +70,14 @@ struct any_rounding : rounding_choices {
   bool operator==(const any_rounding&) const = default;
 };
 
-using boundary_of_pools = pool_small_and_large<tunable(std::size_t{0})>;
-using pools_choices = one_of<boundary_of_pools, pool_together>;
+using boundary_of_pools = policy::pool_small_and_large<tunable(std::size_t{0})>;
+using pools_choices = one_of<boundary_of_pools, policy::pool_together>;
 struct any_pools : pools_choices {
   static constexpr std::size_t count = 2;  // with one pool, the second stays empty
-  any_pools() : any_pools(pool_small_and_large<1_MiB>{}) {}
-  any_pools(pool_together p) : pools_choices{p} {}
+  any_pools() : any_pools(policy::pool_small_and_large<1_MiB>{}) {}
+  any_pools(policy::pool_together p) : pools_choices{p} {}
   template <auto Boundary>
-  any_pools(pool_small_and_large<Boundary> p)
+  any_pools(policy::pool_small_and_large<Boundary> p)
       : pools_choices{boundary_of_pools{.boundary = p.boundary.get()}} {}
 
   [[nodiscard]] std::size_t select(std::size_t block) const noexcept {
@@ -83,17 +89,19 @@ struct any_pools : pools_choices {
   bool operator==(const any_pools&) const = default;
 };
 
-using late = poll_events_lazily<reuse_on_same_stream>;
-using late_after_recorded = poll_events_lazily<reuse_on_same_stream_after_recorded>;
-using streams_choices =
-    one_of<reuse_on_same_stream, reuse_on_same_stream_after_recorded, late, late_after_recorded,
-           reuse_after_recorded_streams, reuse_across_streams<>, reuse_immediately>;
+using late = policy::poll_events_lazily<policy::reuse_on_same_stream>;
+using late_after_recorded = policy::poll_events_lazily<policy::reuse_on_same_stream_after_own_events>;
+using streams_choices = one_of<policy::reuse_on_same_stream, policy::reuse_on_same_stream_after_own_events,
+                               late, late_after_recorded, policy::reuse_after_events,
+                               policy::reuse_across_streams<>, policy::reuse_immediately>;
 struct any_streams : streams_choices {
   any_streams() = default;
   template <typename P>
     requires(streams_choices::has<P>)
   any_streams(const P& p) : streams_choices{p} {}
 
+  template <typename Manager>
+  using sharing = policy::reuse_across_streams<>::sharing<Manager>;
   static constexpr bool uses_events = true;
   [[nodiscard]] stream_id reuse_key(stream_id stream) const noexcept {
     return ask([=](const auto& p) { return stream_id(p.reuse_key(stream)); });
@@ -110,13 +118,14 @@ struct any_streams : streams_choices {
   bool operator==(const any_streams&) const = default;
 };
 
-template <std::size_t Rest, block_end End = block_end::low>
-using rest = split_if_remainder_at_least<Rest, End>;
-inline constexpr block_end high = block_end::high;
-using split_expandable = split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
-using split_choices = one_of<split_below<>, split_expandable, split_never<>, split_never<block_fit::exact>,
-                             split_never<block_fit::same_power_of_two>, rest<64>, rest<128>, rest<512>,
-                             rest<4_KiB>, rest<64_KiB>, rest<256_KiB>, rest<1_MiB>, rest<64, high>,
+template <std::size_t Rest, policy::block_end End = policy::block_end::low>
+using rest = policy::split_if_remainder_at_least<Rest, End>;
+inline constexpr policy::block_end high = policy::block_end::high;
+using split_expandable = policy::split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
+using split_choices = one_of<policy::split_below<>, split_expandable, policy::split_never<>,
+                             policy::split_never<policy::block_fit::exact>,
+                             policy::split_never<policy::block_fit::same_power_of_two>, rest<64>, rest<128>,
+                             rest<512>, rest<4_KiB>, rest<64_KiB>, rest<256_KiB>, rest<1_MiB>, rest<64, high>,
                              rest<512, high>, rest<64_KiB, high>, rest<1_MiB, high>>;
 struct any_split : split_choices {
   any_split() = default;
@@ -133,7 +142,7 @@ struct any_split : split_choices {
       return p.should_split(wanted, block);
     });
   }
-  [[nodiscard]] block_end allocated_end() const noexcept {
+  [[nodiscard]] policy::block_end allocated_end() const noexcept {
     return ask([](const auto& p) { return p.allocated_end(); });
   }
   [[nodiscard]] std::size_t oversize_from() const noexcept {
@@ -142,29 +151,33 @@ struct any_split : split_choices {
   bool operator==(const any_split&) const = default;
 };
 
-using any_choice_of_pages = back_with<tunable(page_choice{})>;
+using any_choice_of_pages = policy::prefer_pages<tunable(page_choice{})>;
 struct any_pages : any_choice_of_pages {
-  any_pages() : any_pages(back_with<page_plan::normal_only>{}) {}
+  any_pages() : any_pages(policy::normal_pages{}) {}
+  any_pages(const policy::normal_pages&)
+      : any_choice_of_pages{.choice = page_choice{.pages = page_preference::normal_only}} {}
   template <auto Choice>
-    requires(back_with<Choice>::initial == page_choice{.pages = back_with<Choice>::initial.pages})
-  any_pages(const back_with<Choice>& p) : any_choice_of_pages{.choice = p.choice.get()} {}
+    requires(policy::prefer_pages<Choice>::initial ==
+             page_choice{.pages = policy::prefer_pages<Choice>::initial.pages})
+  any_pages(const policy::prefer_pages<Choice>& p) : any_choice_of_pages{.choice = p.choice.get()} {}
   bool operator==(const any_pages&) const = default;
 };
 
 template <std::size_t Own>
-using segments_below = grow_by_segments<2_MiB, tunable(20_MiB), Own>;
-using segments_choices = one_of<segments_below<10_MiB>, segments_below<0>, segments_below<64_MiB>,
-                                segments_below<256_MiB>, grow_exactly<>, grow_by_chunks<>, grow_by_plan<>>;
+using segments_below = policy::grow_by_segments<2_MiB, tunable(20_MiB), Own>;
+using segments_choices =
+    one_of<segments_below<10_MiB>, segments_below<0>, segments_below<64_MiB>, segments_below<256_MiB>,
+           policy::grow_exactly<>, policy::grow_by_chunks<>, policy::grow_by_schedule<>>;
 /// Growth by segments.
 struct any_segments : segments_choices {
-  using backend = segment_backend;
+  using backend = policy::segment_backend;
   tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
   any_segments() = default;
   template <typename P>
     requires(segments_choices::has<P>)
   any_segments(const P& p) : segments_choices{p}, limit(p.limit.get()) {}
   template <std::size_t Own>
-  any_segments(const grow_by_segments<2_MiB, 2_MiB, Own>& p)
+  any_segments(const policy::grow_by_segments<2_MiB, 2_MiB, Own>& p)
       : any_segments(segments_below<Own>{.large = 2_MiB, .limit = p.limit.get()}) {}
 
   [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now,
@@ -177,22 +190,22 @@ struct any_segments : segments_choices {
   bool operator==(const any_segments&) const = default;
 };
 
-using in_place_of_20 = grow_by_mapping<20_MiB>;
-using in_place_choices = one_of<grow_by_mapping<>, in_place_of_20>;
+using in_place_of_20 = policy::grow_by_mapping<20_MiB>;
+using in_place_choices = one_of<policy::grow_by_mapping<>, in_place_of_20>;
 /// Growth in place.
 struct any_in_place : in_place_choices {
-  using backend = expandable_backend;
+  using backend = policy::expandable_backend;
   tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
   any_in_place() = default;
   template <auto Large, auto Alignment>
-  any_in_place(const grow_by_mapping<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
-      : in_place_choices{grow_by_mapping<>{.large = p.large.get(),
-                                           .limit = p.limit.get(),
-                                           .alignment = p.alignment.get(),
-                                           .range = p.range}},
+  any_in_place(const policy::grow_by_mapping<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
+      : in_place_choices{policy::grow_by_mapping<>{.large = p.large.get(),
+                                                   .limit = p.limit.get(),
+                                                   .alignment = p.alignment.get(),
+                                                   .range = p.range}},
         limit(p.limit.get()) {}
   template <auto Large>
-  any_in_place(const grow_by_mapping<20_MiB, Large>& p)
+  any_in_place(const policy::grow_by_mapping<20_MiB, Large>& p)
       : in_place_choices{in_place_of_20{.large = p.large.get(), .limit = p.limit.get(), .range = p.range}},
         limit(p.limit.get()) {}
 
@@ -212,20 +225,20 @@ struct any_in_place : in_place_choices {
   bool operator==(const any_in_place&) const = default;
 };
 
-using growth_choices = one_of<any_segments, any_in_place, grow_by_stitching<>>;
+using growth_choices = one_of<any_segments, any_in_place, policy::grow_by_stitching<>>;
 /// Growth by any backend. The backend is part of what is compiled.
 struct any_growth : growth_choices {
   any_growth() = default;
   template <typename P>
-    requires(std::same_as<typename P::backend, segment_backend>)
+    requires(std::same_as<typename P::backend, policy::segment_backend>)
   any_growth(const P& p) : growth_choices{any_segments(p)} {}
   template <typename P>
-    requires(std::same_as<typename P::backend, expandable_backend>)
+    requires(std::same_as<typename P::backend, policy::expandable_backend>)
   any_growth(const P& p) : growth_choices{any_in_place(p)} {}
   template <auto Pieces>
-  any_growth(const grow_by_stitching<Pieces>& p)
-      : growth_choices{
-            grow_by_stitching<>{p.peak_parts.get(), p.slack, p.limit.get(), p.rest_parts, p.alignment}} {}
+  any_growth(const policy::grow_by_stitching<Pieces>& p)
+      : growth_choices{policy::grow_by_stitching<>{p.peak_parts.get(), p.slack, p.limit.get(), p.rest_parts,
+                                                   p.alignment}} {}
 
   /// Whether it maps memory into ranges of addresses.
   [[nodiscard]] bool has_ranges() const noexcept {
@@ -234,41 +247,42 @@ struct any_growth : growth_choices {
   bool operator==(const any_growth&) const = default;
 };
 
-using eviction_by_plan = evict_at_free_above_plan<>;
-using eviction_choices = one_of<evict_idle_above<tunable(fraction{}), true>, evict_idle_above<>, evict_never,
-                                evict_at_free<>, evict_at_free<tunable(unlimited)>, eviction_by_plan,
-                                evict_idle_segments<>, evict_at_synchronize_above<>>;
+using eviction_by_schedule = policy::evict_at_free_above_schedule<>;
+using eviction_choices =
+    one_of<policy::evict_idle_above<tunable(fraction{}), true>, policy::evict_idle_above<>,
+           policy::evict_never, policy::evict_at_free<>, policy::evict_at_free<tunable(unlimited)>,
+           eviction_by_schedule, policy::evict_idle_segments<>, policy::evict_at_synchronize_above<>>;
 struct any_eviction : eviction_choices {
   any_eviction() = default;
   template <typename P>
     requires(eviction_choices::has<P>)
   any_eviction(const P& p) : eviction_choices{p} {}
 
-  [[nodiscard]] std::size_t bytes_to_evict(eviction_trigger when, const usage& now) const noexcept {
+  [[nodiscard]] std::size_t bytes_to_evict(policy::eviction_trigger when, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.bytes_to_evict(when, now); });
   }
   [[nodiscard]] bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
     return ask([&](const auto& p) { return p.is_candidate(bytes, now); });
   }
-  [[nodiscard]] bool should_evict(const idle_segment& segment) const noexcept {
+  [[nodiscard]] bool should_evict(const policy::idle_segment& segment) const noexcept {
     return ask([&](const auto& p) { return p.should_evict(segment); });
   }
   bool operator==(const any_eviction&) const = default;
 };
 
-using recovery_expandable = with_fail_fast<recover_by_emptying_cache<>>;
-using recovery_choices =
-    one_of<with_fail_fast<recover_by_releasing_oversize>, recovery_expandable, recover_never,
-           recover_by_emptying_cache<>, recover_by_emptying_cache<tunable(false)>,
-           with_last_search<with_fail_fast<recover_by_releasing_oversize>>,
-           with_last_search<recovery_expandable>>;
+using recovery_expandable = policy::fail_fast<policy::recover_by_emptying_cache<>>;
+using recovery_choices = one_of<policy::fail_fast<policy::recover_by_releasing_oversize>, recovery_expandable,
+                                policy::recover_never, policy::recover_by_emptying_cache<>,
+                                policy::recover_by_emptying_cache<tunable(false)>,
+                                policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize>>,
+                                policy::last_search<recovery_expandable>>;
 struct any_recovery : recovery_choices {
   any_recovery() = default;
   template <typename P>
     requires(recovery_choices::has<P>)
   any_recovery(const P& p) : recovery_choices{p} {}
 
-  [[nodiscard]] recovery_steps steps(failure_reason why) const noexcept {
+  [[nodiscard]] policy::recovery_steps steps(policy::failure_reason why) const noexcept {
     return ask([=](const auto& p) { return p.steps(why); });
   }
   bool operator==(const any_recovery&) const = default;
@@ -289,7 +303,7 @@ struct composition {
   /// Converts a recipe that orders equal free blocks by address, as compositions do.
   template <typename Recipe>
     requires(tessera::detail::free_order_of<typename Recipe::split> == free_order::lowest_address)
-  explicit composition(const policies<Recipe>& p)
+  explicit composition(const recipe::policies<Recipe>& p)
       : rounding(p.rounding),
         pools(p.pools),
         streams(p.streams),
@@ -323,13 +337,14 @@ template <typename F>
 auto with_recipe(const composition& c, F f) {
   const auto call = [&]<typename Growth, bool ReusesAcrossStreams>(const Growth& growth) {
     using recipe = chosen_when_run<Growth, ReusesAcrossStreams>;
-    return f.template operator()<recipe>(
-        policies<recipe>{c.rounding, c.pools, {c.streams}, c.split, c.pages, growth, c.eviction, c.recovery});
+    return f.template operator()<recipe>(tessera::recipe::policies<recipe>{
+        c.rounding, c.pools, {c.streams}, c.split, c.pages, growth, c.eviction, c.recovery});
   };
   return std::visit(
       [&]<typename Growth>(const Growth& growth) {
         if constexpr (!Growth::backend::has_ranges) {
-          if (c.streams.is<reuse_across_streams<>>()) return call.template operator()<Growth, true>(growth);
+          if (c.streams.is<policy::reuse_across_streams<>>())
+            return call.template operator()<Growth, true>(growth);
         }
         return call.template operator()<Growth, false>(growth);
       },
@@ -340,7 +355,7 @@ inline constexpr std::array axis_names = {"rounding", "pools",  "streams",  "spl
                                           "pages",    "growth", "eviction", "recovery"};
 inline constexpr std::size_t axes = axis_names.size();
 
-/// The policies as C++, such as `tessera::round_to_multiple<512>`.
+/// The policies as C++, such as `tessera::policy::round_to_multiple<512>`.
 [[nodiscard]] std::array<std::string, axes> policy_texts(const composition& c);
 
 /// A composition as a variation of pytorch, such as `with<pytorch<>, evict_never>`.

@@ -91,7 +91,7 @@ std::string needs_of(const composition& c) {
   const auto add = [&](const char* what) { needs += (needs.empty() ? "" : ", ") + std::string(what); };
   if (c.growth.has_ranges()) add("virtual memory (virtual_memory_provider)");
   if (!(c.pages == any_pages{})) add("page sizes (paged_provider)");
-  if (c.streams.is<reuse_across_streams<>>()) add("stream ordering (ordering_provider)");
+  if (c.streams.is<policy::reuse_across_streams<>>()) add("stream ordering (ordering_provider)");
   return needs;
 }
 

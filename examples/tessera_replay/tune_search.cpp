@@ -10,11 +10,11 @@
 #include <tuple>
 #include <vector>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
 
 #include "capacity.hpp"
+#include "replayed.hpp"
 #include "tune_composition.hpp"
 #include "tune_search.hpp"
 
@@ -36,9 +36,9 @@ std::size_t operations(const trace::program& program) {
 struct given_up {};
 
 template <typename Recipe>
-outcome run(const trace::program& program, const policies<Recipe>& chosen, std::size_t capacity,
+outcome run(const trace::program& program, const recipe::policies<Recipe>& chosen, std::size_t capacity,
             const limits& until) {
-  caching_allocator<Recipe, simulated_device> pool{device_of(capacity), chosen};
+  replayed<Recipe> pool{device_of(capacity), chosen};
   const double begin = processor_ns();
   const double end = begin + until.processor_ns * static_cast<double>(operations(program));
   const auto before = [&](std::size_t i) {
@@ -68,11 +68,11 @@ outcome run(const trace::program& program, const policies<Recipe>& chosen, std::
 
 /// Processor time per operation in nanoseconds, over enough replays to be measurable.
 template <typename Recipe>
-double host_ns(const trace::program& program, const policies<Recipe>& chosen, std::size_t capacity) {
+double host_ns(const trace::program& program, const recipe::policies<Recipe>& chosen, std::size_t capacity) {
   const std::size_t replays = std::min<std::size_t>(1000, 20'000 / operations(program) + 1);
   double spent = 0;
   for (std::size_t i = 0; i < replays; ++i) {
-    caching_allocator<Recipe, simulated_device> pool{device_of(capacity), chosen};
+    replayed<Recipe> pool{device_of(capacity), chosen};
     const double begin = processor_ns();
     (void)trace::replay(program, pool);
     spent += processor_ns() - begin;
@@ -81,7 +81,7 @@ double host_ns(const trace::program& program, const policies<Recipe>& chosen, st
 }
 
 double host_ns(const trace::program& program, const composition& c, std::size_t capacity) {
-  return with_recipe(c, [&]<typename Recipe>(const policies<Recipe>& chosen) {
+  return with_recipe(c, [&]<typename Recipe>(const recipe::policies<Recipe>& chosen) {
     return host_ns<Recipe>(program, chosen, capacity);
   });
 }
@@ -95,7 +95,7 @@ double quantile(std::vector<double> values, std::size_t percent) {
 
 outcome replay_once(const trace::program& program, const composition& c, std::size_t capacity,
                     const limits& until) {
-  return with_recipe(c, [&]<typename Recipe>(const policies<Recipe>& chosen) {
+  return with_recipe(c, [&]<typename Recipe>(const recipe::policies<Recipe>& chosen) {
     return run<Recipe>(program, chosen, capacity, until);
   });
 }
@@ -125,7 +125,7 @@ host_times measure(const trace::program& program, const std::vector<composition>
   std::vector<double> compiled;
   for (std::size_t r = 0; r < repetitions; ++r) {
     yardstick.push_back(host_ns(program, composition{}, capacity));
-    compiled.push_back(host_ns<pytorch<>>(program, {}, capacity));
+    compiled.push_back(host_ns<recipe::pytorch<>>(program, {}, capacity));
     for (std::size_t i = 0; i < some.size(); ++i) each[i].push_back(host_ns(program, some[i], capacity));
     yardstick.push_back(host_ns(program, composition{}, capacity));
   }

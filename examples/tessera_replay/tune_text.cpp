@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/policy/chunks.hpp>
 
 namespace replay::tune {
 namespace {
@@ -29,8 +30,9 @@ std::string text(const memory_limit& m) {
   return "tessera::memory_limit(" + text(m.bytes) +
          (m.share == percent(100) ? ")" : ", " + text(m.share) + ")");
 }
-std::string text(const chunk_plan& p) {
-  return "tessera::chunk_plan{" + text(p.first) + ", " + text(p.further) + ", " + text(p.share) + "}";
+std::string text(const policy::chunk_schedule& p) {
+  return "tessera::policy::chunk_schedule{" + text(p.first) + ", " + text(p.further) + ", " + text(p.share) +
+         "}";
 }
 std::string text(const divisions& d) {
   if (d == divisions::all(d.in_slot[0]))
@@ -51,66 +53,67 @@ argument set(const T& value, const T& default_value) {
 }
 argument plain(std::size_t n) { return {n % 1_KiB == 0 && n != 0 ? text(n) : std::to_string(n)}; }
 
-/// Formats `tessera::name<arguments>` without trailing defaults.
+/// Formats `tessera::policy::name<arguments>` without trailing defaults.
 std::string named(const std::string& name, std::initializer_list<argument> arguments) {
   const argument* end = arguments.end();
   while (end != arguments.begin() && (end - 1)->is_default) --end;
   std::string all;
   for (const argument* a = arguments.begin(); a != end; ++a) all += (all.empty() ? "" : ", ") + a->words;
-  return "tessera::" + name + "<" + all + ">";
+  return "tessera::policy::" + name + "<" + all + ">";
 }
 
 template <std::size_t Step>
-std::string cpp(const round_to_multiple<Step>&) {
+std::string cpp(const policy::round_to_multiple<Step>&) {
   return named("round_to_multiple", {plain(Step)});
 }
 template <std::size_t Least, auto Threshold>
-std::string cpp(const round_to_power_of_two<Least, Threshold>& p) {
+std::string cpp(const policy::round_to_power_of_two<Least, Threshold>& p) {
   return named("round_to_power_of_two", {plain(Least), set(p.threshold.get(), unlimited)});
 }
 template <std::size_t Step>
-std::string cpp(const round_to_divisions<Step>& p) {
+std::string cpp(const policy::round_to_divisions<Step>& p) {
   return named("round_to_divisions", {plain(Step), set(p.table.get(), divisions{})});
 }
 template <std::size_t Padding, typename Inner>
-std::string cpp(const round_padded<Padding, Inner>& p) {
+std::string cpp(const policy::round_padded<Padding, Inner>& p) {
   return named("round_padded", {plain(Padding), {cpp(p.inner)}});
 }
 
 std::string cpp(const boundary_of_pools& p) {
   return named("pool_small_and_large", {{text(p.boundary.get())}});
 }
-std::string cpp(const pool_together&) { return "tessera::pool_together"; }
+std::string cpp(const policy::pool_together&) { return "tessera::policy::pool_together"; }
 
-std::string cpp(const reuse_on_same_stream&) { return "tessera::reuse_on_same_stream"; }
-std::string cpp(const reuse_on_same_stream_after_recorded&) {
-  return "tessera::reuse_on_same_stream_after_recorded";
+std::string cpp(const policy::reuse_on_same_stream&) { return "tessera::policy::reuse_on_same_stream"; }
+std::string cpp(const policy::reuse_on_same_stream_after_own_events&) {
+  return "tessera::policy::reuse_on_same_stream_after_own_events";
 }
 template <typename Streams>
-std::string cpp(const poll_events_lazily<Streams>& p) {
+std::string cpp(const policy::poll_events_lazily<Streams>& p) {
   return named("poll_events_lazily", {{cpp(Streams{})}, set(p.threshold.get(), std::size_t{0})});
 }
-std::string cpp(const reuse_after_recorded_streams&) { return "tessera::reuse_after_recorded_streams"; }
-std::string cpp(const reuse_immediately&) { return "tessera::reuse_immediately"; }
-std::string cpp(const reuse_across_streams<>& p) {
+std::string cpp(const policy::reuse_after_events&) { return "tessera::policy::reuse_after_events"; }
+std::string cpp(const policy::reuse_immediately&) { return "tessera::policy::reuse_immediately"; }
+std::string cpp(const policy::reuse_across_streams<>& p) {
   return named("reuse_across_streams",
                {set(p.follow_dependencies.get(), true), set(p.opportunistic.get(), true),
                 set(p.insert_dependencies.get(), true)});
 }
 
-template <block_fit Fit>
-std::string cpp(const split_never<Fit>&) {
+template <policy::block_fit Fit>
+std::string cpp(const policy::split_never<Fit>&) {
   const char* const names[] = {"any", "exact", "same_power_of_two"};
-  return named("split_never", {{std::string("tessera::block_fit::") + names[static_cast<std::size_t>(Fit)],
-                                Fit == block_fit::any}});
+  return named("split_never",
+               {{std::string("tessera::policy::block_fit::") + names[static_cast<std::size_t>(Fit)],
+                 Fit == policy::block_fit::any}});
 }
-template <std::size_t Rest, block_end End>
-std::string cpp(const split_if_remainder_at_least<Rest, End>&) {
+template <std::size_t Rest, policy::block_end End>
+std::string cpp(const policy::split_if_remainder_at_least<Rest, End>&) {
   return named("split_if_remainder_at_least",
-               {plain(Rest), {"tessera::block_end::high", End == block_end::low}});
+               {plain(Rest), {"tessera::policy::block_end::high", End == policy::block_end::low}});
 }
 template <auto Max, auto Slack, std::size_t SmallLimit, std::size_t Waste>
-std::string cpp(const split_below<Max, Slack, SmallLimit, Waste>& p) {
+std::string cpp(const policy::split_below<Max, Slack, SmallLimit, Waste>& p) {
   return named("split_below",
                {set(p.max.get(), unlimited),
                 set(p.slack.get(), 20_MiB),
@@ -122,40 +125,41 @@ std::string cpp(const split_below<Max, Slack, SmallLimit, Waste>& p) {
 std::string cpp(const any_pages& p) {
   const page_choice chosen = p.choice.get();
   const char* const names[] = {"normal_only", "huge_first", "huge_only", "huge_1g_first", "huge_1g_only"};
+  if (chosen == page_choice{.pages = page_preference::normal_only}) return "tessera::policy::normal_pages";
   if (chosen == page_choice{.pages = chosen.pages})
-    return std::string("tessera::back_with<tessera::page_plan::") +
+    return std::string("tessera::policy::prefer_pages<tessera::page_preference::") +
            names[static_cast<std::size_t>(chosen.pages)] + ">";
   return "";
 }
 
 argument limit(const memory_limit& most) { return set(most, memory_limit{}); }
 template <std::size_t Small, std::size_t Own>
-std::string cpp(const grow_by_segments<Small, tunable(20_MiB), Own>& p) {
+std::string cpp(const policy::grow_by_segments<Small, tunable(20_MiB), Own>& p) {
   return named("grow_by_segments", {{plain(Small).words, Small == 2_MiB},
                                     set(p.large.get(), 20_MiB),
                                     {plain(Own).words, Own == 10_MiB},
                                     limit(p.limit.get())});
 }
-std::string cpp(const grow_exactly<>& p) { return named("grow_exactly", {limit(p.limit.get())}); }
-std::string cpp(const grow_by_chunks<>& p) {
+std::string cpp(const policy::grow_exactly<>& p) { return named("grow_exactly", {limit(p.limit.get())}); }
+std::string cpp(const policy::grow_by_chunks<>& p) {
   constexpr std::size_t none = 0;
   return named("grow_by_chunks", {set(p.small_chunk.get(), none),
                                   set(p.large.get(), none),
                                   {"tessera::limit_of_pools", true},
                                   limit(p.limit.get())});
 }
-std::string cpp(const grow_by_plan<>& p) {
-  return named("grow_by_plan", {set(p.plan.get(), chunk_plan{}), limit(p.limit.get())});
+std::string cpp(const policy::grow_by_schedule<>& p) {
+  return named("grow_by_schedule", {set(p.schedule.get(), policy::chunk_schedule{}), limit(p.limit.get())});
 }
 template <std::size_t Small>
-std::string cpp(const grow_by_mapping<Small>& p) {
+std::string cpp(const policy::grow_by_mapping<Small>& p) {
   return named("grow_by_mapping", {{plain(Small).words, Small == 2_MiB},
                                    set(p.large.get(), 20_MiB),
                                    limit(p.limit.get()),
                                    set(p.alignment.get(), std::size_t{1}),
                                    set(p.range.get(), memory_limit{fraction{1'125'000'000}})});
 }
-std::string cpp(const grow_by_stitching<>& p) {
+std::string cpp(const policy::grow_by_stitching<>& p) {
   return named(
       "grow_by_stitching",
       {set(p.peak_parts.get(), std::size_t{48}), set(p.slack.get(), percent(12)), limit(p.limit.get()),
@@ -163,38 +167,40 @@ std::string cpp(const grow_by_stitching<>& p) {
 }
 
 template <bool NeedsLimit>
-std::string cpp(const evict_idle_above<tunable(fraction{}), NeedsLimit>& p) {
+std::string cpp(const policy::evict_idle_above<tunable(fraction{}), NeedsLimit>& p) {
   return named("evict_idle_above", {set(p.threshold.get(), fraction{}), {"true", !NeedsLimit}});
 }
-std::string cpp(const evict_never&) { return "tessera::evict_never"; }
+std::string cpp(const policy::evict_never&) { return "tessera::policy::evict_never"; }
 template <auto Threshold>
-std::string cpp(const evict_at_free<Threshold>& p) {
+std::string cpp(const policy::evict_at_free<Threshold>& p) {
   return named("evict_at_free", {set(p.threshold.get(), std::size_t{0})});
 }
-std::string cpp(const eviction_by_plan& p) {
-  return named("evict_at_free_above_plan", {set(p.plan.get(), chunk_plan{})});
+std::string cpp(const eviction_by_schedule& p) {
+  return named("evict_at_free_above_schedule", {set(p.schedule.get(), policy::chunk_schedule{})});
 }
-std::string cpp(const evict_idle_segments<>& p) {
+std::string cpp(const policy::evict_idle_segments<>& p) {
   return named("evict_idle_segments", {set(p.before_growth.get(), false), set(p.at_free.get(), false)});
 }
-std::string cpp(const evict_at_synchronize_above<>& p) {
+std::string cpp(const policy::evict_at_synchronize_above<>& p) {
   return named("evict_at_synchronize_above", {set(p.threshold.get(), std::size_t{0})});
 }
 
-std::string cpp(const recover_never&) { return "tessera::recover_never"; }
+std::string cpp(const policy::recover_never&) { return "tessera::policy::recover_never"; }
 template <auto AcceptsExactSize>
-std::string cpp(const recover_by_emptying_cache<AcceptsExactSize>& p) {
+std::string cpp(const policy::recover_by_emptying_cache<AcceptsExactSize>& p) {
   return named("recover_by_emptying_cache", {set(p.accepts_exact_size.get(), false)});
 }
 
-std::string cpp(const recover_by_releasing_oversize&) { return "tessera::recover_by_releasing_oversize"; }
-template <typename Recovery>
-std::string cpp(const with_fail_fast<Recovery>& p) {
-  return named("with_fail_fast", {{cpp(p.inner)}, set(p.fails_fast.get(), false)});
+std::string cpp(const policy::recover_by_releasing_oversize&) {
+  return "tessera::policy::recover_by_releasing_oversize";
 }
 template <typename Recovery>
-std::string cpp(const with_last_search<Recovery>& p) {
-  return named("with_last_search", {{cpp(static_cast<const Recovery&>(p))}});
+std::string cpp(const policy::fail_fast<Recovery>& p) {
+  return named("fail_fast", {{cpp(p.inner)}, set(p.fails_fast.get(), false)});
+}
+template <typename Recovery>
+std::string cpp(const policy::last_search<Recovery>& p) {
+  return named("last_search", {{cpp(static_cast<const Recovery&>(p))}});
 }
 
 template <typename... Policy>
@@ -216,7 +222,10 @@ std::string as_variation(const composition& c) {
   for (std::size_t i = 0; i < axes; ++i)
     if (here[i] != there[i]) changes += ", " + here[i];
   std::string all = changes.empty() ? "pytorch<>" : "with<pytorch<>" + changes + ">";
-  for (std::size_t at = 0; (at = all.find("tessera::", at)) != std::string::npos;) all.erase(at, 9);
+  for (const std::string qualified : {"tessera::policy::", "tessera::"}) {
+    for (std::size_t at = 0; (at = all.find(qualified, at)) != std::string::npos;)
+      all.erase(at, qualified.size());
+  }
   return all;
 }
 
@@ -230,7 +239,7 @@ std::string as_recipe(const composition& c, const std::string& name) {
     axis.resize(8, ' ');
     all += "  using " + axis + " = " + policies[i] + ";\n";
   }
-  return all + "};\nstatic_assert(tessera::recipe<" + name + ">);\n";
+  return all + "};\nstatic_assert(tessera::recipe::well_formed<" + name + ">);\n";
 }
 
 composition with_axis_of(composition c, std::size_t axis, const composition& of) {
@@ -244,7 +253,7 @@ composition with_axis_of(composition c, std::size_t axis, const composition& of)
     case 6: c.eviction = of.eviction; break;
     default: c.recovery = of.recovery; break;
   }
-  if (c.growth.has_ranges() && c.streams.is<reuse_across_streams<>>()) c.streams = of.streams;
+  if (c.growth.has_ranges() && c.streams.is<policy::reuse_across_streams<>>()) c.streams = of.streams;
   return c;
 }
 

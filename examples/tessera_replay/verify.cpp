@@ -55,7 +55,7 @@ void print_json(const std::string& file, const verification& v) {
 }
 
 /// Reads a snapshot file.
-replay::read_result<tessera::snapshot> read(const std::string& file) {
+replay::read_result<tessera::observe::snapshot> read(const std::string& file) {
   const auto bytes = replay::read_file(file, [&](std::string_view beginning) {
     if (replay::is_pickle(beginning)) return std::optional<input_error>();
     auto packed = replay::check_not_compressed(beginning, file);
@@ -66,7 +66,7 @@ replay::read_result<tessera::snapshot> read(const std::string& file) {
 }
 
 /// The devices with segments or a history.
-std::vector<std::size_t> devices_of(const tessera::snapshot& source) {
+std::vector<std::size_t> devices_of(const tessera::observe::snapshot& source) {
   std::set<std::size_t> devices;
   for (const auto& segment : source.segments) devices.insert(static_cast<std::size_t>(segment.device));
   for (std::size_t i = 0; i < source.traces.size(); ++i) {
@@ -90,7 +90,7 @@ int replay::commands::verify(const arguments& args) {
       refuse(error->text());
       continue;
     }
-    const auto& source = std::get<tessera::snapshot>(snapshot);
+    const auto& source = std::get<tessera::observe::snapshot>(snapshot);
     const std::vector<std::size_t> there = devices_of(source);
     const auto devices = select_devices(file, there, args.device);
     if (const auto* error = std::get_if<input_error>(&devices)) {

@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
@@ -63,8 +63,8 @@ struct verification {
 };
 
 /// The settings of a snapshot that affect decisions.
-[[nodiscard]] inline config::pytorch::settings settings_of(const snapshot& source) {
-  const snapshot::settings& s = source.configured;
+[[nodiscard]] inline config::pytorch::settings settings_of(const observe::snapshot& source) {
+  const observe::snapshot::settings& s = source.configured;
   config::pytorch::settings found;
   const auto conf = config::parse<config::pytorch>(s.conf);
   if (const auto* parsed = std::get_if<config::pytorch::settings>(&conf)) found = *parsed;
@@ -78,11 +78,12 @@ struct verification {
 /// Replays one device's history through the pytorch recipe under the recorded settings, and if they differ,
 /// through pytorch_2_14. Frees take effect when they completed, and memory is released when the device
 /// released it.
-template <typename Segments = pytorch_family::native, typename Ranges = pytorch_family::expandable>
+template <typename Segments = recipe::pytorch_family::native,
+          typename Ranges = recipe::pytorch_family::expandable>
 class recorded_replay {
  public:
   /// Uses the recorded settings, with address ranges of at most `range_size` bytes.
-  recorded_replay(const snapshot& source, std::size_t device, config::pytorch::settings settings,
+  recorded_replay(const observe::snapshot& source, std::size_t device, config::pytorch::settings settings,
                   std::size_t range_size)
       : source_(source),
         device_(device),
@@ -105,7 +106,7 @@ class recorded_replay {
     std::vector<std::size_t> request(entries.size() + 1, entries.size());  // the next request, by entry
     for (std::size_t i = entries.size(); i-- > 0;) request[i] = is_request(entries[i]) ? i : request[i + 1];
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      const snapshot::entry& e = entries[i];
+      const observe::snapshot::entry& e = entries[i];
       if (!is_possible(e)) return impossible(e.address, e.size, unit(e));
       if (about_pages(e) && !count_pages(e.size, e.what == action::segment_map)) return too_many_pages();
       if (growing_ != nullptr && e.what != action::segment_map && e.what != action::segment_alloc &&
@@ -141,7 +142,7 @@ class recorded_replay {
     return settings;
   }
 
-  using action = snapshot::action;
+  using action = observe::snapshot::action;
   /// Each part that decides independently has its own allocator: private pools, and segments of either kind.
   struct pool {
     std::unique_ptr<recorded_pool<Segments>> segments;
@@ -174,21 +175,21 @@ class recorded_replay {
   [[nodiscard]] input_error too_many_pages() const {
     return error("more than " + std::to_string(max_pages) + " pages are mapped");
   }
-  [[nodiscard]] static bool is_request(const snapshot::entry& e) noexcept {
+  [[nodiscard]] static bool is_request(const observe::snapshot::entry& e) noexcept {
     return e.what == action::alloc || e.what == action::oom;
   }
-  [[nodiscard]] static bool about_pages(const snapshot::entry& e) noexcept {
+  [[nodiscard]] static bool about_pages(const observe::snapshot::entry& e) noexcept {
     return e.what == action::segment_map || e.what == action::segment_unmap;
   }
   /// The granularity of the device for an entry, in bytes.
-  [[nodiscard]] static std::size_t unit(const snapshot::entry& e) noexcept {
+  [[nodiscard]] static std::size_t unit(const observe::snapshot::entry& e) noexcept {
     return about_pages(e) ? recorded_device::page_size({}) : min_alignment;
   }
   /// Whether a device could have returned this memory; allocators manage no other.
   [[nodiscard]] static bool is_possible(std::uint64_t address, std::size_t bytes, std::size_t unit) noexcept {
     return address != 0 && address % unit == 0 && bytes != 0 && bytes % unit == 0;
   }
-  [[nodiscard]] static bool is_possible(const snapshot::entry& e) noexcept {
+  [[nodiscard]] static bool is_possible(const observe::snapshot::entry& e) noexcept {
     return (!about_pages(e) && e.what != action::segment_alloc) || is_possible(e.address, e.size, unit(e));
   }
 
@@ -203,8 +204,8 @@ class recorded_replay {
 
   /// Notes whether the memory of the next request may have been freed or released by its own recovery. The
   /// history has the same entries if the program emptied the cache, or if streams completed.
-  void note_recovery(std::span<const snapshot::entry> entries, std::size_t i) {
-    const snapshot::entry& e = entries[i];
+  void note_recovery(std::span<const observe::snapshot::entry> entries, std::size_t i) {
+    const observe::snapshot::entry& e = entries[i];
     const bool by_program =
         i > 0 && entries[i - 1].what == action::free_requested && entries[i - 1].address == e.address;
     switch (e.what) {
@@ -217,12 +218,12 @@ class recorded_replay {
     }
   }
 
-  [[nodiscard]] std::optional<input_error> adopt(const std::vector<snapshot::segment>& segments,
+  [[nodiscard]] std::optional<input_error> adopt(const std::vector<observe::snapshot::segment>& segments,
                                                  const std::vector<std::uint64_t>& ranges) {
     for (std::size_t i = 0; i < segments.size(); ++i) {
-      const snapshot::segment& s = segments[i];
+      const observe::snapshot::segment& s = segments[i];
       const std::size_t unit = s.expandable ? recorded_device::page_size({}) : min_alignment;
-      for (const snapshot::block& b : s.blocks) {
+      for (const observe::snapshot::block& b : s.blocks) {
         if (!is_possible(b.address, b.size, min_alignment))
           return impossible(b.address, b.size, min_alignment);
       }
@@ -231,7 +232,7 @@ class recorded_replay {
       pool& to = pool_of(memory_owner::of(s));
       if (!to.visit([&](auto& all) { return all.adopt(s, ranges[i]); }))
         return error("the segment at " + std::to_string(s.address) + " is impossible for the recipe");
-      for (const snapshot::block& b : s.blocks) {
+      for (const observe::snapshot::block& b : s.blocks) {
         if (b.active()) live_[b.address] = {&to, reinterpret_cast<void*>(b.address)};
         if (!b.active()) result_.cached_at_start += b.size;
       }
@@ -243,7 +244,7 @@ class recorded_replay {
     return {};
   }
 
-  void step(const snapshot::entry& e, const memory_owner& owner) {
+  void step(const observe::snapshot::entry& e, const memory_owner& owner) {
     switch (e.what) {
       case action::alloc: allocate(e, owner); break;
       case action::free_completed:
@@ -275,7 +276,7 @@ class recorded_replay {
     peak();
   }
 
-  void allocate(const snapshot::entry& e, const memory_owner& owner) {
+  void allocate(const observe::snapshot::entry& e, const memory_owner& owner) {
     pool& in = pool_of(owner);
     void* p = nullptr;
     const bool grew = std::exchange(growing_, nullptr) == &in;
@@ -294,7 +295,7 @@ class recorded_replay {
     live_[e.address] = {&in, p};
   }
   /// Repeats the failed request for which the mapped pages were not enough.
-  void fail(std::span<const snapshot::entry> entries, std::size_t request) {
+  void fail(std::span<const observe::snapshot::entry> entries, std::size_t request) {
     pool& in = *std::exchange(growing_, nullptr);
     if (request == entries.size()) return;
     change(in, [&](auto& all) { all.fail(entries[request].size, entries[request].stream, recovered_); });
@@ -341,12 +342,12 @@ class recorded_replay {
 
   static constexpr std::size_t max_pages = 1 << 18;  // each of 2 MiB
 
-  const snapshot& source_;
+  const observe::snapshot& source_;
   std::size_t device_;
   std::size_t range_size_;
-  policies<Segments> segments_;
-  policies<Ranges> ranges_;
-  std::map<std::pair<snapshot::pool_id, bool>, pool> pools_;
+  recipe::policies<Segments> segments_;
+  recipe::policies<Ranges> ranges_;
+  std::map<std::pair<observe::snapshot::pool_id, bool>, pool> pools_;
   std::map<std::uint64_t, placed> live_;  // by address on the recorded device
   pool* growing_ = nullptr;               // got memory for a request that comes next
   bool recovered_ = false;                // whether that request may have recovered
@@ -370,7 +371,7 @@ class recorded_replay {
 ///       std::printf("%zu of %zu at the same address\n", told->same_address, told->allocations);
 class verifier {
  public:
-  verifier(const snapshot& source, std::size_t device) : source_(source), device_(device) {}
+  verifier(const observe::snapshot& source, std::size_t device) : source_(source), device_(device) {}
 
   ///   Returns:  an error if the history contradicts itself, or another allocator made it
   [[nodiscard]] read_result<verification> run() const {
@@ -391,10 +392,11 @@ class verifier {
 
   /// Replays with the rules of each release, and returns the result whose first difference comes last.
   [[nodiscard]] read_result<verification> closest(const config::pytorch::settings& settings) const {
-    read_result<verification> best = under<pytorch_family::native, pytorch_family::expandable>(settings);
+    read_result<verification> best =
+        under<recipe::pytorch_family::native, recipe::pytorch_family::expandable>(settings);
     if (agree(best)) return best;
     read_result<verification> other =
-        under<pytorch_2_14_family::native, pytorch_2_14_family::expandable>(settings);
+        under<recipe::pytorch_2_14_family::native, recipe::pytorch_2_14_family::expandable>(settings);
     auto* const made = std::get_if<verification>(&other);
     if (made == nullptr) return best;
     made->rules = "2.14";
@@ -438,7 +440,7 @@ class verifier {
     return made != nullptr && !made->agrees() && made->range_limit < tried ? made->range_limit : 0;
   }
 
-  const snapshot& source_;
+  const observe::snapshot& source_;
   std::size_t device_;
 };
 

@@ -3,13 +3,14 @@
 #include <cstddef>
 #include <cstdio>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 
 #include "private_memory.hpp"
 
 int main() {
   torch_cpu::private_memory memory;
-  const tessera::law::provider_verdict found = tessera::law::provider(memory, {.tries_wrong_releases = true});
+  const tessera::law::provider_check_result found =
+      tessera::law::provider(memory, {.tries_wrong_releases = true});
   if (!found) {
     std::puts(found.message());
     return 1;

@@ -202,6 +202,6 @@ class private_memory {
   std::map<std::uint64_t, std::uint64_t> mappings_;           // numbers of chunks by address
   chunk_map chunks_;                                          // by number
 };
-static_assert(tessera::virtual_memory_provider<private_memory>);
+static_assert(tessera::provider::virtual_memory_provider<private_memory>);
 
 }  // namespace torch_cpu

@@ -18,11 +18,11 @@
 #include <c10/core/CPUAllocator.h>
 #include <pthread.h>
 
-#include <tessera/core/clock.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/report.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/tessera.hpp>
 
 #include "private_memory.hpp"
@@ -31,32 +31,32 @@ namespace {
 
 /// Before growth, decides as PyTorch's garbage collection. In evict_idle(), releases what was idle for a time.
 struct evict_above_or_after {
-  using clock = tessera::steady_milliseconds;
-  tessera::evict_idle_above<tessera::tunable(tessera::fraction{}), true> above{};
-  tessera::evict_after<tessera::tunable<std::uint64_t>{tessera::unlimited}> after{};
+  using clock = tessera::policy::steady_milliseconds;
+  tessera::policy::evict_idle_above<tessera::tunable(tessera::fraction{}), true> above{};
+  tessera::policy::evict_after<tessera::tunable<std::uint64_t>{tessera::unlimited}> after{};
 
-  [[nodiscard]] std::size_t bytes_to_evict(tessera::eviction_trigger trigger,
+  [[nodiscard]] std::size_t bytes_to_evict(tessera::policy::eviction_trigger trigger,
                                            const tessera::usage& now) const noexcept {
-    return trigger == tessera::eviction_trigger::on_request ? after.bytes_to_evict(trigger, now)
-                                                            : above.bytes_to_evict(trigger, now);
+    return trigger == tessera::policy::eviction_trigger::on_request ? after.bytes_to_evict(trigger, now)
+                                                                    : above.bytes_to_evict(trigger, now);
   }
   [[nodiscard]] static bool is_candidate(std::size_t bytes, const tessera::usage& now) noexcept {
     return decltype(after)::is_candidate(bytes, now);
   }
-  [[nodiscard]] bool should_evict(const tessera::idle_segment& segment) const noexcept {
-    if (segment.trigger == tessera::eviction_trigger::on_request) return after.should_evict(segment);
+  [[nodiscard]] bool should_evict(const tessera::policy::idle_segment& segment) const noexcept {
+    if (segment.trigger == tessera::policy::eviction_trigger::on_request) return after.should_evict(segment);
     return decltype(above)::is_candidate(segment.bytes, {}) && above.should_evict(segment);
   }
   bool operator==(const evict_above_or_after&) const = default;
 };
 
 // CPU operators are done when they return, so a freed block can be reused at once.
-using recipe = tessera::with<tessera::pytorch<"expandable_segments:True">, tessera::reuse_immediately,
-                             evict_above_or_after>;
+using recipe = tessera::recipe::with<tessera::recipe::pytorch<"expandable_segments:True">,
+                                     tessera::policy::reuse_immediately, evict_above_or_after>;
 using inner_allocator = tessera::caching_allocator<recipe, torch_cpu::private_memory>;
 
 /// An allocator with a mutex that stays usable in a child process. `locked` has no functions for fork().
-class fork_safe : public tessera::facade<fork_safe, inner_allocator> {
+class fork_safe : public tessera::allocator_adaptor<fork_safe, inner_allocator> {
  public:
   void lock() noexcept { mutex_.lock(); }
   void unlock() noexcept { mutex_.unlock(); }
@@ -70,7 +70,7 @@ class fork_safe : public tessera::facade<fork_safe, inner_allocator> {
   ///   Returns:  false if the system has no thread left
   bool evict_after(std::uint64_t milliseconds) noexcept {
     const std::lock_guard held(mutex_);
-    allocator_.with_policies([=](auto& settings) { settings.eviction.after.time = milliseconds; });
+    allocator_.visit_policies([=](auto& settings) { settings.eviction.after.time = milliseconds; });
     return milliseconds == tessera::unlimited || start_thread();
   }
   /// Starts the thread that a child process lacks.
@@ -81,7 +81,7 @@ class fork_safe : public tessera::facade<fork_safe, inner_allocator> {
   }
 
  private:
-  friend tessera::facade<fork_safe, inner_allocator>;
+  friend tessera::allocator_adaptor<fork_safe, inner_allocator>;
 
   bool start_thread() noexcept {
     lacks_thread_ = false;
@@ -101,7 +101,7 @@ class fork_safe : public tessera::facade<fork_safe, inner_allocator> {
   void evict_in_rounds() noexcept {
     for (std::unique_lock held(mutex_);;) {
       std::uint64_t time = 0;
-      allocator_.with_policies([&](const auto& settings) { time = settings.eviction.after.time; });
+      allocator_.visit_policies([&](const auto& settings) { time = settings.eviction.after.time; });
       if (time == tessera::unlimited) {
         has_thread_ = false;
         return;
@@ -146,7 +146,7 @@ void free_block(void* p) {
   c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
   TORCH_CHECK(false, "DefaultCPUAllocator: can't allocate memory: you tried to allocate ", bytes,
               " bytes. Error code 12 (Cannot allocate memory)\n",
-              tessera::explain(memory(), bytes, tessera::stream_id{}).text().c_str());
+              tessera::observe::explain(memory(), bytes, tessera::stream_id{}).text().c_str());
   std::abort();  // not reached: the compiler does not know that the check throws
 }
 
@@ -191,14 +191,14 @@ EXPORT(void) tessera_cpu_empty_cache() { memory().trim(); }
 /// Limits reserved memory to a fraction of the machine's memory.
 ///   Returns:  false if the fraction is not from 0 to 1
 EXPORT(bool) tessera_cpu_memory_fraction(double fraction) {
-  return tessera::set_memory_fraction(memory(), fraction);
+  return tessera::interop::set_memory_fraction(memory(), fraction);
 }
 /// Before growth, releases memory that was idle for long if more than this fraction of the limit is reserved.
 /// It has an effect after tessera_cpu_memory_fraction. 0 switches it off.
 ///   Returns:  false if the fraction is not from 0 to 1
 EXPORT(bool) tessera_cpu_garbage_collection_threshold(double fraction) {
   if (!(fraction >= 0 && fraction <= 1)) return false;
-  memory().with_policies([fraction](auto& settings) {
+  memory().visit_policies([fraction](auto& settings) {
     settings.eviction.above.threshold = tessera::fraction{static_cast<std::uint64_t>(fraction * 1e9)};
   });
   return true;
@@ -213,7 +213,7 @@ EXPORT(bool) tessera_cpu_evict_after(std::int64_t milliseconds) {
 /// Writes JSON with the keys of torch.cuda.memory_stats_as_nested_dict().
 ///   Returns:  the length of the text, whatever the size
 EXPORT(std::size_t) tessera_cpu_statistics(char* out, std::size_t size) {
-  const std::string text = tessera::memory_report(memory()).json();
+  const std::string text = tessera::observe::memory_report(memory()).json();
   return static_cast<std::size_t>(std::snprintf(out, size, "%s", text.c_str()));
 }
 EXPORT(void) tessera_cpu_reset_peak_statistics() { memory().reset_peak_statistics(); }

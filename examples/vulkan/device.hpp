@@ -234,8 +234,8 @@ class memory {
     std::uint32_t type;
     std::uint32_t heap;
     std::mutex mutex;  // of changes to `objects`
-    tessera::latest_refusals refused;
-    tessera::object_addresses<object> objects;
+    tessera::provider::latest_refusals refused;
+    tessera::provider::object_addresses<object> objects;
   };
   [[nodiscard]] device& on() const noexcept { return state_->on; }
 
@@ -266,6 +266,6 @@ class memory {
 
   std::unique_ptr<state> state_;
 };
-static_assert(tessera::ordering_provider<memory>);
+static_assert(tessera::provider::ordering_provider<memory>);
 
 }  // namespace vulkan

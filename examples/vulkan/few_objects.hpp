@@ -22,7 +22,7 @@ namespace vulkan {
 /// below the block.
 ///   Source:  VulkanMemoryAllocator for 256 MiB, the eighths and the halving
 struct grow_by_few_objects {
-  using backend = tessera::segment_backend;
+  using backend = tessera::policy::segment_backend;
   tessera::memory_limit limit{};
   /// Without a device, the heap has the bytes that may be reserved, and 4,096 objects are allowed, as Vulkan requires at least.
   const device* of = nullptr;
@@ -54,15 +54,15 @@ struct grow_by_few_objects {
 
 /// Serves all sizes from few memory objects. It splits and coalesces blocks as PyTorch does, without its limits of sizes.
 struct few_objects final {
-  using rounding = tessera::round_to_multiple<256>;
-  using pools = tessera::pool_together;
-  using streams = tessera::reuse_on_same_stream;
-  using split = tessera::split_if_remainder_at_least<256>;
-  using pages = tessera::back_with<tessera::page_plan::normal_only>;
+  using rounding = tessera::policy::round_to_multiple<256>;
+  using pools = tessera::policy::pool_together;
+  using streams = tessera::policy::reuse_on_same_stream;
+  using split = tessera::policy::split_if_remainder_at_least<256>;
+  using pages = tessera::policy::normal_pages;
   using growth = grow_by_few_objects;
-  using eviction = tessera::evict_never;
-  using recovery = tessera::recover_by_emptying_cache<true>;
+  using eviction = tessera::policy::evict_never;
+  using recovery = tessera::policy::recover_by_emptying_cache<true>;
 };
-static_assert(tessera::recipe<few_objects>);
+static_assert(tessera::recipe::well_formed<few_objects>);
 
 }  // namespace vulkan

@@ -13,6 +13,7 @@
 #include <new>
 #include <vector>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
@@ -107,7 +108,7 @@ class suballocator {
     for (std::uint32_t type = 0; type < of.memory().memoryTypeCount; ++type) {
       for (int both = 0; both < 2; ++both) {
         pools_.push_back(std::make_unique<pool>(memory(of, type)));
-        pools_.back()->with_policies([&, this](auto& chosen) {
+        pools_.back()->visit_policies([&, this](auto& chosen) {
           if constexpr (requires { chosen.growth = grow_by_few_objects{}; })
             chosen.growth = {.of = &of, .heap = heap_of(type)};
         });
@@ -226,8 +227,8 @@ class suballocator {
     for (std::uint32_t i = 0; i < pools_.size(); ++i) {
       if (heap_of(i / 2) != heap) continue;
       const tessera::usage now = pools_[i]->current_usage();
-      sum.live += now.live;
-      sum.cached += now.cached + now.pending;
+      sum.live += now.allocated;
+      sum.cached += now.cached + now.pending();
     }
     return sum;
   }
@@ -268,7 +269,7 @@ class suballocator {
   }
 
  private:
-  using pool = tessera::locked<Recipe, memory>;
+  using pool = tessera::concurrent::locked<tessera::caching_allocator<Recipe, memory>>;
   /// The handles that one request destroys. With a limit, no request is slow after many were left. With more than one, they do
   /// not pile up.
   static constexpr std::size_t collected_at_once = 16;
@@ -323,7 +324,7 @@ class suballocator {
     pool& from = *pools_[made.pool];
     const void* at = nullptr;
     if (asked.only_for != nullptr) {
-      at = made.block = from.with_provider([&](memory& provider) {
+      at = made.block = from.visit_provider([&](memory& provider) {
         return provider.acquire(static_cast<std::size_t>(asked.needs.size), asked.only_for);
       });
       made.is_dedicated = at != nullptr;
@@ -335,7 +336,7 @@ class suballocator {
       from.deallocate(made.block);
       return {};
     }
-    const auto place = from.with_provider([&](memory& provider) { return provider.find(at); });
+    const auto place = from.visit_provider([&](memory& provider) { return provider.find(at); });
     made.memory = place.object->handle;
     made.offset = place.offset;
     if (asked.use.is_for_host() && place.object->mapped != nullptr)
@@ -437,7 +438,7 @@ class suballocator {
     if (left.buffer != VK_NULL_HANDLE) calls().destroy_buffer(on_.handle(), left.buffer, nullptr);
     if (left.image != VK_NULL_HANDLE) calls().destroy_image(on_.handle(), left.image, nullptr);
     if (!left.memory) return;
-    pools_[left.memory.pool]->with_provider([&](memory& provider) {
+    pools_[left.memory.pool]->visit_provider([&](memory& provider) {
       (void)provider.release(left.memory.block, static_cast<std::size_t>(left.memory.size));
     });
     dedicated_[heap_of(left.memory.type)].retired -= static_cast<std::size_t>(left.memory.size);

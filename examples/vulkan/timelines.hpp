@@ -184,7 +184,7 @@ class timelines {
   std::map<VkQueue, std::mutex> queue_mutexes_;
   std::deque<stream> streams_;
   std::mutex order_mutex_;
-  tessera::stream_order order_;
+  tessera::provider::stream_order order_;
   std::atomic<VkResult> error_ = VK_SUCCESS;
 };
 

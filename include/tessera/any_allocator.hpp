@@ -5,15 +5,35 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/extensions/extension.hpp>
 
-namespace tessera {
+namespace tessera::extension {
 
-namespace detail {
+struct private_pools;
+struct sleep_mode;
+
+}  // namespace tessera::extension
+
+namespace tessera::detail {
+
+template <typename E>
+class erased_door;
+
+}  // namespace tessera::detail
+
+namespace tessera::detail::missing {
+
+struct any_allocator_needs_the_front_of_one_device;
+struct any_allocator_forwards_only_private_pools_and_sleep_mode;
+
+}  // namespace tessera::detail::missing
+
+namespace tessera::detail {
+
 /// An allocator of one device. A per_device has several: use front(d) of one.
 template <typename Allocator>
 concept is_allocator_of_one_device = requires(Allocator& a, void* p, std::size_t bytes, stream_id stream) {
@@ -28,7 +48,10 @@ concept is_allocator_of_one_device = requires(Allocator& a, void* p, std::size_t
   { a.current_usage() } -> std::same_as<usage>;
   { a.audit() } -> std::same_as<const char*>;
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// Refers to an allocator of any type: a pointer to the allocator, and a pointer to a table of its calls.
 ///
@@ -46,9 +69,8 @@ concept is_allocator_of_one_device = requires(Allocator& a, void* p, std::size_t
 /// Each call does what the call of that name does in the allocator; it is as thread-safe as the allocator. To
 /// hold it before the allocator exists, use a std::optional.
 ///
-/// A private_pool may be made over it. An allocator without private pools creates none: create_pool returns no
-/// pool, and private_pool throws. Shares, memory sources and checkpoints are not forwarded. If the memory of the
-/// allocator cannot sleep, sleep_pool and wake_pool say so.
+/// Of the extensions, it forwards private_pools and sleep_mode, so a private_pool may be made over it. An allocator
+/// without private pools creates none: private_pool throws.
 ///
 ///   Requires:  the allocator outlives it and does not move
 ///   Cost:      one indirect call; it allocates nothing
@@ -90,52 +112,27 @@ class any_allocator {
   [[nodiscard]] usage current_usage() const noexcept { return calls_->current_usage(allocator_); }
   [[nodiscard]] const char* audit() const noexcept { return calls_->audit(allocator_); }
 
-  [[nodiscard]] pool_id create_pool(pool_options options = {}) const noexcept {
-    return calls_->create_pool(allocator_, options);
+  // Extensions.
+
+  template <typename E>
+  static constexpr bool has = detail::is_one_of<E, extension::private_pools, extension::sleep_mode>;
+  template <typename E>
+  using refused =
+      std::conditional_t<has<E>, void,
+                         detail::missing::any_allocator_forwards_only_private_pools_and_sleep_mode>;
+  /// What an extension offers. If the allocator does not have it, the calls do nothing and say so.
+  template <typename E>
+  [[nodiscard]] auto get() const noexcept -> decltype(detail::open_door<E>(std::declval<any_allocator&>())) {
+    any_allocator same = *this;  // the door keeps a copy
+    return detail::open_door<E>(same);
   }
-  [[nodiscard]] bool retain_pool(pool_id pool) const noexcept {
-    return calls_->retain_pool(allocator_, pool);
-  }
-  [[nodiscard]] bool release_pool(pool_id pool) const noexcept {
-    return calls_->release_pool(allocator_, pool);
-  }
-  [[nodiscard]] std::size_t uses_of_pool(pool_id pool) const noexcept {
-    return calls_->uses_of_pool(allocator_, pool);
-  }
-  [[nodiscard]] bool has_pool(pool_id pool) const noexcept { return calls_->has_pool(allocator_, pool); }
-  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
-                                            scope_kind kind = scope_kind::capture) const noexcept {
-    return calls_->begin_allocate_to_pool(allocator_, pool, streams, kind);
-  }
-  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) const noexcept {
-    return calls_->end_allocate_to_pool(allocator_, pool);
-  }
-  [[nodiscard]] bool is_capturing() const noexcept { return calls_->is_capturing(allocator_); }
-  void trim_pool(pool_id pool) const noexcept { calls_->trim_pool(allocator_, pool); }
-  [[nodiscard]] sleep_result sleep_pool(pool_id pool, sleep_contents contents,
-                                        stream_id copies = {}) const noexcept {
-    return calls_->sleep_pool(allocator_, pool, contents, copies);
-  }
-  [[nodiscard]] sleep_result wake_pool(pool_id pool, stream_id copies = {}) const noexcept {
-    return calls_->wake_pool(allocator_, pool, copies);
-  }
-  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
-    return calls_->is_asleep(allocator_, pool);
-  }
-  [[nodiscard]] detail::missing::any_allocator_forwards_no_memory_sources create_pool(
-      const memory_source& from, pool_options options = {}) const;
-  [[nodiscard]] detail::missing::any_allocator_forwards_no_checkpoints checkpoint_pool(pool_id pool) const;
-  [[nodiscard]] detail::missing::any_allocator_forwards_no_checkpoints restore_pool(
-      const pool_checkpoint& from) const;
-  [[nodiscard]] detail::missing::any_allocator_forwards_no_shares set_share(pool_id pool,
-                                                                            pool_share share) const;
-  [[nodiscard]] detail::missing::any_allocator_forwards_no_shares share_of(pool_id pool) const;
-  [[nodiscard]] detail::missing::any_allocator_forwards_no_shares bytes_of_pool(pool_id pool) const;
 
   /// Whether both refer to the same allocator.
   bool operator==(const any_allocator& other) const noexcept { return allocator_ == other.allocator_; }
 
  private:
+  template <typename E>
+  friend class detail::erased_door;
   struct call_table {
     void* (*allocate)(void*, std::size_t, stream_id);
     void* (*try_allocate)(void*, std::size_t, stream_id) noexcept;
@@ -149,40 +146,21 @@ class any_allocator {
     void (*begin_step_of)(void*, std::uint64_t, stream_id) noexcept;
     usage (*current_usage)(void*) noexcept;
     const char* (*audit)(void*) noexcept;
-    pool_id (*create_pool)(void*, pool_options) noexcept;
-    bool (*retain_pool)(void*, pool_id) noexcept;
-    bool (*release_pool)(void*, pool_id) noexcept;
-    std::size_t (*uses_of_pool)(void*, pool_id) noexcept;
-    bool (*has_pool)(void*, pool_id) noexcept;
-    bool (*begin_allocate_to_pool)(void*, pool_id, stream_filter, scope_kind) noexcept;
-    bool (*end_allocate_to_pool)(void*, pool_id) noexcept;
-    bool (*is_capturing)(void*) noexcept;
-    void (*trim_pool)(void*, pool_id) noexcept;
-    sleep_result (*sleep_pool)(void*, pool_id, sleep_contents, stream_id) noexcept;
-    sleep_result (*wake_pool)(void*, pool_id, stream_id) noexcept;
-    bool (*is_asleep)(void*, pool_id) noexcept;
+    const void* private_pools;  ///< the calls of its door, or null
+    const void* sleep_mode;
   };
   template <typename Allocator>
   [[nodiscard]] static Allocator& to(void* allocator) noexcept {
     return *static_cast<Allocator*>(allocator);
   }
-  /// Calls f(allocator) if it has private pools. Otherwise returns a default value.
-  template <typename Result, typename Allocator, typename F>
-  static Result with_pools(void* allocator, F f) noexcept {
-    if constexpr (requires(Allocator& in) { in.create_pool(); }) {
-      return f(to<Allocator>(allocator));
-    } else {
-      return Result();
-    }
+  template <typename E>
+  [[nodiscard]] const void* calls_on() const noexcept {
+    return std::is_same_v<E, extension::private_pools> ? calls_->private_pools : calls_->sleep_mode;
   }
-  /// Calls f(allocator) if its memory can sleep.
-  template <typename Allocator, typename F>
-  static sleep_result with_sleep(void* allocator, F f) noexcept {
-    if constexpr (requires { requires Allocator::can_sleep; }) {
-      return f(to<Allocator>(allocator));
-    } else {
-      return {.why = "the memory of this allocator cannot sleep"};
-    }
+  template <typename E, typename A>
+  [[nodiscard]] static constexpr const void* calls_of_door() noexcept {
+    if constexpr (detail::offers<A, E>) return &E::template door<any_allocator>::template calls_of<A>;
+    return nullptr;
   }
   template <typename A>
   static constexpr call_table calls_of = {
@@ -202,39 +180,8 @@ class any_allocator {
       },
       [](void* a) noexcept { return to<A>(a).current_usage(); },
       [](void* a) noexcept { return to<A>(a).audit(); },
-      [](void* a, pool_options options) noexcept {
-        return with_pools<pool_id, A>(a, [=](auto& in) { return in.create_pool(options); });
-      },
-      [](void* a, pool_id pool) noexcept {
-        return with_pools<bool, A>(a, [=](auto& in) { return in.retain_pool(pool); });
-      },
-      [](void* a, pool_id pool) noexcept {
-        return with_pools<bool, A>(a, [=](auto& in) { return in.release_pool(pool); });
-      },
-      [](void* a, pool_id pool) noexcept {
-        return with_pools<std::size_t, A>(a, [=](auto& in) { return in.uses_of_pool(pool); });
-      },
-      [](void* a, pool_id pool) noexcept {
-        return with_pools<bool, A>(a, [=](auto& in) { return in.has_pool(pool); });
-      },
-      [](void* a, pool_id pool, stream_filter streams, scope_kind kind) noexcept {
-        return with_pools<bool, A>(a,
-                                   [=](auto& in) { return in.begin_allocate_to_pool(pool, streams, kind); });
-      },
-      [](void* a, pool_id pool) noexcept {
-        return with_pools<bool, A>(a, [=](auto& in) { return in.end_allocate_to_pool(pool); });
-      },
-      [](void* a) noexcept { return with_pools<bool, A>(a, [](auto& in) { return in.is_capturing(); }); },
-      [](void* a, pool_id pool) noexcept { with_pools<void, A>(a, [=](auto& in) { in.trim_pool(pool); }); },
-      [](void* a, pool_id pool, sleep_contents contents, stream_id copies) noexcept {
-        return with_sleep<A>(a, [=](auto& in) { return in.sleep_pool(pool, contents, copies); });
-      },
-      [](void* a, pool_id pool, stream_id copies) noexcept {
-        return with_sleep<A>(a, [=](auto& in) { return in.wake_pool(pool, copies); });
-      },
-      [](void* a, pool_id pool) noexcept {
-        return with_pools<bool, A>(a, [=](auto& in) { return in.is_asleep(pool); });
-      }};
+      calls_of_door<extension::private_pools, A>(),
+      calls_of_door<extension::sleep_mode, A>()};
 
   void* allocator_;
   const call_table* calls_;

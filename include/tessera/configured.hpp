@@ -9,51 +9,51 @@
 #include <utility>
 #include <variant>
 
-#include <tessera/caching_allocator.hpp>
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
-#include <tessera/core/private_pool.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/law/growth.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 /// Holds the allocator of one recipe of a family. A front end with options reads them from the same settings.
 template <typename Recipe, typename Allocator>
 struct recipe_holder {
   using recipe = Recipe;
   Allocator allocator;
-  recipe_holder(auto device, const auto& settings, auto observer)
-      : allocator(std::move(device), Recipe::configured(settings), std::move(observer)) {}
-  recipe_holder(auto device, const auto& settings, auto observer)
+  template <typename... Given>
+  recipe_holder(auto device, const auto& settings, Given&&... given)
+      : allocator(std::move(device), Recipe::configured(settings), std::forward<Given>(given)...) {}
+  template <typename... Given>
+  recipe_holder(auto device, const auto& settings, Given&&... given)
     requires requires { Allocator::options_from(settings); }
-      : allocator(std::move(device), Recipe::configured(settings), std::move(observer),
-                  Allocator::options_from(settings)) {}
+      : allocator(std::move(device), Recipe::configured(settings), Allocator::options_from(settings),
+                  std::forward<Given>(given)...) {}
 };
+template <typename Holder>
+inline constexpr bool holds_ranges = false;
+template <typename Recipe, typename Allocator>
+inline constexpr bool holds_ranges<recipe_holder<Recipe, Allocator>> = Allocator::has_ranges;
 
 /// The variant of the allocators of a family. It has std::monostate for a recipe that the provider does not
 /// support.
-template <typename Family, typename Provider,
-          template <typename, typename, typename, typename> typename Front, typename Observer,
-          typename Counting>
+template <typename Family, typename Allocator>
 struct family_allocators {
   template <std::size_t Index, typename Recipe = typename Family::template recipe_at<Index>>
   struct alternative {
     using type = std::monostate;
   };
   template <std::size_t Index, typename Recipe>
-    requires provider_for<Provider, Recipe>
+    requires recipe::provider_for<typename Allocator::provider_type, Recipe>
   struct alternative<Index, Recipe> {
-    using type = recipe_holder<Recipe, Front<Recipe, Provider, Observer, Counting>>;
+    using type = recipe_holder<Recipe, typename Allocator::template rebind_recipe<Recipe>>;
   };
   template <std::size_t... Index>
   static auto any_of(std::index_sequence<Index...>)
@@ -72,50 +72,19 @@ consteval std::size_t first_allocator() {
   }
 }
 
-/// `Inner` of a front end whose only optional calls are those on private pools. Whether there are checkpoints
-/// depends on the kind of allocator, which is the same for each recipe.
-template <typename Allocator>
-struct private_pool_calls {
-  static constexpr bool can_sleep = true;
-  pool_id create_pool();
-  template <typename A = Allocator>
-  auto checkpoint_pool(pool_id pool) -> decltype(std::declval<A&>().checkpoint_pool(pool));
-  template <typename A = Allocator>
-  auto restore_pool(const pool_checkpoint& from) -> decltype(std::declval<A&>().restore_pool(from));
-  template <typename A = Allocator>
-  [[nodiscard]] auto share_of(pool_id pool) const -> decltype(std::declval<const A&>().share_of(pool));
-  template <typename A = Allocator>
-  [[nodiscard]] auto bytes_of_pool(pool_id pool) const
-      -> decltype(std::declval<const A&>().bytes_of_pool(pool));
-  missing::configured_has_no_shares set_share(pool_id pool, pool_share share);
-  missing::configured_has_no_memory_sources create_pool(const memory_source& from, pool_options options);
-};
-/// Calls f(allocator) if its memory can sleep.
-template <typename Allocator, typename F>
-sleep_result if_it_can_sleep(Allocator& allocator, F f) noexcept {
-  if constexpr (can_sleep<Allocator>) {
-    return f(allocator);
-  } else {
-    return {.why = "sleep needs a recipe that maps memory into ranges, which the settings did not choose"};
-  }
-}
-template <typename Variant, std::size_t First = first_allocator<Variant>()>
-struct optional_calls {
-  using allocator = decltype(std::variant_alternative_t<First, Variant>::allocator);
-  using type =
-      std::conditional_t<has_private_pools<allocator>, private_pool_calls<allocator>, shared_calls_only>;
-};
+/// Whether any allocator of a variant maps memory into ranges.
 template <typename Variant>
-struct optional_calls<Variant, 0> {
-  using type = shared_calls_only;
-};
+inline constexpr bool any_has_ranges = false;
+template <typename... Holder>
+inline constexpr bool any_has_ranges<std::variant<Holder...>> = (holds_ranges<Holder> || ...);
+
+template <typename Allocator>
+concept keeps_statistics = requires(const Allocator& in) { in.statistics(); };
 
 /// The variant that holds the allocator of `configured`.
-template <typename Family, typename Provider,
-          template <typename, typename, typename, typename> typename Front, typename Observer,
-          typename Counting>
-using any_of_family = decltype(family_allocators<Family, Provider, Front, Observer, Counting>::any_of(
-    std::make_index_sequence<Family::count>{}));
+template <typename Family, typename Allocator>
+using any_of_family =
+    decltype(family_allocators<Family, Allocator>::any_of(std::make_index_sequence<Family::count>{}));
 
 /// Calls f(holder) with the active alternative of a variant. A holder contains an `allocator`.
 template <typename Variant, typename F>
@@ -147,73 +116,87 @@ template <typename Family, std::same_as<const char*>... Variable>
   return std::get<typename Family::settings>(read);
 }
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// An allocator whose settings are read at run time. The settings choose a recipe in a family. Its decisions
 /// equal the decisions of that recipe's allocator.
 ///
-/// Choose it if users configure the allocator by an environment variable or a file. `Front` is the kind of
-/// allocator: caching_allocator, locked, per_stream, or another template with the same arguments.
+/// Choose it if users configure the allocator by an environment variable or a file. `Allocator` is a caching_allocator or
+/// a front end of one, such as locked or per_stream. Its recipe, which may be any of the family, is replaced.
 ///
+///     using npu_allocator = tessera::caching_allocator<tessera::recipe::torch_npu<>, tessera::provider::simulated_device>;
 ///     const tessera::config::torch_npu::settings settings{.expandable_segments = true};
-///     tessera::configured<tessera::torch_npu_family, tessera::simulated_device> tuned(settings);
+///     tessera::configured<tessera::recipe::torch_npu_family, npu_allocator> tuned(settings);
 ///     tuned.deallocate(tuned.allocate(5_MiB));
 ///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // without expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 ///
+/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, calls of extensions that need ranges say so.
+///
 ///   Cost:  a branch at each call
-template <typename Family, device_provider Provider,
-          template <typename, typename, typename, typename> typename Front, allocator_observer Observer,
-          typename Counting>
-class configured
-    : public facade<configured<Family, Provider, Front, Observer, Counting>,
-                    typename detail::optional_calls<
-                        detail::any_of_family<Family, Provider, Front, Observer, Counting>>::type> {
-  using any = detail::any_of_family<Family, Provider, Front, Observer, Counting>;
-  using facade_type = facade<configured, typename detail::optional_calls<any>::type>;
+template <typename Family, typename Allocator>
+class configured : public allocator_adaptor<configured<Family, Allocator>> {
+  using adaptor_type = allocator_adaptor<configured>;
+  using Provider = typename Allocator::provider_type;
+  using any = detail::any_of_family<Family, Allocator>;
+  static_assert(detail::first_allocator<any>() != 0,
+                "configured: the provider supports no recipe of the family");
+  using first = decltype(std::variant_alternative_t<detail::first_allocator<any>(), any>::allocator);
 
  public:
   using settings_type = typename Family::settings;
   using grammar = typename Family::grammar;
+  using provider_type = Provider;
+  static constexpr bool has_ranges = detail::any_has_ranges<any>;
+  template <typename E>
+  using refused = typename first::template refused<E>;
+  template <typename E>
+  static constexpr bool has = first::template has<E>;
 
+  /// Each of `given` is an extension of the allocator; the others are made by default.
   ///   Throws:  config::bad_setting if the provider does not support the recipe
-  explicit configured(const settings_type& settings, Provider device = Provider{}, Observer observer = {})
+  template <typename... Given>
+  explicit configured(const settings_type& settings, Provider device = Provider{}, Given&&... given)
       : settings_(settings) {
-    make(indices{}, device, observer);
+    make(indices{}, device, std::forward<Given>(given)...);
   }
   /// Reads the settings from an environment variable. Without its name, it reads the variables of the
   /// original system, such as PYTORCH_CUDA_ALLOC_CONF. Absent settings have their defaults.
   ///
   ///     #include <tessera/concurrent/locked.hpp>
-  ///     using tessera::configured;
-  ///     using shared_type = configured<tessera::pytorch_family, tessera::simulated_device, tessera::locked>;
-  ///     auto shared = shared_type::from_environment();
+  ///     using locked_pool = tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+  ///     auto shared = tessera::configured<tessera::recipe::pytorch_family, locked_pool>::from_environment();
   ///     shared.deallocate(shared.allocate(5_MiB));
   ///
   ///   Throws:  config::bad_setting if a setting is refused, or as the constructor
+  template <typename... Given>
   [[nodiscard]] static configured from_environment(const char* variable, Provider device = Provider{},
-                                                   Observer observer = {}) {
+                                                   Given&&... given) {
     return configured(detail::settings_from_environment<Family>(variable), std::move(device),
-                      std::move(observer));
+                      std::forward<Given>(given)...);
   }
-  [[nodiscard]] static configured from_environment(Provider device = Provider{}, Observer observer = {}) {
-    return configured(detail::settings_from_environment<Family>(), std::move(device), std::move(observer));
+  template <typename... Given>
+  [[nodiscard]] static configured from_environment(Provider device = Provider{}, Given&&... given) {
+    return configured(detail::settings_from_environment<Family>(), std::move(device),
+                      std::forward<Given>(given)...);
   }
   configured(const configured&) = delete;
   configured& operator=(const configured&) = delete;
 
   [[nodiscard]] pool_statistics statistics() const noexcept
-    requires Counting::keeps_statistics
+    requires detail::keeps_statistics<first>
   {
     return visit([](const auto& allocator) { return allocator.statistics().all; });
   }
   void reset_peak_statistics() noexcept
-    requires Counting::keeps_statistics
+    requires detail::keeps_statistics<first>
   {
     visit([](auto& allocator) { allocator.reset_peak_statistics(); });
   }
   void reset_accumulated_statistics() noexcept
-    requires Counting::keeps_statistics
+    requires detail::keeps_statistics<first>
   {
     visit([](auto& allocator) { allocator.reset_accumulated_statistics(); });
   }
@@ -238,32 +221,19 @@ class configured
   /// Searches a program that makes the recipe with these settings reserve without bound. Call it once the settings
   /// are read, and show its words.
   ///
-  ///     using tuned_type = tessera::configured<tessera::pytorch_family, tessera::simulated_device>;
+  ///     using plain = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+  ///     using tuned_type = tessera::configured<tessera::recipe::pytorch_family, plain>;
   ///     const tuned_type tuned({.max_split_size = 128_MiB, .expandable_segments = true});
   ///     const tessera::law::growth_witness found = tuned.growth_is_bounded();
   ///     if (!found) std::printf("warning: %s\n", found.text().c_str());
   ///
-  ///   Returns:  as law::growth_is_bounded [tessera/law/growth.hpp]
+  ///   Returns:  as law::growth_is_bounded [tessera/law/growth_bound.hpp]
   ///   Cost:     about 10 ms if the split policy refuses blocks
   [[nodiscard]] law::growth_witness growth_is_bounded() const noexcept {
     return detail::visit_holder(any_, [this](const auto& holder) {
       using recipe = typename std::remove_cvref_t<decltype(holder)>::recipe;
       return law::growth_is_bounded<recipe>(recipe::configured(settings_));
     });
-  }
-
-  // Sleep. If the settings chose a recipe that takes whole segments, these calls fail with words.
-  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
-    return if_it_can_sleep([=](auto& in) { return in.sleep(contents, copies); });
-  }
-  sleep_result sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
-    return if_it_can_sleep([=](auto& in) { return in.sleep_pool(pool, contents, copies); });
-  }
-  sleep_result wake(stream_id copies = {}) noexcept {
-    return if_it_can_sleep([=](auto& in) { return in.wake(copies); });
-  }
-  sleep_result wake_pool(pool_id pool, stream_id copies = {}) noexcept {
-    return if_it_can_sleep([=](auto& in) { return in.wake_pool(pool, copies); });
   }
 
   /// Calls f(allocator) with the chosen allocator. `f` must return the same type for every recipe.
@@ -275,33 +245,30 @@ class configured
   decltype(auto) visit(F f) const {
     return enter(*this, f);
   }
+  template <typename Note>
+  void note_change(const Note& note) {
+    visit([&note](auto& in) { in.note_change(note); });
+  }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.allocator); });
   }
 
-  template <typename F>
-  sleep_result if_it_can_sleep(F f) noexcept {
-    return visit([&f](auto& in) { return detail::if_it_can_sleep(in, f); });
-  }
-
   using indices = std::make_index_sequence<Family::count>;
-  static_assert(detail::first_allocator<any>() != 0,
-                "configured: the provider supports no recipe of the family");
 
   // Not inlined: g++ would warn that the allocators of other recipes are not initialized.
-  template <std::size_t... Index>
-  [[gnu::noinline]] void make(std::index_sequence<Index...>, Provider& device, Observer& observer) {
+  template <std::size_t... Index, typename... Given>
+  [[gnu::noinline]] void make(std::index_sequence<Index...>, Provider& device, Given&&... given) {
     const std::size_t wanted = Family::index_for(settings_);
-    (void)((wanted == Index && make_one<Index>(device, observer)) || ...);
+    (void)((wanted == Index && make_one<Index>(device, std::forward<Given>(given)...)) || ...);
   }
-  template <std::size_t Index>
-  bool make_one(Provider& device, Observer& observer) {
-    if constexpr (provider_for<Provider, typename Family::template recipe_at<Index>>) {
-      any_.template emplace<Index + 1>(std::move(device), settings_, std::move(observer));
+  template <std::size_t Index, typename... Given>
+  bool make_one(Provider& device, Given&&... given) {
+    if constexpr (recipe::provider_for<Provider, typename Family::template recipe_at<Index>>) {
+      any_.template emplace<Index + 1>(std::move(device), settings_, std::forward<Given>(given)...);
     } else {
       const config::setting_error error{{},
                                         {},
@@ -319,23 +286,23 @@ class configured
     using recipe = typename Holder::recipe;
     const std::size_t index = Family::index_for(settings_);
     const bool same_recipe = Family::index_for(wanted) == index;
-    std::optional<config::setting_error> refused;
+    std::optional<config::setting_error> wrong;
     for (const auto& key : grammar::keys) {
       settings_type with_it = settings_;
       settings_type without = wanted;
-      if (refused || key.is_equal(settings_, wanted)) continue;
+      if (wrong || key.is_equal(settings_, wanted)) continue;
       key.swap(with_it, without);
       if (Family::index_for(with_it) != index) {
-        refused = {{key.name, {}, "chooses another recipe, so it cannot change any more"}};
+        wrong = {{key.name, {}, "chooses another recipe, so it cannot change any more"}};
       } else if (same_recipe && recipe::configured(with_it) == recipe::configured(settings_) &&
                  (Family::index_for(without) != index ||
                   recipe::configured(without) == recipe::configured(wanted))) {
-        refused = {
+        wrong = {
             {key.name, {}, "is read by no policy of this allocator's recipe, so it cannot change any more"}};
       }
     }
-    if (refused || !same_recipe) return refused;
-    in.allocator.with_policies([&](auto& policies) { policies = recipe::configured(wanted); });
+    if (wrong || !same_recipe) return wrong;
+    in.allocator.visit_policies([&](auto& policies) { policies = recipe::configured(wanted); });
     settings_ = wanted;
     return {};
   }

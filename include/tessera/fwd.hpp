@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/block_view.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Declares the public types, for headers that only name an allocator. Default template arguments are given
@@ -13,89 +13,96 @@
 ///     template <typename Device>
 ///     class texture_cache {
 ///      public:
-///       explicit texture_cache(tessera::locked<tessera::stitched, Device>& allocator);
+///       explicit texture_cache(tessera::concurrent::locked<
+///                            tessera::caching_allocator<tessera::recipe::stitched, Device>>& allocator);
 ///     };
 ///     }
 namespace tessera {
 
-// core/
-class out_of_memory;
+class any_allocator;
 struct block_view;
 struct counter;
+class block_handle;
+class out_of_memory;
 struct pool_statistics;
 struct segment_view;
-struct usage;
 template <std::size_t Pools>
 struct statistics;
+struct usage;
+template <typename Recipe, provider::device_provider Provider, typename... Extension>
+class caching_allocator;
+template <typename Family, typename Allocator>
+class configured;
 
 // Recipes without a configuration string. The others are aliases of templates or members of a family.
+namespace recipe {
 struct cuda_async;
 struct passthrough;
 struct pinned;
 struct pinned_packed;
 struct power_of_two;
 struct stitched;
+}  // namespace recipe
 
-// provider/
+namespace provider {
 class host_pinned;
-class simulated_device;
-class simulated_npu;
 template <device_provider Provider>
 class provider_ref;
+class simulated_device;
+class simulated_npu;
+}  // namespace provider
 
-// Statistics that an allocator keeps: its template argument `Counting`.
+namespace extension {
+struct checkpoints;
 struct count_totals;
-namespace detail {
-struct count_everything;
-}  // namespace detail
+struct pool_change;
+struct pool_restored;
+struct private_pools;
+struct quotas;
+struct sleep_change;
+struct sleep_mode;
+class stream_filter;
+template <typename Observer>
+struct observer;
+}  // namespace extension
 
-// Allocators
-class any_allocator;
-class handle;
-template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
-          typename Counting = detail::count_everything>
-class caching_allocator;
-template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
-          typename Counting = detail::count_everything>
-class locked;
-template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
-          typename Counting = detail::count_everything>
-class per_stream;
-template <typename Recipe, device_provider Provider,
-          template <typename, typename, typename, typename> typename Front = locked,
-          allocator_observer Observer = ignore_events, typename Counting = detail::count_everything>
-class per_device;
-template <typename Family, device_provider Provider,
-          template <typename, typename, typename, typename> typename Front = caching_allocator,
-          allocator_observer Observer = ignore_events, typename Counting = detail::count_everything>
-class configured;
-template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
-          typename Counting = detail::count_everything>
+namespace concurrent {
+template <typename Allocator>
 class background_reclaiming;
-template <typename Recipe, device_provider Provider, allocator_observer Observer = ignore_events,
-          typename Counting = detail::count_everything>
-class guarded;
-template <typename Recipe, ordering_provider Provider, allocator_observer Observer = ignore_events,
-          typename Counting = detail::count_everything>
-class driver_pool;
+template <typename Allocator>
+class locked;
+template <typename Front>
+class per_device;
+template <typename Allocator>
+class per_stream;
+}  // namespace concurrent
 
-// interop/ and observe/
+namespace debug {
 template <typename Allocator>
-class shared_allocator;
-template <typename Allocator>
-class unique_block;
+class guarded;
+}  // namespace debug
+
+namespace interop {
 template <typename Allocator>
 class pmr_resource;
+template <typename Allocator>
+class shared_allocator;
+template <typename Allocator, typename... Properties>
+class cccl_resource;
 template <typename T, typename Allocator>
 class typed_allocator;
-template <typename Allocator, typename... Properties>
-class stream_resource;
-struct memory_report;
+template <typename Allocator>
+class unique_block;
+}  // namespace interop
+
 namespace detail {
-struct wall_time;
 struct no_stacks;
+struct wall_time;
 }  // namespace detail
+namespace observe {
+struct memory_report;
 template <typename Time = detail::wall_time, typename Stacks = detail::no_stacks>
 class history;
+}  // namespace observe
 
 }  // namespace tessera

@@ -83,7 +83,7 @@ set(standard_lines ${lines})
 set(standard_instantiations ${instantiations})
 count("with tessera and one allocator" "${standard}${device}#include <tessera/caching_allocator.hpp>
 #include <tessera/recipe/pytorch.hpp>
-template class tessera::caching_allocator<tessera::pytorch<>, device>;\n")
+template class tessera::caching_allocator<tessera::recipe::pytorch<>, device>;\n")
 
 set(faults "")
 foreach(what IN ITEMS lines instantiations)

@@ -35,7 +35,7 @@ endfunction()
 set(all ${SCRATCH}/all.hpp)
 file(WRITE ${all} "#include <cstdio>\n#include <vector>\n#include <tessera/provider/provider_ref.hpp>\n#include <tessera/provider/simulated_device.hpp>\n#include <tessera/tessera.hpp>
 using namespace tessera::literals;
-using allocator_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;\n")
+using allocator_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;\n")
 execute_process(COMMAND ${COMPILER} ${flags} -x c++-header ${all} -o ${all}.gch COMMAND_ERROR_IS_FATAL ANY)
 
 file(GLOB_RECURSE headers RELATIVE ${ROOT} ${ROOT}/include/tessera/*.hpp)

@@ -28,7 +28,7 @@ bool serves(const char* name, Pool&& pool) {
   (void)pool.record_stream(blocks.front(), other);
   for (void* block : blocks) pool.deallocate(block);
   pool.trim();
-  const bool good = pool.current_usage().live == 0 && pool.audit() == nullptr;
+  const bool good = pool.current_usage().allocated == 0 && pool.audit() == nullptr;
   if (!good) std::printf("%s does not free all blocks\n", name);
   return good;
 }
@@ -63,9 +63,9 @@ struct round_late {
 bool serves_composed() {
   using settled = pytorch<"max_split_size_mb:64,garbage_collection_threshold:0.8,roundup_power2_divisions:4">;
   using tuned = with<settled, round_to_divisions<512, divisions::all(4)>,
-                     grow_by_segments<2_MiB, tunable(32_MiB)>, with_fail_fast<recover_by_releasing_oversize, true>>;
+                     grow_by_segments<2_MiB, tunable(32_MiB)>, fail_fast<recover_by_releasing_oversize, true>>;
   using pages = with<torch_npu<>, split_below<tunable(64_MiB)>, evict_idle_above<percent(80)>,
-                     back_with<page_choice{.pages = page_plan::huge_first, .peer_to_peer = true}>>;
+                     prefer_pages<page_choice{.pages = page_preference::huge_first, .peer_to_peer = true}>>;
   return serves_alone_and_in_adaptors<settled>("pytorch of a string") &&
          serves_alone_and_in_adaptors<pytorch<"expandable_segments:True">>("expandable") &&
          serves_alone_and_in_adaptors<pytorch<"backend:cudaMallocAsync">>("the driver's pools") &&
@@ -102,12 +102,12 @@ bool serves_other_libraries() {
     pmr_resource memory(pool);
     std::pmr::vector<int> numbers({1, 2, 3}, &memory);
     std::vector<int, typed_allocator<int, pool_type>> copy(numbers.begin(), numbers.end(), pool);
-    stream_resource resource(pool);
+    cccl_resource resource(pool);
     unique_block block = make_block(pool, 1000);
     resource.deallocate_sync(resource.allocate_sync(1000, 4096), 1000, 4096);
     if (copy.back() != 3 || !block) return false;
   }
-  return pool.current_usage().live == 0;
+  return pool.current_usage().allocated == 0;
 }
 
 /// The provider over CUDA's driver, if there is a device.

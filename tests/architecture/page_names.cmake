@@ -2,36 +2,43 @@
 # list below. Other names in backticks, such as those of other systems, are in the list `others`, and a page must mention each.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder -P page_names.cmake
 cmake_minimum_required(VERSION 3.24)
-set(pages README.md examples/README.md include/tessera/README.md include/tessera/GLOSSARY.md include/tessera/NAMES.md
-          .github/CONTRIBUTING.md)
+file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/*.md)
+set(pages README.md ${guides} include/tessera/README.md include/tessera/GLOSSARY.md include/tessera/NAMES.md .github/CONTRIBUTING.md)
 # The verbs and recipes of tessera-replay, recordings, names that an example defines, and words of other systems.
 set(others
     compare draw explain fit plan tune verify
-    gnn_sage gpt2_adamw resnet50_sgd paddle_auto_growth pinned_expandable pytorch_expandable
+    gnn_sage gpt2_adamw resnet50_sgd paddle_auto_growth pytorch_expandable
     CUDAPluggableAllocator FetchContent MemPool OrtAllocator PYTORCH_CUDA_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF
     SOURCE_DATE_EPOCH Status TESSERA_INSTALL __PRETTY_FUNCTION__ auto_growth backend cpack cv
-    dirty_decay_ms empty_cache expandable max_split_size_mb expandable_segments garbage_collection_threshold git malloc memory_stats
-    naive_best_fit native set_per_process_memory_fraction source static_assert std using vcpkg_from_git
-    PascalCase snake_case trailing_ back_with_ evict_ grow_ pool_ recover_ reuse_ round_ split_
+    dirty_decay_ms empty_cache max_split_size_mb expandable_segments garbage_collection_threshold git malloc memory_stats
+    naive_best_fit set_per_process_memory_fraction source static_assert std using vcpkg_from_git
+    PascalCase snake_case trailing_ prefer_ evict_ grow_ pool_ recover_ reuse_ round_ split_
     choose_recipe compared plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
 
 # The types whose members pages mention. A type must not be final.
 set(prelude "
-using device = tessera::simulated_device;
-using clocked_history = tessera::history<>;
+namespace tessera {
+using namespace concurrent;
+using namespace debug;
+using namespace extension;
+using namespace observe;
+using namespace plan;
+using namespace policy;
+using namespace provider;
+using namespace recipe;
+using device = simulated_device;
+using full = caching_allocator<stitched, device, private_pools, quotas, checkpoints, sleep_mode, observer<history<>>>;
+using host = caching_allocator<recipe::pytorch<>, host_pinned>;
 template <typename... T>
 struct types {};
 using classes = types<
-    tessera::caching_allocator<tessera::stitched, device>, tessera::locked<tessera::stitched, device>,
-    tessera::per_stream<tessera::stitched, device>, tessera::per_device<tessera::pytorch<>, device>,
-    tessera::configured<tessera::pytorch_family, device>, tessera::planned<tessera::caching_allocator<tessera::pytorch<>, device>>,
-    tessera::tagged<tessera::caching_allocator<tessera::pytorch<>, device>>, tessera::private_pool<tessera::caching_allocator<tessera::pytorch<>, device>>,
-    tessera::background_reclaiming<tessera::pytorch<>, device>::options, tessera::memory_report, tessera::usage,
-    tessera::simulated_device, tessera::host_pinned, tessera::stream_registry<device>, tessera::guarded<tessera::pytorch<>, tessera::host_pinned>,
-    tessera::guarded<tessera::pytorch<>, tessera::host_pinned>::options, tessera::policies<tessera::stitched>, tessera::guarantee_shares<tessera::grow_by_stitching<>>,
-    tessera::plan::make_options, tessera::plan_usage, tessera::pool_options,
-    tessera::law::provider_verdict, tessera::law::provider_trial, tessera::split_below<>, tessera::object_addresses<int>, clocked_history>;
-using enumerations = types<tessera::sleep_contents, tessera::scope_kind, tessera::decay_curve>;
+    full, private_pools, locked<full>, per_stream<full>, per_device<locked<full>>, configured<pytorch_family, full>, planned<host>, tagged<full>,
+    private_pool<full>, private_pools::door<full>, quotas::door<full>, checkpoints::door<full>, sleep_mode::door<full>,
+    observer<history<>>::door<full>, background_reclaiming<full>::options, memory_report, usage, device, host_pinned,
+    stream_registry<device>, guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
+    law::provider_check_result, law::provider_trial, split_below<>, object_addresses<int>, history<>>;
+using enumerations = types<sleep_contents, scope_kind, decay_curve, page_preference>;
+}
 #define IS_MEMBER(word, page)                                                                               \\
   namespace member_##word {                                                                                 \\
   struct other {                                                                                            \\
@@ -44,10 +51,10 @@ using enumerations = types<tessera::sleep_contents, tessera::scope_kind, tessera
   template <typename T>                                                                                     \\
   concept lists = requires { T::word; };                                                                    \\
   template <typename... C, typename... E>                                                                   \\
-  constexpr bool is_known(types<C...>, types<E...>) {                                                       \\
+  constexpr bool is_known(tessera::types<C...>, tessera::types<E...>) {                                                       \\
     return (has<C> || ...) || (lists<E> || ...);                                                            \\
   }                                                                                                         \\
-  static_assert(is_known(classes{}, enumerations{}), page \" mentions \" #word \", which no type has\");    \\
+  static_assert(is_known(tessera::classes{}, tessera::enumerations{}), page \" mentions \" #word \", which no type has\");    \\
   }
 ")
 

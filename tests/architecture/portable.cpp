@@ -2,7 +2,7 @@
 // Uses the parts that need no operating system, after their headers. portable.cmake compiles it.
 #include <portable_headers.hpp>
 
-using tessera::simulated_device;
+using tessera::provider::simulated_device;
 
 template <typename Allocator>
 bool serves(Allocator& allocator) {
@@ -22,16 +22,20 @@ bool serve() {
 
 int main() {
   namespace t = tessera;
-  bool passes = serve<t::pytorch<>, t::pytorch<"expandable_segments:True">, t::pytorch_2_14<>, t::cuda_async,
-                      t::torch_npu<>, t::paddle<"">, t::pinned_packed, t::stitched, t::power_of_two,
-                      t::passthrough, t::with<t::pytorch<>, t::evict_after<>>>();
-  t::locked<t::pytorch<>, simulated_device> locked;
-  t::per_stream<t::pytorch<>, simulated_device> per_stream;
-  t::caching_allocator<t::pytorch<>, t::checked_provider<simulated_device>, t::history<>> watched;
+  bool passes =
+      serve<t::recipe::pytorch<>, t::recipe::pytorch<"expandable_segments:True">, t::recipe::pytorch_2_14<>,
+            t::recipe::cuda_async, t::recipe::torch_npu<>, t::recipe::paddle<"">, t::recipe::pinned_packed,
+            t::recipe::stitched, t::recipe::power_of_two, t::recipe::passthrough,
+            t::recipe::with<t::recipe::pytorch<>, t::policy::evict_after<>>>();
+  t::concurrent::locked<t::caching_allocator<t::recipe::pytorch<>, simulated_device>> locked;
+  t::concurrent::per_stream<t::caching_allocator<t::recipe::pytorch<>, simulated_device>> per_stream;
+  t::caching_allocator<t::recipe::pytorch<>, t::debug::checked_provider<simulated_device>,
+                       t::extension::observer<t::observe::history<>>>
+      watched;
   passes = serves(locked) && serves(per_stream) && serves(watched) && passes;
   simulated_device device;
   passes = static_cast<bool>(t::law::provider(device)) && passes;
-  const bool says =
-      !t::memory_report(watched).table().empty() && !t::to_pickle(t::take_snapshot(watched)).empty();
+  const bool says = !t::observe::memory_report(watched).table().empty() &&
+                    !t::observe::to_pickle(t::observe::take_snapshot(watched)).empty();
   return passes && says ? 0 : 1;
 }

@@ -1,7 +1,8 @@
 # Compares the public names of the headers with those that include/tessera/NAMES.md lists, both ways. Public is what a
-# header declares in namespace tessera or in a namespace inside it, except namespaces named detail, and every macro whose
-# name does not contain _DETAIL_. The headers are formatted by clang-format: a declaration begins in the first column.
-# Programs need public names only: the README, the examples (except tessera-replay) and the consumer use no namespace detail.
+# header declares in namespace tessera or in a namespace inside it, except namespaces named detail or missing, and every macro
+# whose name does not contain _DETAIL_. Types in a namespace missing are never named: they are the words of errors. The headers are formatted by clang-format: a declaration begins in the first column.
+# Programs need public names only: the README, the guides, the examples (except tessera-replay) and the consumer use no namespace
+# detail.
 #   cmake -D ROOT=checkout [-D PRINT=ON] -P public_names.cmake
 cmake_minimum_required(VERSION 3.24)
 set(page_name include/tessera/NAMES.md)
@@ -13,7 +14,7 @@ set(word "[A-Za-z_][A-Za-z0-9_]*")
 function(declared_name line)
   set(name "" PARENT_SCOPE)
   if(line MATCHES "^(template|requires|friend|static_assert|extern|public|private|protected)" OR line MATCHES "^[})]"
-     OR line MATCHES "^(${word}:$|using namespace)")
+     OR line MATCHES "^(${word}:$|using namespace)" OR line MATCHES "^${word}\\(.*\\) ->")  # the last is a deduction guide
     return()
   endif()
   if(line MATCHES "^using [^=]*::(${word}),$")  # using other::name;
@@ -77,7 +78,7 @@ foreach(header IN LISTS headers)
           continue()
         endif()
         set(scope tessera)
-      elseif(NOT scope MATCHES "^tessera(::|$)" OR scope MATCHES "(^|::)detail(::|$)")
+      elseif(NOT scope MATCHES "^tessera(::|$)" OR scope MATCHES "(^|::)(detail|missing)(::|$)")
         continue()
       else()
         declared_name("${line}")
@@ -135,7 +136,7 @@ foreach(name IN LISTS declared)
 endforeach()
 
 # The code of programs, without the documents of the headers.
-set(programs README.md examples/README.md)
+file(GLOB programs RELATIVE ${ROOT} ${ROOT}/README.md ${ROOT}/examples/*.md)
 foreach(folder IN ITEMS examples tests/consumer)
   file(GLOB_RECURSE found RELATIVE ${ROOT} ${ROOT}/${folder}/*.hpp ${ROOT}/${folder}/*.cpp)
   list(APPEND programs ${found})

@@ -1,5 +1,5 @@
-# Checks that each block of C++ in README.md, examples/README.md and .github/CONTRIBUTING.md is part of an example or of a unit
-# test, apart from indentation, and that examples/README.md links to each example.
+# Checks that each block of C++ in README.md, .github/CONTRIBUTING.md, examples/README.md and the guides, examples/guide_*.md, is part
+# of an example or of a unit test, apart from indentation. Checks that examples/README.md links to each example and each guide.
 #   cmake -D ROOT=checkout -P readme.cmake
 cmake_minimum_required(VERSION 3.24)
 function(plain text result)
@@ -9,7 +9,11 @@ function(plain text result)
 endfunction()
 
 file(GLOB_RECURSE examples ${ROOT}/examples/*.cpp ${ROOT}/tests/unit/*.cpp)
-foreach(name IN ITEMS README.md examples/README.md .github/CONTRIBUTING.md)
+file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/guide_*.md)
+if(NOT guides)
+  message(FATAL_ERROR "examples/ has no guide")
+endif()
+foreach(name IN ITEMS README.md .github/CONTRIBUTING.md examples/README.md ${guides})
   file(READ ${ROOT}/${name} page)
   set(count 0)
   while(TRUE)
@@ -37,7 +41,7 @@ foreach(name IN ITEMS README.md examples/README.md .github/CONTRIBUTING.md)
     endif()
     math(EXPR count "${count} + 1")
   endwhile()
-  if(count EQUAL 0)
+  if(count EQUAL 0 AND NOT name STREQUAL "examples/README.md")
     message(FATAL_ERROR "${name} shows no code")
   endif()
   message(STATUS "${count} blocks of ${name} are in examples or tests")

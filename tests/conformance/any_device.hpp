@@ -102,13 +102,14 @@ class any_device {
  private:
   calls* to_;
 };
-static_assert(tessera::ordering_provider<any_device> && tessera::virtual_memory_provider<any_device>);
+static_assert(tessera::provider::ordering_provider<any_device> &&
+              tessera::provider::virtual_memory_provider<any_device>);
 
 /// The calls of a device of this type, which it owns or refers to. Without virtual memory, these calls fail.
 template <typename Device>
 class calls_of final : public any_device::calls {
   using some = any_device::some;
-  static constexpr bool has_ranges = tessera::virtual_memory_provider<Device>;
+  static constexpr bool has_ranges = tessera::provider::virtual_memory_provider<Device>;
 
  public:
   template <typename... Argument>

@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/concurrent/deferred_free_queue.hpp>
@@ -20,7 +21,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/debug/tagged.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/observe/explain.hpp>
@@ -30,6 +31,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "extensions.hpp"
 #include "watchdog.hpp"
 
 /// The rules for user functions that an allocator calls, and the message if a function breaks a rule.
@@ -61,7 +63,7 @@ struct waiting_allocator {
 };
 struct under_settings {
   static constexpr std::uint64_t threads = 3;
-  configured<pytorch_family, device_type, per_stream> pool{{}, of(room)};
+  configured<pytorch_family, per_stream<caching_allocator<pytorch<>, device_type>>> pool{{}, of(room)};
 };
 struct for_the_host {
   static constexpr std::uint64_t threads = 3;
@@ -70,25 +72,27 @@ struct for_the_host {
 };
 struct in_a_copy {
   static constexpr std::uint64_t threads = 3;
-  shared_allocator<locked<pytorch<>, device_type>> pool =
-      shared_allocator<locked<pytorch<>, device_type>>::make(of(room));
+  shared_allocator<locked<caching_allocator<pytorch<>, device_type>>> pool =
+      shared_allocator<locked<caching_allocator<pytorch<>, device_type>>>::make(of(room));
 };
 
 template <typename Pool>
 class callbacks_in_threads : public testing::Test {};
-using pools = testing::Types<
-    single_threaded<caching_allocator<pytorch<>, device_type>>,
-    single_threaded<caching_allocator<pytorch_family::expandable, device_type>>,
-    single_threaded<caching_allocator<stitched, device_type>>,
-    single_threaded<caching_allocator<cuda_async, device_type>>,
-    in_three_threads<locked<pytorch<>, device_type>>,
-    in_three_threads<locked<pytorch_family::expandable, device_type>>,
-    in_three_threads<locked<stitched, device_type>>, in_three_threads<locked<cuda_async, device_type>>,
-    in_three_threads<per_stream<pytorch<>, device_type>>,
-    in_three_threads<per_stream<pytorch_family::expandable, device_type>>,
-    in_three_threads<background_reclaiming<pytorch<>, device_type>>,
-    waiting_allocator<locked<pytorch<>, device_type>>, waiting_allocator<per_stream<pytorch<>, device_type>>,
-    under_settings, for_the_host, in_a_copy>;
+using pools =
+    testing::Types<single_threaded<caching_allocator<pytorch<>, device_type>>,
+                   single_threaded<caching_allocator<pytorch_family::expandable, device_type>>,
+                   single_threaded<caching_allocator<stitched, device_type>>,
+                   single_threaded<caching_allocator<cuda_async, device_type>>,
+                   in_three_threads<locked<caching_allocator<pytorch<>, device_type>>>,
+                   in_three_threads<locked<caching_allocator<pytorch_family::expandable, device_type>>>,
+                   in_three_threads<locked<caching_allocator<stitched, device_type>>>,
+                   in_three_threads<locked<caching_allocator<cuda_async, device_type>>>,
+                   in_three_threads<per_stream<caching_allocator<pytorch<>, device_type>>>,
+                   in_three_threads<per_stream<caching_allocator<pytorch_family::expandable, device_type>>>,
+                   in_three_threads<background_reclaiming<caching_allocator<pytorch<>, device_type>>>,
+                   waiting_allocator<locked<caching_allocator<pytorch<>, device_type>>>,
+                   waiting_allocator<per_stream<caching_allocator<pytorch<>, device_type>>>, under_settings,
+                   for_the_host, in_a_copy>;
 TYPED_TEST_SUITE(callbacks_in_threads, pools);
 
 /// Does everything that a function given to on_pressure may do with its allocator.
@@ -107,12 +111,12 @@ struct all_that_is_allowed {
     pool.deallocate(small);
     EXPECT_STREQ(pool.audit(), nullptr);
     const usage now = pool.current_usage();
-    EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+    EXPECT_EQ(now.active + now.cached, now.reserved);
     (void)pool.statistics();
     pool.reset_peak_statistics();
     EXPECT_GT(explain(pool, 1_GiB).wanted, 0u);
-    pool.with_policies([](auto& settings) { settings.growth.limit = unlimited; });
-    pool.with_provider([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
+    pool.visit_policies([](auto& settings) { settings.growth.limit = unlimited; });
+    pool.visit_provider([](auto& device) { EXPECT_GT(device.capacity(), 0u); });
     EXPECT_TRUE(self.calls++ > 0 || pool.on_pressure(&second, context));
     self.calls % 2 == 0 ? pool.trim() : pool.trim(40_MiB);
     return true;
@@ -142,7 +146,7 @@ TYPED_TEST(callbacks_in_threads, use_the_allocator_under_pressure) {
   for (auto& t : running) t.join();
   EXPECT_GT(above.calls, 0);
   EXPECT_GT(above.second_calls, 0);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -150,7 +154,7 @@ TYPED_TEST(callbacks_in_threads, use_the_allocator_under_pressure) {
 
 TEST(callbacks_in_threads, a_collector_frees_under_pressure) {
   const watchdog guard("a queue is flushed under pressure");
-  locked<pytorch<>, device_type> pool{of(100_MiB)};
+  locked<caching_allocator<pytorch<>, device_type>> pool{of(100_MiB)};
   deferred_free_queue garbage(pool, {.threshold = unlimited});
   for (int i = 0; i < 3; ++i) garbage.push(pool.allocate(30_MiB), 30_MiB);
   ASSERT_TRUE(pool.on_pressure(
@@ -183,22 +187,22 @@ TEST(callbacks_in_threads, a_round_wakes_its_worker) {
 }
 
 TEST(callbacks_in_threads, a_function_given_a_device_for_many_threads_uses_the_allocator) {
-  const watchdog guard("with_provider of a provider for many threads");
+  const watchdog guard("visit_provider of a provider for many threads");
   const auto use = [](auto&& pool) {
-    pool.with_provider([&pool](host_pinned& device) {
+    pool.visit_provider([&pool](host_pinned& device) {
       EXPECT_GT(device.capacity(), 0u);
       pool.deallocate(pool.allocate(1_MiB));
       pool.trim();
     });
   };
   const auto memory = [] { return host_pinned({.capacity = 64_MiB, .pin = host_pinned::pinning::never}); };
-  use(locked<pytorch<>, host_pinned>{memory()});
-  use(per_stream<pytorch<>, host_pinned>{memory()});
-  use(background_reclaiming<pytorch<>, host_pinned>{memory()});
+  use(locked<caching_allocator<pytorch<>, host_pinned>>{memory()});
+  use(per_stream<caching_allocator<pytorch<>, host_pinned>>{memory()});
+  use(background_reclaiming<caching_allocator<pytorch<>, host_pinned>>{memory()});
 }
 
 TEST(callbacks_in_threads, a_function_given_a_tag_uses_the_allocator) {
-  tagged<locked<pytorch<>, simulated_device>> pool;
+  tagged<locked<caching_allocator<pytorch<>, simulated_device>>> pool;
   void* const p = pool.allocate(1000, block_tag{1});
   int calls = 0;
   pool.for_each_tag([&](block_tag tag, const tag_usage& now) {
@@ -211,19 +215,19 @@ TEST(callbacks_in_threads, a_function_given_a_tag_uses_the_allocator) {
 }
 
 TEST(callbacks_in_threads, a_function_under_one_lock_takes_later_locks) {
-  const watchdog guard("with_provider within with_policies");
+  const watchdog guard("visit_provider within visit_policies");
   const auto use = [](auto&& pool) {
     std::size_t seen = 0;
     pool.for_each_allocator([&](auto& inner) { inner.trim(), ++seen; });  // this calls the device
     pool.deallocate(pool.allocate(5_MiB));
     pool.for_each_allocator([&](auto& inner) {
-      pool.with_provider([&](auto& device) { seen += device.used(); });
+      pool.visit_provider([&](auto& device) { seen += device.used(); });
       inner.trim();
     });
     EXPECT_GE(seen, 20_MiB);
     EXPECT_EQ(pool.current_usage().reserved, 0u);
   };
-  use(locked<pytorch<>, device_type>{of(room)});
+  use(locked<caching_allocator<pytorch<>, device_type>>{of(room)});
 }
 
 /// Work on a stream of the host. A thread waits for its events meanwhile.
@@ -244,8 +248,8 @@ void free_from_work_on_a_stream() {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 TEST(callbacks_in_threads, work_on_a_stream_frees_blocks_of_segments) {
-  free_from_work_on_a_stream<locked<pytorch<>, provider_ref<host_pinned>>>();
-  free_from_work_on_a_stream<per_stream<pytorch<>, provider_ref<host_pinned>>>();
+  free_from_work_on_a_stream<locked<caching_allocator<pytorch<>, provider_ref<host_pinned>>>>();
+  free_from_work_on_a_stream<per_stream<caching_allocator<pytorch<>, provider_ref<host_pinned>>>>();
 }
 
 /// An observer that uses the allocator that it is given.
@@ -265,7 +269,7 @@ class callbacks_in_threads_death : public testing::Test {
   static void meddle(void (*use)(void* pool)) {
     const watchdog guard("a sink uses its allocator", std::chrono::seconds(60));
     Pool pool{of(room)};
-    pool.with_observer([&](meddling& observer) { observer = {use, &pool}; });
+    with_observer(pool, [&](meddling& observer) { observer = {use, &pool}; });
     pool.deallocate(pool.allocate(1000));
     pool.trim();
   }
@@ -290,12 +294,18 @@ class callbacks_in_threads_death : public testing::Test {
 };
 
 TEST_F(callbacks_in_threads_death, no_observer_uses_its_allocator) {
-  expect_that_no_sink_uses<caching_allocator<pytorch<>, device_type, meddling>>();
-  expect_that_no_sink_uses<locked<pytorch<>, device_type, meddling>>();
-  expect_that_no_sink_uses<per_stream<pytorch<>, device_type, meddling>>();
+  expect_that_no_sink_uses<caching_allocator<pytorch<>, device_type, extension::observer<meddling>>>();
+  expect_that_no_sink_uses<
+      locked<caching_allocator<pytorch<>, device_type, extension::observer<meddling>>>>();
+  expect_that_no_sink_uses<
+      per_stream<caching_allocator<pytorch<>, device_type, extension::observer<meddling>>>>();
   EXPECT_DEATH(
-      (meddle<background_reclaiming<pytorch<>, device_type, meddling>>([](void* p) {
-        (void)static_cast<background_reclaiming<pytorch<>, device_type, meddling>*>(p)->current_usage();
+      (meddle<background_reclaiming<
+           caching_allocator<pytorch<>, device_type, extension::observer<meddling>>>>([](void* p) {
+        (void)static_cast<
+            background_reclaiming<caching_allocator<pytorch<>, device_type, extension::observer<meddling>>>*>(
+            p)
+            ->current_usage();
       })),
       "an observer must not use the allocator that calls it");
 }
@@ -317,9 +327,10 @@ struct asking_clock {
 };
 void let_a_clock_ask() {
   const watchdog guard("a clock uses the allocator", std::chrono::seconds(60));
-  using pool_type = locked<pytorch<>, device_type, history<asking_clock>>;
+  using pool_type =
+      locked<caching_allocator<pytorch<>, device_type, extension::observer<history<asking_clock>>>>;
   question asks;
-  pool_type pool{of(room), {}, history<asking_clock>(10, asking_clock{&asks})};
+  pool_type pool{of(room), {}, extension::observer{history<asking_clock>(10, asking_clock{&asks})}};
   asks = {&ask_for_much<pool_type>, &pool};
   (void)pool.try_allocate(1);
 }
@@ -327,22 +338,26 @@ TEST_F(callbacks_in_threads_death, no_clock_of_a_history_uses_the_allocator) {
   EXPECT_DEATH(let_a_clock_ask(), "an observer must not use the allocator that calls it");
 }
 
+struct ignoring {
+  static void on(const allocator_event&) noexcept {}
+};
 template <typename Pool>
 void expect_rules_of(auto expect) {
-  expect([](Pool& pool, auto f) { pool.with_policies(f); }, "with_policies: the function must not use");
-  expect([](Pool& pool, auto f) { pool.with_observer(f); }, "with_observer: the function must not use");
-  expect([](Pool& pool, auto f) { pool.with_provider(f); }, "with_provider: .* must not use");
+  expect([](Pool& pool, auto f) { pool.visit_policies(f); }, "visit_policies: the function must not use");
+  expect([](Pool& pool, auto f) { with_observer(pool, f); },
+         "a function given to an extension must not use the allocator");
+  expect([](Pool& pool, auto f) { pool.visit_provider(f); }, "visit_provider: .* must not use");
   expect([](Pool& pool, auto f) { pool.for_each_allocator(f); },
          "for_each_allocator: the function must not use");
 }
 TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked) {
-  using one = locked<pytorch<>, device_type>;
-  using many = per_stream<pytorch<>, device_type>;
-  using background = background_reclaiming<pytorch<>, device_type>;
+  using one = locked<caching_allocator<pytorch<>, device_type, extension::observer<ignoring>>>;
+  using many = per_stream<caching_allocator<pytorch<>, device_type, extension::observer<ignoring>>>;
+  using background = background_reclaiming<caching_allocator<pytorch<>, device_type>>;
   expect_rules_of<one>([](auto lend, const char* rule) { expect_that_nobody_uses<one>(lend, rule); });
   expect_rules_of<many>([](auto lend, const char* rule) { expect_that_nobody_uses<many>(lend, rule); });
-  expect_that_nobody_uses<background>([](background& pool, auto f) { pool.with_provider(f); },
-                                      "with_provider: .* must not use");
+  expect_that_nobody_uses<background>([](background& pool, auto f) { pool.visit_provider(f); },
+                                      "visit_provider: .* must not use");
 }
 
 /// Requests more memory than there is from the allocator that calls it.
@@ -357,7 +372,7 @@ class asking_back : public provider_adaptor<device_type> {
 };
 void let_a_provider_ask() {
   const watchdog guard("a provider uses the allocator", std::chrono::seconds(60));
-  using pool_type = locked<pytorch<>, asking_back>;
+  using pool_type = locked<caching_allocator<pytorch<>, asking_back>>;
   device_type device = of(room);
   question asks;
   pool_type pool{asking_back(device, asks)};
@@ -403,16 +418,18 @@ void let_a_provider_give_back() {
 TEST(callbacks_in_reclaim, may_free) {
   let_a_provider_give_back<caching_allocator<pytorch<>, giving_back>>();
   let_a_provider_give_back<caching_allocator<pytorch_family::expandable, giving_back>>();
-  let_a_provider_give_back<locked<pytorch<>, giving_back>>();
-  let_a_provider_give_back<per_stream<pytorch<>, giving_back>>();
+  let_a_provider_give_back<locked<caching_allocator<pytorch<>, giving_back>>>();
+  let_a_provider_give_back<per_stream<caching_allocator<pytorch<>, giving_back>>>();
 }
 
 struct device_that_needs_another {
   static device_type make_device(int number);
-  static auto make_allocator(auto device) { return locked<pytorch<>, decltype(device)>(std::move(device)); }
+  static auto make_allocator(auto device) {
+    return locked<caching_allocator<pytorch<>, decltype(device)>>(std::move(device));
+  }
 };
-pluggable<device_that_needs_another>& all_devices() {
-  static pluggable<device_that_needs_another> all;
+torch_pluggable<device_that_needs_another>& all_devices() {
+  static torch_pluggable<device_that_needs_another> all;
   return all;
 }
 device_type device_that_needs_another::make_device(int number) {

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/simulated_device.hpp>

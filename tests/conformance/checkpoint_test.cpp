@@ -18,12 +18,17 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "extensions.hpp"
 
 namespace {
 
@@ -71,17 +76,18 @@ auto numbers_of(Allocator& on) {
   const auto now = on.statistics();
   for (const auto& c : detail::pool_counters) add(now.all.*c.of);
   add(now.oversize_allocations);
-  numbers.push_back(static_cast<std::int64_t>(on.current_usage().pending));
+  numbers.push_back(static_cast<std::int64_t>(on.current_usage().pending()));
   return numbers;
 }
 
 template <typename Recipe>
 struct checkpoints : testing::Test {
-  using allocator = caching_allocator<Recipe, simulated_device>;
-  using pool_type = private_pool<allocator>;
+  using allocator = caching_allocator<Recipe, simulated_device, extension::private_pools,
+                                      extension::checkpoints, extension::sleep_mode>;
+  using pool_type = extension::private_pool<allocator>;
 
   void* allocate(const pool_type& pool, std::size_t bytes, stream_id stream = one) {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     void* const p = device_memory.try_allocate(bytes, stream);
     EXPECT_EQ(device_memory.audit(), nullptr);
     return p;
@@ -90,24 +96,24 @@ struct checkpoints : testing::Test {
     device_memory.deallocate(p);
     EXPECT_EQ(device_memory.audit(), nullptr);
   }
-  pool_checkpoint checkpoint(pool_type& pool) {
-    pool_checkpoint made = pool.checkpoint();
+  extension::pool_checkpoint checkpoint(pool_type& pool) {
+    extension::pool_checkpoint made = checkpoints_of(pool).record();
     EXPECT_TRUE(made) << made.why();
     EXPECT_EQ(made.pool(), pool.id());
     EXPECT_EQ(device_memory.audit(), nullptr);
     return made;
   }
-  restore_result restore(pool_type& pool, const pool_checkpoint& from) {
-    restore_result result = pool.restore(from);
+  extension::restore_result restore(pool_type& pool, const extension::pool_checkpoint& from) {
+    extension::restore_result result = checkpoints_of(pool).restore(from);
     EXPECT_TRUE(result) << result.why;
     EXPECT_EQ(device_memory.audit(), nullptr);
     return result;
   }
   /// Restores in vain, and checks that nothing changes.
-  std::string refuse(pool_type& pool, const pool_checkpoint& from) {
+  std::string refuse(pool_type& pool, const extension::pool_checkpoint& from) {
     const auto blocks = blocks_of(device_memory, pool.id());
     const auto numbers = numbers_of(device_memory);
-    const restore_result result = pool.restore(from);
+    const extension::restore_result result = checkpoints_of(pool).restore(from);
     EXPECT_FALSE(result);
     EXPECT_TRUE(result.freed.empty() && result.allocated.empty());
     EXPECT_EQ(blocks_of(device_memory, pool.id()), blocks);
@@ -128,7 +134,7 @@ TYPED_TEST_SUITE(checkpoints, recipes);
 
 TYPED_TEST(checkpoints, bring_the_blocks_of_a_pool_back) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const outside = on.allocate(3_MiB, one);
   void* const kept = this->allocate(pool, 5_MiB);
   void* const gap = this->allocate(pool, 3_MiB);
@@ -136,14 +142,14 @@ TYPED_TEST(checkpoints, bring_the_blocks_of_a_pool_back) {
   void* const last = this->allocate(pool, 6_MiB, two);
   this->free(gap);
   const auto before = blocks_of(on, pool.id());
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   EXPECT_EQ(blocks_of(on, pool.id()), before) << "a checkpoint changes nothing";
 
   this->free(kept);
   this->free(last);
   void* const later = this->allocate(pool, 2_MiB);
   const addresses live{small, later};
-  const restore_result result = this->restore(pool, made);
+  const extension::restore_result result = this->restore(pool, made);
   EXPECT_EQ(in(result.freed), live);
   EXPECT_EQ(in(result.allocated), (addresses{kept, small, last}));
   EXPECT_EQ(result.freed.size(), 2u);
@@ -158,12 +164,12 @@ TYPED_TEST(checkpoints, bring_the_blocks_of_a_pool_back) {
 }
 
 TYPED_TEST(checkpoints, let_the_same_requests_get_the_same_addresses) {
-  private_pool pool(this->device_memory);
+  extension::private_pool pool(this->device_memory);
   std::vector<void*> held;
   for (const std::size_t bytes : {9_MiB, 2_MiB, 3_MiB, 7_MiB, 2_MiB, 100_KiB, 3_MiB, 4_MiB})
     held.push_back(this->allocate(pool, bytes));
   for (const std::size_t i : {0u, 6u, 2u, 4u, 5u}) this->free(held[i]);
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   const std::size_t reserved = this->reserved();
   const auto replay = [&] {
     std::vector<void*> got;
@@ -176,7 +182,7 @@ TYPED_TEST(checkpoints, let_the_same_requests_get_the_same_addresses) {
   const std::vector<void*> first = replay();
   const bool grew = this->reserved() != reserved;
   for (int i = 0; i < 3; ++i) {
-    const restore_result result = this->restore(pool, made);
+    const extension::restore_result result = this->restore(pool, made);
     EXPECT_EQ(result.allocated.size(), 3u);
     const std::vector<void*> again = replay();
     if (!grew) {
@@ -187,39 +193,39 @@ TYPED_TEST(checkpoints, let_the_same_requests_get_the_same_addresses) {
 }
 
 TYPED_TEST(checkpoints, keep_segments_acquired_later_as_free_memory) {
-  private_pool pool(this->device_memory);
+  extension::private_pool pool(this->device_memory);
   void* const early = this->allocate(pool, 5_MiB);
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   void* const late = this->allocate(pool, 120_MiB);
   const std::size_t reserved = this->reserved();
-  const restore_result result = this->restore(pool, made);
+  const extension::restore_result result = this->restore(pool, made);
   EXPECT_EQ(in(result.freed), (addresses{early, late}));
   EXPECT_EQ(in(result.allocated), (addresses{early}));
   EXPECT_EQ(this->reserved(), reserved);
-  const std::size_t live = this->device_memory.current_usage().live;
+  const std::size_t live = this->device_memory.current_usage().allocated;
   EXPECT_EQ(this->allocate(pool, 120_MiB), late);
   EXPECT_EQ(this->reserved(), reserved) << "no memory was acquired";
-  EXPECT_GE(this->device_memory.current_usage().live, live + 120_MiB);
+  EXPECT_GE(this->device_memory.current_usage().allocated, live + 120_MiB);
 }
 
 TYPED_TEST(checkpoints, of_an_empty_pool_free_everything) {
-  private_pool pool(this->device_memory);
-  const pool_checkpoint made = this->checkpoint(pool);
+  extension::private_pool pool(this->device_memory);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   void* const p = this->allocate(pool, 5_MiB);
   void* const q = this->allocate(pool, 1_KiB, two);
-  const restore_result result = this->restore(pool, made);
+  const extension::restore_result result = this->restore(pool, made);
   EXPECT_EQ(in(result.freed), (addresses{p, q}));
   EXPECT_TRUE(result.allocated.empty());
-  EXPECT_EQ(this->device_memory.current_usage().live, 0u);
+  EXPECT_EQ(this->device_memory.current_usage().allocated, 0u);
   EXPECT_FALSE(this->device_memory.try_deallocate(p));
 }
 
 TYPED_TEST(checkpoints, leave_other_pools_alone) {
   auto& on = this->device_memory;
-  private_pool pool(on), other(on);
+  extension::private_pool pool(on), other(on);
   void* const p = this->allocate(pool, 5_MiB);
   void* const q = this->allocate(other, 5_MiB);
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   void* const outside = on.allocate(5_MiB);
   const auto blocks = blocks_of(on, other.id());
   const auto defaults = blocks_of(on, {});
@@ -232,75 +238,71 @@ TYPED_TEST(checkpoints, leave_other_pools_alone) {
 
 TYPED_TEST(checkpoints, are_refused_without_a_state) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
-  EXPECT_EQ(this->refuse(pool, pool_checkpoint()), "the checkpoint is empty");
-  EXPECT_STREQ(on.checkpoint_pool(pool_id{}).why(), "no such pool exists");
-  EXPECT_STREQ(on.checkpoint_pool(pool_id{123456789}).why(), "no such pool exists");
-  const pool_checkpoint none = on.checkpoint_pool(pool_id{123456789});
+  EXPECT_EQ(this->refuse(pool, extension::pool_checkpoint()), "the checkpoint is empty");
+  EXPECT_STREQ(checkpoints_of(on).record(pool_id{}).why(), "no such pool exists");
+  EXPECT_STREQ(checkpoints_of(on).record(pool_id{123456789}).why(), "no such pool exists");
+  const extension::pool_checkpoint none = checkpoints_of(on).record(pool_id{123456789});
   EXPECT_EQ(none.pool(), pool_id{});
   EXPECT_EQ(this->refuse(pool, none), "no such pool exists");
 
-  pool_checkpoint made = this->checkpoint(pool);
-  const pool_checkpoint moved(std::move(made));
+  extension::pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint moved(std::move(made));
   EXPECT_STREQ(made.why(), "the checkpoint is empty");  // NOLINT(bugprone-use-after-move)
   EXPECT_EQ(this->refuse(pool, made), "the checkpoint is empty");
-  private_pool other(on);
-  EXPECT_EQ(this->refuse(other, moved), "the checkpoint is of another pool");
   typename TestFixture::allocator elsewhere;
-  EXPECT_STREQ(elsewhere.restore_pool(moved).why, "the checkpoint is of another allocator");
+  EXPECT_STREQ(checkpoints_of(elsewhere).restore(moved).why, "the checkpoint is of another allocator");
 
-  private_pool from(on);
-  const private_pool to(std::move(from));
-  EXPECT_STREQ(from.checkpoint().why(),
-               "the private_pool was moved from");  // NOLINT(bugprone-use-after-move)
-  EXPECT_STREQ(from.restore(moved).why,
-               "the private_pool was moved from");  // NOLINT(bugprone-use-after-move)
+  extension::private_pool from(on);
+  const extension::private_pool to(std::move(from));
+  EXPECT_STREQ(checkpoints_of(from).record().why(),
+               "no such pool exists");  // NOLINT(bugprone-use-after-move)
   (void)this->restore(pool, moved);
-  made = pool_checkpoint();
+  made = extension::pool_checkpoint();
   this->free(p);
 }
 
 TYPED_TEST(checkpoints, need_a_pool_in_use) {
   auto& on = this->device_memory;
-  const pool_id pool = on.create_pool();
-  ASSERT_TRUE(on.begin_allocate_to_pool(pool, {}));
+  const pool_id pool = pools(on).create();
+  ASSERT_TRUE(pools(on).open(pool, {}));
   void* const p = on.allocate(5_MiB, one);
-  ASSERT_TRUE(on.end_allocate_to_pool(pool));
-  const pool_checkpoint made = on.checkpoint_pool(pool);
+  ASSERT_TRUE(pools(on).close(pool));
+  const extension::pool_checkpoint made = checkpoints_of(on).record(pool);
   ASSERT_TRUE(made);
-  ASSERT_TRUE(on.release_pool(pool));
-  EXPECT_STREQ(on.checkpoint_pool(pool).why(), "the pool has no use");
-  EXPECT_STREQ(on.restore_pool(made).why, "the pool has no use");
+  ASSERT_TRUE(pools(on).release(pool));
+  EXPECT_STREQ(checkpoints_of(on).record(pool).why(), "the pool has no use");
+  EXPECT_STREQ(checkpoints_of(on).restore(made).why, "the pool has no use");
   this->free(p);
-  on.trim_pool(pool);
-  EXPECT_STREQ(on.restore_pool(made).why, "no such pool exists");
+  pools(on).trim(pool);
+  EXPECT_STREQ(checkpoints_of(on).restore(made).why, "no such pool exists");
 }
 
 TYPED_TEST(checkpoints, are_refused_while_blocks_are_live_by_handle) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
-  const pool_checkpoint made = this->checkpoint(pool);
-  handle h;
+  const extension::pool_checkpoint made = this->checkpoint(pool);
+  block_handle h;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     h = on.allocate_by_handle(40_MiB, one);
   }
-  EXPECT_STREQ(pool.checkpoint().why(), "a block of the pool is live by handle");
+  EXPECT_STREQ(checkpoints_of(pool).record().why(), "a block of the pool is live by handle");
   EXPECT_EQ(this->refuse(pool, made), "a block of the pool is live by handle");
   on.deallocate(h);
-  EXPECT_TRUE(pool.checkpoint());
+  EXPECT_TRUE(checkpoints_of(pool).record());
   (void)this->restore(pool, made);
   this->free(p);
 }
 
 TYPED_TEST(checkpoints, work_while_a_scope_is_open) {
   auto& on = this->device_memory;
-  private_pool pool(on);
-  const pool_scope scope(pool);
+  extension::private_pool pool(on);
+  const extension::pool_scope scope(pool);
   void* const p = on.allocate(5_MiB, one);
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   this->free(p);
   EXPECT_EQ(in(this->restore(pool, made).allocated), (addresses{p}));
   this->free(p);
@@ -314,49 +316,49 @@ TYPED_TEST_SUITE(checkpoint_streams, event_recipes);
 
 TYPED_TEST(checkpoint_streams, are_refused_while_a_block_is_pending) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   ASSERT_TRUE(on.record_stream(p, two));
-  EXPECT_TRUE(pool.checkpoint()) << "a record alone is no event";
+  EXPECT_TRUE(checkpoints_of(pool).record()) << "a record alone is no event";
   EXPECT_EQ(this->refuse(pool, made), "streams are recorded for a live block of a recorded segment");
   on.provider().submit(two, second);
   this->free(p);
-  EXPECT_STREQ(pool.checkpoint().why(), "a block of the pool is pending");
+  EXPECT_STREQ(checkpoints_of(pool).record().why(), "a block of the pool is pending");
   EXPECT_EQ(this->refuse(pool, made), "a block of a recorded segment is pending");
   on.provider().advance(second);
   ASSERT_TRUE(on.process_events());
-  EXPECT_TRUE(pool.checkpoint());
+  EXPECT_TRUE(checkpoints_of(pool).record());
   (void)this->restore(pool, made);
   this->free(p);
 }
 
 TYPED_TEST(checkpoint_streams, bring_no_recorded_streams_back) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   ASSERT_TRUE(on.record_stream(p, two));
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   this->free(p);
   on.process_events();
   (void)this->restore(pool, made);
   EXPECT_FALSE(on.has_recorded_streams());
   on.provider().submit(two, second);
   this->free(p);
-  EXPECT_EQ(on.current_usage().pending, 0u);
+  EXPECT_EQ(on.current_usage().pending(), 0u);
 }
 
 TYPED_TEST(checkpoint_streams, leave_later_blocks_pending) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const early = this->allocate(pool, 19_MiB);
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   void* const late = this->allocate(pool, 60_MiB, two);
   ASSERT_TRUE(on.record_stream(late, one));
   on.provider().submit(one, second);
-  const restore_result result = this->restore(pool, made);
+  const extension::restore_result result = this->restore(pool, made);
   EXPECT_EQ(in(result.freed), (addresses{early, late}));
-  EXPECT_GE(on.current_usage().pending, 60_MiB);
+  EXPECT_GE(on.current_usage().pending(), 60_MiB);
   (void)this->restore(pool, made);
   on.provider().advance(second);
   ASSERT_TRUE(on.process_events());
@@ -366,50 +368,56 @@ TYPED_TEST(checkpoint_streams, leave_later_blocks_pending) {
 
 TYPED_TEST(checkpoint_streams, give_events_to_blocks_freed_in_a_scope) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     ASSERT_TRUE(on.record_stream(p, two));
     this->free(p);
-    EXPECT_STREQ(pool.checkpoint().why(), "a block of the pool is pending") << "the scope is open";
+    EXPECT_STREQ(checkpoints_of(pool).record().why(), "a block of the pool is pending")
+        << "the scope is open";
   }
-  EXPECT_TRUE(pool.checkpoint()) << "the use was recorded in the scope, so it needs no event";
-  EXPECT_EQ(on.current_usage().pending, 0u);
+  EXPECT_TRUE(checkpoints_of(pool).record()) << "the use was recorded in the scope, so it needs no event";
+  EXPECT_EQ(on.current_usage().pending(), 0u);
   void* const q = this->allocate(pool, 5_MiB);
   ASSERT_TRUE(on.record_stream(q, two));
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     this->free(q);
   }
-  EXPECT_STREQ(pool.checkpoint().why(), "a block of the pool is pending") << "it has an event now";
+  EXPECT_STREQ(checkpoints_of(pool).record().why(), "a block of the pool is pending")
+      << "it has an event now";
   on.process_events();
   EXPECT_EQ(on.audit(), nullptr);
 }
 
 TEST(checkpoint_shared_streams, are_refused_while_another_stream_works_on_a_block) {
-  caching_allocator<cuda_async, simulated_device> on;
-  private_pool pool(on);
+  caching_allocator<cuda_async, simulated_device, extension::private_pools, extension::checkpoints,
+                    extension::sleep_mode>
+      on;
+  extension::private_pool pool(on);
   void *p = nullptr, *q = nullptr;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     p = on.allocate(20_MiB, one);
   }
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   ASSERT_TRUE(made);
   on.deallocate(p);
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     q = on.allocate(10_MiB, two);
   }
   ASSERT_EQ(q, p) << "from the other stream";
   on.provider().submit(two, second);
-  EXPECT_STREQ(pool.restore(made).why, "another stream has unfinished work on a recorded block");
+  EXPECT_STREQ(checkpoints_of(pool).restore(made).why,
+               "another stream has unfinished work on a recorded block");
   on.deallocate(q);
-  EXPECT_STREQ(pool.restore(made).why, "another stream has unfinished work on a recorded block");
+  EXPECT_STREQ(checkpoints_of(pool).restore(made).why,
+               "another stream has unfinished work on a recorded block");
   EXPECT_EQ(on.audit(), nullptr);
   on.provider().advance(second);
-  const restore_result result = pool.restore(made);
+  const extension::restore_result result = checkpoints_of(pool).restore(made);
   ASSERT_TRUE(result) << result.why;
   EXPECT_EQ(in(result.allocated), (addresses{p}));
   EXPECT_EQ(live_block_at(on, p).stream, one);
@@ -419,27 +427,29 @@ TEST(checkpoint_shared_streams, are_refused_while_another_stream_works_on_a_bloc
 }
 
 TEST(checkpoint_shared_streams, bring_the_streams_of_blocks_back) {
-  caching_allocator<cuda_async, simulated_device> on;
-  private_pool pool(on);
+  caching_allocator<cuda_async, simulated_device, extension::private_pools, extension::checkpoints,
+                    extension::sleep_mode>
+      on;
+  extension::private_pool pool(on);
   std::vector<void*> held;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     for (std::uint64_t i = 0; i < 40; ++i) held.push_back(on.allocate(2_MiB, stream_id{i}));
     for (std::size_t i = 0; i < held.size(); i += 3) on.deallocate(held[i]);
   }
   const auto before = blocks_of(on, pool.id());
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   ASSERT_TRUE(made);
   for (std::size_t i = 0; i < held.size(); ++i) {
     if (i % 3 != 0) on.deallocate(held[i]);
   }
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     (void)on.allocate(30_MiB, stream_id{77});
   }
   on.trim();
   on.evict_idle();
-  const restore_result result = pool.restore(made);
+  const extension::restore_result result = checkpoints_of(pool).restore(made);
   ASSERT_TRUE(result) << result.why;
   EXPECT_EQ(on.audit(), nullptr);
   std::vector<seen> after = blocks_of(on, pool.id());
@@ -457,9 +467,9 @@ using range_recipes = testing::Types<pytorch_family::expandable, small_steps, st
 TYPED_TEST_SUITE(checkpoint_ranges, range_recipes);
 
 TYPED_TEST(checkpoint_ranges, grow_and_stay_grown) {
-  private_pool pool(this->device_memory);
+  extension::private_pool pool(this->device_memory);
   void* const p = this->allocate(pool, 5_MiB);
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   void* const q = this->allocate(pool, 35_MiB);
   ASSERT_EQ(static_cast<std::byte*>(q), static_cast<std::byte*>(p) + 5_MiB) << "the range grows at its end";
   const std::size_t reserved = this->reserved();
@@ -472,15 +482,15 @@ TYPED_TEST(checkpoint_ranges, grow_and_stay_grown) {
 
 TYPED_TEST(checkpoint_ranges, are_refused_while_the_pool_sleeps) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   (void)this->allocate(pool, 30_MiB);
   void* const idle = this->allocate(pool, 50_MiB);
-  const pool_checkpoint whole = this->checkpoint(pool);
+  const extension::pool_checkpoint whole = this->checkpoint(pool);
   this->free(idle);
-  ASSERT_TRUE(pool.sleep(sleep_contents::discard));
-  EXPECT_STREQ(pool.checkpoint().why(), "the pool sleeps");
+  ASSERT_TRUE(sleep_mode_of(pool).sleep(extension::sleep_contents::discard));
+  EXPECT_STREQ(checkpoints_of(pool).record().why(), "the pool sleeps");
   EXPECT_EQ(this->refuse(pool, whole), "the pool sleeps");
-  ASSERT_TRUE(pool.wake());
+  ASSERT_TRUE(sleep_mode_of(pool).wake());
   EXPECT_EQ(this->refuse(pool, whole), "memory of a recorded segment went back to the device")
       << "sleep empties the cache of the pool";
   EXPECT_EQ(this->allocate(pool, 50_MiB), idle);
@@ -489,57 +499,88 @@ TYPED_TEST(checkpoint_ranges, are_refused_while_the_pool_sleeps) {
 
 TYPED_TEST(checkpoint_ranges, skip_memory_that_was_not_mapped) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const low = this->allocate(pool, 40_MiB);
   void* const middle = this->allocate(pool, 40_MiB);
   void* const high = this->allocate(pool, 40_MiB);
   this->free(middle);
-  ASSERT_TRUE(pool.sleep(sleep_contents::discard) && pool.wake());
+  ASSERT_TRUE(sleep_mode_of(pool).sleep(extension::sleep_contents::discard) && sleep_mode_of(pool).wake());
   const auto before = blocks_of(on, pool.id());
   ASSERT_LT(this->reserved(), 100_MiB) << "there is a hole";
-  const pool_checkpoint made = this->checkpoint(pool);
+  const extension::pool_checkpoint made = this->checkpoint(pool);
   (void)this->restore(pool, made);
   EXPECT_EQ(blocks_of(on, pool.id()), before);
   ASSERT_EQ(this->allocate(pool, 40_MiB), middle) << "the hole is mapped";
   this->free(low);
-  const restore_result result = this->restore(pool, made);
+  const extension::restore_result result = this->restore(pool, made);
   EXPECT_EQ(in(result.allocated), (addresses{low, high}));
   EXPECT_EQ(this->allocate(pool, 40_MiB), middle);
 }
 
 TEST(checkpoint_stitched, keep_their_chunks_if_other_pools_grow) {
-  caching_allocator<stitched, simulated_device> on{
-      simulated_device{simulated_device::options{.capacity = 100_MiB}}};
-  private_pool pool(on);
+  caching_allocator<stitched, simulated_device, extension::private_pools, extension::checkpoints,
+                    extension::sleep_mode>
+      on{simulated_device{simulated_device::options{.capacity = 100_MiB}}};
+  extension::private_pool pool(on);
   void* p = nullptr;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     p = on.allocate(80_MiB, one);
   }
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   ASSERT_TRUE(made);
   on.deallocate(p);
   EXPECT_EQ(on.try_allocate(90_MiB, two), nullptr);
-  const restore_result result = pool.restore(made);
+  const extension::restore_result result = checkpoints_of(pool).restore(made);
   EXPECT_TRUE(result) << result.why;
   EXPECT_EQ(in(result.allocated), (addresses{p}));
   EXPECT_EQ(on.audit(), nullptr);
 }
 
+/// An extension that gives the free segment at an address back to the device.
+struct giving_back {
+  template <typename Core>
+  class state : public tessera::detail::extension_defaults {
+    using access = detail::core_access;
+
+   public:
+    state(typename Core::allocator& in, const giving_back&) noexcept : in_(in) {}
+    [[nodiscard]] std::size_t give_back(void* p) noexcept {
+      detail::block* found = nullptr;
+      access::manager(in_).for_each_segment([&](detail::block& first) {
+        if (first.address == reinterpret_cast<std::uintptr_t>(p)) found = &first;
+      });
+      return found != nullptr && found->is_free() ? access::backend(in_).release(*found) : 0;
+    }
+
+   private:
+    typename Core::allocator& in_;
+  };
+  template <typename Allocator>
+  struct door {
+    explicit door(Allocator& of) noexcept : in(&of) {}
+    [[nodiscard]] std::size_t release(void* p) const {
+      return in->template visit_extension<giving_back>([p](auto& s) { return s.give_back(p); });
+    }
+    Allocator* in;
+  };
+};
+
 TEST(checkpoint_segments, are_refused_after_a_segment_went_back) {
-  caching_allocator<pytorch<>, simulated_device> on;
-  private_pool pool(on);
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints,
+                    giving_back>
+      on;
+  extension::private_pool pool(on);
   void *p = nullptr, *q = nullptr;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     p = on.allocate(30_MiB, one);
     q = on.allocate(30_MiB, one);
   }
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   on.deallocate(p);
-  ASSERT_EQ(on.release_idle_at(segment_view{.address = reinterpret_cast<std::uintptr_t>(p), .bytes = 30_MiB}),
-            30_MiB);
-  EXPECT_STREQ(pool.restore(made).why, "a recorded segment went back to the device");
+  ASSERT_EQ(on.get<giving_back>().release(p), 30_MiB);
+  EXPECT_STREQ(checkpoints_of(pool).restore(made).why, "a recorded segment went back to the device");
   EXPECT_NE(live_block_at(on, q).bytes, 0u) << "nothing changed";
   EXPECT_EQ(on.audit(), nullptr);
 }
@@ -558,54 +599,56 @@ class one_place {
 
 TEST(checkpoint_segments, are_refused_if_another_segment_is_in_their_place) {
   using recipe = with<power_of_two, reuse_immediately>;
-  caching_allocator<recipe, one_place> on;
-  private_pool pool(on);
+  caching_allocator<recipe, one_place, extension::private_pools, extension::checkpoints, giving_back> on;
+  extension::private_pool pool(on);
   const auto get = [&](std::size_t bytes) {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     return on.try_allocate(bytes);
   };
   const auto release = [&](void* p) {
     on.deallocate(p);
-    const auto address = reinterpret_cast<std::uintptr_t>(p);
-    return on.release_idle_at(segment_view{.address = address, .bytes = 1 << 20});
+    return on.get<giving_back>().release(p);
   };
   void* const p = get(8192);
   ASSERT_NE(p, nullptr);
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   ASSERT_GT(release(p), 0u);
   ASSERT_EQ(get(65536), p);
-  EXPECT_STREQ(pool.restore(made).why, "a larger segment is where a recorded segment was");
+  EXPECT_STREQ(checkpoints_of(pool).restore(made).why, "a larger segment is where a recorded segment was");
   ASSERT_GT(release(p), 0u);
   ASSERT_EQ(get(4096), p);
-  EXPECT_STREQ(pool.restore(made).why, "memory of a recorded segment went back to the device");
+  EXPECT_STREQ(checkpoints_of(pool).restore(made).why,
+               "memory of a recorded segment went back to the device");
   ASSERT_GT(release(p), 0u);
   ASSERT_EQ(get(8192), p);
-  EXPECT_TRUE(pool.restore(made)) << "an equal segment serves, as in PyTorch";
+  EXPECT_TRUE(checkpoints_of(pool).restore(made)) << "an equal segment serves, as in PyTorch";
   EXPECT_EQ(on.audit(), nullptr);
 }
 
 // Statistics and events, as in PyTorch.
 
 TEST(checkpoint_events, are_those_of_frees_and_allocations) {
-  caching_allocator<pytorch<>, simulated_device, history<>> on;
-  private_pool pool(on);
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints,
+                    extension::sleep_mode, extension::observer<history<>>>
+      on;
+  extension::private_pool pool(on);
   void *p = nullptr, *q = nullptr, *late = nullptr;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     p = on.allocate(2'000'000, one);
     q = on.allocate(2'000'000, one);
   }
   on.deallocate(p);
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     late = on.allocate(30_MiB, one);
   }
   std::vector<std::tuple<action, void*, std::size_t>> events;
   std::size_t skipped = 0;
-  on.observer().for_each([&](const auto&) { ++skipped; });
-  ASSERT_TRUE(pool.restore(made));
-  on.observer().for_each([&](const auto& entry) {
+  observer_of(on).for_each([&](const auto&) { ++skipped; });
+  ASSERT_TRUE(checkpoints_of(pool).restore(made));
+  observer_of(on).for_each([&](const auto& entry) {
     const allocator_event& e = entry.event;
     EXPECT_EQ(e.stream, one);
     if (skipped > 0) {
@@ -644,17 +687,19 @@ TEST(checkpoint_events, are_those_of_frees_and_allocations) {
 }
 
 TEST(checkpoint_events, count_oversize_blocks) {
-  caching_allocator<pytorch<"max_split_size_mb:30">, simulated_device> on;
-  private_pool pool(on);
+  caching_allocator<pytorch<"max_split_size_mb:30">, simulated_device, extension::private_pools,
+                    extension::checkpoints, extension::sleep_mode>
+      on;
+  extension::private_pool pool(on);
   void* p = nullptr;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     p = on.allocate(40_MiB, one);
   }
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   on.deallocate(p);
   EXPECT_EQ(on.statistics().oversize_allocations.current, 0);
-  ASSERT_TRUE(pool.restore(made));
+  ASSERT_TRUE(checkpoints_of(pool).restore(made));
   EXPECT_EQ(on.statistics().oversize_allocations.current, 1);
   on.deallocate(p);
   EXPECT_EQ(on.statistics().oversize_allocations.current, 0);
@@ -664,20 +709,22 @@ TEST(checkpoint_events, count_oversize_blocks) {
 // Front ends.
 
 TEST(checkpoint_front_ends, forward_the_calls) {
-  locked<pytorch<>, simulated_device> on;
-  private_pool pool(on);
+  locked<caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints,
+                           extension::sleep_mode>>
+      on;
+  extension::private_pool pool(on);
   void* p = nullptr;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     p = on.allocate(5_MiB, one);
   }
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   ASSERT_TRUE(made) << made.why();
   on.deallocate(p);
-  const restore_result result = pool.restore(made);
+  const extension::restore_result result = checkpoints_of(pool).restore(made);
   ASSERT_TRUE(result) << result.why;
   EXPECT_EQ(in(result.allocated), (addresses{p}));
-  EXPECT_STREQ(on.checkpoint_pool(pool_id{}).why(), "no such pool exists");
+  EXPECT_STREQ(checkpoints_of(on).record(pool_id{}).why(), "no such pool exists");
   on.deallocate(p);
   EXPECT_FALSE(on.try_deallocate(p));
   EXPECT_EQ(on.audit(), nullptr);
@@ -685,27 +732,29 @@ TEST(checkpoint_front_ends, forward_the_calls) {
 
 TEST(checkpoint_front_ends, forward_to_the_recipe_of_the_settings) {
   for (const bool expandable : {false, true}) {
-    using configured_type = configured<pytorch_family, simulated_device>;
+    using configured_type =
+        configured<pytorch_family, caching_allocator<pytorch<>, simulated_device, extension::private_pools,
+                                                     extension::checkpoints, extension::sleep_mode>>;
     configured_type on{configured_type::settings_type{.expandable_segments = expandable}};
-    private_pool pool(on);
+    extension::private_pool pool(on);
     void* p = nullptr;
     {
-      const pool_scope scope(pool);
+      const extension::pool_scope scope(pool);
       p = on.allocate(5_MiB, one);
     }
-    const pool_checkpoint made = pool.checkpoint();
+    const extension::pool_checkpoint made = checkpoints_of(pool).record();
     on.deallocate(p);
-    EXPECT_EQ(in(pool.restore(made).allocated), (addresses{p}));
+    EXPECT_EQ(in(checkpoints_of(pool).restore(made).allocated), (addresses{p}));
     EXPECT_EQ(on.audit(), nullptr);
   }
 }
 
-TEST(checkpoint_front_ends, that_guard_blocks_refuse) {
-  guarded<pytorch<>, host_pinned> on;
-  private_pool pool(on);
-  const pool_checkpoint made = pool.checkpoint();
-  EXPECT_STREQ(made.why(), "a guarded allocator brings no freed block back");
-  EXPECT_FALSE(pool.restore(made));
+TEST(checkpoint_front_ends, that_guard_blocks_have_none) {
+  using recorded =
+      caching_allocator<pytorch<>, host_pinned, extension::private_pools, extension::checkpoints>;
+  static_assert(recorded::has<extension::checkpoints>);
+  static_assert(guarded<recorded>::has<extension::private_pools>);
+  static_assert(!guarded<recorded>::has<extension::checkpoints>);
 }
 
 // Random programs against PyTorch's rules, written down again without any of the library's structures.
@@ -817,20 +866,22 @@ class pytorch_pool {
 TEST(checkpoint_model, decides_and_counts_like_pytorch) {
   std::size_t restored = 0, grown = 0;
   for (unsigned seed = 1; seed <= 40; ++seed) {
-    caching_allocator<pytorch<>, simulated_device> on;
-    private_pool pool(on);
+    caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints,
+                      extension::sleep_mode>
+        on;
+    extension::private_pool pool(on);
     pytorch_pool model;
-    std::vector<std::pair<pool_checkpoint, pytorch_pool::pool_state>> made;
+    std::vector<std::pair<extension::pool_checkpoint, pytorch_pool::pool_state>> made;
     std::mt19937 random(seed);
     for (int step = 0; step < 400; ++step) {
       const auto live = model.live();
       const std::size_t choice = random() % 40;
       if (choice == 0) {
-        made.emplace_back(pool.checkpoint(), model.checkpoint());
+        made.emplace_back(checkpoints_of(pool).record(), model.checkpoint());
         ASSERT_TRUE(made.back().first);
       } else if (choice == 1 && !made.empty()) {
         const auto& [checkpoint, recorded] = made[random() % made.size()];
-        const restore_result result = pool.restore(checkpoint);
+        const extension::restore_result result = checkpoints_of(pool).restore(checkpoint);
         ASSERT_TRUE(result) << result.why;
         ASSERT_EQ(numbers(result.freed), live);
         ASSERT_EQ(numbers(result.allocated), pytorch_pool::live_in(recorded));
@@ -844,7 +895,7 @@ TEST(checkpoint_model, decides_and_counts_like_pytorch) {
       } else {
         const std::size_t bytes = 1 + random() % (random() % 3 == 0 ? 12_MiB : 900'000);
         const auto expected = model.predict(bytes);
-        const pool_scope scope(pool);
+        const extension::pool_scope scope(pool);
         const auto p = reinterpret_cast<std::uintptr_t>(on.allocate(bytes, one));
         if (expected) {
           ASSERT_EQ(p, *expected) << "seed " << seed << ", step " << step;
@@ -869,7 +920,7 @@ TYPED_TEST(checkpoints, bring_random_states_back) {
   auto& on = this->device_memory;
   std::size_t same = 0, restored = 0;
   for (unsigned seed = 1; seed <= 60; ++seed) {
-    private_pool pool(on);
+    extension::private_pool pool(on);
     std::mt19937 random(seed);
     std::vector<void*> live;
     const auto run = [&](int steps) {
@@ -892,14 +943,14 @@ TYPED_TEST(checkpoints, bring_random_states_back) {
     (void)run(60);
     const auto before = blocks_of(on, pool.id());
     const std::vector<void*> recorded = live;
-    const pool_checkpoint made = this->checkpoint(pool);
+    const extension::pool_checkpoint made = this->checkpoint(pool);
     const std::mt19937 then = random;
     const std::size_t size = bytes_of(on, pool.id());
     std::size_t last_size = size;
     std::vector<void*> first = run(40);
     for (int again = 0; again < 3; ++again) {
       const std::size_t now = bytes_of(on, pool.id());
-      const restore_result result = this->restore(pool, made);
+      const extension::restore_result result = this->restore(pool, made);
       ASSERT_TRUE(result);
       ASSERT_EQ(in(result.freed), addresses(live.begin(), live.end()));
       ASSERT_EQ(in(result.allocated), addresses(recorded.begin(), recorded.end()));

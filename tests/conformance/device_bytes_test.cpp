@@ -144,14 +144,14 @@ TEST(device_bytes, are_counted_if_calls_fail) {
 
 TEST(device_bytes, are_counted_by_locked) {
   for_each_shipped([]<typename Recipe>(named<Recipe> r) {
-    using pool = locked<Recipe, provider_ref<simulated_device>>;
+    using pool = locked<caching_allocator<Recipe, provider_ref<simulated_device>>>;
     EXPECT_EQ(over_random_programs<pool>(&wrong_counter<Recipe, true, pool>), "") << r.name;
   });
 }
 
 TEST(device_bytes, are_counted_by_arenas_together) {
   for_each_shipped([]<typename Recipe>(named<Recipe> r) {
-    using pool = per_stream<Recipe, provider_ref<simulated_device>>;
+    using pool = per_stream<caching_allocator<Recipe, provider_ref<simulated_device>>>;
     EXPECT_EQ(over_random_programs<pool>(&wrong_counter<Recipe, false, pool>), "") << r.name;
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Provider adaptors and driver_pool, over a device of which any call fails, or several do. The model's rules
+// Provider adaptors and cuda_mempool, over a device of which any call fails, or several do. The model's rules
 // hold, and the device gets all memory back.
 #include <chrono>
 #include <cstddef>
@@ -15,7 +15,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
@@ -59,14 +59,14 @@ struct checked_and_timed {
 };
 struct without_patience {
   explicit without_patience(watched_device& device) : pool(std::chrono::milliseconds(0), shared(device)) {}
-  waiting<locked<paddle_family::auto_growth, shared>> pool;
+  waiting<locked<caching_allocator<paddle_family::auto_growth, shared>>> pool;
 };
-/// The calls of a driver_pool. Some frees are on another stream.
+/// The calls of a cuda_mempool. Some frees are on another stream.
 struct driver {
   explicit driver(watched_device& device) : pool(device) {}
   struct front {
     explicit front(watched_device& device) : in(shared(device)) {}
-    driver_pool<cuda_async, shared> in;
+    cuda_mempool<caching_allocator<cuda_async, shared>> in;
     std::uint64_t frees = 0;
     void* try_allocate(std::size_t bytes, stream_id s) { return in.try_allocate_async(bytes, s); }
     void deallocate(void* p) { in.free_async(p, stream_id{++frees % 3}); }
@@ -103,7 +103,7 @@ class faults_under : public testing::Test {
       over.pool.trim();
       over.pool.trim();
       if (wrong == "at the end: something is lost" &&
-          over.pool.current_usage().live + over.pool.current_usage().pending == 0)
+          over.pool.current_usage().allocated + over.pool.current_usage().pending() == 0)
         wrong.clear();
       if (wrong.empty()) wrong = first_broken_rule(over.pool, plan{seed, 100, 32_MiB, 40, 1}, streams);
       if (wrong.empty() && over.pool.current_usage().reserved != 0)

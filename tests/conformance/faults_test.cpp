@@ -52,17 +52,17 @@ class faults : public testing::Test {
 };
 
 using mixed_pages = grow_by_mapping<256_KiB, 6_MiB>;
-constexpr chunk_plan small_chunks{.first = 20_MiB, .further = 3_MiB};
+constexpr chunk_schedule small_chunks{.first = 20_MiB, .further = 3_MiB};
 using cases = testing::Types<
     under<pytorch<>>, under<passthrough>, under<power_of_two>,
     under<with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>>,
     under<with<pytorch<>, split_if_remainder_at_least<512, block_end::high>, pool_together>>,
-    under<with<pytorch<>, reuse_immediately>>, under<with<passthrough, back_with<page_plan::huge_first>>>,
-    under<paddle_family::naive_best_fit>,
+    under<with<pytorch<>, reuse_immediately>>,
+    under<with<passthrough, prefer_pages<page_preference::huge_first>>>, under<paddle_family::naive_best_fit>,
     under<with<paddle_family::auto_growth, pool_small_and_large<1_MiB>, grow_by_chunks<2_MiB, 10_MiB, 1_MiB>,
                evict_idle_segments<true, true>, recover_by_emptying_cache<true>>>,
-    under<with<paddle_family::naive_best_fit, grow_by_plan<small_chunks>,
-               evict_at_free_above_plan<small_chunks>, recover_by_emptying_cache<>>>,
+    under<with<paddle_family::naive_best_fit, grow_by_schedule<small_chunks>,
+               evict_at_free_above_schedule<small_chunks>, recover_by_emptying_cache<>>>,
     // With the other rules, a block may go to a stream that waits. The device would report that as an error.
     under<with<cuda_async, reuse_across_streams<false, true, false>>>,
     under<with<cuda_async, reuse_across_streams<false, true, false>, split_below<32_MiB>, evict_at_free<>>>,
@@ -73,14 +73,15 @@ using cases = testing::Types<
                mixed_pages>>,
     under<with<pytorch_family::expandable, reuse_immediately, evict_at_free<>>>,
     under<with<pytorch_family::expandable, evict_at_free<>, grow_by_mapping<2_MiB, 10_MiB>>>,
-    under<with<pytorch_family::expandable, back_with<page_plan::huge_first>, pool_together, mixed_pages>>,
+    under<with<pytorch_family::expandable, prefer_pages<page_preference::huge_first>, pool_together,
+               mixed_pages>>,
     under<with<pytorch_family::expandable, recover_by_emptying_cache<>,
                grow_by_mapping<2_MiB, 6_MiB, tunable(unlimited), 16_KiB>>>,
-    under<
-        with<pytorch_family::expandable, back_with<page_plan::huge_1g_first>, grow_by_mapping<2_MiB, 1_GiB>>,
-        40>,
+    under<with<pytorch_family::expandable, prefer_pages<page_preference::huge_1g_first>,
+               grow_by_mapping<2_MiB, 1_GiB>>,
+          40>,
     under<stitched>, under<with<stitched, pool_together, evict_idle_above<percent(60)>>>,
-    under<with<stitched, reuse_immediately, back_with<page_plan::huge_first>>>>;
+    under<with<stitched, reuse_immediately, prefer_pages<page_preference::huge_first>>>>;
 TYPED_TEST_SUITE(faults, cases);
 
 // Sanitizers make the test slow. Then it tries every fifth call, burst and length of a program.

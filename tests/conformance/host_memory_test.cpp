@@ -13,8 +13,11 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/tagged.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/stream_order.hpp>
@@ -23,6 +26,7 @@
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
 
+#include "extensions.hpp"
 #include "first_broken_rule.hpp"
 
 #if __has_include(<malloc.h>)
@@ -82,7 +86,9 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_rule) {
     for (std::uint64_t k = 1; k <= 60; ++k) {
       simulated_device shared{simulated_device::options{.capacity = 200_MiB}};
       {
-        caching_allocator<TypeParam, provider_ref<simulated_device>> pool{provider_ref(shared)};
+        caching_allocator<TypeParam, provider_ref<simulated_device>, extension::private_pools,
+                          extension::checkpoints>
+            pool{provider_ref(shared)};
         asked = 0;
         fails_at = k;
         fails_for = calls;
@@ -98,7 +104,7 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_rule) {
 
 // Without host memory, calls that need some fail, and everything else stays as it was.
 TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
-  caching_allocator<TypeParam, simulated_device> pool{
+  caching_allocator<TypeParam, simulated_device, extension::private_pools, extension::checkpoints> pool{
       simulated_device{simulated_device::options{.capacity = 600_MiB}}};
   std::vector<void*> live;
   for (int i = 0; i < 10; ++i) live.push_back(pool.allocate(3_MiB));
@@ -137,12 +143,12 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_checkpoint) {
     for (const std::uint64_t calls : {std::uint64_t{1}, std::uint64_t{1} << 60}) {
       bool is_over = false;
       for (std::uint64_t k = 1; !is_over; ++k) {
-        caching_allocator<TypeParam, simulated_device> on;
-        private_pool pool(on);
+        caching_allocator<TypeParam, simulated_device, extension::private_pools, extension::checkpoints> on;
+        extension::private_pool pool(on);
         std::vector<void*> live, others;
         for (int i = 0; i < 400; ++i) others.push_back(on.allocate(512));
         {
-          const pool_scope scope(pool);
+          const extension::pool_scope scope(pool);
           for (std::uint64_t i = 0; i < 200; ++i)
             live.push_back(on.allocate(i % 9 == 0 ? 3_MiB : 40_KiB, stream_id{i % 4}));
         }
@@ -153,14 +159,14 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_checkpoint) {
           fails_for = calls;
         };
         fail_from(k);
-        pool_checkpoint made = pool.checkpoint();
+        extension::pool_checkpoint made = checkpoints_of(pool).record();
         fails_at = 0;
         is_over = asked < k;
         ASSERT_EQ(static_cast<bool>(made), is_over);
         if (!made) {
           ASSERT_STREQ(made.why(), "host memory ran out");
           ++failed_checkpoints;
-          made = pool.checkpoint();
+          made = checkpoints_of(pool).record();
         }
         for (std::size_t i = 0; i < live.size(); ++i) {
           if (i % 3 != 0) on.deallocate(live[i]);
@@ -170,13 +176,13 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_checkpoint) {
         }
         void* late = nullptr;
         {
-          const pool_scope scope(pool);
+          const extension::pool_scope scope(pool);
           late = on.allocate(30_MiB, stream_id{9});
         }
         const auto before = blocks_of(on, pool.id());
         const usage usage_before = on.current_usage();
         fail_from(k);
-        const restore_result result = pool.restore(made);
+        const extension::restore_result result = checkpoints_of(pool).restore(made);
         fails_at = 0;
         ASSERT_STREQ(on.audit(), nullptr) << "with demand " << k;
         if (!result) {
@@ -186,7 +192,7 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_checkpoint) {
           ASSERT_TRUE(result.freed.empty() && result.allocated.empty());
           ASSERT_EQ(blocks_of(on, pool.id()), before) << "with demand " << k;
           ASSERT_EQ(on.current_usage(), usage_before);
-          ASSERT_TRUE(pool.restore(made));
+          ASSERT_TRUE(checkpoints_of(pool).restore(made));
         } else {
           ASSERT_EQ(result.freed.size(), 1u);
           ASSERT_EQ(result.freed[0], late);
@@ -206,26 +212,26 @@ TYPED_TEST(host_memory, that_runs_out_anywhere_breaks_no_checkpoint) {
 
 // A restore keeps the descriptors of many frees for a moment only.
 TEST(host_memory_for_checkpoints, goes_back_after_a_restore) {
-  caching_allocator<pytorch<>, simulated_device> on;
-  private_pool pool(on);
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints> on;
+  extension::private_pool pool(on);
   std::vector<void*> live;
   const auto fill = [&](int count) {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     for (int i = 0; i < count; ++i) live.push_back(on.allocate(512));
   };
   fill(10);
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   on.trim();
-  const std::size_t footprint = on.footprint();
+  const std::size_t metadata_bytes = on.metadata_bytes();
   fill(20'000);
-  EXPECT_GT(on.footprint(), footprint + 1_MiB);
-  ASSERT_TRUE(pool.restore(made));
-  EXPECT_LT(on.footprint(), footprint + 100_KiB);
+  EXPECT_GT(on.metadata_bytes(), metadata_bytes + 1_MiB);
+  ASSERT_TRUE(checkpoints_of(pool).restore(made));
+  EXPECT_LT(on.metadata_bytes(), metadata_bytes + 100_KiB);
   EXPECT_STREQ(on.audit(), nullptr);
 }
 
 TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
-  caching_allocator<pytorch<>, simulated_device> pool;
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints> pool;
   void* const p = pool.allocate(1_MiB);
   pool.deallocate(pool.allocate(2_MiB));
   asked = 0;
@@ -234,7 +240,7 @@ TEST(host_memory_for_uses, that_has_run_out_leaves_blocks_as_they_are) {
   EXPECT_FALSE(pool.record_stream(p, stream_id{9}));
   fails_at = 0;
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -243,7 +249,9 @@ template <typename Allocate>
 void expect_no_untagged_blocks(Allocate allocate) {
   constexpr block_tag tag{1};
   bool any_failed = false;
-  tagged<locked<pytorch<>, simulated_device>> pool;
+  tagged<locked<
+      caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints>>>
+      pool;
   pool.set_current_tag(tag);
   std::size_t served = 0;
   for (std::uint64_t k = 1; served < 500; ++k) {
@@ -266,7 +274,7 @@ TEST(host_memory_for_tags, that_runs_out_anywhere_fails_the_request) {
   expect_no_untagged_blocks([](auto& pool) { return pool.try_allocate(1000) != nullptr; });
   expect_no_untagged_blocks([](auto& pool) { return static_cast<bool>(pool.allocate_by_handle(1000)); });
   expect_no_untagged_blocks(
-      [](auto& pool) { return pool.try_allocate(1000, std::align_val_t{4096}) != nullptr; });
+      [](auto& pool) { return aligned_request(1000, 4096).try_allocate(pool, stream_id{}) != nullptr; });
   expect_no_untagged_blocks([](auto& pool) {
     try {
       return pool.allocate(1000) != nullptr;
@@ -280,16 +288,18 @@ TEST(host_memory_for_tags, that_runs_out_anywhere_fails_the_request) {
 TEST(host_memory_for_recordings, that_runs_out_anywhere_ends_the_recording) {
   std::size_t ended = 0;
   for (std::uint64_t k = 1;; ++k) {
-    trace::captured<locked<pytorch<>, simulated_device>> pool;
-    private_pool graph(pool);
+    trace::captured<locked<
+        caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints>>>
+        pool;
+    extension::private_pool graph(pool);
     std::vector<void*> live;
     for (int i = 0; i < 100; ++i) live.push_back(pool.allocate(1000));
-    const stream_filter any([](void*, stream_id) noexcept { return true; }, nullptr);
+    const extension::stream_filter any([](void*, stream_id) noexcept { return true; }, nullptr);
     asked = 0;
     fails_at = k;
     fails_for = 1;
-    const pool_id made = pool.create_pool();
-    const bool begins = made != pool_id{} && pool.begin_allocate_to_pool(made, any);
+    const pool_id made = pools(pool).create();
+    const bool begins = made != pool_id{} && pools(pool).open(made, any);
     for (int i = 0; i < 1000; ++i) {
       pool.begin_step();
       void* const p = pool.try_allocate(1000, stream_id{1});
@@ -297,14 +307,14 @@ TEST(host_memory_for_recordings, that_runs_out_anywhere_ends_the_recording) {
     }
     fails_at = 0;
     ended += pool.is_complete() ? 0 : 1;
-    EXPECT_EQ(pool.end_allocate_to_pool(made), begins);
+    EXPECT_EQ(static_cast<bool>(pools(pool).close(made)), begins);
     for (void* const p : live) pool.deallocate(p);
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
     EXPECT_STREQ(pool.audit(), nullptr);
     const auto read = trace::read_csv(trace::to_csv(pool.recorded()), "T");
     const auto* const source = std::get_if<trace::recording>(&read);
     ASSERT_NE(source, nullptr) << std::get<trace::input_error>(read).text();
-    caching_allocator<pytorch<>, simulated_device> other;
+    caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints> other;
     EXPECT_EQ(trace::replay(trace::program(*source), other), 0u);
     if (asked < k) break;
   }
@@ -316,35 +326,38 @@ TEST(host_memory_for_pools_of_arenas, that_runs_out_anywhere_creates_no_pool) {
   constexpr stream_id last{9};
   bool any_failed = false;
   for (std::uint64_t k = 1;; ++k) {
-    per_stream<pytorch<>, simulated_device> pool;
+    per_stream<
+        caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints>>
+        pool;
     for (std::uint64_t stream = 0; stream < 4; ++stream) (void)pool.allocate(1000, stream_id{stream});
     asked = 0;
     fails_at = k;
     fails_for = 1;
-    const pool_id made = pool.create_pool();
+    const pool_id made = pools(pool).create();
     const bool created = made != pool_id{};
-    const bool begins = pool.begin_allocate_to_pool(made, {});
+    const bool begins = static_cast<bool>(pools(pool).open(made, {}));
     void* const p = pool.try_allocate(1000, last);  // creates an arena, or shares one
     fails_at = 0;
     any_failed = any_failed || !created;
     EXPECT_EQ(begins, created) << k;
-    EXPECT_EQ(pool.uses_of_pool(made), created ? 1u : 0u) << k;
+    EXPECT_EQ(pools(pool).use_count(made), created ? 1u : 0u) << k;
     if (p != nullptr) {
       EXPECT_EQ(segment_of(pool, p).private_pool, made) << k;
     }
-    EXPECT_EQ(pool.end_allocate_to_pool(made), created) << k;
-    EXPECT_EQ(pool.release_pool(made), created) << k;
+    EXPECT_EQ(static_cast<bool>(pools(pool).close(made)), created) << k;
+    EXPECT_EQ(static_cast<bool>(pools(pool).release(made)), created) << k;
     if (!created) {
-      const pool_id next = pool.create_pool();
-      EXPECT_EQ(pool.uses_of_pool(pool_id{next.number - 1}), 0u) << "no arena keeps the pool that failed";
+      const pool_id next = pools(pool).create();
+      EXPECT_EQ(pools(pool).use_count(pool_id{next.number - 1}), 0u) << "no arena keeps the pool that failed";
     }
     EXPECT_STREQ(pool.audit(), nullptr);
     if (asked < k) break;
   }
   EXPECT_TRUE(any_failed);
-  per_stream<pytorch<>, simulated_device> empty;
+  per_stream<caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints>>
+      empty;
   fails_at = 1, asked = 0, fails_for = 1;
-  EXPECT_EQ(empty.create_pool(), pool_id{}) << "without an arena";
+  EXPECT_EQ(pools(empty).create(), pool_id{}) << "without an arena";
   fails_at = 0;
 }
 
@@ -359,16 +372,18 @@ struct refusals {
 TEST(host_memory_for_segments, that_has_run_out_releases_them_and_reports_no_address) {
   std::size_t in_vain = 0;
   for (std::uint64_t k = 1; k <= 10; ++k) {
-    caching_allocator<pytorch<>, simulated_device, refusals> pool;
+    caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints,
+                      extension::observer<refusals>>
+        pool;
     asked = 0;
     fails_at = k;
     fails_for = ~std::uint64_t{0} - k;
     void* const p = pool.try_allocate(1_MiB);
     fails_at = 0;
-    EXPECT_FALSE(pool.observer().have_address) << k;
+    EXPECT_FALSE(observer_of(pool).have_address) << k;
     if (p != nullptr) continue;
     EXPECT_EQ(pool.provider().used(), 0u) << k;
-    EXPECT_EQ(pool.observer().told, pool.provider().calls().acquire) << k;
+    EXPECT_EQ(observer_of(pool).told, pool.provider().calls().acquire) << k;
     in_vain += pool.provider().calls().release;
   }
   EXPECT_GT(in_vain, 0u);
@@ -377,7 +392,7 @@ TEST(host_memory_for_segments, that_has_run_out_releases_them_and_reports_no_add
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
 TYPED_TEST(host_memory, is_freed_at_the_end) {
   const auto run = [] {
-    caching_allocator<TypeParam, simulated_device> pool;
+    caching_allocator<TypeParam, simulated_device, extension::private_pools, extension::checkpoints> pool;
     (void)pool.on_pressure([](void*) noexcept { return false; }, nullptr);
     std::vector<void*> live;
     for (std::uint64_t i = 0; i < 200; ++i) live.push_back(pool.allocate(100_KiB, stream_id{i % 5}));

@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -158,7 +159,7 @@ void touch(const event_memory::extents& memory) {
 template <typename Recipe>
 class host_pages : public testing::Test {
  public:
-  using allocator = caching_allocator<Recipe, host_pinned, event_memory_observer>;
+  using allocator = caching_allocator<Recipe, host_pinned, extension::observer<event_memory_observer>>;
   static constexpr bool has_ranges = Recipe::growth::backend::has_ranges;
   static host_pinned device(pinning pin) {
     return host_pinned{host_pinned::options{.capacity = capacity, .pin = pin}};
@@ -178,7 +179,8 @@ TYPED_TEST(host_pages, are_there_as_long_as_they_are_reserved) {
     event_memory recorded;
     host_pinned made = this->device(pin);
     const stream_id side = made.create_stream();
-    typename TestFixture::allocator pool{std::move(made), {}, event_memory_observer{&recorded}};
+    typename TestFixture::allocator pool{
+        std::move(made), {}, extension::observer<event_memory_observer>{{&recorded}}};
     struct block {
       unsigned char* at = nullptr;
       std::size_t bytes = 0;
@@ -266,7 +268,8 @@ TYPED_TEST(host_pages, are_locked_if_required) {
   if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
   const std::size_t before = number_in("/proc/self/status", "VmLck");
   event_memory recorded;
-  typename TestFixture::allocator pool{this->device(pinning::required), {}, event_memory_observer{&recorded}};
+  typename TestFixture::allocator pool{
+      this->device(pinning::required), {}, extension::observer<event_memory_observer>{{&recorded}}};
   const auto locked = [&recorded] {
     std::size_t sum = 0;
     for (const mapping& m : mappings()) {
@@ -302,7 +305,8 @@ TYPED_TEST(host_pages, keep_their_contents) {
   event_memory recorded;
   host_pinned made = this->device(pinning::never);
   const std::array streams{stream_id{}, made.create_stream(), made.create_stream()};
-  typename TestFixture::allocator pool{std::move(made), {}, event_memory_observer{&recorded}};
+  typename TestFixture::allocator pool{
+      std::move(made), {}, extension::observer<event_memory_observer>{{&recorded}}};
   struct block {
     unsigned char* at;
     std::size_t bytes, seed;

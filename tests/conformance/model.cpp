@@ -255,9 +255,9 @@ bool judge::is_withheld(const subject::block& b, std::size_t bytes, stream_id by
 
 const char* judge::look() {
   const usage now = of_->current_usage();
-  if (now.live + now.pending + now.cached != now.reserved + now.asleep) return "usage does not add up";
-  if (now.requested < owned_.bytes() || now.live < owned_.bytes()) return "less is live than is held";
-  if (kept_.counts_at_once && now.pending == 0 && now.requested != owned_.bytes())
+  if (now.active + now.cached != now.reserved + now.unbacked) return "usage does not add up";
+  if (now.requested < owned_.bytes() || now.allocated < owned_.bytes()) return "less is live than is held";
+  if (kept_.counts_at_once && now.pending() == 0 && now.requested != owned_.bytes())
     return "more is requested than is held";
   if (done_++ % audit_every_ != 0) return nullptr;
   if (const char* const broken = of_->audit()) return broken;
@@ -272,7 +272,7 @@ const char* judge::count() {
   }
   if (!kept_.counts_at_once) return nullptr;
   if (!is(told.allocation, owned_.blocks())) return "allocations are not counted";
-  if (!is(told.allocated_bytes, now.live) || !is(told.active_bytes, now.live + now.pending) ||
+  if (!is(told.allocated_bytes, now.allocated) || !is(told.active_bytes, now.active) ||
       !is(told.reserved_bytes, now.reserved) || !is(told.requested_bytes, now.requested))
     return "statistics are not what usage says";
   return nullptr;
@@ -306,7 +306,7 @@ std::string judge::finish() {
   of_->trim(0);  // repeats the part that failed in the first run
   if (const char* const wrong = look()) return wrong;
   const usage now = of_->current_usage();
-  if (now.live != 0 || now.pending != 0) return "at the end: something is lost";
+  if (now.allocated != 0 || now.pending() != 0) return "at the end: something is lost";
   const bool all_work = kept_.no_calls_fail || of_->calls() != nullptr;
   if (now.reserved != 0 && all_work) return "at the end: memory is kept";
   return of_->end();

@@ -13,10 +13,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include <tessera/core/private_pool.hpp>
+#include <tessera/block_handle.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/handle.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 #include <tessera/trace/recording.hpp>
 
@@ -96,7 +97,7 @@ class subject {
  public:
   struct block {
     void* address = nullptr;
-    tessera::handle known;  // empty if the block is named by its address
+    tessera::block_handle known;  // empty if the block is named by its address
   };
   virtual ~subject() = default;
   [[nodiscard]] virtual block allocate(std::size_t bytes, tessera::stream_id stream, bool by_handle) = 0;
@@ -113,7 +114,9 @@ class subject {
     return {};
   }
   /// Puts a pool to sleep or wakes pools. Returns nothing if the subject cannot.
-  [[nodiscard]] virtual std::optional<tessera::sleep_result> change_sleep(const operation&) { return {}; }
+  [[nodiscard]] virtual std::optional<tessera::extension::sleep_result> change_sleep(const operation&) {
+    return {};
+  }
   /// The number, in the program, of the private pool that a live block belongs to; 0 for none.
   [[nodiscard]] virtual std::uint64_t pool_of(const block&, unsigned /*pools*/) { return 0; }
   /// Changes to other settings, one of `number`.

@@ -6,11 +6,15 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
 #include <gtest/gtest.h>
 
+#include <tessera/caching_allocator.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/csv.hpp>
@@ -29,7 +33,7 @@ using conformance::program;
 using kind = conformance::operation::kind;
 using trace::event;
 using ref = provider_ref<simulated_device>;
-using sound = caching_allocator<pytorch<>, ref>;
+using sound = caching_allocator<pytorch<>, ref, extension::private_pools, extension::sleep_mode>;
 
 /// From the third free of a size on, allocates memory that is in use.
 struct overlapping : sound {
@@ -46,7 +50,7 @@ struct overlapping : sound {
     sound::deallocate(p);
   }
   void deallocate(void* p, std::size_t) { deallocate(p); }
-  handle allocate_by_handle(std::size_t, stream_id) = delete;
+  block_handle allocate_by_handle(std::size_t, stream_id) = delete;
   simulated_device& provider() { return sound::provider().inner(); }  // required by trace::replay
   std::map<std::size_t, int> freed;
   std::map<void*, std::size_t> sizes;
@@ -56,7 +60,7 @@ struct overlapping : sound {
 struct forgetful : sound {
   using sound::sound;
   bool record_stream(void*, stream_id) { return true; }
-  bool record_stream(handle, stream_id) { return true; }
+  bool record_stream(block_handle, stream_id) { return true; }
 };
 /// Returns large blocks with an address below their beginning.
 struct misplacing : sound {
@@ -69,7 +73,7 @@ struct misplacing : sound {
     sound::deallocate(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(p) / 64 * 64));
   }
   void deallocate(void* p, std::size_t) { deallocate(p); }
-  handle allocate_by_handle(std::size_t, stream_id) = delete;
+  block_handle allocate_by_handle(std::size_t, stream_id) = delete;
 };
 /// Counts too much cached memory after the first trim.
 struct miscounting : sound {
@@ -77,7 +81,7 @@ struct miscounting : sound {
   void trim(std::size_t keep = 0) { sound::trim(keep), ++trims; }
   usage current_usage() const {
     usage counted = sound::current_usage();
-    counted.cached += trims > 0 && counted.live > 0 ? 1 : 0;
+    counted.cached += trims > 0 && counted.allocated > 0 ? 1 : 0;
     return counted;
   }
   int trims = 0;
@@ -91,22 +95,44 @@ struct leaking : sound {
   }
 };
 
+/// Offers an extension by another door.
+template <typename Base, typename E, typename Door>
+struct by_another_door : Base {
+  using Base::Base;
+  template <typename Asked>
+  [[nodiscard]] auto get() noexcept {
+    if constexpr (std::is_same_v<Asked, E>) {
+      return Door(*this);
+    } else {
+      return Base::template get<Asked>();
+    }
+  }
+};
+using pools_of_sound = extension::private_pools::door<sound>;
 /// Opens no scope, but claims to.
-struct deaf : sound {
-  using sound::sound;
-  bool begin_allocate_to_pool(pool_id, stream_filter) { return true; }
+struct deaf_door : pools_of_sound {
+  using pools_of_sound::pools_of_sound;
+  static outcome open(pool_id, const extension::stream_filter& = {}) noexcept { return {}; }
 };
+using deaf = by_another_door<sound, extension::private_pools, deaf_door>;
 /// Does not close scopes.
-struct stubborn : sound {
-  using sound::sound;
-  bool end_allocate_to_pool(pool_id) { return true; }
+struct stubborn_door : pools_of_sound {
+  using pools_of_sound::pools_of_sound;
+  static outcome close(pool_id) noexcept { return {}; }
 };
+using stubborn = by_another_door<sound, extension::private_pools, stubborn_door>;
 
+using sleeping = caching_allocator<stitched, ref, extension::private_pools, extension::sleep_mode>;
+using sleep_of_sleeping = extension::sleep_mode::door<sleeping>;
 /// Claims to sleep.
-struct sleepless : caching_allocator<stitched, ref> {
-  using caching_allocator<stitched, ref>::caching_allocator;
-  sleep_result sleep_pool(pool_id, sleep_contents, stream_id = {}) { return {}; }
+struct sleepless_door : sleep_of_sleeping {
+  using sleep_of_sleeping::sleep;
+  using sleep_of_sleeping::sleep_of_sleeping;
+  static extension::sleep_result sleep(pool_id, extension::sleep_contents, stream_id = {}) noexcept {
+    return {};
+  }
 };
+using sleepless = by_another_door<sleeping, extension::sleep_mode, sleepless_door>;
 
 template <typename Pool>
 composition planted(const char* name, unsigned pools = 0) {
@@ -120,7 +146,7 @@ composition planted(const char* name, unsigned pools = 0) {
   used.seed = 1;
   used.settings = 0;
   used.pools = pools;
-  used.sleeps = detail::can_sleep<Pool>;
+  used.sleeps = can_sleep<Pool>;
   return {name, make, {}, used};
 }
 

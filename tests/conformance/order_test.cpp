@@ -17,7 +17,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -25,7 +26,7 @@
 namespace {
 
 using namespace tessera;
-using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
+using pool_attribute = cuda_mempool<caching_allocator<cuda_async, simulated_device>>::attribute;
 
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 constexpr int operations = 40'000;
@@ -122,7 +123,7 @@ class ordered_device : public simulated_device {
 template <typename Pool>
 bool counts_split_blocks(Pool& pool) {
   std::int64_t count = 0, bytes = 0;
-  pool.introspect().for_each_segment([&](const detail::block& head) {
+  tessera::detail::introspect(pool).for_each_segment([&](const detail::block& head) {
     for (const detail::block* b = &head; b != head.prev; b = b->next) {
       if (!b->is_free() || !b->is_split()) continue;
       ++count;
@@ -150,8 +151,8 @@ outcome after_random_program(std::uint64_t seed, policies<Recipe> chosen, std::u
     stream_id on;
   };
   std::vector<held> live;
-  driver_pool<Recipe, ordered_device> pool{ordered_device{simulated_device::options{.capacity = 96_MiB}},
-                                           chosen};
+  cuda_mempool<caching_allocator<Recipe, ordered_device>> pool{
+      ordered_device{simulated_device::options{.capacity = 96_MiB}}, chosen};
   ordered_device& device = pool.provider();
   device.tell_lies(lie);
   const auto some_stream = [&] { return stream_id{pick(streams)}; };
@@ -252,7 +253,7 @@ template <typename Device>
 bool is_corrupted() {
   Device device{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}};
   const stream_id a = device.create_stream(), b = device.create_stream();
-  driver_pool<cuda_async, Device> pool{std::move(device)};
+  cuda_mempool<caching_allocator<cuda_async, Device>> pool{std::move(device)};
   constexpr std::size_t bytes = 2_MiB;
   auto* const p = static_cast<unsigned char*>(pool.allocate_async(bytes, a));
   std::atomic<bool> filled = false, may_read = false, intact = true, written = false;
@@ -294,7 +295,7 @@ TEST(order, keeps_data_separate_in_a_random_program) {
     host_pinned device{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}};
     std::array<stream_id, streams> on{};
     for (std::size_t i = 1; i < streams; ++i) on[i] = device.create_stream();
-    driver_pool<cuda_async, host_pinned> pool{std::move(device), with_rules(rules)};
+    cuda_mempool<caching_allocator<cuda_async, host_pinned>> pool{std::move(device), with_rules(rules)};
     std::atomic<int> corrupted = 0;
     std::mt19937_64 random(rules);
     const auto pick = [&random](std::size_t below) { return static_cast<std::size_t>(random() % below); };

@@ -14,9 +14,10 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/std_allocators.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
@@ -27,7 +28,7 @@
 namespace {
 
 using namespace tessera;
-using detail::aligned_request;
+using interop::aligned_request;
 
 /// A pool like Umpire's: chunks of 16 KiB, sizes in multiples of 64 bytes; every rest is kept.
 struct primary_pool final {
@@ -35,7 +36,7 @@ struct primary_pool final {
   using pools = pool_together;
   using streams = reuse_immediately;
   using split = split_if_remainder_at_least<64>;
-  using pages = back_with<page_plan::normal_only>;
+  using pages = prefer_pages<page_preference::normal_only>;
   using growth = grow_by_chunks<tunable(std::size_t{0}), tunable(16_KiB)>;
   using eviction = evict_never;
   using recovery = recover_by_emptying_cache<>;
@@ -91,7 +92,7 @@ TEST(peers_umpire, reports_sizes_and_peaks) {
   EXPECT_EQ(pool.statistics().all.requested_bytes.peak, static_cast<std::int64_t>(size));
   void* const second = pool.allocate(16_KiB);
   pool.deallocate(first);
-  EXPECT_EQ(pool.current_usage().live, 16_KiB);
+  EXPECT_EQ(pool.current_usage().allocated, 16_KiB);
   EXPECT_EQ(pool.statistics().all.requested_bytes.peak, static_cast<std::int64_t>(size + 16_KiB));
   EXPECT_EQ(pool.statistics().all.reserved_bytes.peak, static_cast<std::int64_t>(32_KiB));
   EXPECT_EQ(live_block_at(pool, second).bytes, 16_KiB);
@@ -121,13 +122,13 @@ TEST(peers_umpire, a_live_block_keeps_its_chunk_when_the_rest_is_released) {
   primary pool;
   void* const one = pool.allocate(62);
   pool.deallocate(pool.allocate(16_KiB));
-  EXPECT_EQ(pool.current_usage().live, 64u);
+  EXPECT_EQ(pool.current_usage().allocated, 64u);
   EXPECT_EQ(pool.current_usage().reserved, 32_KiB);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 16_KiB);
   pool.deallocate(one);
   pool.trim();
-  EXPECT_EQ(pool.current_usage().live + pool.current_usage().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().allocated + pool.current_usage().reserved, 0u);
 }
 
 TEST(peers_umpire, a_pool_with_a_limit_serves_slowly_growing_requests) {
@@ -164,7 +165,7 @@ TEST(peers_umf, memory_whose_release_failed_is_released_later) {
     void* const p = pool.allocate(1024);
     reluctant::refuses = true;
     pool.deallocate(p);
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
     EXPECT_EQ(pool.current_usage().reserved, 1024u) << "and so it is still counted";
     EXPECT_EQ(pool.audit(), nullptr);
     reluctant::refuses = false;
@@ -223,7 +224,7 @@ TEST(peers_mimalloc, serves_every_size_at_every_alignment) {
       serve_aligned(pool, bytes, to, to <= 4_KiB ? 3 : 1);
   for (std::size_t bytes = 1; bytes <= 1024; bytes += 31)
     for (std::size_t to = 1; to <= bytes; to *= 2) serve_aligned(pool, bytes, to, 4);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
@@ -312,7 +313,7 @@ TEST(peers_snmalloc, host_memory_of_blocks_is_freed_too) {
   caching_allocator<stitched, simulated_device> in_pages;
   caching_allocator<pytorch_family::native, simulated_device> in_segments;
   const auto fill_and_empty = [](auto& pool) {
-    const std::size_t before = pool.footprint();
+    const std::size_t before = pool.metadata_bytes();
     std::mt19937_64 random(7);
     std::vector<void*> live;
     for (int phase = 0; phase < 3; ++phase) {
@@ -323,12 +324,12 @@ TEST(peers_snmalloc, host_memory_of_blocks_is_freed_too) {
         live.pop_back();
       }
     }
-    const std::size_t full = pool.footprint();
+    const std::size_t full = pool.metadata_bytes();
     EXPECT_GT(full, before + 200'000);
     for (void* p : live) pool.deallocate(p);
     pool.trim();
     EXPECT_EQ(pool.current_usage().reserved, 0u);
-    EXPECT_LT(pool.footprint(), before + 50'000) << "of " << full;
+    EXPECT_LT(pool.metadata_bytes(), before + 50'000) << "of " << full;
   };
   fill_and_empty(in_pages), fill_and_empty(in_segments);
 }
@@ -348,7 +349,7 @@ TEST(peers_d3d12ma, a_block_of_16_mib_serves_8_and_4_and_another_8_after_the_4_a
   ASSERT_NE(third, nullptr);
   EXPECT_TRUE(third + 8_MiB <= first || first + 8_MiB <= third);
   EXPECT_EQ(parts_of(block).used, 2u);
-  EXPECT_EQ(block.current_usage().live, 16_MiB);
+  EXPECT_EQ(block.current_usage().allocated, 16_MiB);
   EXPECT_EQ(block.current_usage().cached, 0u);
   block.deallocate(first);
   std::array<void*, 10> small{};
@@ -385,7 +386,7 @@ TEST(peers_pmr, nothing_leaks_if_an_element_throws) {
     objects.delete_object(one);
     EXPECT_THROW((void)objects.allocate_object<costly>(unlimited / 2), std::bad_array_new_length);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(peers_pmr, the_standard_resources_free_all_their_memory) {
@@ -412,10 +413,10 @@ TEST(peers_pmr, the_standard_resources_free_all_their_memory) {
     use(memory, 32_KiB), use(monotonic, 32_KiB);
     use(plain, 8), use(synchronized, 8);  // libstdc++ 12 does not support larger alignments in its pools
     plain.release(), synchronized.release(), monotonic.release();
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
     use(monotonic, 4_KiB);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.audit(), nullptr);
 }
 

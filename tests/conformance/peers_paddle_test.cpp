@@ -11,6 +11,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -42,12 +43,12 @@ TEST(peers_paddle_buddy, allocates_from_the_rest_of_others) {
     ahead pool(std::move(device), paddle_family::naive_best_fit::configured(
                                       {.naive_best_fit = true, .fraction_of_gpu_memory = c.share}));
     for (const std::size_t bytes : c.requests) {
-      const std::size_t used = pool.current_usage().live;
+      const std::size_t used = pool.current_usage().allocated;
       void* const p = pool.try_allocate(bytes);
       ASSERT_NE(p, nullptr) << bytes << " of " << c.all << " less " << c.of_others;
-      EXPECT_GE(pool.current_usage().live, used + bytes);
+      EXPECT_GE(pool.current_usage().allocated, used + bytes);
       pool.deallocate(p);
-      EXPECT_EQ(pool.current_usage().live, used);
+      EXPECT_EQ(pool.current_usage().allocated, used);
     }
     pool.trim();
     EXPECT_EQ(pool.current_usage().reserved, 0u);
@@ -59,7 +60,7 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
              paddle_family::naive_best_fit::configured(
                  {.naive_best_fit = true, .fraction_of_gpu_memory = percent(60)}));
   const auto of_the_rest = [&pool] {
-    return percent(60).of(chunk_plan::available(pool.provider().available()));
+    return percent(60).of(chunk_schedule::available(pool.provider().available()));
   };
   const std::size_t chunk = of_the_rest();
   void* const first = pool.try_allocate(chunk - 1000);
@@ -72,7 +73,7 @@ TEST(peers_paddle_buddy, refills_by_the_same_share_of_the_rest) {
   pool.deallocate(first), pool.deallocate(second);
 }
 
-TEST(peers_paddle_facade, serves_small_and_huge_requests_together) {
+TEST(peers_paddle_together, serves_small_and_huge_requests_together) {
   // 512 MiB at first, 4 MiB for each further chunk, and 2 GiB at once.
   ahead pool(simulated_device{},
              paddle_family::naive_best_fit::configured({.naive_best_fit = true,
@@ -82,14 +83,14 @@ TEST(peers_paddle_facade, serves_small_and_huge_requests_together) {
   void* const small = pool.allocate(1024);
   EXPECT_EQ(pool.current_usage().reserved, 512_MiB);
   void* const huge = pool.allocate(2_GiB);
-  EXPECT_GE(pool.current_usage().live, 2_GiB + 1024);
+  EXPECT_GE(pool.current_usage().allocated, 2_GiB + 1024);
   pool.deallocate(huge);
   EXPECT_EQ(pool.current_usage().reserved, 512_MiB);
   pool.deallocate(small);
 }
 
 TEST(peers_paddle_streams, a_block_has_a_stream_and_null_has_none) {
-  per_stream<paddle_family::auto_growth, simulated_device> pool;
+  per_stream<caching_allocator<paddle_family::auto_growth, simulated_device>> pool;
   EXPECT_EQ(pool.allocate(0, stream_id{3}), nullptr);
   EXPECT_FALSE(pool.record_stream(static_cast<void*>(nullptr), stream_id{4}));
   EXPECT_EQ(make_block(pool, 0, stream_id{3}).get(), nullptr);
@@ -106,7 +107,7 @@ TEST(peers_paddle_streams, a_block_has_a_stream_and_null_has_none) {
 
 TEST(peers_paddle_streams, a_block_freed_by_one_thread_serves_another_on_another_stream) {
   // Three quarters of the device are freed but cached for one stream. Another stream then requests them.
-  locked<paddle_family::auto_growth, simulated_device> pool{
+  locked<caching_allocator<paddle_family::auto_growth, simulated_device>> pool{
       simulated_device(simulated_device::options{.capacity = 1_GiB})};
   pool.deallocate(pool.allocate(768_MiB, stream_id{1}));
   void* p = nullptr;
@@ -163,18 +164,18 @@ void add_up_neighbours(bool in_threads) {
     pool.deallocate(results[i]);
   }
   pool.trim();
-  EXPECT_EQ(pool.current_usage().live + pool.current_usage().reserved, 0u);
+  EXPECT_EQ(pool.current_usage().allocated + pool.current_usage().reserved, 0u);
 }
 
 TEST(peers_paddle_streams, keep_a_workspace_until_the_neighbours_work_is_done) {
   using view = provider_ref<host_pinned>;
   add_up_neighbours<caching_allocator<paddle_family::auto_growth, view>>(false);
-  add_up_neighbours<locked<paddle_family::auto_growth, view>>(true);
-  add_up_neighbours<per_stream<paddle_family::auto_growth, view>>(true);
+  add_up_neighbours<locked<caching_allocator<paddle_family::auto_growth, view>>>(true);
+  add_up_neighbours<per_stream<caching_allocator<paddle_family::auto_growth, view>>>(true);
 }
 
 TEST(peers_paddle_thread_local, blocks_outlive_threads_that_emptied_their_cache) {
-  per_stream<paddle_family::auto_growth, simulated_device> pool;
+  per_stream<caching_allocator<paddle_family::auto_growth, simulated_device>> pool;
   std::vector<void*> blocks(5);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < blocks.size(); ++i)

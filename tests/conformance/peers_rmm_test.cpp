@@ -14,7 +14,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/interop/cccl.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -23,7 +23,7 @@
 namespace {
 
 using namespace tessera;
-using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
+using pool_attribute = cuda_mempool<caching_allocator<cuda_async, simulated_device>>::attribute;
 
 constexpr std::size_t cuda_alignment = 256;  // CUDA_ALLOCATION_ALIGNMENT
 
@@ -32,7 +32,7 @@ constexpr std::size_t cuda_alignment = 256;  // CUDA_ALLOCATION_ALIGNMENT
 template <typename Pool>
 struct peers_rmm : ::testing::Test {
   std::unique_ptr<Pool> owned = std::make_unique<Pool>();
-  stream_resource<Pool> memory{*owned};
+  cccl_resource<Pool> memory{*owned};
 
   void serve(std::size_t bytes, stream_id stream) {
     for (const bool by_stream : {false, true}) {
@@ -45,12 +45,13 @@ struct peers_rmm : ::testing::Test {
     }
   }
 };
-using resources = ::testing::Types<caching_allocator<passthrough, simulated_device>,           // cuda
-                                   caching_allocator<cuda_async, simulated_device>,            // cuda_async
-                                   caching_allocator<stitched, simulated_device>,              // pool
-                                   caching_allocator<power_of_two, simulated_device>,          // binning
-                                   locked<pytorch_family::native, simulated_device>,           // thread_safe
-                                   per_stream<pytorch_family::expandable, simulated_device>>;  // arena
+using resources =
+    ::testing::Types<caching_allocator<passthrough, simulated_device>,                     // cuda
+                     caching_allocator<cuda_async, simulated_device>,                      // cuda_async
+                     caching_allocator<stitched, simulated_device>,                        // pool
+                     caching_allocator<power_of_two, simulated_device>,                    // binning
+                     locked<caching_allocator<pytorch_family::native, simulated_device>>,  // thread_safe
+                     per_stream<caching_allocator<pytorch_family::expandable, simulated_device>>>;  // arena
 TYPED_TEST_SUITE(peers_rmm, resources);
 
 TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_reports_too_large_ones) {
@@ -73,7 +74,7 @@ TYPED_TEST(peers_rmm, serves_any_size_on_any_stream_and_reports_too_large_ones) 
     this->memory.deallocate(stream, a, 8, cuda_alignment);
     this->memory.deallocate(stream, b, 8, cuda_alignment);
   }
-  EXPECT_EQ(this->owned->current_usage().live, 0u);
+  EXPECT_EQ(this->owned->current_usage().allocated, 0u);
   EXPECT_EQ(this->owned->audit(), nullptr);
 }
 
@@ -98,7 +99,7 @@ TYPED_TEST(peers_rmm, serves_a_hundred_random_sizes_freed_in_any_order) {
       live.pop_back();
     }
   }
-  EXPECT_EQ(this->owned->current_usage().live, 0u);
+  EXPECT_EQ(this->owned->current_usage().allocated, 0u);
 }
 
 /// A pool from which other pools get their memory. RMM calls it an upstream.
@@ -122,12 +123,12 @@ TEST(peers_rmm_pool, may_have_a_pool_for_its_upstream) {
     caching_allocator<recipe, upstream<decltype(outer)>> inner{upstream(outer)};
     inner.deallocate(inner.allocate(1024));
     void* const kept = inner.allocate(3000);
-    EXPECT_EQ(inner.current_usage().reserved, outer.current_usage().live);
+    EXPECT_EQ(inner.current_usage().reserved, outer.current_usage().allocated);
     inner.trim();
     EXPECT_EQ(inner.current_usage().reserved, 3072u);
     inner.deallocate(kept);
   }
-  EXPECT_EQ(outer.current_usage().live, 0u) << "what the inner one had has gone back with it";
+  EXPECT_EQ(outer.current_usage().allocated, 0u) << "what the inner one had has gone back with it";
 }
 
 TEST(peers_rmm_pool, grows_up_to_the_limit_of_its_upstream) {
@@ -285,7 +286,7 @@ TEST(peers_cuda_pools, keep_memory_up_to_the_threshold_at_synchronizations) {
   // Twenty iterations of allocate, compute, free and synchronize on one stream.
   constexpr stream_id stream{1};
   for (const std::size_t threshold : {std::size_t{0}, unlimited}) {
-    driver_pool<cuda_async, simulated_device> pool;
+    cuda_mempool<caching_allocator<cuda_async, simulated_device>> pool;
     ASSERT_TRUE(pool.set(pool_attribute::release_threshold, threshold));
     EXPECT_EQ(pool.get(pool_attribute::release_threshold), threshold);
     for (int i = 0; i < 20; ++i) {
@@ -303,7 +304,7 @@ TEST(peers_cuda_pools, keep_memory_up_to_the_threshold_at_synchronizations) {
 }
 
 TEST(peers_cuda_pools, take_each_attribute_that_may_be_set) {
-  driver_pool<cuda_async, simulated_device> pool;
+  cuda_mempool<caching_allocator<cuda_async, simulated_device>> pool;
   for (const pool_attribute rule :
        {pool_attribute::follow_event_dependencies, pool_attribute::allow_opportunistic,
         pool_attribute::allow_internal_dependencies}) {

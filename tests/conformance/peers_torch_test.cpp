@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/configured.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/observe/history.hpp>
@@ -22,6 +23,8 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "extensions.hpp"
 
 namespace {
 
@@ -114,7 +117,7 @@ TYPED_TEST(peers_torch, statistics_are_those_of_the_snapshot_after_each_step) {
     const counter bytes = pool.statistics().all.allocated_bytes;
     EXPECT_GE(bytes.peak, peak);
     EXPECT_EQ(bytes.allocated - bytes.freed, bytes.current);
-    EXPECT_EQ(static_cast<std::size_t>(bytes.current), pool.current_usage().live);
+    EXPECT_EQ(static_cast<std::size_t>(bytes.current), pool.current_usage().allocated);
     peak = bytes.peak;
   }
   pool.reset_peak_statistics();
@@ -249,11 +252,12 @@ TEST(peers_torch_host, statistics_count_allocations_and_frees) {
 
 TEST(peers_torch_settings, change_at_run_time_and_reject_errors) {
   // Divisions of powers of two are set and reset between requests of 83 MiB.
-  configured<pytorch_family, simulated_device> pool{config::pytorch::settings{}};
+  configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>> pool{
+      config::pytorch::settings{}};
   const auto block_of = [&pool](std::size_t bytes) {
-    const std::size_t before = pool.current_usage().live;
+    const std::size_t before = pool.current_usage().allocated;
     void* const p = pool.allocate(bytes);
-    const std::size_t size = pool.current_usage().live - before;
+    const std::size_t size = pool.current_usage().allocated - before;
     pool.deallocate(p);
     pool.trim();
     return size;
@@ -275,23 +279,23 @@ TEST(peers_torch_settings, change_at_run_time_and_reject_errors) {
 }
 
 TEST(peers_torch_history, records_the_call_stacks_of_a_request_and_its_free) {
-  caching_allocator<pytorch_family::native, simulated_device, history<>> pool;
+  caching_allocator<pytorch_family::native, simulated_device, extension::observer<history<>>> pool;
   {
-    pool.observer().label("forward");
+    observer_of(pool).label("forward");
     const unique_block a = make_block(pool, 311), b = make_block(pool, 21_MiB);
-    pool.observer().label("backward");
+    observer_of(pool).label("backward");
   }
   pool.trim();
   using action = allocator_event::action;
   std::map<action, int> seen;
   std::vector<std::size_t> sizes;
-  pool.observer().for_each([&](const auto& entry) {
+  observer_of(pool).for_each([&](const auto& entry) {
     ++seen[entry.event.what];
     if (entry.event.what == action::alloc) {
       sizes.push_back(entry.event.bytes);
-      EXPECT_EQ(pool.observer().label_of(entry), "forward");
+      EXPECT_EQ(observer_of(pool).label_of(entry), "forward");
     } else if (entry.event.what == action::free_requested) {
-      EXPECT_EQ(pool.observer().label_of(entry), "backward");
+      EXPECT_EQ(observer_of(pool).label_of(entry), "backward");
     }
   });
   EXPECT_EQ(seen[action::alloc], 2);

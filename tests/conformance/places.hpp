@@ -22,7 +22,7 @@ namespace conformance {
 /// A simulated device, and the contents that its memory would have.
 class simulated_place {
  public:
-  using device_type = tessera::simulated_device;
+  using device_type = tessera::provider::simulated_device;
 
   explicit simulated_place(std::size_t capacity = std::size_t{64} << 30)
       : device{device_type::options{.capacity = capacity}} {}
@@ -80,7 +80,7 @@ class simulated_place {
 /// Host memory, and threads that write and read it.
 class host_place {
  public:
-  using device_type = tessera::host_pinned;
+  using device_type = tessera::provider::host_pinned;
 
   explicit host_place(std::size_t capacity = std::size_t{512} << 20)
       : device{device_type::options{.capacity = capacity, .pin = device_type::pinning::never}},

@@ -17,17 +17,17 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "any_device.hpp"
 #include "ownership.hpp"
+#include "tessera_replay/planner/make_plan.hpp"
 #include "watched_device.hpp"
 
 /// Programs of repeated steps, their recordings and plans, and runs that deviate from them under a judge that
@@ -240,7 +240,7 @@ template <typename Device>
 class segments_of {
  public:
   using event = typename Device::event;
-  static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
+  static constexpr bool is_thread_safe = tessera::detail::is_thread_safe<Device>;
   explicit segments_of(Device& device) noexcept : device_(&device) {}
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return device_->acquire(bytes); }
   bool release(void* p, std::size_t bytes) noexcept { return device_->release(p, bytes); }
@@ -275,7 +275,7 @@ class planned_memory {
  public:
   struct block {
     void* address = nullptr;
-    handle known{};  // empty if the block is named by its address
+    block_handle known{};  // empty if the block is named by its address
   };
   virtual ~planned_memory() = default;
   virtual void begin_step(std::uint64_t key, stream_id stream) = 0;
@@ -287,7 +287,7 @@ class planned_memory {
   virtual void trim(std::size_t keep) = 0;
   virtual void evict_idle() = 0;
   virtual void process_events() = 0;
-  [[nodiscard]] virtual pool_id open_scope(scope_kind kind) = 0;
+  [[nodiscard]] virtual pool_id open_scope(extension::scope_kind kind) = 0;
   virtual void close_scope(pool_id pool) = 0;
   [[nodiscard]] virtual usage current_usage() = 0;
   /// The same, added up from the blocks that tools see.
@@ -301,17 +301,17 @@ class planned_memory {
 template <typename Pool>
 class planned_memory_of final : public planned_memory {
   static constexpr bool has_handles = requires(Pool& p) { p.allocate_by_handle(1); };
-  static constexpr bool has_pools = detail::has_private_pools<Pool>;
+  static constexpr bool has_pools = Pool::template has<extension::private_pools>;
 
  public:
   template <typename Provider>
   planned_memory_of(const memory_plan& plan, Provider&& device)
-      : pool_(plan, detail::device_of<Pool>(std::forward<Provider>(device))) {}
+      : pool_(plan, tessera::detail::device_of<Pool>(std::forward<Provider>(device))) {}
 
   void begin_step(std::uint64_t key, stream_id stream) override { pool_.begin_step(key, stream); }
   block allocate(std::size_t bytes, stream_id stream, bool by_handle) override {
     if constexpr (has_handles) {
-      const handle known = by_handle ? pool_.allocate_by_handle(bytes, stream) : handle{};
+      const block_handle known = by_handle ? pool_.allocate_by_handle(bytes, stream) : block_handle{};
       if (by_handle) return {known.data(), known};
     }
     return {pool_.try_allocate(bytes, stream)};
@@ -341,33 +341,38 @@ class planned_memory_of final : public planned_memory {
   void process_events() override {
     if constexpr (requires { pool_.process_events(); }) (void)pool_.process_events();
   }
-  pool_id open_scope(scope_kind kind) override {
+  pool_id open_scope(extension::scope_kind kind) override {
     if constexpr (has_pools) {
-      const pool_id made = pool_.create_pool();
-      if (made == pool_id{} || pool_.begin_allocate_to_pool(made, {}, kind)) return made;
-      (void)pool_.release_pool(made);
+      auto pools = pool_.template get<extension::private_pools>();
+      const pool_id made = pools.create();
+      if (made == pool_id{} || pools.open(made, {}, kind)) return made;
+      (void)pools.release(made);
     }
     return {};
   }
   void close_scope(pool_id pool) override {
     if constexpr (has_pools) {
-      (void)pool_.end_allocate_to_pool(pool);
-      (void)pool_.release_pool(pool);
+      auto pools = pool_.template get<extension::private_pools>();
+      (void)pools.close(pool);
+      (void)pools.release(pool);
     }
   }
   usage current_usage() override { return pool_.current_usage(); }
   usage seen_by_tools() override {
     usage seen = pool_.current_usage();
-    seen.requested = seen.live = seen.pending = seen.cached = seen.reserved = 0;
+    seen.requested = seen.allocated = seen.active = seen.cached = seen.reserved = 0;
     for_each_block(pool_, [&seen](const segment_view&, const block_view& b) {
       using state = block_view::state;
-      (b.is == state::live ? seen.live : b.is == state::pending ? seen.pending : seen.cached) += b.bytes;
+      (b.is == state::free ? seen.cached : seen.active) += b.bytes;
+      if (b.is == state::live) seen.allocated += b.bytes;
       seen.requested += b.requested;
       seen.reserved += b.bytes;
     });
     return seen;
   }
-  block_view live_block_at(const block& b) override { return tessera::live_block_at(pool_, b.address); }
+  block_view live_block_at(const block& b) override {
+    return tessera::observe::live_block_at(pool_, b.address);
+  }
   plan_usage by_plan() override { return pool_.statistics().by_plan; }
   std::int64_t device_bytes() override {
     const auto counts = pool_.statistics();
@@ -396,10 +401,11 @@ struct composition {
 };
 /// `Pool` may have an error of its own. By default, its provider is a device of any type, so that the suites for
 /// all devices need one type.
-template <typename Recipe, typename Pool = planned<caching_allocator<Recipe, any_device>>>
+template <typename Recipe,
+          typename Pool = planned<caching_allocator<Recipe, any_device, extension::private_pools>>>
 [[nodiscard]] composition composed(const char* name) {
   using policy = typename Recipe::streams;
-  constexpr bool is_erased = std::is_same_v<detail::device_of<Pool>, any_device>;
+  constexpr bool is_erased = std::is_same_v<tessera::detail::device_of<Pool>, any_device>;
   composition made{name,
                    [](const memory_plan& plan, watched_device& device,
                       any_device erased) -> std::unique_ptr<planned_memory> {
@@ -605,7 +611,7 @@ class run_of {
       is_capturing_ = false;
     } else {
       const bool captures = dice_.one_in(2);
-      scope_ = pool_->open_scope(captures ? scope_kind::capture : scope_kind::redirect);
+      scope_ = pool_->open_scope(captures ? extension::scope_kind::capture : extension::scope_kind::plain);
       is_capturing_ = captures && scope_ != pool_id{};
     }
   }
@@ -616,17 +622,18 @@ class run_of {
   void look() {
     if (const char* const wrong = pool_->audit()) breaks(wrong);
     const usage now = pool_->current_usage();
-    breaks_unless(now.live + now.pending + now.cached == now.reserved, "usage does not add up");
+    breaks_unless(now.active + now.cached == now.reserved, "usage does not add up");
     // Memory that the device fails to take back is reserved, and has no blocks.
     usage seen = pool_->seen_by_tools();
-    breaks_unless(seen.reserved == seen.live + seen.pending + seen.cached && seen.reserved <= now.reserved,
+    breaks_unless(seen.reserved == seen.active + seen.cached && seen.reserved <= now.reserved,
                   "the blocks are not what is reserved");
     if (device_.calls().failed > 0) {
       seen.cached = now.cached;
       seen.reserved = now.reserved;
     }
     breaks_unless(seen == now, "tools do not see what is used");
-    breaks_unless(now.live >= owned_.bytes() && now.requested >= owned_.bytes(), "less is live than is held");
+    breaks_unless(now.allocated >= owned_.bytes() && now.requested >= owned_.bytes(),
+                  "less is live than is held");
     breaks_unless(pool_->device_bytes() == static_cast<std::int64_t>(device_.used()),
                   "not all that was given is counted");
     for (const auto& [id, b] : live_) {
@@ -649,7 +656,7 @@ class run_of {
     pool_->trim(0);
     look();
     const usage now = pool_->current_usage();
-    breaks_unless(now.live == 0 && now.pending == 0, "at the end: something is lost");
+    breaks_unless(now.allocated == 0 && now.pending() == 0, "at the end: something is lost");
     breaks_unless(now.reserved == 0, "at the end: memory is kept");
     const plan_usage used = pool_->by_plan();
     all.by_plan += used.requests;

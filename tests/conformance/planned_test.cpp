@@ -34,7 +34,8 @@ using namespace conformance::plans;
 /// Every recipe of the library, and one over a provider of segments alone.
 std::vector<composition> compositions() {
   std::vector<composition> all{
-      composed<pytorch<>, planned<caching_allocator<pytorch<>, segments_only>>>("pytorch_over_segments")};
+      composed<pytorch<>, planned<caching_allocator<pytorch<>, segments_only, extension::private_pools>>>(
+          "pytorch_over_segments")};
   conformance::for_each_shipped([&all]<typename Recipe>(const conformance::named<Recipe>& one) {
     all.push_back(composed<Recipe>(one.name));
   });
@@ -269,12 +270,12 @@ TEST(planned_pinned, keeps_pinned_memory_until_recorded_work_has_read_it) {
   memory.trim();
   memory.begin_step();
   memory.deallocate(memory.allocate(1_MiB));
-  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
 }
 
 // The judge finds planted errors.
 
-using plain = planned<caching_allocator<pytorch<>, provider_ref<watched_device>>>;
+using plain = planned<caching_allocator<pytorch<>, provider_ref<watched_device>, extension::private_pools>>;
 
 /// Forgets which streams use a block.
 struct forgetful : plain {
@@ -283,7 +284,7 @@ struct forgetful : plain {
   bool record_stream(void*, stream_id) noexcept { return true; }
 };
 /// Forgets uses by stream 0 of its own blocks, among others, which delay the reuse of host memory.
-using host_plain = planned<caching_allocator<pinned, any_device>>;
+using host_plain = planned<caching_allocator<pinned, any_device, extension::private_pools>>;
 struct forgetful_of_one : host_plain {
   using host_plain::host_plain;
   using host_plain::record_stream;

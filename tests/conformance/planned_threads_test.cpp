@@ -99,7 +99,7 @@ class crowd {
     EXPECT_STREQ(pool_.audit(), nullptr);
     pool_.trim();
     const usage now = pool_.current_usage();
-    EXPECT_EQ(now.live + now.pending + now.reserved, 0u);
+    EXPECT_EQ(now.active + now.reserved, 0u);
   }
 
  private:
@@ -151,7 +151,7 @@ class crowd {
       case 3: (void)pool_.statistics(); return;
       case 4: return pool_.reset_peak_statistics();
       case 5: pool_.begin_step(d.pick(5), streams_[d.pick(streams_.size())]); return;
-      default: (void)pool_.footprint();
+      default: (void)pool_.metadata_bytes();
     }
   }
 
@@ -194,11 +194,11 @@ void run(std::vector<stream_id> streams, MakePool make) {
 }
 
 template <typename Recipe>
-using in_host_memory = planned<locked<Recipe, provider_ref<host_pinned>>>;
+using in_host_memory = planned<locked<caching_allocator<Recipe, provider_ref<host_pinned>>>>;
 
 template <typename Pool>
 void run_in_host_memory() {
-  using provider = detail::device_of<Pool>;
+  using provider = tessera::detail::device_of<Pool>;
   host_pinned device{host_pinned::options{.capacity = 256_MiB, .pin = host_pinned::pinning::never}};
   std::vector<stream_id> streams;
   for (std::size_t t = 0; t < threads; ++t) streams.push_back(device.create_stream());
@@ -213,12 +213,12 @@ TEST(planned_threads, share_a_plan_over_ranges) {
   run_in_host_memory<in_host_memory<pytorch_family::expandable>>();
 }
 TEST(planned_threads, share_a_plan_in_one_segment) {
-  run_in_host_memory<planned<locked<pytorch<>, segments_of<host_pinned>>>>();
+  run_in_host_memory<planned<locked<caching_allocator<pytorch<>, segments_of<host_pinned>>>>>();
 }
 // The device makes one call at a time.
 TEST(planned_threads, share_a_plan_on_a_device_for_one_thread) {
-  using pool = planned<locked<stitched, provider_ref<simulated_device>>>;
-  static_assert(!detail::is_thread_safe<simulated_device>);
+  using pool = planned<locked<caching_allocator<stitched, provider_ref<simulated_device>>>>;
+  static_assert(!tessera::detail::is_thread_safe<simulated_device>);
   simulated_device device({.capacity = 64_MiB, .page_granularity = 64_KiB});
   run<pool, listed_blocks>({stream_id{3}, stream_id{1}, stream_id{7}}, [&device](const memory_plan& plan) {
     return std::make_unique<pool>(plan, provider_ref(device));
@@ -231,12 +231,12 @@ TEST(planned_threads, may_free_blocks_from_work_that_trim_waits_for) {
   plan_tests::recorder of;
   for (int i = 0; i < 10; ++i) of.step({5_MiB});
   const plan::made_plan made = plan_tests::make(of.made);
-  planned<locked<pytorch<>, host_pinned>> memory(
+  planned<locked<caching_allocator<pytorch<>, host_pinned>>> memory(
       made.view(), host_pinned(host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}));
   void* const by_plan = memory.allocate(5_MiB);
   void* const other = memory.allocate(9_MiB);
   std::atomic<bool> begin = false;
-  memory.with_provider([&](host_pinned& device) {
+  memory.visit_provider([&](host_pinned& device) {
     device.submit(stream_id{}, [&] {
       while (!begin) std::this_thread::yield();
       memory.deallocate(other);

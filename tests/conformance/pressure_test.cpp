@@ -54,7 +54,8 @@ TYPED_TEST(pressure, is_handled_by_arenas_like_one_allocator) {
   for (const std::size_t percent : percents) {
     const std::size_t capacity = source.peak_live() / 100 * percent;
     const outcome one = on<caching_allocator<TypeParam, provider_ref<simulated_device>>>(source, capacity);
-    EXPECT_EQ((on<per_stream<TypeParam, provider_ref<simulated_device>>>(source, capacity)), one)
+    EXPECT_EQ(
+        (on<per_stream<caching_allocator<TypeParam, provider_ref<simulated_device>>>>(source, capacity)), one)
         << percent << " % of peak live";
     refused += one.refused;
   }
@@ -68,7 +69,8 @@ TYPED_TEST(pressure, is_handled_by_arenas_whose_blocks_other_streams_use) {
   for (const std::size_t percent : percents) {
     const std::size_t capacity = source.peak_live() / 100 * percent;
     const outcome one = on<caching_allocator<TypeParam, provider_ref<simulated_device>>>(source, capacity);
-    const outcome arenas = on<per_stream<TypeParam, provider_ref<simulated_device>>>(source, capacity);
+    const outcome arenas =
+        on<per_stream<caching_allocator<TypeParam, provider_ref<simulated_device>>>>(source, capacity);
     EXPECT_LE(arenas.failures, one.failures) << percent << " % of peak live";
     EXPECT_LE(arenas.refused, one.refused + one.refused / 10) << percent << " % of peak live";
   }
@@ -81,7 +83,10 @@ TEST(pressure_on_pages, is_handled_by_arenas_that_stitch) {
     const trace::program source(recording);
     for (const std::size_t percent : percents) {
       const std::size_t capacity = source.peak_live() / 100 * percent;
-      EXPECT_EQ((on<per_stream<stitched, provider_ref<simulated_device>>>(source, capacity)).failures, 0u)
+      EXPECT_EQ(
+          (on<per_stream<caching_allocator<stitched, provider_ref<simulated_device>>>>(source, capacity))
+              .failures,
+          0u)
           << name << ", " << percent << " % of peak live";
     }
   }
@@ -120,8 +125,8 @@ void have_others_give_back_what_they_cache() {
 }
 TEST(pressure_on_shared_devices, makes_others_release_their_caches) {
   have_others_give_back_what_they_cache<caching_allocator<pytorch<>, shared_with_another>>();
-  have_others_give_back_what_they_cache<locked<pytorch<>, shared_with_another>>();
-  have_others_give_back_what_they_cache<per_stream<pytorch<>, shared_with_another>>();
+  have_others_give_back_what_they_cache<locked<caching_allocator<pytorch<>, shared_with_another>>>();
+  have_others_give_back_what_they_cache<per_stream<caching_allocator<pytorch<>, shared_with_another>>>();
 }
 TEST(pressure_on_shared_devices, asks_no_other_if_the_recipe_keeps_its_cache) {
   simulated_device device{simulated_device::options{.capacity = 100_MiB}};
@@ -135,7 +140,7 @@ TEST(pressure_on_shared_devices, asks_no_other_if_the_recipe_keeps_its_cache) {
 TEST(pressure_threads, in_arenas_fails_few_requests_that_have_room) {
   constexpr unsigned threads = 4, requests = 2000;
   simulated_device::options options{.capacity = threads * 32_MiB};
-  per_stream<power_of_two, simulated_device> pool{simulated_device(options)};
+  per_stream<caching_allocator<power_of_two, simulated_device>> pool{simulated_device(options)};
   std::atomic<unsigned> failures{0};
   std::vector<std::thread> running;
   for (unsigned t = 0; t < threads; ++t) {

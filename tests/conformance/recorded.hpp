@@ -27,24 +27,24 @@ namespace conformance {
 template <typename Pool>
 class replayed {
  public:
-  replayed(Pool& pool, tessera::simulated_device& device) noexcept : pool_(pool), device_(device) {}
+  replayed(Pool& pool, tessera::provider::simulated_device& device) noexcept : pool_(pool), device_(device) {}
   [[nodiscard]] void* try_allocate(std::size_t bytes, tessera::stream_id stream) {
     return pool_.try_allocate(bytes, stream);
   }
   void deallocate(void* p) { pool_.deallocate(p); }
   void record_stream(void* p, tessera::stream_id stream) { (void)pool_.record_stream(p, stream); }
   void trim() { pool_.trim(); }
-  [[nodiscard]] tessera::simulated_device& provider() noexcept { return device_; }
+  [[nodiscard]] tessera::provider::simulated_device& provider() noexcept { return device_; }
 
  private:
   Pool& pool_;
-  tessera::simulated_device& device_;
+  tessera::provider::simulated_device& device_;
 };
 
 /// Replays a program; calls after() behind each event. Returns how many allocations failed.
 template <typename Pool, typename After>
-std::size_t replay_on(Pool& pool, tessera::simulated_device& device, const tessera::trace::program& source,
-                      After after) {
+std::size_t replay_on(Pool& pool, tessera::provider::simulated_device& device,
+                      const tessera::trace::program& source, After after) {
   replayed<Pool> on(pool, device);
   return tessera::trace::replay(source, on, [](std::size_t) {}, [&](std::size_t, void*) { after(); });
 }

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/extension/count_totals.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -96,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(workloads, reference_implementation,
 // Policies get the same numbers from an allocator that counts totals only.
 TEST(totals, are_those_of_the_statistics) {
   caching_allocator<pytorch<>, simulated_device> full;
-  caching_allocator<pytorch<>, simulated_device, ignore_events, count_totals> bare;
+  caching_allocator<pytorch<>, simulated_device, extension::count_totals> bare;
   std::mt19937_64 random(11);
   std::vector<void*> live;
   for (int i = 0; i < 50'000; ++i) {

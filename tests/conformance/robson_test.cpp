@@ -24,6 +24,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/caching_allocator.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/with.hpp>
 

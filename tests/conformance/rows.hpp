@@ -8,8 +8,9 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -34,13 +35,14 @@ struct event_list {
   }
 };
 
-template <typename Recipe, typename Device = tessera::simulated_device>
-using observed = tessera::caching_allocator<Recipe, Device, event_list>;
-using native = observed<tessera::pytorch_family::native>;
-using expandable = observed<tessera::pytorch_family::expandable>;
+template <typename Recipe, typename Device = tessera::provider::simulated_device>
+using observed = tessera::caching_allocator<Recipe, Device, tessera::extension::observer<event_list>>;
+using native = observed<tessera::recipe::pytorch_family::native>;
+using expandable = observed<tessera::recipe::pytorch_family::expandable>;
 
-[[nodiscard]] inline tessera::simulated_device device_of(std::size_t capacity) {
-  return tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}};
+[[nodiscard]] inline tessera::provider::simulated_device device_of(std::size_t capacity) {
+  return tessera::provider::simulated_device{
+      tessera::provider::simulated_device::options{.capacity = capacity}};
 }
 /// The settings of a valid text.
 [[nodiscard]] constexpr tessera::config::pytorch::settings said(std::string_view text) {
@@ -50,7 +52,7 @@ using expandable = observed<tessera::pytorch_family::expandable>;
 [[nodiscard]] inline std::uintptr_t at(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 template <typename Pool>
 [[nodiscard]] std::size_t live(const Pool& pool) {
-  return pool.current_usage().live;
+  return pool.current_usage().allocated;
 }
 template <typename Pool>
 [[nodiscard]] std::size_t reserved(const Pool& pool) {

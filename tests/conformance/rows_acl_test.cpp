@@ -37,11 +37,11 @@ TEST(paddle_row, n46_huge_first_takes_normal_pages_up_to_1M_and_huge_only_2M_for
         simulated_npu{simulated_device::options{.huge_budget = bytes <= 1_MiB ? 0 : unlimited}}};
     return pool.try_allocate(bytes) != nullptr ? pool.provider().used() : 0;
   };
-  EXPECT_EQ(used(back_with<page_plan::huge_first>{}, 1_MiB), 1_MiB)
+  EXPECT_EQ(used(prefer_pages<page_preference::huge_first>{}, 1_MiB), 1_MiB)
       << "as aclrtMallocAlign32, which adds nothing";
-  EXPECT_EQ(used(back_with<page_plan::huge_first>{}, 1_MiB + 512), 2_MiB);
-  EXPECT_EQ(used(back_with<page_plan::huge_only>{}, 1_KiB), 0u) << "no normal page serves";
-  caching_allocator<with<passthrough, back_with<page_plan::huge_only>>, simulated_npu> pool;
+  EXPECT_EQ(used(prefer_pages<page_preference::huge_first>{}, 1_MiB + 512), 2_MiB);
+  EXPECT_EQ(used(prefer_pages<page_preference::huge_only>{}, 1_KiB), 0u) << "no normal page serves";
+  caching_allocator<with<passthrough, prefer_pages<page_preference::huge_only>>, simulated_npu> pool;
   ASSERT_NE(pool.try_allocate(1_KiB), nullptr);
   EXPECT_EQ(pool.provider().used(), 2_MiB);
   EXPECT_EQ(pool.provider().held().page_table_entries, 1u);
@@ -51,8 +51,8 @@ TEST(paddle_row, n47_policy_0x1001_is_strict_huge_with_high_bandwidth_and_never_
   const auto read = acl_malloc_policy::parse(0x1001);
   ASSERT_TRUE(std::holds_alternative<page_choice>(read));
   EXPECT_EQ(std::get<page_choice>(read),
-            (page_choice{.pages = page_plan::huge_only, .speed = page_kind::bandwidth::high}));
-  caching_allocator<with<passthrough, back_with<>>, simulated_npu> pool{
+            (page_choice{.pages = page_preference::huge_only, .speed = page_kind::bandwidth::high}));
+  caching_allocator<with<passthrough, prefer_pages<>>, simulated_npu> pool{
       simulated_npu{simulated_device::options{.huge_budget = 0}},
       {.pages = {.choice = std::get<page_choice>(read)}}};
   EXPECT_EQ(pool.try_allocate(4_MiB), nullptr) << "strict: there are normal pages";

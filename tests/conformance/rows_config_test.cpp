@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/pytorch.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/pytorch_conf.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/core/bytes.hpp>
 
 namespace {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -15,8 +15,8 @@
 namespace {
 
 using namespace tessera;
-using pool_attribute = driver_pool<cuda_async, simulated_device>::attribute;
-using driver = driver_pool<cuda_async, simulated_device>;
+using pool_attribute = cuda_mempool<caching_allocator<cuda_async, simulated_device>>::attribute;
+using driver = cuda_mempool<caching_allocator<cuda_async, simulated_device>>;
 constexpr stream_id a{1}, b{2};
 
 char* bytes_at(void* p) { return static_cast<char*>(p); }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
@@ -121,7 +122,8 @@ TEST(torch_row, n122_below_the_threshold_a_miss_collects_nothing_and_ages_idle_b
   pool.deallocate(pool.allocate(40_MiB));
   const auto age = [&pool] {
     std::uint64_t found = 0;
-    pool.introspect().for_each_idle([&](const detail::block&, std::uint64_t its_age) { found = its_age; });
+    tessera::detail::introspect(pool).for_each_idle(
+        [&](const detail::block&, std::uint64_t its_age) { found = its_age; });
     return found;
   };
   const std::uint64_t before = age();

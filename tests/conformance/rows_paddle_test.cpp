@@ -15,7 +15,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -60,9 +60,9 @@ growing auto_growth(const paddle_settings& settings, std::size_t capacity = 16_G
 TEST(paddle_row, n01_a_request_of_192_takes_256_and_one_of_193_takes_512) {
   auto pool = preallocating({.initial_gpu_memory = 1_MiB});
   void* const first = pool.allocate(192);
-  EXPECT_EQ(pool.current_usage().live, 256u);
+  EXPECT_EQ(pool.current_usage().allocated, 256u);
   void* const second = pool.allocate(193);
-  EXPECT_EQ(pool.current_usage().live, 256u + 512u);
+  EXPECT_EQ(pool.current_usage().allocated, 256u + 512u);
   // The user's bytes begin with the block. In Paddle, they begin 64 bytes after that.
   EXPECT_EQ(number(second) - number(first), 256u);
   pool.deallocate(first), pool.deallocate(second);
@@ -202,9 +202,9 @@ TEST(paddle_row, n12_after_a_whole_block_is_freed_nothing_is_used_although_paddl
   void* const first = pool.allocate(100);
   void* const second = pool.allocate(100);
   EXPECT_EQ(pool.current_usage().reserved, 576u);
-  EXPECT_EQ(pool.current_usage().live, 576u);
+  EXPECT_EQ(pool.current_usage().allocated, 576u);
   pool.deallocate(first), pool.deallocate(second);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.current_usage().cached, 576u);
 }
 
@@ -301,7 +301,7 @@ TEST(paddle_row, n18_racing_threads_never_exceed_the_limit_unlike_in_paddle) {
 TEST(paddle_row, n19_without_a_chunk_size_a_request_of_1000_takes_1024) {
   auto pool = auto_growth({});
   void* const p = pool.allocate(1000);
-  EXPECT_EQ(pool.current_usage().live, 1024u);
+  EXPECT_EQ(pool.current_usage().allocated, 1024u);
   EXPECT_EQ(pool.provider().used(), 1024u);
   pool.deallocate(p);
 }
@@ -376,7 +376,7 @@ TEST(paddle_row, n25_small_and_large_pools_grow_by_chunks_of_their_own) {
   EXPECT_EQ(pool.current_usage().reserved, 22_MiB);
   std::vector<void*> blocks;
   for (int i = 0; i < 7; ++i) blocks.push_back(pool.allocate(512_KiB));
-  EXPECT_EQ(pool.current_usage().live, 3_MiB + 512_KiB);
+  EXPECT_EQ(pool.current_usage().allocated, 3_MiB + 512_KiB);
   EXPECT_EQ(pool.current_usage().reserved, 24_MiB);
   for (void* p : blocks) pool.deallocate(p);
 }
@@ -409,7 +409,7 @@ TEST(paddle_row, n28_a_request_of_0_bytes_returns_null_without_a_call_and_null_m
   EXPECT_EQ(nothing, nullptr);
   EXPECT_EQ(pool.provider().calls().acquire, 0u);
   pool.deallocate(nothing);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 // Front ends and adaptors for Paddle.
@@ -435,7 +435,7 @@ TEST(paddle_row, n30_best_fit_in_one_region_cuts_from_the_low_end_and_merges_all
   pool.deallocate(first);
 }
 
-using waiting_pool = waiting<locked<paddle_family::auto_growth, simulated_device>>;
+using waiting_pool = waiting<locked<caching_allocator<paddle_family::auto_growth, simulated_device>>>;
 
 TEST(paddle_row, n31_four_threads_that_wait_for_the_same_memory_all_get_it) {
   waiting_pool pool(60s, device_of(1_MiB));
@@ -479,11 +479,11 @@ TEST(paddle_row, n33_a_recorded_stream_keeps_a_block_pending_and_its_own_stream_
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   pool.provider().submit(stream_id{2}, 5'000'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 1_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 1_MiB);
   EXPECT_EQ(pool.provider().calls().release, 1u);
   pool.provider().advance(5'000'000'000);
   void* const next = pool.allocate(512_KiB, stream_id{3});
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(pool.provider().calls().release, 2u);
   pool.deallocate(next);
 }
@@ -494,7 +494,7 @@ TEST(paddle_row, n34_a_completed_block_of_another_stream_serves_if_memory_ran_ou
   EXPECT_TRUE(pool.record_stream(other, stream_id{3}));
   pool.provider().submit(stream_id{3}, 1'000'000);
   pool.deallocate(other);
-  EXPECT_EQ(pool.current_usage().pending, 8_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 8_MiB);
   pool.provider().advance(1'000'000);
   void* const p = pool.try_allocate(8_MiB, stream_id{1});
   EXPECT_NE(p, nullptr);
@@ -504,14 +504,14 @@ TEST(paddle_row, n34_a_completed_block_of_another_stream_serves_if_memory_ran_ou
 }
 
 TEST(paddle_row, n35_a_block_outlives_its_thread_and_is_released_once) {
-  per_stream<paddle_family::auto_growth, simulated_device> pool(device_of(1_GiB));
+  per_stream<caching_allocator<paddle_family::auto_growth, simulated_device>> pool(device_of(1_GiB));
   void* p = nullptr;
   std::thread([&] { p = pool.allocate(1_MiB, stream_id{1}); }).join();
   std::thread([&] {
     EXPECT_TRUE(pool.try_deallocate(p));
     EXPECT_FALSE(pool.try_deallocate(p));
   }).join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.current_usage().cached, 1_MiB);
 }
 
@@ -585,7 +585,7 @@ TEST(paddle_row, n42_garbage_is_freed_together_at_a_threshold_at_once_or_never) 
   deferred_free_queue at_once(pool, {.threshold = paddle_settings{}.garbage_threshold});
   for (int i = 0; i < 3; ++i) {
     at_once.push(pool.allocate(1), 1);
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
   }
   deferred_free_queue never(pool, {.threshold = unlimited});
   never.push(pool.allocate(2_GiB), 2_GiB);
@@ -612,14 +612,14 @@ TEST(paddle_row, n43_an_input_gives_its_memory_to_one_output_that_fits) {
   void* b = allocate_in_place(pool, first, 1_MiB);
   void* c = allocate_in_place(pool, b, 1_MiB);
   EXPECT_EQ(c, at);
-  EXPECT_EQ(pool.current_usage().live, 1_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 1_MiB);
 
   void* larger = allocate_in_place(pool, c, 2_MiB);
   EXPECT_NE(larger, at);
   void* const larger_at = larger;
   void* const smaller = allocate_in_place(pool, larger, 512_KiB);
   EXPECT_NE(smaller, larger_at);
-  EXPECT_EQ(pool.current_usage().live, 512_KiB);
+  EXPECT_EQ(pool.current_usage().allocated, 512_KiB);
   pool.deallocate(smaller);
 }
 

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>

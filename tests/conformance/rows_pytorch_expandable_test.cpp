@@ -7,6 +7,7 @@
 
 #include <tessera/tessera.hpp>
 
+#include "extensions.hpp"
 #include "rows.hpp"
 
 namespace {
@@ -24,7 +25,7 @@ expandable reserving(memory_limit reserve, std::size_t capacity) {
 /// Bytes of the first range.
 std::size_t range_of(expandable pool) {
   (void)pool.allocate(5_MiB);
-  for (const allocator_event& e : pool.observer().events) {
+  for (const allocator_event& e : observer_of(pool).events) {
     if (e.what == action::range_reserve) return e.bytes;
   }
   return 0;
@@ -43,10 +44,10 @@ TEST(torch_row, n058_a_reserve_is_a_share_or_a_size_and_never_above_9_eighths_of
 TEST(torch_row, n071_a_request_beyond_the_reserve_is_out_of_memory_and_changes_nothing) {
   expandable pool = reserving(percent(5), 80_GiB);
   EXPECT_THROW((void)pool.allocate(16_GiB), out_of_memory);
-  EXPECT_EQ(pool.observer().count(action::oom), 1u);
-  EXPECT_EQ(pool.observer().count(action::range_reserve), 0u);
+  EXPECT_EQ(observer_of(pool).count(action::oom), 1u);
+  EXPECT_EQ(observer_of(pool).count(action::range_reserve), 0u);
   EXPECT_THROW((void)pool.allocate(8000_GiB), out_of_memory);
-  EXPECT_EQ(pool.observer().count(action::oom), 2u);
+  EXPECT_EQ(observer_of(pool).count(action::oom), 2u);
   EXPECT_EQ(pool.statistics().num_ooms, 2u);
   EXPECT_EQ(reserved(pool), 0u);
   EXPECT_EQ(pool.provider().held().reserved, 0u);
@@ -56,11 +57,11 @@ TEST(torch_row, n071_requests_within_the_reserve_take_range_after_range) {
   expandable pool = reserving(percent(5), 80_GiB);
   void* const first = pool.allocate(3_GiB);
   EXPECT_THROW((void)pool.allocate(5_GiB), out_of_memory) << "a range beside the first would hold 4 GiB";
-  EXPECT_EQ(pool.current_usage().live, 3_GiB);
+  EXPECT_EQ(pool.current_usage().allocated, 3_GiB);
   EXPECT_NE(pool.allocate(4_GiB), nullptr);
-  EXPECT_EQ(pool.observer().count(action::range_reserve), 2u);
+  EXPECT_EQ(observer_of(pool).count(action::range_reserve), 2u);
   EXPECT_EQ(pool.allocate(512_MiB), static_cast<char*>(first) + 3_GiB) << "the first has room for that";
-  EXPECT_EQ(pool.observer().count(action::range_reserve), 2u);
+  EXPECT_EQ(observer_of(pool).count(action::range_reserve), 2u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -70,7 +71,7 @@ TEST(torch_row, n094_the_first_5M_map_a_page_of_20M_and_no_segment) {
   EXPECT_EQ(segments(pool), 0u);
   EXPECT_EQ(pool.current_usage().cached, 15_MiB);
   EXPECT_EQ(split_off(pool), parts{}) << "what ranges hold is not counted as split off";
-  EXPECT_EQ(pool.observer().count(action::segment_map), 1u);
+  EXPECT_EQ(observer_of(pool).count(action::segment_map), 1u);
 }
 TEST(torch_row, n095_30M_more_begin_in_the_rest_and_map_one_page_more) {
   expandable pool;
@@ -79,7 +80,7 @@ TEST(torch_row, n095_30M_more_begin_in_the_rest_and_map_one_page_more) {
   EXPECT_EQ(at(high), at(low) + 5_MiB);
   EXPECT_EQ(reserved(pool), 40_MiB);
   EXPECT_EQ(pool.current_usage().cached, 5_MiB);
-  EXPECT_EQ(pool.observer().count(action::segment_map), 2u);
+  EXPECT_EQ(observer_of(pool).count(action::segment_map), 2u);
 }
 TEST(torch_row, n096_the_first_byte_maps_a_page_of_2M) {
   expandable pool;
@@ -93,10 +94,10 @@ TEST(torch_row, n100_only_whole_free_pages_are_unmapped) {
   ASSERT_EQ(at(rest), at(kept) + 5_MiB);
   pool.deallocate(rest);
   EXPECT_EQ(reserved(pool), 40_MiB);
-  pool.observer().events.clear();
+  observer_of(pool).events.clear();
   pool.trim();
-  ASSERT_EQ(pool.observer().actions(), std::vector{action::segment_unmap});
-  EXPECT_EQ(pool.observer().events[0].address, at(kept) + 20_MiB);
+  ASSERT_EQ(observer_of(pool).actions(), std::vector{action::segment_unmap});
+  EXPECT_EQ(observer_of(pool).events[0].address, at(kept) + 20_MiB);
   EXPECT_EQ(reserved(pool), 20_MiB);
   EXPECT_EQ(pool.current_usage().cached, 15_MiB);
   EXPECT_EQ(pool.allocate(15_MiB), rest);
@@ -108,7 +109,7 @@ TEST(torch_row, n102_two_streams_have_two_ranges) {
   (void)pool.allocate(5_MiB, stream_id{1});
   (void)pool.allocate(5_MiB, stream_id{2});
   (void)pool.allocate(5_MiB, stream_id{1});
-  EXPECT_EQ(pool.observer().count(action::range_reserve), 2u);
+  EXPECT_EQ(observer_of(pool).count(action::range_reserve), 2u);
   EXPECT_EQ(reserved(pool), 40_MiB);
 }
 TEST(torch_row, n103_a_larger_block_that_cannot_grow_is_taken_before_one_that_can) {

@@ -11,6 +11,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "extensions.hpp"
 #include "rows.hpp"
 
 namespace {
@@ -87,10 +88,10 @@ struct aging {
   }
   /// Causes a miss that collects memory above half of the limit. Returns the sizes of the released segments.
   std::vector<std::size_t> miss(std::size_t bytes) {
-    pool.observer().events.clear();
+    observer_of(pool).events.clear();
     (void)pool.allocate(bytes, stream_id{9});
     std::vector<std::size_t> gone;
-    for (const allocator_event& e : pool.observer().events)
+    for (const allocator_event& e : observer_of(pool).events)
       if (e.what == action::segment_free) gone.push_back(e.bytes);
     return gone;
   }
@@ -133,9 +134,9 @@ TEST(torch_row, n069_a_request_above_the_limit_is_rejected_without_trying_to_rec
 TEST(torch_row, n070_an_observer_gets_one_event_for_an_impossible_request) {
   native pool;
   EXPECT_THROW((void)pool.allocate(1_GiB * 1_MiB), out_of_memory);
-  EXPECT_EQ(pool.observer().count(action::oom), 1u);
-  EXPECT_EQ(pool.observer().events.back().what, action::oom);
-  EXPECT_EQ(pool.observer().events.back().bytes, 1_GiB * 1_MiB);
+  EXPECT_EQ(observer_of(pool).count(action::oom), 1u);
+  EXPECT_EQ(observer_of(pool).events.back().what, action::oom);
+  EXPECT_EQ(observer_of(pool).events.back().bytes, 1_GiB * 1_MiB);
 }
 
 TEST(torch_row, n121_a_max_split_of_20M_keeps_5M_out_of_the_20M_that_they_took_before) {

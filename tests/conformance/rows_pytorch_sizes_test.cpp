@@ -10,6 +10,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "extensions.hpp"
 #include "rows.hpp"
 
 namespace {
@@ -23,7 +24,7 @@ constexpr bool small = true, large = false;
 TEST(torch_row, n001_no_bytes_are_null_and_count_nothing) {
   native pool;
   EXPECT_EQ(pool.allocate(0), nullptr);
-  EXPECT_TRUE(pool.observer().events.empty());
+  EXPECT_TRUE(observer_of(pool).events.empty());
   EXPECT_EQ(pool.provider().calls().acquire, 0u);
   EXPECT_EQ(pool.statistics().all.allocation, counter{});
   EXPECT_EQ(reserved(pool), 0u);
@@ -130,8 +131,8 @@ TEST(torch_row, n024_emptying_the_cache_releases_all_at_the_end_of_the_trace) {
   pool.trim();
   EXPECT_EQ(reserved(pool), 0u);
   EXPECT_EQ(pool.provider().used(), 0u);
-  EXPECT_EQ(pool.observer().events.back().what, action::segment_free);
-  EXPECT_EQ(pool.observer().events.back().bytes, 20_MiB);
+  EXPECT_EQ(observer_of(pool).events.back().what, action::segment_free);
+  EXPECT_EQ(observer_of(pool).events.back().bytes, 20_MiB);
 }
 TEST(torch_row, n025_a_segment_with_a_live_block_stays) {
   native pool;

@@ -9,13 +9,17 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "extensions.hpp"
 #include "rows.hpp"
 
 namespace {
@@ -63,18 +67,18 @@ TEST(torch_row, n074_a_block_that_a_busy_stream_uses_is_freed_and_stays_active) 
   EXPECT_EQ(h.pool.statistics().all.active.current, 1);
   EXPECT_EQ(h.pool.statistics().all.allocated_bytes.current, 0);
   EXPECT_EQ(h.pool.statistics().all.requested_bytes.current, 1024);
-  EXPECT_EQ(h.pool.current_usage().pending, 1_KiB);
-  EXPECT_EQ(h.pool.observer().events.back().what, action::free_requested);
+  EXPECT_EQ(h.pool.current_usage().pending(), 1_KiB);
+  EXPECT_EQ(observer_of(h.pool).events.back().what, action::free_requested);
   EXPECT_NE(h.pool.allocate(1_KiB, a), h.p);
 }
 TEST(torch_row, n075_the_next_request_completes_the_free_and_reuses_the_block) {
   held_by_b h;
   h.pool.provider().advance(second);
-  h.pool.observer().events.clear();
+  observer_of(h.pool).events.clear();
   EXPECT_EQ(h.pool.allocate(1_KiB, a), h.p);
-  EXPECT_EQ(h.pool.observer().actions(), (std::vector{action::free_completed, action::alloc}));
-  EXPECT_EQ(h.pool.observer().events[0].address, at(h.p));
-  EXPECT_EQ(h.pool.current_usage().pending, 0u);
+  EXPECT_EQ(observer_of(h.pool).actions(), (std::vector{action::free_completed, action::alloc}));
+  EXPECT_EQ(observer_of(h.pool).events[0].address, at(h.p));
+  EXPECT_EQ(h.pool.current_usage().pending(), 0u);
 }
 TEST(torch_row, n076_cuda_its_own_stream_keeps_no_block_pending) {
   native pool;
@@ -92,21 +96,25 @@ TEST(torch_row, n078_the_next_request_reaps_513_events_before_it_searches) {
   for (void* p : blocks) (void)pool.record_stream(p, b);
   pool.provider().submit(b, second);
   for (void* p : blocks) pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 513u * 512);
+  EXPECT_EQ(pool.current_usage().pending(), 513u * 512);
   pool.provider().advance(second);
   EXPECT_EQ(pool.allocate(512), blocks[0]);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(pool.provider().calls().acquire, 1u);
 }
 
+template <typename Recipe = pytorch_family::native>
+using with_pools = caching_allocator<Recipe, simulated_device, extension::observer<event_list>,
+                                     extension::private_pools, extension::checkpoints>;
+
 TEST(torch_row, n080_a_capture_on_two_streams_takes_two_segments_of_its_pool) {
-  native on;
+  with_pools<> on;
   const stream_id main{1}, side{2};
   on.deallocate(on.allocate(5_MiB, main));
   on.deallocate(on.allocate(5_MiB, side));
-  const pool_id pool = on.create_pool();
+  const pool_id pool = pools(on).create();
   const auto is_captured = [](void*, stream_id s) noexcept { return s == stream_id{1} || s == stream_id{2}; };
-  ASSERT_TRUE(on.begin_allocate_to_pool(pool, {is_captured, nullptr}));
+  ASSERT_TRUE(pools(on).open(pool, {is_captured, nullptr}));
   void* const here = on.allocate(5_MiB, main);
   void* const there = on.allocate(5_MiB, side);
   EXPECT_EQ(segments(on), 4u);
@@ -114,19 +122,19 @@ TEST(torch_row, n080_a_capture_on_two_streams_takes_two_segments_of_its_pool) {
   EXPECT_EQ(segment_of(on, there).private_pool, pool);
 }
 TEST(torch_row, n082_the_uses_of_a_pool_are_counted) {
-  native on;
-  const pool_id pool = on.create_pool();
-  EXPECT_EQ(on.uses_of_pool(pool), 1u);
-  ASSERT_TRUE(on.retain_pool(pool));
-  EXPECT_EQ(on.uses_of_pool(pool), 2u);
-  ASSERT_TRUE(on.release_pool(pool));
-  EXPECT_EQ(on.uses_of_pool(pool), 1u);
+  with_pools<> on;
+  const pool_id pool = pools(on).create();
+  EXPECT_EQ(pools(on).use_count(pool), 1u);
+  ASSERT_TRUE(pools(on).retain(pool));
+  EXPECT_EQ(pools(on).use_count(pool), 2u);
+  ASSERT_TRUE(pools(on).release(pool));
+  EXPECT_EQ(pools(on).use_count(pool), 1u);
 }
 TEST(torch_row, n084_emptying_the_cache_leaves_the_segment_of_a_pool) {
-  native on;
-  private_pool pool(on);
+  with_pools<> on;
+  extension::private_pool pool(on);
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     on.deallocate(on.allocate(5_MiB));
     on.trim();
     EXPECT_EQ(segments(on), 1u);
@@ -135,11 +143,11 @@ TEST(torch_row, n084_emptying_the_cache_leaves_the_segment_of_a_pool) {
   EXPECT_EQ(segments(on), 1u);
 }
 TEST(torch_row, n085_a_pool_serves_the_default_pools_if_growth_fails_before_anything_is_released) {
-  native on{device_of(80_MiB)};
-  private_pool plain(on), helps(on, {.serves_on_oom = true});
+  with_pools<> on{device_of(80_MiB)};
+  extension::private_pool plain(on), helps(on, {.serves_on_oom = true});
   void* block = nullptr;
   for (auto* pool : {&plain, &helps}) {
-    const pool_scope scope(*pool);
+    const extension::pool_scope scope(*pool);
     block = on.allocate(40_MiB);
     on.deallocate(block);
   }
@@ -148,13 +156,13 @@ TEST(torch_row, n085_a_pool_serves_the_default_pools_if_growth_fails_before_anyt
   EXPECT_EQ(on.try_allocate(30_MiB), nullptr);
 }
 TEST(torch_row, n086_a_pool_without_uses_serves_no_others) {
-  native on{device_of(80_MiB)};
-  const pool_id pool = on.create_pool({.serves_on_oom = true});
-  ASSERT_TRUE(on.begin_allocate_to_pool(pool, {}));
+  with_pools<> on{device_of(80_MiB)};
+  const pool_id pool = pools(on).create({.serves_on_oom = true});
+  ASSERT_TRUE(pools(on).open(pool, {}));
   void* const kept = on.allocate(16);
   on.deallocate(on.allocate(60_MiB));
-  ASSERT_TRUE(on.end_allocate_to_pool(pool));
-  ASSERT_TRUE(on.release_pool(pool));
+  ASSERT_TRUE(pools(on).close(pool));
+  ASSERT_TRUE(pools(on).release(pool));
   void* const other = on.allocate(30_MiB);
   EXPECT_EQ(segment_of(on, other).private_pool, pool_id{}) << "the idle segment went back instead";
   on.deallocate(kept);
@@ -162,9 +170,10 @@ TEST(torch_row, n086_a_pool_without_uses_serves_no_others) {
 }
 TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   observed<with<pytorch_family::native, split_never<>>> never;
-  native ordinary, mixed;
-  private_pool pool(mixed, {.never_splits = true});
-  const pool_scope scope(pool, a);
+  native ordinary;
+  with_pools<> mixed;
+  extension::private_pool pool(mixed, {.never_splits = true});
+  const extension::pool_scope scope(pool, a);
   for (int i = 0; i < 2; ++i) {
     (void)mixed.allocate(4_MiB, a);
     (void)never.allocate(4_MiB);
@@ -178,44 +187,44 @@ TEST(torch_row, n087_a_pool_that_never_splits_takes_a_segment_for_each_4M) {
   EXPECT_EQ(live(mixed), 40_MiB);
 }
 TEST(torch_row, n088_the_default_pools_are_not_emptied_inside_a_scope_as_in_pytorch_2_6) {
-  native on{device_of(80_MiB)};
+  with_pools<> on{device_of(80_MiB)};
   on.deallocate(on.allocate(60_MiB));
-  private_pool pool(on);
+  extension::private_pool pool(on);
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     EXPECT_EQ(on.try_allocate(60_MiB), nullptr);
   }
   on.trim();
-  const pool_scope again(pool);
+  const extension::pool_scope again(pool);
   EXPECT_NE(on.try_allocate(60_MiB), nullptr);
 }
 TEST(torch_row, n088_the_default_pools_are_emptied_inside_a_scope_that_only_redirects) {
-  native on{device_of(80_MiB)};
+  with_pools<> on{device_of(80_MiB)};
   on.deallocate(on.allocate(60_MiB));
-  private_pool pool(on);
-  const pool_scope scope(pool, {}, scope_kind::redirect);
+  extension::private_pool pool(on);
+  const extension::pool_scope scope(pool, {}, extension::scope_kind::plain);
   EXPECT_NE(on.try_allocate(60_MiB), nullptr);
 }
 TEST(torch_row, n091_the_numbers_of_pools_increase) {
-  native on;
-  const pool_id first = on.create_pool();
-  EXPECT_LT(first, on.create_pool());
-  ASSERT_TRUE(on.begin_allocate_to_pool(first, {}));
+  with_pools<> on;
+  const pool_id first = pools(on).create();
+  EXPECT_LT(first, pools(on).create());
+  ASSERT_TRUE(pools(on).open(first, {}));
   (void)on.allocate(16);
   EXPECT_EQ(take_snapshot(on).segments[0].pool, (snapshot::pool_id{0, first.number}));
 }
 TEST(torch_row, n092_the_two_outputs_of_a_graph_are_live_after_the_restore_of_a_checkpoint) {
-  native on;
-  private_pool pool(on);
+  with_pools<> on;
+  extension::private_pool pool(on);
   std::vector<void*> outputs;
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     for (int i = 0; i < 2; ++i) outputs.push_back(on.allocate(512));
   }
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   for (void* p : outputs) on.deallocate(p);
   EXPECT_EQ(live(on), 0u);
-  ASSERT_TRUE(pool.restore(made));
+  ASSERT_TRUE(checkpoints_of(pool).restore(made));
   EXPECT_EQ(live(on), 2u * 512);
   on.deallocate(outputs[0]);
   EXPECT_EQ(live(on), 512u);
@@ -227,8 +236,8 @@ template <typename Pool>
 void three_blocks_ten_times(Pool& on) {
   (void)on.allocate(16);
   std::thread([&on] {
-    private_pool pool(on);
-    const pool_scope scope(pool);
+    extension::private_pool pool(on);
+    const extension::pool_scope scope(pool);
     for (int i = 0; i < 10; ++i) {
       std::vector<void*> held;
       for (int k = 0; k < 3; ++k) held.push_back(on.allocate(20_MiB));
@@ -237,12 +246,12 @@ void three_blocks_ten_times(Pool& on) {
   }).join();
 }
 TEST(torch_row, n093_a_pool_that_another_thread_uses_takes_4_segments_or_2_ranges) {
-  native segmented;
+  with_pools<> segmented;
   three_blocks_ten_times(segmented);
   EXPECT_EQ(segments(segmented), 4u);
-  expandable ranged;
+  with_pools<pytorch_family::expandable> ranged;
   three_blocks_ten_times(ranged);
-  EXPECT_EQ(ranged.observer().count(action::range_reserve), 2u);
+  EXPECT_EQ(observer_of(ranged).count(action::range_reserve), 2u);
   EXPECT_EQ(reserved(ranged), 62_MiB);
 }
 
@@ -251,7 +260,7 @@ constexpr std::size_t floats = std::size_t{311} * 411 * sizeof(float);
 TEST(torch_row, n115_the_trace_has_the_unrounded_size) {
   native pool;
   void* const p = pool.allocate(floats);
-  const allocator_event latest = pool.observer().events.back();
+  const allocator_event latest = observer_of(pool).events.back();
   EXPECT_EQ(latest.what, action::alloc);
   EXPECT_EQ(latest.bytes, floats);
   EXPECT_EQ(latest.address, at(p));
@@ -261,17 +270,19 @@ TEST(torch_row, n116_a_walk_over_the_segments_finds_the_block_with_its_request) 
   native pool;
   void* const p = pool.allocate(floats);
   std::size_t found = 0;
-  pool.introspect().for_each_block([&](const detail::block& each) {
+  tessera::detail::introspect(pool).for_each_block([&](const detail::block& each) {
     if (each.status.state == detail::block::state::live && each.address == at(p)) found = each.request.bytes;
   });
   EXPECT_EQ(found, floats);
 }
 TEST(torch_row, n120_segments_and_trace_entries_have_the_number_of_their_pool) {
-  caching_allocator<pytorch_family::native, simulated_device, history<>> on;
-  private_pool pool(on);
+  caching_allocator<pytorch_family::native, simulated_device, extension::private_pools,
+                    extension::checkpoints, extension::observer<history<>>>
+      on;
+  extension::private_pool pool(on);
   (void)on.allocate(16);
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     (void)on.allocate(5_MiB);
   }
   const snapshot seen = take_snapshot(on);

@@ -9,6 +9,7 @@
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
+#include "extensions.hpp"
 #include "seed_settings.hpp"
 
 namespace {
@@ -31,7 +32,7 @@ TYPED_TEST(seed_examples, npu_1_blocks_above_32_mb_are_not_split) {
   pool.deallocate(large);
   EXPECT_NE(pool.allocate(5_MiB), large);
   EXPECT_EQ(pool.allocate(45_MiB), large);
-  EXPECT_EQ(pool.current_usage().live, 62_MiB + 5_MiB + 512) << "the 62 MiB serve whole";
+  EXPECT_EQ(pool.current_usage().allocated, 62_MiB + 5_MiB + 512) << "the 62 MiB serve whole";
   place.finish();
 }
 TYPED_TEST(seed_examples, npu_1_old_idle_memory_is_released_above_0_6_of_the_limit) {
@@ -47,7 +48,7 @@ TYPED_TEST(seed_examples, npu_1_old_idle_memory_is_released_above_0_6_of_the_lim
   EXPECT_NE(pool.allocate(30_MiB, place.copies), nullptr);
   EXPECT_EQ(reserved(pool), 68_MiB) << "14 MiB above 60 had to go, and 38 went";
   EXPECT_EQ(pool.allocate(34_MiB), used);
-  EXPECT_EQ(pool.observer().count(action::refused), 0u) << "nothing had run out";
+  EXPECT_EQ(observer_of(pool).count(action::refused), 0u) << "nothing had run out";
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
 }
 TYPED_TEST(seed_examples, npu_2_large_blocks_begin_at_multiples_of_16_kb) {
@@ -178,9 +179,9 @@ TYPED_TEST(seed_examples, native_recovery_releases_one_block_first_and_then_all)
   place.write(place.compute, kept, 100_MiB, 11);
   pool.deallocate(pool.allocate(1_KiB));
   pool.deallocate(pool.allocate(80_MiB));
-  pool.observer().events.clear();
+  observer_of(pool).events.clear();
   void* const p = pool.allocate(50_MiB);
-  EXPECT_EQ(pool.observer().actions(),
+  EXPECT_EQ(observer_of(pool).actions(),
             (std::vector{action::refused, action::segment_free, action::segment_alloc, action::alloc}));
   EXPECT_EQ(reserved(pool), 152_MiB) << "the small segment stays";
   pool.deallocate(p);

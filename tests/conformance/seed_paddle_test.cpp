@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/deferred_free_queue.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>

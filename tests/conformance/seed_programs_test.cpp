@@ -98,9 +98,9 @@ void learn_and_leave_nothing() {
     EXPECT_GT(so_far, 0u);
     EXPECT_TRUE(step(pool, place));
     EXPECT_EQ(taken(pool), so_far) << "what was cached serves the third step";
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
     pool.trim();
-    EXPECT_EQ(pool.current_usage().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending(), 0u);
     EXPECT_EQ(reserved(pool), 0u);
     EXPECT_EQ(place.device.used(), 0u);
     EXPECT_TRUE(step(pool, place));

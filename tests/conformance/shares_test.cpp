@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shares of pools: what a pool may hold, and what the others leave for it. An oracle counts from the blocks
-// what each pool holds, and compares that with the shares.
+// Quotas of pools: what a pool may hold, and what the others leave for it. An oracle counts from the blocks
+// what each pool holds, and compares that with the quotas.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,37 +13,30 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quotas.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/explain.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+#include "extensions.hpp"
 #include "stress.hpp"
 
 namespace {
 
 using namespace tessera;
 
-/// Admits everything at run time, as if there were no shares. The compiler would refuse a policy that breaks
-/// the laws.
-template <typename Growth>
-struct admit_all : Growth {
-  [[nodiscard]] static constexpr bool grants(const pool_demand&) noexcept { return true; }
-  [[nodiscard]] static constexpr bool admits(const pool_demand& demand) noexcept {
-    return !std::is_constant_evaluated() || guarantee_shares<Growth>::admits(demand);
-  }
-  bool operator==(const admit_all&) const = default;
-};
-
-template <typename Base, template <typename> typename Growth = guarantee_shares>
-using shared = with<Base, Growth<typename Base::growth>>;
 template <typename Recipe, typename Device = simulated_device>
-using allocator_of = caching_allocator<Recipe, Device>;
+using allocator_of = caching_allocator<Recipe, Device, extension::private_pools, extension::checkpoints,
+                                       extension::quotas, extension::sleep_mode>;
 
 /// The bytes that a pool holds: its segments, or in ranges its chunks, with a block that is not free.
 template <typename Allocator>
 std::size_t held_by(const Allocator& allocator, pool_id pool) {
-  const auto view = allocator.introspect();
+  const auto view = tessera::detail::introspect(allocator);
   std::size_t held = 0;
   view.for_each_segment([&](const detail::block& first) {
     if (first.list->where().group->number != pool.number) return;
@@ -71,16 +64,17 @@ std::size_t held_by(const Allocator& allocator, pool_id pool) {
 struct tenant {
   pool_id pool;
   stream_id stream;
-  pool_share share{};
+  extension::quota share{};
   std::vector<void*> blocks{};
   bool is_released = false;
 };
 
-/// An allocator whose pools have shares, and the rules that hold after each call.
-template <typename Allocator>
+/// An allocator whose pools have quotas, and the rules that hold after each call. If it is careless, it admits
+/// everything, as if there were no quotas.
+template <typename Allocator, bool IsCareless = false>
 struct shared_device {
   explicit shared_device(std::size_t capacity) : on(simulated_device({.capacity = capacity})) {
-    tenants.push_back({{}, {0}});
+    tenants.push_back({{}, stream_id{}});
   }
   ~shared_device() {
     for (const tenant& t : tenants) {
@@ -89,28 +83,29 @@ struct shared_device {
   }
   /// Adds a tenant whose requests are those of a stream.
   void add(std::uint64_t stream) {
-    tenants.push_back({on.create_pool(), {stream}});
-    EXPECT_TRUE(on.begin_allocate_to_pool(tenants.back().pool, stream_id{stream}, scope_kind::redirect));
+    tenants.push_back({pools(on).create(), stream_id{stream}});
+    EXPECT_TRUE(pools(on).open(tenants.back().pool, stream_id{stream}, extension::scope_kind::plain));
   }
   /// Releases the pool of a tenant, which gets a new one. The blocks stay in the old one.
   void renew(std::size_t number) {
     tenant old = tenants[number];
-    EXPECT_TRUE(on.end_allocate_to_pool(old.pool) && on.release_pool(old.pool));
+    EXPECT_TRUE(pools(on).close(old.pool) && pools(on).release(old.pool));
     old.share = {};
     old.is_released = true;
-    tenants[number] = {on.create_pool(), old.stream};
-    EXPECT_TRUE(on.begin_allocate_to_pool(tenants[number].pool, old.stream, scope_kind::redirect));
+    tenants[number] = {pools(on).create(), old.stream};
+    EXPECT_TRUE(pools(on).open(tenants[number].pool, old.stream, extension::scope_kind::plain));
     tenants.push_back(std::move(old));
   }
-  bool give(tenant& t, pool_share share) {
-    const bool fits = static_cast<bool>(on.set_share(t.pool, share));
+  bool give(tenant& t, extension::quota share) {
+    const extension::quota lenient{.limit = share == extension::quota{} ? unlimited : unlimited - 1};
+    const bool fits = static_cast<bool>(quotas_of(on).set(t.pool, IsCareless ? lenient : share));
     if (fits) t.share = share;
     return fits;
   }
   /// Counts the bytes that a tenant holds. Without a share, its private pool keeps all that it has.
   [[nodiscard]] std::size_t held(const tenant& t) {
-    const bool keeps = t.pool != pool_id{} && t.share == pool_share{} && !t.is_released;
-    return keeps ? on.bytes_of_pool(t.pool).reserved : held_by(on, t.pool);
+    const bool keeps = t.pool != pool_id{} && t.share == extension::quota{} && !t.is_released;
+    return keeps ? pools(on).usage_of(t.pool).reserved : held_by(on, t.pool);
   }
   /// Counts for each other tenant what it holds, or what it is guaranteed if that is more.
   [[nodiscard]] std::size_t others(const tenant& of) {
@@ -126,8 +121,8 @@ struct shared_device {
     std::size_t sum = 0;
     std::size_t reserved = 0;
     for (const tenant& t : tenants) {
-      const pool_usage now = on.bytes_of_pool(t.pool);
-      if (now.held != held(t)) return "bytes_of_pool says what the pool holds";
+      const extension::pool_usage now = pools(on).usage_of(t.pool);
+      if (now.non_releasable != held(t)) return "usage_of says what the pool holds";
       if (held(t) > t.share.limit) return "a pool holds at most its limit";
       sum += (std::max)(held(t), t.share.guaranteed);
       reserved += now.reserved;
@@ -151,7 +146,7 @@ struct shared_device {
   /// Whether the shares give a reason to refuse a request.
   [[nodiscard]] bool may_fail(const tenant& t, std::size_t bytes) {
     if (std::all_of(tenants.begin(), tenants.end(),
-                    [](const tenant& each) { return each.share == pool_share{}; }))
+                    [](const tenant& each) { return each.share == extension::quota{}; }))
       return true;  // then the recipe decides
     const std::size_t after = held(t) + most_added(bytes);
     return after > t.share.guaranteed && (after > t.share.limit || after > limit() - others(t));
@@ -161,11 +156,11 @@ struct shared_device {
 };
 
 /// A random program of tenants that take all they get. Returns the first broken rule.
-template <typename Recipe>
+template <typename Recipe, bool IsCareless = false>
 std::string run_greedy_tenants(std::uint64_t seed, int steps) {
   std::mt19937_64 random(seed);
   const auto below = [&random](std::size_t n) { return static_cast<std::size_t>(random() % n); };
-  shared_device<allocator_of<Recipe>> device(400_MiB);
+  shared_device<allocator_of<Recipe>, IsCareless> device(400_MiB);
   for (std::uint64_t stream = 1; stream <= 3; ++stream) device.add(stream);
   std::size_t refused = 0;
   std::size_t served = 0;
@@ -200,25 +195,27 @@ std::string run_greedy_tenants(std::uint64_t seed, int steps) {
       device.on.trim();
     } else if (choice < 98) {
       (void)device.on.process_events();
-    } else if constexpr (allocator_of<Recipe>::can_sleep) {
-      if (!device.on.is_asleep(t.pool) && choice < 99) {
-        const bool slept = static_cast<bool>(device.on.sleep_pool(t.pool, sleep_contents::discard));
+    } else if constexpr (allocator_of<Recipe>::has_ranges) {
+      if (!sleep_mode_of(device.on).is_asleep(t.pool) && choice < 99) {
+        const bool slept =
+            static_cast<bool>(sleep_mode_of(device.on).sleep(t.pool, extension::sleep_contents::discard));
         for (int i = 0; slept && i < 4 && !device.tenants.empty(); ++i) {
           tenant& other = device.tenants[below(4)];
           if (void* const p = device.on.try_allocate(1 + below(40_MiB), other.stream))
             other.blocks.push_back(p);
           if (std::string broken = device.broken_rule(); !broken.empty()) return "asleep: " + broken;
         }
-        if (slept && !device.on.wake_pool(t.pool)) {
+        if (slept && !sleep_mode_of(device.on).wake(t.pool)) {
           // Others took what was not guaranteed. They give it back.
           for (tenant& other : device.tenants) {
             if (&other == &t) continue;
             for (void* const p : other.blocks) device.on.deallocate(p);
             other.blocks.clear();
-            if (other.share == pool_share{} && !other.is_released)
+            if (other.share == extension::quota{} && !other.is_released)
               (void)device.give(other, {.limit = unlimited - 1});
           }
-          if (!device.on.wake_pool(t.pool)) return "a pool does not wake though the others hold nothing";
+          if (!sleep_mode_of(device.on).wake(t.pool))
+            return "a pool does not wake though the others hold nothing";
         }
       }
     }
@@ -233,11 +230,10 @@ std::string run_greedy_tenants(std::uint64_t seed, int steps) {
 
 template <typename Recipe>
 struct greedy_tenants : testing::Test {};
-using recipes = testing::Types<
-    shared<pytorch<>>, shared<pytorch<"max_split_size_mb:32">>, shared<pytorch<"expandable_segments:True">>,
-    shared<stitched>, shared<cuda_async>, shared<paddle<>>, shared<power_of_two>,
-    with<shared<pytorch<>>, recover_never>,
-    with<shared<pytorch<"expandable_segments:True">>, with_fail_fast<recover_by_emptying_cache<>, true>>>;
+using recipes =
+    testing::Types<pytorch<>, pytorch<"max_split_size_mb:32">, pytorch<"expandable_segments:True">, stitched,
+                   cuda_async, paddle<>, power_of_two, with<pytorch<>, recover_never>,
+                   with<pytorch<"expandable_segments:True">, fail_fast<recover_by_emptying_cache<>, true>>>;
 TYPED_TEST_SUITE(greedy_tenants, recipes);
 
 TYPED_TEST(greedy_tenants, take_only_what_is_not_guaranteed_to_others) {
@@ -246,36 +242,36 @@ TYPED_TEST(greedy_tenants, take_only_what_is_not_guaranteed_to_others) {
     ASSERT_EQ(run_greedy_tenants<TypeParam>(seed, 1500), "") << "seed " << seed;
 }
 
-TEST(greedy_tenants_over_a_bad_policy, are_found) {
-  EXPECT_NE((run_greedy_tenants<shared<pytorch<>, admit_all>>(1, 1500)), "");
-  EXPECT_NE((run_greedy_tenants<shared<stitched, admit_all>>(1, 1500)), "");
+TEST(greedy_tenants_without_quotas, are_found) {
+  EXPECT_NE((run_greedy_tenants<pytorch<>, true>(1, 1500)), "");
+  EXPECT_NE((run_greedy_tenants<stitched, true>(1, 1500)), "");
 }
 
 /// Two tenants: `training` on stream 1 and `serving` on stream 2, of 100 MiB.
 template <typename Recipe>
 struct shares : testing::Test {
-  using allocator = allocator_of<shared<Recipe>>;
+  using allocator = allocator_of<Recipe>;
   allocator memory{simulated_device({.capacity = 100_MiB})};
-  private_pool<allocator> training{memory}, serving{memory};
+  extension::private_pool<allocator> training{memory}, serving{memory};
   stream_id one{1}, two{2};
-  pool_scope<allocator> first{training, one, scope_kind::redirect};
-  pool_scope<allocator> second{serving, two, scope_kind::redirect};
+  extension::pool_scope<allocator> first{training, one, extension::scope_kind::plain};
+  extension::pool_scope<allocator> second{serving, two, extension::scope_kind::plain};
 };
 using growing = testing::Types<pytorch<>, pytorch<"expandable_segments:True">, stitched>;
 TYPED_TEST_SUITE(shares, growing);
 
 TYPED_TEST(shares, lend_to_caches_only) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(quotas_of(this->serving).set({.limit = 90_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
   void* const large = on.try_allocate(40_MiB, this->two);
   ASSERT_NE(large, nullptr);
   EXPECT_EQ(on.try_allocate(20_MiB, this->two), nullptr);  // guaranteed to the other pool
   void* const mine = on.try_allocate(20_MiB, this->one);
   ASSERT_NE(mine, nullptr);
   on.deallocate(large);
-  EXPECT_EQ(this->serving.current_usage().held, 0u);
-  EXPECT_EQ(this->serving.current_usage().reserved, 40_MiB);
+  EXPECT_EQ(usage_of(this->serving).non_releasable, 0u);
+  EXPECT_EQ(usage_of(this->serving).reserved, 40_MiB);
   // The cache of 40 MiB goes back.
   void* const more = on.try_allocate(40_MiB, this->one);
   ASSERT_NE(more, nullptr);
@@ -288,9 +284,9 @@ TYPED_TEST(shares, lend_to_caches_only) {
 
 TYPED_TEST(shares, refuse_cached_memory_that_would_be_held) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
+  ASSERT_TRUE(quotas_of(this->serving).set({.limit = 90_MiB}));
   on.deallocate(on.try_allocate(60_MiB, this->two));
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
   EXPECT_EQ(on.try_allocate(60_MiB, this->two), nullptr);
   void* const fits = on.try_allocate(40_MiB, this->two);
   EXPECT_NE(fits, nullptr);
@@ -299,7 +295,7 @@ TYPED_TEST(shares, refuse_cached_memory_that_would_be_held) {
 
 TYPED_TEST(shares, limit_a_pool) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->serving.set_share({.limit = 40_MiB}));
+  ASSERT_TRUE(quotas_of(this->serving).set({.limit = 40_MiB}));
   void* const p = on.try_allocate(40_MiB, this->two);
   ASSERT_NE(p, nullptr);
   EXPECT_EQ(on.try_allocate(20_MiB, this->two), nullptr);
@@ -311,12 +307,12 @@ TYPED_TEST(shares, limit_a_pool) {
 
 TYPED_TEST(shares, wait_for_pending_frees) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->serving.set_share({.limit = 40_MiB}));
+  ASSERT_TRUE(quotas_of(this->serving).set({.limit = 40_MiB}));
   void* const p = on.try_allocate(40_MiB, this->two);
   ASSERT_TRUE(on.record_stream(p, this->one));
   on.provider().submit(this->one, 1'000'000);
   on.deallocate(p);
-  EXPECT_GT(on.current_usage().pending, 0u);
+  EXPECT_GT(on.current_usage().pending(), 0u);
   void* const again = on.try_allocate(40_MiB, this->two);
   EXPECT_NE(again, nullptr);
   on.deallocate(again);
@@ -324,29 +320,29 @@ TYPED_TEST(shares, wait_for_pending_frees) {
 
 TYPED_TEST(shares, that_do_not_fit_change_nothing) {
   auto& on = this->memory;
-  EXPECT_STREQ(this->serving.set_share({.guaranteed = 20_MiB, .limit = 10_MiB}).why,
-               "the share guarantees more than its limit");
-  EXPECT_FALSE(this->serving.set_share({.guaranteed = 101_MiB}));
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
-  EXPECT_STREQ(this->serving.set_share({.guaranteed = 41_MiB}).why,
+  EXPECT_STREQ(quotas_of(this->serving).set({.guaranteed = 20_MiB, .limit = 10_MiB}).why,
+               "the quota guarantees more than its limit");
+  EXPECT_FALSE(quotas_of(this->serving).set({.guaranteed = 101_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
+  EXPECT_STREQ(quotas_of(this->serving).set({.guaranteed = 41_MiB}).why,
                "other pools hold the memory, or it is guaranteed to them");
-  EXPECT_TRUE(this->serving.set_share({.guaranteed = 40_MiB}));
+  EXPECT_TRUE(quotas_of(this->serving).set({.guaranteed = 40_MiB}));
   void* const p = on.try_allocate(20_MiB, this->two);
-  EXPECT_STREQ(this->serving.set_share({.limit = 10_MiB}).why,
-               "the pool holds more than the limit of the share");
-  EXPECT_EQ(this->serving.share(), (pool_share{.guaranteed = 40_MiB}));
-  EXPECT_STREQ(on.set_share(pool_id{~std::uint64_t{0}}, {}).why, "no such pool exists");
-  EXPECT_FALSE(on.set_share(pool_id{}, {.guaranteed = 1}));
+  EXPECT_STREQ(quotas_of(this->serving).set({.limit = 10_MiB}).why,
+               "the pool holds more than the limit of the quota");
+  EXPECT_EQ(quotas_of(this->serving).get(), (extension::quota{.guaranteed = 40_MiB}));
+  EXPECT_STREQ(quotas_of(on).set(pool_id{~std::uint64_t{0}}, {}).why, "no such pool exists");
+  EXPECT_FALSE(quotas_of(on).set(pool_id{}, {.guaranteed = 1}));
   EXPECT_EQ(on.try_allocate(1, stream_id{}), nullptr);  // all is guaranteed to others
   on.deallocate(p);
 }
 
 TYPED_TEST(shares, end_with_the_pool) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
   {
-    private_pool brief(on);
-    ASSERT_TRUE(brief.set_share({.guaranteed = 40_MiB}));
+    extension::private_pool brief(on);
+    ASSERT_TRUE(quotas_of(brief).set({.guaranteed = 40_MiB}));
     EXPECT_EQ(on.try_allocate(20_MiB), nullptr);
   }
   void* const p = on.try_allocate(20_MiB);
@@ -355,18 +351,18 @@ TYPED_TEST(shares, end_with_the_pool) {
 }
 
 TYPED_TEST(shares, exclude_checkpoints) {
-  ASSERT_TRUE(this->serving.set_share({.limit = 40_MiB}));
-  EXPECT_STREQ(this->serving.checkpoint().why(),
-               "the pool has a share, so its memory may go back at any time");
+  ASSERT_TRUE(quotas_of(this->serving).set({.limit = 40_MiB}));
+  EXPECT_STREQ(checkpoints_of(this->serving).record().why(),
+               "the pool has a quota, so its memory may go back at any time");
 }
 
 TYPED_TEST(shares, count_all_memory_of_a_pool_that_keeps_it) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
   void* const p = on.try_allocate(20_MiB, this->two);  // the pool has no share, so its cache stays
   ASSERT_NE(p, nullptr);
   on.deallocate(p);
-  EXPECT_EQ(this->serving.current_usage().held, this->serving.current_usage().reserved);
+  EXPECT_EQ(usage_of(this->serving).non_releasable, usage_of(this->serving).reserved);
   EXPECT_EQ(on.try_allocate(30_MiB), nullptr);
   void* const mine = on.try_allocate(60_MiB, this->one);
   EXPECT_NE(mine, nullptr);
@@ -375,12 +371,12 @@ TYPED_TEST(shares, count_all_memory_of_a_pool_that_keeps_it) {
 
 TYPED_TEST(shares, stay_as_they_are_during_a_capture) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
-  ASSERT_TRUE(this->serving.set_share({.limit = 90_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(quotas_of(this->serving).set({.limit = 90_MiB}));
   on.deallocate(on.try_allocate(40_MiB, this->two));
-  private_pool graph(on);
-  const pool_scope capture(graph, stream_id{});
-  EXPECT_TRUE(on.is_capturing());
+  extension::private_pool graph(on);
+  const extension::pool_scope capture(graph, stream_id{});
+  EXPECT_TRUE(pools(on).is_capturing());
   on.trim();
   EXPECT_EQ(on.current_usage().reserved, 40_MiB);
   if constexpr (!TypeParam::growth::backend::moves_memory) {
@@ -390,15 +386,15 @@ TYPED_TEST(shares, stay_as_they_are_during_a_capture) {
 
 TYPED_TEST(shares, are_named_by_errors) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
-  ASSERT_TRUE(this->serving.set_share({.guaranteed = 10_MiB, .limit = 20_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(quotas_of(this->serving).set({.guaranteed = 10_MiB, .limit = 20_MiB}));
   const std::string text = on.make_out_of_memory(30_MiB, this->two).what();
   EXPECT_NE(text.find("at most 20.00 MiB, 10.00 MiB guaranteed"), std::string::npos) << text;
-  EXPECT_NE(text.find("the other pools hold or are guaranteed 60.00 MiB of 100.00 MiB"), std::string::npos)
+  EXPECT_NE(text.find("other pools hold or are guaranteed 60.00 MiB of 100.00 MiB"), std::string::npos)
       << text;
   const std::string why(explain(on, 30_MiB, this->two).text().c_str());
-  EXPECT_NE(why.find("shares of pools refuse it"), std::string::npos) << why;
-  EXPECT_EQ(std::string(on.make_out_of_memory(30_MiB, this->one).what()).find("shares"), std::string::npos);
+  EXPECT_NE(why.find("quotas refuse it"), std::string::npos) << why;
+  EXPECT_EQ(std::string(on.make_out_of_memory(30_MiB, this->one).what()).find("quotas"), std::string::npos);
 }
 
 template <typename Recipe>
@@ -408,14 +404,14 @@ TYPED_TEST_SUITE(sleeping_shares, sleeping);
 
 TYPED_TEST(sleeping_shares, keep_what_a_pool_needs_to_wake) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 60_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 60_MiB}));
   void* const model = on.try_allocate(60_MiB, this->one);
-  ASSERT_TRUE(this->training.sleep(sleep_contents::discard));
-  EXPECT_EQ(this->training.current_usage().held, 0u);
+  ASSERT_TRUE(sleep_mode_of(this->training).sleep(extension::sleep_contents::discard));
+  EXPECT_EQ(usage_of(this->training).non_releasable, 0u);
   void* const most = on.try_allocate(40_MiB, this->two);
   EXPECT_NE(most, nullptr);
   EXPECT_EQ(on.try_allocate(20_MiB, this->two), nullptr);
-  EXPECT_TRUE(this->training.wake());
+  EXPECT_TRUE(sleep_mode_of(this->training).wake());
   on.deallocate(model);
   on.deallocate(most);
 }
@@ -423,9 +419,9 @@ TYPED_TEST(sleeping_shares, keep_what_a_pool_needs_to_wake) {
 TYPED_TEST(sleeping_shares, name_the_limit_that_is_too_low_to_wake) {
   auto& on = this->memory;
   void* const model = on.try_allocate(60_MiB, this->one);
-  ASSERT_TRUE(this->training.sleep(sleep_contents::discard));
-  ASSERT_TRUE(this->training.set_share({.limit = 40_MiB}));
-  const sleep_result refused = this->training.wake();
+  ASSERT_TRUE(sleep_mode_of(this->training).sleep(extension::sleep_contents::discard));
+  ASSERT_TRUE(quotas_of(this->training).set({.limit = 40_MiB}));
+  const extension::sleep_result refused = sleep_mode_of(this->training).wake();
   EXPECT_STREQ(refused.why, "the limit of the pool is less than what it would hold");
   EXPECT_EQ(refused.missing, 20_MiB);
   on.deallocate(model);
@@ -433,32 +429,32 @@ TYPED_TEST(sleeping_shares, name_the_limit_that_is_too_low_to_wake) {
 
 TYPED_TEST(sleeping_shares, do_not_let_a_pool_wake_beyond_them) {
   auto& on = this->memory;
-  ASSERT_TRUE(this->training.set_share({.guaranteed = 20_MiB}));
+  ASSERT_TRUE(quotas_of(this->training).set({.guaranteed = 20_MiB}));
   void* const model = on.try_allocate(60_MiB, this->one);
-  ASSERT_TRUE(this->training.sleep(sleep_contents::discard));
-  ASSERT_TRUE(this->serving.set_share({.guaranteed = 60_MiB}));
-  const sleep_result refused = this->training.wake();
+  ASSERT_TRUE(sleep_mode_of(this->training).sleep(extension::sleep_contents::discard));
+  ASSERT_TRUE(quotas_of(this->serving).set({.guaranteed = 60_MiB}));
+  const extension::sleep_result refused = sleep_mode_of(this->training).wake();
   EXPECT_EQ(refused.missing, 20_MiB);
   EXPECT_STREQ(refused.why, "other pools hold the memory, or it is guaranteed to them");
-  ASSERT_TRUE(this->serving.set_share({}));
-  EXPECT_TRUE(this->training.wake());
-  EXPECT_EQ(this->training.current_usage().held, 60_MiB);
+  ASSERT_TRUE(quotas_of(this->serving).set({}));
+  EXPECT_TRUE(sleep_mode_of(this->training).wake());
+  EXPECT_EQ(usage_of(this->training).non_releasable, 60_MiB);
   EXPECT_EQ(on.try_allocate(60_MiB, this->two), nullptr);
   on.deallocate(model);
 }
 
 // Streams of one tenant share free blocks. A segment of free blocks is not held, even if it is split.
 TEST(shares_across_streams, count_what_another_stream_frees) {
-  using allocator = allocator_of<shared<cuda_async>>;
+  using allocator = allocator_of<cuda_async>;
   allocator on{simulated_device({.capacity = 1000_MiB})};
   const auto is_first = [](void*, stream_id s) noexcept { return s.handle <= 2; };
-  private_pool first(on), second(on);
-  const pool_scope scope(first, {is_first, nullptr}, scope_kind::redirect);
-  const pool_scope other(second, stream_id{5}, scope_kind::redirect);
-  ASSERT_TRUE(first.set_share({.limit = 600_MiB}));
+  extension::private_pool first(on), second(on);
+  const extension::pool_scope scope(first, {is_first, nullptr}, extension::scope_kind::plain);
+  const extension::pool_scope other(second, stream_id{5}, extension::scope_kind::plain);
+  ASSERT_TRUE(quotas_of(first).set({.limit = 600_MiB}));
   on.deallocate(on.try_allocate(600_MiB, stream_id{1}));
-  ASSERT_TRUE(first.set_share({.limit = 100_MiB}));
-  ASSERT_TRUE(second.set_share({.guaranteed = 900_MiB}));
+  ASSERT_TRUE(quotas_of(first).set({.limit = 100_MiB}));
+  ASSERT_TRUE(quotas_of(second).set({.guaranteed = 900_MiB}));
   void* const small = on.try_allocate(50_MiB, stream_id{2});
   EXPECT_LE(held_by(on, first.id()), 100_MiB);
   void* const large = on.try_allocate(900_MiB, stream_id{5});
@@ -467,81 +463,102 @@ TEST(shares_across_streams, count_what_another_stream_frees) {
   on.deallocate(large);
 }
 TEST(shares_across_streams, serve_a_block_whose_work_is_not_done_on_its_own_stream) {
-  allocator_of<shared<cuda_async>> on{simulated_device({.capacity = 1000_MiB})};
-  private_pool pool(on), graph(on);
+  allocator_of<cuda_async> on{simulated_device({.capacity = 1000_MiB})};
+  extension::private_pool pool(on), graph(on);
   const stream_id stream{1};
-  const pool_scope scope(pool, stream, scope_kind::redirect);
-  ASSERT_TRUE(pool.set_share({.guaranteed = 100_MiB, .limit = 100_MiB}));
+  const extension::pool_scope scope(pool, stream, extension::scope_kind::plain);
+  ASSERT_TRUE(quotas_of(pool).set({.guaranteed = 100_MiB, .limit = 100_MiB}));
   void* const p = on.try_allocate(100_MiB, stream);
   on.provider().submit(stream, 1'000'000);
   on.deallocate(p);
-  EXPECT_EQ(pool.current_usage().held, 0u);
-  const pool_scope capture(graph, stream_id{5});
+  EXPECT_EQ(usage_of(pool).non_releasable, 0u);
+  const extension::pool_scope capture(graph, stream_id{5});
   EXPECT_EQ(on.try_allocate(100_MiB, stream), p);
 }
 
 // The plan's next chunk is larger when the cache has been emptied.
 TEST(shares_of_a_plan, serve_a_guaranteed_request_at_the_first_try) {
   using recipe = paddle<"FLAGS_allocator_strategy=naive_best_fit">;
-  allocator_of<shared<recipe>> on{simulated_device({.capacity = 1000_MiB})};
-  private_pool pool(on);
-  const pool_scope scope(pool, stream_id{1}, scope_kind::redirect);
+  allocator_of<recipe> on{simulated_device({.capacity = 1000_MiB})};
+  extension::private_pool pool(on);
+  const extension::pool_scope scope(pool, stream_id{1}, extension::scope_kind::plain);
   on.deallocate(on.try_allocate(50_MiB));
-  ASSERT_TRUE(pool.set_share({.guaranteed = 160_MiB, .limit = 500_MiB}));
+  ASSERT_TRUE(quotas_of(pool).set({.guaranteed = 160_MiB, .limit = 500_MiB}));
   EXPECT_NE(on.try_allocate(130_MiB, stream_id{1}), nullptr);
 }
 
-/// Counts the questions whether a pool may hold more.
-std::size_t questions = 0;
-template <typename Growth>
-struct counting_shares : guarantee_shares<Growth> {
-  [[nodiscard]] constexpr bool admits(const pool_demand& d) const noexcept {
-    if (!std::is_constant_evaluated()) ++questions;
-    return guarantee_shares<Growth>::admits(d);
-  }
-  bool operator==(const counting_shares&) const = default;
+/// An extension that counts the questions of quotas.
+struct counting {
+  struct asked {
+    std::size_t uses = 0;    // whether bytes may be used
+    std::size_t others = 0;  // whether the memory of a pool may go back that serves nothing
+    std::uint64_t idle = 0;  // the number of that pool
+  };
+  asked* to = nullptr;
+
+  template <typename Core>
+  class state : public tessera::detail::extension_defaults {
+   public:
+    state(typename Core::allocator&, const counting& from) noexcept : to_(from.to) {}
+    [[nodiscard]] bool may_use(const detail::block&, std::size_t, std::size_t) noexcept {
+      return ++to_->uses, true;
+    }
+    [[nodiscard]] bool may_release(const typename Core::group& g) const noexcept {
+      to_->others += g.number == to_->idle;
+      return false;
+    }
+
+   private:
+    asked* to_;
+  };
 };
 
-// A second question would mean that all pools were counted.
+// A question about another pool would mean that all pools were counted.
 TEST(shares_of_many_pools, ask_once_for_each_hit) {
   const auto run = []<typename Recipe>(Recipe) {
-    allocator_of<with<Recipe, counting_shares<typename Recipe::growth>>> on{
-        simulated_device({.capacity = 1000_MiB})};
-    private_pool pool(on), other(on);
-    ASSERT_TRUE(pool.set_share({.guaranteed = 30_MiB, .limit = 100_MiB}) &&
-                other.set_share({.limit = 1_GiB}));
-    const pool_scope scope(pool, stream_id{1}, scope_kind::redirect);
+    counting::asked asked;
+    caching_allocator<Recipe, simulated_device, counting, extension::private_pools, extension::quotas> on{
+        simulated_device({.capacity = 1000_MiB}), {}, counting{&asked}};
+    extension::private_pool pool(on), other(on);
+    ASSERT_TRUE(quotas_of(pool).set({.guaranteed = 30_MiB, .limit = 100_MiB}) &&
+                quotas_of(other).set({.limit = 1_GiB}));
+    const extension::pool_scope scope(pool, stream_id{1}, extension::scope_kind::plain);
     on.deallocate(on.try_allocate(25_MiB, stream_id{1}));
-    questions = 0;
+    asked = {.idle = other.id().number};
     for (int hit = 0; hit < 100; ++hit) on.deallocate(on.try_allocate(25_MiB, stream_id{1}));
-    EXPECT_EQ(questions, 100u);
+    EXPECT_EQ(asked.uses, 100u);
+    EXPECT_EQ(asked.others, 0u);
     EXPECT_EQ(on.audit(), nullptr);
+    EXPECT_GT(asked.others, 0u);
   };
   run(pytorch<>{});
   run(pytorch<"expandable_segments:True">{});
 }
 
 TEST(shares_and_options, work_together) {
-  allocator_of<shared<pytorch<>>> on{simulated_device({.capacity = 1000_MiB})};
-  private_pool helps(on, {.serves_on_oom = true});
+  allocator_of<pytorch<>> on{simulated_device({.capacity = 1000_MiB})};
+  extension::private_pool helps(on, {.serves_on_oom = true});
   void* idle = nullptr;
   {
-    const pool_scope scope(helps);
+    const extension::pool_scope scope(helps);
     idle = on.try_allocate(200_MiB);
     on.deallocate(idle);
   }
-  ASSERT_TRUE(on.set_share({}, {.limit = 100_MiB}));
+  ASSERT_TRUE(quotas_of(on).set({}, {.limit = 100_MiB}));
   EXPECT_EQ(on.try_allocate(150_MiB), idle) << "the default pools may not grow, but another pool serves";
 }
 
 // A thread that stays within its guarantee never fails, whatever the other thread does.
 TEST(shares_of_threads, hold) {
-  locked<shared<pytorch<>>, simulated_device> on{simulated_device({.capacity = 400_MiB})};
+  locked<caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints,
+                           extension::quotas, extension::sleep_mode>>
+      on{simulated_device({.capacity = 400_MiB})};
   const stream_id modest{1}, greedy{2};
-  private_pool mine(on), theirs(on);
-  ASSERT_TRUE(mine.set_share({.guaranteed = 160_MiB}));
-  const pool_scope first(mine, modest, scope_kind::redirect), second(theirs, greedy, scope_kind::redirect);
-  ASSERT_TRUE(theirs.set_share({.limit = 390_MiB}));
+  extension::private_pool mine(on), theirs(on);
+  ASSERT_TRUE(quotas_of(mine).set({.guaranteed = 160_MiB}));
+  const extension::pool_scope first(mine, modest, extension::scope_kind::plain),
+      second(theirs, greedy, extension::scope_kind::plain);
+  ASSERT_TRUE(quotas_of(theirs).set({.limit = 390_MiB}));
   const std::size_t rounds = (std::max)(conformance::thread_stress::operations(4000), std::size_t{500});
   std::size_t refused_modest = 0;
   std::size_t refused_greedy = 0;
@@ -596,12 +613,13 @@ TYPED_TEST(shares_over_a_failing_device, hold) {
   for (plan.fails = 1; plan.fails <= plan.made + 1 && plan.fails < 200; ++plan.fails) {
     plan.made = 0;
     simulated_device memory({.capacity = 100_MiB});
-    allocator_of<shared<TypeParam>, device> on{device(memory, fail_one{&plan})};
-    private_pool training(on), serving(on);
-    ASSERT_TRUE(training.set_share({.guaranteed = 60_MiB}));
-    ASSERT_TRUE(serving.set_share({.limit = 60_MiB}));
+    allocator_of<TypeParam, device> on{device(memory, fail_one{&plan})};
+    extension::private_pool training(on), serving(on);
+    ASSERT_TRUE(quotas_of(training).set({.guaranteed = 60_MiB}));
+    ASSERT_TRUE(quotas_of(serving).set({.limit = 60_MiB}));
     const stream_id one{1}, two{2};
-    const pool_scope first(training, one, scope_kind::redirect), second(serving, two, scope_kind::redirect);
+    const extension::pool_scope first(training, one, extension::scope_kind::plain),
+        second(serving, two, extension::scope_kind::plain);
     std::vector<void*> blocks;
     for (const stream_id stream : {two, two, one, two, one, one}) {
       blocks.push_back(on.try_allocate(20_MiB, stream));
@@ -611,7 +629,7 @@ TYPED_TEST(shares_over_a_failing_device, hold) {
       }
       ASSERT_LE((std::max)(held_by(on, training.id()), 60_MiB) + held_by(on, serving.id()), 100_MiB);
       ASSERT_EQ(on.audit(), nullptr);
-      ASSERT_EQ(training.current_usage().held, held_by(on, training.id()));
+      ASSERT_EQ(usage_of(training).non_releasable, held_by(on, training.id()));
     }
     for (void* const p : blocks) on.deallocate(p);
   }

@@ -129,7 +129,7 @@ TYPED_TEST(shipped_faults, of_streams_that_never_complete_keep_their_blocks) {
       ASSERT_TRUE(pool.record_stream(used, stream_id{1}));
       pool.deallocate(used);
       const usage before = pool.current_usage();
-      EXPECT_GE(before.pending, 40_MiB);
+      EXPECT_GE(before.pending(), 40_MiB);
       for (int i = 0; i < 3; ++i) {
         EXPECT_EQ(pool.try_allocate(40_MiB), nullptr);
         try {
@@ -137,11 +137,11 @@ TYPED_TEST(shipped_faults, of_streams_that_never_complete_keep_their_blocks) {
           ADD_FAILURE() << "there is no memory";
         } catch (const out_of_memory& refused) {
           EXPECT_EQ(refused.requested(), 40_MiB);
-          EXPECT_EQ(refused.at_failure().pending, before.pending);
-          EXPECT_EQ(refused.at_failure().live, 0u);
+          EXPECT_EQ(refused.at_failure().pending(), before.pending());
+          EXPECT_EQ(refused.at_failure().allocated, 0u);
         }
         pool.trim();
-        EXPECT_EQ(pool.current_usage().pending, before.pending);
+        EXPECT_EQ(pool.current_usage().pending(), before.pending());
         EXPECT_STREQ(pool.audit(), nullptr);
         device.advance(10'000'000'000);
       }

@@ -14,20 +14,24 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+#include "extensions.hpp"
 #include "stress.hpp"
 
 namespace {
 
 using namespace tessera;
-using enum sleep_contents;
+using enum extension::sleep_contents;
 
 constexpr stream_id one{1}, two{2};
 
@@ -77,7 +81,8 @@ struct filled {
 template <typename Case>
 struct sleep_contents_of : testing::Test {
   using device = typename Case::device;
-  using allocator = caching_allocator<typename Case::recipe, device>;
+  using allocator = caching_allocator<typename Case::recipe, device, extension::private_pools,
+                                      extension::checkpoints, extension::sleep_mode>;
 
   void SetUp() override { ASSERT_EQ(memory.create_stream(), one); }
   filled allocate(std::size_t bytes, stream_id stream = {}) {
@@ -104,49 +109,50 @@ TYPED_TEST_SUITE(sleep_contents_of, host_cases);
 
 TYPED_TEST(sleep_contents_of, are_saved_or_discarded_for_each_pool) {
   auto& on = this->device_memory;
-  private_pool weights(on), cache(on);
+  extension::private_pool weights(on), cache(on);
   std::vector<filled> kept, lost;
   {
-    const pool_scope scope(weights, one);
+    const extension::pool_scope scope(weights, one);
     kept = {this->allocate(30_MiB, one), this->allocate(100_KiB, one), this->allocate(3_MiB, one)};
   }
   {
-    const pool_scope scope(cache, one);
+    const extension::pool_scope scope(cache, one);
     lost = {this->allocate(40_MiB, one)};
   }
   const filled other = this->allocate(9_MiB);
   const std::size_t before = this->held();
-  const sleep_result of_weights = weights.sleep(save);
+  const extension::sleep_result of_weights = sleep_mode_of(weights).sleep(save);
   ASSERT_TRUE(of_weights) << of_weights.why;
-  EXPECT_TRUE(weights.is_asleep() && !cache.is_asleep() && !on.is_asleep());
+  EXPECT_TRUE(sleep_mode_of(weights).is_asleep() && !sleep_mode_of(cache).is_asleep() &&
+              !sleep_mode_of(on).is_asleep());
   EXPECT_EQ(this->held(), before - of_weights.bytes);
-  const sleep_result of_cache = cache.sleep(discard);
+  const extension::sleep_result of_cache = sleep_mode_of(cache).sleep(discard);
   ASSERT_TRUE(of_cache) << of_cache.why;
   EXPECT_GE(of_weights.bytes, 33_MiB);
   EXPECT_GE(of_cache.bytes, 40_MiB);
   EXPECT_EQ(this->held(), before - of_weights.bytes - of_cache.bytes);
   EXPECT_TRUE(other.is_intact()) << "a pool that is awake";
-  EXPECT_EQ(on.current_usage().asleep, of_weights.bytes + of_cache.bytes);
+  EXPECT_EQ(on.current_usage().unbacked, of_weights.bytes + of_cache.bytes);
   EXPECT_EQ(on.audit(), nullptr);
-  ASSERT_TRUE(weights.wake());
+  ASSERT_TRUE(sleep_mode_of(weights).wake());
   for (const filled& f : kept) EXPECT_TRUE(f.is_intact());
-  ASSERT_TRUE(cache.wake());
+  ASSERT_TRUE(sleep_mode_of(cache).wake());
   for (const filled& f : lost) {
     f.fill();  // its memory is there
     EXPECT_TRUE(f.is_intact());
   }
   EXPECT_EQ(this->held(), before);
-  EXPECT_EQ(on.current_usage().asleep, 0u);
+  EXPECT_EQ(on.current_usage().unbacked, 0u);
   EXPECT_EQ(on.audit(), nullptr);
 }
 
 TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
   auto& on = this->device_memory;
   auto& calls = this->failing;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   std::vector<filled> blocks;
   {
-    const pool_scope scope(pool, one);
+    const extension::pool_scope scope(pool, one);
     for (const std::size_t bytes : {5_MiB, 100_KiB}) blocks.push_back(this->allocate(bytes, one));
   }
   const auto intact = [&blocks] {
@@ -159,29 +165,29 @@ TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
     bool reached = true;
     for (std::size_t n = 1; reached; ++n) {
       calls = {.made = 0, .first = n, .count = count};
-      const sleep_result slept = pool.sleep(save, one);
-      const bool asleep = pool.is_asleep();
+      const extension::sleep_result slept = sleep_mode_of(pool).sleep(save, one);
+      const bool asleep = sleep_mode_of(pool).is_asleep();
       reached = calls.made >= n;
       ASSERT_EQ(asleep, static_cast<bool>(slept));
       ASSERT_EQ(on.audit(), nullptr) << "call " << n;
       calls = {};
       if (!asleep) {
         ASSERT_TRUE(intact()) << "after a failed sleep, call " << n;
-        ASSERT_TRUE(pool.sleep(save, one));
+        ASSERT_TRUE(sleep_mode_of(pool).sleep(save, one));
       }
-      ASSERT_TRUE(pool.wake(one)) << "call " << n;
+      ASSERT_TRUE(sleep_mode_of(pool).wake(one)) << "call " << n;
       ASSERT_TRUE(intact()) << "after sleep, call " << n;
     }
     reached = true;
     for (std::size_t n = 1; reached; ++n) {
-      ASSERT_TRUE(pool.sleep(save, one));
+      ASSERT_TRUE(sleep_mode_of(pool).sleep(save, one));
       calls = {.made = 0, .first = n, .count = count};
-      const sleep_result woke = pool.wake(one);
+      const extension::sleep_result woke = sleep_mode_of(pool).wake(one);
       reached = calls.made >= n;
-      ASSERT_EQ(pool.is_asleep(), !woke);
+      ASSERT_EQ(sleep_mode_of(pool).is_asleep(), !woke);
       ASSERT_EQ(on.audit(), nullptr) << "call " << n;
       calls = {};
-      ASSERT_TRUE(woke || pool.wake(one)) << "call " << n;
+      ASSERT_TRUE(woke || sleep_mode_of(pool).wake(one)) << "call " << n;
       ASSERT_TRUE(intact()) << "after wake, call " << n;
     }
   }
@@ -193,7 +199,7 @@ TYPED_TEST(sleep_contents_of, survive_a_failure_of_each_call) {
 TYPED_TEST(sleep_contents_of, stay_after_random_sleeps_under_load) {
   auto& on = this->device_memory;
   std::mt19937 random(7);
-  std::vector<private_pool<std::remove_reference_t<decltype(on)>>> pools;
+  std::vector<extension::private_pool<std::remove_reference_t<decltype(on)>>> pools;
   std::vector<std::vector<filled>> blocks(4);
   for (int i = 0; i < 3; ++i) pools.emplace_back(on);
   std::size_t sleeps = 0;
@@ -201,23 +207,25 @@ TYPED_TEST(sleep_contents_of, stay_after_random_sleeps_under_load) {
     const std::size_t which = random() % 4;
     const pool_id id = which < 3 ? pools[which].id() : pool_id{};
     if (random() % 4 == 0) {
-      const sleep_result changed = on.is_asleep(id) ? on.wake_pool(id, one) : on.sleep_pool(id, save, one);
+      const extension::sleep_result changed = sleep_mode_of(on).is_asleep(id)
+                                                  ? sleep_mode_of(on).wake(id, one)
+                                                  : sleep_mode_of(on).sleep(id, save, one);
       ASSERT_TRUE(changed) << changed.why;
-      sleeps += on.is_asleep(id);
+      sleeps += sleep_mode_of(on).is_asleep(id);
       continue;
     }
     if (blocks[which].size() > 3 || (!blocks[which].empty() && random() % 2 == 0)) {
       const std::size_t at = random() % blocks[which].size();
       const filled freed = blocks[which][at];
-      ASSERT_TRUE(on.is_asleep(id) || freed.is_intact());
+      ASSERT_TRUE(sleep_mode_of(on).is_asleep(id) || freed.is_intact());
       on.deallocate(freed.at);
       blocks[which].erase(blocks[which].begin() + static_cast<std::ptrdiff_t>(at));
-    } else if (!on.is_asleep(id)) {
+    } else if (!sleep_mode_of(on).is_asleep(id)) {
       const std::size_t bytes = 1 + random() % (random() % 8 == 0 ? 3_MiB : 200_KiB);
       if (which == 3) {
         blocks[which].push_back(this->allocate(bytes, one));
       } else {
-        const pool_scope scope(pools[which], one);
+        const extension::pool_scope scope(pools[which], one);
         blocks[which].push_back(this->allocate(bytes, one));
       }
       ASSERT_NE(blocks[which].back().at, nullptr);
@@ -228,7 +236,7 @@ TYPED_TEST(sleep_contents_of, stay_after_random_sleeps_under_load) {
     ASSERT_EQ(on.audit(), nullptr);
   }
   EXPECT_GE(sleeps, 200u);
-  ASSERT_TRUE(on.wake());
+  ASSERT_TRUE(sleep_mode_of(on).wake());
   for (std::vector<filled>& of_pool : blocks) {
     for (const filled& f : of_pool) {
       EXPECT_TRUE(f.is_intact());
@@ -261,10 +269,11 @@ TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
   auto& on = this->device_memory;
   on.policies().growth.limit = memory_limit(8_MiB);
   std::mt19937 random(11);
-  std::vector<private_pool<std::remove_reference_t<decltype(on)>>> pools;
-  for (std::size_t i = 0; i < defaults; ++i) pools.emplace_back(on, pool_options{.serves_on_oom = i != 0});
+  std::vector<extension::private_pool<std::remove_reference_t<decltype(on)>>> pools;
+  for (std::size_t i = 0; i < defaults; ++i)
+    pools.emplace_back(on, extension::pool_options{.serves_on_oom = i != 0});
   const auto id = [&pools](std::size_t which) { return which < defaults ? pools[which].id() : pool_id{}; };
-  const auto sleeps = [&](std::size_t which) { return on.is_asleep(id(which)); };
+  const auto sleeps = [&](std::size_t which) { return sleep_mode_of(on).is_asleep(id(which)); };
   std::vector<used> blocks;
   // Whether a pool for which which(pool) is true lends a live block.
   const auto lends = [&blocks](auto which) {
@@ -279,21 +288,21 @@ TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
       if (which(b.holder)) b.seed = 0;
     }
   };
-  std::vector<pool_checkpoint> checkpoints(defaults);
+  std::vector<extension::pool_checkpoint> checkpoints(defaults);
   std::vector<std::vector<used>> recorded(defaults);
   std::size_t lent = 0, refused_sleeps = 0, refused_wakes = 0, common_sleeps = 0, lent_by_restore = 0;
   for (int step = 0; step < 8000; ++step) {
     const std::size_t which = random() % 4;
-    const sleep_contents contents = random() % 2 == 0 ? save : discard;
+    const extension::sleep_contents contents = random() % 2 == 0 ? save : discard;
     const auto what = random() % 40;
     if (what < 2 && sleeps(which)) {
       const bool waits = which == defaults && lends(sleeps);
-      const sleep_result woke = on.wake_pool(id(which), one);
+      const extension::sleep_result woke = sleep_mode_of(on).wake(id(which), one);
       ASSERT_TRUE(waits ? !woke && woke.missing == 0 : woke || woke.missing > 0) << step;
       refused_wakes += waits;
     } else if (what < 2) {
       const bool is_lender = lends([which](std::size_t holder) { return holder == which; });
-      ASSERT_EQ(static_cast<bool>(on.sleep_pool(id(which), contents, one)), !is_lender) << step;
+      ASSERT_EQ(static_cast<bool>(sleep_mode_of(on).sleep(id(which), contents, one)), !is_lender) << step;
       refused_sleeps += is_lender;
       if (!is_lender && contents == discard) lose([which](std::size_t holder) { return holder == which; });
     } else if (what == 2) {
@@ -301,26 +310,26 @@ TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
       for (std::size_t i = 0; i <= defaults; ++i) before[i] = sleeps(i);
       const auto falls_asleep = [&before](std::size_t holder) { return !before[holder]; };
       const bool is_lender = sleeps(defaults) && lends(falls_asleep);
-      ASSERT_EQ(static_cast<bool>(on.sleep(contents, one)), !is_lender) << step;
+      ASSERT_EQ(static_cast<bool>(sleep_mode_of(on).sleep(contents, one)), !is_lender) << step;
       refused_sleeps += is_lender;
       common_sleeps += !is_lender && lends(falls_asleep);
       if (!is_lender && contents == discard) lose(falls_asleep);
     } else if (what == 3) {
-      const sleep_result woke = on.wake(one);
+      const extension::sleep_result woke = sleep_mode_of(on).wake(one);
       ASSERT_TRUE(woke || woke.missing > 0) << step;
     } else if (what == 4) {
       on.trim();
     } else if ((what == 5 || what == 6 ||
                 (what == 10 && lends([which](std::size_t holder) { return holder == which; }))) &&
                which < defaults && !sleeps(which)) {
-      checkpoints[which] = pools[which].checkpoint();
+      checkpoints[which] = checkpoints_of(pools[which]).record();
       ASSERT_TRUE(checkpoints[which]) << checkpoints[which].why();
       recorded[which].clear();
       for (const used& b : blocks) {
         if (b.holder == which) recorded[which].push_back(b);
       }
     } else if (what < 10 && which < defaults && checkpoints[which] &&
-               pools[which].restore(checkpoints[which])) {
+               checkpoints_of(pools[which]).restore(checkpoints[which])) {
       std::erase_if(blocks, [which](const used& b) { return b.holder == which; });
       for (used b : recorded[which]) {
         b.seed = 0;
@@ -339,7 +348,7 @@ TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
       if (which == defaults) {
         made = this->allocate(bytes, one);
       } else {
-        const pool_scope scope(pools[which], one);
+        const extension::pool_scope scope(pools[which], one);
         made = this->allocate(bytes, one);
       }
       if (made.at != nullptr) {
@@ -372,16 +381,17 @@ TYPED_TEST(sleep_contents_of, stay_in_blocks_that_other_pools_lend) {
 
 template <typename Recipe>
 struct sleeping : testing::Test {
-  using allocator = caching_allocator<Recipe, simulated_device>;
+  using allocator = caching_allocator<Recipe, simulated_device, extension::private_pools,
+                                      extension::checkpoints, extension::sleep_mode>;
   allocator device_memory{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
 
-  void* in(const private_pool<allocator>& pool, std::size_t bytes) {
-    const pool_scope scope(pool);
+  void* in(const extension::private_pool<allocator>& pool, std::size_t bytes) {
+    const extension::pool_scope scope(pool);
     return device_memory.try_allocate(bytes, one);
   }
 };
 using recipes = testing::Types<pytorch_family::expandable, stitched,
-                               with<pytorch_family::expandable, back_with<page_plan::huge_first>,
+                               with<pytorch_family::expandable, prefer_pages<page_preference::huge_first>,
                                     pool_together, grow_by_mapping<256_KiB, 6_MiB>>,
                                torch_npu<"expandable_segments:True">>;
 TYPED_TEST_SUITE(sleeping, recipes);
@@ -390,21 +400,21 @@ TYPED_TEST(sleeping, serves_no_request_until_it_wakes) {
   auto& on = this->device_memory;
   void* const live = on.allocate(30_MiB, one);
   void* const freed = on.allocate(10_MiB, one);
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const inside = this->in(pool, 5_MiB);
-  ASSERT_TRUE(on.sleep_pool({}, discard));
+  ASSERT_TRUE(sleep_mode_of(on).sleep({}, discard));
   EXPECT_EQ(on.try_allocate(1_MiB, one), nullptr);
   EXPECT_STREQ(
       on.make_out_of_memory(1_MiB, one).what(),
-      "tessera: out of memory: 1048576 bytes requested on stream 1; the pool that serves them sleeps, so "
-      "wake it first");
+      "tessera: out of memory: 1.00 MiB (1048576 bytes) requested on stream 1; needs a block of 1.00 MiB\n"
+      "  the pool that serves them sleeps, so wake it first");
   EXPECT_FALSE(on.try_record_stream(live, two));
   EXPECT_FALSE(on.reuse_in_place(live, 30_MiB, one));
   EXPECT_TRUE(on.try_record_stream(inside, two)) << "its pool is awake";
   EXPECT_NE(this->in(pool, 1_MiB), nullptr);
   on.deallocate(freed);
   EXPECT_EQ(on.audit(), nullptr);
-  const sleep_result woke = on.wake();
+  const extension::sleep_result woke = sleep_mode_of(on).wake();
   ASSERT_TRUE(woke) << woke.why;
   EXPECT_NE(on.try_allocate(1_MiB, one), nullptr);
   EXPECT_TRUE(on.try_record_stream(live, two));
@@ -414,33 +424,34 @@ TYPED_TEST(sleeping, serves_no_request_until_it_wakes) {
 
 TYPED_TEST(sleeping, refuses_to_record_streams_in_words) {
   void* const live = this->device_memory.allocate(30_MiB, one);
-  ASSERT_TRUE(this->device_memory.sleep(discard));
+  ASSERT_TRUE(sleep_mode_of(this->device_memory).sleep(discard));
   EXPECT_DEATH((void)this->device_memory.record_stream(live, two),
                "record_stream: the pool of the block sleeps; wake it first");
 }
 
 TYPED_TEST(sleeping, says_why_it_is_refused) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const inside = this->in(pool, 5_MiB);
   {
-    const pool_scope scope(pool);
-    EXPECT_STREQ(on.sleep(discard).why, "a scope of the kind capture is open");
+    const extension::pool_scope scope(pool);
+    EXPECT_STREQ(sleep_mode_of(on).sleep(discard).why,
+                 "an extension forbids to wait for the device, for example while a graph is recorded");
   }
-  EXPECT_STREQ(on.sleep_pool(pool_id{123456789}, discard).why, "no such pool exists");
-  EXPECT_STREQ(on.wake_pool(pool.id()).why, "the pool does not sleep");
-  ASSERT_TRUE(pool.sleep(discard));
-  EXPECT_STREQ(pool.sleep(discard).why, "the pool sleeps");
-  EXPECT_FALSE(on.begin_allocate_to_pool(pool.id(), {}));
-  EXPECT_DEATH(const pool_scope scope(pool), "the pool sleeps");
-  const sleep_result nothing = on.sleep(discard);
+  EXPECT_STREQ(sleep_mode_of(on).sleep(pool_id{123456789}, discard).why, "no such pool exists");
+  EXPECT_STREQ(sleep_mode_of(on).wake(pool.id()).why, "the pool does not sleep");
+  ASSERT_TRUE(sleep_mode_of(pool).sleep(discard));
+  EXPECT_STREQ(sleep_mode_of(pool).sleep(discard).why, "the pool sleeps");
+  EXPECT_FALSE(pools(on).open(pool.id(), {}));
+  EXPECT_DEATH(const extension::pool_scope scope(pool), "the pool sleeps; wake it first");
+  const extension::sleep_result nothing = sleep_mode_of(on).sleep(discard);
   EXPECT_TRUE(nothing && nothing.bytes == 0) << "the default pools have no memory";
   on.deallocate(inside);
 }
 
 TYPED_TEST(sleeping, takes_nothing_that_a_pool_lends) {
   auto& on = this->device_memory;
-  private_pool pool(on, {.serves_on_oom = true});
+  extension::private_pool pool(on, {.serves_on_oom = true});
   on.deallocate(this->in(pool, 80_MiB));
   (void)on.allocate(95_MiB, one);
   void* const lent = on.allocate(40_MiB, one);
@@ -448,65 +459,65 @@ TYPED_TEST(sleeping, takes_nothing_that_a_pool_lends) {
   const std::size_t used = on.provider().used();
   const char* const lends =
       "a live block of the pool serves a request of the default pools: free it, or put all pools to sleep";
-  EXPECT_STREQ(pool.sleep(discard).why, lends);
-  EXPECT_STREQ(pool.sleep(save).why, lends);
+  EXPECT_STREQ(sleep_mode_of(pool).sleep(discard).why, lends);
+  EXPECT_STREQ(sleep_mode_of(pool).sleep(save).why, lends);
   EXPECT_TRUE(on.try_record_stream(lent, two)) << "its memory is there";
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     EXPECT_FALSE(on.reuse_in_place(lent, 40_MiB, one)) << "the pool did not get it back";
   }
   EXPECT_EQ(on.provider().used(), used);
-  ASSERT_TRUE(on.sleep_pool({}, discard));
-  EXPECT_STREQ(pool.sleep(save).why, lends) << "the default pools wake without it";
-  EXPECT_STREQ(on.sleep(save).why, lends);
-  ASSERT_TRUE(on.wake_pool({}));
-  ASSERT_TRUE(on.sleep(save));
+  ASSERT_TRUE(sleep_mode_of(on).sleep({}, discard));
+  EXPECT_STREQ(sleep_mode_of(pool).sleep(save).why, lends) << "the default pools wake without it";
+  EXPECT_STREQ(sleep_mode_of(on).sleep(save).why, lends);
+  ASSERT_TRUE(sleep_mode_of(on).wake(pool_id{}));
+  ASSERT_TRUE(sleep_mode_of(on).sleep(save));
   EXPECT_EQ(on.provider().used(), 0u);
   EXPECT_STREQ(
-      on.wake_pool({}).why,
+      sleep_mode_of(on).wake(pool_id{}).why,
       "a pool that sleeps has a live block of the default pools: wake that pool first, or all pools");
-  ASSERT_TRUE(pool.wake());
-  ASSERT_TRUE(on.wake_pool({}));
-  ASSERT_TRUE(on.sleep(discard));
-  ASSERT_TRUE(on.wake());
+  ASSERT_TRUE(sleep_mode_of(pool).wake());
+  ASSERT_TRUE(sleep_mode_of(on).wake(pool_id{}));
+  ASSERT_TRUE(sleep_mode_of(on).sleep(discard));
+  ASSERT_TRUE(sleep_mode_of(on).wake());
   on.deallocate(lent);
-  EXPECT_TRUE(pool.sleep(discard));
+  EXPECT_TRUE(sleep_mode_of(pool).sleep(discard));
   EXPECT_EQ(on.audit(), nullptr);
 }
 
 TYPED_TEST(sleeping, takes_nothing_that_a_restored_pool_lent) {
   auto& on = this->device_memory;
-  private_pool pool(on, {.serves_on_oom = true});
+  extension::private_pool pool(on, {.serves_on_oom = true});
   on.deallocate(this->in(pool, 80_MiB));
   (void)on.allocate(95_MiB, one);
   void* const lent = on.allocate(40_MiB, one);
-  const pool_checkpoint made = pool.checkpoint();
+  const extension::pool_checkpoint made = checkpoints_of(pool).record();
   void* const later = on.allocate(30_MiB, one);
   ASSERT_EQ(holder_of(on, later), pool.id());
-  ASSERT_TRUE(pool.restore(made));
+  ASSERT_TRUE(checkpoints_of(pool).restore(made));
   EXPECT_FALSE(on.try_deallocate(later));
-  EXPECT_FALSE(pool.sleep(discard)) << "the restored block is the one of the request";
+  EXPECT_FALSE(sleep_mode_of(pool).sleep(discard)) << "the restored block is the one of the request";
   on.deallocate(lent);
-  EXPECT_TRUE(pool.sleep(discard));
+  EXPECT_TRUE(sleep_mode_of(pool).sleep(discard));
 }
 
 TYPED_TEST(sleeping, wakes_all_its_memory_or_none) {
   auto& on = this->device_memory;
   const auto reserved = [&on] { return on.current_usage().reserved; };
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const inside = this->in(pool, 120_MiB);
-  const sleep_result slept = pool.sleep(save, one);
+  const extension::sleep_result slept = sleep_mode_of(pool).sleep(save, one);
   ASSERT_TRUE(slept) << slept.why;
   // A part of the device is in use, another part is cached.
   void* const taken = on.allocate(100_MiB, one);
   on.deallocate(on.allocate(60_MiB, one));
-  const sleep_result woke = pool.wake();
+  const extension::sleep_result woke = sleep_mode_of(pool).wake();
   EXPECT_FALSE(woke);
-  EXPECT_TRUE(pool.is_asleep());
+  EXPECT_TRUE(sleep_mode_of(pool).is_asleep());
   EXPECT_EQ(woke.missing, slept.bytes + reserved() - 200_MiB) << "after the cache was emptied";
   EXPECT_EQ(on.audit(), nullptr);
   on.deallocate(taken);
-  const sleep_result again = pool.wake();
+  const extension::sleep_result again = sleep_mode_of(pool).wake();
   EXPECT_TRUE(again) << again.why;
   EXPECT_EQ(again.bytes, slept.bytes);
   EXPECT_EQ(reserved(), slept.bytes);
@@ -515,40 +526,40 @@ TYPED_TEST(sleeping, wakes_all_its_memory_or_none) {
 
 TYPED_TEST(sleeping, keeps_the_limit_of_the_allocator) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   (void)this->in(pool, 60_MiB);
-  const sleep_result slept = pool.sleep(discard);
+  const extension::sleep_result slept = sleep_mode_of(pool).sleep(discard);
   (void)on.allocate(50_MiB);
   on.policies().growth.limit = memory_limit(100_MiB);
-  const sleep_result woke = pool.wake();
+  const extension::sleep_result woke = sleep_mode_of(pool).wake();
   EXPECT_STREQ(woke.why, "the limit of the allocator leaves too little");
   EXPECT_EQ(woke.missing, slept.bytes + on.current_usage().reserved - 100_MiB);
   on.policies().growth.limit = {};
-  EXPECT_TRUE(pool.wake());
+  EXPECT_TRUE(sleep_mode_of(pool).wake());
 }
 
 TYPED_TEST(sleeping, gives_its_addresses_back_if_all_blocks_are_freed) {
   auto& on = this->device_memory;
   {
-    private_pool pool(on);
+    extension::private_pool pool(on);
     void* const inside = this->in(pool, 30_MiB);
-    ASSERT_TRUE(pool.sleep(save));
+    ASSERT_TRUE(sleep_mode_of(pool).sleep(save));
     on.deallocate(inside);
   }
   on.trim();
-  EXPECT_EQ(on.current_usage().asleep, 0u);
+  EXPECT_EQ(on.current_usage().unbacked, 0u);
   EXPECT_EQ(on.provider().held().reserved, 0u);
   EXPECT_EQ(on.audit(), nullptr);
   on.deallocate(on.allocate(10_MiB));
-  ASSERT_TRUE(on.sleep(discard)) << "the cache is emptied";
+  ASSERT_TRUE(sleep_mode_of(on).sleep(discard)) << "the cache is emptied";
   EXPECT_EQ(on.provider().used(), 0u);
-  ASSERT_TRUE(on.wake());
+  ASSERT_TRUE(sleep_mode_of(on).wake());
   EXPECT_EQ(on.provider().used(), 0u) << "nothing needs memory";
 }
 
 TYPED_TEST(sleeping, waits_for_the_work_on_its_blocks) {
   auto& on = this->device_memory;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   void* const live = this->in(pool, 10_MiB);
   void* const pending = this->in(pool, 10_MiB);
   ASSERT_TRUE(on.record_stream(live, two) && on.record_stream(pending, two));
@@ -556,39 +567,41 @@ TYPED_TEST(sleeping, waits_for_the_work_on_its_blocks) {
   on.provider().submit(two, 2'000'000'000);
   const std::uint64_t end = on.provider().now_ns() + 2'000'000'000;
   on.deallocate(pending);
-  ASSERT_TRUE(pool.sleep(discard));
+  ASSERT_TRUE(sleep_mode_of(pool).sleep(discard));
   EXPECT_GE(on.provider().now_ns(), end);
-  EXPECT_EQ(on.current_usage().pending, 0u);
+  EXPECT_EQ(on.current_usage().pending(), 0u);
   on.deallocate(live);
   on.process_events();
   EXPECT_EQ(on.audit(), nullptr);
 }
 
 TYPED_TEST(sleeping, is_reported) {
-  using watched = caching_allocator<TypeParam, simulated_device, history<>>;
+  using watched =
+      caching_allocator<TypeParam, simulated_device, extension::private_pools, extension::checkpoints,
+                        extension::sleep_mode, extension::observer<history<>>>;
   watched on;
-  private_pool pool(on);
+  extension::private_pool pool(on);
   {
-    const pool_scope scope(pool, one);
+    const extension::pool_scope scope(pool, one);
     (void)on.allocate(30_MiB, one);
   }
   const std::int64_t reserved = on.statistics().all.reserved_bytes.current;
-  const sleep_result slept = pool.sleep(discard);
+  const extension::sleep_result slept = sleep_mode_of(pool).sleep(discard);
   const auto bytes = static_cast<std::int64_t>(slept.bytes);
-  EXPECT_EQ(on.statistics().asleep_bytes.current, bytes);
+  EXPECT_EQ(on.statistics().unbacked_bytes.current, bytes);
   EXPECT_EQ(on.statistics().all.reserved_bytes.current, reserved - bytes);
   EXPECT_EQ(on.statistics().device_bytes.current, reserved - bytes);
   const auto all_are = [&on](bool asleep) {
-    for_each_block(on, [&](const segment_view& s, const block_view&) { EXPECT_EQ(s.is_asleep, asleep); });
+    for_each_block(on, [&](const segment_view& s, const block_view&) { EXPECT_EQ(s.is_unbacked, asleep); });
   };
   all_are(true);
-  ASSERT_TRUE(pool.wake());
+  ASSERT_TRUE(sleep_mode_of(pool).wake());
   all_are(false);
-  EXPECT_EQ(on.statistics().asleep_bytes.current, 0);
-  EXPECT_EQ(on.statistics().asleep_bytes.peak, bytes);
+  EXPECT_EQ(on.statistics().unbacked_bytes.current, 0);
+  EXPECT_EQ(on.statistics().unbacked_bytes.peak, bytes);
   EXPECT_EQ(on.statistics().all.reserved_bytes.current, reserved);
   std::size_t went = 0, came = 0;
-  on.observer().for_each([&](const auto& entry) {
+  observer_of(on).for_each([&](const auto& entry) {
     using action = allocator_event::action;
     went += entry.event.what == action::sleep ? entry.event.bytes : 0;
     came += entry.event.what == action::wake ? entry.event.bytes : 0;
@@ -598,15 +611,17 @@ TYPED_TEST(sleeping, is_reported) {
 }
 
 TEST(sleeping_configured, is_refused_in_words_over_whole_segments) {
-  using configured_type = configured<pytorch_family, simulated_device>;
+  using configured_type =
+      configured<pytorch_family, caching_allocator<pytorch<>, simulated_device, extension::private_pools,
+                                                   extension::checkpoints, extension::sleep_mode>>;
   configured_type segments{configured_type::settings_type{}};
-  EXPECT_STREQ(segments.sleep(discard).why,
-               "sleep needs a recipe that maps memory into ranges, which the settings did not choose");
+  EXPECT_STREQ(sleep_mode_of(segments).sleep(discard).why,
+               "sleep needs a recipe that maps memory into ranges, such as stitched");
   configured_type ranges{configured_type::settings_type{.expandable_segments = true}};
-  private_pool pool(ranges);
+  extension::private_pool pool(ranges);
   (void)ranges.allocate(10_MiB);
-  EXPECT_EQ(ranges.sleep(save).bytes, 20_MiB);
-  EXPECT_TRUE(ranges.wake());
+  EXPECT_EQ(sleep_mode_of(ranges).sleep(save).bytes, 20_MiB);
+  EXPECT_TRUE(sleep_mode_of(ranges).wake());
 }
 
 /// A provider that cannot copy.
@@ -616,11 +631,14 @@ class without_copies : public simulated_device {
 static_assert(!copying_provider<without_copies>);
 
 TEST(sleeping_without_copies, only_discards) {
-  caching_allocator<stitched, without_copies> on;
+  caching_allocator<stitched, without_copies, extension::private_pools, extension::checkpoints,
+                    extension::sleep_mode>
+      on;
   (void)on.allocate(10_MiB);
-  EXPECT_STREQ(on.sleep(save).why, "the provider is no copying_provider, so it cannot save contents");
-  EXPECT_TRUE(on.sleep(discard));
-  EXPECT_TRUE(on.wake());
+  EXPECT_STREQ(sleep_mode_of(on).sleep(save).why,
+               "the provider is no copying_provider, so it cannot save contents");
+  EXPECT_TRUE(sleep_mode_of(on).sleep(discard));
+  EXPECT_TRUE(sleep_mode_of(on).wake());
 }
 
 /// The resident bytes of the mappings of this process, as /proc/self/smaps has them, in [begin, end).
@@ -638,27 +656,31 @@ std::size_t resident(const void* begin, std::size_t bytes) {
 }
 
 TEST(sleeping_host_memory, leaves_the_process_and_comes_back) {
-  caching_allocator<stitched, host_pinned> on(host(256_MiB));
+  caching_allocator<stitched, host_pinned, extension::private_pools, extension::checkpoints,
+                    extension::sleep_mode>
+      on(host(256_MiB));
   auto* const p = static_cast<std::byte*>(on.allocate(64_MiB));
   const filled block{p, 64_MiB, 1};
   block.fill();
   EXPECT_GE(resident(p, 64_MiB), 64_MiB);
-  ASSERT_TRUE(on.sleep(save));
+  ASSERT_TRUE(sleep_mode_of(on).sleep(save));
   EXPECT_EQ(resident(p, 64_MiB), 0u);
   EXPECT_EQ(on.provider().used(), 0u);
-  ASSERT_TRUE(on.wake());
+  ASSERT_TRUE(sleep_mode_of(on).wake());
   EXPECT_GE(resident(p, 64_MiB), 64_MiB);
   EXPECT_TRUE(block.is_intact());
 }
 
 TEST(sleeping_threads, do_not_disturb_pools_that_are_awake) {
   constexpr int rounds = conformance::thread_stress::is_slow ? 100 : 1000;
-  locked<stitched, host_pinned> on(host(256_MiB));
-  private_pool pool(on);
-  const stream_id mine = on.with_provider([](auto& device) { return device.create_stream(); });
+  locked<caching_allocator<stitched, host_pinned, extension::private_pools, extension::checkpoints,
+                           extension::sleep_mode>>
+      on(host(256_MiB));
+  extension::private_pool pool(on);
+  const stream_id mine = on.visit_provider([](auto& device) { return device.create_stream(); });
   std::vector<filled> kept;
   {
-    const pool_scope scope(pool, mine);
+    const extension::pool_scope scope(pool, mine);
     for (unsigned i = 0; i < 4; ++i) {
       kept.push_back({static_cast<std::byte*>(on.allocate(1_MiB + i, mine)), 1_MiB + i, i});
       kept.back().fill();
@@ -682,9 +704,9 @@ TEST(sleeping_threads, do_not_disturb_pools_that_are_awake) {
   }
   for (int round = 0; round < rounds; ++round) {
     const bool saves = round % 3 != 0;
-    ASSERT_TRUE(pool.sleep(saves ? save : discard, mine));
+    ASSERT_TRUE(sleep_mode_of(pool).sleep(saves ? save : discard, mine));
     if (round % 16 == 0) on.trim();
-    ASSERT_TRUE(pool.wake(mine));
+    ASSERT_TRUE(sleep_mode_of(pool).wake(mine));
     if (saves && round % 100 == 1) {
       for (const filled& f : kept) EXPECT_TRUE(f.is_intact());
     }
@@ -710,12 +732,14 @@ struct page_locked_host : provider_adaptor<host_pinned> {
 
 TEST(sleeping_threads, may_free_blocks_and_trim_meanwhile) {
   host_pinned memory = host(256_MiB);
-  locked<stitched, page_locked_host> on{page_locked_host(memory)};
+  locked<caching_allocator<stitched, page_locked_host, extension::private_pools, extension::checkpoints,
+                           extension::sleep_mode>>
+      on{page_locked_host(memory)};
   for (int round = 0; round < (conformance::thread_stress::is_slow ? 5 : 30); ++round) {
-    private_pool pool(on);
+    extension::private_pool pool(on);
     std::vector<filled> blocks;
     {
-      const pool_scope scope(pool);
+      const extension::pool_scope scope(pool);
       for (unsigned i = 0; i < 6; ++i) {
         blocks.push_back({static_cast<std::byte*>(on.allocate(3_MiB)), 3_MiB, i});
         blocks.back().fill();
@@ -728,26 +752,15 @@ TEST(sleeping_threads, may_free_blocks_and_trim_meanwhile) {
         on.process_events();
       }
     });
-    const sleep_result slept = pool.sleep(save);
+    const extension::sleep_result slept = sleep_mode_of(pool).sleep(save);
     EXPECT_TRUE(slept) << slept.why;
-    const sleep_result woke = pool.wake();
+    const extension::sleep_result woke = sleep_mode_of(pool).wake();
     EXPECT_TRUE(woke) << woke.why;
     other.join();
     EXPECT_TRUE(blocks[0].is_intact());
     on.deallocate(blocks[0].at);
     EXPECT_EQ(on.audit(), nullptr);
   }
-}
-
-TEST(sleeping_handles, name_no_pool_after_a_move) {
-  caching_allocator<stitched, simulated_device> on;
-  (void)on.allocate(10_MiB);
-  private_pool from(on);
-  const private_pool to(std::move(from));
-  EXPECT_STREQ(from.sleep(discard).why,
-               "the private_pool was moved from");  // NOLINT(bugprone-use-after-move)
-  EXPECT_FALSE(from.is_asleep());                   // NOLINT(bugprone-use-after-move)
-  EXPECT_FALSE(on.is_asleep()) << "nor the default pools";
 }
 
 }  // namespace

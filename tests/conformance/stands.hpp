@@ -40,7 +40,7 @@ template <typename Device>
 class simulated_stand final : public stand {
  public:
   explicit simulated_stand(std::size_t capacity = 900_MiB)
-      : device{tessera::simulated_device::options{.capacity = capacity}} {}
+      : device{tessera::provider::simulated_device::options{.capacity = capacity}} {}
   bool can_use(const void* p, std::size_t bytes) override { return device.can_use(p, bytes); }
   void hold_events(bool held) override { device.hold_events(held); }
   std::uint64_t waits() override {
@@ -58,7 +58,7 @@ class simulated_stand final : public stand {
   Device device;
 
  private:
-  calls_of<tessera::provider_ref<Device>> any_{device};
+  calls_of<tessera::provider::provider_ref<Device>> any_{device};
 };
 
 /// Host memory, and one more stream.
@@ -73,11 +73,11 @@ class host_stand final : public stand {
   }
   any_device::calls& any() override { return any_; }
 
-  tessera::host_pinned device{
-      tessera::host_pinned::options{.capacity = 256_MiB, .pin = tessera::host_pinned::pinning::never}};
+  tessera::provider::host_pinned device{tessera::provider::host_pinned::options{
+      .capacity = 256_MiB, .pin = tessera::provider::host_pinned::pinning::never}};
 
  private:
-  calls_of<tessera::provider_ref<tessera::host_pinned>> any_{device};
+  calls_of<tessera::provider::provider_ref<tessera::provider::host_pinned>> any_{device};
 };
 
 /// A provider that wraps the device of another stand, which is destroyed later.
@@ -102,29 +102,29 @@ class wrapped_stand final : public stand {
 
 template <typename Device>
 struct in_limit {
-  using ref = tessera::provider_ref<Device>;
+  using ref = tessera::provider::provider_ref<Device>;
   explicit in_limit(Device& device) : calls(ref(device), 150_MiB) {}
-  calls_of<tessera::limiting<ref>> calls;
+  calls_of<tessera::provider::limiting<ref>> calls;
 };
 template <typename Device>
 struct in_region {
   explicit in_region(Device& device) : region(device, 64_MiB), calls(region) {}
-  typename tessera::preallocating<Device>::region region;
-  calls_of<tessera::preallocating<Device>> calls;
+  typename tessera::provider::preallocating<Device>::region region;
+  calls_of<tessera::provider::preallocating<Device>> calls;
 };
 template <typename Device>
 struct in_time {
   explicit in_time(Device& device) : calls(device, times) {}
-  tessera::call_times times;
-  calls_of<tessera::timed<Device>> calls;
+  tessera::provider::call_times times;
+  calls_of<tessera::provider::timed<Device>> calls;
 };
 /// Host memory that is registered with another device.
 template <typename Device>
 struct in_registry {
   explicit in_registry(Device& memory) : calls(memory, registering) { (void)registering.create_stream(); }
-  tessera::host_pinned registering{
-      tessera::host_pinned::options{.pin = tessera::host_pinned::pinning::never}};
-  calls_of<tessera::host_registering<Device, tessera::host_pinned>> calls;
+  tessera::provider::host_pinned registering{
+      tessera::provider::host_pinned::options{.pin = tessera::provider::host_pinned::pinning::never}};
+  calls_of<tessera::provider::host_registering<Device, tessera::provider::host_pinned>> calls;
 };
 
 }  // namespace conformance

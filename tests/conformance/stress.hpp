@@ -13,10 +13,10 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/facade.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/observe/snapshot.hpp>
@@ -24,6 +24,7 @@
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
+#include "extensions.hpp"
 #include "watchdog.hpp"
 
 /// Threads that start and end all the time, and use all thread-safe functions of an allocator at once.
@@ -132,8 +133,8 @@ struct stressed : subject {
       case 4:
         if (random / 10 % 16 != 0) return;  // it may search for milliseconds
         pool.for_each_device([random](auto& front, std::size_t) {
-          const tessera::oom_report told = explain(front, random % 10'000'000);
-          EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
+          const tessera::observe::oom_report told = tessera::observe::explain(front, random % 10'000'000);
+          EXPECT_EQ(told.now.active + told.now.cached, told.now.reserved);
           front.reset_peak_statistics();
         });
         return;
@@ -142,7 +143,7 @@ struct stressed : subject {
       case 7: return pool.evict_idle();
       default: {
         const tessera::usage now = usage_of_all(pool);
-        EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+        EXPECT_EQ(now.active + now.cached, now.reserved);
         const tessera::pool_statistics all = statistics_of(pool);
         EXPECT_EQ(all.allocation.current, all.allocation.allocated - all.allocation.freed);
         EXPECT_GE(all.allocation.current, 0);
@@ -170,21 +171,21 @@ struct stressed : subject {
 
   void set(std::uint64_t random) {
     const std::size_t chosen = random / 16 % 4;
-    pool.with_policies([chosen](auto& settings) {
+    pool.visit_policies([chosen](auto& settings) {
       if constexpr (requires { settings.split.max = chosen; }) settings.split.max = (4 + chosen) << 20;
       settings.growth.limit = chosen == 0 ? (std::size_t{24} << 20) : tessera::unlimited;
     });
   }
   void report() {
     if constexpr (IsCaptured) {
-      const tessera::memory_report told(pool);
-      EXPECT_EQ(told.now.live + told.now.pending + told.now.cached, told.now.reserved);
+      const tessera::observe::memory_report told(pool);
+      EXPECT_EQ(told.now.active + told.now.cached, told.now.reserved);
       EXPECT_FALSE(told.json().empty());
     }
   }
   void capture() {
     if constexpr (IsCaptured) {
-      const tessera::snapshot seen = tessera::take_snapshot(pool);
+      const tessera::observe::snapshot seen = tessera::observe::take_snapshot(pool);
       for (const auto& segment : seen.segments) {
         std::size_t bytes = 0;
         for (const auto& block : segment.blocks) bytes += block.size;
@@ -197,7 +198,7 @@ struct stressed : subject {
 /// The threads, and the blocks that they pass to each other.
 class threads_under_test {
  public:
-  threads_under_test(subject& stressed, tessera::host_pinned& device)
+  threads_under_test(subject& stressed, tessera::provider::host_pinned& device)
       : stressed_(stressed), device_(device) {}
 
   /// Each thread ends after about sixty operations, and another one starts.
@@ -219,9 +220,9 @@ class threads_under_test {
 
  private:
   struct own_stream {
-    explicit own_stream(tessera::host_pinned& on) : device(on), id(on.create_stream()) {}
+    explicit own_stream(tessera::provider::host_pinned& on) : device(on), id(on.create_stream()) {}
     ~own_stream() { EXPECT_TRUE(device.destroy_stream(id)); }
-    tessera::host_pinned& device;
+    tessera::provider::host_pinned& device;
     tessera::stream_id id;
   };
 
@@ -304,9 +305,9 @@ class threads_under_test {
   void settle() {
     EXPECT_EQ(wrong_, 0);
     const tessera::usage left = stressed_.left();
-    EXPECT_EQ(left.live, 0u);
+    EXPECT_EQ(left.allocated, 0u);
     EXPECT_EQ(left.requested, 0u);
-    EXPECT_EQ(left.pending, 0u);
+    EXPECT_EQ(left.pending(), 0u);
     EXPECT_EQ(left.reserved, 0u);
     EXPECT_STREQ(stressed_.audit(), nullptr);
     const tessera::pool_statistics all = stressed_.counts();
@@ -321,7 +322,7 @@ class threads_under_test {
   }
 
   subject& stressed_;
-  tessera::host_pinned& device_;
+  tessera::provider::host_pinned& device_;
   std::array<std::atomic<held*>, 16> table_{};
   std::atomic<std::int64_t> allocations_{0};
   std::atomic<std::int64_t> requested_{0};
@@ -331,8 +332,9 @@ class threads_under_test {
 
 inline constexpr std::size_t usual = 8'000;
 
-inline tessera::host_pinned unlocked(std::size_t capacity = std::size_t{128} << 20) {
-  return tessera::host_pinned({.capacity = capacity, .pin = tessera::host_pinned::pinning::never});
+inline tessera::provider::host_pinned unlocked(std::size_t capacity = std::size_t{128} << 20) {
+  return tessera::provider::host_pinned(
+      {.capacity = capacity, .pin = tessera::provider::host_pinned::pinning::never});
 }
 
 /// An observer that counts for one thread at a time, so that the thread sanitizer detects simultaneous calls.
@@ -348,32 +350,33 @@ struct counting_observer {
 };
 
 template <bool IsCaptured = true, typename Pool>
-void stress(Pool& pool, tessera::host_pinned& device, std::size_t count = usual) {
+void stress(Pool& pool, tessera::provider::host_pinned& device, std::size_t count = usual) {
   stressed<Pool, IsCaptured> stressing(pool);
   threads_under_test(stressing, device).run(thread_stress::operations(count), 4);
 }
 /// The same; the observer also saw everything that the allocator counted.
 template <typename Pool>
-void stress_and_compare_counts(Pool& pool, tessera::host_pinned& device, std::size_t count = usual) {
+void stress_and_compare_counts(Pool& pool, tessera::provider::host_pinned& device,
+                               std::size_t count = usual) {
   stress(pool, device, count);
   const std::int64_t counted = pool.statistics().all.allocation.allocated;
-  pool.with_observer([counted](const counting_observer& kept) {
+  with_observer(pool, [counted](const counting_observer& kept) {
     EXPECT_EQ(kept.handed_out, counted);
     EXPECT_EQ(kept.asked_back, counted);
     EXPECT_EQ(kept.free, counted);
     EXPECT_EQ(kept.segments, 0);
   });
 }
-inline void expect_all_back(const tessera::host_pinned& device) {
-  EXPECT_EQ(device.held(), tessera::host_pinned::holdings{});
+inline void expect_all_back(const tessera::provider::host_pinned& device) {
+  EXPECT_EQ(device.held(), tessera::provider::host_pinned::holdings{});
 }
 
 template <typename Pool>
 void stress_with_observer(const char* what, std::size_t capacity = std::size_t{128} << 20) {
   const watchdog guard(what);
-  tessera::host_pinned device = unlocked(capacity);
+  tessera::provider::host_pinned device = unlocked(capacity);
   {
-    Pool pool{tessera::provider_ref(device)};
+    Pool pool{tessera::provider::provider_ref(device)};
     stress_and_compare_counts(pool, device);
   }
   expect_all_back(device);

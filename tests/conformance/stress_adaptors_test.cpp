@@ -16,6 +16,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
@@ -25,6 +26,7 @@
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
+#include "extensions.hpp"
 #include "stress.hpp"
 #include "watchdog.hpp"
 
@@ -39,8 +41,9 @@ TEST(stress_threads, background_reclaiming) {
   const watchdog guard("background_reclaiming");
   host_pinned device = unlocked();
   {
-    tessera::background_reclaiming<pinned_packed, memory, counting_observer> pool{
-        memory(device), {}, {}, {.pause = std::chrono::microseconds(1)}};
+    tessera::concurrent::background_reclaiming<
+        tessera::caching_allocator<pinned_packed, memory, tessera::extension::observer<counting_observer>>>
+        pool{memory(device), {}, {.pause = std::chrono::microseconds(1)}};
     stress_and_compare_counts(pool, device);
   }
   expect_all_back(device);
@@ -50,11 +53,13 @@ TEST(stress_threads, waiting_if_memory_is_short) {
   const watchdog guard("waiting");
   host_pinned device = unlocked(24_MiB);
   {
-    tessera::waiting<locked<pytorch<>, memory, counting_observer>> behind_one{std::chrono::milliseconds(1),
-                                                                              memory(device)};
+    tessera::concurrent::waiting<
+        locked<caching_allocator<pytorch<>, memory, extension::observer<counting_observer>>>>
+        behind_one{std::chrono::milliseconds(1), memory(device)};
     stress_and_compare_counts(behind_one, device, usual / 4);
-    tessera::waiting<per_stream<pytorch<>, memory, counting_observer>> behind_many{
-        std::chrono::milliseconds(1), memory(device)};
+    tessera::concurrent::waiting<
+        per_stream<caching_allocator<pytorch<>, memory, extension::observer<counting_observer>>>>
+        behind_many{std::chrono::milliseconds(1), memory(device)};
     stress_and_compare_counts(behind_many, device, usual / 4);
   }
   expect_all_back(device);
@@ -65,9 +70,12 @@ TEST(stress_threads, per_device) {
   host_pinned device = unlocked(256_MiB);
   const auto all = [&device] { return std::vector<memory>{memory(device), memory(device)}; };
   {
-    tessera::per_device<pytorch<>, memory> behind_one(all());
+    tessera::concurrent::per_device<
+        tessera::concurrent::locked<tessera::caching_allocator<pytorch<>, memory>>>
+        behind_one(all());
     stress<false>(behind_one, device, usual / 2);
-    tessera::per_device<pytorch<>, memory, per_stream> behind_many(all());
+    tessera::concurrent::per_device<per_stream<tessera::caching_allocator<pytorch<>, memory>>> behind_many(
+        all());
     stress<false>(behind_many, device, usual / 2);
   }
   expect_all_back(device);
@@ -78,7 +86,7 @@ TEST(stress_threads, configured_while_settings_change) {
   host_pinned device = unlocked();
   {
     using family = pytorch_family;
-    configured<family, memory, per_stream> pool({}, memory(device));
+    configured<family, per_stream<caching_allocator<pytorch<>, memory>>> pool({}, memory(device));
     stressed<decltype(pool), false> stressing(pool);
     std::thread changing([&pool] {
       for (int i = 0; i < 200; ++i) {
@@ -99,8 +107,8 @@ TEST(stress_threads, pinned_memory_that_is_registered_and_processed_in_backgroun
     const config::pytorch::settings said{.pinned_use_background_threads = true,
                                          .pinned_use_host_register = true,
                                          .pinned_reserve_segment_size = 4_MiB};
-    tessera::configured_pinned<pytorch_family::pinned_family, memory, host_pinned> pool(said, memory(host),
-                                                                                        device);
+    tessera::concurrent::configured_pinned<pytorch_family::pinned_family, memory, host_pinned> pool(
+        said, memory(host), device);
     stress<false>(pool, device, usual / 2);
   }
   expect_all_back(host);
@@ -109,23 +117,23 @@ TEST(stress_threads, pinned_memory_that_is_registered_and_processed_in_backgroun
 
 TEST(stress_threads, copies_of_a_shared_allocator_with_a_history) {
   const watchdog guard("shared_allocator");
-  using pool_type = locked<pytorch<>, timed<host_pinned>, history<>>;
+  using pool_type = locked<caching_allocator<pytorch<>, timed<host_pinned>, extension::observer<history<>>>>;
   host_pinned device = unlocked();
   call_times times;
   {
     auto pool = shared_allocator<pool_type>::make(timed<host_pinned>(device, times), policies<pytorch<>>{},
-                                                  history<>(1000));
+                                                  extension::observer{history<>(1000)});
     stressed<decltype(pool)> stressing(pool);
     std::thread beside([same = pool]() mutable {
       for (int i = 0; i < 500; ++i) {
         const auto copy = same;
         same = copy;
-        same->with_observer([i](history<>& kept) { kept.label(i % 2 == 0 ? "even" : "odd"); });
+        with_observer(*same, [i](history<>& kept) { kept.label(i % 2 == 0 ? "even" : "odd"); });
       }
     });
     threads_under_test(stressing, device).run(operations(usual / 2), 3);
     beside.join();
-    EXPECT_EQ(pool->with_observer([](const history<>& kept) { return kept.size(); }), 1000u);
+    EXPECT_EQ(with_observer(*pool, [](const history<>& kept) { return kept.size(); }), 1000u);
     EXPECT_EQ(times.acquire().count, pool.statistics().num_device_alloc);
   }
   expect_all_back(device);
@@ -134,7 +142,8 @@ TEST(stress_threads, copies_of_a_shared_allocator_with_a_history) {
 TEST(stress_threads, allocators_that_share_a_budget) {
   const watchdog guard("limited");
   using device_type = limiting<host_pinned>;
-  using pool_type = locked<pytorch<>, provider_ref<device_type>, counting_observer>;
+  using pool_type =
+      locked<caching_allocator<pytorch<>, provider_ref<device_type>, extension::observer<counting_observer>>>;
   device_type device(unlocked(), 48_MiB);
   {
     pool_type one{provider_ref(device)}, other{provider_ref(device)};
@@ -166,21 +175,21 @@ void begin_and_end_threads(const char* what, int threads) {
     one.join();
     other.join();
     if (t % 500 == 498) pool.trim();
-    if (t == threads / 2 - 2) described = pool.footprint();
+    if (t == threads / 2 - 2) described = pool.metadata_bytes();
   }
-  EXPECT_EQ(pool.current_usage().live, 1024u) << "that of the last thread";
+  EXPECT_EQ(pool.current_usage().allocated, 1024u) << "that of the last thread";
   EXPECT_EQ(pool.statistics().all.allocation.allocated, 2 * threads);
   EXPECT_EQ(pool.statistics().all.allocation.freed, 2 * threads - 1);
   pool.deallocate(left);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_LE(pool.footprint(), described + 64_KiB);
+  EXPECT_LE(pool.metadata_bytes(), described + 64_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 TEST(stress_threads, that_end_leak_nothing) {
-  begin_and_end_threads<locked<pytorch<>, simulated_device>>("locked", 1000);
-  begin_and_end_threads<per_stream<pytorch<>, simulated_device>>("per_stream",
-                                                                 is_instrumented ? 2000 : 10'000);
+  begin_and_end_threads<locked<caching_allocator<pytorch<>, simulated_device>>>("locked", 1000);
+  begin_and_end_threads<per_stream<caching_allocator<pytorch<>, simulated_device>>>(
+      "per_stream", is_instrumented ? 2000 : 10'000);
 }
 
 TEST(stress_threads, that_end_free_blocks_of_others) {
@@ -191,7 +200,8 @@ TEST(stress_threads, that_end_free_blocks_of_others) {
     void on(const allocator_event& e) noexcept { to->on(e); }
   };
   {
-    per_stream<pytorch<>, provider_ref<simulated_device>, teller> pool{provider_ref(device), {}, {&kept}};
+    per_stream<caching_allocator<pytorch<>, provider_ref<simulated_device>, extension::observer<teller>>>
+        pool{provider_ref(device), {}, extension::observer<teller>{{&kept}}};
     std::vector<void*> blocks;
     for (int i = 0; i < 100; ++i) blocks.push_back(pool.allocate(1000));
     std::thread([&] {

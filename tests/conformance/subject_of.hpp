@@ -11,13 +11,15 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
 
+#include "extensions.hpp"
 #include "model.hpp"
 #include "stands.hpp"
 
@@ -42,7 +44,7 @@ void tune(Settings& s, unsigned number) {
   if constexpr (requires { s.streams.insert_dependencies; })
     put(s.streams.insert_dependencies, number / 2 == 0);
   if constexpr (requires { s.rounding.threshold; }) put(s.rounding.threshold, bytes);
-  if constexpr (requires { s.growth.pieces; }) put(s.growth.pieces, std::size_t{16} << number);
+  if constexpr (requires { s.growth.peak_parts; }) put(s.growth.peak_parts, std::size_t{16} << number);
 }
 inline constexpr unsigned tunings = 4;
 
@@ -60,7 +62,7 @@ class subject_of final : public subject {
   block allocate(std::size_t bytes, tessera::stream_id stream, bool by_handle) override {
     if constexpr (requires { pool_->allocate_by_handle(bytes, stream); }) {
       if (by_handle) {
-        const tessera::handle known = pool_->allocate_by_handle(bytes, stream);
+        const tessera::block_handle known = pool_->allocate_by_handle(bytes, stream);
         return {known.data(), known};
       }
     }
@@ -93,30 +95,31 @@ class subject_of final : public subject {
   }
   const char* audit() override { return pool_->audit(); }
   std::optional<tessera::trace::pool_outcome> change_pool(const tessera::trace::event& e) override {
-    if constexpr (tessera::detail::has_private_pools<Pool>) return pools_.run(e);
+    if constexpr (tessera::detail::offers<Pool, tessera::extension::private_pools>) return pools_.run(e);
     return {};
   }
-  std::optional<tessera::sleep_result> change_sleep(const operation& o) override {
-    if constexpr (tessera::detail::can_sleep<Pool>) {
+  std::optional<tessera::extension::sleep_result> change_sleep(const operation& o) override {
+    if constexpr (tessera::can_sleep<Pool>) {
       // A recipe that is chosen at run time may be one that cannot sleep.
       if constexpr (requires { pool_->settings().expandable_segments; }) {
         if (!pool_->settings().expandable_segments) return {};
       } else if constexpr (requires { pool_->settings(); }) {
         return {};
       }
-      if (o.amount == wake_all) return pool_->wake();
+      if (o.amount == wake_all) return sleep_mode_of(*pool_).wake();
       const tessera::pool_id pool = o.id != 0 ? pools_.pool_of(o.id) : tessera::pool_id{};
       if (o.id != 0 && pool == tessera::pool_id{}) return {};
-      if (o.amount == wake_one) return pool_->wake_pool(pool);
-      constexpr bool copies = tessera::copying_provider<tessera::detail::device_of<Pool>>;
-      return pool_->sleep_pool(pool, copies && o.amount == sleep_and_save ? tessera::sleep_contents::save
-                                                                          : tessera::sleep_contents::discard);
+      if (o.amount == wake_one) return sleep_mode_of(*pool_).wake(pool);
+      constexpr bool copies = tessera::provider::copying_provider<tessera::detail::device_of<Pool>>;
+      return sleep_mode_of(*pool_).sleep(pool, copies && o.amount == sleep_and_save
+                                                   ? tessera::extension::sleep_contents::save
+                                                   : tessera::extension::sleep_contents::discard);
     }
     return {};
   }
   std::uint64_t pool_of(const block& b, unsigned pools) override {
-    if constexpr (tessera::detail::has_private_pools<Pool>) {
-      const tessera::pool_id found = tessera::segment_of(*pool_, b.address).private_pool;
+    if constexpr (tessera::detail::offers<Pool, tessera::extension::private_pools>) {
+      const tessera::pool_id found = tessera::observe::segment_of(*pool_, b.address).private_pool;
       for (std::uint64_t number = 1; number <= pools; ++number) {
         if (found != tessera::pool_id{} && pools_.pool_of(number) == found) return number;
       }
@@ -127,7 +130,7 @@ class subject_of final : public subject {
     if constexpr (requires { reached().change(texts[number]); }) {
       (void)reached().change(texts[number]);
     } else {
-      reached().with_policies([number](auto& s) { tune(s, number); });
+      reached().visit_policies([number](auto& s) { tune(s, number); });
     }
   }
   std::string end() override {
@@ -163,7 +166,7 @@ class subject_of final : public subject {
   /// Only while no other thread uses the device.
   template <typename F>
   decltype(auto) on_device(F f) {
-    return front().with_provider([&f](auto&) -> decltype(auto) { return f(); });
+    return front().visit_provider([&f](auto&) -> decltype(auto) { return f(); });
   }
 
   std::unique_ptr<stand> on_;

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
@@ -54,15 +56,20 @@ inline std::string name_of(const testing::TestParamInfo<composition>& info) { re
 template <typename Recipe>
 inline constexpr double host_share = !Recipe::growth::backend::has_ranges ? 0.1 : 0.005;
 
+/// A caching_allocator with the extensions that random programs use.
+template <typename Recipe, typename Provider>
+using extended = tessera::caching_allocator<Recipe, Provider, tessera::extension::private_pools,
+                                            tessera::extension::sleep_mode>;
+
 /// A caching_allocator on a device of its own type.
 template <typename Recipe, typename Stand>
 [[nodiscard]] std::unique_ptr<subject> bare() {
   using device = decltype(Stand::device);
-  using pool = tessera::caching_allocator<Recipe, tessera::provider_ref<device>>;
+  using pool = extended<Recipe, tessera::provider::provider_ref<device>>;
   auto on = std::make_unique<Stand>();
   device& d = on->device;
   return std::make_unique<subject_of<pool>>(
-      std::move(on), [&d] { return std::make_unique<pool>(tessera::provider_ref<device>(d)); });
+      std::move(on), [&d] { return std::make_unique<pool>(tessera::provider::provider_ref<device>(d)); });
 }
 
 /// A front end of any type, on a device of unknown type.
@@ -77,6 +84,6 @@ template <typename Pool, typename Stand, typename... First>
 /// Every recipe of the library, alone on a simulated device.
 [[nodiscard]] compositions shipped_on_simulated_devices();
 
-using simulated = simulated_stand<tessera::simulated_device>;
+using simulated = simulated_stand<tessera::provider::simulated_device>;
 
 }  // namespace conformance

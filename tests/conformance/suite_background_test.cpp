@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every recipe with a thread that polls events; all settings of pinned memory; driver_pool.
+// Every recipe with a thread that polls events; all settings of pinned memory; cuda_mempool.
 #include <cstddef>
 #include <map>
 #include <string>
 #include <utility>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/configured_pinned.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
@@ -18,7 +19,7 @@ namespace {
 
 using namespace tessera;
 
-/// A driver_pool in which each block is freed on the stream of its allocation.
+/// A cuda_mempool in which each block is freed on the stream of its allocation.
 class in_order_of_streams {
  public:
   using device = provider_ref<simulated_device>;
@@ -40,7 +41,7 @@ class in_order_of_streams {
   auto& inner() { return pool_.pool(); }
 
  private:
-  driver_pool<cuda_async, device> pool_;
+  cuda_mempool<caching_allocator<cuda_async, device>> pool_;
   std::map<void*, stream_id> streams_;
 };
 std::unique_ptr<subject> driver() {
@@ -56,7 +57,7 @@ compositions with_a_thread() {
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
     extra_rules kept = rules_of<Recipe>();
     kept.counts_at_once = false;
-    all.push_back({r.name, &over<background_reclaiming<Recipe, any_device>, simulated>, kept,
+    all.push_back({r.name, &over<background_reclaiming<extended<Recipe, any_device>>, simulated>, kept,
                    simulated_habits(), 0.02});
   });
   return all;
@@ -67,8 +68,8 @@ compositions with_a_thread_in_host_memory() {
     extra_rules kept = rules_of<Recipe>();
     kept.counts_at_once = false;
     kept.host_visible = true;
-    all.push_back({r.name, &over<background_reclaiming<Recipe, any_device>, host_stand>, kept, host_habits(),
-                   host_share<Recipe> / 10});
+    all.push_back({r.name, &over<background_reclaiming<extended<Recipe, any_device>>, host_stand>, kept,
+                   host_habits(), host_share<Recipe> / 10});
   });
   return all;
 }
@@ -80,7 +81,7 @@ compositions of_a_driver() {
 INSTANTIATE_TEST_SUITE_P(background_reclaiming, suite, testing::ValuesIn(with_a_thread()), name_of);
 INSTANTIATE_TEST_SUITE_P(retiring_in_host_memory, suite, testing::ValuesIn(with_a_thread_in_host_memory()),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(driver_pool, suite, testing::ValuesIn(of_a_driver()), name_of);
+INSTANTIATE_TEST_SUITE_P(cuda_mempool, suite, testing::ValuesIn(of_a_driver()), name_of);
 
 }  // namespace
 }  // namespace conformance

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/waiting.hpp>
@@ -46,18 +47,18 @@ class collected {
 /// A `waiting` that waits only a short time for frees.
 template <typename Recipe>
 [[nodiscard]] std::unique_ptr<subject> waiting_briefly() {
-  return over<waiting<locked<Recipe, any_device>>, simulated>(std::chrono::milliseconds(1));
+  return over<waiting<locked<extended<Recipe, any_device>>>, simulated>(std::chrono::milliseconds(1));
 }
 template <typename Recipe>
 [[nodiscard]] std::unique_ptr<subject> collecting() {
-  return over<collected<locked<Recipe, any_device>>, simulated>();
+  return over<collected<locked<extended<Recipe, any_device>>>, simulated>();
 }
 
 /// Over the device and over adaptors.
 compositions behind_a_mutex() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
-    using pool = locked<Recipe, any_device>;
+    using pool = locked<extended<Recipe, any_device>>;
     const std::string name = r.name;
     const extra_rules kept = rules_of<Recipe>();
     all.push_back({name, &over<pool, simulated>, kept, simulated_habits(), 0.05});
@@ -91,9 +92,10 @@ compositions wrapped() {
     habits few = simulated_habits();
     few.most_live = 40;
     all.push_back({name + "_waiting", &waiting_briefly<Recipe>, kept, few, 0.02});
-    all.push_back({name + "_tagged", &over<tagged<locked<Recipe, any_device>>, simulated>, kept,
+    all.push_back({name + "_tagged", &over<tagged<locked<extended<Recipe, any_device>>>, simulated>, kept,
                    simulated_habits(), 0.02});
-    all.push_back({name + "_captured", &over<trace::captured<locked<Recipe, any_device>>, simulated>, kept,
+    all.push_back({name + "_captured",
+                   &over<trace::captured<locked<extended<Recipe, any_device>>>, simulated>, kept,
                    simulated_habits(), 0.02});
     kept.counts_at_once = false;
     all.push_back({name + "_collector", &collecting<Recipe>, kept, simulated_habits(), 0.05});
@@ -104,7 +106,7 @@ compositions wrapped() {
 compositions of_host_memory() {
   compositions all;
   for_each_shipped([&all]<typename Recipe>(named<Recipe> r) {
-    using pool = locked<Recipe, any_device>;
+    using pool = locked<extended<Recipe, any_device>>;
     const std::string name = r.name;
     extra_rules kept = rules_of<Recipe>();
     kept.host_visible = true;
@@ -125,7 +127,7 @@ compositions of_host_memory() {
 /// Every recipe that settings choose.
 template <typename Family, typename Recipe>
 composition chosen(const char* name, const typename Family::settings& said) {
-  using pool = configured<Family, any_device, locked>;
+  using pool = configured<Family, locked<extended<pytorch<>, any_device>>>;
   return {name, [said] { return over<pool, simulated>(said); }, rules_of<Recipe>(), simulated_habits(), 0.05};
 }
 compositions by_settings() {

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/caching_allocator.hpp>
+#include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 
@@ -51,9 +53,9 @@ compositions in_host_memory() {
 }
 
 template <typename Recipe>
-using arenas = per_stream<Recipe, any_device>;
+using arenas = per_stream<extended<Recipe, any_device>>;
 template <typename Recipe>
-using devices = first_of<per_device<Recipe, any_device>>;
+using devices = first_of<per_device<locked<extended<Recipe, any_device>>>>;
 
 INSTANTIATE_TEST_SUITE_P(per_stream, suite, testing::ValuesIn(with_each_recipe<arenas>()), name_of);
 INSTANTIATE_TEST_SUITE_P(per_stream, suite_of_failures, testing::ValuesIn(with_each_recipe<arenas>()),

@@ -34,20 +34,20 @@ compositions in_host_memory() {
 compositions on_simulated_npus() {
   compositions all;
   const auto add = [&all]<typename Recipe>(named<Recipe> r) {
-    all.push_back({r.name, &bare<Recipe, simulated_stand<tessera::simulated_npu>>, rules_of<Recipe>(),
-                   simulated_habits(), 0.2});
+    all.push_back({r.name, &bare<Recipe, simulated_stand<tessera::provider::simulated_npu>>,
+                   rules_of<Recipe>(), simulated_habits(), 0.2});
   };
-  add(named<tessera::torch_npu_family::native>{"torch_npu_native"});
-  add(named<tessera::torch_npu_family::expandable>{"torch_npu_expandable"});
-  add(named<tessera::stitched>{"stitched"});
-  add(named<tessera::passthrough>{"passthrough"});
+  add(named<tessera::recipe::torch_npu_family::native>{"torch_npu_native"});
+  add(named<tessera::recipe::torch_npu_family::expandable>{"torch_npu_expandable"});
+  add(named<tessera::recipe::stitched>{"stitched"});
+  add(named<tessera::recipe::passthrough>{"passthrough"});
   return all;
 }
 
 /// Segments that are cut from a region. The provider keeps its own type, which states release_waits.
 compositions on_a_region() {
-  using device = tessera::preallocating<tessera::simulated_device>;
-  using pool = tessera::caching_allocator<tessera::passthrough, device>;
+  using device = tessera::provider::preallocating<tessera::provider::simulated_device>;
+  using pool = extended<tessera::recipe::passthrough, device>;
   const auto make = []() -> std::unique_ptr<subject> {
     struct region_stand final : stand {
       bool can_use(const void* p, std::size_t bytes) override { return below.can_use(p, bytes); }
@@ -57,15 +57,16 @@ compositions on_a_region() {
       tessera::detail::simulated_calls* calls() override { return below.calls(); }
       any_device::calls& any() override { return below.any(); }
       simulated below;
-      std::unique_ptr<tessera::preallocating<tessera::simulated_device>::region> region =
-          std::make_unique<tessera::preallocating<tessera::simulated_device>::region>(below.device, 64_MiB);
+      std::unique_ptr<tessera::provider::preallocating<tessera::provider::simulated_device>::region> region =
+          std::make_unique<tessera::provider::preallocating<tessera::provider::simulated_device>::region>(
+              below.device, 64_MiB);
     };
     auto on = std::make_unique<region_stand>();
     auto& region = *on->region;
     return std::make_unique<subject_of<pool>>(std::move(on),
                                               [&region] { return std::make_unique<pool>(device(region)); });
   };
-  return {{"passthrough", make, rules_of<tessera::passthrough>(), simulated_habits(), 0.05}};
+  return {{"passthrough", make, rules_of<tessera::recipe::passthrough>(), simulated_habits(), 0.05}};
 }
 
 INSTANTIATE_TEST_SUITE_P(on_a_region, suite, testing::ValuesIn(on_a_region()), name_of);

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -225,8 +227,8 @@ class tested_allocator {
   /// wait for pending blocks. A range keeps the part that the device granted, as free memory.
   [[nodiscard]] const char* changed_by_failure(const usage& before) const {
     const usage now = pool_->current_usage();
-    if (now.live != before.live) return "a failed allocation changes what is live";
-    if (now.requested > before.requested || now.pending > before.pending)
+    if (now.allocated != before.allocated) return "a failed allocation changes what is live";
+    if (now.requested > before.requested || now.pending() > before.pending())
       return "a failed allocation adds to what is in use";
     if (now.reserved > before.reserved && !Case::has_ranges) return "a failed allocation keeps memory";
     return nullptr;
@@ -237,8 +239,8 @@ class tested_allocator {
   std::string first_discrepancy(bool retried) {
     const usage now = pool_->current_usage();
     if (const char* const broken = pool_->audit()) return broken;
-    if (now.live + now.pending + now.cached != now.reserved) return "usage does not add up";
-    if (now.requested < owned_.bytes() || now.live < owned_.bytes()) return "less is live than is held";
+    if (now.active + now.cached != now.reserved) return "usage does not add up";
+    if (now.requested < owned_.bytes() || now.allocated < owned_.bytes()) return "less is live than is held";
     if (!recorded_.broken.empty()) return recorded_.broken;
     if (event_memory::bytes(recorded_.memory) != now.reserved)
       return "what the events tell is not what is reserved";
@@ -276,17 +278,19 @@ class tested_allocator {
     for (const held& h : held_) {
       if (h.address == nullptr) continue;
       if (!device_.can_use(h.address, h.bytes)) return "a live block cannot be used";
-      if (pool_->introspect().requested_at(h.address) != h.bytes) return "a live block is not known";
+      if (tessera::detail::introspect(*pool_).requested_at(h.address) != h.bytes)
+        return "a live block is not known";
     }
     return {};
   }
 
-  using allocator =
-      caching_allocator<typename Case::recipe, provider_ref<watched_device>, event_memory_observer>;
+  using allocator = caching_allocator<typename Case::recipe, provider_ref<watched_device>,
+                                      extension::observer<event_memory_observer>>;
   watched_device device_ = Case::device();
   event_memory recorded_;
-  std::unique_ptr<allocator> pool_ = std::make_unique<allocator>(
-      provider_ref(device_), policies<typename Case::recipe>{}, event_memory_observer{&recorded_});
+  std::unique_ptr<allocator> pool_ =
+      std::make_unique<allocator>(provider_ref(device_), policies<typename Case::recipe>{},
+                                  extension::observer<event_memory_observer>{{&recorded_}});
   std::array<held, slots> held_{};
   ownership owned_;
 };

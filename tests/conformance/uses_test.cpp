@@ -17,7 +17,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -28,7 +28,7 @@ namespace {
 
 using namespace tessera;
 using plain = caching_allocator<pytorch_family::native, simulated_device>;
-using shared = locked<pytorch_family::native, simulated_device>;
+using shared = locked<caching_allocator<pytorch_family::native, simulated_device>>;
 
 template <typename Pool>
 struct owner {
@@ -39,8 +39,9 @@ struct owner {
 template <typename Pool>
 struct uses : ::testing::Test {};
 using all =
-    ::testing::Types<plain, shared, waiting<shared>, per_stream<pytorch_family::native, simulated_device>,
-                     background_reclaiming<pytorch_family::native, simulated_device>>;
+    ::testing::Types<plain, shared, waiting<shared>,
+                     per_stream<caching_allocator<pytorch_family::native, simulated_device>>,
+                     background_reclaiming<caching_allocator<pytorch_family::native, simulated_device>>>;
 TYPED_TEST_SUITE(uses, all);
 
 TYPED_TEST(uses, allocators_are_members_and_elements) {
@@ -49,16 +50,16 @@ TYPED_TEST(uses, allocators_are_members_and_elements) {
   std::array<TypeParam, 2> elements{};
   for (TypeParam* pool : {&aggregate.pool, &array[1], &elements[1]}) {
     void* const p = pool->allocate(1000);
-    EXPECT_EQ(pool->current_usage().live, 1024u);
+    EXPECT_EQ(pool->current_usage().allocated, 1024u);
     pool->deallocate(p);
   }
   static_assert(!std::is_copy_constructible_v<TypeParam> && !std::is_move_constructible_v<TypeParam>);
 }
 
 TEST(uses, a_driver_pool_is_a_member) {
-  owner<driver_pool<cuda_async, simulated_device>> aggregate{};
+  owner<cuda_mempool<caching_allocator<cuda_async, simulated_device>>> aggregate{};
   aggregate.pool.free_async(aggregate.pool.allocate_async(1000, stream_id{1}), stream_id{1});
-  EXPECT_EQ(aggregate.pool.current_usage().live, 0u);
+  EXPECT_EQ(aggregate.pool.current_usage().allocated, 0u);
 }
 
 TEST(uses, allocators_are_elements_of_containers) {
@@ -117,7 +118,7 @@ TEST(uses, classes_that_own_an_allocator_and_its_blocks_move) {
   model last = std::move(models[0]);
   models.clear();
   EXPECT_EQ(last.size(), 8_MiB);
-  EXPECT_EQ(last.pool().current_usage().live, 8_MiB);
+  EXPECT_EQ(last.pool().current_usage().allocated, 8_MiB);
   EXPECT_EQ(last.pool().audit(), nullptr);
 }
 
@@ -146,7 +147,7 @@ TEST(uses, several_recipes_share_one_device_through_layers) {
   using view = provider_ref<device>;
   {
     caching_allocator<pytorch_family::native, view> a{view(common)};
-    locked<stitched, view> b{view(common)};
+    locked<caching_allocator<stitched, view>> b{view(common)};
     void* const p = a.allocate(600_MiB);
     EXPECT_THROW((void)b.allocate(600_MiB), out_of_memory);
     void* const q = b.allocate(400_MiB);

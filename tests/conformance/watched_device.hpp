@@ -17,7 +17,7 @@ namespace conformance {
 
 /// A simulated device that fails selected calls. It records which stream uses which memory, and all its
 /// memory.
-class watched_device : public tessera::simulated_device {
+class watched_device : public tessera::provider::simulated_device {
  public:
   using simulated_calls::call;
   using simulated_device::simulated_device;

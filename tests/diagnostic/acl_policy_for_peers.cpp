@@ -4,6 +4,6 @@
 
 #include <tessera/interop/acl_malloc_policy.hpp>
 
-tessera::back_with<tessera::acl_malloc_policy::choice(
+tessera::policy::prefer_pages<tessera::interop::acl_malloc_policy::choice(
     "ACL_MEM_MALLOC_HUGE_ONLY_P2P|ACL_MEM_TYPE_LOW_BAND_WIDTH")>
     pages;

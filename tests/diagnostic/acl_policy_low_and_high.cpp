@@ -4,4 +4,4 @@
 
 #include <tessera/interop/acl_malloc_policy.hpp>
 
-tessera::back_with<tessera::acl_malloc_policy::choice(0x1101u)> pages;
+tessera::policy::prefer_pages<tessera::interop::acl_malloc_policy::choice(0x1101u)> pages;

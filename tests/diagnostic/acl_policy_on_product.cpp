@@ -4,6 +4,6 @@
 
 #include <tessera/interop/acl_malloc_policy.hpp>
 
-tessera::back_with<tessera::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE1G_ONLY",
-                                                      tessera::acl_malloc_policy::product::atlas_training)>
+tessera::policy::prefer_pages<tessera::interop::acl_malloc_policy::choice(
+    "ACL_MEM_MALLOC_HUGE1G_ONLY", tessera::interop::acl_malloc_policy::product::atlas_training)>
     pages;

@@ -4,5 +4,6 @@
 
 #include <tessera/interop/acl_malloc_policy.hpp>
 
-tessera::back_with<tessera::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_HUGE1G_ONLY")>
+tessera::policy::prefer_pages<tessera::interop::acl_malloc_policy::choice(
+    "ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_HUGE1G_ONLY")>
     pages;

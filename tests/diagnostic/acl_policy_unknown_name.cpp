@@ -4,4 +4,4 @@
 
 #include <tessera/interop/acl_malloc_policy.hpp>
 
-tessera::back_with<tessera::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE")> pages;
+tessera::policy::prefer_pages<tessera::interop::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE")> pages;

@@ -7,8 +7,8 @@
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
-using pool_type = tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned>;
-using deleter = tessera::unique_block<pool_type>::deleter;
+using pool_type = tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned>;
+using deleter = tessera::interop::unique_block<pool_type>::deleter;
 
 int main() {
   pool_type pool;

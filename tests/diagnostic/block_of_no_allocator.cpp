@@ -4,4 +4,4 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-int main() { tessera::unique_block<tessera::simulated_device> held; }
+int main() { tessera::interop::unique_block<tessera::provider::simulated_device> held; }

@@ -1,13 +1,17 @@
-// expect first: any_allocator_forwards_no_checkpoints
+// expect first: any_allocator_forwards_only_private_pools_and_sleep_mode
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/any_allocator.hpp>
-#include <tessera/private_pool.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 int main() {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> memory;
+  using namespace tessera::extension;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device, private_pools,
+                             checkpoints>
+      memory;
   tessera::any_allocator any(memory);
-  tessera::private_pool pool(any);
-  (void)pool.checkpoint();
+  private_pool pool(any);
+  (void)any.get<checkpoints>().record(pool.id());
 }

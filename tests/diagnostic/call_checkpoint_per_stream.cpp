@@ -1,12 +1,16 @@
-// expect first: per_stream_has_no_checkpoints
+// expect first: an_arena_has_only_a_part_of_the_memory_so_use_locked_for_this_extension
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/private_pool.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 int main() {
-  tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> memory;
-  tessera::private_pool pool(memory);
-  (void)pool.checkpoint();
+  using namespace tessera::extension;
+  tessera::concurrent::per_stream<tessera::caching_allocator<
+      tessera::recipe::pytorch<>, tessera::provider::simulated_device, private_pools, checkpoints>>
+      memory;
+  private_pool pool(memory);
+  (void)memory.get<checkpoints>().record(pool.id());
 }

@@ -1,11 +1,16 @@
-// expect first: per_stream_has_no_checkpoints
+// expect first: an_arena_has_only_a_part_of_the_memory_so_use_locked_for_this_extension
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/debug/tagged.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/captured.hpp>
 
 int main() {
-  tessera::tagged<tessera::per_stream<tessera::pytorch<>, tessera::simulated_device>> memory;
-  (void)memory.restore_pool(memory.checkpoint_pool({}));
+  using namespace tessera::extension;
+  tessera::trace::captured<tessera::concurrent::per_stream<tessera::caching_allocator<
+      tessera::recipe::pytorch<>, tessera::provider::simulated_device, private_pools, checkpoints>>>
+      memory;
+  (void)memory.get<checkpoints>().restore({});
 }

@@ -1,8 +1,9 @@
-// expect first: memory_sources_need_a_recipe_that_acquires_segments
+// expect first: a_pool_upstream_needs_a_recipe_that_acquires_segments
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -12,7 +13,10 @@ struct source {
 };
 
 int main() {
-  tessera::locked<tessera::stitched, tessera::simulated_device> memory;
+  using tessera::extension::private_pools;
+  tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::stitched,
+                                                         tessera::provider::simulated_device, private_pools>>
+      memory;
   source own;
-  (void)memory.create_pool(own);
+  (void)memory.get<private_pools>().create(own);
 }

@@ -4,6 +4,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-tessera::caching_allocator<tessera::pytorch<"max_split_size_mb:20,large_segment_size_mb:25">,
-                           tessera::simulated_device>
+tessera::caching_allocator<tessera::recipe::pytorch<"max_split_size_mb:20,large_segment_size_mb:25">,
+                           tessera::provider::simulated_device>
     pool;

@@ -4,6 +4,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-tessera::caching_allocator<tessera::torch_npu<"expandable_segments:True,max_split_size_mb:32">,
-                           tessera::simulated_device>
+tessera::caching_allocator<tessera::recipe::torch_npu<"expandable_segments:True,max_split_size_mb:32">,
+                           tessera::provider::simulated_device>
     pool;

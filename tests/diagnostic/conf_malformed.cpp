@@ -4,4 +4,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-tessera::caching_allocator<tessera::paddle<"FLAGS_free_idle_chunk=1=0">, tessera::simulated_device> pool;
+tessera::caching_allocator<tessera::recipe::paddle<"FLAGS_free_idle_chunk=1=0">,
+                           tessera::provider::simulated_device>
+    pool;

@@ -4,4 +4,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-tessera::caching_allocator<tessera::paddle<"FLAGS_gpu_memory_limit_mb=">, tessera::simulated_device> pool;
+tessera::caching_allocator<tessera::recipe::paddle<"FLAGS_gpu_memory_limit_mb=">,
+                           tessera::provider::simulated_device>
+    pool;

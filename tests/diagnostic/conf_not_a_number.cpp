@@ -4,4 +4,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-tessera::caching_allocator<tessera::torch_npu<"base_addr_aligned_kb:16K">, tessera::simulated_device> pool;
+tessera::caching_allocator<tessera::recipe::torch_npu<"base_addr_aligned_kb:16K">,
+                           tessera::provider::simulated_device>
+    pool;

@@ -4,4 +4,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-tessera::caching_allocator<tessera::torch_npu<"max_split_size_mb:20">, tessera::simulated_device> pool;
+tessera::caching_allocator<tessera::recipe::torch_npu<"max_split_size_mb:20">,
+                           tessera::provider::simulated_device>
+    pool;

@@ -4,4 +4,5 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-tessera::caching_allocator<tessera::pytorch<"max_split:128">, tessera::simulated_device> pool;
+tessera::caching_allocator<tessera::recipe::pytorch<"max_split:128">, tessera::provider::simulated_device>
+    pool;

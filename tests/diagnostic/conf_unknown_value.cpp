@@ -4,4 +4,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-tessera::caching_allocator<tessera::pytorch<"expandable_segments:true">, tessera::simulated_device> pool;
+tessera::caching_allocator<tessera::recipe::pytorch<"expandable_segments:true">,
+                           tessera::provider::simulated_device>
+    pool;

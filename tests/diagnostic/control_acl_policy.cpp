@@ -7,8 +7,8 @@
 using namespace tessera;
 
 struct my_recipe final : complete {
-  using pages = tessera::back_with<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY_P2P",
-                                                             acl_malloc_policy::product::atlas_training)>;
+  using pages = tessera::policy::prefer_pages<interop::acl_malloc_policy::choice(
+      "ACL_MEM_MALLOC_HUGE_ONLY_P2P", interop::acl_malloc_policy::product::atlas_training)>;
 };
 
-int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<my_recipe, tessera::provider::simulated_device> pool; }

@@ -3,6 +3,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-using right = tessera::with<tessera::pytorch<>, tessera::split_never<>, tessera::evict_never>;
+using right = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::split_never<>,
+                                    tessera::policy::evict_never>;
 
-int main() { tessera::caching_allocator<right, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<right, tessera::provider::simulated_device> pool; }

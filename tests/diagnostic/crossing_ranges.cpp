@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "complete.hpp"
 
+#include <tessera/policy/reuse_across_streams.hpp>
+
 struct recipe : complete {
-  using streams = tessera::reuse_across_streams<>;
-  using growth = tessera::grow_by_mapping<>;
+  using streams = tessera::policy::reuse_across_streams<>;
+  using growth = tessera::policy::grow_by_mapping<>;
 };
-template class tessera::caching_allocator<recipe, tessera::simulated_device>;
+template class tessera::caching_allocator<recipe, tessera::provider::simulated_device>;

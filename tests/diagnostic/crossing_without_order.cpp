@@ -3,8 +3,8 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct only_events : tessera::simulated_device {
+struct only_events : tessera::provider::simulated_device {
   void is_ordered_after() const noexcept {}
 };
 
-int main() { tessera::caching_allocator<tessera::cuda_async, only_events> pool; }
+int main() { tessera::caching_allocator<tessera::recipe::cuda_async, only_events> pool; }

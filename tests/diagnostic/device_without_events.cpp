@@ -9,4 +9,4 @@ struct plain {
   std::size_t granularity() const noexcept { return 512; }
 };
 
-int main() { tessera::caching_allocator<tessera::pytorch<>, plain> pool; }
+int main() { tessera::caching_allocator<tessera::recipe::pytorch<>, plain> pool; }

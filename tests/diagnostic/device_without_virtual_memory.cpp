@@ -2,4 +2,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "no_virtual_memory.hpp"
 
-int main() { tessera::caching_allocator<tessera::stitched, no_virtual_memory> pool; }
+int main() { tessera::caching_allocator<tessera::recipe::stitched, no_virtual_memory> pool; }

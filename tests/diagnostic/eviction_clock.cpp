@@ -5,7 +5,7 @@
 struct seconds {
   static double now() noexcept { return 0; }
 };
-struct by_seconds : tessera::evict_never {
+struct by_seconds : tessera::policy::evict_never {
   using clock = seconds;
   bool operator==(const by_seconds&) const = default;
 };
@@ -13,4 +13,4 @@ struct my_recipe final : complete {
   using eviction = by_seconds;
 };
 
-int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<my_recipe, tessera::provider::simulated_device> pool; }

@@ -4,6 +4,7 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using wrong = tessera::with<tessera::pytorch<>, tessera::round_to_divisions<512, tessera::divisions::all(6)>>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>,
+                                    tessera::policy::round_to_divisions<512, tessera::divisions::all(6)>>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

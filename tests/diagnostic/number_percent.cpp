@@ -4,6 +4,7 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using wrong = tessera::with<tessera::pytorch<>, tessera::evict_idle_above<tessera::percent(160)>>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>,
+                                    tessera::policy::evict_idle_above<tessera::percent(160)>>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -4,6 +4,6 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using wrong = tessera::with<tessera::pytorch<>, tessera::grow_by_segments<2, 20>>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::grow_by_segments<2, 20>>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

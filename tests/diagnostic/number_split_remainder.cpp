@@ -4,6 +4,7 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using wrong = tessera::with<tessera::pytorch<>, tessera::split_if_remainder_at_least<0>>;
+using wrong =
+    tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::split_if_remainder_at_least<0>>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

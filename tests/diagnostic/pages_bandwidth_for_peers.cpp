@@ -3,8 +3,8 @@
 #include "complete.hpp"
 
 struct my_recipe final : complete {
-  using pages = tessera::back_with<tessera::tunable(
+  using pages = tessera::policy::prefer_pages<tessera::tunable(
       tessera::page_choice{.speed = tessera::page_kind::bandwidth::low, .peer_to_peer = true})>;
 };
 
-int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<my_recipe, tessera::provider::simulated_device> pool; }

@@ -3,8 +3,8 @@
 #include "complete.hpp"
 
 struct my_recipe final : complete {
-  using pages = tessera::back_with<tessera::page_choice{.pages = tessera::page_plan::huge_1g_only,
-                                                        .speed = tessera::page_kind::bandwidth::high}>;
+  using pages = tessera::policy::prefer_pages<tessera::page_choice{
+      .pages = tessera::page_preference::huge_1g_only, .speed = tessera::page_kind::bandwidth::high}>;
 };
 
-int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<my_recipe, tessera::provider::simulated_device> pool; }

@@ -5,8 +5,9 @@
 #include <tessera/tessera.hpp>
 
 int main() {
-  tessera::host_pinned memory, device;
-  using registered = tessera::host_registering<tessera::host_pinned, tessera::host_pinned>;
-  tessera::caching_allocator<tessera::torch_npu_family::pinned_expandable, registered> pool{
+  tessera::provider::host_pinned memory, device;
+  using registered =
+      tessera::provider::host_registering<tessera::provider::host_pinned, tessera::provider::host_pinned>;
+  tessera::caching_allocator<tessera::recipe::torch_npu_family::pinned_expandable, registered> pool{
       registered(memory, device)};
 }

@@ -5,6 +5,6 @@
 #include <tessera/tessera.hpp>
 
 int main() {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
-  tessera::pmr_resource memory(pool);
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool;
+  tessera::interop::pmr_resource memory(pool);
 }

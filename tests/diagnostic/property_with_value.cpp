@@ -1,4 +1,4 @@
-// expect: stream_resource: Properties must be tags. Write a get_property overload for a property that has a value
+// expect: cccl_resource: Properties must be tags. Write a get_property overload for a property that has a value
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
@@ -9,9 +9,9 @@
 struct bytes_there_are {
   using value_type = std::size_t;
 };
-using pool_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
+using pool_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
 
 int main() {
   pool_type pool;
-  tessera::stream_resource<pool_type, bytes_there_are> memory(pool);
+  tessera::interop::cccl_resource<pool_type, bytes_there_are> memory(pool);
 }

@@ -4,4 +4,8 @@
 
 #include "no_virtual_memory.hpp"
 
-int main() { tessera::per_stream<tessera::pytorch_family::expandable, no_virtual_memory> pool; }
+int main() {
+  tessera::concurrent::per_stream<
+      tessera::caching_allocator<tessera::recipe::pytorch_family::expandable, no_virtual_memory>>
+      pool;
+}

@@ -3,10 +3,10 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct unlawful : tessera::split_never<> {
+struct unlawful : tessera::policy::split_never<> {
   static constexpr bool should_split(std::size_t, std::size_t) noexcept { return true; }
   bool operator==(const unlawful&) const = default;
 };
-using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, unlawful>;
 
-int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<recipe, tessera::provider::simulated_device> pool; }

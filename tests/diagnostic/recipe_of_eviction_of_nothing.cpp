@@ -3,12 +3,13 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct unlawful : tessera::evict_at_free<> {
-  static constexpr std::size_t bytes_to_evict(tessera::eviction_trigger, const tessera::usage&) noexcept {
+struct unlawful : tessera::policy::evict_at_free<> {
+  static constexpr std::size_t bytes_to_evict(tessera::policy::eviction_trigger,
+                                              const tessera::usage&) noexcept {
     return 1;
   }
   bool operator==(const unlawful&) const = default;
 };
-using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, unlawful>;
 
-int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<recipe, tessera::provider::simulated_device> pool; }

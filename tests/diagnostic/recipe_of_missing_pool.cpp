@@ -8,6 +8,6 @@ struct unlawful {
   static constexpr std::size_t select(std::size_t n) noexcept { return n / 1048576; }
   bool operator==(const unlawful&) const = default;
 };
-using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, unlawful>;
 
-int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<recipe, tessera::provider::simulated_device> pool; }

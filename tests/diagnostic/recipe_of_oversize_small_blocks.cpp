@@ -4,7 +4,7 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using wrong =
-    tessera::with<tessera::pytorch<>, tessera::pool_small_and_large<64_MiB>, tessera::split_below<32_MiB>>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::pool_small_and_large<64_MiB>,
+                                    tessera::policy::split_below<32_MiB>>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

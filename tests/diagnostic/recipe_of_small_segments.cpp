@@ -3,10 +3,10 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct unlawful : tessera::grow_by_segments<> {
+struct unlawful : tessera::policy::grow_by_segments<> {
   static constexpr std::size_t segment_size(std::size_t, const tessera::usage&) noexcept { return 1048576; }
   bool operator==(const unlawful&) const = default;
 };
-using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, unlawful>;
 
-int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<recipe, tessera::provider::simulated_device> pool; }

@@ -4,9 +4,11 @@
 #include <tessera/tessera.hpp>
 
 struct unlawful {
-  static constexpr tessera::recovery_steps steps(tessera::failure_reason) noexcept { return {{}, 5}; }
+  static constexpr tessera::policy::recovery_steps steps(tessera::policy::failure_reason) noexcept {
+    return {{}, 5};
+  }
   bool operator==(const unlawful&) const = default;
 };
-using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, unlawful>;
 
-int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<recipe, tessera::provider::simulated_device> pool; }

@@ -4,6 +4,7 @@
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
-using uneven = tessera::with<tessera::pytorch<>, tessera::split_below<32_MiB, 20_MiB, 512_KiB>>;
+using uneven =
+    tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::split_below<32_MiB, 20_MiB, 512_KiB>>;
 
-int main() { tessera::caching_allocator<uneven, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<uneven, tessera::provider::simulated_device> pool; }

@@ -7,6 +7,6 @@ struct unlawful {
   static constexpr std::size_t block_size(std::size_t n) noexcept { return n; }
   bool operator==(const unlawful&) const = default;
 };
-using recipe = tessera::with<tessera::pytorch<>, unlawful>;
+using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, unlawful>;
 
-int main() { tessera::caching_allocator<recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<recipe, tessera::provider::simulated_device> pool; }

@@ -3,12 +3,12 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct uneven : tessera::grow_exactly<> {
+struct uneven : tessera::policy::grow_exactly<> {
   static constexpr std::size_t segment_size(std::size_t block, const tessera::usage&) noexcept {
     return block + 1;
   }
   bool operator==(const uneven&) const = default;
 };
-using wrong = tessera::with<tessera::pytorch<>, uneven>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, uneven>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -1,8 +1,8 @@
-// expect: memory_sources_need_a_recipe_that_acquires_segments
+// expect: a_pool_upstream_needs_a_recipe_that_acquires_segments
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 
-#include <tessera/private_pool.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -12,7 +12,9 @@ struct source {
 };
 
 int main() {
-  tessera::caching_allocator<tessera::stitched, tessera::simulated_device> memory;
+  tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device,
+                             tessera::extension::private_pools>
+      memory;
   source own;
-  tessera::private_pool pool(memory, own);
+  tessera::extension::private_pool pool(memory, own);
 }

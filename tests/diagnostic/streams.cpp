@@ -7,4 +7,4 @@ struct my_recipe final : complete {
   using streams = misspelt;
 };
 
-int main() { tessera::caching_allocator<my_recipe, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<my_recipe, tessera::provider::simulated_device> pool; }

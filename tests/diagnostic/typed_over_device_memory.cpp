@@ -8,9 +8,11 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-using pool_type = tessera::shared_allocator<tessera::locked<tessera::pytorch<>, tessera::simulated_device>>;
+using allocator_type =
+    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+using pool_type = tessera::interop::shared_allocator<tessera::concurrent::locked<allocator_type>>;
 
 int main() {
-  std::vector<int, tessera::typed_allocator<int, pool_type>> numbers(pool_type{});
+  std::vector<int, tessera::interop::typed_allocator<int, pool_type>> numbers(pool_type{});
   numbers.push_back(1);
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 
 struct huge_for_small_ones {
   static constexpr bool uses_page_kinds = true;

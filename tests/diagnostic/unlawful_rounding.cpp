@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 
 struct in_steps_of_eight {
   static constexpr std::size_t block_size(std::size_t n) noexcept { return tessera::align_up(n, 8); }

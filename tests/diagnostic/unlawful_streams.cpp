@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tessera.hpp>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 
-struct share_all_and_hold : tessera::reuse_immediately {
+struct share_all_and_hold : tessera::policy::reuse_immediately {
   static constexpr bool uses_events = true;
   static constexpr bool needs_event(tessera::stream_id key, tessera::stream_id user) noexcept {
     return key != user;

@@ -3,10 +3,12 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct evict_a_half : tessera::evict_at_free<> {
-  static constexpr int bytes_to_evict(tessera::eviction_trigger, const tessera::usage&) noexcept { return 0; }
+struct evict_a_half : tessera::policy::evict_at_free<> {
+  static constexpr int bytes_to_evict(tessera::policy::eviction_trigger, const tessera::usage&) noexcept {
+    return 0;
+  }
   bool operator==(const evict_a_half&) const = default;
 };
-using wrong = tessera::with<tessera::pytorch<>, evict_a_half>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, evict_a_half>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

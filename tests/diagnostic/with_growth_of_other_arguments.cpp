@@ -4,11 +4,11 @@
 #include <tessera/tessera.hpp>
 
 struct grow_twofold {
-  using backend = tessera::segment_backend;
+  using backend = tessera::policy::segment_backend;
   static constexpr std::size_t segment_size(std::size_t block) noexcept { return 2 * block; }
   static constexpr tessera::memory_limit limit{};
   bool operator==(const grow_twofold&) const = default;
 };
-using wrong = tessera::with<tessera::pytorch<>, grow_twofold>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, grow_twofold>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -3,6 +3,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-using wrong = tessera::with<tessera::round_to_multiple<256>, tessera::split_never<>>;
+using wrong = tessera::recipe::with<tessera::policy::round_to_multiple<256>, tessera::policy::split_never<>>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

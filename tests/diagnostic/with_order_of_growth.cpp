@@ -1,9 +1,10 @@
-// expect first: with_order<Split, Order>: Split is a split policy
+// expect first: ordered<Split, Order>: Split is a split policy
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-using ordered = tessera::with_order<tessera::grow_exactly<>, tessera::free_order::oldest_segment>;
-using wrong = tessera::with<tessera::pytorch<>, ordered>;
+using ordered =
+    tessera::policy::ordered<tessera::policy::grow_exactly<>, tessera::free_order::oldest_segment>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, ordered>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -9,6 +9,6 @@ struct pool_by_size {
   [[nodiscard]] std::size_t select(std::size_t block) const { return block > 512 ? 1 : 0; }
   bool operator==(const pool_by_size&) const = default;
 };
-using wrong = tessera::with<tessera::pytorch<>, pool_by_size>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, pool_by_size>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -4,8 +4,10 @@
 #include <tessera/tessera.hpp>
 
 struct recover_somehow {
-  static constexpr tessera::recovery_steps steps(tessera::failure_reason) noexcept { return {}; }
+  static constexpr tessera::policy::recovery_steps steps(tessera::policy::failure_reason) noexcept {
+    return {};
+  }
 };
-using wrong = tessera::with<tessera::pytorch<>, recover_somehow>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, recover_somehow>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

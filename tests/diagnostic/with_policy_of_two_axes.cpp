@@ -3,9 +3,9 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct both : tessera::evict_never, tessera::recover_never {
+struct both : tessera::policy::evict_never, tessera::policy::recover_never {
   bool operator==(const both&) const = default;
 };
-using wrong = tessera::with<tessera::pytorch<>, both>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, both>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -7,6 +7,6 @@ struct round_and_throw {
   static constexpr std::size_t block_size(std::size_t n) { return tessera::align_up(n, 512); }
   bool operator==(const round_and_throw&) const = default;
 };
-using wrong = tessera::with<tessera::pytorch<>, round_and_throw>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, round_and_throw>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -3,10 +3,10 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-struct split_often : tessera::split_never<> {
+struct split_often : tessera::policy::split_never<> {
   bool should_split(std::size_t, std::size_t) noexcept { return true; }
   bool operator==(const split_often&) const = default;
 };
-using wrong = tessera::with<tessera::pytorch<>, split_often>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, split_often>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -11,6 +11,6 @@ struct reuse_at_once {
   static constexpr bool should_poll_events(std::size_t) noexcept { return true; }
   bool operator==(const reuse_at_once&) const = default;
 };
-using wrong = tessera::with<tessera::pytorch<>, reuse_at_once>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, reuse_at_once>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

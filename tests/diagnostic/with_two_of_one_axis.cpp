@@ -3,6 +3,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-using wrong = tessera::with<tessera::pytorch<>, tessera::split_never<>, tessera::split_below<>>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, tessera::policy::split_never<>,
+                                    tessera::policy::split_below<>>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

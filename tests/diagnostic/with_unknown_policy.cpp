@@ -3,6 +3,6 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-using wrong = tessera::with<tessera::pytorch<>, int>;
+using wrong = tessera::recipe::with<tessera::recipe::pytorch<>, int>;
 
-int main() { tessera::caching_allocator<wrong, tessera::simulated_device> pool; }
+int main() { tessera::caching_allocator<wrong, tessera::provider::simulated_device> pool; }

@@ -18,9 +18,11 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/law/host_visible.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/observe/explain.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
@@ -237,8 +239,9 @@ TYPED_TEST_SUITE(opencl_devices, devices);
 TYPED_TEST(opencl_devices, obey_the_laws) {
   TypeParam device(this->queue(0));
   const stream_id other = device.add_queue(this->queue(1));
-  EXPECT_STREQ(law::provider(device, 16_MiB, other).broken, nullptr) << device.last_error();
-  EXPECT_STREQ(law::detail::ordering(device, {}, other).broken, nullptr) << device.last_error();
+  law::provider_check_result found = law::provider(device, 16_MiB, other);
+  law::detail::ordering(found, device, {}, other);
+  EXPECT_STREQ(found.broken, nullptr) << device.last_error();
 }
 
 TYPED_TEST(opencl_devices, obey_the_laws_while_work_runs) {
@@ -282,7 +285,7 @@ TEST_F(opencl_provider, refuses_what_is_not_its_own) {
   EXPECT_FALSE(device.release(p, bytes));
 
   opencl::command_queues::event mark;
-  const stream_id unknown{reinterpret_cast<std::uintptr_t>(queue(1))};
+  const stream_id unknown(queue(1));
   EXPECT_FALSE(device.has_stream(unknown));
   EXPECT_FALSE(device.record(unknown, mark));
   EXPECT_FALSE(device.make_wait(unknown, {}, 1));
@@ -295,20 +298,20 @@ TEST_F(opencl_provider, refuses_what_is_not_its_own) {
 TEST_F(opencl_provider, gives_no_memory_to_a_queue_that_was_not_added) {
   opencl::device device(queue(0));
   opencl::pool<> pool(device);
-  const stream_id unknown{reinterpret_cast<std::uintptr_t>(queue(1))};
+  const stream_id unknown(queue(1));
   EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr);
   EXPECT_EQ(device.last_error(), "a queue was not added to the device");
-  EXPECT_EQ(pool.try_allocate(1_MiB, std::align_val_t{4096}, unknown), nullptr);
+  EXPECT_EQ(tessera::interop::aligned_request(1_MiB, 4096).try_allocate(pool, unknown), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(1_MiB, unknown));
   EXPECT_THROW((void)pool.allocate(1_MiB, unknown), out_of_memory);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 
   ASSERT_EQ(device.add_queue(queue(1)), unknown);
   void* const p = pool.allocate(1_MiB, unknown);
-  void* const aligned = pool.allocate(1_MiB, std::align_val_t{4096}, unknown);
+  void* const aligned = tessera::interop::aligned_request(1_MiB, 4096).allocate(pool, unknown);
   EXPECT_TRUE(pool.record_stream(p, {}));
   pool.deallocate(p);
-  pool.deallocate(aligned, 1_MiB, std::align_val_t{4096});
+  tessera::interop::aligned_request(1_MiB, 4096).deallocate(pool, aligned);
   ASSERT_TRUE(device.remove_queue(unknown));
   EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr) << "its cached block would serve no stream";
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -363,10 +366,10 @@ TEST_F(opencl_provider, counts_its_memory) {
 TEST_F(opencl_provider, says_why_it_refused_memory) {
   cl_ulong most = 0;
   (void)clGetDeviceInfo(on->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof most, &most, nullptr);
-  locked<pytorch<>, opencl::device> memory(opencl::device(queue(0)));
+  concurrent::locked<caching_allocator<recipe::pytorch<>, opencl::device>> memory(opencl::device(queue(0)));
   const auto bytes = static_cast<std::size_t>(most) + 20_MiB;
   EXPECT_EQ(memory.try_allocate(bytes), nullptr);
-  const std::string text = explain(memory, bytes).text().c_str();
+  const std::string text = observe::explain(memory, bytes).text().c_str();
   EXPECT_NE(text.find("\n  the provider says: "), std::string::npos) << text;
   EXPECT_NE(text.find("CL_DEVICE_"), std::string::npos) << text;
 }
@@ -548,7 +551,7 @@ class gated_device : public Device {
 std::vector<stream_id> streams() {
   std::vector<stream_id> all{stream_id{}};
   for (std::size_t i = 1; platform::found() != nullptr && i < platform::found()->queues.size(); ++i)
-    all.push_back({reinterpret_cast<std::uintptr_t>(platform::found()->queues[i])});
+    all.push_back(stream_id(platform::found()->queues[i]));
   return all;
 }
 
@@ -569,28 +572,29 @@ class opencl_stand final : public conformance::stand {
   gated_device<Device> device{platform::found()->queues[0]};
 
  private:
-  conformance::calls_of<provider_ref<gated_device<Device>>> any_{device};
+  conformance::calls_of<provider::provider_ref<gated_device<Device>>> any_{device};
 };
 
 template <typename Recipe>
 class opencl_allocators : public opencl_provider {};
 using recipes =
-    testing::Types<pytorch<>, pytorch<"max_split_size_mb:32">, cuda_async,
-                   with<cuda_async, reuse_across_streams<false, true, false>>, power_of_two, passthrough>;
+    testing::Types<recipe::pytorch<>, recipe::pytorch<"max_split_size_mb:32">, recipe::cuda_async,
+                   recipe::with<recipe::cuda_async, policy::reuse_across_streams<false, true, false>>,
+                   recipe::power_of_two, recipe::passthrough>;
 TYPED_TEST_SUITE(opencl_allocators, recipes);
 
 /// Random programs, whose events are held at times. Blocks are written and read if the host can do so.
 template <typename Recipe, typename Device>
 std::string broken_by_a_program(std::size_t operations) {
   using stand = opencl_stand<Device>;
-  using pool = caching_allocator<Recipe, provider_ref<gated_device<Device>>>;
+  using pool = caching_allocator<Recipe, provider::provider_ref<gated_device<Device>>>;
   conformance::extra_rules kept = conformance::rules_of<Recipe>();
   kept.host_visible = detail::is_host_visible<Device>;
   const auto make = []() -> std::unique_ptr<conformance::subject> {
     auto on = std::make_unique<stand>();
     auto& device = on->device;
     return std::make_unique<conformance::subject_of<pool>>(
-        std::move(on), [&device] { return std::make_unique<pool>(provider_ref(device)); });
+        std::move(on), [&device] { return std::make_unique<pool>(provider::provider_ref(device)); });
   };
   return conformance::first_broken_rule({.name = "opencl",
                                          .make = make,
@@ -617,7 +621,7 @@ std::string consequences(const platform& on, std::uint64_t first, std::uint64_t 
                          std::uint64_t& made) {
   opencl::device device(on.queues[0]);
   for (std::size_t i = 1; i < on.queues.size(); ++i) (void)device.add_queue(on.queues[i]);
-  caching_allocator<Recipe, provider_ref<opencl::device>> pool{provider_ref(device)};
+  caching_allocator<Recipe, provider::provider_ref<opencl::device>> pool{provider::provider_ref(device)};
   watched.fail(first, last, every);
   const auto heal = [] { watched.fail_nothing(); };
   const std::string broken = conformance::first_broken_rule(pool, {3, 800, 4_MiB, 40, 7, heal}, streams());
@@ -646,7 +650,8 @@ TYPED_TEST(opencl_allocators, survive_any_failing_call) {
 TEST_F(opencl_provider, serves_several_threads) {
   opencl::device device(queue(0));
   for (std::size_t i = 1; i < on->queues.size(); ++i) (void)device.add_queue(queue(i));
-  locked<cuda_async, provider_ref<opencl::device>> pool{provider_ref(device)};
+  concurrent::locked<caching_allocator<recipe::cuda_async, provider::provider_ref<opencl::device>>> pool{
+      provider::provider_ref(device)};
   std::vector<std::thread> threads;
   const std::vector<stream_id> all = streams();
   for (std::size_t t = 0; t < 4; ++t) {

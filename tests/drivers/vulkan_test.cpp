@@ -19,7 +19,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
@@ -349,7 +349,7 @@ TEST_F(vulkan_provider, obeys_the_laws) {
   tested_device device;
   vulkan::memory memory(*device, 0);
   EXPECT_STREQ(law::provider(memory, 16_MiB, second).broken, nullptr);
-  checked_provider checked{vulkan::memory(*device, 0)};
+  debug::checked_provider checked{vulkan::memory(*device, 0)};
   EXPECT_STREQ(law::provider(checked, 1_MiB, third).broken, nullptr);
   EXPECT_EQ(device->allocations(), 0u);
 }
@@ -485,7 +485,7 @@ TEST_F(vulkan_provider, frees_memory_of_a_lost_device) {
   const std::array<VkQueue, 1> queues{session->queue()};
   {
     vulkan::device device(lost, {session->physical(), session->device(), queues, false, 0});
-    caching_allocator<pytorch<>, vulkan::memory> pool{vulkan::memory(device, 0)};
+    caching_allocator<recipe::pytorch<>, vulkan::memory> pool{vulkan::memory(device, 0)};
     void* const p = pool.allocate(1_MiB);
     ASSERT_TRUE(device.streams().submit(first, VK_NULL_HANDLE));
     pool.deallocate(p);
@@ -502,15 +502,16 @@ TEST_F(vulkan_provider, frees_memory_of_a_lost_device) {
 template <typename Recipe>
 class vulkan_recipes : public on_vulkan {};
 using recipes =
-    testing::Types<vulkan::few_objects, pytorch_family::native, cuda_async, paddle_family::auto_growth,
-                   paddle_family::naive_best_fit, pinned, pinned_packed, passthrough, power_of_two>;
+    testing::Types<vulkan::few_objects, recipe::pytorch_family::native, recipe::cuda_async,
+                   recipe::paddle_family::auto_growth, recipe::paddle_family::naive_best_fit, recipe::pinned,
+                   recipe::pinned_packed, recipe::passthrough, recipe::power_of_two>;
 TYPED_TEST_SUITE(vulkan_recipes, recipes);
 
 TYPED_TEST(vulkan_recipes, keep_the_rules_of_the_model) {
   driver.types = types_of_a_card();
   tested_device device;
-  caching_allocator<TypeParam, checked_provider<vulkan::memory>> pool{
-      checked_provider(vulkan::memory(*device, 1))};
+  caching_allocator<TypeParam, debug::checked_provider<vulkan::memory>> pool{
+      debug::checked_provider(vulkan::memory(*device, 1))};
   const std::vector<stream_id> streams{first, second, vulkan::host};
   ASSERT_EQ(first_broken_rule(pool, plan{3, 20'000, 4_MiB, 100, 97}, streams), "");
   pool.trim();
@@ -716,7 +717,8 @@ TEST_F(vulkan_suballocator, keeps_linear_and_optimal_resources_on_pages_of_their
 TEST_F(vulkan_suballocator, shares_memory_between_linear_and_optimal_resources_where_it_may) {
   driver.limits = [](VkPhysicalDeviceLimits& limits) { limits.bufferImageGranularity = 64; };
   tested_device device;
-  vulkan::suballocator<tessera::with<pytorch<>, round_to_multiple<64>>> memory(*device);
+  vulkan::suballocator<tessera::recipe::with<recipe::pytorch<>, policy::round_to_multiple<64>>> memory(
+      *device);
   const allocation one = memory.allocate(request_of(100));
   const allocation other = memory.allocate(request_of(100, 1, vulkan::for_device, vulkan::tiling::optimal));
   EXPECT_EQ(one.memory, other.memory);
@@ -796,8 +798,8 @@ TEST_F(vulkan_suballocator, flushes_whole_atoms) {
   driver.types = types_of_a_card();
   driver.limits = [](VkPhysicalDeviceLimits& limits) { limits.nonCoherentAtomSize = atom; };
   tested_device device;
-  vulkan::suballocator<tessera::with<pytorch<>, round_to_multiple<64>>> memory(*device,
-                                                                               {.dedicated_from = 1_MiB});
+  vulkan::suballocator<tessera::recipe::with<recipe::pytorch<>, policy::round_to_multiple<64>>> memory(
+      *device, {.dedicated_from = 1_MiB});
   const vulkan::memory_use not_coherent{visible | cached, 0, 0};
   std::vector<allocation> held;
   for (int i = 0; i < 20; ++i) {

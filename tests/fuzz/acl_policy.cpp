@@ -31,14 +31,14 @@ std::string names_of(std::uint32_t value) {
 
 void expect_kept(const page_choice& choice) {
   fuzz::expect(choice.broken_rule() == nullptr, "what is accepted is legal");
-  const std::uint32_t value = acl_malloc_policy::number(choice);
-  const auto by_number = acl_malloc_policy::parse(value);
+  const std::uint32_t value = interop::acl_malloc_policy::number(choice);
+  const auto by_number = interop::acl_malloc_policy::parse(value);
   fuzz::expect(by_number.index() == 0 && std::get<0>(by_number) == choice, "the number means the same");
-  const auto by_name = acl_malloc_policy::parse(std::string_view(names_of(value)));
+  const auto by_name = interop::acl_malloc_policy::parse(std::string_view(names_of(value)));
   fuzz::expect(by_name.index() == 0 && std::get<0>(by_name) == choice, "the names mean the same");
   for (unsigned i = 0; i < tessera::detail::acl_product_names.size(); ++i) {
-    const acl_malloc_policy::support_result said =
-        acl_malloc_policy::check_support(choice, static_cast<acl_malloc_policy::product>(i));
+    const interop::acl_malloc_policy::support_result said = interop::acl_malloc_policy::check_support(
+        choice, static_cast<interop::acl_malloc_policy::product>(i));
     fuzz::expect(!said.rule.empty() && said.product == tessera::detail::acl_product_names[i],
                  "a verdict has a rule");
   }
@@ -48,7 +48,7 @@ void expect_kept(const page_choice& choice) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto by_name = acl_malloc_policy::parse(text);
+  const auto by_name = interop::acl_malloc_policy::parse(text);
   if (const auto* const why = std::get_if<setting_error>(&by_name)) {
     fuzz::expect(!why->rule.empty() && why->offset <= size, "an error has a rule and a place in the text");
     fuzz::expect(*bad_setting("policy", *why).what() != '\0', "an error has words");
@@ -56,12 +56,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     expect_kept(std::get<0>(by_name));
   }
   const auto value = static_cast<std::uint32_t>(fuzz::input(data, size).number(4));
-  const auto by_number = acl_malloc_policy::parse(value);
+  const auto by_number = interop::acl_malloc_policy::parse(value);
   if (const auto* const why = std::get_if<setting_error>(&by_number)) {
     fuzz::expect(!why->rule.empty() && why->offset < 32, "an error has a rule and a bit");
     fuzz::expect((value >> why->offset & 1) != 0, "the bit is set");
   } else {
-    fuzz::expect(acl_malloc_policy::number(std::get<0>(by_number)) == value, "a number is read as it is");
+    fuzz::expect(interop::acl_malloc_policy::number(std::get<0>(by_number)) == value,
+                 "a number is read as it is");
     expect_kept(std::get<0>(by_number));
   }
   return 0;

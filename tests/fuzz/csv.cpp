@@ -32,8 +32,8 @@ void expect_same(const recording& one, const recording& other) {
 template <typename Recipe>
 void replay_on(const trace::program& source) {
   // Saved contents take host memory.
-  caching_allocator<Recipe, simulated_device> pool{
-      simulated_device{simulated_device::options{.capacity = 1_GiB}}};
+  caching_allocator<Recipe, provider::simulated_device> pool{
+      provider::simulated_device{provider::simulated_device::options{.capacity = 1_GiB}}};
   trace::replay(source, pool);
   const char* const broken = pool.audit();
   fuzz::expect(broken == nullptr, broken);
@@ -55,7 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const trace::program source(*made);
   fuzz::expect(source.peak_live() <= trace::detail::max_live, "peak live is at most 2^62 bytes");
   if (made->events.size() > 300) return 0;
-  replay_on<pytorch<>>(source);
-  replay_on<stitched>(source);
+  replay_on<recipe::pytorch<>>(source);
+  replay_on<recipe::stitched>(source);
   return 0;
 }

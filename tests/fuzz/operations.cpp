@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
@@ -104,16 +104,15 @@ class user {
     for (std::size_t steps = 0; !in_.at_end() && steps < 2000; ++steps) {
       step(in_.below(32));
       const usage now = pool_.current_usage();
-      expect(now.live >= owned_.bytes() && now.requested >= owned_.bytes(), "what is held is live");
-      expect(now.live + now.pending + now.cached == now.reserved,
-             "what is reserved is live, pending or cached");
+      expect(now.allocated >= owned_.bytes() && now.requested >= owned_.bytes(), "what is held is live");
+      expect(now.active + now.cached == now.reserved, "what is reserved is live, pending or cached");
       check();
     }
     on_device([](auto& device) { device.fail_every(0), device.fail_call(0), device.hold_events(false); });
     while (!held_.empty()) give_back(held_.size() - 1, false);
     pool_.trim();
     check();
-    expect(pool_.current_usage().live == 0 && pool_.current_usage().pending == 0,
+    expect(pool_.current_usage().allocated == 0 && pool_.current_usage().pending() == 0,
            "what is given back is free");
   }
 
@@ -141,7 +140,7 @@ class user {
         break;
       case 27: set(); break;
       case 28: give_back_what_is_not_held(); break;
-      case 29: explain(); break;
+      case 29: observe::explain(); break;
       case 30: pool_.reset_peak_statistics(), pool_.reset_accumulated_statistics(); break;
       default:
         if (!called_back_) called_back_ = pool_.on_pressure(&user::relieve, this);
@@ -183,7 +182,7 @@ class user {
     const std::size_t bytes = size_in(in_);
     const stream_id stream = stream_in(in_);
     expect(!std::string_view(pool_.make_out_of_memory(bytes, stream).what()).empty(), "a failure has a text");
-    expect(!std::string_view(tessera::explain(pool_, bytes, stream).text().c_str()).empty(),
+    expect(!std::string_view(tessera::observe::explain(pool_, bytes, stream).text().c_str()).empty(),
            "so has its explanation");
   }
   void set() {
@@ -193,7 +192,7 @@ class user {
     } else if constexpr (requires { pool_.policies(); }) {
       set_extreme(pool_.policies(), in_);
     } else {
-      pool_.with_policies([this](auto& chosen) { set_extreme(chosen, in_); });
+      pool_.visit_policies([this](auto& chosen) { set_extreme(chosen, in_); });
     }
   }
   /// Called if no cached block fits. Frees one block.
@@ -206,7 +205,7 @@ class user {
 
   template <typename F>
   void on_device(F f) {
-    pool_.with_provider([&f](auto& device) { f(device); });
+    pool_.visit_provider([&f](auto& device) { f(device); });
   }
   void check() {
     const char* const broken = pool_.audit();
@@ -220,10 +219,10 @@ class user {
   bool called_back_ = false;
 };
 
-simulated_device device_in(fuzz::input& in) {
+provider::simulated_device device_in(fuzz::input& in) {
   constexpr std::array<std::size_t, 8> capacities{80_GiB,    64_MiB, 200_MiB, 1_GiB, std::size_t{1} << 60,
                                                   unlimited, 2_MiB,  0};
-  simulated_device::options chosen{};
+  provider::simulated_device::options chosen{};
   chosen.capacity = capacities[in.below(capacities.size())];
   const std::size_t kinds = in.below(16);
   if (kinds % 4 == 1) chosen.granularity = 2_MiB, chosen.page_granularity = 4_KiB;
@@ -231,7 +230,7 @@ simulated_device device_in(fuzz::input& in) {
   if (kinds % 4 == 3) chosen.granularity = 1_GiB, chosen.page_granularity = 1_GiB;
   if (kinds & 4) chosen.huge_budget = 32_MiB;
   if (kinds & 8) chosen.costs.acquire_per_mib = unlimited;
-  return simulated_device(chosen);
+  return provider::simulated_device(chosen);
 }
 
 template <typename Pool>
@@ -242,7 +241,7 @@ void drive(fuzz::input& in) {
 template <typename Family>
 void drive_configured(fuzz::input& in) {
   using settings = typename Family::settings;
-  using pool_type = configured<Family, simulated_device>;
+  using pool_type = configured<Family, caching_allocator<recipe::pytorch<>, provider::simulated_device>>;
   settings chosen{};
   const std::size_t length = in.below(64);
   const auto parsed = config::parse<typename Family::grammar>(in.text(length));
@@ -251,21 +250,23 @@ void drive_configured(fuzz::input& in) {
   user<pool_type>(pool, in).run();
 }
 template <typename Recipe>
-using plain = caching_allocator<Recipe, simulated_device>;
+using plain = caching_allocator<Recipe, provider::simulated_device>;
 
-using eager = with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>;
+using eager =
+    recipe::with<recipe::pytorch<>, policy::split_below<32_MiB>, policy::evict_idle_above<percent(60)>>;
 
 constexpr std::array<void (*)(fuzz::input&), 10> subjects{
-    &drive<plain<passthrough>>,
-    &drive<plain<paddle_family::auto_growth>>,
-    &drive<plain<pytorch_family::expandable>>,
-    &drive<plain<stitched>>,
-    &drive<plain<cuda_async>>,
-    &drive<locked<eager, simulated_device>>,
-    &drive<per_stream<pytorch_family::expandable, simulated_device>>,
-    &drive_configured<pytorch_family>,
-    &drive_configured<torch_npu_family>,
-    &drive_configured<paddle_family>};
+    &drive<plain<recipe::passthrough>>,
+    &drive<plain<recipe::paddle_family::auto_growth>>,
+    &drive<plain<recipe::pytorch_family::expandable>>,
+    &drive<plain<recipe::stitched>>,
+    &drive<plain<recipe::cuda_async>>,
+    &drive<concurrent::locked<caching_allocator<eager, provider::simulated_device>>>,
+    &drive<concurrent::per_stream<
+        caching_allocator<recipe::pytorch_family::expandable, provider::simulated_device>>>,
+    &drive_configured<recipe::pytorch_family>,
+    &drive_configured<recipe::torch_npu_family>,
+    &drive_configured<recipe::paddle_family>};
 
 }  // namespace
 

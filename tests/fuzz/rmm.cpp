@@ -19,8 +19,8 @@ namespace {
 using namespace tessera;
 
 /// A history that gives each allocation an address of its own, and each block that is live at the end a segment.
-snapshot snapshot_of(const trace::recording& made) {
-  snapshot as;
+observe::snapshot snapshot_of(const trace::recording& made) {
+  observe::snapshot as;
   as.name = "rmm";
   auto& entries = as.traces.emplace_back();
   std::map<std::uint64_t, trace::event> live;
@@ -30,19 +30,20 @@ snapshot snapshot_of(const trace::recording& made) {
     const bool allocates = e.what == trace::event::kind::allocate;
     if (allocates) address_of[e.id] = next, next += e.bytes + 64, live[e.id] = e;
     if (!allocates) live.erase(e.id);
-    snapshot::entry entry{};
-    entry.what = allocates ? snapshot::action::alloc : snapshot::action::free_requested;
+    observe::snapshot::entry entry{};
+    entry.what = allocates ? observe::snapshot::action::alloc : observe::snapshot::action::free_requested;
     entry.address = address_of[e.id];
     entry.size = e.bytes;
     entry.stream = e.stream;
     entries.push_back(entry);
-    entry.what = snapshot::action::free_completed;
+    entry.what = observe::snapshot::action::free_completed;
     if (!allocates) entries.push_back(entry);
   }
   for (const auto& [id, e] : live) {
     const std::uint64_t at = address_of[id];
-    as.segments.push_back(
-        {.address = at, .size = e.bytes, .blocks = {{at, e.bytes, e.bytes, snapshot::block::state::live}}});
+    as.segments.push_back({.address = at,
+                           .size = e.bytes,
+                           .blocks = {{at, e.bytes, e.bytes, observe::snapshot::block::state::live}}});
   }
   return as;
 }

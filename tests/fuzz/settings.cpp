@@ -10,9 +10,9 @@
 #include <variant>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/paddle.hpp>
-#include <tessera/config/pytorch.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/paddle_flags.hpp>
+#include <tessera/config/pytorch_conf.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 
 #include "../unit/config/sound.hpp"
 #include "fuzz.hpp"

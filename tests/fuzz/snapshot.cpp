@@ -46,9 +46,9 @@ void walk(const pickle& plain, std::size_t bytes) {
   }
 }
 
-std::string written(const snapshot& source) { return to_pickle(source); }
+std::string written(const observe::snapshot& source) { return observe::to_pickle(source); }
 
-void expect_same_when_read_again(const snapshot& source) {
+void expect_same_when_read_again(const observe::snapshot& source) {
   const std::string bytes = written(source);
   const auto again = replay::read_snapshot(bytes, "again");
   const auto* const same = fuzz::accepted(again, "again");
@@ -57,7 +57,7 @@ void expect_same_when_read_again(const snapshot& source) {
   fuzz::expect(written(*same) == bytes, "what was read again is written the same");
 }
 
-void use(const snapshot& source, std::size_t device) {
+void use(const observe::snapshot& source, std::size_t device) {
   const auto found = replay::verifier(source, device).run();
   (void)fuzz::accepted(found, source.name);
   const auto log = replay::to_rmm(source, device);
@@ -87,7 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto* const made = fuzz::accepted(as_recording, "file")) {
     const trace::program program(*made);
     if (made->events.size() > 300) return 0;
-    caching_allocator<pytorch<>, simulated_device> pool;
+    caching_allocator<recipe::pytorch<>, provider::simulated_device> pool;
     trace::replay(program, pool);
     fuzz::expect(pool.audit() == nullptr, "an allocator that replays a recording stays consistent");
   }

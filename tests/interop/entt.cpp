@@ -13,14 +13,16 @@
 
 namespace {
 
-using tessera::host_pinned;
-using pool_type = tessera::locked<tessera::pinned_packed, host_pinned>;
+using tessera::provider::host_pinned;
+using pool_type =
+    tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pinned_packed, host_pinned>>;
 pool_type& registry_pool() {
   static auto* const pool = new pool_type(host_pinned({.pin = host_pinned::pinning::never}));
   return *pool;
 }
 template <typename T>
-using registry_allocator = tessera::typed_allocator<T, tessera::allocator_from<registry_pool>>;
+using registry_allocator =
+    tessera::interop::typed_allocator<T, tessera::interop::allocator_from<registry_pool>>;
 struct position {
   double x, y;
 };
@@ -35,7 +37,7 @@ bool use() {
   double sum = 0;
   for (auto [entity, place, number] : world.view<position, int>().each()) sum += place.x - number;
   auto moved = std::move(world);
-  const std::size_t live = registry_pool().current_usage().live;
+  const std::size_t live = registry_pool().current_usage().allocated;
   return sum == 0 && moved.storage<position>().size() == 10'000 && live > 10'000 * sizeof(position);
 }
 
@@ -43,7 +45,7 @@ bool use() {
 
 int main() {
   const bool is_right = use();
-  const std::size_t left = registry_pool().current_usage().live;
+  const std::size_t left = registry_pool().current_usage().allocated;
   std::printf("%zu bytes are left\n", left);
   return is_right && left == 0 && registry_pool().audit() == nullptr ? 0 : 1;
 }

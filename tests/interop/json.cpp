@@ -18,14 +18,15 @@
 
 namespace {
 
-using tessera::host_pinned;
-using pool_type = tessera::locked<tessera::pinned_packed, host_pinned>;
+using tessera::provider::host_pinned;
+using pool_type =
+    tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pinned_packed, host_pinned>>;
 pool_type& json_pool() {
   static auto* const pool = new pool_type(host_pinned({.pin = host_pinned::pinning::never}));
   return *pool;
 }
 template <typename T>
-using json_allocator = tessera::typed_allocator<T, tessera::allocator_from<json_pool>>;
+using json_allocator = tessera::interop::typed_allocator<T, tessera::interop::allocator_from<json_pool>>;
 using text = std::basic_string<char, std::char_traits<char>, json_allocator<char>>;
 using document = nlohmann::basic_json<std::map, std::vector, text, bool, std::int64_t, std::uint64_t, double,
                                       json_allocator>;
@@ -37,7 +38,7 @@ bool use() {
   document copy = read;
   document moved = std::move(read);
   copy["list"].push_back("another text that is too long for a string");
-  if (copy == moved || json_pool().current_usage().live == 0)
+  if (copy == moved || json_pool().current_usage().allocated == 0)
     return std::puts("the document is elsewhere"), false;
   return copy["more"]["b"][1] == 3 && document::parse(copy.dump()) == copy;
 }
@@ -46,7 +47,7 @@ bool use() {
 
 int main() {
   const bool is_right = use();
-  const std::size_t left = json_pool().current_usage().live;
+  const std::size_t left = json_pool().current_usage().allocated;
   std::printf("%zu bytes are left\n", left);
   return is_right && left == 0 && json_pool().audit() == nullptr ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 // needs: rmm/resource_ref.hpp cuda/memory_resource cuda_runtime_api.h
 // SPDX-License-Identifier: Apache-2.0
-// Checks stream_resource with the references and holders that RMM passes on. Nothing here calls a device.
+// Checks cccl_resource with the references and holders that RMM passes on. Nothing here calls a device.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -25,9 +25,10 @@
 namespace {
 
 #if CCCL_VERSION >= 3002000
-using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-using memory_type =
-    tessera::stream_resource<tessera::shared_allocator<pool_type>, cuda::mr::device_accessible>;
+using pool_type = tessera::concurrent::locked<
+    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+using memory_type = tessera::interop::cccl_resource<tessera::interop::shared_allocator<pool_type>,
+                                                    cuda::mr::device_accessible>;
 
 /// RMM's adaptors catch rmm::out_of_memory. Only RMM's library has its functions, so this is not called.
 struct rmm_errors {
@@ -35,12 +36,13 @@ struct rmm_errors {
 };
 static_assert(std::is_constructible_v<rmm::out_of_memory, const char*>);
 static_assert(cuda::mr::resource_with<
-              tessera::stream_resource<tessera::shared_allocator<tessera::rethrowing<pool_type, rmm_errors>>,
-                                       cuda::mr::device_accessible>,
+              tessera::interop::cccl_resource<
+                  tessera::interop::shared_allocator<tessera::interop::rethrowing<pool_type, rmm_errors>>,
+                  cuda::mr::device_accessible>,
               cuda::mr::device_accessible>);
 
 int use() {
-  auto pool = tessera::shared_allocator<pool_type>::make();
+  auto pool = tessera::interop::shared_allocator<pool_type>::make();
   const cuda::stream_ref stream{reinterpret_cast<cudaStream_t>(std::uintptr_t{0x10000})};
   cuda::mr::any_resource<cuda::mr::device_accessible> kept{memory_type(pool)};
   rmm::device_async_resource_ref memory{kept};
@@ -50,7 +52,7 @@ int use() {
   try {
     memory.deallocate(stream, memory.allocate(stream, std::size_t{1} << 50, 256), std::size_t{1} << 50, 256);
   } catch (const std::bad_alloc&) {
-    return pool->current_usage().live == 0 && pool->audit() == nullptr ? 0 : 1;
+    return pool->current_usage().allocated == 0 && pool->audit() == nullptr ? 0 : 1;
   }
   return std::puts("full memory throws std::bad_alloc"), 1;
 }

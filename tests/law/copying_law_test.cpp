@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
@@ -12,9 +12,9 @@ namespace {
 
 using namespace tessera;
 
-class honest : public host_pinned {
+class honest : public provider::host_pinned {
  public:
-  honest() : host_pinned({.capacity = 64_MiB, .pin = pinning::never}) {}
+  honest() : provider::host_pinned({.capacity = 64_MiB, .pin = pinning::never}) {}
 };
 
 template <typename D>
@@ -47,7 +47,7 @@ struct copies_anywhere : honest {
 
 TEST(copying_law, accepts_the_providers) {
   EXPECT_STREQ(broken_by<honest>(), nullptr);
-  EXPECT_STREQ(broken_by<simulated_device>(), nullptr);
+  EXPECT_STREQ(broken_by<provider::simulated_device>(), nullptr);
 }
 
 TEST(copying_law, names_what_a_provider_breaks) {

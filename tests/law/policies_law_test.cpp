@@ -5,8 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/policies.hpp>
-#include <tessera/law/recipe.hpp>
+#include <tessera/extension/quotas.hpp>
+#include <tessera/law/policy_laws.hpp>
+#include <tessera/law/recipe_laws.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../conformance/shipped.hpp"
@@ -124,7 +125,7 @@ struct splits {
   [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
     return cuts(wanted, block);
   }
-  [[nodiscard]] static block_end allocated_end() noexcept { return block_end::low; }
+  [[nodiscard]] static policy::block_end allocated_end() noexcept { return policy::block_end::low; }
   [[nodiscard]] std::size_t oversize_from() const noexcept { return whole_from; }
   bool operator==(const splits&) const = default;
 };
@@ -190,35 +191,26 @@ struct grows {
   [[nodiscard]] static bool should_save_pages(std::size_t, std::size_t) noexcept { return false; }
   bool operator==(const grows&) const = default;
 };
-static_assert(growth_policy<grows> && stitching_backend::accepts_growth<grows>);
+static_assert(policy::growth_policy<grows> && stitching_backend::accepts_growth<grows>);
 std::string growth(const grows& p) {
   return words([&p] { return law::policy(p); });
 }
 
-struct shares : grows {
-  bool (*by)(const pool_demand&) = [](const pool_demand& d) {
-    return guarantee_shares<grow_exactly<>>::admits(d);
-  };
-  [[nodiscard]] static bool grants(const pool_demand&) noexcept { return true; }
-  [[nodiscard]] bool admits(const pool_demand& d) const noexcept { return by(d); }
-  bool operator==(const shares&) const = default;
-};
-std::string sharing(bool (*by)(const pool_demand&)) {
-  shares p;
-  p.by = by;
-  return words([&p] { return law::policy(p); });
-}
-
-TEST(policies_law, shares_must) {
-  EXPECT_EQ(sharing(shares{}.by), "holds");
-  EXPECT_EQ(sharing([](const pool_demand& d) { return d.others <= d.limit && d.held <= d.limit - d.others; }),
-            "growth admits what is guaranteed to a pool");
-  EXPECT_EQ(sharing([](const pool_demand& d) {
-              return d.held <= d.share.guaranteed || d.held <= d.limit - d.others;
-            }),
-            "growth admits no more than the limit of a pool");
-  EXPECT_EQ(sharing([](const pool_demand& d) { return d.held <= d.share.limit; }),
-            "growth admits nothing that others hold or are guaranteed");
+TEST(policies_law, quotas_must) {
+  constexpr auto admits = [](extension::quota_demand d) { return d.is_admitted(); };
+  for (const std::size_t n : {std::size_t{0}, min_alignment, 20_MiB, unlimited / 2}) {
+    const extension::quota_demand even{
+        .of = {.guaranteed = n, .limit = n}, .held = n, .others = n, .limit = 2 * n};
+    extension::quota_demand full = even;
+    full.others = 2 * n;
+    EXPECT_TRUE(admits(even) && admits(full)) << "what is guaranteed to a pool: " << n;
+    extension::quota_demand more = even;
+    more.held = n + min_alignment;
+    more.others = 0;
+    EXPECT_FALSE(admits(more)) << "more than the limit of a pool: " << n;
+    full.of = {};
+    EXPECT_TRUE(n == 0 || !admits(full)) << "what others hold or are guaranteed: " << n;
+  }
 }
 
 TEST(policies_law, growth_must) {
@@ -243,11 +235,11 @@ struct evicts {
   std::size_t (*wants)(const usage&) = [](const usage& now) { return now.reserved; };
   bool (*candidate)(std::size_t) = [](std::size_t n) { return n > 1_MiB; };
 
-  [[nodiscard]] std::size_t bytes_to_evict(eviction_trigger, const usage& now) const noexcept {
+  [[nodiscard]] std::size_t bytes_to_evict(policy::eviction_trigger, const usage& now) const noexcept {
     return wants(now);
   }
   [[nodiscard]] bool is_candidate(std::size_t n, const usage&) const noexcept { return candidate(n); }
-  [[nodiscard]] static bool should_evict(const idle_segment&) noexcept { return true; }
+  [[nodiscard]] static bool should_evict(const policy::idle_segment&) noexcept { return true; }
   bool operator==(const evicts&) const = default;
 };
 std::string eviction(const evicts& p) {
@@ -269,6 +261,7 @@ struct no_ticks {
 };
 struct decays : evicts {
   using clock = no_ticks;
+  using decay = detail::decay<decays>;
   std::size_t (*keeps)(std::size_t, std::uint64_t) = [](std::size_t n, std::uint64_t age) {
     return age < 100 ? n / 2 : std::size_t{0};
   };
@@ -290,7 +283,7 @@ struct ages_by_wrong_clock : evicts {
   using clock = wrong_clock;
   bool operator==(const ages_by_wrong_clock&) const = default;
 };
-static_assert(eviction_policy<decays> && !eviction_policy<ages_by_wrong_clock>);
+static_assert(policy::eviction_policy<decays> && !policy::eviction_policy<ages_by_wrong_clock>);
 std::string decay(std::size_t (*keeps)(std::size_t, std::uint64_t)) {
   return words([keeps] { return law::policy(decays{{}, keeps}); });
 }
@@ -298,7 +291,7 @@ std::string decay(std::size_t (*keeps)(std::size_t, std::uint64_t)) {
 TEST(policies_law, decay_must) {
   EXPECT_EQ(words([] { return law::policy(decays{}); }), "holds");
   EXPECT_EQ(words([] { return law::policy(decays_without_clock{}); }),
-            "eviction: with bytes_to_keep, a policy has decay_time and an age_clock");
+            "eviction: with bytes_to_keep, a policy has decay_time and an age_clock, and names its decay");
   EXPECT_EQ(decay([](std::size_t n, std::uint64_t age) { return age < 100 ? n + 1 : std::size_t{0}; }),
             "eviction keeps at most what is cached: bytes_to_keep(n, age) <= n");
   EXPECT_EQ(decay([](std::size_t n, std::uint64_t age) { return age > 50 && age < 100 ? n : n / 2; }),
@@ -309,7 +302,7 @@ TEST(policies_law, decay_must) {
 
 struct recovers {
   std::size_t count = 2;
-  [[nodiscard]] recovery_steps steps(failure_reason) const noexcept { return {{}, count}; }
+  [[nodiscard]] policy::recovery_steps steps(policy::failure_reason) const noexcept { return {{}, count}; }
   bool operator==(const recovers&) const = default;
 };
 
@@ -329,9 +322,9 @@ struct grows_by_segments {
 
 // Each policy obeys its law, but the two do not fit together.
 TEST(policies_law, policies_of_a_recipe_must_fit) {
-  using recipe = with<pytorch<>, grows_by_segments>;
+  using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, grows_by_segments>;
   const auto with_segments = [](size_to_size segment) {
-    policies<recipe> p;
+    tessera::recipe::policies<recipe> p;
     p.growth.segment = segment;
     EXPECT_EQ(words([&p] { return law::policy(p.growth); }), "holds");
     return words([&p] { return law::recipe<recipe>(p); });

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
@@ -58,7 +58,7 @@ TEST(provider_law, holds_and_leaves_the_device_unchanged) {
   honest device;
   EXPECT_TRUE(law::provider(device));
   EXPECT_EQ(device.in_use(), 0u);
-  provider_ref<honest> reference(device);
+  provider::provider_ref<honest> reference(device);
   EXPECT_STREQ(law::provider(reference).broken, nullptr);
   EXPECT_EQ(device.in_use(), 0u);
 }
@@ -66,23 +66,24 @@ TEST(provider_law, holds_and_leaves_the_device_unchanged) {
 TEST(provider_law, holds_for_simulated_devices) {
   for (const std::size_t capacity : {4_MiB, 80_GiB, unlimited}) {
     for (const std::size_t granularity : {std::size_t{64}, std::size_t{512}, 512_KiB}) {
-      simulated_device device{simulated_device::options{.capacity = capacity, .granularity = granularity}};
+      provider::simulated_device device{
+          provider::simulated_device::options{.capacity = capacity, .granularity = granularity}};
       EXPECT_STREQ(law::provider(device).broken, nullptr);
-      provider_ref<simulated_device> reference(device);
+      provider::provider_ref<provider::simulated_device> reference(device);
       EXPECT_STREQ(law::provider(reference).broken, nullptr);
       EXPECT_STREQ(law::provider(device, 80_GiB).broken, nullptr);
       EXPECT_EQ(device.used(), 0u);
     }
   }
-  simulated_device busy;
+  provider::simulated_device busy;
   busy.submit({}, 1'000'000'000);
   EXPECT_STREQ(law::provider(busy).broken, nullptr);
-  simulated_device without_huge{simulated_device::options{.huge_budget = 0}};
+  provider::simulated_device without_huge{provider::simulated_device::options{.huge_budget = 0}};
   EXPECT_STREQ(law::provider(without_huge).broken, nullptr);
 }
 
 TEST(provider_law, keeps_the_first_broken_law) {
-  law::verdict found;
+  law::check_result found;
   EXPECT_TRUE(found);
   found.must_hold(true, "a");
   EXPECT_TRUE(found);
@@ -200,7 +201,7 @@ struct wrapping : generous {
     return reinterpret_cast<void*>(base + next - bytes);
   }
 };
-TEST(provider_law, failure_reason) {
+TEST(provider_law, refuses_beyond_capacity) {
   generous device;
   EXPECT_STREQ(law::provider(device).broken, "acquire refuses more than the capacity");
   EXPECT_EQ(device.next, device.released);
@@ -260,7 +261,9 @@ TEST(provider_law, reuse) {
   EXPECT_STREQ(broken_by(forgetful{}), "released memory can be acquired again");
   EXPECT_STREQ(broken_by(bump{}), "released memory can be acquired again");
   bump device;
-  EXPECT_STREQ(law::detail::memory(device, 1_MiB).broken, nullptr);  // 65 MiB of 1 GiB do not show it
+  law::provider_check_result found;
+  law::detail::memory(found, device, 1_MiB);
+  EXPECT_STREQ(found.broken, nullptr);  // 65 MiB of 1 GiB do not show it
   EXPECT_STREQ(broken_by(bump{}), "released memory can be acquired again");
 }
 
@@ -297,7 +300,7 @@ struct eventful : honest {
   void discard(event&) noexcept { ++discarded; }
   int recorded = 0, discarded = 0;
 };
-static_assert(event_provider<eventful>);
+static_assert(provider::event_provider<eventful>);
 
 struct cannot_record : eventful {
   bool record(stream_id, event&) noexcept { return false; }
@@ -351,7 +354,7 @@ struct paged : honest {
   using honest::acquire;
   void* acquire(std::size_t bytes, page_kind) noexcept { return honest::acquire(bytes); }
 };
-static_assert(paged_provider<paged>);
+static_assert(provider::paged_provider<paged>);
 
 struct huge_only : honest {
   using honest::acquire;

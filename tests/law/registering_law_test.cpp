@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <map>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 namespace {
@@ -13,7 +13,7 @@ namespace {
 using namespace tessera;
 
 /// Obeys every law. Each test breaks one rule by overriding a function.
-struct honest : simulated_device {
+struct honest : provider::simulated_device {
   bool register_memory(void* p, std::size_t bytes) noexcept {
     const auto at = reinterpret_cast<std::uintptr_t>(p);
     if (at % 4_KiB != 0) return false;
@@ -27,7 +27,7 @@ struct honest : simulated_device {
 
   std::map<std::uintptr_t, std::size_t> registered{};
 };
-static_assert(registering_provider<honest>);
+static_assert(provider::registering_provider<honest>);
 
 template <typename D>
 const char* broken_by() {

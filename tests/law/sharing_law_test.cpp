@@ -5,16 +5,16 @@
 #include <cstdint>
 #include <utility>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 namespace {
 
 using namespace tessera;
-using options = simulated_device::options;
-using physical = simulated_device::physical;
-using shareable = simulated_device::shareable;
+using options = provider::simulated_device::options;
+using physical = provider::simulated_device::physical;
+using shareable = provider::simulated_device::shareable;
 
 template <typename D>
 bool is_empty(const D& d) {
@@ -24,7 +24,7 @@ bool is_empty(const D& d) {
 
 template <typename D>
 class sharing_law : public testing::Test {};
-using both = testing::Types<simulated_device, simulated_npu>;
+using both = testing::Types<provider::simulated_device, provider::simulated_npu>;
 TYPED_TEST_SUITE(sharing_law, both);
 
 TYPED_TEST(sharing_law, holds_between_processes_and_leaves_them_unchanged) {
@@ -34,7 +34,7 @@ TYPED_TEST(sharing_law, holds_between_processes_and_leaves_them_unchanged) {
     EXPECT_STREQ(law::sharing(first, second).broken, nullptr) << first.last_error();
     EXPECT_STREQ(law::sharing(second, first).broken, nullptr);
     EXPECT_STREQ(law::sharing(first, second, 1_GiB).broken, nullptr);
-    provider_ref<TypeParam> one(first), other(second);
+    provider::provider_ref<TypeParam> one(first), other(second);
     EXPECT_STREQ(law::sharing(one, other).broken, nullptr);
     EXPECT_TRUE(is_empty(first) && is_empty(second));
     EXPECT_EQ(first.calls().failed, 0u);
@@ -53,7 +53,7 @@ TYPED_TEST(sharing_law, holds_between_devices_that_may_reach_each_other) {
 /// A call fails once, at any place. The law then returns what it can, and does not retry a failed call that
 /// returns memory.
 TYPED_TEST(sharing_law, frees_everything_after_it_is_broken) {
-  using call = simulated_device::call;
+  using call = provider::simulated_device::call;
   for (const bool exporter_fails : {true, false}) {
     TypeParam first{options{.capacity = 32_MiB, .log_calls = 10'000}};
     TypeParam second = first.another_process();
@@ -75,15 +75,15 @@ TYPED_TEST(sharing_law, frees_everything_after_it_is_broken) {
 }
 
 /// Obeys every law. Each test breaks one rule by overriding a function.
-struct lawful : simulated_device {
-  lawful() : simulated_device(options{.capacity = 64_MiB}) {}
-  explicit lawful(simulated_device&& made) : simulated_device(std::move(made)) {}
+struct lawful : provider::simulated_device {
+  lawful() : provider::simulated_device(options{.capacity = 64_MiB}) {}
+  explicit lawful(provider::simulated_device&& made) : provider::simulated_device(std::move(made)) {}
 };
 template <typename D>
 const char* broken_by() {
   D exporter;
   D importer;
-  static_cast<simulated_device&>(importer) = exporter.another_process();
+  static_cast<provider::simulated_device&>(importer) = exporter.another_process();
   return law::sharing(exporter, importer).broken;
 }
 
@@ -106,21 +106,21 @@ TEST(sharing_laws, numbers_and_memory) {
 }
 
 struct keeps_to_itself : lawful {
-  bool export_memory(const physical&, importers, shareable&) noexcept { return false; }
+  bool export_memory(const physical&, provider::importers, shareable&) noexcept { return false; }
 };
 struct exports_to_listed : lawful {
-  bool export_memory(const physical& m, importers who, shareable& s) noexcept {
-    return who == importers::listed && lawful::export_memory(m, who, s);
+  bool export_memory(const physical& m, provider::importers who, shareable& s) noexcept {
+    return who == provider::importers::listed && lawful::export_memory(m, who, s);
   }
 };
 struct exports_often : lawful {
-  bool export_memory(const physical& m, importers who, shareable& s) noexcept {
-    return lawful::export_memory(m, who, s) || who == importers::listed;
+  bool export_memory(const physical& m, provider::importers who, shareable& s) noexcept {
+    return lawful::export_memory(m, who, s) || who == provider::importers::listed;
   }
 };
 struct exports_what_it_imported : lawful {
-  bool export_memory(const physical& m, importers who, shareable& s) noexcept {
-    return lawful::export_memory(m, who, s) || who == importers::any;
+  bool export_memory(const physical& m, provider::importers who, shareable& s) noexcept {
+    return lawful::export_memory(m, who, s) || who == provider::importers::any;
   }
 };
 TEST(sharing_laws, exports) {
@@ -132,8 +132,8 @@ TEST(sharing_laws, exports) {
 
 /// Exports to any process, whatever the importers, as if processes were not checked.
 struct open_to_all : lawful {
-  bool export_memory(const physical& m, importers, shareable& s) noexcept {
-    return lawful::export_memory(m, importers::any, s);
+  bool export_memory(const physical& m, provider::importers, shareable& s) noexcept {
+    return lawful::export_memory(m, provider::importers::any, s);
   }
 };
 struct lets_importers_list : lawful {

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/policies.hpp>
-#include <tessera/law/provider.hpp>
-#include <tessera/law/recipe.hpp>
+#include <tessera/law/policy_laws.hpp>
+#include <tessera/law/provider_laws.hpp>
+#include <tessera/law/recipe_laws.hpp>
+#include <tessera/policy/chunks.hpp>
+#include <tessera/policy/evict_after.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -18,116 +21,138 @@ namespace {
 
 using namespace tessera;
 
-static_assert(law::policy(round_to_multiple<64>{}) && law::policy(round_to_multiple<512>{}));
-static_assert(law::policy(round_to_power_of_two<64>{}) && law::policy(round_to_power_of_two<512>{}));
-static_assert(law::policy(round_to_power_of_two<4_KiB, 64_MiB>{}) &&
-              law::policy(round_to_power_of_two<4_KiB, 100_MiB + 1>{}) &&
-              law::policy(round_to_power_of_two<512, tunable(unlimited)>{.threshold = 100}) &&
-              law::policy(round_to_power_of_two<512, 0_MiB>{}));
-static_assert(law::policy(round_to_divisions<512>{}));
-static_assert(law::policy(round_to_divisions<512>{.table = divisions::all(4)}));
-static_assert(law::policy(round_to_divisions<512, divisions::all(8)>{}));
-static_assert(law::policy(round_padded<64, round_to_multiple<256>>{}) &&
-              law::policy(round_padded<0, round_to_multiple<64>>{}));
-static_assert(law::policy(round_padded<32, round_to_divisions<512>>{}) &&
-              law::policy(round_padded<32, round_to_divisions<512>>{.inner = {.table = divisions::all(4)}}));
-static_assert(law::policy(pool_together{}) && law::policy(pool_small_and_large<1_MiB>{}) &&
-              law::policy(pool_small_and_large<tunable(0_MiB)>{}));
-static_assert(law::policy(reuse_on_same_stream{}) && law::policy(reuse_immediately{}));
-static_assert(law::policy(reuse_on_same_stream_after_recorded{}) &&
-              law::policy(reuse_after_recorded_streams{}));
-static_assert(law::policy(poll_events_lazily<reuse_on_same_stream>{{}, 512}) &&
-              law::policy(poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{512}>{}));
-static_assert(law::policy(split_never<>{}) && law::policy(split_never<block_fit::exact>{}) &&
-              law::policy(split_never<block_fit::same_power_of_two>{}));
-static_assert(law::policy(reuse_across_streams<>{}) &&
-              law::policy(reuse_across_streams<false, true, false>{}) &&
-              law::policy(reuse_across_streams<>{.opportunistic = false}));
-static_assert(law::policy(split_if_remainder_at_least<512>{}) &&
-              law::policy(split_if_remainder_at_least<64, block_end::high>{}));
-static_assert(law::policy(split_below<>{}) && law::policy(split_below<32_MiB>{}) &&
-              law::policy(split_below<32_MiB, 20_MiB, 1_MiB, 0>{}) && !split_below<32_MiB>::splits_oversize &&
-              law::policy(split_below<>{.max = 20_MiB}));
-static_assert(law::policy(back_with<page_plan::normal_only>{}) &&
-              law::policy(back_with<page_plan::huge_first>{}) &&
-              law::policy(back_with<page_plan::huge_only>{}));
-static_assert(law::policy(back_with<page_plan::huge_1g_first>{}) &&
-              law::policy(back_with<page_plan::huge_1g_only>{}));
-static_assert(law::policy(back_with<>{}) &&
-              law::policy(back_with<>{.choice = page_choice{.pages = page_plan::huge_1g_first}}));
-static_assert(law::policy(back_with<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
-              law::policy(back_with<page_choice{.peer_to_peer = true}>{}));
-static_assert(law::policy(grow_exactly<>{}) && law::policy(grow_by_segments<2_MiB, 20_MiB>{}));
-static_assert(law::policy(grow_by_chunks<>{}) && law::policy(grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
-static_assert(law::policy(grow_by_plan<>{}) && law::policy(grow_by_plan<chunk_plan{100_MiB, 50_MiB}>{}));
-static_assert(law::policy(grow_by_mapping<>{}) && law::policy(grow_by_stitching<>{}));
-static_assert(law::policy(evict_never{}) && law::policy(evict_at_free<>{}));
-static_assert(law::policy(evict_idle_segments<>{}) && law::policy(evict_idle_segments<true, true>{}));
-static_assert(law::policy(evict_at_free_above_plan<>{}) &&
-              law::policy(evict_at_free_above_plan<chunk_plan{.share = percent(0)}>{}));
-static_assert(law::policy(evict_at_free<tunable(unlimited)>{}) && law::policy(evict_at_free<1_MiB>{}));
-static_assert(law::policy(evict_idle_above<percent(60)>{}) &&
-              law::policy(evict_idle_above<>{.threshold = percent(99)}));
-static_assert(law::policy(evict_after<>{}) && law::policy(evict_after<0>{}) &&
-              law::policy(evict_after<unlimited>{}));
-static_assert(law::policy(evict_after<200, decay_curve::smooth>{}) &&
-              law::policy(evict_after<tunable(std::uint64_t{0}), decay_curve::smooth>{}) &&
-              law::policy(evict_after<unlimited, decay_curve::smooth>{}));
-static_assert(law::policy(evict_at_synchronize_above<>{}) &&
-              law::policy(evict_at_synchronize_above<1_GiB>{}));
-static_assert(law::policy(recover_never{}) && law::policy(recover_by_emptying_cache<>{}));
-static_assert(law::policy(recover_by_emptying_cache<tunable(false)>{}) &&
-              law::policy(recover_by_emptying_cache<true>{}));
-static_assert(law::policy(recover_by_releasing_oversize{}) &&
-              law::policy(with_fail_fast<recover_by_releasing_oversize, true>{}) &&
-              law::policy(with_last_search<recover_never>{}) &&
-              law::policy(with_last_search<with_fail_fast<recover_by_releasing_oversize>>{}));
+static_assert(law::policy(policy::round_to_multiple<64>{}) && law::policy(policy::round_to_multiple<512>{}));
+static_assert(law::policy(policy::round_to_power_of_two<64>{}) &&
+              law::policy(policy::round_to_power_of_two<512>{}));
+static_assert(law::policy(policy::round_to_power_of_two<4_KiB, 64_MiB>{}) &&
+              law::policy(policy::round_to_power_of_two<4_KiB, 100_MiB + 1>{}) &&
+              law::policy(policy::round_to_power_of_two<512, tunable(unlimited)>{.threshold = 100}) &&
+              law::policy(policy::round_to_power_of_two<512, 0_MiB>{}));
+static_assert(law::policy(policy::round_to_divisions<512>{}));
+static_assert(law::policy(policy::round_to_divisions<512>{.table = divisions::all(4)}));
+static_assert(law::policy(policy::round_to_divisions<512, divisions::all(8)>{}));
+static_assert(law::policy(policy::round_padded<64, policy::round_to_multiple<256>>{}) &&
+              law::policy(policy::round_padded<0, policy::round_to_multiple<64>>{}));
+static_assert(law::policy(policy::round_padded<32, policy::round_to_divisions<512>>{}) &&
+              law::policy(policy::round_padded<32, policy::round_to_divisions<512>>{
+                  .inner = {.table = divisions::all(4)}}));
+static_assert(law::policy(policy::pool_together{}) && law::policy(policy::pool_small_and_large<1_MiB>{}) &&
+              law::policy(policy::pool_small_and_large<tunable(0_MiB)>{}));
+static_assert(law::policy(policy::reuse_on_same_stream{}) && law::policy(policy::reuse_immediately{}));
+static_assert(law::policy(policy::reuse_on_same_stream_after_own_events{}) &&
+              law::policy(policy::reuse_after_events{}));
+static_assert(law::policy(policy::poll_events_lazily<policy::reuse_on_same_stream>{{}, 512}) &&
+              law::policy(policy::poll_events_lazily<policy::reuse_on_same_stream_after_own_events,
+                                                     std::size_t{512}>{}));
+static_assert(law::policy(policy::split_never<>{}) &&
+              law::policy(policy::split_never<policy::block_fit::exact>{}) &&
+              law::policy(policy::split_never<policy::block_fit::same_power_of_two>{}));
+static_assert(law::policy(policy::reuse_across_streams<>{}) &&
+              law::policy(policy::reuse_across_streams<false, true, false>{}) &&
+              law::policy(policy::reuse_across_streams<>{.opportunistic = false}));
+static_assert(law::policy(policy::split_if_remainder_at_least<512>{}) &&
+              law::policy(policy::split_if_remainder_at_least<64, policy::block_end::high>{}));
+static_assert(law::policy(policy::split_below<>{}) && law::policy(policy::split_below<32_MiB>{}) &&
+              law::policy(policy::split_below<32_MiB, 20_MiB, 1_MiB, 0>{}) &&
+              !policy::split_below<32_MiB>::splits_oversize &&
+              law::policy(policy::split_below<>{.max = 20_MiB}));
+static_assert(law::policy(policy::prefer_pages<page_preference::normal_only>{}) &&
+              law::policy(policy::prefer_pages<page_preference::huge_first>{}) &&
+              law::policy(policy::prefer_pages<page_preference::huge_only>{}));
+static_assert(law::policy(policy::prefer_pages<page_preference::huge_1g_first>{}) &&
+              law::policy(policy::prefer_pages<page_preference::huge_1g_only>{}));
+static_assert(law::policy(policy::prefer_pages<>{}) &&
+              law::policy(policy::prefer_pages<>{
+                  .choice = page_choice{.pages = page_preference::huge_1g_first}}));
+static_assert(
+    law::policy(
+        policy::prefer_pages<page_choice{.speed = page_kind::bandwidth::high, .read_only = true}>{}) &&
+    law::policy(policy::prefer_pages<page_choice{.peer_to_peer = true}>{}));
+static_assert(law::policy(policy::grow_exactly<>{}) &&
+              law::policy(policy::grow_by_segments<2_MiB, 20_MiB>{}));
+static_assert(law::policy(policy::grow_by_chunks<>{}) &&
+              law::policy(policy::grow_by_chunks<2_MiB, 16_MiB, 1_MiB>{}));
+static_assert(law::policy(policy::grow_by_schedule<>{}) &&
+              law::policy(policy::grow_by_schedule<policy::chunk_schedule{100_MiB, 50_MiB}>{}));
+static_assert(law::policy(policy::grow_by_mapping<>{}) && law::policy(policy::grow_by_stitching<>{}));
+static_assert(law::policy(policy::evict_never{}) && law::policy(policy::evict_at_free<>{}));
+static_assert(law::policy(policy::evict_idle_segments<>{}) &&
+              law::policy(policy::evict_idle_segments<true, true>{}));
+static_assert(
+    law::policy(policy::evict_at_free_above_schedule<>{}) &&
+    law::policy(policy::evict_at_free_above_schedule<policy::chunk_schedule{.share = percent(0)}>{}));
+static_assert(law::policy(policy::evict_at_free<tunable(unlimited)>{}) &&
+              law::policy(policy::evict_at_free<1_MiB>{}));
+static_assert(law::policy(policy::evict_idle_above<percent(60)>{}) &&
+              law::policy(policy::evict_idle_above<>{.threshold = percent(99)}));
+static_assert(law::policy(policy::evict_after<>{}) && law::policy(policy::evict_after<0>{}) &&
+              law::policy(policy::evict_after<unlimited>{}));
+static_assert(law::policy(policy::evict_after<200, policy::decay_curve::smooth>{}) &&
+              law::policy(policy::evict_after<tunable(std::uint64_t{0}), policy::decay_curve::smooth>{}) &&
+              law::policy(policy::evict_after<unlimited, policy::decay_curve::smooth>{}));
+static_assert(law::policy(policy::evict_at_synchronize_above<>{}) &&
+              law::policy(policy::evict_at_synchronize_above<1_GiB>{}));
+static_assert(law::policy(policy::recover_never{}) && law::policy(policy::recover_by_emptying_cache<>{}));
+static_assert(law::policy(policy::recover_by_emptying_cache<tunable(false)>{}) &&
+              law::policy(policy::recover_by_emptying_cache<true>{}));
+static_assert(law::policy(policy::recover_by_releasing_oversize{}) &&
+              law::policy(policy::fail_fast<policy::recover_by_releasing_oversize, true>{}) &&
+              law::policy(policy::last_search<policy::recover_never>{}) &&
+              law::policy(policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize>>{}));
 
 constexpr auto obeys_the_laws = []<typename Recipe>(conformance::named<Recipe>) {
   static_assert(law::recipe<Recipe>());
 };
 static_assert((conformance::for_each_shipped(obeys_the_laws), true));
-static_assert(law::recipe<pinned>(pinned::configured(config::pytorch::settings{
+static_assert(law::recipe<recipe::pinned>(recipe::pinned::configured(config::pytorch::settings{
     .pinned_max_round_threshold = 300_MiB, .pinned_max_cached_size = 100_MiB})));
-static_assert(law::recipe<torch_npu_family::under<config::torch_npu::settings{.huge_1g_pages = true}>>() &&
-              law::recipe<torch_npu_family::under<config::torch_npu::settings{
-                  .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
-static_assert(law::recipe<with<pytorch<>, split_below<32_MiB>, evict_idle_above<percent(60)>>>());
-static_assert(law::recipe<with<stitched, evict_after<200, decay_curve::smooth>>>());
-static_assert(law::recipe<with<pytorch<>, pool_small_and_large<2_MiB>>>() &&
-              law::recipe<with<stitched, pool_small_and_large<2_MiB>>>());
-static_assert(law::recipe<with<passthrough, round_to_multiple<256>>>());
-static_assert(law::recipe<with<pytorch<>, back_with<page_plan::huge_first>>>() &&
-              law::recipe<with<pytorch<>, back_with<page_plan::huge_1g_first>>>());
+static_assert(
+    law::recipe<recipe::torch_npu_family::under<config::torch_npu::settings{.huge_1g_pages = true}>>() &&
+    law::recipe<recipe::torch_npu_family::under<config::torch_npu::settings{
+        .expandable_segments = true, .base_addr_aligned = 3_KiB, .segment_size = 21_MiB}>>());
+static_assert(law::recipe<recipe::with<recipe::pytorch<>, policy::split_below<32_MiB>,
+                                       policy::evict_idle_above<percent(60)>>>());
+static_assert(
+    law::recipe<recipe::with<recipe::stitched, policy::evict_after<200, policy::decay_curve::smooth>>>());
+static_assert(law::recipe<recipe::with<recipe::pytorch<>, policy::pool_small_and_large<2_MiB>>>() &&
+              law::recipe<recipe::with<recipe::stitched, policy::pool_small_and_large<2_MiB>>>());
+static_assert(law::recipe<recipe::with<recipe::passthrough, policy::round_to_multiple<256>>>());
+static_assert(
+    law::recipe<recipe::with<recipe::pytorch<>, policy::prefer_pages<page_preference::huge_first>>>() &&
+    law::recipe<recipe::with<recipe::pytorch<>, policy::prefer_pages<page_preference::huge_1g_first>>>());
 
 // A number that is a template argument takes no memory and no time. A number set at run time is a member.
-static_assert(std::is_empty_v<split_below<32_MiB, 20_MiB>> && std::is_empty_v<evict_idle_above<percent(60)>>);
-static_assert(std::is_empty_v<grow_by_segments<2_MiB, 20_MiB, 10_MiB, unlimited>>);
-static_assert(std::is_empty_v<reuse_across_streams<true, false, true>> &&
-              sizeof(reuse_across_streams<>) == 3 &&
-              std::is_empty_v<evict_at_synchronize_above<std::size_t{0}>>);
-static_assert(sizeof(split_below<>) == 2 * sizeof(std::size_t));
+static_assert(std::is_empty_v<policy::split_below<32_MiB, 20_MiB>> &&
+              std::is_empty_v<policy::evict_idle_above<percent(60)>>);
+static_assert(std::is_empty_v<policy::grow_by_segments<2_MiB, 20_MiB, 10_MiB, unlimited>>);
+static_assert(std::is_empty_v<policy::reuse_across_streams<true, false, true>> &&
+              sizeof(policy::reuse_across_streams<>) == 3 &&
+              std::is_empty_v<policy::evict_at_synchronize_above<std::size_t{0}>>);
+static_assert(sizeof(policy::split_below<>) == 2 * sizeof(std::size_t));
 
 // No type answers the questions of two axes.
-static_assert(tessera::detail::axis_of<split_below<>> == tessera::detail::axis::split &&
-              tessera::detail::axis_of<evict_never> == tessera::detail::axis::eviction &&
+static_assert(tessera::detail::axis_of<policy::split_below<>> == tessera::detail::axis::split &&
+              tessera::detail::axis_of<policy::evict_never> == tessera::detail::axis::eviction &&
               tessera::detail::axis_of<int> == tessera::detail::axis::none);
 
 TEST(law, holds_for_the_providers) {
-  simulated_device simulated;
+  provider::simulated_device simulated;
   EXPECT_STREQ(law::provider(simulated).broken, nullptr);
   EXPECT_EQ(simulated.used(), 0u);
-  provider_ref<simulated_device> reference(simulated);
+  provider::provider_ref<provider::simulated_device> reference(simulated);
   EXPECT_STREQ(law::provider(reference).broken, nullptr);
-  simulated_device second = simulated.another_process();
+  provider::simulated_device second = simulated.another_process();
   EXPECT_STREQ(law::sharing(simulated, second).broken, nullptr);
-  simulated_npu npu, other = npu.another_process();
+  provider::simulated_npu npu, other = npu.another_process();
   EXPECT_STREQ(law::provider(npu).broken, nullptr);
   EXPECT_STREQ(law::sharing(npu, other).broken, nullptr);
-  host_pinned pinned{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::where_allowed}};
+  provider::host_pinned pinned{provider::host_pinned::options{
+      .capacity = 1_MiB, .pin = provider::host_pinned::pinning::where_allowed}};
   EXPECT_STREQ(law::provider(pinned).broken, nullptr);
-  EXPECT_STREQ(law::detail::ordering(simulated, stream_id{1}, stream_id{2}).broken, nullptr);
-  EXPECT_STREQ(law::detail::ordering(pinned, stream_id{}, pinned.create_stream()).broken, nullptr);
+  law::provider_check_result found;
+  law::detail::ordering(found, simulated, stream_id{1}, stream_id{2});
+  law::detail::ordering(found, pinned, stream_id{}, pinned.create_stream());
+  EXPECT_STREQ(found.broken, nullptr);
 }
 
 }  // namespace

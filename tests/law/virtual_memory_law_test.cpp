@@ -4,15 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 namespace {
 
 using namespace tessera;
-using options = simulated_device::options;
-using physical = simulated_device::physical;
+using options = provider::simulated_device::options;
+using physical = provider::simulated_device::physical;
 
 template <typename D>
 bool is_empty(const D& d) {
@@ -20,23 +20,29 @@ bool is_empty(const D& d) {
   return handles + named + reserved + mapped + not_granted + entries + d.used() == 0;
 }
 
+template <typename D>
+law::provider_check_result check(D& device, std::size_t at_once = 16_MiB) {
+  law::provider_check_result found;
+  law::detail::virtual_memory(found, device, at_once);
+  return found;
+}
 /// The rule that a simulated device breaks. Each test changes one thing in it.
 template <typename D>
 const char* broken_by(D device = D{}) {
-  return law::detail::virtual_memory(device).broken;
+  return check(device).broken;
 }
 
 template <typename D>
 class virtual_memory_law : public testing::Test {};
-using both = testing::Types<simulated_device, simulated_npu>;
+using both = testing::Types<provider::simulated_device, provider::simulated_npu>;
 TYPED_TEST_SUITE(virtual_memory_law, both);
 
 TYPED_TEST(virtual_memory_law, holds_and_leaves_the_device_unchanged) {
   for (const std::size_t capacity : {4_GiB, 80_GiB, 1'000'000_GiB, unlimited}) {
     for (const std::size_t page : {4_KiB, 64_KiB, 2_MiB, 1_GiB}) {
       TypeParam device{options{.capacity = capacity, .page_granularity = page}};
-      EXPECT_STREQ(law::detail::virtual_memory(device).broken, nullptr) << device.last_error();
-      EXPECT_STREQ(law::detail::virtual_memory(device, 3_GiB).broken, nullptr) << device.last_error();
+      EXPECT_STREQ(check(device).broken, nullptr) << device.last_error();
+      EXPECT_STREQ(check(device, 3_GiB).broken, nullptr) << device.last_error();
       EXPECT_TRUE(is_empty(device));
       EXPECT_EQ(device.calls().failed, 0u);
     }
@@ -45,12 +51,14 @@ TYPED_TEST(virtual_memory_law, holds_and_leaves_the_device_unchanged) {
 
 TYPED_TEST(virtual_memory_law, is_tried_with_every_kind_of_page) {
   TypeParam device{options{.log_calls = 100'000}};
-  EXPECT_STREQ(law::detail::virtual_memory(device).broken, nullptr);
+  EXPECT_STREQ(check(device).broken, nullptr);
   for (const page_kind kind : law::detail::trial_kinds) {
     std::size_t mapped = 0;
     for (const auto& c : device.log())
       mapped +=
-          c.kind == simulated_device::call::map && c.ok && c.bytes == 2 * device.page_size(kind) ? 1 : 0;
+          c.kind == provider::simulated_device::call::map && c.ok && c.bytes == 2 * device.page_size(kind)
+              ? 1
+              : 0;
     EXPECT_GT(mapped, 0u);
   }
 }
@@ -60,7 +68,7 @@ TYPED_TEST(virtual_memory_law, allows_that_a_kind_of_page_is_refused) {
                                  options{.peer_to_peer_budget = 0}, options{.low_bandwidth_budget = 0},
                                  options{.high_bandwidth_budget = 0}, options{.capacity = 64_MiB}}) {
     TypeParam device{without};
-    EXPECT_STREQ(law::detail::virtual_memory(device).broken, nullptr) << device.last_error();
+    EXPECT_STREQ(check(device).broken, nullptr) << device.last_error();
   }
 }
 
@@ -68,7 +76,7 @@ TYPED_TEST(virtual_memory_law, is_one_of_the_laws_of_providers) {
   TypeParam device;
   EXPECT_STREQ(law::provider(device).broken, nullptr);
   EXPECT_GT(device.calls().map, 0u);
-  provider_ref<TypeParam> reference(device);
+  provider::provider_ref<TypeParam> reference(device);
   EXPECT_STREQ(law::provider(reference).broken, nullptr);
   EXPECT_TRUE(is_empty(device));
 }
@@ -76,14 +84,14 @@ TYPED_TEST(virtual_memory_law, is_one_of_the_laws_of_providers) {
 /// A call fails once, at any place. The law then returns what it can, and does not retry a failed call that
 /// returns memory.
 TYPED_TEST(virtual_memory_law, frees_everything_after_it_is_broken) {
-  using call = simulated_device::call;
+  using call = provider::simulated_device::call;
   TypeParam lawful{options{.capacity = 64_MiB, .log_calls = 10'000}};
-  EXPECT_STREQ(law::detail::virtual_memory(lawful).broken, nullptr);
+  EXPECT_STREQ(check(lawful).broken, nullptr);
   std::size_t broken = 0;
   for (std::size_t n = 0; n < lawful.log().size(); ++n) {
     TypeParam device{options{.capacity = 64_MiB}};
     device.fail_call(n + 1);
-    broken += law::detail::virtual_memory(device) ? 0 : 1;
+    broken += check(device) ? 0 : 1;
     const call failing = lawful.log()[n].kind;
     const bool gives_back = failing == call::release || failing == call::unmap || failing == call::destroy ||
                             failing == call::unreserve;
@@ -92,19 +100,19 @@ TYPED_TEST(virtual_memory_law, frees_everything_after_it_is_broken) {
   EXPECT_GT(broken, lawful.log().size() / 2);
 }
 
-struct coarse : simulated_device {
+struct coarse : provider::simulated_device {
   std::size_t page_size(page_kind) const noexcept { return 3_MiB; }
 };
-struct fine : simulated_device {
+struct fine : provider::simulated_device {
   std::size_t page_size(page_kind) const noexcept { return 2_MiB; }  // of giant pages, too
 };
-struct wavering : simulated_device {
+struct wavering : provider::simulated_device {
   std::size_t page_size(page_kind kind) const noexcept {
-    return calls().synchronize == 0 ? simulated_device::page_size(kind)
-                                    : 2 * simulated_device::page_size(kind);
+    return calls().synchronize == 0 ? provider::simulated_device::page_size(kind)
+                                    : 2 * provider::simulated_device::page_size(kind);
   }
 };
-struct poor : simulated_device {
+struct poor : provider::simulated_device {
   bool create(std::size_t, page_kind, physical&) noexcept { return false; }
 };
 TEST(virtual_memory_laws, steps_and_normal_pages) {
@@ -115,47 +123,47 @@ TEST(virtual_memory_laws, steps_and_normal_pages) {
   EXPECT_STREQ(broken_by<poor>(), "create succeeds for normal pages below the capacity");
 }
 
-struct without_addresses : simulated_device {
+struct without_addresses : provider::simulated_device {
   void* reserve(std::size_t, std::size_t) noexcept { return nullptr; }
 };
-struct one_range_at_a_time : simulated_device {
+struct one_range_at_a_time : provider::simulated_device {
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    return held().reserved == 0 ? simulated_device::reserve(bytes, to) : nullptr;
+    return held().reserved == 0 ? provider::simulated_device::reserve(bytes, to) : nullptr;
   }
 };
-struct reserves_anywhere : simulated_device {
+struct reserves_anywhere : provider::simulated_device {
   void* reserve(std::size_t bytes, std::size_t) noexcept {
-    return static_cast<char*>(simulated_device::reserve(bytes + 4_KiB, 2_MiB)) + 4_KiB;
+    return static_cast<char*>(provider::simulated_device::reserve(bytes + 4_KiB, 2_MiB)) + 4_KiB;
   }
 };
-struct aligns_to_2_mib : simulated_device {
+struct aligns_to_2_mib : provider::simulated_device {
   void* reserve(std::size_t bytes, std::size_t) noexcept {
-    (void)simulated_device::reserve(4_KiB, 2_MiB);
-    return simulated_device::reserve(bytes, 2_MiB);
+    (void)provider::simulated_device::reserve(4_KiB, 2_MiB);
+    return provider::simulated_device::reserve(bytes, 2_MiB);
   }
 };
 /// Gives every range the same addresses.
-struct repeating : simulated_device {
+struct repeating : provider::simulated_device {
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    return first != nullptr ? first : first = simulated_device::reserve(bytes, 4 * to);
+    return first != nullptr ? first : first = provider::simulated_device::reserve(bytes, 4 * to);
   }
   void* first = nullptr;
 };
 /// Lets the second range begin in the middle of the first.
-struct creeping : simulated_device {
+struct creeping : provider::simulated_device {
   void* reserve(std::size_t, std::size_t) noexcept {
     if (first != nullptr) return static_cast<char*>(first) + 2_MiB;
-    first = static_cast<char*>(simulated_device::reserve(1_GiB, 1_GiB)) + 6_MiB;
+    first = static_cast<char*>(provider::simulated_device::reserve(1_GiB, 1_GiB)) + 6_MiB;
     return first;
   }
   void* first = nullptr;
 };
 /// Gives segments that begin or end inside a reserved range.
 template <int Range, std::size_t Below>
-struct segments_in_ranges : simulated_device {
-  segments_in_ranges() : simulated_device(options{.granularity = 4_MiB}) {}
+struct segments_in_ranges : provider::simulated_device {
+  segments_in_ranges() : provider::simulated_device(options{.granularity = 4_MiB}) {}
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    void* const given = simulated_device::reserve(bytes, to);
+    void* const given = provider::simulated_device::reserve(bytes, to);
     if (++ranges == Range) chosen = given;
     return given;
   }
@@ -163,7 +171,7 @@ struct segments_in_ranges : simulated_device {
   int ranges = 0;
   void* chosen = nullptr;
 };
-struct keeps_ranges : simulated_device {
+struct keeps_ranges : provider::simulated_device {
   bool unreserve(void*, std::size_t) noexcept { return false; }
 };
 TEST(virtual_memory_laws, addresses) {
@@ -180,33 +188,34 @@ TEST(virtual_memory_laws, addresses) {
   EXPECT_STREQ(broken_by<keeps_ranges>(), "unreserve accepts a reserved range");
 }
 
-struct rounds_up : simulated_device {
+struct rounds_up : provider::simulated_device {
   bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
     const std::size_t s = page_size(kind);
-    return simulated_device::create(bytes > unlimited - s ? bytes : align_up(bytes, s), kind, m);
+    return provider::simulated_device::create(bytes > unlimited - s ? bytes : align_up(bytes, s), kind, m);
   }
 };
-struct creates_nothing : simulated_device {
+struct creates_nothing : provider::simulated_device {
   bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
-    return bytes == 0 || simulated_device::create(bytes, kind, m);
+    return bytes == 0 || provider::simulated_device::create(bytes, kind, m);
   }
 };
-struct generous : simulated_device {
-  generous() : simulated_device(options{.capacity = unlimited}) {}
+struct generous : provider::simulated_device {
+  generous() : provider::simulated_device(options{.capacity = unlimited}) {}
   std::size_t capacity() const noexcept { return 80_GiB; }
 };
 /// Adds before it compares, so that the sum overflows.
-struct wrapping : simulated_device {
+struct wrapping : provider::simulated_device {
   bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
-    return simulated_device::create(used() + bytes + 4_MiB < bytes ? page_size(kind) : bytes, kind, m);
+    return provider::simulated_device::create(used() + bytes + 4_MiB < bytes ? page_size(kind) : bytes, kind,
+                                              m);
   }
 };
-struct destroys_nothing : simulated_device {
-  bool destroy(const physical& m) noexcept { return m.number == 0 || simulated_device::destroy(m); }
+struct destroys_nothing : provider::simulated_device {
+  bool destroy(const physical& m) noexcept { return m.number == 0 || provider::simulated_device::destroy(m); }
 };
-struct maps_nothing : simulated_device {
+struct maps_nothing : provider::simulated_device {
   bool map(void* p, std::size_t bytes, const physical& m) noexcept {
-    return m.number == 0 || simulated_device::map(p, bytes, m);
+    return m.number == 0 || provider::simulated_device::map(p, bytes, m);
   }
 };
 TEST(virtual_memory_laws, impossible_memory) {
@@ -219,13 +228,13 @@ TEST(virtual_memory_laws, impossible_memory) {
 }
 
 /// A page size of one byte is valid.
-struct of_bytes : simulated_device {
+struct of_bytes : provider::simulated_device {
   std::size_t page_size(page_kind kind) const noexcept { return kind.granularity(); }
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
-    return simulated_device::reserve(align_up(bytes, 4_KiB), to);
+    return provider::simulated_device::reserve(align_up(bytes, 4_KiB), to);
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    return simulated_device::unreserve(p, align_up(bytes, 4_KiB));
+    return provider::simulated_device::unreserve(p, align_up(bytes, 4_KiB));
   }
 };
 TEST(virtual_memory_laws, normal_pages_of_any_size) {
@@ -234,26 +243,27 @@ TEST(virtual_memory_laws, normal_pages_of_any_size) {
 
 /// Reports success of one call that it refuses.
 template <int Nth>
-struct map_that_accepts : simulated_device {
+struct map_that_accepts : provider::simulated_device {
   bool map(void* p, std::size_t bytes, const physical& m) noexcept {
-    return simulated_device::map(p, bytes, m) || ++refused == Nth;
+    return provider::simulated_device::map(p, bytes, m) || ++refused == Nth;
   }
   int refused = 0;
 };
-struct maps_nowhere : simulated_device {
+struct maps_nowhere : provider::simulated_device {
   bool map(void*, std::size_t, const physical&) noexcept { return false; }
 };
-struct forgets_after_refusing : simulated_device {
+struct forgets_after_refusing : provider::simulated_device {
   bool map(void* p, std::size_t bytes, const physical& m) noexcept {
-    const bool there = !soiled && simulated_device::map(p, bytes, m);
+    const bool there = !soiled && provider::simulated_device::map(p, bytes, m);
     soiled = !there && held().mapped != 0;
     return there;
   }
   bool soiled = false;
 };
-struct maps_once : simulated_device {
+struct maps_once : provider::simulated_device {
   bool map(void* p, std::size_t bytes, const physical& m) noexcept {
-    return m.number > last && simulated_device::map(p, bytes, m) && (last = m.number - (m.number % 2), true);
+    return m.number > last && provider::simulated_device::map(p, bytes, m) &&
+           (last = m.number - (m.number % 2), true);
   }
   std::uint64_t last = 0;
 };
@@ -262,7 +272,7 @@ TEST(virtual_memory_laws, map) {
   EXPECT_STREQ(broken_by<map_that_accepts<1>>(), "destroy and map refuse an empty handle");
   EXPECT_STREQ(broken_by<map_that_accepts<2>>(), "map refuses addresses that are not reserved");
   EXPECT_STREQ(broken_by<map_that_accepts<3>>(), "map refuses an address inside a page");
-  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "map refuses more bytes than the memory has");
+  EXPECT_STREQ(broken_by<map_that_accepts<4>>(), "map refuses another size than the memory has");
   EXPECT_STREQ(broken_by<map_that_accepts<5>>(), "map refuses addresses with mapped memory");
   EXPECT_STREQ(broken_by<map_that_accepts<6>>(), "map refuses addresses with mapped memory");
   EXPECT_STREQ(broken_by<maps_nowhere>(), "map succeeds at free addresses of a range");
@@ -270,16 +280,18 @@ TEST(virtual_memory_laws, map) {
   EXPECT_STREQ(broken_by<maps_once>(), "unmapped memory can be mapped elsewhere");
 }
 
-struct grants_never : simulated_device {
+struct grants_never : provider::simulated_device {
   bool grant(void*, std::size_t) noexcept { return false; }
 };
-struct grants_once : simulated_device {
+struct grants_once : provider::simulated_device {
   bool grant(void* p, std::size_t bytes) noexcept {
-    return calls().grant == 0 && simulated_device::grant(p, bytes);
+    return calls().grant == 0 && provider::simulated_device::grant(p, bytes);
   }
 };
-struct grants_always : simulated_device {
-  bool grant(void* p, std::size_t bytes) noexcept { return (void)simulated_device::grant(p, bytes), true; }
+struct grants_always : provider::simulated_device {
+  bool grant(void* p, std::size_t bytes) noexcept {
+    return (void)provider::simulated_device::grant(p, bytes), true;
+  }
 };
 TEST(virtual_memory_laws, grant) {
   EXPECT_STREQ(broken_by<grants_never>(), "grant accepts a mapping");
@@ -287,32 +299,32 @@ TEST(virtual_memory_laws, grant) {
   EXPECT_STREQ(broken_by<grants_always>(), "grant refuses addresses without mapped memory");
 }
 
-struct drops_ranges : simulated_device {
+struct drops_ranges : provider::simulated_device {
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    return simulated_device::unreserve(p, bytes) || held().mapped != 0;
+    return provider::simulated_device::unreserve(p, bytes) || held().mapped != 0;
   }
 };
-struct unmaps_air : simulated_device {
+struct unmaps_air : provider::simulated_device {
   bool unmap(void* p, std::size_t bytes) noexcept {
-    return simulated_device::unmap(p, bytes) || held().mapped != 0;
+    return provider::simulated_device::unmap(p, bytes) || held().mapped != 0;
   }
 };
 /// Declares that it checks sizes, but does not.
-struct unmaps_parts : simulated_npu {
+struct unmaps_parts : provider::simulated_npu {
   static constexpr bool unmap_wants_size = true;
 };
-struct unmaps_twice : simulated_device {
+struct unmaps_twice : provider::simulated_device {
   bool unmap(void* p, std::size_t bytes) noexcept {
-    const bool gone = simulated_device::unmap(p, bytes) || p == latest;
+    const bool gone = provider::simulated_device::unmap(p, bytes) || p == latest;
     if (gone) latest = p;
     return gone;
   }
   void* latest = nullptr;
 };
-struct unmaps_never : simulated_device {
+struct unmaps_never : provider::simulated_device {
   bool unmap(void*, std::size_t) noexcept { return false; }
 };
-struct never_done : simulated_device {
+struct never_done : provider::simulated_device {
   bool synchronize(stream_id) noexcept { return false; }
 };
 TEST(virtual_memory_laws, unmap_and_synchronize) {
@@ -325,30 +337,32 @@ TEST(virtual_memory_laws, unmap_and_synchronize) {
 }
 
 /// Refuses to destroy mapped memory, as early versions of ACL did.
-struct clings : simulated_device {
-  bool destroy(const physical& m) noexcept { return held().mapped == 0 && simulated_device::destroy(m); }
+struct clings : provider::simulated_device {
+  bool destroy(const physical& m) noexcept {
+    return held().mapped == 0 && provider::simulated_device::destroy(m);
+  }
 };
 /// Unmaps destroyed memory.
-struct tears_down : simulated_device {
+struct tears_down : provider::simulated_device {
   bool map(void* p, std::size_t bytes, const physical& m) noexcept {
-    const bool there = simulated_device::map(p, bytes, m);
+    const bool there = provider::simulated_device::map(p, bytes, m);
     if (there) at = p, mapped = bytes, name = m;
     return there;
   }
   bool destroy(const physical& m) noexcept {
-    if (m == name) (void)simulated_device::unmap(at, mapped);
-    return simulated_device::destroy(m);
+    if (m == name) (void)provider::simulated_device::unmap(at, mapped);
+    return provider::simulated_device::destroy(m);
   }
   void* at = nullptr;
   std::size_t mapped = 0;
   physical name{};
 };
-struct keeps_handles : simulated_device {
+struct keeps_handles : provider::simulated_device {
   bool destroy(const physical&) noexcept { return held().mapped != 0; }
 };
 /// Has little memory, so that a leak is soon noticed.
-struct small : simulated_device {
-  small() : simulated_device(options{.capacity = 64_MiB}) {}
+struct small : provider::simulated_device {
+  small() : provider::simulated_device(options{.capacity = 64_MiB}) {}
 };
 struct forgets_destroyed : small {
   bool destroy(const physical& m) noexcept { return m.number != 0; }
@@ -372,7 +386,7 @@ struct forgets_what_is_not_mapped : notes_size {
 };
 struct creates_much_once : small {
   bool create(std::size_t bytes, page_kind kind, physical& m) noexcept {
-    return (bytes != 16_MiB || ++large == 1) && simulated_device::create(bytes, kind, m);
+    return (bytes != 16_MiB || ++large == 1) && provider::simulated_device::create(bytes, kind, m);
   }
   int large = 0;
 };

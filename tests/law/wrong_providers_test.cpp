@@ -19,7 +19,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -112,9 +112,9 @@ enum class fault : unsigned char {
 };
 
 /// A device of `fault::none` is right.
-struct device : simulated_device {
+struct device : provider::simulated_device {
   explicit device(std::size_t bytes, fault planted = fault::none)
-      : simulated_device({.capacity = bytes}), wrong(planted), size(bytes) {}
+      : provider::simulated_device({.capacity = bytes}), wrong(planted), size(bytes) {}
   [[nodiscard]] bool is(fault which) const noexcept { return wrong == which; }
 
   [[nodiscard]] std::size_t capacity() const noexcept {
@@ -126,7 +126,7 @@ struct device : simulated_device {
   [[nodiscard]] std::size_t granularity() const noexcept {
     return is(fault::granularity_is_zero)              ? 0
            : is(fault::granularity_is_no_power_of_two) ? 768
-                                                       : simulated_device::granularity();
+                                                       : provider::simulated_device::granularity();
   }
   [[nodiscard]] std::size_t available() const noexcept {
     const std::size_t left = capacity() > used() ? capacity() - used() : 0;
@@ -143,29 +143,29 @@ struct device : simulated_device {
   refusal take_refusal() noexcept {
     if (is(fault::reasons_are_never_forgotten) && refused) return refusal("the device is full");
     if (is(fault::reasons_are_given_for_success) && latest_succeeded) return refusal("the device is fine");
-    return simulated_device::take_refusal();
+    return provider::simulated_device::take_refusal();
   }
 
   void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     if (is(fault::acquire_fails_for_ever_after_a_refusal) && refused) return nullptr;
     if (is(fault::acquire_rounds_down) && bytes > 4_KiB) {
-      void* const p = simulated_device::acquire(bytes / 4_KiB * 4_KiB / 2, kind);
+      void* const p = provider::simulated_device::acquire(bytes / 4_KiB * 4_KiB / 2, kind);
       if (p != nullptr) short_of.push_back({p, bytes});
       return p;
     }
     if (is(fault::kinds_ignore_the_capacity) && kind == page_kind::huge && bytes > size)
       return reinterpret_cast<void*>(std::uintptr_t{1} << 40);
-    void* p = simulated_device::acquire(bytes, kind);
+    void* p = provider::simulated_device::acquire(bytes, kind);
     latest_succeeded = p != nullptr;
     if (p == nullptr) {
       refused = true;
-      if (is(fault::acquire_leaks_when_it_refuses)) (void)simulated_device::acquire(size / 4);
+      if (is(fault::acquire_leaks_when_it_refuses)) (void)provider::simulated_device::acquire(size / 4);
       if (is(fault::acquire_gives_garbage_when_it_refuses))
         return reinterpret_cast<void*>(~std::uintptr_t{0});
       return nullptr;
     }
     if (is(fault::acquire_gives_the_end_of_the_address_space)) {
-      (void)simulated_device::release(p, bytes);
+      (void)provider::simulated_device::release(p, bytes);
       return reinterpret_cast<void*>(~std::uintptr_t{511});
     }
     if (is(fault::acquire_gives_the_same_twice)) {
@@ -183,113 +183,114 @@ struct device : simulated_device {
     if (is(fault::release_forgets_large_segments) && bytes > 100_MiB) return true;
     if (is(fault::huge_pages_are_never_freed) && bytes % 2_MiB == 0) return true;
     if (is(fault::release_frees_half)) {
-      if (!simulated_device::release(p, bytes)) return false;
-      if (bytes >= 1024) (void)simulated_device::acquire(bytes / 2 / 512 * 512);
+      if (!provider::simulated_device::release(p, bytes)) return false;
+      if (bytes >= 1024) (void)provider::simulated_device::acquire(bytes / 2 / 512 * 512);
       return true;
     }
     for (auto& [at, asked] : short_of)
-      if (at == p) return asked == bytes && simulated_device::release(p, bytes / 4_KiB * 4_KiB / 2);
-    return simulated_device::release(p, bytes) || is(fault::release_accepts_all) ||
+      if (at == p) return asked == bytes && provider::simulated_device::release(p, bytes / 4_KiB * 4_KiB / 2);
+    return provider::simulated_device::release(p, bytes) || is(fault::release_accepts_all) ||
            is(fault::huge_pages_overlap);
   }
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
     if (is(fault::page_size_is_zero)) return 0;
-    if (is(fault::page_size_is_no_power_of_two)) return 3 * simulated_device::page_size(kind);
-    return is(fault::page_size_ignores_the_kind) ? 2_MiB : simulated_device::page_size(kind);
+    if (is(fault::page_size_is_no_power_of_two)) return 3 * provider::simulated_device::page_size(kind);
+    return is(fault::page_size_ignores_the_kind) ? 2_MiB : provider::simulated_device::page_size(kind);
   }
 
   bool record(stream_id s, event& mark) noexcept {
     if (is(fault::record_fails_after_1000_events) && ++records > 1000) return false;
-    if (is(fault::record_ignores_the_stream)) return simulated_device::record({}, mark);
-    if (!simulated_device::record(s, mark)) return false;
+    if (is(fault::record_ignores_the_stream)) return provider::simulated_device::record({}, mark);
+    if (!provider::simulated_device::record(s, mark)) return false;
     if (is(fault::record_marks_the_beginning)) mark.ready_ns = 0;
     return true;
   }
   bool query(event& mark) noexcept {
-    if (is(fault::query_waits)) return simulated_device::wait(mark);
+    if (is(fault::query_waits)) return provider::simulated_device::wait(mark);
     if (is(fault::query_asks_the_whole_stream)) return is_done(mark.stream, position(mark.stream));
     if (is(fault::discard_ends_other_events) && ended_events != 0) return false;
-    const bool ready = simulated_device::query(mark);
+    const bool ready = provider::simulated_device::query(mark);
     return is(fault::query_is_always_true) || (ready && !is(fault::query_is_never_true));
   }
   bool wait(event& mark) noexcept {
     if (is(fault::wait_always_fails)) return false;
-    return is(fault::wait_does_nothing) || simulated_device::wait(mark);
+    return is(fault::wait_does_nothing) || provider::simulated_device::wait(mark);
   }
   void discard(event& mark) noexcept {
     ++ended_events;
-    if (!is(fault::discard_leaks)) simulated_device::discard(mark);
+    if (!is(fault::discard_leaks)) provider::simulated_device::discard(mark);
   }
   bool synchronize(stream_id s) noexcept {
-    if (is(fault::synchronize_ignores_the_stream)) return simulated_device::synchronize({});
-    return is(fault::synchronize_does_nothing) || simulated_device::synchronize(s);
+    if (is(fault::synchronize_ignores_the_stream)) return provider::simulated_device::synchronize({});
+    return is(fault::synchronize_does_nothing) || provider::simulated_device::synchronize(s);
   }
   [[nodiscard]] bool is_done(stream_id s, std::uint64_t at) const noexcept {
-    return is(fault::is_done_is_always_true) || simulated_device::is_done(s, at);
+    return is(fault::is_done_is_always_true) || provider::simulated_device::is_done(s, at);
   }
   [[nodiscard]] bool is_ordered_after(stream_id s, stream_id of, std::uint64_t at) const noexcept {
     return is(fault::is_ordered_after_is_always_true) ||
            (is(fault::make_wait_orders_nothing) && waits.contains({s.handle, of.handle})) ||
-           simulated_device::is_ordered_after(s, of, at);
+           provider::simulated_device::is_ordered_after(s, of, at);
   }
   bool make_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
     if (is(fault::make_wait_forgets_the_order)) return submit(s, 0), true;
-    if (!is(fault::make_wait_orders_nothing)) return simulated_device::make_wait(s, of, at);
+    if (!is(fault::make_wait_orders_nothing)) return provider::simulated_device::make_wait(s, of, at);
     waits.insert({s.handle, of.handle});
     return submit(s, 0), true;
   }
   [[nodiscard]] std::uint64_t position(stream_id s) const noexcept {
-    return is(fault::position_never_grows) ? 7 : simulated_device::position(s);
+    return is(fault::position_never_grows) ? 7 : provider::simulated_device::position(s);
   }
 
   void* reserve(std::size_t bytes, std::size_t to) noexcept {
     if (is(fault::unreserve_leaks_addresses) && (leaked += bytes) > 8 * size) return nullptr;
-    if (is(fault::reserve_takes_memory) && simulated_device::acquire(bytes) == nullptr) return nullptr;
+    if (is(fault::reserve_takes_memory) && provider::simulated_device::acquire(bytes) == nullptr)
+      return nullptr;
     if (is(fault::reserve_ignores_the_alignment)) {
-      void* const p = simulated_device::reserve(bytes + 4_KiB, 4_KiB);
+      void* const p = provider::simulated_device::reserve(bytes + 4_KiB, 4_KiB);
       return p == nullptr ? nullptr : static_cast<char*>(p) + 4_KiB;
     }
-    return simulated_device::reserve(bytes, to);
+    return provider::simulated_device::reserve(bytes, to);
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    return simulated_device::unreserve(p, bytes) || is(fault::unreserve_accepts_all);
+    return provider::simulated_device::unreserve(p, bytes) || is(fault::unreserve_accepts_all);
   }
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
     if (is(fault::create_ignores_the_capacity) && bytes > size / 2 && bytes % 2_MiB == 0)
       return made = {1'000'000 + ++records}, true;
     if (is(fault::create_accepts_parts_of_pages) && bytes % page_size(kind) != 0)
       return made = {1'000'000 + ++records}, true;
-    const bool created = simulated_device::create(bytes, kind, made);
+    const bool created = provider::simulated_device::create(bytes, kind, made);
     if (!created && is(fault::create_changes_the_handle_when_it_fails)) made = {77};
     return created;
   }
   bool destroy(const physical& made) noexcept {
     if (is(fault::destroy_leaks) && made.number != 0) return true;
-    return simulated_device::destroy(made) || is(fault::destroy_accepts_all);
+    return provider::simulated_device::destroy(made) || is(fault::destroy_accepts_all);
   }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept {
     if (is(fault::map_fails_the_second_time) && !mapped_once.insert(made.number).second) return false;
-    if (simulated_device::map(p, bytes, made)) return true;
+    if (provider::simulated_device::map(p, bytes, made)) return true;
     return is(fault::map_accepts_mapped_addresses) &&
            std::string_view(last_error()).find("mapped here") != std::string_view::npos;
   }
   bool grant(void* p, std::size_t bytes) noexcept {
-    return simulated_device::grant(p, bytes) || is(fault::grant_accepts_all);
+    return provider::simulated_device::grant(p, bytes) || is(fault::grant_accepts_all);
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
     if (is(fault::unmap_does_nothing)) return true;
     const std::size_t before = used();
-    const bool unmapped = simulated_device::unmap(p, bytes);
+    const bool unmapped = provider::simulated_device::unmap(p, bytes);
     if (unmapped && is(fault::unmap_leaks_destroyed_memory) && used() < before) {
       physical lost;
-      (void)simulated_device::create(bytes, page_kind::normal, lost);
+      (void)provider::simulated_device::create(bytes, page_kind::normal, lost);
     }
     return unmapped;
   }
 
   bool copy_to_device(void* to, const void* from, std::size_t bytes, stream_id s) noexcept {
     if (is(fault::copies_refuse)) return false;
-    return simulated_device::copy_to_device(to, from, bytes, s) || is(fault::copies_go_anywhere);
+    return provider::simulated_device::copy_to_device(to, from, bytes, s) || is(fault::copies_go_anywhere);
   }
   bool register_memory(void* p, std::size_t bytes) noexcept {
     const auto at = reinterpret_cast<std::uintptr_t>(p);
@@ -308,12 +309,13 @@ struct device : simulated_device {
     return false;
   }
   bool import_memory(const shareable& name, physical& made) noexcept {
-    return simulated_device::import_memory(name, made) ||
-           (is(fault::import_accepts_all) && simulated_device::create(2_MiB, page_kind::normal, made));
+    return provider::simulated_device::import_memory(name, made) ||
+           (is(fault::import_accepts_all) &&
+            provider::simulated_device::create(2_MiB, page_kind::normal, made));
   }
-  bool export_memory(const physical& made, importers who, shareable& name) noexcept {
-    return simulated_device::export_memory(made, is(fault::export_ignores_the_list) ? importers::any : who,
-                                           name);
+  bool export_memory(const physical& made, provider::importers who, shareable& name) noexcept {
+    return provider::simulated_device::export_memory(
+        made, is(fault::export_ignores_the_list) ? provider::importers::any : who, name);
   }
 
   fault wrong;
@@ -328,8 +330,9 @@ struct device : simulated_device {
   std::set<std::uint64_t> mapped_once{};
   std::set<std::pair<std::uintptr_t, std::size_t>> registered{};
 };
-static_assert(ordering_provider<device> && paged_provider<device> && sharing_provider<device> &&
-              registering_provider<device> && copying_provider<device>);
+static_assert(provider::ordering_provider<device> && provider::paged_provider<device> &&
+              provider::sharing_provider<device> && provider::registering_provider<device> &&
+              provider::copying_provider<device>);
 
 struct row {
   fault planted;
@@ -422,7 +425,7 @@ static_assert(std::size(rows) + 1 == static_cast<std::size_t>(fault::last));
 constexpr std::size_t sizes[] = {1_GiB, 1024_GiB};
 
 /// Requires that the law found a rule, if it is given, and that the message is the rule, names and values.
-void expect_found(const law::provider_verdict& found, std::string_view rule, std::string_view value,
+void expect_found(const law::provider_check_result& found, std::string_view rule, std::string_view value,
                   const std::string& where) {
   ASSERT_FALSE(found) << where;
   const std::string_view message = found.message(), broken = found.broken;
@@ -438,7 +441,7 @@ void expect_found(const law::provider_verdict& found, std::string_view rule, std
 TEST(wrong_providers, the_right_one_obeys_all_laws) {
   for (const std::size_t size : sizes) {
     device right(size);
-    const law::provider_verdict found = law::provider(right, {.tries_wrong_releases = true});
+    const law::provider_check_result found = law::provider(right, {.tries_wrong_releases = true});
     EXPECT_TRUE(found) << found.report();
     ASSERT_EQ(found.not_checked().size(), 1u) << found.report();
     EXPECT_STREQ(found.not_checked()[0].law, "the contents of memory");
@@ -466,7 +469,7 @@ TEST(wrong_providers, are_found_behind_an_adaptor) {
   for (const fault planted : {fault::query_is_always_true, fault::discard_leaks,
                               fault::capacity_is_1024_times_too_large, fault::record_ignores_the_stream}) {
     device wrong(1_GiB, planted);
-    provider_ref<device> through(wrong);
+    provider::provider_ref<device> through(wrong);
     EXPECT_FALSE(law::provider(through));
   }
 }
@@ -488,49 +491,53 @@ enum class host_fault : unsigned char {
   copies_ignore_offsets,
   last
 };
-struct host : host_pinned {
+struct host : provider::host_pinned {
   explicit host(std::size_t bytes, host_fault planted = host_fault::none)
-      : host_pinned({.capacity = bytes, .pin = pinning::never}), wrong(planted) {}
+      : provider::host_pinned({.capacity = bytes, .pin = pinning::never}), wrong(planted) {}
   [[nodiscard]] bool is(host_fault which) const noexcept { return wrong == which; }
 
   bool query(event& mark) noexcept {
-    return is(host_fault::query_is_always_true) || host_pinned::query(mark);
+    return is(host_fault::query_is_always_true) || provider::host_pinned::query(mark);
   }
-  bool wait(event& mark) noexcept { return is(host_fault::wait_does_nothing) || host_pinned::wait(mark); }
+  bool wait(event& mark) noexcept {
+    return is(host_fault::wait_does_nothing) || provider::host_pinned::wait(mark);
+  }
   bool synchronize(stream_id s) noexcept {
-    return is(host_fault::synchronize_does_nothing) || host_pinned::synchronize(s);
+    return is(host_fault::synchronize_does_nothing) || provider::host_pinned::synchronize(s);
   }
   bool record(stream_id s, event& mark) noexcept {
-    if (host_pinned::record(is(host_fault::record_ignores_the_stream) ? stream_id{} : s, mark)) return true;
-    return is(host_fault::record_accepts_ended_streams) && host_pinned::record({}, mark);
+    if (provider::host_pinned::record(is(host_fault::record_ignores_the_stream) ? stream_id{} : s, mark))
+      return true;
+    return is(host_fault::record_accepts_ended_streams) && provider::host_pinned::record({}, mark);
   }
   bool is_done(stream_id s, std::uint64_t at) noexcept {
-    return is(host_fault::is_done_is_always_true) || host_pinned::is_done(s, at);
+    return is(host_fault::is_done_is_always_true) || provider::host_pinned::is_done(s, at);
   }
   bool make_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
-    if (!is(host_fault::make_wait_only_says_so)) return host_pinned::make_wait(s, of, at);
+    if (!is(host_fault::make_wait_only_says_so)) return provider::host_pinned::make_wait(s, of, at);
     ordered.insert({s.handle, of.handle, at});
     return submit(s, [] {});
   }
   bool is_ordered_after(stream_id s, stream_id of, std::uint64_t at) noexcept {
-    return ordered.contains({s.handle, of.handle, at}) || host_pinned::is_ordered_after(s, of, at);
+    return ordered.contains({s.handle, of.handle, at}) || provider::host_pinned::is_ordered_after(s, of, at);
   }
   bool has_stream(stream_id s) noexcept {
-    return is(host_fault::ended_streams_exist) || host_pinned::has_stream(s);
+    return is(host_fault::ended_streams_exist) || provider::host_pinned::has_stream(s);
   }
   bool copy_to_host(void* to, const void* from, std::size_t bytes, stream_id s) noexcept {
-    if (is(host_fault::copies_to_host_do_nothing)) return host_pinned::copy_to_host(to, from, 0, s);
+    if (is(host_fault::copies_to_host_do_nothing)) return provider::host_pinned::copy_to_host(to, from, 0, s);
     if (is(host_fault::copies_move_the_first_half)) bytes = bytes / 2;
-    return host_pinned::copy_to_host(to, from, bytes, s);
+    return provider::host_pinned::copy_to_host(to, from, bytes, s);
   }
   bool copy_to_device(void* to, const void* from, std::size_t bytes, stream_id s) noexcept {
-    if (is(host_fault::copies_to_the_device_do_nothing)) return host_pinned::copy_to_device(to, from, 0, s);
+    if (is(host_fault::copies_to_the_device_do_nothing))
+      return provider::host_pinned::copy_to_device(to, from, 0, s);
     if (is(host_fault::copies_ignore_offsets) && bytes < 64_KiB && latest != nullptr && to != nullptr)
       to = latest;
-    return host_pinned::copy_to_device(to, from, bytes, s);
+    return provider::host_pinned::copy_to_device(to, from, bytes, s);
   }
   void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
-    return latest = host_pinned::acquire(bytes, kind);
+    return latest = provider::host_pinned::acquire(bytes, kind);
   }
 
   host_fault wrong;
@@ -539,11 +546,11 @@ struct host : host_pinned {
 };
 
 /// Gives memory of the host whose second half shows the first; its streams have no work.
-struct shared_segments : simulated_device {
+struct shared_segments : provider::simulated_device {
   static constexpr bool is_host_visible = true;
-  explicit shared_segments(std::size_t bytes) : simulated_device({.capacity = bytes}) {}
+  explicit shared_segments(std::size_t bytes) : provider::simulated_device({.capacity = bytes}) {}
   void* acquire(std::size_t bytes, page_kind = page_kind::normal) noexcept {
-    return simulated_device::acquire(bytes);  // addresses that the host cannot read
+    return provider::simulated_device::acquire(bytes);  // addresses that the host cannot read
   }
 };
 
@@ -576,10 +583,10 @@ TEST(wrong_providers, over_host_memory_are_found) {
     shared_segments unreadable(size);
     expect_found(law::provider(unreadable), "the host can read a segment from end to end", "address", "");
     host right(size);
-    const law::provider_verdict found =
+    const law::provider_check_result found =
         law::provider(right, {.at_once = 256_KiB, .tries_wrong_releases = true});
     EXPECT_TRUE(found) << found.report();
-    EXPECT_EQ(right.held(), host_pinned::holdings{});
+    EXPECT_EQ(right.held(), provider::host_pinned::holdings{});
     ASSERT_EQ(found.not_checked().size(), 2u) << found.report();
     EXPECT_STREQ(found.not_checked()[0].law, "the amount of memory");
     EXPECT_STREQ(found.not_checked()[1].law, "sharing between processes");
@@ -630,7 +637,7 @@ struct movable_parts : parts<IsThreadSafe> {
 TEST(wrong_providers, that_are_not_thread_safe_are_found) {
   for (const std::size_t size : sizes) {
     movable_parts<true> right(size);
-    const law::provider_verdict found = law::provider(right);
+    const law::provider_check_result found = law::provider(right);
     EXPECT_TRUE(found) << found.report();
     movable_parts<false> wrong(size);
     expect_found(law::provider(wrong), {}, "address", "");
@@ -638,11 +645,13 @@ TEST(wrong_providers, that_are_not_thread_safe_are_found) {
 }
 
 /// A function without noexcept hides a capability from allocators.
-struct throws : simulated_device {
-  [[nodiscard]] std::size_t available() const { return simulated_device::available(); }
+struct throws : provider::simulated_device {
+  [[nodiscard]] std::size_t available() const { return provider::simulated_device::available(); }
 };
-struct says_void : simulated_device {
-  void unreserve(void* p, std::size_t bytes) noexcept { (void)simulated_device::unreserve(p, bytes); }
+struct says_void : provider::simulated_device {
+  void unreserve(void* p, std::size_t bytes) noexcept {
+    (void)provider::simulated_device::unreserve(p, bytes);
+  }
 };
 TEST(wrong_providers, with_half_a_capability_are_found) {
   constexpr std::string_view whole = "each capability has all its functions, which are noexcept";
@@ -653,19 +662,19 @@ TEST(wrong_providers, with_half_a_capability_are_found) {
 }
 
 /// Work of a device that the law cannot submit itself.
-struct plain : simulated_device {
-  using simulated_device::simulated_device;
+struct plain : provider::simulated_device {
+  using provider::simulated_device::simulated_device;
   void submit(stream_id) = delete;
 };
 struct means : law::provider_trial {
-  explicit means(plain& on) : on_device(on) { other_stream = {3}; }
+  explicit means(plain& on) : on_device(on) { other_stream = stream_id{3}; }
   void begin(stream_id s) {
     on_device.simulated_device::submit(s, 5'000'000);
     end = on_device.now_ns() + 5'000'000;
     ++begun;
   }
   [[nodiscard]] bool ended() const { return on_device.now_ns() >= end; }
-  simulated_device another_process() { return on_device.another_process(); }
+  provider::simulated_device another_process() { return on_device.another_process(); }
   plain& on_device;
   std::uint64_t end = 0;
   int begun = 0;
@@ -674,7 +683,7 @@ TEST(wrong_providers, means_of_the_user_reach_further) {
   struct query_lies : plain {
     bool query(event&) noexcept { return true; }
   } wrong;
-  const law::provider_verdict without = law::provider(wrong);
+  const law::provider_check_result without = law::provider(wrong);
   EXPECT_TRUE(without);
   EXPECT_NE(without.report().find("events while work runs: the law cannot submit work"), std::string::npos)
       << without.report();

@@ -314,13 +314,13 @@ TEST(memory, of_written_snapshots) {
   const auto text = replay::read_file(TESSERA_EXAMPLES_DIR "/traces/gnn_sage_streams.csv");
   const auto read = trace::read_csv(std::get<std::string>(text), "file");
   const trace::program program(std::get<trace::recording>(read));
-  caching_allocator<pytorch<>, simulated_device> pool;
+  caching_allocator<recipe::pytorch<>, provider::simulated_device> pool;
   std::size_t at = 0;
   std::string bytes;
   trace::replay(
       program, pool, [](std::size_t) {},
       [&](std::size_t, void*) {
-        if (++at == program.events().size() / 2) bytes = to_pickle(take_snapshot(pool));
+        if (++at == program.events().size() / 2) bytes = observe::to_pickle(observe::take_snapshot(pool));
       });
   ASSERT_FALSE(bytes.empty());
   EXPECT_TRUE(keeps_to(30, bytes, [](std::string_view file) { return replay::read_snapshot(file, "file"); }));

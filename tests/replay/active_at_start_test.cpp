@@ -26,7 +26,7 @@ using found = std::map<std::uint64_t, block_at_start>;
 snapshot with(std::vector<snapshot::block> blocks, std::vector<snapshot::entry> entries) {
   snapshot s;
   s.name = "file";
-  s.segments.push_back({.address = 4096, .size = 4096, .stream = {5}, .blocks = std::move(blocks)});
+  s.segments.push_back({.address = 4096, .size = 4096, .stream = stream_id{5}, .blocks = std::move(blocks)});
   s.traces.push_back(std::move(entries));
   return s;
 }
@@ -52,16 +52,16 @@ TEST(blocks_at_start, contains_blocks_absent_from_the_history) {
 }
 
 TEST(blocks_at_start, contains_blocks_that_the_history_frees_first) {
-  const found start = start_of(
-      with({{4096, 4096}},
-           {
-               {.what = action::free_requested, .address = 4096, .size = 9, .block = 64, .stream = {1}},
-               {.what = action::free_completed, .address = 4608, .size = 8},
-               {.what = action::free_completed, .address = 4096, .size = 9},
-               {.what = action::alloc, .address = 4096, .size = 7},
-               {.what = action::free_requested, .address = 4096, .size = 7},
-               {.what = action::free_completed, .address = 4096, .size = 7},
-           }));
+  const found start = start_of(with(
+      {{4096, 4096}},
+      {
+          {.what = action::free_requested, .address = 4096, .size = 9, .block = 64, .stream = stream_id{1}},
+          {.what = action::free_completed, .address = 4608, .size = 8},
+          {.what = action::free_completed, .address = 4096, .size = 9},
+          {.what = action::alloc, .address = 4096, .size = 7},
+          {.what = action::free_requested, .address = 4096, .size = 7},
+          {.what = action::free_completed, .address = 4096, .size = 7},
+      }));
   ASSERT_EQ(start.size(), 2u);
   EXPECT_EQ(start.at(4096).requested, 9u);
   EXPECT_EQ(start.at(4096).size, 64u);

@@ -42,11 +42,11 @@ expect(1 "with a capacity of 1826989966 bytes, memory runs out at event 4947 of 
 expect(1 "  hint: accept a segment of only 8.00 MiB: recover_by_emptying_cache<true> [policy/recovery.hpp]\n"
        explain-oom ${trace} --capacity 1826989966)
 expect(1 "  the blocks that keep these segments, in the trace:\n    0x" explain-oom ${trace} --capacity 1826989966)
-expect(1 ": grow_by_stitching [policy/growth_in_ranges.hpp]\n  the blocks that keep these segments, " explain-oom ${trace} --capacity 1826989966)
-expect(1 ": grow_by_mapping [policy/growth_in_ranges.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
-expect(1 ": grow_by_mapping [policy/growth_in_ranges.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
+expect(1 ": grow_by_stitching [policy/grow_by_stitching.hpp]\n  the blocks that keep these segments, " explain-oom ${trace} --capacity 1826989966)
+expect(1 ": grow_by_mapping [policy/grow_by_mapping.hpp] (expandable_segments:True)\n" explain-oom ${TRACES}/gnn_sage.csv --capacity 1048576000 --recipe torch_npu)
+expect(1 ": grow_by_mapping [policy/grow_by_mapping.hpp] (expandable_segments:True, no garbage_collection_threshold)\n" explain-oom ${streams}
        --capacity 950000000 --recipe torch_npu --conf garbage_collection_threshold:0.9)
-expect(1 ": back_with<page_plan::normal_only> [policy/pages.hpp] (no page_size)\n" explain-oom ${streams} --capacity 930000000 --recipe torch_npu
+expect(1 ": normal_pages [policy/pages.hpp] (no page_size)\n" explain-oom ${streams} --capacity 930000000 --recipe torch_npu
        --conf page_size:1g)
 set(limited --capacity 930000000 --conf max_split_size_mb:64,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.9)
 set(gpt ${TRACES}/gpt2_adamw.csv)

@@ -25,6 +25,7 @@
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
+#include "tessera_replay/replayed.hpp"
 
 #include "recording_lines.hpp"
 
@@ -47,8 +48,8 @@ std::string csv(std::string_view body) { return "op,id,bytes,stream,t_us\n" + st
 std::string lifetimes(std::string_view body) { return "id,lower,upper,size\n" + std::string(body); }
 
 TEST(read_csv, every_op) {
-  const auto read =
-      read_csv(csv("a,0,512,0,1\nr,0,0,3,2\ne,0,0,0,3\nf,0,512,0,4\ne,0,1,0,5\nc,0,0,0,6\n"), "T");
+  const auto read = tessera::trace::read_csv(
+      csv("a,0,512,0,1\nr,0,0,3,2\ne,0,0,0,3\nf,0,512,0,4\ne,0,1,0,5\nc,0,0,0,6\n"), "T");
   const std::vector<line> expected{{'a', 0, 512, 0}, {'r', 0, 0, 3}, {'e', 0, 0, 0},
                                    {'f', 0, 512, 0}, {'e', 0, 1, 0}, {'c', 0, 0, 0}};
   EXPECT_EQ(lines(read), expected);
@@ -58,36 +59,38 @@ TEST(read_csv, every_op) {
 TEST(read_csv, every_op_on_private_pools) {
   const std::string text =
       csv("p,1,0,0,0\nb,1,0,3,1\nj,1,0,4,2\nn,1,0,0,3\nb,2,1,0,4\nn,2,0,0,5\nx,1,0,0,6\nc,1,0,0,7\n");
-  const auto read = read_csv(text, "T");
+  const auto read = tessera::trace::read_csv(text, "T");
   const std::vector<line> expected{{'p', 1, 0, 0}, {'b', 1, 0, 3}, {'j', 1, 0, 4}, {'n', 1, 0, 0},
                                    {'b', 2, 1, 0}, {'n', 2, 0, 0}, {'x', 1, 0, 0}, {'c', 1, 0, 0}};
   EXPECT_EQ(lines(read), expected);
-  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
+  EXPECT_EQ(tessera::trace::to_csv(std::get<recording>(read)), text);
 }
 
 TEST(read_csv, every_op_of_sleep) {
   const std::string text = csv("p,1,0,0,0\ns,1,0,0,1\nw,1,0,3,2\ns,1,1,4,3\ns,0,0,0,4\nw,0,0,0,5\n");
-  const auto read = read_csv(text, "T");
+  const auto read = tessera::trace::read_csv(text, "T");
   const std::vector<line> expected{{'p', 1, 0, 0}, {'s', 1, 0, 0}, {'w', 1, 0, 3},
                                    {'s', 1, 1, 4}, {'s', 0, 0, 0}, {'w', 0, 0, 0}};
   EXPECT_EQ(lines(read), expected);
-  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
+  EXPECT_EQ(tessera::trace::to_csv(std::get<recording>(read)), text);
 }
 
 TEST(read_csv, marks_of_steps) {
   const std::string text = csv("m,0,0,0,0\na,5,8,0,1\nm,5,0,0,2\nm,18446744073709551615,0,0,3\nf,5,0,0,4\n");
-  const auto read = read_csv(text, "T");
+  const auto read = tessera::trace::read_csv(text, "T");
   const std::vector<line> expected{
       {'m', 0, 0, 0}, {'a', 5, 8, 0}, {'m', 5, 0, 0}, {'m', ~std::uint64_t{0}, 0, 0}, {'f', 5, 0, 0}};
   EXPECT_EQ(lines(read), expected);
-  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
+  EXPECT_EQ(tessera::trace::to_csv(std::get<recording>(read)), text);
 }
 
 TEST(read_csv, at_most_256_scopes_are_open) {
   std::string begins;
   for (int pool = 1; pool <= 256; ++pool) begins += "b," + std::to_string(pool) + ",0,0,0\n";
-  EXPECT_EQ(lines(read_csv(csv(begins + "n,7,0,0,0\nb,300,0,0,0\nb,300,0,0,0\n"), "T")).size(), 259u);
-  EXPECT_EQ(error_of(read_csv(csv(begins + "b,257,0,0,0\n"), "T")),
+  EXPECT_EQ(
+      lines(tessera::trace::read_csv(csv(begins + "n,7,0,0,0\nb,300,0,0,0\nb,300,0,0,0\n"), "T")).size(),
+      259u);
+  EXPECT_EQ(error_of(tessera::trace::read_csv(csv(begins + "b,257,0,0,0\n"), "T")),
             "T:258: the scopes of more than 256 private pools are open");
 }
 
@@ -97,7 +100,7 @@ std::string decisions_of(const read_result<recording>& read) {
   std::size_t size = 0;
   std::FILE* const out = open_memstream(&written, &size);
   replay::write_decisions<Recipe>(out, tessera::trace::program(std::get<recording>(read)),
-                                  tessera::simulated_device{}, {});
+                                  tessera::provider::simulated_device{}, {});
   std::fclose(out);
   const std::string text(written, size);
   std::free(written);
@@ -106,13 +109,13 @@ std::string decisions_of(const read_result<recording>& read) {
 
 // A scope of a pool that exists is opened twice, a pool is released too often, and a cache is emptied in a scope.
 TEST(write_decisions, say_which_operations_on_private_pools_change_nothing) {
-  const auto read =
-      read_csv(csv("b,1,0,0,0\na,0,1048577,0,1\nb,1,0,0,2\nc,0,0,0,3\na,1,1048577,9,4\nj,1,0,9,5\n"
-                   "a,2,1048577,9,6\nx,1,0,0,7\nn,1,0,0,8\nx,1,0,0,9\nx,1,0,0,10\nf,0,0,0,11\n"
-                   "f,2,0,0,12\nc,1,0,0,13\nn,1,0,0,14\n"),
-               "T");
+  const auto read = tessera::trace::read_csv(
+      csv("b,1,0,0,0\na,0,1048577,0,1\nb,1,0,0,2\nc,0,0,0,3\na,1,1048577,9,4\nj,1,0,9,5\n"
+          "a,2,1048577,9,6\nx,1,0,0,7\nn,1,0,0,8\nx,1,0,0,9\nx,1,0,0,10\nf,0,0,0,11\n"
+          "f,2,0,0,12\nc,1,0,0,13\nn,1,0,0,14\n"),
+      "T");
   EXPECT_EQ(
-      decisions_of<tessera::pytorch<>>(read),
+      decisions_of<tessera::recipe::pytorch<>>(read),
       "0 b 1 uses=1\nS+ 1 20971520\n1 a 0 1048577 0 -> 1+0 blk=1049088\n2 b 1 -> error\n3 c 0 -> error\n"
       "S+ 2 20971520\n4 a 1 1048577 9 -> 2+0 blk=1049088\n5 j 1 9\n"
       "S+ 3 20971520\n6 a 2 1048577 9 -> 3+0 blk=1049088\n7 x 1 -> error\n8 n 1\n9 x 1 uses=0\n"
@@ -129,9 +132,10 @@ const std::string sleeps =
         "f,0,0,0,16\nf,2,0,0,17\n");
 
 TEST(write_decisions, say_what_sleeps_and_wakes) {
-  EXPECT_EQ(decisions_of<tessera::pytorch_family::expandable>(read_csv(sleeps, "T")),
+  EXPECT_EQ(decisions_of<tessera::recipe::pytorch_family::expandable>(tessera::trace::read_csv(sleeps, "T")),
             "0 b 1 uses=1\nV+ 1 96636764160\nM+ 1 0 20971520\n1 a 0 4194304 0 -> 1+0 blk=4194304\n"
-            "2 s 1 -> error: a scope of the kind capture is open\n3 n 1\n"
+            "2 s 1 -> error: an extension forbids to wait for the device, for example while a graph is "
+            "recorded\n3 n 1\n"
             "V+ 2 96636764160\nM+ 2 0 20971520\n4 a 1 4194304 0 -> 2+0 blk=4194304\n"
             "5 s 1 bytes=20971520\n6 r 0\n7 s 1 -> error: the pool sleeps\n8 b 1 -> error\n"
             "9 w 2 -> error: no such pool exists\n10 s 0 bytes=20971520\n"
@@ -142,21 +146,22 @@ TEST(write_decisions, say_what_sleeps_and_wakes) {
 }
 
 TEST(write_decisions, repeat_the_marks_of_steps) {
-  EXPECT_EQ(
-      decisions_of<tessera::passthrough>(read_csv(csv("m,7,0,0,0\na,0,64,0,1\nm,0,0,0,2\ne,0,1,0,3\n"), "T")),
-      "0 m 7\nS+ 1 512\n1 a 0 64 0 -> 1+0 blk=512\n2 m 0\n3 e 0\n# end in_use=512 peak=512\n");
+  EXPECT_EQ(decisions_of<tessera::recipe::passthrough>(
+                tessera::trace::read_csv(csv("m,7,0,0,0\na,0,64,0,1\nm,0,0,0,2\ne,0,1,0,3\n"), "T")),
+            "0 m 7\nS+ 1 512\n1 a 0 64 0 -> 1+0 blk=512\n2 m 0\n3 e 0\n# end in_use=512 peak=512\n");
 }
 
 TEST(write_decisions, say_that_segments_cannot_sleep) {
-  const std::string text = decisions_of<tessera::pytorch<>>(read_csv(sleeps, "T"));
+  const std::string text = decisions_of<tessera::recipe::pytorch<>>(tessera::trace::read_csv(sleeps, "T"));
   for (const std::string done : {"2 s 1", "5 s 1", "7 s 1", "9 w 2", "10 s 0", "12 w 1", "13 w 1", "14 w 0"})
     EXPECT_NE(text.find("\n" + done + " -> error: the allocator cannot sleep\n"), text.npos) << done;
   EXPECT_NE(text.find("\n11 a 2 4194304 0 -> 1+4194304 blk=4194304\n"), text.npos) << "the request is served";
 }
 
 TEST(replay, copies_contents_on_the_stream_of_the_operation) {
-  const auto read = read_csv(csv("a,0,4194304,0,0\ns,0,1,5,1\nw,0,0,6,2\ns,0,0,0,3\nw,0,0,7,4\n"), "T");
-  tessera::caching_allocator<tessera::pytorch_family::expandable, tessera::simulated_device> on;
+  const auto read =
+      tessera::trace::read_csv(csv("a,0,4194304,0,0\ns,0,1,5,1\nw,0,0,6,2\ns,0,0,0,3\nw,0,0,7,4\n"), "T");
+  replay::replayed<tessera::recipe::pytorch_family::expandable> on;
   EXPECT_EQ(tessera::trace::replay(tessera::trace::program(std::get<recording>(read)), on), 0u);
   EXPECT_EQ(on.provider().calls().copy_to_host, 1u);
   EXPECT_EQ(on.provider().calls().copy_to_device, 1u);
@@ -166,13 +171,15 @@ TEST(replay, copies_contents_on_the_stream_of_the_operation) {
 }
 
 /// An allocator to which a program says that a step begins.
-struct with_steps : tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> {
-  void begin_step(std::uint64_t key) { steps.emplace_back(key, current_usage().live); }
+struct with_steps
+    : tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> {
+  void begin_step(std::uint64_t key) { steps.emplace_back(key, current_usage().allocated); }
   std::vector<std::pair<std::uint64_t, std::size_t>> steps;  // keys, and the live bytes at the time
 };
 
 TEST(replay, says_when_a_step_begins) {
-  const auto read = read_csv(csv("m,3,0,0,0\na,0,512,0,1\nm,0,0,0,2\nf,0,0,0,3\nm,3,0,0,4\n"), "T");
+  const auto read =
+      tessera::trace::read_csv(csv("m,3,0,0,0\na,0,512,0,1\nm,0,0,0,2\nf,0,0,0,3\nm,3,0,0,4\n"), "T");
   const tessera::trace::program made(std::get<recording>(read));
   EXPECT_EQ(made.slot_count(), 1u);
   EXPECT_EQ(made.peak_live(), 512u);
@@ -182,14 +189,14 @@ TEST(replay, says_when_a_step_begins) {
   EXPECT_EQ(events, 5u);
   const std::vector<std::pair<std::uint64_t, std::size_t>> expected{{3, 0}, {0, 512}, {3, 0}};
   EXPECT_EQ(on.steps, expected);
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> without;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> without;
   EXPECT_EQ(tessera::trace::replay(made, without), 0u);
   EXPECT_EQ(without.current_usage(), on.current_usage());
 }
 
 TEST(program, with_sleeps_needs_only_its_largest_request) {
   const auto peak = [](const std::string& text) {
-    const auto read = read_csv(csv(text), "T");
+    const auto read = tessera::trace::read_csv(csv(text), "T");
     const tessera::trace::program made(std::get<recording>(read));
     return std::pair(made.peak_live(), made.min_reserved());
   };
@@ -199,32 +206,36 @@ TEST(program, with_sleeps_needs_only_its_largest_request) {
 }
 
 TEST(read_csv, the_header_alone_is_an_empty_program) {
-  EXPECT_TRUE(lines(read_csv(csv(""), "T")).empty());
-  EXPECT_TRUE(lines(read_csv("op,id,bytes,stream,t_us", "T")).empty());
+  EXPECT_TRUE(lines(tessera::trace::read_csv(csv(""), "T")).empty());
+  EXPECT_TRUE(lines(tessera::trace::read_csv("op,id,bytes,stream,t_us", "T")).empty());
 }
 
 TEST(read_csv, line_ends_do_not_matter) {
   const std::vector<line> expected{{'a', 7, 1, 0}, {'f', 7, 1, 0}};
-  EXPECT_EQ(lines(read_csv(csv("a,7,1,0,1\nf,7,1,0,2\n"), "T")), expected);
-  EXPECT_EQ(lines(read_csv(csv("a,7,1,0,1\nf,7,1,0,2"), "T")), expected);
-  EXPECT_EQ(lines(read_csv(csv("a,7,1,0,1\nf,7,1,0,2\n\n\r\n\n"), "T")), expected);
-  EXPECT_EQ(lines(read_csv("op,id,bytes,stream,t_us\r\na,7,1,0,1\r\nf,7,1,0,2\r\n", "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,7,1,0,1\nf,7,1,0,2\n"), "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,7,1,0,1\nf,7,1,0,2"), "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,7,1,0,1\nf,7,1,0,2\n\n\r\n\n"), "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv("op,id,bytes,stream,t_us\r\na,7,1,0,1\r\nf,7,1,0,2\r\n", "T")),
+            expected);
 }
 
 TEST(read_csv, requests_of_0_bytes_leave_no_trace) {
   const std::vector<line> expected{{'a', 1, 8, 0}};
-  EXPECT_EQ(lines(read_csv(csv("a,0,0,0,1\na,1,8,0,1\nr,0,0,2,1\nf,0,0,0,1\n"), "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,0,0,0,1\na,1,8,0,1\nr,0,0,2,1\nf,0,0,0,1\n"), "T")),
+            expected);
 }
 
 TEST(read_csv, a_free_or_a_record_need_not_repeat_the_size) {
   const std::vector<line> expected{{'a', 1, 8, 0}, {'r', 1, 8, 2}, {'r', 1, 0, 2}, {'f', 1, 0, 0}};
-  EXPECT_EQ(lines(read_csv(csv("a,1,8,0,1\nr,1,8,2,1\nr,1,0,2,1\nf,1,0,0,1\n"), "T")), expected);
+  EXPECT_EQ(lines(tessera::trace::read_csv(csv("a,1,8,0,1\nr,1,8,2,1\nr,1,0,2,1\nf,1,0,0,1\n"), "T")),
+            expected);
 }
 
 TEST(read_csv, the_largest_numbers) {
   const std::uint64_t most = ~std::uint64_t{0};
   const std::vector<line> expected{{'a', most, tessera::max_request, most}};
-  EXPECT_EQ(lines(read_csv(csv("a,18446744073709551615,1152921504606846975,18446744073709551615,0\n"), "T")),
+  EXPECT_EQ(lines(tessera::trace::read_csv(
+                csv("a,18446744073709551615,1152921504606846975,18446744073709551615,0\n"), "T")),
             expected);
 }
 
@@ -236,7 +247,7 @@ std::ostream& operator<<(std::ostream& out, const refused& r) { return out << r.
 class csv_errors : public testing::TestWithParam<refused> {};
 
 TEST_P(csv_errors, say_line_and_rule) {
-  EXPECT_EQ(error_of(read_csv(GetParam().text, "dir/T.csv")), "dir/T.csv:" + GetParam().why);
+  EXPECT_EQ(error_of(tessera::trace::read_csv(GetParam().text, "dir/T.csv")), "dir/T.csv:" + GetParam().why);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -325,7 +336,7 @@ TEST(read_csv, no_choice_of_ids_is_slow) {
   for (const std::uint64_t step : {172933u, 65536u, 1u << 31}) {
     std::string body;
     for (std::uint64_t i = 1; i <= 100'000; ++i) body += "a," + std::to_string(i * step) + ",1,0,1\n";
-    EXPECT_EQ(lines(read_csv(csv(body), "T")).size(), 100'000u);
+    EXPECT_EQ(lines(tessera::trace::read_csv(csv(body), "T")).size(), 100'000u);
   }
 }
 
@@ -438,7 +449,7 @@ TEST(text_traces, any_beginning_is_answered) {
       const std::vector<char> part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(n));
       const std::string_view text(part.data(), n);
       expect_sound(read_text_trace(text, "T"));
-      expect_sound(read_csv(text, "T"));
+      expect_sound(tessera::trace::read_csv(text, "T"));
       expect_sound(read_lifetimes(text, "T"));
       if (HasFatalFailure()) return;
     }
@@ -448,10 +459,10 @@ TEST(text_traces, any_beginning_is_answered) {
 TEST(text_traces, a_line_cut_short_is_an_error) {
   const std::size_t last = small_csv.rfind("f,0");
   for (std::size_t n = last + 1; n < small_csv.rfind(',') + 1; ++n)
-    EXPECT_TRUE(
-        error_of(read_csv(small_csv.substr(0, n), "T")).starts_with("T:11: a line has 5 fields, this one "))
+    EXPECT_TRUE(error_of(tessera::trace::read_csv(small_csv.substr(0, n), "T"))
+                    .starts_with("T:11: a line has 5 fields, this one "))
         << n;
-  EXPECT_EQ(error_of(read_csv(small_csv.substr(0, small_csv.rfind(',') + 1), "T")),
+  EXPECT_EQ(error_of(tessera::trace::read_csv(small_csv.substr(0, small_csv.rfind(',') + 1), "T")),
             "T:11: '' is not a whole number below 2^64");
 }
 
@@ -486,7 +497,7 @@ TEST(text_traces, recorded_programs_are_read_completely) {
     const auto text = replay::read_file(TESSERA_EXAMPLES_DIR "/traces/" + name + ".csv");
     ASSERT_TRUE(std::holds_alternative<std::string>(text)) << name;
     const std::string& bytes = std::get<std::string>(text);
-    const auto read = read_csv(bytes, "T");
+    const auto read = tessera::trace::read_csv(bytes, "T");
     ASSERT_TRUE(std::holds_alternative<recording>(read)) << error_of(read);
     // No request in the files has 0 bytes. So written again they are the file, except for times.
     std::size_t at = bytes.find('\n') + 1;

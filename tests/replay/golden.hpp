@@ -8,7 +8,7 @@
 #include <string_view>
 #include <variant>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pytorch.hpp>
@@ -43,18 +43,20 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   std::size_t size = 0;
   std::FILE* const out = open_memstream(&written, &size);
   const t::program program(std::get<t::recording>(read));
-  const auto write = [&]<typename Recipe>(tessera::policies<Recipe> chosen) {
+  const auto write = [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
     if (settings.garbage_collection_threshold != tessera::fraction{})
-      (void)tessera::set_memory_fraction(chosen, 1.0);
-    replay::write_decisions<Recipe>(
-        out, program, tessera::simulated_device{tessera::simulated_device::options{.capacity = capacity}},
-        chosen);
+      (void)tessera::interop::set_memory_fraction(chosen, 1.0);
+    replay::write_decisions<Recipe>(out, program,
+                                    tessera::provider::simulated_device{
+                                        tessera::provider::simulated_device::options{.capacity = capacity}},
+                                    chosen);
   };
   if (settings.expandable_segments) {
-    write.operator()<tessera::pytorch_family::expandable>(
-        tessera::pytorch_family::expandable::configured(settings));
+    write.operator()<tessera::recipe::pytorch_family::expandable>(
+        tessera::recipe::pytorch_family::expandable::configured(settings));
   } else {
-    write.operator()<tessera::pytorch<>>(tessera::pytorch_family::native::configured(settings));
+    write.operator()<tessera::recipe::pytorch<>>(
+        tessera::recipe::pytorch_family::native::configured(settings));
   }
   std::fclose(out);
   std::string lines(written, size);

@@ -122,7 +122,7 @@ TEST(memory_map, shows_private_pools_and_what_sleeps) {
   std::vector<bool> asleep;
   for (const memory_map::segment& s : map.segments) {
     pools.push_back(s.private_pool);
-    asleep.push_back(s.is_asleep);
+    asleep.push_back(s.is_unbacked);
   }
   EXPECT_EQ(pools, (std::vector<std::uint64_t>{0, 7, 3})) << "the pools in the order of their making";
   EXPECT_EQ(asleep, (std::vector<bool>{false, true, false}));
@@ -146,7 +146,7 @@ TEST(memory_map, of_segments_shows_private_pools_awake) {
   std::vector<std::uint64_t> pools;
   for (const memory_map::segment& s : map.segments) {
     pools.push_back(s.private_pool);
-    EXPECT_FALSE(s.is_asleep);
+    EXPECT_FALSE(s.is_unbacked);
   }
   EXPECT_EQ(pools, (std::vector<std::uint64_t>{0, 7, 7, 3}));
   EXPECT_EQ(map.sums.asleep, 0u);
@@ -158,15 +158,15 @@ template <typename Recipe>
 void compare_with_the_allocator(const program& source, std::size_t at) {
   const auto& events = source.events();
   const recording until{"", {events.begin(), events.begin() + static_cast<std::ptrdiff_t>(at) + 1}};
-  caching_allocator<Recipe, simulated_device> pool;
+  replayed<Recipe> pool;
   tessera::trace::replay(program(until), pool);
   const usage now = pool.current_usage();
   memory_map map = map_after<Recipe>(source, at, simulated_device{}, policies<Recipe>{});
   EXPECT_EQ(map.sums.reserved, now.reserved);
-  EXPECT_EQ(map.sums.live, now.live);
-  EXPECT_EQ(map.sums.pending, now.pending);
+  EXPECT_EQ(map.sums.live, now.allocated);
+  EXPECT_EQ(map.sums.pending, now.pending());
   EXPECT_EQ(map.sums.non_releasable + map.sums.releasable, now.cached);
-  if (now.pending == 0) {
+  if (now.pending() == 0) {
     EXPECT_EQ(map.sums.non_releasable, tessera::detail::non_releasable_bytes(pool));
   }
   for (const std::size_t most : {1000u, 100u, 10u, 1u}) {
@@ -181,7 +181,7 @@ void compare_with_the_allocator(const program& source, std::size_t at) {
       segment = c.segment;
     }
     EXPECT_EQ(bytes, now.reserved);
-    EXPECT_EQ(live, now.live + now.pending);
+    EXPECT_EQ(live, now.allocated + now.pending());
     EXPECT_EQ(non_releasable, map.sums.non_releasable);
   }
 }
@@ -189,7 +189,7 @@ void compare_with_the_allocator(const program& source, std::size_t at) {
 TEST(memory_map, agrees_with_the_allocator_on_a_recorded_program) {
   for (const char* const name : {"gnn_sage", "gnn_sage_streams"}) {
     const auto text = replay::read_file(std::string(TESSERA_EXAMPLES_DIR) + "/traces/" + name + ".csv");
-    const auto read = read_csv(std::get<std::string>(text), name);
+    const auto read = tessera::trace::read_csv(std::get<std::string>(text), name);
     const program source(std::get<recording>(read));
     for (const std::size_t at : {0u, 777u, 30929u}) {
       SCOPED_TRACE(std::string(name) + " after event " + std::to_string(at));

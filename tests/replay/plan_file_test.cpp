@@ -12,16 +12,17 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/plan/plan_file.hpp>
 #include <tessera/trace/recording.hpp>
 
+#include "tessera_replay/planner/make_plan.hpp"
+
 namespace {
 
 using namespace tessera::literals;
-using tessera::memory_plan;
 using tessera::plan::made_plan;
+using tessera::plan::memory_plan;
 using tessera::trace::event;
 using tessera::trace::input_error;
 
@@ -157,7 +158,7 @@ TEST(plan_file, headers_name_the_plan_and_have_one_comment) {
   const made_plan made = tessera::plan::make(steps(1), {.effort = 0.1});
   const std::string text = tessera::plan::to_header(made.view(), "training", "A comment.");
   EXPECT_TRUE(text.starts_with("// A comment.\n#pragma once\n")) << text;
-  EXPECT_NE(text.find("inline constexpr tessera::memory_plan training{\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("inline constexpr tessera::plan::memory_plan training{\n"), std::string::npos) << text;
   const std::string empty = tessera::plan::to_header({}, "nothing", "");
   EXPECT_EQ(empty.find("[]"), std::string::npos) << empty;
 }

@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/extension/observer.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -193,13 +194,16 @@ std::string rmm_text(const snapshot& source) {
   return std::get<std::string>(made);
 }
 
+using watch = extension::observer<history<>>;
+
 TEST(to_rmm, logs_calls_of_users) {
   struct hours {
     std::uint64_t operator()() noexcept { return now += 3'600'000'001; }
     std::uint64_t now = 22 * 3'600'000'000ull + 59 * 60'000'000ull;
   };
-  caching_allocator<pytorch_family::native, simulated_device, history<hours>> pool{
-      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, history<hours>(100)};
+  using hourly = extension::observer<history<hours>>;
+  caching_allocator<pytorch_family::native, simulated_device, hourly> pool{
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, hourly{history<hours>(100)}};
   void* const p = pool.allocate(1_MiB + 1, stream_id{255});
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   pool.deallocate(p);
@@ -209,8 +213,8 @@ TEST(to_rmm, logs_calls_of_users) {
 }
 
 TEST(to_rmm, begins_with_the_blocks_live_at_the_start) {
-  caching_allocator<pytorch_family::native, simulated_device, history<>> pool{
-      simulated_device{}, {}, history<>(3)};
+  caching_allocator<pytorch_family::native, simulated_device, watch> pool{
+      simulated_device{}, {}, watch{history<>(3)}};
   void* const kept = pool.allocate(100);
   void* const freed = pool.allocate(200);
   (void)kept;
@@ -235,7 +239,7 @@ std::vector<line> in_order(const recording& source) {
 
 template <typename Recipe>
 void goes_round() {
-  caching_allocator<Recipe, simulated_device, history<>> pool{simulated_device{}, {}, history<>(1000)};
+  caching_allocator<Recipe, simulated_device, watch> pool{simulated_device{}, {}, watch{history<>(1000)}};
   std::mt19937 dice(4);
   std::vector<void*> live;
   for (int i = 0; i < 2000; ++i) {
@@ -260,7 +264,7 @@ void goes_round() {
   EXPECT_EQ(in_order(std::get<recording>(by_rmm)), in_order(std::get<recording>(by_snapshot)));
   EXPECT_EQ(program(std::get<recording>(by_rmm)).peak_live(),
             program(std::get<recording>(by_snapshot)).peak_live());
-  const auto by_csv = read_text_trace(to_csv(std::get<recording>(by_snapshot)), "T");
+  const auto by_csv = read_text_trace(tessera::trace::to_csv(std::get<recording>(by_snapshot)), "T");
   ASSERT_TRUE(std::holds_alternative<recording>(by_csv)) << error_of(by_csv);
   EXPECT_EQ(in_order(std::get<recording>(by_csv)), in_order(std::get<recording>(by_snapshot)));
 }
@@ -275,8 +279,8 @@ TEST(to_csv, writes_every_event) {
       std::string(csv_header) +
       "\na,0,512,0,0\na,7,99,1,1\nr,7,0,2,2\ne,0,0,0,3\nf,7,0,1,4\ne,0,1,0,5\nc,0,0,0,6\n"
       "f,0,512,0,7\n";
-  const auto read = read_csv(text, "T");
-  EXPECT_EQ(to_csv(std::get<recording>(read)), text);
+  const auto read = tessera::trace::read_csv(text, "T");
+  EXPECT_EQ(tessera::trace::to_csv(std::get<recording>(read)), text);
 }
 
 }  // namespace

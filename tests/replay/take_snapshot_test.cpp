@@ -19,7 +19,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
@@ -50,7 +51,7 @@ struct ticks {
   std::uint64_t operator()() noexcept { return ++asked; }
   std::uint64_t asked = 0;
 };
-using ticking = history<ticks>;
+using ticking = extension::observer<history<ticks>>;
 
 struct total {
   std::size_t reserved = 0, allocated = 0, requested = 0, blocks = 0;
@@ -148,22 +149,21 @@ TEST(take_snapshot, has_the_call_stacks_of_blocks_and_events) {
       }
     }
   };
-  caching_allocator<pytorch<>, simulated_device, with_stacks> plain{
-      simulated_device(), {}, with_stacks(4, {}, {&depth})};
+  using watch = extension::observer<with_stacks>;
+  using watched = caching_allocator<pytorch<>, simulated_device, watch>;
+  watched plain{simulated_device(), {}, watch{with_stacks(4, {}, {&depth})}};
   check(plain);
-  locked<pytorch<>, simulated_device, with_stacks> shared(simulated_device(), {},
-                                                          with_stacks(4, {}, {&depth}));
+  locked<watched> shared(simulated_device(), {}, watch{with_stacks(4, {}, {&depth})});
   check(shared);
-  per_stream<pytorch<>, simulated_device, with_stacks> arenas(simulated_device(), {},
-                                                              with_stacks(4, {}, {&depth}));
+  per_stream<watched> arenas(simulated_device(), {}, watch{with_stacks(4, {}, {&depth})});
   check(arenas);
 }
 
 TEST(take_snapshot, has_the_history_with_times_and_labels) {
   caching_allocator<pytorch_family::native, simulated_device, ticking> pool{
-      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking{history<ticks>(100)}};
   void* const p = pool.allocate(1_MiB + 1, stream_id{2});
-  pool.observer().label("forward");
+  pool.get<ticking>().with([](auto& h) { h.label("forward"); });
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   pool.deallocate(p);
   const auto before = take_snapshot(pool);
@@ -205,18 +205,18 @@ TEST(take_snapshot, translates_the_settings_to_those_of_pytorch) {
   EXPECT_FALSE(native.expandable_segments);
   EXPECT_EQ(native.roundup_power2_divisions[8], 1u);
   EXPECT_EQ(native.roundup_power2_divisions[15], 4u);
-  EXPECT_EQ(native.recipe, "tessera::pytorch_native");
+  EXPECT_EQ(native.recipe, "tessera::recipe::pytorch_native");
   caching_allocator<stitched, simulated_device> ranges;
   (void)ranges.allocate(1);
   const auto in_ranges = take_snapshot(ranges).configured;
   EXPECT_TRUE(in_ranges.expandable_segments);
   EXPECT_EQ(in_ranges.max_split_size, unlimited);
-  EXPECT_EQ(in_ranges.recipe, "tessera::stitched");
+  EXPECT_EQ(in_ranges.recipe, "tessera::recipe::stitched");
 }
 
 TEST(take_snapshot, joins_adjacent_mapped_pages_to_a_segment) {
   caching_allocator<pytorch_family::expandable, simulated_device, ticking> pool{
-      simulated_device{}, {}, ticking(1000)};
+      simulated_device{}, {}, ticking{history<ticks>(1000)}};
   void* const low = pool.allocate(20_MiB);
   void* const middle = pool.allocate(20_MiB);
   void* const high = pool.allocate(20_MiB);
@@ -245,11 +245,12 @@ TEST(take_snapshot, reaches_every_front_end) {
     return std::pair(count_bytes(seen).requested, seen.traces.size());
   };
   using found = std::pair<std::size_t, std::size_t>;
-  locked<pytorch_family::expandable, simulated_device, ticking> one;
+  using watched = caching_allocator<pytorch_family::native, simulated_device, ticking>;
+  locked<caching_allocator<pytorch_family::expandable, simulated_device, ticking>> one;
   (void)one.allocate(200);
   EXPECT_EQ(live(one), found(200, 1));
 
-  per_stream<pytorch_family::native, simulated_device, ticking> arenas;
+  per_stream<watched> arenas;
   (void)arenas.allocate(1, stream_id{1});
   (void)arenas.allocate(2, stream_id{2});
   arenas.deallocate(arenas.allocate(5, stream_id{2}));
@@ -257,7 +258,7 @@ TEST(take_snapshot, reaches_every_front_end) {
   EXPECT_EQ(take_snapshot(arenas).traces[0].size(), 8u)
       << "two segments, three blocks, a free in two steps, a look";
 
-  configured<torch_npu_family, simulated_device, per_stream, ticking> npu(torch_npu_family::settings{});
+  configured<torch_npu_family, per_stream<watched>> npu(torch_npu_family::settings{});
   (void)npu.allocate(5, stream_id{1});
   (void)npu.allocate(6, stream_id{2});
   EXPECT_EQ(live(npu), found(11, 1));
@@ -266,7 +267,7 @@ TEST(take_snapshot, reaches_every_front_end) {
   std::vector<simulated_device> devices;
   devices.push_back(first.another_device({.device = 1}));
   devices.push_back(first.another_device({.device = 2}));
-  per_device<pytorch_family::native, simulated_device, locked, ticking> two(std::move(devices));
+  per_device<locked<watched>> two(std::move(devices));
   (void)two.allocate(7, 0);
   (void)two.allocate(8, 1);
   EXPECT_EQ(live(two), found(15, 2));
@@ -276,11 +277,11 @@ TEST(take_snapshot, reaches_every_front_end) {
   EXPECT_EQ(both.segments[1].device, 1u);
   EXPECT_EQ(both.traces[1][1].size, 8u);
 
-  waiting<locked<pytorch_family::native, simulated_device, ticking>> patient;
+  waiting<locked<watched>> patient;
   (void)patient.allocate(9);
   EXPECT_EQ(live(patient), found(9, 1));
 
-  driver_pool<cuda_async, simulated_device, ticking> driver;
+  cuda_mempool<caching_allocator<cuda_async, simulated_device, ticking>> driver;
   (void)driver.allocate_async(10, stream_id{1});
   EXPECT_EQ(live(driver.pool()), found(10, 1));
 
@@ -295,7 +296,7 @@ class random_program {
  public:
   random_program(std::size_t capacity, std::size_t kept, std::uint64_t fail_every, unsigned seed)
       : pool_(simulated_device{simulated_device::options{.capacity = capacity, .fail_every = fail_every}}, {},
-              ticking(kept)),
+              ticking{history<ticks>(kept)}),
         dice_(seed) {}
 
   void run(int operations) {
@@ -319,7 +320,7 @@ class random_program {
     } else if (choice < 98) {
       pool_.provider().hold_events(choice == 96);
     } else if (choice == 98) {
-      pool_.observer().label("step " + std::to_string(dice_() % 5));
+      pool_.template get<ticking>().with([this](auto& h) { h.label("step " + std::to_string(dice_() % 5)); });
     } else if (dice_() % 8 == 0) {
       pool_.trim();
     }
@@ -382,8 +383,8 @@ TYPED_TEST(capture_of, goes_through_a_pickle_unchanged) {
 }
 
 TEST(take_snapshot, of_a_locked_allocator_is_consistent_under_concurrent_use) {
-  locked<pytorch_family::native, simulated_device, ticking> pool{
-      simulated_device{simulated_device::options{.capacity = 300_MiB}}, {}, ticking(5000)};
+  locked<caching_allocator<pytorch_family::native, simulated_device, ticking>> pool{
+      simulated_device{simulated_device::options{.capacity = 300_MiB}}, {}, ticking{history<ticks>(5000)}};
   std::atomic<bool> done{false};
   std::vector<std::thread> users;
   for (unsigned user = 0; user < 3; ++user) {
@@ -444,7 +445,8 @@ struct device_of_one_segment {
 
 TEST(take_snapshot, shows_memory_once_that_another_thread_got_during_its_release) {
   device_of_one_segment::state device;
-  locked<with<pytorch<>, reuse_immediately>, device_of_one_segment> pool{device_of_one_segment{&device}};
+  locked<caching_allocator<with<pytorch<>, reuse_immediately>, device_of_one_segment>> pool{
+      device_of_one_segment{&device}};
   void* const first = pool.allocate(12_MiB);
   pool.deallocate(first);
   void* second = nullptr;
@@ -474,7 +476,7 @@ TEST(take_snapshot, agrees_with_the_expandable_recipe) {
 }
 
 TEST(take_snapshot, a_recording_of_it_repeats_failed_requests) {
-  caching_allocator<pytorch_family::native, simulated_device, history<>> pool{
+  caching_allocator<pytorch_family::native, simulated_device, extension::observer<history<>>> pool{
       simulated_device{simulated_device::options{.capacity = 1_GiB}}};
   (void)pool.allocate(300_MiB);
   EXPECT_EQ(pool.try_allocate(900_MiB), nullptr);

@@ -21,7 +21,7 @@ TEST(timeline, keeps_each_event_while_there_is_room) {
   timeline over(4);
   EXPECT_EQ(over.events(), 0u);
   EXPECT_TRUE(over.buckets().empty());
-  over.note({.requested = 1, .live = 2, .pending = 3, .cached = 4, .reserved = 3, .asleep = 6});
+  over.note({.requested = 1, .allocated = 2, .active = 5, .cached = 4, .reserved = 3, .unbacked = 6});
   over.note(reserving(7));
   ASSERT_EQ(over.buckets().size(), 2u);
   EXPECT_EQ(over.width(), 1u);
@@ -43,10 +43,11 @@ TEST(timeline, joins_pairs_once_it_is_full) {
 
 TEST(timeline, stores_the_first_event_at_peak_reserved) {
   timeline over(2);
-  for (const std::size_t bytes : {5u, 8u, 2u, 8u, 1u}) over.note({.live = bytes / 2, .reserved = bytes});
+  for (const std::size_t bytes : {5u, 8u, 2u, 8u, 1u})
+    over.note({.allocated = bytes / 2, .active = bytes / 2, .reserved = bytes});
   EXPECT_EQ(over.worst_event(), 1u);
   EXPECT_EQ(over.worst().reserved, 8u);
-  EXPECT_EQ(over.worst().live, 4u);
+  EXPECT_EQ(over.worst().allocated, 4u);
 }
 
 // Each bucket has the minimum and maximum of its events, whatever came before.

@@ -13,9 +13,10 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
@@ -128,14 +129,14 @@ struct ticks {
   std::uint64_t operator()() noexcept { return asked += 10; }
   std::uint64_t asked = 1'000'000;
 };
-using ticking = history<ticks>;
+using ticking = extension::observer<history<ticks>>;
 
 TEST(to_chrome, shows_blocks_counters_and_calls) {
   caching_allocator<pytorch_family::native, simulated_device, ticking> pool{
-      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
-  pool.observer().label("say \"forward\"\xff");
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking{history<ticks>(100)}};
+  pool.get<ticking>().with([](auto& h) { h.label("say \"forward\"\xff"); });
   void* const p = pool.allocate(1_MiB + 1, stream_id{77});
-  pool.observer().label("");
+  pool.get<ticking>().with([](auto& h) { h.label(""); });
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   (void)pool.record_stream(p, stream_id{5});
   pool.provider().hold_events(true);
@@ -162,10 +163,11 @@ TEST(to_chrome, shows_blocks_counters_and_calls) {
 }
 
 TEST(to_chrome, names_the_private_pools_of_blocks_and_calls) {
-  caching_allocator<pytorch_family::native, simulated_device, ticking> on{simulated_device{}, {}, ticking(4)};
-  private_pool pool(on);
+  caching_allocator<pytorch_family::native, simulated_device, ticking, extension::private_pools> on{
+      simulated_device{}, {}, ticking{history<ticks>(4)}};
+  extension::private_pool pool(on);
   {
-    const pool_scope scope(pool);
+    const extension::pool_scope scope(pool);
     (void)on.allocate(2_MiB);  // before the history, which is too short for it
     (void)on.allocate(30_MiB);
   }
@@ -192,7 +194,7 @@ TEST(to_chrome, names_the_private_pools_of_blocks_and_calls) {
 template <typename Recipe>
 void expect_counters_of_statistics(std::size_t kept) {
   caching_allocator<Recipe, simulated_device, ticking> pool{
-      simulated_device{simulated_device::options{.capacity = 200_MiB}}, {}, ticking(kept)};
+      simulated_device{simulated_device::options{.capacity = 200_MiB}}, {}, ticking{history<ticks>(kept)}};
   std::mt19937 dice(3);
   std::vector<void*> live;
   for (int i = 0; i < 3000; ++i) {

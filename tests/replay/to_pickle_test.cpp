@@ -140,7 +140,7 @@ snapshot full() {
   s.segments.push_back({.device = 0,
                         .address = std::uint64_t{1} << 47,
                         .size = 20_MiB,
-                        .stream = {~std::uint64_t{0}},
+                        .stream = stream_id{~std::uint64_t{0}},
                         .large = true,
                         .pool = {3, 4},
                         .expandable = true,
@@ -155,7 +155,7 @@ snapshot full() {
                       .stack = static_cast<std::uint32_t>((what + 2) % 4),
                       .size = 100 + what,
                       .block = what % 2 * 512,
-                      .stream = {0x7f8a'3800'1020},
+                      .stream = stream_id{0x7f8a'3800'1020},
                       .time_us = 1'773'270'053'883'781 + what,
                       .pool = {0, what},
                       .label = what % 3 == 0 ? "" : "\xf0\x9f\x98\x80 \"forward\""};
@@ -169,7 +169,7 @@ snapshot full() {
                    {}};
   s.annotations = {{"step", true, 0, 17}, {"step", false, 0, 18}};
   s.configured.conf = "max_split_size_mb:32";
-  s.configured.recipe = "tessera::pytorch<>";
+  s.configured.recipe = "tessera::recipe::pytorch<>";
   s.configured.max_split_size = 32_MiB;
   s.configured.garbage_collection_threshold = 0.8;
   s.configured.expandable_segments = true;
@@ -244,7 +244,7 @@ TEST(read_snapshot, host_memory_of_another_form_is_left_out) {
   };
   EXPECT_EQ(with_host(none, entries).host_traces,
             (std::vector<std::vector<snapshot::entry>>{
-                {{.what = action::alloc, .address = 7, .size = 8, .stream = {9}}}}))
+                {{.what = action::alloc, .address = 7, .size = 8, .stream = stream_id{9}}}}))
       << "one history without a list around it";
   const auto wrong = [&](auto& to) { to.list(one, [&](int) { to.dict([] {}); }); };
   EXPECT_EQ(with_host(wrong, entries), snapshot{});
@@ -408,11 +408,11 @@ TEST(read_snapshot, accepts_any_value_that_no_decision_depends_on) {
   to.end();
   const snapshot seen = read_back(out);
   ASSERT_EQ(seen.traces.size(), 1u);
-  EXPECT_EQ(seen.traces[0],
-            (std::vector<snapshot::entry>{{.what = action::alloc, .address = 7, .size = 8, .stream = {9}},
-                                          {.what = action::oom},
-                                          {.what = action::annotate},
-                                          {.what = action::other}}));
+  EXPECT_EQ(seen.traces[0], (std::vector<snapshot::entry>{
+                                {.what = action::alloc, .address = 7, .size = 8, .stream = stream_id{9}},
+                                {.what = action::oom},
+                                {.what = action::annotate},
+                                {.what = action::other}}));
   EXPECT_EQ(seen.annotations, (std::vector<snapshot::annotation>{{.name = "step"}}));
   EXPECT_TRUE(seen.configured.expandable_segments);
 }

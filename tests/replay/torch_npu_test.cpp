@@ -59,9 +59,9 @@ void expect_the_same(std::initializer_list<const char*> words) {
 struct native_by_hand {
   using rounding = round_padded<32, round_to_divisions<512, divisions::all(4)>>;
   using pools = pool_small_and_large<1_MiB>;
-  using streams = reuse_on_same_stream_after_recorded;
+  using streams = reuse_on_same_stream_after_own_events;
   using split = split_below<32_MiB, 20_MiB>;
-  using pages = back_with<page_plan::huge_first>;
+  using pages = prefer_pages<page_preference::huge_first>;
   using growth = grow_by_segments<2_MiB, 20_MiB, 10_MiB, memory_limit(percent(80))>;
   using eviction = evict_idle_above<percent(60)>;
   using recovery = recover_by_releasing_oversize;
@@ -76,9 +76,9 @@ TEST(torch_npu_decisions, of_a_text_equal_those_of_the_recipe) {
 struct expandable_by_hand {
   using rounding = round_padded<32, round_to_multiple<512>>;
   using pools = pool_small_and_large<1_MiB>;
-  using streams = reuse_on_same_stream_after_recorded;
+  using streams = reuse_on_same_stream_after_own_events;
   using split = split_if_remainder_at_least<512>;
-  using pages = back_with<page_plan::huge_first>;
+  using pages = prefer_pages<page_preference::huge_first>;
   using growth = grow_by_mapping<2_MiB, 40_MiB, unlimited, 3_KiB>;
   using eviction = evict_never;
   using recovery = recover_by_emptying_cache<>;
@@ -89,11 +89,11 @@ TEST(torch_npu_decisions, of_expandable_segments_too) {
 }
 
 TEST(torch_npu_decisions, of_1_gib_pages_and_lazy_event_polls_too) {
-  expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, back_with<page_plan::huge_1g_first>>>(
+  expect_the_same<torch_npu<"page_size:1g">, with<torch_npu<>, prefer_pages<page_preference::huge_1g_first>>>(
       {"-> 1+", "S+ 1 1073741824", "X", "OOM"});
   expect_the_same<
       torch_npu<"multi_stream_lazy_reclaim:True">,
-      with<torch_npu<>, poll_events_lazily<reuse_on_same_stream_after_recorded, std::size_t{512}>>>(
+      with<torch_npu<>, poll_events_lazily<reuse_on_same_stream_after_own_events, std::size_t{512}>>>(
       {"-> 1+", "S-", "OOM"});
 }
 

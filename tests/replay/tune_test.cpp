@@ -12,7 +12,8 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
@@ -115,7 +116,7 @@ static_assert(law::policy(segments_below<0>{.large = 512_MiB}));
 static_assert(law::policy(segments_below<64_MiB>{.large = 64_MiB}));
 static_assert(law::policy(segments_below<256_MiB>{.large = 512_MiB}));
 static_assert(law::policy(grow_by_chunks<>{.small_chunk = 2_MiB, .large = 1_GiB}));
-static_assert(law::policy(grow_by_plan<>{.plan = chunk_plan{2_MiB, 16_MiB}}));
+static_assert(law::policy(grow_by_schedule<>{.schedule = chunk_schedule{2_MiB, 16_MiB}}));
 static_assert(law::policy(grow_by_mapping<>{.large = 128_MiB}));
 static_assert(law::policy(grow_by_stitching<>{.peak_parts = 4, .slack = percent(0)}));
 static_assert(law::policy(multiple<64>{}) && law::policy(multiple<2_MiB>{}));
@@ -139,7 +140,7 @@ TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
 
 TEST(tune_text, is_a_complete_recipe) {
   composition c;
-  c.growth = grow_by_plan<>{.plan = chunk_plan{1_GiB, 16_MiB}};
+  c.growth = grow_by_schedule<>{.schedule = chunk_schedule{1_GiB, 16_MiB}};
   c.recovery = recover_by_emptying_cache<tunable(false)>{.accepts_exact_size = true};
   EXPECT_EQ(
       as_recipe(c, "mine"),
@@ -148,16 +149,17 @@ TEST(tune_text, is_a_complete_recipe) {
       "using namespace tessera::literals;\n"
       "\n"
       "struct mine final {\n"
-      "  using rounding = tessera::round_to_divisions<512>;\n"
-      "  using pools    = tessera::pool_small_and_large<1_MiB>;\n"
-      "  using streams  = tessera::reuse_on_same_stream;\n"
-      "  using split    = tessera::split_below<>;\n"
-      "  using pages    = tessera::back_with<tessera::page_plan::normal_only>;\n"
-      "  using growth   = tessera::grow_by_plan<tessera::chunk_plan{1_GiB, 16_MiB, tessera::percent(92)}>;\n"
-      "  using eviction = tessera::evict_idle_above<tessera::percent(0), true>;\n"
-      "  using recovery = tessera::recover_by_emptying_cache<true>;\n"
+      "  using rounding = tessera::policy::round_to_divisions<512>;\n"
+      "  using pools    = tessera::policy::pool_small_and_large<1_MiB>;\n"
+      "  using streams  = tessera::policy::reuse_on_same_stream;\n"
+      "  using split    = tessera::policy::split_below<>;\n"
+      "  using pages    = tessera::policy::normal_pages;\n"
+      "  using growth   = tessera::policy::grow_by_schedule<tessera::policy::chunk_schedule{1_GiB, 16_MiB, "
+      "tessera::percent(92)}>;\n"
+      "  using eviction = tessera::policy::evict_idle_above<tessera::percent(0), true>;\n"
+      "  using recovery = tessera::policy::recover_by_emptying_cache<true>;\n"
       "};\n"
-      "static_assert(tessera::recipe<mine>);\n");
+      "static_assert(tessera::recipe::well_formed<mine>);\n");
 }
 
 TEST(tune_grid, changes_one_policy_at_a_time_on_every_axis) {
@@ -186,8 +188,8 @@ TEST(tune_grid, simplifies_equivalent_compositions) {
   const trace::program program(recording);
   const program_traits known{.peak_live = program.peak_live(), .several_streams = true};
   for (const auto& [name, made] : shipped()) {
-    const outcome there = replay_once(program, made, 80_GiB);
-    const outcome here = replay_once(program, simplified(made, known), 80_GiB);
+    const auto there = replay_once(program, made, 80_GiB);
+    const auto here = replay_once(program, simplified(made, known), 80_GiB);
     EXPECT_EQ(here.peak_reserved, there.peak_reserved) << name;
     EXPECT_EQ(here.device_ns, there.device_ns) << name;
   }
@@ -328,7 +330,7 @@ TEST(tune, continues_if_no_caching_recipe_completes) {
   const std::size_t capacity = program.peak_live() + program.peak_live() / 500;
   std::uint64_t asking = 0;
   for (const auto& [name, made] : shipped()) {
-    const outcome done = replay_once(program, made, capacity);
+    const auto done = replay_once(program, made, capacity);
     if (name == "passthrough") asking = done.device_ns;
     ASSERT_EQ(done.failures == 0, name == "passthrough") << name;
   }

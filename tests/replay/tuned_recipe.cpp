@@ -19,8 +19,9 @@ int main(int count, char** words) {
   const auto text = replay::read_file(words[1]);
   const auto read = replay::read_text_trace(std::get<std::string>(text), words[1]);
   const tessera::trace::program program(std::get<tessera::trace::recording>(read));
-  tessera::caching_allocator<tuned, tessera::simulated_device> pool{tessera::simulated_device{
-      tessera::simulated_device::options{.capacity = std::strtoull(words[2], nullptr, 10)}}};
+  tessera::caching_allocator<tuned, tessera::provider::simulated_device> pool{
+      tessera::provider::simulated_device{
+          tessera::provider::simulated_device::options{.capacity = std::strtoull(words[2], nullptr, 10)}}};
   const std::size_t failures = tessera::trace::replay(program, pool);
   std::printf("%zu %ju %zu\n", pool.provider().peak_used(),
               static_cast<std::uintmax_t>(pool.provider().now_ns()), failures);

@@ -15,7 +15,7 @@
 /// The requirements of the viewer at pytorch.org/memory_viz for a snapshot, somewhat stricter.
 namespace viewer {
 
-using tessera::snapshot;
+using tessera::observe::snapshot;
 
 /// Executes a pickle as the viewer's unpickler does, which knows only these opcodes. Returns the first error,
 /// or nothing.

@@ -42,7 +42,9 @@ int main(int count, char** words) {
   const auto text = replay::read_file(words[1]);
   const auto read = replay::read_text_trace(std::get<std::string>(text), words[1]);
   const tessera::trace::program program(std::get<tessera::trace::recording>(read));
-  tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> pool{PLAN};
+  tessera::plan::planned<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+      pool{PLAN};
   if (pool.statistics().by_plan.fault != nullptr) return 4;
   if (tessera::trace::replay(program, pool) != 0) return 5;
   std::printf("peak reserved %zu\n", pool.provider().peak_used());

@@ -5,7 +5,10 @@
 #include "layout.hpp"
 
 std::size_t layout_by_the_other_standard() { return layout(); }
-bool other_standard_frees(tessera::locked<tessera::pytorch<>, tessera::simulated_device>& pool, void* p) {
+bool other_standard_frees(
+    tessera::concurrent::locked<
+        tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>& pool,
+    void* p) {
   pool.deallocate(p);
-  return pool.audit() == nullptr && pool.current_usage().live == 0;
+  return pool.audit() == nullptr && pool.current_usage().allocated == 0;
 }

@@ -9,10 +9,10 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/backend.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/private_pools.hpp>
+#include <tessera/detail/backends/backend.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/policy/growth.hpp>
 
 // A fifth way to grow, in files of its own: its backend and its policy.
@@ -52,8 +52,8 @@ struct bump_backend : tessera::detail::backend_defaults {
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t, std::size_t segment, const Policies& p) noexcept {
       const key own = key_of(list);
-      block* const fresh = manager_.acquire(list.where(), list.key(), segment,
-                                            segment >= p.split.oversize_from(), p.pages.backing(segment));
+      block* const fresh =
+          manager_.acquire(list, segment, segment >= p.split.oversize_from(), p.pages.backing(segment));
       if (fresh != nullptr) arenas_[own] = {fresh->address, fresh->address, fresh->end()};
       return fresh;
     }
@@ -66,13 +66,8 @@ struct bump_backend : tessera::detail::backend_defaults {
       if (bytes > 0 && arenas_[own].begin == address) arenas_[own] = {};
       return bytes;
     }
-    template <typename Policies>
-    [[nodiscard]] static block* restore(const tessera::segment_view&, std::size_t, const Policies&) noexcept {
-      return nullptr;  // the address is not recorded
-    }
-    static std::size_t release_idle_at(std::uintptr_t, std::size_t) noexcept { return 0; }
     void shrink() noexcept { manager_.shrink(); }
-    [[nodiscard]] std::size_t footprint() const noexcept { return arenas_.size() * sizeof(arena); }
+    [[nodiscard]] std::size_t metadata_bytes() const noexcept { return arenas_.size() * sizeof(arena); }
 
    private:
     /// A segment, and the address of the next block in it.

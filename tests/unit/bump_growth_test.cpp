@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -92,7 +92,7 @@ TEST(bump_growth, runs_a_random_program_with_streams) {
   }
   ASSERT_STREQ(pool.audit(), nullptr);
   const usage now = pool.current_usage();
-  EXPECT_EQ(now.reserved, now.live + now.pending + now.cached);
+  EXPECT_EQ(now.reserved, now.active + now.cached);
   for (const held& h : live) pool.deallocate(h.address);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);

@@ -6,16 +6,20 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/policies.hpp>
-#include <tessera/private_pool.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
+#include "tessera_replay/restoring.hpp"
+
 namespace {
 
 using namespace tessera;
-using torch = caching_allocator<pytorch<>, simulated_device>;
+using torch = caching_allocator<pytorch<>, simulated_device, extension::private_pools>;
 
 TEST(caching_allocator, answers_zero_bytes_with_null) {
   torch pool;
@@ -33,7 +37,7 @@ TEST(caching_allocator, explains_out_of_memory) {
   } catch (const out_of_memory& error) {
     EXPECT_EQ(error.requested(), 25_MiB);
     EXPECT_EQ(error.segment(), 26_MiB);
-    EXPECT_EQ(error.at_failure().live, 5_MiB);
+    EXPECT_EQ(error.at_failure().allocated, 5_MiB);
     EXPECT_EQ(error.at_failure().cached, 15_MiB);
     EXPECT_EQ(error.numbers().now, pool.current_usage());
     EXPECT_TRUE(std::string(error.what())
@@ -77,7 +81,8 @@ TEST(caching_allocator_death, names_a_double_free) {
 
 TEST(caching_allocator, keeps_devices_and_allocators_apart) {
   simulated_device shared;
-  caching_allocator<pytorch<>, provider_ref<simulated_device>> one{provider_ref(shared)},
+  caching_allocator<pytorch<>, provider_ref<simulated_device>, extension::private_pools> one{
+      provider_ref(shared)},
       two{provider_ref(shared)};
   torch other{simulated_device{simulated_device::options{.device = 1}}};
   void* p = one.allocate(1_KiB);
@@ -95,7 +100,8 @@ TEST(caching_allocator, keeps_devices_and_allocators_apart) {
 TEST(caching_allocator, gives_everything_back_at_its_end) {
   simulated_device shared;
   {
-    caching_allocator<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
+    caching_allocator<pytorch<>, provider_ref<simulated_device>, extension::private_pools> pool{
+        provider_ref(shared)};
     (void)pool.allocate(1_KiB);
     void* p = pool.allocate(30_MiB);
     (void)pool.record_stream(p, stream_id{9});
@@ -187,8 +193,10 @@ struct memory {
 };
 TEST(caching_allocator, reports_to_its_observer) {
   std::vector<allocator_event> events;
-  caching_allocator<pytorch<>, simulated_device, memory> pool{
-      simulated_device{simulated_device::options{.capacity = 4_MiB}}, {}, {&events}};
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::observer<memory>> pool{
+      simulated_device{simulated_device::options{.capacity = 4_MiB}},
+      {},
+      extension::observer<memory>{{&events}}};
   void* p = pool.allocate(1000);
   pool.deallocate(p);
   EXPECT_EQ(pool.try_allocate(5_MiB), nullptr);
@@ -200,13 +208,14 @@ TEST(caching_allocator, reports_to_its_observer) {
   EXPECT_EQ(events[1].bytes, 1000u);
   EXPECT_EQ(events[1].block, 1024u);
   EXPECT_EQ(events[4].bytes, 20_MiB);
-  static_assert(sizeof(caching_allocator<pytorch<>, simulated_device>) <=
-                sizeof(caching_allocator<pytorch<>, simulated_device, memory>));
+  static_assert(sizeof(caching_allocator<pytorch<>, simulated_device, extension::private_pools>) <=
+                sizeof(caching_allocator<pytorch<>, simulated_device, extension::private_pools,
+                                         extension::observer<memory>>));
 }
 
 TEST(caching_allocator, allocates_from_the_high_end_if_the_policy_reports_so) {
   using high = with<pytorch<>, split_if_remainder_at_least<512, block_end::high>>;
-  caching_allocator<high, simulated_device> pool;
+  caching_allocator<high, simulated_device, extension::private_pools> pool;
   auto* first = static_cast<char*>(pool.allocate(1_KiB));
   auto* second = static_cast<char*>(pool.allocate(1_KiB));
   EXPECT_EQ(second + 1024, first);
@@ -216,8 +225,8 @@ TEST(caching_allocator, allocates_from_the_high_end_if_the_policy_reports_so) {
 }
 
 TEST(caching_allocator, falls_back_from_huge_pages) {
-  using recipe = with<pytorch<>, back_with<page_plan::huge_first>>;
-  caching_allocator<recipe, simulated_device> pool{
+  using recipe = with<pytorch<>, prefer_pages<page_preference::huge_first>>;
+  caching_allocator<recipe, simulated_device, extension::private_pools> pool{
       simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)pool.allocate(20_MiB);
   EXPECT_EQ(pool.provider().calls().acquire, 1u);
@@ -227,7 +236,7 @@ TEST(caching_allocator, falls_back_from_huge_pages) {
 }
 
 TEST(caching_allocator, passes_through) {
-  caching_allocator<passthrough, simulated_device> pool;
+  caching_allocator<passthrough, simulated_device, extension::private_pools> pool;
   void* p = pool.allocate(1000);
   EXPECT_EQ(pool.current_usage().reserved, 1024u);
   pool.deallocate(p);
@@ -236,23 +245,23 @@ TEST(caching_allocator, passes_through) {
   (void)pool.record_stream(q, stream_id{1});
   pool.provider().submit(stream_id{1}, 1000);
   pool.deallocate(q);
-  EXPECT_EQ(pool.current_usage().pending, 1024u);
+  EXPECT_EQ(pool.current_usage().pending(), 1024u);
   pool.provider().advance(1'000'000);
   (void)pool.allocate(10);
   EXPECT_EQ(pool.current_usage().reserved, 512u);
 }
 
 TEST(caching_allocator, serves_powers_of_two_from_their_class_only) {
-  caching_allocator<power_of_two, simulated_device> pool;
+  caching_allocator<power_of_two, simulated_device, extension::private_pools> pool;
   void* big = pool.allocate(100'000);
-  EXPECT_EQ(pool.current_usage().live, 131'072u);
+  EXPECT_EQ(pool.current_usage().allocated, 131'072u);
   pool.deallocate(big);
   EXPECT_NE(pool.allocate(50'000), big);
   EXPECT_EQ(pool.allocate(70'000), big);
 }
 
 TEST(caching_allocator, names_the_segment_that_the_device_was_asked_for) {
-  caching_allocator<passthrough, simulated_device> pool{
+  caching_allocator<passthrough, simulated_device, extension::private_pools> pool{
       simulated_device{simulated_device::options{.capacity = 64_KiB, .granularity = 64_KiB}}};
   (void)pool.allocate(100);
   try {
@@ -265,10 +274,10 @@ TEST(caching_allocator, names_the_segment_that_the_device_was_asked_for) {
 
 // Then a block of 512 bytes gets a segment of 64 KiB, which the same request reuses.
 TEST(caching_allocator, reuses_whole_blocks_if_the_granularity_exceeds_their_size) {
-  caching_allocator<power_of_two, simulated_device> pool{
+  caching_allocator<power_of_two, simulated_device, extension::private_pools> pool{
       simulated_device{simulated_device::options{.granularity = 64_KiB}}};
   void* const first = pool.allocate(100);
-  EXPECT_EQ(pool.current_usage().live, 64_KiB);
+  EXPECT_EQ(pool.current_usage().allocated, 64_KiB);
   pool.deallocate(first);
   EXPECT_EQ(pool.allocate(100), first);
   pool.deallocate(first);
@@ -276,14 +285,14 @@ TEST(caching_allocator, reuses_whole_blocks_if_the_granularity_exceeds_their_siz
   pool.deallocate(pool.allocate(128_KiB));
   EXPECT_NE(pool.allocate(100), nullptr);
   EXPECT_EQ(pool.statistics().num_device_alloc, 3u);
-  EXPECT_EQ(pool.current_usage().live, 128_KiB);
+  EXPECT_EQ(pool.current_usage().allocated, 128_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 /// Streams of equal parity share their blocks.
 struct share_by_parity : tessera::detail::no_reuse_across_streams {
   static constexpr bool uses_events = true;
-  [[nodiscard]] static constexpr stream_id reuse_key(stream_id s) noexcept { return {s.handle & 1}; }
+  [[nodiscard]] static constexpr stream_id reuse_key(stream_id s) noexcept { return stream_id(s.handle & 1); }
   [[nodiscard]] static constexpr bool needs_event(stream_id key, stream_id user) noexcept {
     return key != reuse_key(user);
   }
@@ -292,58 +301,58 @@ struct share_by_parity : tessera::detail::no_reuse_across_streams {
 static_assert(law::policy(share_by_parity{}));
 
 TEST(caching_allocator, holds_blocks_of_a_group_for_other_groups_only) {
-  caching_allocator<with<pytorch<>, share_by_parity>, simulated_device> pool;
+  caching_allocator<with<pytorch<>, share_by_parity>, simulated_device, extension::private_pools> pool;
   pool.provider().hold_events(true);
   void* p = pool.allocate(5_MiB, stream_id{3});
   (void)pool.record_stream(p, stream_id{1});
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), p);
   (void)pool.record_stream(p, stream_id{2});
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
 }
 
 TEST(caching_allocator, keeps_little_for_streams_that_came_and_went) {
-  caching_allocator<passthrough, simulated_device> pool;
+  caching_allocator<passthrough, simulated_device, extension::private_pools> pool;
   for (std::uint64_t s = 1; s <= 5000; ++s) pool.deallocate(pool.allocate(100, stream_id{s}));
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_LT(pool.footprint(), 1_MiB);
+  EXPECT_LT(pool.metadata_bytes(), 1_MiB);
 }
 
 TEST(caching_allocator, forgets_streams_that_own_nothing) {
   torch pool;
-  const std::size_t before = pool.footprint();
+  const std::size_t before = pool.metadata_bytes();
   for (std::uint64_t s = 1; s <= 1000; ++s) {
     pool.deallocate(pool.allocate(1_KiB, stream_id{s}));
     pool.trim();
   }
-  EXPECT_LT(pool.footprint(), before + 4_KiB);
+  EXPECT_LT(pool.metadata_bytes(), before + 4_KiB);
 }
 
 TEST(caching_allocator, describes_blocks_in_128_bytes_and_gives_those_back) {
   torch pool;
-  const std::size_t before = pool.footprint();
+  const std::size_t before = pool.metadata_bytes();
   std::vector<void*> live;
   for (std::size_t i = 0; i < 100'000; ++i) live.push_back(pool.allocate(512));
-  EXPECT_LT(pool.footprint() - before, live.size() * 128);
+  EXPECT_LT(pool.metadata_bytes() - before, live.size() * 128);
   for (std::size_t i = 0; i < live.size(); ++i) pool.deallocate(live[i * 7919 % live.size()]);
   pool.trim();
-  EXPECT_LT(pool.footprint(), before + 4_KiB);
+  EXPECT_LT(pool.metadata_bytes(), before + 4_KiB);
 }
 
 TEST(caching_allocator, takes_over_a_segment_in_pieces) {
   for (const bool oversize : {true, false}) {
-    torch pool;
+    caching_allocator<pytorch<>, simulated_device, replay::restoring> pool;
     if (oversize) pool.policies().split.max = 20_MiB;
     const std::vector<block_view> blocks{{.bytes = 12_MiB, .requested = 11_MiB}, {.bytes = 18_MiB}};
-    ASSERT_TRUE(pool.restore({.bytes = 30_MiB, .pool = 1}, 12_MiB, blocks));
+    ASSERT_TRUE(pool.get<replay::restoring>().restore({.bytes = 30_MiB, .pool = 1}, 12_MiB, blocks));
     void* segment = nullptr;
-    pool.introspect().for_each_segment(
+    tessera::detail::introspect(pool).for_each_segment(
         [&](const detail::block& first) { segment = reinterpret_cast<void*>(first.address); });
     EXPECT_EQ(pool.statistics().oversize_segments.current, oversize ? 1 : 0);
     EXPECT_EQ(pool.current_usage().requested, 11_MiB);
-    EXPECT_EQ(pool.current_usage().live, 12_MiB);
+    EXPECT_EQ(pool.current_usage().allocated, 12_MiB);
     EXPECT_EQ(pool.current_usage().cached, 18_MiB);
     EXPECT_STREQ(pool.audit(), nullptr);
     pool.deallocate(segment);
@@ -370,7 +379,7 @@ TEST(caching_allocator, resets_statistics_as_pytorch_does) {
 
 template <std::size_t Threshold, typename Eviction = evict_never>
 using late = caching_allocator<with<pytorch<>, poll_events_lazily<reuse_on_same_stream, Threshold>, Eviction>,
-                               simulated_device>;
+                               simulated_device, extension::private_pools>;
 
 TEST(caching_allocator, polls_after_a_miss_what_a_callback_freed) {
   struct holder {
@@ -396,7 +405,7 @@ TEST(caching_allocator, evicts_what_a_poll_after_a_miss_freed) {
   void* const p = pool.allocate(30_MiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{2}));
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 30_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 30_MiB);
   EXPECT_NE(pool.allocate(50_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 50_MiB);
 }
@@ -405,12 +414,13 @@ TEST(caching_allocator, evicts_what_a_poll_after_a_miss_freed) {
 template <typename Recipe>
 void evict_in_a_capture() {
   simulated_device device({.capacity = 200_MiB});
-  caching_allocator<Recipe, provider_ref<simulated_device>> memory{provider_ref(device)};
+  caching_allocator<Recipe, provider_ref<simulated_device>, extension::private_pools> memory{
+      provider_ref(device)};
   void* const kept = memory.allocate(40_MiB);
   memory.deallocate(memory.allocate(120_MiB));
   device.submit(stream_id{}, 1'000'000'000);
-  const private_pool graph(memory);
-  const pool_scope capture(graph, stream_id{});
+  const extension::private_pool graph(memory);
+  const extension::pool_scope capture(graph, stream_id{});
   const auto before = device.calls();
   (void)memory.try_allocate(30_MiB);
   memory.deallocate(kept);

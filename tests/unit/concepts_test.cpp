@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each concept rejects a type that lacks one member. Nothing runs here: the test passes if it compiles.
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -72,7 +73,7 @@ struct pages_without_flag {
   page_order backing(std::size_t) const noexcept { return {}; }
   bool operator==(const pages_without_flag&) const = default;
 };
-static_assert(pages_policy<back_with<page_plan::normal_only>> && !pages_policy<pages_without_flag>);
+static_assert(pages_policy<prefer_pages<page_preference::normal_only>> && !pages_policy<pages_without_flag>);
 
 struct growth_without_limit {
   std::size_t segment_size(std::size_t n, const usage&) const noexcept { return n; }
@@ -94,7 +95,8 @@ struct recovery_without_reason {
 static_assert(recovery_policy<recover_never> && !recovery_policy<recovery_without_reason>);
 
 struct no_alias {};
-static_assert(recipe<pytorch<>> && !recipe<no_alias> && !detail::has_rounding<no_alias>);
+static_assert(recipe::well_formed<pytorch<>> && !recipe::well_formed<no_alias> &&
+              !detail::has_rounding<no_alias>);
 
 struct device_that_throws {
   void* acquire(std::size_t) { return nullptr; }
@@ -172,6 +174,6 @@ static_assert(!registering_provider<plain_device> && registering_provider<brings
 using one = with<pytorch<>, split_never<>, evict_never>;
 using other = with<pytorch<>, evict_never, split_never<>>;
 static_assert(std::is_same_v<one::split, other::split> && std::is_same_v<one::eviction, other::eviction>);
-static_assert(std::is_same_v<one::rounding, pytorch_family::native::rounding> && recipe<one>);
+static_assert(std::is_same_v<one::rounding, pytorch_family::native::rounding> && recipe::well_formed<one>);
 
 }  // namespace

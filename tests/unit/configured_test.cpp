@@ -13,8 +13,12 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/core/allocator_event.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/memory_fraction.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -24,7 +28,8 @@
 namespace {
 
 using namespace tessera;
-using chosen = configured<pytorch_family, simulated_device>;
+using plain = caching_allocator<pytorch<>, simulated_device>;
+using chosen = configured<pytorch_family, plain>;
 
 template <typename Pool>
 constexpr bool is_expandable =
@@ -67,7 +72,7 @@ TEST(configured, warns_in_words_of_growth_without_bound) {
   EXPECT_GT(found.reserved, 40 * found.peak_live);
   EXPECT_NE(std::string(found.text().c_str()).find("growth has no bound: 100 cycles that free "),
             std::string::npos);
-  configured<pytorch_family, simulated_device, locked> shared({.max_split_size = 128_MiB});
+  configured<pytorch_family, locked<plain>> shared({.max_split_size = 128_MiB});
   EXPECT_FALSE(shared.growth_is_bounded());
 }
 
@@ -92,11 +97,11 @@ TEST(configured, refuses_an_impossible_change_and_names_the_key) {
 
 TEST(configured, reads_the_environment) {
   ::setenv("TESSERA_TEST_CONF", "expandable_segments:True", 1);
-  auto pool = configured<pytorch_family, simulated_device>::from_environment("TESSERA_TEST_CONF");
+  auto pool = chosen::from_environment("TESSERA_TEST_CONF");
   EXPECT_TRUE(pool.settings().expandable_segments);
   ::setenv("TESSERA_TEST_CONF", "max_split_size_mb:2", 1);
   try {
-    (void)configured<pytorch_family, simulated_device>::from_environment("TESSERA_TEST_CONF");
+    (void)chosen::from_environment("TESSERA_TEST_CONF");
     ADD_FAILURE();
   } catch (const config::bad_setting& error) {
     EXPECT_STREQ(error.what(),
@@ -104,8 +109,8 @@ TEST(configured, reads_the_environment) {
                  "large_segment_size_mb");
   }
   ::unsetenv("TESSERA_TEST_CONF");
-  auto plain = configured<pytorch_family, simulated_device>::from_environment("TESSERA_TEST_CONF");
-  EXPECT_EQ(plain.settings(), config::pytorch::settings{});
+  auto absent = chosen::from_environment("TESSERA_TEST_CONF");
+  EXPECT_EQ(absent.settings(), config::pytorch::settings{});
 }
 
 struct without_ranges : provider_adaptor<simulated_device> {
@@ -115,28 +120,64 @@ struct without_ranges : provider_adaptor<simulated_device> {
 TEST(configured, throws_if_the_provider_lacks_functions_that_the_settings_need) {
   static_assert(!virtual_memory_provider<without_ranges> && event_provider<without_ranges>);
   simulated_device device;
-  configured<pytorch_family, without_ranges> pool({}, without_ranges(device));
+  using chosen_without_ranges = configured<pytorch_family, plain::rebind_provider<without_ranges>>;
+  chosen_without_ranges pool({}, without_ranges(device));
   pool.deallocate(pool.allocate(1));
-  EXPECT_THROW(
-      (configured<pytorch_family, without_ranges>({.expandable_segments = true}, without_ranges(device))),
-      config::bad_setting);
+  EXPECT_THROW((chosen_without_ranges({.expandable_segments = true}, without_ranges(device))),
+               config::bad_setting);
 }
 
 TEST(configured, serves_threads) {
-  configured<pytorch_family, simulated_device, locked> shared({.expandable_segments = true});
+  configured<pytorch_family, locked<plain>> shared({.expandable_segments = true});
   EXPECT_FALSE(shared.change("expandable_segments:True,max_split_size_mb:64"));
   shared.visit([](auto& pool) {
-    pool.with_policies([](auto& s) {
+    pool.visit_policies([](auto& s) {
       if constexpr (requires { s.split.max; }) {
         EXPECT_EQ(s.split.max.get(), 64_MiB);
       }
     });
   });
-  configured<pytorch_family, simulated_device, per_stream> arenas({});
+  configured<pytorch_family, per_stream<plain>> arenas({});
   void* const p = arenas.allocate(5_MiB, stream_id{1});
   EXPECT_TRUE(arenas.record_stream(p, stream_id{2}));
   EXPECT_TRUE(arenas.try_deallocate(p));
   EXPECT_FALSE(arenas.try_deallocate(p));
+}
+
+struct last_event {
+  allocator_event::action what{};
+  void on(const allocator_event& event) noexcept { what = event.what; }
+};
+TEST(configured, offers_the_extensions_of_its_allocator) {
+  using watch = extension::observer<last_event>;
+  using allocator =
+      caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::sleep_mode, watch>;
+  using shared_type = configured<pytorch_family, locked<allocator>>;
+  static_assert(shared_type::has<extension::private_pools> && !shared_type::has<extension::quotas>);
+  static_assert(shared_type::has_ranges && !plain::has_ranges);
+  for (const bool expandable : {false, true}) {
+    shared_type shared({.expandable_segments = expandable}, {}, watch{{allocator_event::action::oom}});
+    const auto last = [&shared] {
+      return shared.get<watch>().with([](const auto& seen) { return seen.what; });
+    };
+    EXPECT_EQ(last(), allocator_event::action::oom);
+    const extension::private_pool pool(shared);
+    {
+      const extension::pool_scope scope(pool);
+      (void)shared.allocate(5_MiB);
+    }
+    EXPECT_EQ(last(), allocator_event::action::alloc);
+    EXPECT_EQ(shared.get<extension::private_pools>().usage_of(pool.id()).reserved, 20_MiB);
+    auto memory = shared.get<extension::sleep_mode>();
+    const extension::sleep_result slept = memory.sleep(extension::sleep_contents::discard);
+    EXPECT_EQ(static_cast<bool>(slept), expandable);
+    EXPECT_EQ(memory.is_asleep(pool.id()), expandable);
+    if (!expandable) {
+      EXPECT_STREQ(slept.why, "sleep needs a recipe that maps memory into ranges, such as stitched");
+    }
+    EXPECT_EQ(static_cast<bool>(memory.wake()), expandable);
+    EXPECT_STREQ(shared.audit(), nullptr);
+  }
 }
 
 /// The addresses that an allocator gives to a random program.
@@ -177,7 +218,8 @@ TEST(configured, decides_as_the_string_and_as_the_recipe_written_by_hand) {
 }
 
 TEST(configured, goes_with_what_serves_other_allocators) {
-  configured<paddle_family, simulated_device> pool({.fast_eager_deletion = false});
+  configured<paddle_family, caching_allocator<paddle<>, simulated_device>> pool(
+      {.fast_eager_deletion = false});
   void* donor = pool.allocate(10_MiB);
   void* const input = donor;
   void* const output = allocate_in_place(pool, donor, 10_MiB);
@@ -192,16 +234,16 @@ TEST(configured, goes_with_what_serves_other_allocators) {
                                        .waits = !pool.settings().fast_eager_deletion});
     garbage.push(output, 10_MiB);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(preset, keeps_its_numbers_under_policies_put_over_it) {
   using base = torch_npu<"max_split_size_mb:32,garbage_collection_threshold:0.6">;
-  constexpr policies<with<with<base, reuse_on_same_stream>, back_with<page_plan::normal_only>>> kept;
+  constexpr policies<with<with<base, reuse_on_same_stream>, prefer_pages<page_preference::normal_only>>> kept;
   static_assert(kept.split == policies<base>{}.split && kept.eviction == policies<base>{}.eviction);
   constexpr policies<with<base, split_below<>>> replaced;
   static_assert(replaced.split == split_below<>{} && replaced.eviction == policies<base>{}.eviction);
-  caching_allocator<with<base, back_with<page_plan::normal_only>>, simulated_device> pool;
+  caching_allocator<with<base, prefer_pages<page_preference::normal_only>>, simulated_device> pool;
   pool.deallocate(pool.allocate(100_MiB));
   void* const p = pool.allocate(5_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 122_MiB);  // the oversize block was not split

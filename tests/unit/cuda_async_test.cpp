@@ -42,7 +42,7 @@ void* freed_behind_work(auto& pool, std::size_t bytes, stream_id stream) {
 TEST(cuda_async, rounds_to_512_bytes_and_grows_in_multiples_of_2_mib) {
   async pool;
   (void)pool.allocate(1, a);
-  EXPECT_EQ(pool.current_usage().live, 512u);
+  EXPECT_EQ(pool.current_usage().allocated, 512u);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
   (void)pool.allocate(3_MiB, a);
   EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
@@ -261,7 +261,7 @@ TEST(cuda_async, keeps_recorded_blocks_until_their_event_and_orders_others_after
   ASSERT_TRUE(pool.record_stream(p, b));
   pool.provider().submit(b, 1'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 2_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 2_MiB);
   pool.provider().advance(1'000'000);
   EXPECT_EQ(pool.allocate(2_MiB, a), p);
 }
@@ -304,7 +304,7 @@ TEST(cuda_async, knows_the_order_when_32_bits_have_run_over) {
 }
 
 TEST(cuda_async, works_in_front_ends_for_threads) {
-  locked<cuda_async, simulated_device> one;
+  locked<caching_allocator<cuda_async, simulated_device>> one;
   void* const p = one.allocate(2_MiB, a);
   one.deallocate(p);
   EXPECT_EQ(one.allocate(2_MiB, b), p);
@@ -312,7 +312,7 @@ TEST(cuda_async, works_in_front_ends_for_threads) {
   one.deallocate(p);
   one.trim();
   EXPECT_EQ(one.current_usage().reserved, 0u);
-  per_stream<cuda_async, simulated_device> arenas;
+  per_stream<caching_allocator<cuda_async, simulated_device>> arenas;
   void* const q = arenas.allocate(2_MiB, a);
   arenas.deallocate(q);
   EXPECT_NE(arenas.allocate(2_MiB, b), nullptr);

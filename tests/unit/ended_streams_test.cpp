@@ -8,11 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/guarded.hpp>
-#include <tessera/facade.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
@@ -26,16 +26,16 @@ host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned
 
 template <typename Pool>
 stream_id begin_stream(Pool& pool) {
-  return pool.with_provider([](auto& d) { return d.create_stream(); });
+  return pool.visit_provider([](auto& d) { return d.create_stream(); });
 }
 template <typename Pool>
 void end_stream(Pool& pool, stream_id stream) {
-  pool.with_provider([stream](auto& d) { EXPECT_TRUE(d.destroy_stream(stream)); });
+  pool.visit_provider([stream](auto& d) { EXPECT_TRUE(d.destroy_stream(stream)); });
 }
 /// The stream is busy until `go` is set.
 template <typename Pool>
 void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
-  pool.with_provider([&go, stream](auto& d) {
+  pool.visit_provider([&go, stream](auto& d) {
     d.submit(stream, [&go] {
       while (!go) std::this_thread::yield();
     });
@@ -44,9 +44,11 @@ void keep_busy(Pool& pool, stream_id stream, std::atomic<bool>& go) {
 
 template <typename Pool>
 class ended_streams : public testing::Test {};
-using pools = testing::Types<caching_allocator<pytorch<>, host_pinned>,
-                             caching_allocator<cuda_async, host_pinned>, per_stream<pytorch<>, host_pinned>,
-                             background_reclaiming<pytorch<>, host_pinned>, guarded<pytorch<>, host_pinned>>;
+using pools =
+    testing::Types<caching_allocator<pytorch<>, host_pinned>, caching_allocator<cuda_async, host_pinned>,
+                   per_stream<caching_allocator<pytorch<>, host_pinned>>,
+                   background_reclaiming<caching_allocator<pytorch<>, host_pinned>>,
+                   guarded<caching_allocator<pytorch<>, host_pinned>>>;
 TYPED_TEST_SUITE(ended_streams, pools);
 
 TYPED_TEST(ended_streams, hold_nothing_back_on_host_pinned) {
@@ -56,8 +58,8 @@ TYPED_TEST(ended_streams, hold_nothing_back_on_host_pinned) {
   EXPECT_TRUE(pool.record_stream(p, user));
   end_stream(pool, user);
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -69,7 +71,7 @@ TYPED_TEST(ended_streams, are_not_recorded_any_more_on_host_pinned) {
   EXPECT_FALSE(pool.record_stream(p, user));
   EXPECT_FALSE(pool.record_stream(p, stream_id{12345}));  // which never existed
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
 }
 
 TYPED_TEST(ended_streams, leave_others_waiting_on_host_pinned) {
@@ -82,10 +84,10 @@ TYPED_TEST(ended_streams, leave_others_waiting_on_host_pinned) {
   keep_busy(pool, staying, go);
   end_stream(pool, ending);
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
   go = true;
   pool.trim();
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
@@ -97,7 +99,7 @@ TYPED_TEST(ended_streams, complete_their_recorded_events_on_host_pinned) {
   std::atomic<bool> go{false};
   keep_busy(pool, user, go);
   pool.deallocate(p);
-  EXPECT_GT(pool.current_usage().pending, 0u);
+  EXPECT_GT(pool.current_usage().pending(), 0u);
   go = true;
   end_stream(pool, user);
   pool.trim();
@@ -110,7 +112,7 @@ TYPED_TEST(ended_streams, own_blocks_that_come_back_as_others_do_on_host_pinned)
   void* const p = pool.allocate(5_MiB, own);
   end_stream(pool, own);
   pool.deallocate(p, 5_MiB);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
@@ -149,11 +151,11 @@ TEST(ended_streams_host_pinned, also_if_their_events_could_not_be_recorded_befor
     EXPECT_TRUE(pool.record_stream(p, user));
     forgetful::fails = true;
     pool.deallocate(p);
-    EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+    EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
     EXPECT_FALSE(pool.process_events());
     device.destroy_stream(user);
     waits ? pool.trim() : void(pool.process_events());
-    EXPECT_EQ(pool.current_usage().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending(), 0u);
     forgetful::fails = false;
     EXPECT_STREQ(pool.audit(), nullptr);
   }
@@ -183,32 +185,32 @@ static_assert(detail::stream_listing_provider<without_synchronize>);
 TEST(ended_streams_without_synchronize, leave_memory_that_can_be_released) {
   caching_allocator<pytorch<>, without_synchronize> pool;
   stream_id own{};
-  pool.with_provider([&](without_synchronize& d) { own = d.memory.create_stream(); });
+  pool.visit_provider([&](without_synchronize& d) { own = d.memory.create_stream(); });
   pool.deallocate(pool.allocate(100_MiB, own));
   // The stream exists, and no event can be recorded on it. So its work may still run.
-  pool.with_provider([](without_synchronize& d) { d.fails = true; });
+  pool.visit_provider([](without_synchronize& d) { d.fails = true; });
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 100_MiB);
-  pool.with_provider([&](without_synchronize& d) { EXPECT_TRUE(d.memory.destroy_stream(own)); });
+  pool.visit_provider([&](without_synchronize& d) { EXPECT_TRUE(d.memory.destroy_stream(own)); });
   void* const other = pool.allocate(100_MiB);  // the device has 128 MiB
   pool.deallocate(other);
-  pool.with_provider([](without_synchronize& d) { d.fails = false; });
+  pool.visit_provider([](without_synchronize& d) { d.fails = false; });
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
-TEST(ended_streams_host_pinned, are_refused_by_a_driver_pool) {
-  driver_pool<cuda_async, host_pinned> pool(host());
+TEST(ended_streams_host_pinned, are_refused_by_a_cuda_mempool) {
+  cuda_mempool<caching_allocator<cuda_async, host_pinned>> pool(host());
   const stream_id stream = pool.provider().create_stream();
   void* const p = pool.allocate_async(5_MiB, stream);
   ASSERT_TRUE(pool.provider().destroy_stream(stream));
   EXPECT_FALSE(pool.try_free_async(p, stream));
   EXPECT_FALSE(pool.record_stream(p, stream_id{stream.handle + 1}));
-  EXPECT_EQ(pool.current_usage().live, 5_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 5_MiB);
   EXPECT_DEATH(pool.free_async(p, stream), "free_async: there is no stream 1 .pointer 0x");
   pool.free_async(p, stream_id{});
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace

@@ -9,11 +9,17 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/extension/count_totals.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
+
+#include "extensions.hpp"
 
 namespace {
 
@@ -34,12 +40,18 @@ void expect_event(const allocator_event& e, action what, const void* address, st
 }
 
 template <typename Recipe>
-using observed_pool = caching_allocator<Recipe, simulated_device, keep_events>;
+using observed_pool = caching_allocator<Recipe, simulated_device, extension::private_pools,
+                                        extension::sleep_mode, extension::observer<keep_events>>;
+template <typename Pool>
+[[nodiscard]] std::vector<allocator_event>& kept_by(Pool& pool) {
+  return pool.template get<extension::observer<keep_events>>().with(
+      [](keep_events& e) -> std::vector<allocator_event>& { return e.kept; });
+}
 constexpr stream_id own{3};
 
 TEST(events, contain_the_request_and_its_block) {
   observed_pool<pytorch<>> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
-  std::vector<allocator_event>& kept = pool.observer().kept;
+  std::vector<allocator_event>& kept = kept_by(pool);
   void* const p = pool.allocate(1000, own);
   void* const q = pool.allocate(2000, own);
   pool.deallocate(p);
@@ -66,7 +78,7 @@ TEST(events, contain_the_request_and_its_block) {
 TEST(events, tell_of_pages_and_ranges) {
   observed_pool<pytorch_family::expandable> pool{
       simulated_device{simulated_device::options{.capacity = 64_MiB}}};
-  std::vector<allocator_event>& kept = pool.observer().kept;
+  std::vector<allocator_event>& kept = kept_by(pool);
   void* const p = pool.allocate(30_MiB, own);
   ASSERT_EQ(kept.size(), 4u);
   expect_event(kept[0], action::range_reserve, p, 80_MiB, 80_MiB, own);
@@ -91,9 +103,9 @@ TYPED_TEST_SUITE(events_of_pools, with_private_pools);
 
 TYPED_TEST(events_of_pools, name_the_private_pool) {
   observed_pool<TypeParam> on{simulated_device{simulated_device::options{.capacity = 128_MiB}}};
-  std::vector<allocator_event>& kept = on.observer().kept;
+  std::vector<allocator_event>& kept = kept_by(on);
   void* const other = on.allocate(2_MiB, own);
-  const pool_id pool = on.create_pool();
+  const pool_id pool = pools(on).create();
   const auto expect_all_of = [&](pool_id expected, action at_least) {
     bool found = false;
     for (const allocator_event& e : kept) {
@@ -104,25 +116,25 @@ TYPED_TEST(events_of_pools, name_the_private_pool) {
     kept.clear();
   };
   expect_all_of({}, action::alloc);
-  ASSERT_TRUE(on.begin_allocate_to_pool(pool, own));
+  ASSERT_TRUE(pools(on).open(pool, own));
   void* const p = on.allocate(30_MiB, own);
   expect_all_of(pool, action::alloc);
   EXPECT_TRUE(on.reuse_in_place(p, 30_MiB - 1, own));
   expect_all_of(pool, action::free_completed);
   EXPECT_EQ(on.try_allocate(120_MiB, own), nullptr);
   expect_all_of(pool, action::oom);
-  ASSERT_TRUE(on.end_allocate_to_pool(pool));
-  if constexpr (decltype(on)::can_sleep) {
-    ASSERT_TRUE(on.sleep_pool(pool, sleep_contents::discard));
+  ASSERT_TRUE(pools(on).close(pool));
+  if constexpr (decltype(on)::has_ranges) {
+    ASSERT_TRUE(sleep_mode_of(on).sleep(pool, extension::sleep_contents::discard));
     expect_all_of(pool, action::sleep);
-    ASSERT_TRUE(on.wake_pool(pool));
+    ASSERT_TRUE(sleep_mode_of(on).wake(pool));
     expect_all_of(pool, action::wake);
   }
   on.deallocate(p);
   expect_all_of(pool, action::free_requested);
-  ASSERT_TRUE(on.release_pool(pool));
-  on.trim_pool(pool);
-  expect_all_of(pool, decltype(on)::can_sleep ? action::segment_unmap : action::segment_free);
+  ASSERT_TRUE(pools(on).release(pool));
+  pools(on).trim(pool);
+  expect_all_of(pool, decltype(on)::has_ranges ? action::segment_unmap : action::segment_free);
   on.deallocate(other);
   on.trim();
   expect_all_of({}, action::free_completed);
@@ -130,7 +142,9 @@ TYPED_TEST(events_of_pools, name_the_private_pool) {
 
 // A block that is allocated again at once is counted like any other.
 TEST(statistics, do_not_depend_on_when_somebody_looks) {
-  caching_allocator<with<pytorch<>, split_below<16_MiB>>, simulated_device> watched, left_alone;
+  caching_allocator<with<pytorch<>, split_below<16_MiB>>, simulated_device, extension::private_pools,
+                    extension::sleep_mode>
+      watched, left_alone;
   std::mt19937_64 random(11);
   std::vector<std::pair<void*, void*>> live;
   for (int step = 0; step < 2000; ++step) {
@@ -163,7 +177,9 @@ TEST(statistics, do_not_depend_on_when_somebody_looks) {
 }
 
 TEST(statistics, count_no_call_that_gave_nothing_back) {
-  caching_allocator<pytorch_family::expandable, simulated_device> pool;
+  caching_allocator<pytorch_family::expandable, simulated_device, extension::private_pools,
+                    extension::sleep_mode>
+      pool;
   (void)pool.allocate(18_MiB);  // of one page of 20
   pool.trim();
   EXPECT_EQ(pool.statistics().num_device_free, 0u);
@@ -182,8 +198,9 @@ TYPED_TEST_SUITE(statistics_of, recipes);
 
 TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
   observed_pool<TypeParam> pool{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
-  caching_allocator<TypeParam, simulated_device, ignore_events, count_totals> sums{
-      simulated_device{simulated_device::options{.capacity = 200_MiB}}};
+  caching_allocator<TypeParam, simulated_device, extension::private_pools, extension::sleep_mode,
+                    extension::count_totals>
+      sums{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
   std::mt19937_64 random(5);
   std::vector<std::pair<void*, void*>> live;
   counter allocation, allocated, active, active_bytes, requested, segment, reserved;
@@ -210,7 +227,7 @@ TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
     }
     if (step % 50 == 0) pool.provider().advance(100'000), sums.provider().advance(100'000);
     if (step % 400 == 399) pool.trim(20_MiB), sums.trim(20_MiB);
-    for (const allocator_event& e : pool.observer().kept) {
+    for (const allocator_event& e : kept_by(pool)) {
       const auto bytes = static_cast<std::int64_t>(e.bytes), block = static_cast<std::int64_t>(e.block);
       switch (e.what) {
         case action::alloc:
@@ -226,7 +243,7 @@ TYPED_TEST(statistics_of, all_blocks_agree_with_events_and_a_walk) {
         default:;
       }
     }
-    pool.observer().kept.clear();
+    kept_by(pool).clear();
     const auto counted = pool.statistics();
     ASSERT_EQ(counted.all.allocation, allocation) << step;
     ASSERT_EQ(counted.all.allocated_bytes, allocated) << step;

@@ -14,6 +14,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/debug/thread_checked.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -33,13 +34,13 @@ void release_all_idle(auto& front) {
 }
 
 TEST(evict_idle, reaches_the_allocators_of_the_front_ends) {
-  locked<recipe, simulated_device> one_mutex;
+  locked<caching_allocator<recipe, simulated_device>> one_mutex;
   release_all_idle(one_mutex);
-  per_stream<recipe, simulated_device> arenas;
+  per_stream<caching_allocator<recipe, simulated_device>> arenas;
   release_all_idle(arenas);
-  background_reclaiming<recipe, simulated_device> background;
+  background_reclaiming<caching_allocator<recipe, simulated_device>> background;
   release_all_idle(background);
-  waiting<locked<recipe, simulated_device>> patient(std::chrono::milliseconds(0));
+  waiting<locked<caching_allocator<recipe, simulated_device>>> patient(std::chrono::milliseconds(0));
   release_all_idle(patient);
   thread_checked<caching_allocator<recipe, simulated_device>> checked;
   release_all_idle(checked);
@@ -74,14 +75,14 @@ TEST(evict_idle, tells_the_policy_which_event_it_is) {
 TEST(evict_idle, reaches_each_device) {
   std::vector<simulated_device> devices;
   for (unsigned d = 0; d < 2; ++d) devices.emplace_back(simulated_device::options{.device = d});
-  per_device<recipe, simulated_device> all(std::move(devices));
+  per_device<locked<caching_allocator<recipe, simulated_device>>> all(std::move(devices));
   for (std::size_t d = 0; d < 2; ++d) all.deallocate(all.allocate(20_MiB, d));
   all.evict_idle();
   for (std::size_t d = 0; d < 2; ++d) EXPECT_EQ(all.front(d).current_usage().reserved, 0u);
 }
 
 TEST(evict_idle, releases_nothing_with_a_policy_that_does_not_answer_it) {
-  configured<pytorch_family, simulated_device> chosen(
+  configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>> chosen(
       config::pytorch::settings{.garbage_collection_threshold = percent(60)});
   chosen.deallocate(chosen.allocate(40_MiB));
   chosen.evict_idle();

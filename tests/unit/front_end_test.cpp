@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's front end over `facade`, with all functions of an allocator.
+// A user's front end over `allocator_adaptor`, with all functions of an allocator.
 #include <atomic>
 #include <concepts>
 #include <cstddef>
@@ -9,11 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -22,8 +23,8 @@ namespace {
 
 // The section "Write a front end" of the guide shows these lines.
 template <typename Allocator>
-class counted : public tessera::facade<counted<Allocator>, Allocator> {
-  using facade_type = tessera::facade<counted, Allocator>;
+class counted : public tessera::allocator_adaptor<counted<Allocator>, Allocator> {
+  using adaptor_type = tessera::allocator_adaptor<counted, Allocator>;
 
  public:
   template <typename... Args>
@@ -32,15 +33,15 @@ class counted : public tessera::facade<counted<Allocator>, Allocator> {
 
   std::atomic<std::size_t> calls = 0, failures = 0;
 
-  using facade_type::try_allocate;
+  using adaptor_type::try_allocate;
   void* try_allocate(std::size_t bytes, tessera::stream_id stream = {}) noexcept {
-    void* const p = facade_type::try_allocate(bytes, stream);
+    void* const p = adaptor_type::try_allocate(bytes, stream);
     if (p == nullptr && bytes != 0) ++failures;
     return p;
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F f) {
     if constexpr (!std::is_const_v<Me>) ++me.calls;
@@ -52,36 +53,36 @@ class counted : public tessera::facade<counted<Allocator>, Allocator> {
 
 using namespace tessera;
 using plain = caching_allocator<pytorch<>, simulated_device>;
-using shared = locked<pytorch<>, simulated_device>;
-using streamed = per_stream<pytorch<>, simulated_device>;
+using shared = locked<caching_allocator<pytorch<>, simulated_device>>;
+using streamed = per_stream<caching_allocator<pytorch<>, simulated_device>>;
 
 static_assert(detail::stream_allocator<counted<plain>> && detail::stream_allocator<counted<streamed>>);
 
 template <typename Pool>
 concept gives_handles = requires(Pool& pool) {
-  { pool.allocate_by_handle(1) } -> std::same_as<handle>;
+  { pool.allocate_by_handle(1) } -> std::same_as<block_handle>;
 };
 static_assert(gives_handles<counted<shared>> && !gives_handles<counted<streamed>>);
 
-// Changes the calls of a handle; all others come from the facade.
-class counts_handles : public facade<counts_handles, plain> {
-  using facade_type = facade<counts_handles, plain>;
+// Changes the calls of a handle; all others come from the allocator_adaptor.
+class counts_handles : public allocator_adaptor<counts_handles, plain> {
+  using adaptor_type = allocator_adaptor<counts_handles, plain>;
 
  public:
   int handles_freed = 0, handles_recorded = 0;
 
-  using facade_type::deallocate, facade_type::record_stream;
-  void deallocate(handle h) noexcept {
+  using adaptor_type::deallocate, adaptor_type::record_stream;
+  void deallocate(block_handle h) noexcept {
     ++handles_freed;
-    facade_type::deallocate(h);
+    adaptor_type::deallocate(h);
   }
-  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept {
+  [[nodiscard]] bool record_stream(block_handle h, stream_id stream) noexcept {
     ++handles_recorded;
-    return facade_type::record_stream(h, stream);
+    return adaptor_type::record_stream(h, stream);
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F f) {
     return f(me.allocator_);
@@ -91,7 +92,7 @@ class counts_handles : public facade<counts_handles, plain> {
 
 TEST(front_end, changes_the_calls_of_a_handle) {
   counts_handles pool;
-  const handle h = pool.allocate_by_handle(1_MiB);
+  const block_handle h = pool.allocate_by_handle(1_MiB);
   EXPECT_TRUE(pool.record_stream(h, stream_id{2}));
   pool.deallocate(h);
   pool.deallocate(pool.allocate(1_MiB));
@@ -116,9 +117,9 @@ TEST(front_end, enters_for_every_call) {
 
 TEST(front_end, serves_what_follows_from_its_calls) {
   counted<plain> pool;
-  void* const aligned = pool.allocate(1000, std::align_val_t{4096});
-  pool.deallocate(aligned, 1000, std::align_val_t{4096});
-  const handle h = pool.allocate_by_handle(1000);
+  void* const aligned = aligned_request(1000, 4096).allocate(pool, stream_id{});
+  aligned_request(1000, 4096).deallocate(pool, aligned);
+  const block_handle h = pool.allocate_by_handle(1000);
   pool.deallocate(h);
   void* input = pool.allocate(30_MiB);
   void* const address = input;
@@ -126,7 +127,7 @@ TEST(front_end, serves_what_follows_from_its_calls) {
   EXPECT_EQ(output, address);
   EXPECT_EQ(live_block_at(pool, output).requested, 30_MiB);
   pool.deallocate(output);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(front_end, throws_through_its_own_try_allocate) {
@@ -143,18 +144,18 @@ TEST(front_end, may_wrap_another) {
   std::size_t devices = 0, arenas = 0;
   pool.for_each_device([&](auto&, std::size_t) { ++devices; });
   pool.for_each_allocator([&](auto&) { ++arenas; });
-  pool.with_policies([](auto& settings) { settings.split.max = 16_MiB; });
+  pool.visit_policies([](auto& settings) { settings.split.max = 16_MiB; });
   EXPECT_EQ(devices, 1u);
   EXPECT_EQ(arenas, 1u);
 }
 
 /// Counts the calls that may have freed memory.
-class freeing : public facade<freeing, plain> {
+class freeing : public allocator_adaptor<freeing, plain> {
  public:
   int frees = 0;
 
  private:
-  friend facade<freeing, plain>;
+  friend allocator_adaptor<freeing, plain>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F f) {
     return f(me.allocator_);
@@ -169,12 +170,12 @@ TEST(front_end, learns_of_pending_blocks_that_become_free) {
   constexpr stream_id other{1};
   void* const p = pool.allocate(5_MiB);
   ASSERT_TRUE(pool.record_stream(p, other));
-  pool.with_provider([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
+  pool.visit_provider([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
   pool.deallocate(p);
   const int before = pool.frees;
   EXPECT_FALSE(pool.process_events());
   EXPECT_EQ(pool.frees, before);
-  pool.with_provider([](simulated_device& device) { device.advance(1'000'000'000); });
+  pool.visit_provider([](simulated_device& device) { device.advance(1'000'000'000); });
   EXPECT_TRUE(pool.process_events());
   EXPECT_EQ(pool.frees, before + 1);
 }

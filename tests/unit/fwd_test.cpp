@@ -5,7 +5,13 @@
 #include <type_traits>
 #include <vector>
 
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_device.hpp>
+#include <tessera/extension/count_totals.hpp>
 #include <tessera/fwd.hpp>
+#include <tessera/interop/ownership.hpp>
+#include <tessera/observe/history.hpp>
+#include <tessera/tessera.hpp>
 
 namespace {
 
@@ -26,47 +32,41 @@ struct host_memory {
   void discard(event&) noexcept {}
 };
 
-using tessera::passthrough;
+using tessera::recipe::passthrough;
 using plain = tessera::caching_allocator<passthrough, host_memory>;
-using with_mutex = tessera::locked<passthrough, host_memory>;
-using for_devices = tessera::per_device<passthrough, host_memory>;
+using with_mutex = tessera::concurrent::locked<tessera::caching_allocator<passthrough, host_memory>>;
+using for_devices = tessera::concurrent::per_device<
+    tessera::concurrent::locked<tessera::caching_allocator<passthrough, host_memory>>>;
 std::size_t live_in(const plain& pool);
 std::size_t live_in(const with_mutex& pool);
 std::size_t device_of(const for_devices& pools, const void* p);
 tessera::usage usage_in(const plain& pool);
 template <typename Pool>
-tessera::unique_block<Pool> block_of(Pool& pool, std::size_t bytes);
-using events = tessera::history<>;
-using totals_only =
-    tessera::caching_allocator<passthrough, host_memory, tessera::ignore_events, tessera::count_totals>;
+tessera::interop::unique_block<Pool> block_of(Pool& pool, std::size_t bytes);
+using events = tessera::observe::history<>;
+using totals_only = tessera::caching_allocator<passthrough, host_memory, tessera::extension::count_totals>;
 std::size_t live_in(const totals_only& pool);
 
 }  // namespace
 
 #include <gtest/gtest.h>
 
-#include <tessera/concurrent/locked.hpp>
-#include <tessera/concurrent/per_device.hpp>
-#include <tessera/interop/ownership.hpp>
-#include <tessera/observe/history.hpp>
-#include <tessera/tessera.hpp>
-
 namespace {
 
-std::size_t live_in(const plain& pool) { return pool.current_usage().live; }
-std::size_t live_in(const with_mutex& pool) { return pool.current_usage().live; }
-std::size_t live_in(const totals_only& pool) { return pool.current_usage().live; }
+std::size_t live_in(const plain& pool) { return pool.current_usage().allocated; }
+std::size_t live_in(const with_mutex& pool) { return pool.current_usage().allocated; }
+std::size_t live_in(const totals_only& pool) { return pool.current_usage().allocated; }
 std::size_t device_of(const for_devices& pools, const void* p) { return pools.device_of(p); }
 tessera::usage usage_in(const plain& pool) { return pool.current_usage(); }
 template <typename Pool>
-tessera::unique_block<Pool> block_of(Pool& pool, std::size_t bytes) {
-  return tessera::make_block(pool, bytes);
+tessera::interop::unique_block<Pool> block_of(Pool& pool, std::size_t bytes) {
+  return tessera::interop::make_block(pool, bytes);
 }
 
 TEST(fwd, declares_what_the_headers_define) {
   plain pool;
   void* const p = pool.allocate(5000);
-  EXPECT_EQ(live_in(pool), usage_in(pool).live);
+  EXPECT_EQ(live_in(pool), usage_in(pool).allocated);
   EXPECT_GE(live_in(pool), 5000u);
   pool.deallocate(p);
 
@@ -82,7 +82,7 @@ TEST(fwd, declares_what_the_headers_define) {
   void* const on_second = pools.allocate(5000, 1);
   EXPECT_EQ(device_of(pools, on_second), 1u);
   pools.deallocate(on_second);
-  static_assert(std::is_same_v<events, tessera::history<tessera::detail::wall_time>>);
+  static_assert(std::is_same_v<events, tessera::observe::history<tessera::detail::wall_time>>);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ using mistakes::large;
 using mistakes::stack;
 
 host_pinned host() { return host_pinned({.capacity = 128_MiB, .pin = host_pinned::pinning::never}); }
-using pool_type = locked<pinned_packed, host_pinned>;
+using pool_type = locked<caching_allocator<pinned_packed, host_pinned>>;
 
 /// Allocates and frees through an adapter of interop/. Blocks have `large` bytes by default.
 class shaped : public stack {
@@ -113,14 +113,14 @@ class as_stream_resource : public shaped {
   bool serves_nothing() const override { return true; }
 
  private:
-  stream_resource<pool_type> memory_{pool};
+  cccl_resource<pool_type> memory_{pool};
 };
 
 struct definition {
   static constexpr bool throws_out_of_memory = true;
   static host_pinned make_device(int) { return host(); }
   static auto make_allocator(auto device) {
-    return locked<pinned_packed, decltype(device)>(std::move(device));
+    return locked<caching_allocator<pinned_packed, decltype(device)>>(std::move(device));
   }
 };
 class as_functions : public stack {
@@ -131,7 +131,7 @@ class as_functions : public stack {
   void trim() override { functions_.reset(); }
 
  private:
-  pluggable<definition> functions_;
+  torch_pluggable<definition> functions_;
 };
 
 class as_shared : public mistakes::stack_of<shared_allocator<pool_type>> {
@@ -152,14 +152,14 @@ TEST(mistakes_death, are_named_by_shapes) {
                  {"unique_block", &make<as_unique<pool_type>>},
                  {"unique_block of an allocator_ref", &make<as_unique<detail::allocator_ref<pool_type>>>},
                  {"unique_block::deleter", &make<as_deleter>},
-                 {"stream_resource", &make<as_stream_resource<64>>},
-                 {"stream_resource, aligned to 256", &make<as_stream_resource<256>>},
+                 {"cccl_resource", &make<as_stream_resource<64>>},
+                 {"cccl_resource, aligned to 256", &make<as_stream_resource<256>>},
                  {"pluggable", &make<as_functions>},
                  {"shared_allocator", &make<as_shared>}});
 }
 
 TEST(mistakes_death, are_named_by_functions_of_several_devices) {
-  pluggable<definition> functions;
+  torch_pluggable<definition> functions;
   void* const p = functions.alloc(large, 0, nullptr);
   EXPECT_DEATH(functions.free(p, large, 1, nullptr),
                "free: the block is on another device, 0 instead of 1 .pointer 0x");

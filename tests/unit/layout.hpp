@@ -5,6 +5,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/host_pinned.hpp>
@@ -21,10 +22,15 @@ template <typename... Types>
 /// A number that depends on the layout of the types that libraries exchange. It differs between standards if
 /// a layout differs.
 [[nodiscard]] constexpr std::size_t layout() {
-  return layout_of<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>,
-                   tessera::locked<tessera::pytorch<>, tessera::simulated_device>,
-                   tessera::locked<tessera::pinned_packed, tessera::host_pinned, tessera::history<>>,
-                   tessera::per_stream<tessera::pytorch_family::expandable, tessera::simulated_device>,
-                   tessera::out_of_memory, tessera::detail::oom_numbers, tessera::allocator_event,
-                   tessera::stream_id, tessera::snapshot>();
+  return layout_of<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>,
+      tessera::concurrent::locked<
+          tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>,
+      tessera::concurrent::locked<
+          tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned,
+                                     tessera::extension::observer<tessera::observe::history<>>>>,
+      tessera::concurrent::per_stream<tessera::caching_allocator<tessera::recipe::pytorch_family::expandable,
+                                                                 tessera::provider::simulated_device>>,
+      tessera::out_of_memory, tessera::detail::oom_numbers, tessera::allocator_event, tessera::stream_id,
+      tessera::observe::snapshot>();
 }

@@ -18,8 +18,9 @@
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/tagged.hpp>
-#include <tessera/interop/driver_pool.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
@@ -49,7 +50,7 @@ std::unique_ptr<stack> plain(unsigned number) {
 template <typename Recipe>
 using alone = caching_allocator<Recipe, simulated_device>;
 template <typename Recipe>
-using with_mutex = locked<Recipe, simulated_device>;
+using with_mutex = locked<caching_allocator<Recipe, simulated_device>>;
 
 /// The allocators of two devices.
 template <typename All>
@@ -86,7 +87,7 @@ class driver : public stack {
   const char* audit() override { return pool_.audit(); }
 
  private:
-  driver_pool<cuda_async, simulated_device> pool_;
+  cuda_mempool<caching_allocator<cuda_async, simulated_device>> pool_;
 };
 
 /// Frees the reported block at once.
@@ -143,13 +144,14 @@ std::vector<row> single_threaded() {
       {"stitched", &plain<alone<stitched>>},
       {"crossing", &plain<alone<cuda_async>>},
       {"passthrough", &plain<alone<passthrough>>},
-      {"history", &plain<caching_allocator<pytorch<>, simulated_device, history<>>>},
+      {"history", &plain<caching_allocator<pytorch<>, simulated_device, extension::observer<history<>>>>},
       {"configured",
        [](unsigned n) {
-         return std::make_unique<stack_of<configured<torch_npu_family, simulated_device>>>(
+         return std::make_unique<
+             stack_of<configured<torch_npu_family, caching_allocator<pytorch<>, simulated_device>>>>(
              config::torch_npu::settings{}, device(n));
        }},
-      {"driver_pool", &make<driver>},
+      {"cuda_mempool", &make<driver>},
       {"tagged", &plain<tagged<alone<pytorch<>>>>},
       {"captured", &plain<trace::captured<alone<pytorch<>>>>},
       {"deferred_free_queue", &make<collected>},
@@ -169,23 +171,27 @@ TEST(mistakes_death, are_named_by_allocators_for_one_thread) { mistakes::run(sin
 std::vector<row> several_threads() {
   return {
       {"locked", &plain<with_mutex<pytorch<>>>},
-      {"per_stream", &plain<per_stream<pytorch<>, simulated_device>>},
+      {"per_stream", &plain<per_stream<caching_allocator<pytorch<>, simulated_device>>>},
       {"waiting",
        [](unsigned n) {
          return std::make_unique<stack_of<waiting<with_mutex<pytorch<>>>>>(std::chrono::milliseconds(0),
                                                                            device(n));
        }},
-      {"background_reclaiming", &plain<background_reclaiming<pytorch<>, simulated_device>>},
-      {"per_device", &make<devices<per_device<pytorch<>, simulated_device>>>},
-      {"per_device of per_stream", &make<devices<per_device<pytorch<>, simulated_device, per_stream>>>},
+      {"background_reclaiming",
+       &plain<background_reclaiming<caching_allocator<pytorch<>, simulated_device>>>},
+      {"per_device", &make<devices<per_device<locked<caching_allocator<pytorch<>, simulated_device>>>>>},
+      {"per_device of per_stream",
+       &make<devices<per_device<per_stream<caching_allocator<pytorch<>, simulated_device>>>>>},
       {"configured_pinned",
        [](unsigned) {
          return std::make_unique<stack_of<configured_pinned<torch_npu_family::pinned_family, host_pinned>>>(
              config::torch_npu::settings{}, host());
        }},
-      {"tagged arenas", &plain<tagged<per_stream<pytorch<>, simulated_device>>>},
+      {"tagged arenas", &plain<tagged<per_stream<caching_allocator<pytorch<>, simulated_device>>>>},
       {"guarded",
-       [](unsigned) { return std::make_unique<stack_of<guarded<pytorch_pinned<>, host_pinned>>>(host()); }},
+       [](unsigned) {
+         return std::make_unique<stack_of<guarded<caching_allocator<pytorch_pinned<>, host_pinned>>>>(host());
+       }},
   };
 }
 TEST(mistakes_death, are_named_by_allocators_for_several_threads) { mistakes::run(several_threads()); }

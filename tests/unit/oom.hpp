@@ -10,13 +10,13 @@
 /// Helpers for tests of out-of-memory reports.
 namespace oom_tests {
 
-inline std::vector<tessera::oom_report::hint> hints_of(const tessera::oom_report& report) {
-  std::vector<tessera::oom_report::hint> named;
+inline std::vector<tessera::observe::oom_report::hint> hints_of(const tessera::observe::oom_report& report) {
+  std::vector<tessera::observe::oom_report::hint> named;
   for (std::size_t i = 0; i < report.hint_count; ++i) named.push_back(report.hints[i].what);
   return named;
 }
-inline bool advises(const tessera::oom_report& report, tessera::oom_report::hint what) {
-  const std::vector<tessera::oom_report::hint> named = hints_of(report);
+inline bool advises(const tessera::observe::oom_report& report, tessera::observe::oom_report::hint what) {
+  const std::vector<tessera::observe::oom_report::hint> named = hints_of(report);
   return std::find(named.begin(), named.end(), what) != named.end();
 }
 

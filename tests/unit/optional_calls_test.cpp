@@ -23,8 +23,12 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/count_totals.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quotas.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/plan/planned.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -44,11 +48,11 @@ struct arguments {
   void* p;
   std::size_t bytes;
   stream_id stream;
-  handle by_handle;
+  block_handle by_handle;
   pool_id pool;
-  pool_checkpoint checkpoint;
-  pool_share share;
-  memory_source from;
+  extension::pool_checkpoint checkpoint;
+  extension::quota share;
+  extension::pool_upstream from;
 };
 
 /// The names of the calls that exist. Every call that exists is instantiated, as a function that no test runs.
@@ -70,41 +74,33 @@ class optional_calls {
     ROW("statistics", a.statistics());
     ROW("reset", a.reset_peak_statistics());
     ROW("reset", a.reset_accumulated_statistics());
-    ROW("pools", a.create_pool());
-    ROW("pools", a.create_pool(pool_options{}));
-    ROW("pools", a.retain_pool(x.pool));
-    ROW("pools", a.release_pool(x.pool));
-    ROW("pools", a.uses_of_pool(x.pool));
-    ROW("pools", a.has_pool(x.pool));
-    ROW("pools", a.begin_allocate_to_pool(x.pool, stream_filter{}));
-    ROW("pools", a.end_allocate_to_pool(x.pool));
-    ROW("pools", a.is_capturing());
-    ROW("pools", a.trim_pool(x.pool));
-    ROW("pools", a.is_asleep(x.pool));
-    ROW("sources", a.create_pool(x.from));
-    ROW("sources", a.create_pool(x.from, pool_options{}));
-    ROW("sources", private_pool(a, x.from));
-    ROW("checkpoints", a.restore_pool(x.checkpoint));
-    ROW("checkpoints", private_pool(a).restore(x.checkpoint));
-    ROW("set_share", a.set_share(x.pool, x.share));
-    ROW("set_share", private_pool(a).set_share(x.share));
-    ROW("share_of", a.share_of(x.pool));
-    ROW("share_of", a.bytes_of_pool(x.pool));
-    ROW("share_of", private_pool(a).share());
-    ROW("share_of", private_pool(a).current_usage());
-    ROW("sleep", a.sleep(sleep_contents::save));
-    ROW("sleep", a.wake());
-    ROW("sleep_pool", a.sleep_pool(x.pool, sleep_contents::save));
-    ROW("sleep_pool", a.wake_pool(x.pool));
-    ROW("sleep_pool", private_pool(a).sleep(sleep_contents::save));
-    ROW("sleep_pool", private_pool(a).wake());
+    ROW("pools", a.template get<extension::private_pools>().create());
+    ROW("pools", a.template get<extension::private_pools>().create(extension::pool_options{}));
+    ROW("pools", a.template get<extension::private_pools>().retain(x.pool));
+    ROW("pools", a.template get<extension::private_pools>().release(x.pool));
+    ROW("pools", a.template get<extension::private_pools>().use_count(x.pool));
+    ROW("pools", a.template get<extension::private_pools>().has(x.pool));
+    ROW("pools", a.template get<extension::private_pools>().open(x.pool, extension::stream_filter{}));
+    ROW("pools", a.template get<extension::private_pools>().close(x.pool));
+    ROW("pools", a.template get<extension::private_pools>().is_capturing());
+    ROW("pools", a.template get<extension::private_pools>().trim(x.pool));
+    ROW("usage_of", a.template get<extension::private_pools>().usage_of(x.pool));
+    ROW("sources", a.template get<extension::private_pools>().create(x.from));
+    ROW("sources", a.template get<extension::private_pools>().create(x.from, extension::pool_options{}));
+    ROW("sources", extension::private_pool(a, x.from));
+    ROW("checkpoints", a.template get<extension::checkpoints>().record(x.pool));
+    ROW("checkpoints", a.template get<extension::checkpoints>().restore(x.checkpoint));
+    ROW("quotas", a.template get<extension::quotas>().set(x.pool, x.share));
+    ROW("quotas", a.template get<extension::quotas>().get(x.pool));
+    ROW("is_asleep", a.template get<extension::sleep_mode>().is_asleep(x.pool));
+    ROW("sleep", a.template get<extension::sleep_mode>().sleep(extension::sleep_contents::save));
+    ROW("sleep", a.template get<extension::sleep_mode>().wake());
+    ROW("sleep", a.template get<extension::sleep_mode>().sleep(x.pool, extension::sleep_contents::save));
+    ROW("sleep", a.template get<extension::sleep_mode>().wake(x.pool));
     ROW("synchronize", a.synchronize(x.stream));
     ROW("deallocate_on", a.try_deallocate_on(x.p, x.stream));
     ROW("reuse_in_place", a.reuse_in_place(x.p, x.bytes, x.stream));
     ROW("any_allocator", any_allocator(a));
-    // Whether these two say why there is no checkpoint, or do not exist, depends on the front end.
-    ROW("", a.checkpoint_pool(x.pool));
-    ROW("", private_pool(a).checkpoint());
 #undef ROW
   }
 
@@ -114,14 +110,13 @@ class optional_calls {
     for (const auto& [name, exists] : rows_) {
       if (exists) result.insert(name);
     }
-    result.erase("");
     return result;
   }
   /// The first group of which only a part exists; empty if there is none.
   [[nodiscard]] std::string torn() const {
     for (const auto& [name, exists] : rows_) {
       for (const auto& [other, also] : rows_) {
-        if (name == other && exists != also && !name.empty()) return name;
+        if (name == other && exists != also) return name;
       }
     }
     return {};
@@ -145,8 +140,8 @@ class optional_calls {
 };
 
 template <typename Allocator>
-struct plain_front : facade<plain_front<Allocator>, Allocator> {
-  friend facade<plain_front, Allocator>;
+struct plain_front : allocator_adaptor<plain_front<Allocator>, Allocator> {
+  friend allocator_adaptor<plain_front, Allocator>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return f(me.allocator);
@@ -156,18 +151,19 @@ struct plain_front : facade<plain_front<Allocator>, Allocator> {
 
 using segments = pytorch<>;
 using ranges = pytorch<"expandable_segments:True">;
-using shared_segments = with<pytorch<>, guarantee_shares<grow_by_segments<>>>;
-using shared_ranges = with<stitched, guarantee_shares<stitched::growth>>;
-template <typename Recipe, template <typename, typename, typename, typename> typename Front>
-using of = Front<Recipe, simulated_device, ignore_events, detail::count_everything>;
-template <typename Recipe, template <typename, typename, typename, typename> typename Front>
-using lean = Front<Recipe, simulated_device, ignore_events, count_totals>;
+template <typename Recipe, typename... More>
+using full = caching_allocator<Recipe, simulated_device, extension::private_pools, extension::checkpoints,
+                               extension::sleep_mode, More...>;
+template <typename Recipe>
+using shared = full<Recipe, extension::quotas>;
+template <typename Recipe>
+using lean = full<Recipe, extension::count_totals>;
 
 using words = std::set<std::string>;
 
 const words every_front{"reuse_in_place", "any_allocator"};
-const words with_pools{"pools",   "share_of",   "checkpoints", "process_events", "trim_without_waiting",
-                       "handles", "statistics", "reset"};
+const words of_one{"process_events", "trim_without_waiting", "handles", "statistics", "reset"};
+const words with_pools{"pools", "usage_of", "checkpoints", "is_asleep"};
 
 words operator+(words all, const words& more) {
   all.insert(more.begin(), more.end());
@@ -186,37 +182,43 @@ void expect_calls(const char* type, const words& expected) {
 }
 #define EXPECT_CALLS(expected, ...) expect_calls<__VA_ARGS__>(#__VA_ARGS__, expected)
 
-const words of_segments = every_front + with_pools + words{"sources"};
-const words of_ranges = every_front + with_pools + words{"sleep", "sleep_pool"};
-const words of_arenas = every_front + words{"pools", "statistics", "reset"};
+const words of_segments = every_front + of_one + with_pools + words{"sources"};
+const words of_ranges = every_front + of_one + with_pools + words{"sleep"};
+const words of_arenas = every_front + words{"pools", "usage_of", "statistics", "reset"};
 const words resets{"statistics", "reset"};
 
 TEST(optional_calls, caching_allocator_has_those_of_its_recipe) {
-  EXPECT_CALLS(of_segments, of<segments, caching_allocator>);
-  EXPECT_CALLS(of_ranges, of<ranges, caching_allocator>);
-  EXPECT_CALLS(of_segments + words{"set_share"}, of<shared_segments, caching_allocator>);
-  EXPECT_CALLS(of_ranges + words{"set_share"}, of<shared_ranges, caching_allocator>);
-  EXPECT_CALLS((of_segments + words{"synchronize", "deallocate_on"}), of<cuda_async, caching_allocator>);
-  EXPECT_CALLS(of_segments - resets, lean<segments, caching_allocator>);
+  EXPECT_CALLS(every_front + of_one, caching_allocator<segments, simulated_device>);
+  EXPECT_CALLS((every_front + of_one + words{"synchronize", "deallocate_on"}),
+               caching_allocator<cuda_async, simulated_device>);
+  EXPECT_CALLS(of_segments, full<segments>);
+  EXPECT_CALLS(of_ranges, full<ranges>);
+  EXPECT_CALLS(of_segments + words{"quotas"}, shared<segments>);
+  EXPECT_CALLS(of_ranges + words{"quotas"}, shared<stitched>);
+  EXPECT_CALLS((of_segments + words{"synchronize", "deallocate_on"}), full<cuda_async>);
+  EXPECT_CALLS(of_segments - resets, lean<segments>);
 }
 
 TEST(optional_calls, front_ends_have_those_of_the_allocator_inside) {
-  EXPECT_CALLS(of_segments, of<segments, locked>);
-  EXPECT_CALLS(of_ranges, of<ranges, locked>);
-  EXPECT_CALLS(of_segments + words{"set_share"}, of<shared_segments, locked>);
-  EXPECT_CALLS(of_segments - resets, lean<segments, locked>);
-  EXPECT_CALLS(of_segments, of<segments, background_reclaiming>);
-  EXPECT_CALLS(of_ranges, of<ranges, background_reclaiming>);
-  EXPECT_CALLS(of_segments, guarded<pytorch_pinned<>, host_pinned>);
-  EXPECT_CALLS(of_segments, plain_front<of<segments, caching_allocator>>);
-  EXPECT_CALLS(of_ranges - resets, plain_front<lean<ranges, locked>>);
+  EXPECT_CALLS(every_front + of_one, locked<caching_allocator<segments, simulated_device>>);
+  EXPECT_CALLS(of_segments, locked<full<segments>>);
+  EXPECT_CALLS(of_ranges, locked<full<ranges>>);
+  EXPECT_CALLS(of_segments + words{"quotas"}, locked<shared<segments>>);
+  EXPECT_CALLS(of_segments - resets, locked<lean<segments>>);
+  EXPECT_CALLS(of_segments, background_reclaiming<full<segments>>);
+  EXPECT_CALLS(of_ranges, background_reclaiming<full<ranges>>);
+  EXPECT_CALLS(of_segments - words{"checkpoints"},
+               guarded<full<pytorch_pinned<>>::rebind_provider<host_pinned>>);
+  EXPECT_CALLS(of_segments, plain_front<full<segments>>);
+  EXPECT_CALLS(of_ranges - resets, plain_front<locked<lean<ranges>>>);
 }
 
 TEST(optional_calls, arenas_have_few) {
-  EXPECT_CALLS(of_arenas, of<segments, per_stream>);
-  EXPECT_CALLS(of_arenas, of<ranges, per_stream>);
-  EXPECT_CALLS(of_arenas, of<shared_segments, per_stream>);
-  EXPECT_CALLS(of_arenas - resets, lean<segments, per_stream>);
+  EXPECT_CALLS((every_front + resets), per_stream<caching_allocator<segments, simulated_device>>);
+  EXPECT_CALLS(of_arenas, per_stream<full<segments>>);
+  EXPECT_CALLS(of_arenas, per_stream<full<ranges>>);
+  EXPECT_CALLS(of_arenas, per_stream<shared<segments>>);
+  EXPECT_CALLS(of_arenas - resets, per_stream<lean<segments>>);
 }
 
 template <template <typename...> typename Wrapper>
@@ -225,51 +227,52 @@ void expect_calls_of_inner(const char* wrapper, const words& lacks = {}) {
     const std::string name = wrapper + std::string(" over ") + typeid(Inner).name();
     expect_calls<Wrapper<Inner>>(name.c_str(), inner - lacks);
   };
-  expect(static_cast<of<segments, locked>*>(nullptr), of_segments);
-  expect(static_cast<of<shared_ranges, caching_allocator>*>(nullptr), of_ranges + words{"set_share"});
-  expect(static_cast<lean<segments, per_stream>*>(nullptr), of_arenas - resets);
+  expect(static_cast<locked<full<segments>>*>(nullptr), of_segments);
+  expect(static_cast<shared<stitched>*>(nullptr), of_ranges + words{"quotas"});
+  expect(static_cast<per_stream<lean<segments>>*>(nullptr), of_arenas - resets);
 }
 
 template <typename Allocator>
 using captured = trace::captured<Allocator>;
 
 TEST(optional_calls, wrappers_have_those_of_the_allocator_inside) {
-  expect_calls_of_inner<tagged>("tagged");
+  expect_calls_of_inner<tagged>("tagged", {"checkpoints"});
   expect_calls_of_inner<captured>("captured");
   expect_calls_of_inner<waiting>("waiting");
   expect_calls_of_inner<thread_checked>("thread_checked");
   expect_calls_of_inner<leak_checked>("leak_checked");
-  expect_calls_of_inner<planned>("planned", {"sleep", "sleep_pool"});
+  expect_calls_of_inner<planned>("planned", {"sleep", "is_asleep"});
 }
 
 TEST(optional_calls, wrappers_nest) {
-  EXPECT_CALLS(of_arenas, tagged<captured<of<segments, per_stream>>>);
-  EXPECT_CALLS(of_arenas, captured<tagged<waiting<of<ranges, per_stream>>>>);
-  EXPECT_CALLS(of_ranges, leak_checked<tagged<captured<of<ranges, locked>>>>);
-  EXPECT_CALLS(of_segments, waiting<captured<of<segments, background_reclaiming>>>);
-  EXPECT_CALLS((of_ranges - words{"sleep", "sleep_pool"}), tagged<captured<planned<of<ranges, locked>>>>);
-  EXPECT_CALLS(of_segments, captured<guarded<pytorch_pinned<>, host_pinned>>);
+  const words tags{"checkpoints"};
+  EXPECT_CALLS(of_arenas, tagged<captured<per_stream<full<segments>>>>);
+  EXPECT_CALLS(of_arenas, captured<tagged<waiting<per_stream<full<ranges>>>>>);
+  EXPECT_CALLS(of_ranges - tags, leak_checked<tagged<captured<locked<full<ranges>>>>>);
+  EXPECT_CALLS(of_segments, waiting<captured<background_reclaiming<full<segments>>>>);
+  EXPECT_CALLS((of_ranges - tags - words{"sleep", "is_asleep"}),
+               tagged<captured<planned<locked<full<ranges>>>>>);
+  EXPECT_CALLS(of_segments - words{"checkpoints"},
+               captured<guarded<full<pytorch_pinned<>>::rebind_provider<host_pinned>>>);
 }
 
 TEST(optional_calls, recipes_chosen_at_run_time) {
-  using plain = configured<pytorch_family, simulated_device>;
-  using shared = configured<pytorch_family, simulated_device, locked>;
-  using streamed = configured<pytorch_family, simulated_device, per_stream>;
-  using lean_family = configured<pytorch_family, simulated_device, per_stream, ignore_events, count_totals>;
-  const words pools =
-      every_front + words{"pools", "share_of", "checkpoints", "statistics", "reset", "sleep", "sleep_pool"};
-  EXPECT_CALLS(pools, plain);
-  EXPECT_CALLS(pools, shared);
-  EXPECT_CALLS(pools, tagged<shared>);
-  EXPECT_CALLS((pools - words{"share_of", "checkpoints"}), streamed);
-  EXPECT_CALLS((pools - words{"share_of", "checkpoints"}), captured<streamed>);
-  EXPECT_CALLS((pools - words{"share_of", "checkpoints"} - resets), lean_family);
+  const words chosen = every_front + with_pools + words{"statistics", "reset", "sleep"};
+  const words no_arenas{"checkpoints", "sleep", "is_asleep"};
+  EXPECT_CALLS((every_front + resets),
+               configured<pytorch_family, caching_allocator<segments, simulated_device>>);
+  EXPECT_CALLS(chosen, configured<pytorch_family, full<segments>>);
+  EXPECT_CALLS(chosen, configured<pytorch_family, locked<full<segments>>>);
+  EXPECT_CALLS(chosen - words{"checkpoints"}, tagged<configured<pytorch_family, locked<full<segments>>>>);
+  EXPECT_CALLS(chosen - no_arenas, configured<pytorch_family, per_stream<full<segments>>>);
+  EXPECT_CALLS(chosen - no_arenas, captured<configured<pytorch_family, per_stream<full<segments>>>>);
+  EXPECT_CALLS(chosen - no_arenas - resets, configured<pytorch_family, per_stream<lean<segments>>>);
 }
 
 TEST(optional_calls, types_without_one_allocator_inside) {
-  EXPECT_CALLS((words{"pools", "sleep_pool", "any_allocator"}), any_allocator);
-  EXPECT_CALLS(words{}, per_device<segments, simulated_device>);
-  EXPECT_CALLS(words{}, per_device<ranges, simulated_device, per_stream>);
+  EXPECT_CALLS((words{"pools", "usage_of", "is_asleep", "sleep", "any_allocator"}), any_allocator);
+  EXPECT_CALLS(words{}, per_device<locked<full<segments>>>);
+  EXPECT_CALLS(words{}, per_device<per_stream<full<ranges>>>);
   EXPECT_CALLS((every_front + resets),
                configured_pinned<pytorch_family::pinned_family, host_pinned, host_pinned>);
 }

@@ -6,7 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/recipe.hpp>
+#include <tessera/law/recipe_laws.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
@@ -46,7 +47,8 @@ static_assert(law::recipe<paddle_family::naive_best_fit>(paddle_family::naive_be
 
 constexpr paddle_settings preset_growth{.auto_growth_chunk_size = 10_MiB};
 constexpr paddle_settings preset_naive{.naive_best_fit = true, .initial_gpu_memory = 10_MiB};
-static_assert(recipe<paddle_family::under<preset_growth>> && recipe<paddle_family::under<preset_naive>>);
+static_assert(recipe::well_formed<paddle_family::under<preset_growth>> &&
+              recipe::well_formed<paddle_family::under<preset_naive>>);
 static_assert(std::is_same_v<paddle_family::under<preset_growth>::base, paddle_family::auto_growth>);
 static_assert(std::is_same_v<paddle_family::under<preset_naive>::base, paddle_family::naive_best_fit>);
 
@@ -156,27 +158,27 @@ TEST(paddle_auto_growth, settles_within_its_limit_alone) {
   EXPECT_EQ(content.current_usage().reserved, 8_MiB);
 }
 
-TEST(chunk_plan, leaves_a_twentieth_and_small_rests) {
-  EXPECT_EQ(chunk_plan::available(1000_MiB), 950_MiB);
-  EXPECT_EQ(chunk_plan::available(1039), 988u);
-  EXPECT_EQ(chunk_plan::available(268), 0u);
-  EXPECT_EQ(chunk_plan::available(269), 256u);
-  EXPECT_EQ(chunk_plan::available(0), 0u);
+TEST(chunk_schedule, leaves_a_twentieth_and_small_rests) {
+  EXPECT_EQ(chunk_schedule::available(1000_MiB), 950_MiB);
+  EXPECT_EQ(chunk_schedule::available(1039), 988u);
+  EXPECT_EQ(chunk_schedule::available(268), 0u);
+  EXPECT_EQ(chunk_schedule::available(269), 256u);
+  EXPECT_EQ(chunk_schedule::available(0), 0u);
 }
 
-TEST(chunk_plan, takes_numbers_before_shares) {
-  constexpr chunk_plan plan{.first = 5_MiB, .share = percent(50)};
+TEST(chunk_schedule, takes_numbers_before_shares) {
+  constexpr chunk_schedule plan{.first = 5_MiB, .share = percent(50)};
   EXPECT_EQ(plan.next(1000_MiB, true), 5_MiB);
   EXPECT_EQ(plan.next(1000_MiB, false), 475_MiB);
   EXPECT_EQ(plan.largest_pooled(1000_MiB), 475_MiB);
   EXPECT_EQ(plan.largest_pooled(2_MiB), 5_MiB);
 }
 
-TEST(chunk_plan, fails_if_a_chunk_cannot_be_acquired) {
-  constexpr chunk_plan plan{.first = 980_MiB, .further = 2000_MiB};
+TEST(chunk_schedule, fails_if_a_chunk_cannot_be_acquired) {
+  constexpr chunk_schedule plan{.first = 980_MiB, .further = 2000_MiB};
   EXPECT_EQ(plan.next(1000_MiB, true), 1000_MiB + 1);
   EXPECT_EQ(plan.next(1000_MiB, false), 2000_MiB);
-  EXPECT_EQ(chunk_plan{}.next(100, true), 101u);
+  EXPECT_EQ(chunk_schedule{}.next(100, true), 101u);
 }
 
 TEST(paddle_naive_best_fit, takes_its_numbers_from_the_settings) {
@@ -185,9 +187,9 @@ TEST(paddle_naive_best_fit, takes_its_numbers_from_the_settings) {
                                                                  .initial_gpu_memory = 7_MiB,
                                                                  .reallocate_gpu_memory = 3_MiB,
                                                                  .gpu_memory_limit = 3_GiB});
-  constexpr chunk_plan plan{7_MiB, 3_MiB, percent(40)};
-  EXPECT_EQ(chosen.growth.plan.get(), plan);
-  EXPECT_EQ(chosen.eviction.plan.get(), plan);
+  constexpr chunk_schedule plan{7_MiB, 3_MiB, percent(40)};
+  EXPECT_EQ(chosen.growth.schedule.get(), plan);
+  EXPECT_EQ(chosen.eviction.schedule.get(), plan);
   EXPECT_EQ(chosen.growth.limit.on(16_GiB), 3_GiB);
 }
 
@@ -196,7 +198,7 @@ TEST(paddle_naive_best_fit, further_chunks_are_a_share_of_the_rest) {
   void* const first = pool.allocate(475_MiB - 64);
   EXPECT_EQ(pool.current_usage().reserved, 475_MiB);
   void* const second = pool.allocate(1);
-  const std::size_t available = chunk_plan::available(525_MiB);
+  const std::size_t available = chunk_schedule::available(525_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 475_MiB + align_up(available / 2, 256));
   for (void* p : {first, second}) pool.deallocate(p);
   EXPECT_EQ(pool.provider().calls().release, 0u);

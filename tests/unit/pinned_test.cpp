@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/pytorch.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/pytorch_conf.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -34,13 +34,13 @@ TYPED_TEST(pinned_recipes, keep_a_block_pending_for_its_own_stream_too) {
     ASSERT_TRUE(pool.record_stream(p, stream));
     pool.provider().submit(stream, 1'000'000'000);
     pool.deallocate(p);
-    EXPECT_GE(pool.current_usage().pending, 1_MiB);
+    EXPECT_GE(pool.current_usage().pending(), 1_MiB);
     void* const other = pool.allocate(1_MiB, stream);
     EXPECT_NE(other, p);
     pool.deallocate(other);
     pool.provider().advance(1'000'000'000);
     pool.deallocate(pool.allocate(1_MiB, stream));
-    EXPECT_EQ(pool.current_usage().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending(), 0u);
     EXPECT_STREQ(pool.audit(), nullptr);
   }
 }
@@ -51,7 +51,7 @@ TEST(pinned, keeps_sizes_of_different_classes_apart) {
   pool.deallocate(large);
   EXPECT_NE(pool.allocate(2_MiB), large);
   EXPECT_EQ(pool.allocate(2_MiB + 1), large);
-  EXPECT_EQ(pool.current_usage().live, 6_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 6_MiB);
 }
 
 TEST(pinned, takes_and_reuses_whole_pages_of_the_host) {
@@ -99,12 +99,12 @@ TEST(pinned, is_configured_by_the_text_for_the_device) {
   caching_allocator<torch_npu_pinned<"pin_memory_expandable_segments:True">, simulated_device> ranges;
   (void)ranges.allocate(1);
   EXPECT_EQ(ranges.current_usage().reserved, 20_MiB);
-  EXPECT_EQ(ranges.current_usage().live, 512u);
+  EXPECT_EQ(ranges.current_usage().allocated, 512u);
 }
 
 TEST(pinned, is_chosen_when_the_program_runs) {
   for (bool expandable : {false, true}) {
-    configured<torch_npu_family::pinned_family, simulated_device> pool(
+    configured<torch_npu_family::pinned_family, caching_allocator<pytorch<>, simulated_device>> pool(
         config::torch_npu::settings{.pin_memory_expandable_segments = expandable});
     EXPECT_NE(pool.allocate(40_MiB), nullptr);
     EXPECT_EQ(pool.current_usage().reserved, expandable ? 60_MiB : 64_MiB);

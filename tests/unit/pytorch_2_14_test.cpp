@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pinned.hpp>

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/extension/observer.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -67,7 +68,7 @@ TEST(pytorch_expandable, row_104_large_blocks_can_begin_at_aligned_addresses) {
   EXPECT_EQ(at(second) % 16_KiB, 0u);
   EXPECT_EQ(at(second), at(first) + 3_MiB + 16_KiB);
   EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.current_usage().live, 5_MiB + 512);
+  EXPECT_EQ(pool.current_usage().allocated, 5_MiB + 512);
   EXPECT_EQ(pool.current_usage().cached, 15_MiB - 512) << "what was left out is free";
   void* const below_2_MiB = pool.allocate(2_MiB - 512);
   EXPECT_EQ(at(below_2_MiB), at(second) + 2_MiB) << "smaller blocks begin anywhere";
@@ -111,8 +112,8 @@ TEST(pytorch_expandable, idle_pages_of_one_pool_make_room_for_the_other) {
 
 TEST(pytorch_expandable, a_range_is_released_with_its_last_page) {
   std::vector<allocator_event> seen;
-  caching_allocator<pytorch_family::expandable, simulated_device, events> pool{
-      small_device(1_GiB), {}, {&seen}};
+  caching_allocator<pytorch_family::expandable, simulated_device, extension::observer<events>> pool{
+      small_device(1_GiB), {}, extension::observer<events>{{&seen}}};
   void* const p = pool.allocate(30_MiB);
   pool.deallocate(p);
   seen.clear();
@@ -146,8 +147,8 @@ TEST(pytorch_expandable, a_request_larger_than_a_range_is_refused) {
 // Each of the two tries reserves a range, as in PyTorch.
 TEST(pytorch_expandable, a_range_that_is_too_small_for_its_request_serves_later_ones) {
   std::vector<allocator_event> seen;
-  caching_allocator<pytorch_family::expandable, simulated_device, events> pool{
-      small_device(100_MiB), {}, {&seen}};
+  caching_allocator<pytorch_family::expandable, simulated_device, extension::observer<events>> pool{
+      small_device(100_MiB), {}, extension::observer<events>{{&seen}}};
   EXPECT_EQ(pool.try_allocate(200_MiB), nullptr);
   std::vector<std::uintptr_t> ranges;
   for (const allocator_event& e : seen) {
@@ -172,7 +173,8 @@ TEST(pytorch_expandable, pages_of_several_sizes_share_a_range_if_pools_do) {
 }
 
 TEST(pytorch_expandable, a_page_is_mapped_only_at_valid_addresses) {
-  expandable<pool_together, back_with<page_plan::huge_first>, grow_by_mapping<256_KiB, 6_MiB>, recover_never>
+  expandable<pool_together, prefer_pages<page_preference::huge_first>, grow_by_mapping<256_KiB, 6_MiB>,
+             recover_never>
       pool{simulated_device{simulated_device::options{.capacity = 64_MiB, .page_granularity = 64_KiB}}};
   std::vector<void*> small;
   for (int i = 0; i < 8; ++i) small.push_back(pool.allocate(128_KiB));
@@ -241,7 +243,7 @@ TEST(pytorch_expandable, large_blocks_are_split_and_stay_until_all_are_released)
   ASSERT_TRUE(set_memory_fraction(pool, 1));
   pool.deallocate(pool.allocate(70_MiB));
   EXPECT_NE(pool.allocate(65_MiB), nullptr);
-  EXPECT_EQ(pool.current_usage().live, 65_MiB) << "what is oversize is cut";
+  EXPECT_EQ(pool.current_usage().allocated, 65_MiB) << "what is oversize is cut";
   void* const other = pool.allocate(20_MiB, stream_id{1});
   pool.deallocate(other);
   EXPECT_EQ(pool.provider().calls().unmap, 0u) << "nothing was collected above the threshold";

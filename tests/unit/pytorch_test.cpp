@@ -17,7 +17,7 @@ simulated_device device_of(std::size_t capacity) {
   return simulated_device{simulated_device::options{.capacity = capacity}};
 }
 
-std::size_t live(const torch& pool) { return pool.current_usage().live; }
+std::size_t live(const torch& pool) { return pool.current_usage().allocated; }
 std::size_t reserved(const torch& pool) { return pool.current_usage().reserved; }
 
 struct size_case {
@@ -70,8 +70,8 @@ TEST(pytorch, keeps_a_block_pending_until_the_recorded_stream_completes) {
   ASSERT_TRUE(pool.record_stream(p, stream_id{1}));
   pool.provider().submit(stream_id{1}, 1'000'000'000);
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 1_KiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 1_KiB);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.statistics().all.active_bytes.current, std::int64_t{1_KiB});
   EXPECT_EQ(pool.statistics().all.allocated_bytes.current, 0);
   EXPECT_EQ(pool.provider().calls().record, 1u);
@@ -79,7 +79,7 @@ TEST(pytorch, keeps_a_block_pending_until_the_recorded_stream_completes) {
   EXPECT_NE(q, p);
   pool.provider().advance(1'000'000'000);
   EXPECT_EQ(pool.allocate(1_KiB), p);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -106,7 +106,7 @@ TEST(pytorch, searches_free_blocks_once) {
   ASSERT_TRUE(pool.record_stream(waits, stream_id{1}));
   pool.deallocate(waits);
   EXPECT_EQ(pool.try_allocate(15_MiB), nullptr);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(pool.allocate(15_MiB), waits) << "the next request finds it";
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -172,7 +172,7 @@ TEST(pytorch, respects_a_limit_below_the_device) {
 }
 
 TEST(pytorch, rejects_at_once_if_the_limit_refused) {
-  using strict = with<pytorch<>, with_fail_fast<recover_by_releasing_oversize, true>>;
+  using strict = with<pytorch<>, fail_fast<recover_by_releasing_oversize, true>>;
   caching_allocator<strict, simulated_device> pool{device_of(1_GiB), {.growth = {.limit = 40_MiB}}};
   void* p = pool.allocate(30_MiB);
   pool.deallocate(p);

@@ -73,25 +73,25 @@ TEST(recovery, releases_oversize_blocks_that_are_enough_and_nothing_else) {
   EXPECT_EQ(pool.statistics().oversize_allocations.current, 1);
 }
 
-TEST(footprint, shrinks_once_streams_and_blocks_are_gone) {
+TEST(metadata_bytes, shrinks_once_streams_and_blocks_are_gone) {
   caching_allocator<pytorch<>, simulated_device> pool;
   std::vector<void*> used;
   for (int i = 0; i < 3000; ++i) used.push_back(pool.allocate(512));
-  const std::size_t of_blocks = pool.footprint();
+  const std::size_t of_blocks = pool.metadata_bytes();
   EXPECT_GT(of_blocks, 3000 * sizeof(detail::block));
   for (std::uint64_t i = 0; i < 3000; ++i) ASSERT_TRUE(pool.record_stream(used[i], stream_id{i + 1}));
-  const std::size_t most = pool.footprint();
+  const std::size_t most = pool.metadata_bytes();
   EXPECT_GT(most, of_blocks + 3000 * 4 * sizeof(void*)) << "each use is described";
   EXPECT_LT(most, of_blocks + 1_MiB);
   for (void* p : used) pool.deallocate(p);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_LT(pool.footprint(), most / 10);
+  EXPECT_LT(pool.metadata_bytes(), most / 10);
 }
-TEST(footprint, counts_blocks_and_segments) {
+TEST(metadata_bytes, counts_blocks_and_segments) {
   caching_allocator<passthrough, simulated_device> pool;
   for (int i = 0; i < 10'000; ++i) (void)pool.allocate(512);
-  EXPECT_GT(pool.footprint(), 10'000 * (sizeof(detail::block) + sizeof(detail::segment)));
+  EXPECT_GT(pool.metadata_bytes(), 10'000 * (sizeof(detail::block) + sizeof(detail::segment)));
 }
 
 template <typename Recipe>
@@ -107,22 +107,22 @@ TYPED_TEST(footprint_of, nothing_is_that_of_empty_tables) {
     ASSERT_TRUE(pool.record_stream(p, stream_id{i % 11}));
     pool.deallocate(p);
   }
-  EXPECT_GT(pool.footprint(), 4_KiB);
+  EXPECT_GT(pool.metadata_bytes(), 4_KiB);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_LT(pool.footprint(), 4_KiB) << "less than the first chunk of anything";
+  EXPECT_LT(pool.metadata_bytes(), 4_KiB) << "less than the first chunk of anything";
 }
 
-TEST(footprint, shrinks_once_pages_are_gone) {
+TEST(metadata_bytes, shrinks_once_pages_are_gone) {
   caching_allocator<stitched, simulated_device> pool;
   pool.policies().growth.rest_parts = 1'000'000;
   void* const p = pool.allocate(20_GiB);
-  const std::size_t most = pool.footprint();
+  const std::size_t most = pool.metadata_bytes();
   EXPECT_GT(most, 10'000 * 6 * sizeof(void*)) << "each page is described, and in a table";
   pool.deallocate(p);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  EXPECT_LT(pool.footprint(), most / 10);
+  EXPECT_LT(pool.metadata_bytes(), most / 10);
 }
 
 }  // namespace

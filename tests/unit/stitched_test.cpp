@@ -277,11 +277,11 @@ TEST(stitched, aligns_the_base_of_large_blocks_if_there_is_room) {
 
 TEST(stitched, serves_by_handle_too) {
   pool_of<> pool{device_of(100_MiB)};
-  const handle a = pool.allocate_by_handle(60_MiB);
-  const handle b = pool.allocate_by_handle(30_MiB);
+  const block_handle a = pool.allocate_by_handle(60_MiB);
+  const block_handle b = pool.allocate_by_handle(30_MiB);
   ASSERT_TRUE(a && b);
   pool.deallocate(a);
-  const handle c = pool.allocate_by_handle(64_MiB);
+  const block_handle c = pool.allocate_by_handle(64_MiB);
   EXPECT_TRUE(c);
   pool.deallocate(b);
   pool.deallocate(c);
@@ -290,7 +290,7 @@ TEST(stitched, serves_by_handle_too) {
 
 // Each page kind in turn, and its requests to the device.
 TEST(stitched, moves_pages_of_every_kind) {
-  pool_of<back_with<page_plan::huge_first>> huge{simulated_device{
+  pool_of<prefer_pages<page_preference::huge_first>> huge{simulated_device{
       simulated_device::options{.capacity = 200_MiB, .page_granularity = 64_KiB, .huge_budget = 50_MiB}}};
   void* const a = huge.allocate(60_MiB);
   void* const b = huge.allocate(60_MiB);
@@ -298,7 +298,7 @@ TEST(stitched, moves_pages_of_every_kind) {
   EXPECT_NE(huge.try_allocate(130_MiB), nullptr);
   EXPECT_TRUE(is_whole(huge));
   huge.deallocate(b);
-  pool_of<back_with<page_plan::huge_1g_only>> giant{device_of(4_GiB)};
+  pool_of<prefer_pages<page_preference::huge_1g_only>> giant{device_of(4_GiB)};
   void* const c = giant.allocate(1_GiB + 1);
   EXPECT_EQ(giant.current_usage().reserved, 2_GiB);
   giant.deallocate(c);

@@ -197,7 +197,7 @@ TEST(torch_npu, lazy_reclaim_polls_events_before_it_acquires) {
     EXPECT_EQ(pool.allocate(40_MiB), p);
     EXPECT_EQ(pool.provider().calls().query, lazy ? 2u : 3u);
     EXPECT_EQ(pool.provider().calls().acquire, 2u);
-    EXPECT_EQ(pool.current_usage().pending, 0u);
+    EXPECT_EQ(pool.current_usage().pending(), 0u);
   }
 }
 
@@ -275,8 +275,8 @@ void waits_before_a_segment_goes_back() {
 TEST(torch_npu_threads, segments_wait_in_every_kind_of_allocator) {
   using shared = provider_ref<simulated_npu>;
   waits_before_a_segment_goes_back<caching_allocator<torch_npu_family::native, shared>>();
-  waits_before_a_segment_goes_back<locked<torch_npu_family::native, shared>>();
-  waits_before_a_segment_goes_back<per_stream<torch_npu_family::native, shared>>();
+  waits_before_a_segment_goes_back<locked<caching_allocator<torch_npu_family::native, shared>>>();
+  waits_before_a_segment_goes_back<per_stream<caching_allocator<torch_npu_family::native, shared>>>();
 }
 TEST(torch_npu, a_segment_stays_if_its_stream_cannot_be_waited_for) {
   auto pool = made<native>({});

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include <tessera/concurrent/indexed.hpp>
@@ -15,18 +16,26 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/provider/limiting.hpp>
 
 /// The arena of per_stream: an allocator for few streams, and the objects that all arenas share.
+
 namespace tessera::detail {
 
 // Results of several arenas, combined. The peak of a sum is the sum of the peaks. It is an upper bound,
 // because the arenas may reach their peaks at different times.
 
-inline void add_to(std::size_t& sum, std::size_t part) noexcept { sum += part; }
 inline void add_to(bool& any, bool part) noexcept { any = any || part; }
-inline void add_to(usage& sum, const usage& part) noexcept { sum += part; }
+template <typename T>
+  requires requires(T& sum, const T& part) { sum += part; }
+void add_to(T& sum, const T& part) noexcept {
+  sum += part;
+}
 /// Keeps the first text that is not null.
 inline void add_to(const char*& first, const char* text) noexcept {
   if (first == nullptr) first = text;
@@ -49,7 +58,7 @@ void add_to(statistics<Pools>& sum, const statistics<Pools>& part) noexcept {
   add_to(sum.oversize_allocations, part.oversize_allocations);
   add_to(sum.oversize_segments, part.oversize_segments);
   add_to(sum.device_bytes, part.device_bytes);
-  add_to(sum.asleep_bytes, part.asleep_bytes);
+  add_to(sum.unbacked_bytes, part.unbacked_bytes);
   for (const event_count<Pools>& c : event_counts<Pools>) sum.*c.of += part.*c.of;
   sum.max_split_size = part.max_split_size;
 }
@@ -186,19 +195,89 @@ class shared_callbacks {
   std::atomic<bool> running_{false};
 };
 
+/// An observer that all arenas share. One event at a time is reported.
+template <typename Observer>
+struct shared_observer {
+  Observer to;
+  std::mutex mutex;
+  std::atomic<const void*> reporting{nullptr};  ///< the thread that reports an event now
+
+  explicit shared_observer(Observer from) : to(std::move(from)) {}
+  void check_thread() const noexcept {
+    if (reporting.load(std::memory_order_relaxed) == this_thread())
+      fatal("an observer must not use the allocator that calls it");
+  }
+  [[nodiscard]] Observer& target() noexcept { return to; }
+  template <typename F>
+  void visit_observer(F& f) {
+    check_thread();
+    const std::lock_guard lock(mutex);
+    f(to);
+  }
+};
+/// The extension that reports the events of an arena to a shared_observer. It does not answer visit_observer(),
+/// because the events there are those of all arenas.
+template <typename Observer>
+struct arena_observer {
+  shared_observer<Observer>* all = nullptr;
+
+  template <typename Core>
+  class state : public extension_defaults {
+   public:
+    state(typename Core::allocator&, const arena_observer& from) noexcept : all_(from.all) {}
+    void on_event(const allocator_event& event) noexcept {
+      all_->check_thread();
+      const std::lock_guard lock(all_->mutex);
+      all_->reporting.store(this_thread(), std::memory_order_relaxed);
+      all_->to.on(event);
+      all_->reporting.store(nullptr, std::memory_order_relaxed);
+    }
+    void check_thread() const noexcept { all_->check_thread(); }
+
+   private:
+    shared_observer<Observer>* all_;
+  };
+};
+
+/// What arenas share of an extension, and what each has of it.
+template <typename E>
+struct in_arenas {
+  using shared = E;
+  using part = E;
+  [[nodiscard]] static const E& part_of(const shared& all) noexcept { return all; }
+};
+template <typename Observer>
+struct in_arenas<extension::observer<Observer>> {
+  using part = arena_observer<Observer>;
+  struct shared : shared_observer<Observer> {
+    explicit shared(extension::observer<Observer> from) : shared_observer<Observer>(std::move(from.to)) {}
+  };
+  [[nodiscard]] static part part_of(shared& all) noexcept { return {&all}; }
+};
+/// The allocator of an arena, before it gets the provider of the arena.
+template <typename Allocator>
+struct arena_allocator;
+template <typename Recipe, typename Provider, typename... Extension>
+struct arena_allocator<caching_allocator<Recipe, Provider, Extension...>> {
+  using type = caching_allocator<Recipe, Provider, typename in_arenas<Extension>::part...>;
+  using shared = std::tuple<typename in_arenas<Extension>::shared...>;
+  using extensions = std::tuple<Extension...>;
+};
+
 /// An allocator for few streams. Other threads push their frees into its queue, so they need not wait for its
 /// mutex.
-template <typename Recipe, typename Device, allocator_observer Observer, typename Counting>
+template <typename Allocator, typename Device>
 class alignas(64) arena {
-  using inner_type =
-      mutex_guarded<Recipe, arena_device<Device>, forwarding_observer<Observer, true>, Counting>;
+  using inner_type = mutex_guarded<typename arena_allocator<Allocator>::type, arena_device<Device>>;
+  using recipe_type = typename Allocator::recipe_type;
 
  public:
   using allocator = typename inner_type::allocator;
 
-  arena(stream_id key, reentrancy_guard& guard, arena_device<Device> device, policies<Recipe> settings,
-        forwarding_observer<Observer, true> observer)
-      : key_(key), inner_(guard, std::move(device), std::move(settings), std::move(observer)) {}
+  template <typename... Given>
+  arena(stream_id key, reentrancy_guard& guard, arena_device<Device> device,
+        recipe::policies<recipe_type> settings, Given&&... given)
+      : key_(key), inner_(guard, std::move(device), std::move(settings), std::forward<Given>(given)...) {}
   arena(const arena&) = delete;
   arena& operator=(const arena&) = delete;
   /// Processes the queued frees, so that the observer sees them.
@@ -251,7 +330,7 @@ class alignas(64) arena {
   template <typename F>
   void enter_for_user(const char* rule, F&& f) {
     process_queue();
-    inner_.enter_for_user(rule, std::forward<F>(f));
+    inner_type::enter_for_user(inner_, rule, std::forward<F>(f));
   }
   /// Waits for the device calls in progress, then empties the cache for another arena. Returns whether it
   /// released memory.

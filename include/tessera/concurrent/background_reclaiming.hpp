@@ -10,19 +10,18 @@
 #include <thread>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-namespace detail {
-
-/// A thread that works in rounds while there is work, and otherwise sleeps. The first wake() starts it. If
-/// `period` is above 0, it sleeps no longer than that.
+/// A thread that works in rounds while there is work, and otherwise waits. The first wake() starts it. If
+/// `period` is above 0, it waits no longer than that.
 class round_worker {
  public:
   /// Does one round of work. Returns whether more work is left.
@@ -115,13 +114,13 @@ class leave_queries_to_worker {
   leave_queries_to_worker(background_state* state) noexcept : state_(state) {}  // implicit
 
   template <typename F>
-  auto operator()(provider_call call, F f) noexcept {
+  auto operator()(provider::provider_call call, F f) noexcept {
     using result_type = decltype(f());
     if (state_ == nullptr) return f();
-    if (call == provider_call::query && !state_->is_reclaiming && state_->worker.is_running())
+    if (call == provider::provider_call::query && !state_->is_reclaiming && state_->worker.is_running())
       return result_type();
     const result_type result = f();
-    if (call == provider_call::record) state_->worker.wake();
+    if (call == provider::provider_call::record) state_->worker.wake();
     return result;
   }
 
@@ -132,7 +131,7 @@ class leave_queries_to_worker {
 /// A provider adaptor. Each record() wakes the worker. Once the worker runs, only calls that reclaim query
 /// events.
 template <typename Device>
-using background_events = provider_adaptor<Device, leave_queries_to_worker>;
+using background_events = provider::provider_adaptor<Device, leave_queries_to_worker>;
 
 struct background_options {
   bool enabled = true;                       ///< whether a thread reclaims blocks
@@ -140,7 +139,9 @@ struct background_options {
   std::chrono::milliseconds evict_every{0};  ///< between its calls of evict_idle(); 0 for no calls
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::concurrent {
 
 /// A locked allocator with a thread that frees blocks whose events have completed, so that a cache hit
 /// queries no events.
@@ -149,22 +150,26 @@ struct background_options {
 /// copies. On a cache miss, the caller also reclaims before it asks the device for memory.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::background_reclaiming<tessera::pytorch_pinned<>, tessera::host_pinned> pinned;
+///     using pinned_allocator = tessera::caching_allocator<tessera::recipe::pytorch_pinned<>, tessera::provider::host_pinned>;
+///     tessera::concurrent::background_reclaiming<pinned_allocator> pinned;
 ///     void* batch = pinned.allocate(4_MiB);
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
 ///     pinned.deallocate(batch);  // the thread frees it when the copy is done
 ///
-/// The first pending block starts the thread. It sleeps while no block is pending, and ends with the
+/// The first pending block starts the thread. It waits while no block is pending, and ends with the
 /// allocator. If the thread cannot be started, callers do its work, as without `enabled`. With
 /// `evict_every`, it starts with the allocator, and also calls evict_idle(), for policies such as evict_after.
 ///   Source:  PyTorch's pinned_use_background_threads, whose thread starts with the first miss and never
-///            sleeps
-template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
+///            waits
+template <typename Allocator>
 class background_reclaiming
-    : public facade<background_reclaiming<Recipe, Provider, Observer, Counting>,
-                    locked<Recipe, detail::background_events<Provider>, Observer, Counting>> {
-  using locked_type = locked<Recipe, detail::background_events<Provider>, Observer, Counting>;
-  using facade_type = facade<background_reclaiming, locked_type>;
+    : public allocator_adaptor<background_reclaiming<Allocator>,
+                               locked<typename Allocator::template rebind_provider<
+                                   detail::background_events<typename Allocator::provider_type>>>> {
+  using Provider = typename Allocator::provider_type;
+  using locked_type =
+      locked<typename Allocator::template rebind_provider<detail::background_events<Provider>>>;
+  using adaptor_type = allocator_adaptor<background_reclaiming, locked_type>;
 
  public:
   using options = detail::background_options;
@@ -175,14 +180,18 @@ class background_reclaiming
     return {.enabled = settings.pinned_use_background_threads};
   }
 
+  using recipe_type = typename Allocator::recipe_type;
+  using provider_type = Provider;
+
   background_reclaiming() : background_reclaiming(Provider{}) {}
-  explicit background_reclaiming(Provider device, policies<Recipe> settings = {}, Observer observer = {},
-                                 options worker = {})
+  template <typename... Given>
+  explicit background_reclaiming(Provider device, recipe::policies<recipe_type> settings = {},
+                                 options worker = {}, Given&&... given)
       : device_(std::move(device)),
         evict_every_(worker.evict_every),
         state_{{&run_round, this, worker.pause, worker.evict_every}},
         locked_(detail::background_events<Provider>(device_, worker.enabled ? &state_ : nullptr),
-                std::move(settings), std::move(observer)) {
+                std::move(settings), std::forward<Given>(given)...) {
     const auto reclaim = [](void* self) noexcept {
       return static_cast<background_reclaiming*>(self)->process_events();
     };
@@ -204,12 +213,12 @@ class background_reclaiming
   [[nodiscard]] bool has_worker() const noexcept { return state_.worker.is_running(); }
 
   template <typename F>
-  decltype(auto) with_provider(F f) {
-    return locked_.with_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
+  decltype(auto) visit_provider(F f) {
+    return locked_.visit_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.locked_);
@@ -228,7 +237,7 @@ class background_reclaiming
     auto& me = *static_cast<background_reclaiming*>(self);
     (void)me.process_events();
     if (me.evicts()) me.evict_if_due();
-    return me.current_usage().pending > 0;
+    return me.current_usage().pending() > 0;
   }
 
   /// Called by the thread only.
@@ -246,4 +255,4 @@ class background_reclaiming
   locked_type locked_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::concurrent

@@ -7,23 +7,23 @@
 #include <utility>
 #include <variant>
 
+#include <tessera/allocator_adaptor.hpp>
+#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/pytorch.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/pytorch_conf.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/observe/host_statistics.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/pinned.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 /// The name of the setting that registers pinned memory with the device; empty if it is off.
 [[nodiscard]] constexpr std::string_view registering_key(const config::pytorch::settings& settings) noexcept {
@@ -35,19 +35,23 @@ namespace detail {
 }
 
 /// An allocator of pinned memory, with its provider and region, which outlive it.
-template <typename Family, device_provider Memory>
+template <typename Family, provider::device_provider Memory>
 struct pinned_pool {
   Memory memory;
   detail::preallocated_region<Memory> region;
-  configured<Family, preallocating<Memory, true>, background_reclaiming> allocator;
+  using provider = provider::preallocating<Memory, true>;
+  using plain = caching_allocator<typename Family::template recipe_at<0>, provider>;
+  configured<Family, concurrent::background_reclaiming<plain>> allocator;
 
   pinned_pool(const typename Family::settings& settings, auto&... from)
       : memory(from...),
         region(memory, settings.pinned_reserve_segment_size),
-        allocator(settings, preallocating<Memory, true>(region)) {}
+        allocator(settings, provider(region)) {}
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::concurrent {
 
 /// An allocator of pinned host memory for several threads, configured by the settings of PyTorch or
 /// torch_npu. The settings choose the recipe and its numbers, background threads, a large reserved segment,
@@ -60,15 +64,15 @@ struct pinned_pool {
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     const tessera::config::pytorch::settings settings{.pinned_use_background_threads = true};
-///     using family = tessera::pytorch_family::pinned_family;
-///     tessera::configured_pinned<family, tessera::host_pinned> pinned(settings, tessera::host_pinned{});
+///     using family = tessera::recipe::pytorch_family::pinned_family;
+///     tessera::concurrent::configured_pinned<family, tessera::provider::host_pinned> pinned(settings, tessera::provider::host_pinned{});
 ///     void* batch = pinned.allocate(4_MiB);
 ///     if (!pinned.record_stream(batch, tessera::stream_id{})) return;  // a copy on this stream reads it
 ///     pinned.deallocate(batch);                                        // reused once the copy is done
-template <typename Family, device_provider Host, registering_provider... Device>
+template <typename Family, provider::device_provider Host, provider::registering_provider... Device>
   requires(sizeof...(Device) <= 1)
-class configured_pinned : public facade<configured_pinned<Family, Host, Device...>> {
-  using facade_type = facade<configured_pinned>;
+class configured_pinned : public allocator_adaptor<configured_pinned<Family, Host, Device...>> {
+  using adaptor_type = allocator_adaptor<configured_pinned>;
 
  public:
   using settings_type = typename Family::settings;
@@ -98,11 +102,10 @@ class configured_pinned : public facade<configured_pinned<Family, Host, Device..
   configured_pinned(const configured_pinned&) = delete;
   configured_pinned& operator=(const configured_pinned&) = delete;
 
-  [[nodiscard]] host_statistics statistics() const noexcept {
-    return visit(
-        []<typename Recipe, typename... Rest>(const background_reclaiming<Recipe, Rest...>& allocator) {
-          return host_statistics::from<Recipe>(allocator.statistics());
-        });
+  [[nodiscard]] observe::host_statistics statistics() const noexcept {
+    return visit([]<typename Allocator>(const Allocator& allocator) {
+      return observe::host_statistics::from<typename Allocator::recipe_type>(allocator.statistics());
+    });
   }
   [[nodiscard]] const settings_type& settings() const noexcept {
     return enter(*this, [](const auto& allocator) -> const settings_type& { return allocator.settings(); });
@@ -116,7 +119,7 @@ class configured_pinned : public facade<configured_pinned<Family, Host, Device..
   ///   Requires:  f does not use the allocator
   template <typename F>
   decltype(auto) with_host(F f) {
-    return this->with_provider([this, &f](auto&) -> decltype(auto) { return f(host_); });
+    return this->visit_provider([this, &f](auto&) -> decltype(auto) { return f(host_); });
   }
 
   /// Calls f(allocator) with the chosen background_reclaiming. `f` must return the same type for each recipe
@@ -131,16 +134,16 @@ class configured_pinned : public facade<configured_pinned<Family, Host, Device..
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return detail::visit_holder(me.any_, [&f](auto& in) -> decltype(auto) { return f(in.allocator); });
   }
 
   Host host_;
-  std::variant<std::monostate, detail::pinned_pool<Family, provider_ref<Host>>,
-               detail::pinned_pool<Family, host_registering<Host, Device>>...>
+  std::variant<std::monostate, detail::pinned_pool<Family, provider::provider_ref<Host>>,
+               detail::pinned_pool<Family, provider::host_registering<Host, Device>>...>
       any_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::concurrent

@@ -5,30 +5,32 @@
 #include <new>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-namespace detail {
 struct deferred_free_options {
   /// Bytes to queue before they are freed. 0 frees at once; `unlimited` frees only at the end.
   std::size_t threshold = 0;
   bool waits = false;  ///< free only after the work on `stream` that uses the blocks
   stream_id stream{};
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::concurrent {
 
 /// Queues blocks that a program no longer uses, and frees them together once they have `threshold` bytes.
 ///
 /// Choose it if a program frees many blocks at once, for example after each operation of a graph. One thread
 /// at a time may use it.
 ///
-///     tessera::deferred_free_queue garbage(allocator, {.threshold = 64_MiB});
+///     tessera::concurrent::deferred_free_queue garbage(allocator, {.threshold = 64_MiB});
 ///     garbage.push(allocator.allocate(40_MiB), 40_MiB);  // kept
 ///     garbage.push(allocator.allocate(40_MiB), 40_MiB);  // both are freed
 ///
@@ -45,7 +47,7 @@ class deferred_free_queue {
 
   explicit deferred_free_queue(Allocator& allocator, detail::deferred_free_options initial = {}) noexcept
       : allocator_(&allocator), options_(initial) {
-    if constexpr (!event_provider<device> && !can_synchronize) {
+    if constexpr (!provider::event_provider<device> && !can_synchronize) {
       if (initial.waits) detail::fatal("deferred_free_queue: to wait, the device must be an event_provider");
     }
   }
@@ -74,7 +76,7 @@ class deferred_free_queue {
     bytes_ = 0;
     if (freed == nullptr) return;
     if (!options_.waits) return free_all(freed);
-    batch* const added = event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
+    batch* const added = provider::event_provider<device> ? new (std::nothrow) batch{freed} : nullptr;
     if (added == nullptr) {
       wait_for_stream();
       return free_all(freed);
@@ -87,9 +89,9 @@ class deferred_free_queue {
   }
   /// Frees the flushed blocks whose events have completed.
   void poll() noexcept {
-    if constexpr (event_provider<device>) {
+    if constexpr (provider::event_provider<device>) {
       while (oldest_ != nullptr && ensure_recorded(*oldest_) &&
-             allocator_->with_provider([this](device& d) { return d.query(oldest_->mark); }))
+             allocator_->visit_provider([this](device& d) { return d.query(oldest_->mark); }))
         free_oldest();
     }
   }
@@ -127,21 +129,21 @@ class deferred_free_queue {
     allocator_->deallocate(p);
   }
   void wait_for_stream() noexcept {
-    allocator_->with_provider([this](device& d) { (void)detail::finish_work(d, options_.stream); });
+    allocator_->visit_provider([this](device& d) { (void)detail::finish_work(d, options_.stream); });
   }
 
   /// Records the event of a batch unless it is recorded already. If the device fails, a later call tries
   /// again.
   bool ensure_recorded(batch& b) noexcept {
-    if constexpr (event_provider<device>) {
+    if constexpr (provider::event_provider<device>) {
       if (!b.recorded)
-        b.recorded = allocator_->with_provider([&](device& d) { return d.record(options_.stream, b.mark); });
+        b.recorded = allocator_->visit_provider([&](device& d) { return d.record(options_.stream, b.mark); });
     }
     return b.recorded;
   }
   void free_oldest() noexcept {
-    if constexpr (event_provider<device>) {
-      if (oldest_->recorded) allocator_->with_provider([this](device& d) { d.discard(oldest_->mark); });
+    if constexpr (provider::event_provider<device>) {
+      if (oldest_->recorded) allocator_->visit_provider([this](device& d) { d.discard(oldest_->mark); });
     }
     batch* const removed = std::exchange(oldest_, oldest_->next);
     if (oldest_ == nullptr) newest_ = nullptr;
@@ -150,9 +152,9 @@ class deferred_free_queue {
     delete removed;
   }
   void wait_and_free_oldest() noexcept {
-    if constexpr (event_provider<device>) {
+    if constexpr (provider::event_provider<device>) {
       if (ensure_recorded(*oldest_))
-        allocator_->with_provider([this](device& d) { (void)d.wait(oldest_->mark); });
+        allocator_->visit_provider([this](device& d) { (void)d.wait(oldest_->mark); });
     }
     free_oldest();
   }
@@ -166,4 +168,4 @@ class deferred_free_queue {
   std::size_t batches_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::concurrent

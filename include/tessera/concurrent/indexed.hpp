@@ -6,22 +6,23 @@
 #include <utility>
 
 #include <tessera/core/page.hpp>
-#include <tessera/detail/pagemap.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
 /// Registers a provider's segments, ranges and mappings in a pagemap under one owner while they exist.
 ///   Requires:  the provider and the pagemap outlive it
-template <device_provider Device>
-class indexed : public provider_adaptor<Device> {
+template <provider::device_provider Device>
+class indexed : public provider::provider_adaptor<Device> {
  public:
-  using typename provider_adaptor<Device>::physical;
+  using typename provider::provider_adaptor<Device>::physical;
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
 
   indexed(Device& device, pagemap& map, pagemap::owner_number owner) noexcept
-      : provider_adaptor<Device>(device), map_(&map), owner_(owner) {}
+      : provider::provider_adaptor<Device>(device), map_(&map), owner_(owner) {}
 
   template <std::same_as<page_kind>... Kind>
     requires acquires_with<Device, Kind...>
@@ -36,7 +37,7 @@ class indexed : public provider_adaptor<Device> {
   }
 
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     void* const range = this->inner().reserve(bytes, alignment);
     if (range == nullptr || map_->add_reserved(range, bytes, owner_)) return range;
@@ -44,7 +45,7 @@ class indexed : public provider_adaptor<Device> {
     return nullptr;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     map_->remove_reserved(p);
     if (this->inner().unreserve(p, bytes)) return true;
@@ -54,7 +55,7 @@ class indexed : public provider_adaptor<Device> {
   }
 
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     if (!map_->add(p, bytes, owner_)) return false;
     if (this->inner().map(p, bytes, memory)) return true;
@@ -62,7 +63,7 @@ class indexed : public provider_adaptor<Device> {
     return false;
   }
   bool unmap(void* p, std::size_t bytes) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     return erase_while(p, [&] { return this->inner().unmap(p, bytes); });
   }

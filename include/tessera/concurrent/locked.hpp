@@ -4,26 +4,26 @@
 #include <cstddef>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/serialized_provider.hpp>
 
-namespace tessera {
+namespace tessera::concurrent {
 
-/// A caching_allocator with a mutex, for several threads. It has the same template arguments and makes the
-/// same decisions. Instead of policies(), observer() and provider(), call with_policies, with_observer and
-/// with_provider. Call for_each_allocator for introspect, restore and synchronize.
+/// A caching_allocator with a mutex, for several threads. It takes the arguments of `Allocator` and makes the same
+/// decisions. Instead of policies() and provider(), call visit_policies and visit_provider. Call for_each_allocator for
+/// introspect and synchronize.
 ///
 /// Choose it by default if threads share an allocator. per_stream scales better if each thread has its own
 /// stream.
 ///
-///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
+///     tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>> shared;
 ///     void* p = shared.allocate(5_MiB);  // by any thread
 ///     shared.deallocate(p);              // by any other
-///     shared.with_policies([](auto& settings) { settings.split.max = 128_MiB; });
+///     shared.visit_policies([](auto& settings) { settings.split.max = 128_MiB; });
 ///
 /// The mutex is unlocked while the device acquires or releases segments or waits for events. So a cache hit
 /// does not wait for another thread's miss. There are two exceptions:
@@ -47,29 +47,32 @@ namespace tessera {
 ///
 /// * Callbacks of on_pressure run without the mutex. They may use the allocator, but must not destroy it.
 ///   While they run, requests of other threads skip them.
-/// * The observer and the functions passed to with_policies, with_observer and for_each_allocator run with
+/// * An observer and the functions passed to visit_policies, visit_extension and for_each_allocator run with
 ///   the mutex held. The program aborts if they use the allocator.
 /// * A provider that is not thread-safe receives calls from one thread at a time. Then neither the provider
-///   nor a function passed to with_provider may use the allocator.
-template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
+///   nor a function passed to visit_provider may use the allocator.
+template <typename Allocator>
 class locked
-    : public facade<
-          locked<Recipe, Provider, Observer, Counting>,
-          typename detail::mutex_guarded<Recipe, detail::serialized_provider<Provider>,
-                                         detail::forwarding_observer<Observer>, Counting>::allocator> {
-  using inner_type = detail::mutex_guarded<Recipe, detail::serialized_provider<Provider>,
-                                           detail::forwarding_observer<Observer>, Counting>;
+    : public allocator_adaptor<
+          locked<Allocator>,
+          typename detail::mutex_guarded<
+              Allocator, detail::serialized_provider<typename Allocator::provider_type>>::allocator> {
+  using Provider = typename Allocator::provider_type;
+  using inner_type = detail::mutex_guarded<Allocator, detail::serialized_provider<Provider>>;
   using allocator = typename inner_type::allocator;
-  using facade_type = facade<locked, allocator>;
+  using adaptor_type = allocator_adaptor<locked, allocator>;
 
  public:
-  locked() : locked(Provider{}) {}
-  explicit locked(Provider device, policies<Recipe> settings = {}, Observer observer = {})
-      : observer_(std::move(observer)),
-        inner_(guard_, std::move(device), std::move(settings),
-               detail::forwarding_observer<Observer>(observer_, guard_)) {}
+  using recipe_type = typename Allocator::recipe_type;
+  using provider_type = Provider;
 
-  using facade_type::allocate, facade_type::try_allocate;
+  locked() : locked(Provider{}) {}
+  /// Makes the allocator inside from these arguments.
+  template <typename... Given>
+  explicit locked(Provider device, recipe::policies<recipe_type> settings = {}, Given&&... given)
+      : inner_(guard_, std::move(device), std::move(settings), std::forward<Given>(given)...) {}
+
+  using adaptor_type::allocate, adaptor_type::try_allocate;
   /// Serves a request like caching_allocator. The numbers of the exception are those of the moment when the
   /// request failed.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
@@ -84,32 +87,43 @@ class locked
   }
 
   template <typename F>
-  decltype(auto) with_policies(F f) {
-    return inner_.enter_for_user("with_policies: the function must not use the allocator",
-                                 [&f](allocator& in) -> decltype(auto) { return f(in.policies()); });
+  decltype(auto) visit_policies(F f) {
+    return inner_type::enter_for_user(inner_, "visit_policies: the function must not use the allocator",
+                                      [&f](allocator& in) -> decltype(auto) { return in.visit_policies(f); });
+  }
+  template <typename E, typename F>
+  decltype(auto) visit_extension(F f) {
+    return inner_type::enter_for_user(
+        inner_, only_reads, [&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
+  }
+  template <typename E, typename F>
+  decltype(auto) visit_extension(F f) const {
+    return inner_type::enter_for_user(
+        inner_, only_reads, [&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
   }
   template <typename F>
-  decltype(auto) with_observer(F f) {
-    return inner_.enter_for_user("with_observer: the function must not use the allocator",
-                                 [&](allocator&) -> decltype(auto) { return f(observer_); });
+  void for_each_observer(F f) {
+    inner_type::enter_for_user(inner_, only_reads, [&f](allocator& in) { in.for_each_observer(f); });
   }
   template <typename F>
-  decltype(auto) with_provider(F f) {
+  decltype(auto) visit_provider(F f) {
     if constexpr (detail::is_thread_safe<Provider>) {
-      return inner_.provider().with_provider(f);
+      return inner_.provider().visit_provider(f);
     } else {
       using guard = detail::reentrancy_guard;
-      guard_.template check_lock<Observer>(guard::lock::device);
-      return inner_.provider().with_provider([&](Provider& device) -> decltype(auto) {
+      guard_.check_lock(guard::lock::device);
+      return inner_.provider().visit_provider([&](Provider& device) -> decltype(auto) {
         const guard::call running(guard_, guard::lock::device,
-                                  "with_provider: the function must not use the allocator");
+                                  "visit_provider: the function must not use the allocator");
         return f(device);
       });
     }
   }
   template <typename F>
   void for_each_allocator(F f) {
-    inner_.enter_for_user("for_each_allocator: the function must not use the allocator that is locked", f);
+    inner_type::enter_for_user(inner_,
+                               "for_each_allocator: the function must not use the allocator that is locked",
+                               [&f](allocator& in) { in.for_each_allocator(f); });
   }
   template <typename F>
   void for_each_device(F f) {
@@ -117,9 +131,10 @@ class locked
   }
 
  private:
-  friend facade_type;
-  template <typename, device_provider, allocator_observer, typename>
+  friend adaptor_type;
+  template <typename>
   friend class background_reclaiming;
+  static constexpr const char* only_reads = "a function given to an extension must not use the allocator";
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return inner_type::enter(me.inner_, std::forward<F>(f));
@@ -129,9 +144,8 @@ class locked
     locked::raise(in.make_out_of_memory(bytes, stream));
   }
 
-  detail::reentrancy_guard guard_;
-  Observer observer_;
+  mutable detail::reentrancy_guard guard_;
   inner_type inner_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::concurrent

@@ -9,17 +9,18 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// A caching_allocator with a mutex that is unlocked during slow device calls. Also checks that user
 /// functions do not re-enter the allocator while a lock is held.
+
 namespace tessera::detail {
 
 /// Calls a function at the end of its lifetime.
@@ -37,7 +38,7 @@ struct at_scope_end {
 class reentrancy_guard {
  public:
   /// The locks of an allocator in locking order. A thread that holds a lock may take only later locks.
-  enum class lock : unsigned char { settings, blocks, observer, device };
+  enum class lock : unsigned char { settings, blocks, device };
 
   /// Lists the calling thread during its lifetime.
   class call {
@@ -74,30 +75,16 @@ class reentrancy_guard {
   reentrancy_guard(const reentrancy_guard&) = delete;
   reentrancy_guard& operator=(const reentrancy_guard&) = delete;
 
-  /// Reports an event to an observer.
-  ///   Requires:  one thread at a time calls it, with a lock held
-  template <allocator_observer Observer>
-  void report(Observer& observer, const allocator_event& event) noexcept {
-    reporting_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-    observer.on(event);
-    reporting_.store(std::thread::id{}, std::memory_order_relaxed);
-  }
-
   /// Aborts if the calling thread must not take a lock. Call it before taking the lock.
-  ///   Cost:  one load while no user function runs; a second load with an observer
-  template <allocator_observer Observer>
+  ///   Cost:  one load while no user function runs
   void check_lock(lock wanted) const noexcept {
-    const bool is_reporting =
-        is_heard<Observer> && reporting_.load(std::memory_order_relaxed) != std::thread::id{};
-    if (is_reporting || first_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
+    if (first_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
       check_this_thread(wanted);
   }
 
  private:
   [[gnu::noinline, gnu::cold]] void check_this_thread(lock wanted) const noexcept {
     const std::thread::id me = std::this_thread::get_id();
-    if (wanted <= lock::observer && reporting_.load(std::memory_order_relaxed) == me)
-      fatal("an observer must not use the allocator that calls it");
     const std::lock_guard reading(mutex_);
     for (const call* c = first_.load(std::memory_order_relaxed); c != nullptr; c = c->next_) {
       if (c->thread_ == me && wanted <= c->held_) fatal(c->rule_);
@@ -105,60 +92,11 @@ class reentrancy_guard {
   }
 
   std::atomic<call*> first_{nullptr};
-  std::atomic<std::thread::id> reporting_{};
   mutable std::mutex mutex_;  // guards the list
 };
 
-/// Passes events to an observer. `Shared` means that several allocators share the observer; with the mutex,
-/// one at a time reports.
-template <allocator_observer Observer, bool Shared = false>
-class forwarding_observer {
- public:
-  forwarding_observer(Observer& to, reentrancy_guard& guard, std::mutex* mutex = nullptr) noexcept
-      : to_(&to), guard_(&guard), mutex_(mutex) {}
-  void on(const allocator_event& event) noexcept {
-    std::unique_lock<std::mutex> lock;
-    if (mutex_ != nullptr) {
-      guard_->check_lock<Observer>(reentrancy_guard::lock::observer);
-      lock = std::unique_lock(*mutex_);
-    }
-    guard_->report(*to_, event);
-  }
-
-  /// The events that the observer stores, for a snapshot of the allocator under one lock. The events in a
-  /// shared observer belong to several allocators.
-  template <typename F>
-    requires(!Shared && requires(const Observer& to, F f) { to.for_each(f); })
-  void for_each(F f) const {
-    const Observer& to = *to_;
-    to.for_each(f);
-  }
-  template <typename Entry>
-    requires requires(const Observer& to, const Entry& entry) { to.label_of(entry); }
-  [[nodiscard]] auto label_of(const Entry& entry) const noexcept {
-    return to_->label_of(entry);
-  }
-  /// The observer of one allocator, for what it keeps of blocks.
-  [[nodiscard]] const Observer& target() const noexcept
-    requires(!Shared)
-  {
-    return *to_;
-  }
-
- private:
-  Observer* to_;
-  reentrancy_guard* guard_;
-  std::mutex* mutex_;
-};
-/// The specialization without an observer: does nothing.
-template <bool Shared>
-class forwarding_observer<ignore_events, Shared> : public ignore_events {
- public:
-  forwarding_observer(ignore_events&, reentrancy_guard&, std::mutex* = nullptr) noexcept {}
-};
-
-/// Locks a mutex. If another thread holds it, tries again for some ten microseconds before it sleeps. An
-/// allocator holds its mutex for tens of nanoseconds; sleeping and waking take thousands. If two threads
+/// Locks a mutex. If another thread holds it, tries again for some ten microseconds before it blocks. An
+/// allocator holds its mutex for tens of nanoseconds; blocking and waking take thousands. If two threads
 /// allocate all the time, a pair takes a third of the time (bench/threads).
 inline void lock_spinning(std::mutex& mutex) noexcept {
   if (mutex.try_lock()) [[likely]]
@@ -269,15 +207,15 @@ class unlock_slow_calls {
   unlock_slow_calls(unlockable_mutex& mutex) noexcept : mutex_(&mutex) {}  // implicit, for unlocking_provider
 
   template <typename F>
-  auto operator()(provider_call call, F f) noexcept {
+  auto operator()(provider::provider_call call, F f) noexcept {
     switch (call) {
-      case provider_call::acquire:
-      case provider_call::release:
-      case provider_call::wait: {
+      case provider::provider_call::acquire:
+      case provider::provider_call::release:
+      case provider::provider_call::wait: {
         const unlockable_mutex::call unlocked(*mutex_);
         return f();
       }
-      case provider_call::reclaim: return mutex_->reclaim(f);
+      case provider::provider_call::reclaim: return mutex_->reclaim(f);
       default: return f();
     }
   }
@@ -290,21 +228,23 @@ class unlock_slow_calls {
 /// locked during map, unmap and the synchronize before them, because the allocator does all of these in one
 /// step.
 template <typename Device>
-using unlocking_provider = provider_adaptor<Device, unlock_slow_calls>;
+using unlocking_provider = provider::provider_adaptor<Device, unlock_slow_calls>;
 
-/// A caching allocator and its mutex. The mutex is unlocked while the device acquires or releases segments or
+/// An allocator and its mutex. `Allocator` is made over another provider: the mutex is unlocked while the device acquires or releases segments or
 /// waits for events, and while a callback of on_pressure runs. `Device` must accept concurrent calls.
 ///   Requires:  `guard`, which several allocators may share, outlives it
-template <typename Recipe, typename Device, allocator_observer Observer, typename Counting>
+template <typename Allocator, typename Device>
 class mutex_guarded {
  public:
-  using allocator = caching_allocator<Recipe, unlocking_provider<Device>, Observer, Counting>;
+  using allocator = typename Allocator::template rebind_provider<unlocking_provider<Device>>;
+  using recipe_type = typename Allocator::recipe_type;
 
-  template <typename From>
-  mutex_guarded(reentrancy_guard& guard, From&& device, policies<Recipe> settings, Observer observer)
+  template <typename From, typename... Given>
+  mutex_guarded(reentrancy_guard& guard, From&& device, recipe::policies<recipe_type> settings,
+                Given&&... given)
       : device_(std::forward<From>(device)),
         allocator_(std::in_place, unlocking_provider<Device>(device_, mutex_), std::move(settings),
-                   std::move(observer)),
+                   std::forward<Given>(given)...),
         guard_(&guard) {}
   mutex_guarded(const mutex_guarded&) = delete;
   mutex_guarded& operator=(const mutex_guarded&) = delete;
@@ -321,14 +261,18 @@ class mutex_guarded {
     me.check_reentry();
     lock_spinning(me.mutex_.mutex);
     const std::lock_guard lock(me.mutex_.mutex, std::adopt_lock);
-    return std::forward<F>(f)(*me.allocator_);
+    if constexpr (std::is_const_v<Me>) {
+      return std::forward<F>(f)(std::as_const(*me.allocator_));
+    } else {
+      return std::forward<F>(f)(*me.allocator_);
+    }
   }
   /// Calls f(allocator) with the mutex held, for a user function. If f uses the allocator, the program aborts
   /// with the message `rule`.
-  template <typename F>
-  decltype(auto) enter_for_user(const char* rule, F&& f) {
-    return enter(*this, [&](allocator& in) -> decltype(auto) {
-      const reentrancy_guard::call running(*guard_, reentrancy_guard::lock::blocks, rule);
+  template <typename Me, typename F>
+  static decltype(auto) enter_for_user(Me& me, const char* rule, F&& f) {
+    return enter(me, [&](auto& in) -> decltype(auto) {
+      const reentrancy_guard::call running(*me.guard_, reentrancy_guard::lock::blocks, rule);
       return std::forward<F>(f)(in);
     });
   }
@@ -396,7 +340,8 @@ class mutex_guarded {
   }
   /// Checks for re-entrancy before the mutex is taken, because this thread may hold it in a user function.
   void check_reentry() const noexcept {
-    guard_->template check_lock<Observer>(reentrancy_guard::lock::blocks);
+    guard_->check_lock(reentrancy_guard::lock::blocks);
+    allocator_->check_thread();
   }
 
   struct unlocked_callback {

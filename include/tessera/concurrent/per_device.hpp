@@ -7,51 +7,53 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/indexed.hpp>
-#include <tessera/concurrent/locked.hpp>
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/pagemap.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
 #include <tessera/fwd.hpp>
+#include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
+namespace tessera::concurrent {
 
 /// Holds one allocator for each of several devices, numbered from 0. A free finds the device from the
 /// address.
 ///
-/// Choose it if one program uses several devices. `Front` is the allocator of one device. front(device)
+/// Choose it if one program uses several devices. `Front` is the allocator of one device, such as locked. front(device)
 /// returns it; use it for all other calls, such as statistics.
 ///
-///     std::vector<tessera::simulated_device> devices;
+///     #include <tessera/concurrent/locked.hpp>
+///     std::vector<tessera::provider::simulated_device> devices;
 ///     for (unsigned d = 0; d < 2; ++d)
-///       devices.emplace_back(tessera::simulated_device::options{.device = d});
-///     tessera::per_device<tessera::pytorch<>, tessera::simulated_device> all(std::move(devices));
+///       devices.emplace_back(tessera::provider::simulated_device::options{.device = d});
+///     using device_allocator = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+///     tessera::concurrent::per_device<tessera::concurrent::locked<device_allocator>> all(std::move(devices));
 ///     void* p = all.allocate(5_MiB, 1);  // on the second device
 ///     all.deallocate(p);
 ///     std::printf("%zu bytes reserved there\n", all.front(1).current_usage().reserved);
 ///
 ///   Requires:  the devices' addresses do not overlap
-template <typename Recipe, device_provider Provider,
-          template <typename, typename, typename, typename> typename Front, allocator_observer Observer,
-          typename Counting>
-class per_device : private facade<per_device<Recipe, Provider, Front, Observer, Counting>> {
-  using facade_type = facade<per_device>;
+template <typename Front>
+class per_device : private allocator_adaptor<per_device<Front>> {
+  using adaptor_type = allocator_adaptor<per_device>;
+  using Provider = typename Front::provider_type;
+  using recipe_type = typename Front::recipe_type;
 
  public:
   /// The allocator of one device.
-  using front_type = Front<Recipe, detail::indexed<Provider>, Observer, Counting>;
+  using front_type = typename Front::template rebind_provider<detail::indexed<Provider>>;
 
-  /// Makes one allocator for each device, with a copy of the settings and of the observer.
-  explicit per_device(std::vector<Provider> devices, const policies<Recipe>& settings = {},
-                      const Observer& observer = {})
+  /// Makes one allocator for each device, with a copy of the settings and of the given extensions.
+  template <typename... Given>
+  explicit per_device(std::vector<Provider> devices, const recipe::policies<recipe_type>& settings = {},
+                      const Given&... given)
       : devices_(std::move(devices)) {
     if (devices_.size() > detail::pagemap::max_owners) detail::fatal("per_device: too many devices");
     for (Provider& device : devices_) {
       const auto number = static_cast<detail::pagemap::owner_number>(fronts_.size());
-      fronts_.emplace_back(detail::indexed<Provider>(device, map_, number), settings, observer);
+      fronts_.emplace_back(detail::indexed<Provider>(device, map_, number), settings, Given(given)...);
     }
   }
   per_device(const per_device&) = delete;
@@ -68,10 +70,6 @@ class per_device : private facade<per_device<Recipe, Provider, Front, Observer, 
   [[nodiscard]] void* allocate(std::size_t bytes, std::size_t device, stream_id stream = {}) {
     return front(device).allocate(bytes, stream);
   }
-  [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, std::size_t device,
-                               stream_id stream = {}) {
-    return front(device).allocate(bytes, alignment, stream);
-  }
   [[nodiscard]] void* try_allocate(std::size_t bytes, std::size_t device, stream_id stream = {}) noexcept {
     return front(device).try_allocate(bytes, stream);
   }
@@ -84,14 +82,14 @@ class per_device : private facade<per_device<Recipe, Provider, Front, Observer, 
     return owner != detail::pagemap::no_owner ? owner : fronts_.size();
   }
 
-  using facade_type::deallocate, facade_type::try_deallocate, facade_type::record_stream,
-      facade_type::try_record_stream;
+  using adaptor_type::deallocate, adaptor_type::try_deallocate, adaptor_type::record_stream,
+      adaptor_type::try_record_stream;
   /// Trims each device.
-  using facade_type::trim;
+  using adaptor_type::trim;
   /// Asks the eviction policy of each device to release idle memory.
-  using facade_type::evict_idle;
-  using facade_type::with_owner;
-  using facade_type::with_policies, facade_type::with_observer, facade_type::for_each_allocator;
+  using adaptor_type::evict_idle;
+  using adaptor_type::visit_owner;
+  using adaptor_type::visit_policies, adaptor_type::for_each_allocator, adaptor_type::for_each_observer;
   /// Calls f(front, device) for each device.
   template <typename F>
   void for_each_device(F f) {
@@ -106,8 +104,7 @@ class per_device : private facade<per_device<Recipe, Provider, Front, Observer, 
   }
 
  private:
-  friend facade_type;
-  friend detail::common_calls<per_device>;
+  friend adaptor_type;
 
   template <typename F>
   static void enter(per_device& me, F&& f) {
@@ -127,4 +124,4 @@ class per_device : private facade<per_device<Recipe, Provider, Front, Observer, 
   std::deque<front_type> fronts_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::concurrent

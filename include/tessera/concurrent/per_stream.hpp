@@ -8,36 +8,34 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/pagemap.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/serialized_provider.hpp>
 
-namespace tessera {
+namespace tessera::concurrent {
 
 /// A caching_allocator for several threads. Each stream has an arena, which is an allocator with its own
 /// mutex. If the streams policy gives all streams one key, there is one arena.
 ///
 /// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events,
-/// trim_without_waiting, sleep, shares, memory sources and checkpoints of caching_allocator. No free block and no
+/// trim_without_waiting and pool_upstream, and the extensions that need all memory, such as quotas. No free block and no
 /// idle page serves a stream of another arena. So a recipe that reuses blocks across streams, such as cuda_async,
 /// fails more often when memory is short.
 ///
-///     tessera::per_stream<tessera::pytorch<>, tessera::simulated_device> shared;
+///     tessera::concurrent::per_stream<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>> shared;
 ///     void* p = shared.allocate(5_MiB, tessera::stream_id{1});  // in the arena of stream 1
 ///     shared.deallocate(p);                                     // by any thread
 ///
@@ -58,24 +56,41 @@ namespace tessera {
 ///   too.
 ///
 /// Apart from this list, it makes the same decisions as a caching_allocator if one thread uses it.
-template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
+template <typename Allocator>
 class per_stream
-    : public facade<per_stream<Recipe, Provider, Observer, Counting>,
-                    detail::arena<Recipe, detail::serialized_provider<Provider>, Observer, Counting>> {
-  using arena = detail::arena<Recipe, detail::serialized_provider<Provider>, Observer, Counting>;
+    : public allocator_adaptor<
+          per_stream<Allocator>,
+          detail::arena<Allocator, detail::serialized_provider<typename Allocator::provider_type>>> {
+  using Recipe = typename Allocator::recipe_type;
+  using Provider = typename Allocator::provider_type;
+  using arena = detail::arena<Allocator, detail::serialized_provider<Provider>>;
   using allocator = typename arena::allocator;
-  using facade_type = facade<per_stream, arena>;
+  using adaptor_type = allocator_adaptor<per_stream, arena>;
   using guard = detail::reentrancy_guard;
+  using extensions = typename detail::arena_allocator<Allocator>::extensions;
+  using shared_extensions = typename detail::arena_allocator<Allocator>::shared;
+  static constexpr bool keeps_statistics = requires(const allocator& in) { in.statistics(); };
 
  public:
   static constexpr std::size_t max_arenas = 256;
+  using recipe_type = Recipe;
+  using provider_type = Provider;
+  static constexpr bool has_ranges = Allocator::has_ranges;
+  template <typename E>
+  using refused = std::conditional_t<requires {
+    requires E::spans_arenas;
+  }, void, detail::missing::an_arena_has_only_a_part_of_the_memory_so_use_locked_for_this_extension>;
+  template <typename E>
+  static constexpr bool has = Allocator::template has<E> && std::is_void_v<refused<E>>;
 
   per_stream() : per_stream(Provider{}) {}
-  explicit per_stream(Provider device, policies<Recipe> settings = {}, Observer observer = {})
+  /// Each of `given` is an extension of the allocator; the others are made by default.
+  template <typename... Given>
+  explicit per_stream(Provider device, recipe::policies<Recipe> settings = {}, Given&&... given)
       : device_(std::move(device)),
         settings_(std::move(settings)),
         streams_(settings_.streams),
-        observer_(std::move(observer)),
+        extensions_(share(static_cast<extensions*>(nullptr), std::forward<Given>(given)...)),
         budget_(settings_.growth.limit.on(device_.capacity())) {}
   per_stream(const per_stream&) = delete;
   per_stream& operator=(const per_stream&) = delete;
@@ -83,7 +98,7 @@ class per_stream
     for (auto& slot : arenas_) delete slot.load();
   }
 
-  using facade_type::try_allocate, facade_type::deallocate;
+  using adaptor_type::try_allocate, adaptor_type::deallocate;
   /// Also returns null if host memory for the first arena ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     arena* const own = get_arena(stream);
@@ -107,70 +122,54 @@ class per_stream
     return detail::delays_reuse(streams_, owner, user);
   }
   [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
-    guard_.check_lock<Observer>(guard::lock::settings);
+    guard_.check_lock(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     return callbacks_.add(callback, context);
   }
 
-  // Private pools, as in caching_allocator. All arenas have the same pools, uses and scopes.
+  // Extensions. All arenas have the same state of those that are offered, such as the same private pools.
 
-  [[nodiscard]] pool_id create_pool(pool_options options = {}) noexcept {
-    // A new arena copies the pools of another one, so there must be one.
-    if (arena_count() == 0 && get_arena({}) == nullptr) return {};
-    pool_id name;
-    const auto create = [this, &name, options](allocator& in) {
-      had_pools_ = true;
-      const pool_id made = in.create_pool(options, name);
-      if (made != pool_id{}) name = made;
-      return made != pool_id{};
+  template <typename E, typename F>
+  decltype(auto) visit_extension(F f) const {
+    return answer<E>([&f](const allocator& in) { return in.template visit_extension<E>(f); });
+  }
+  /// An observer is called by all arenas. `f` gets it under a mutex.
+  template <typename E, typename F>
+  decltype(auto) visit_extension(F f) {
+    if constexpr (std::is_same_v<typename detail::in_arenas<E>::shared, E>) {
+      return std::as_const(*this).template visit_extension<E>(f);
+    } else {
+      return call_for_user(only_reads, [&]() -> decltype(auto) {
+        auto& all = std::get<typename detail::in_arenas<E>::shared>(extensions_);
+        all.check_thread();
+        const std::lock_guard reporting(all.mutex);
+        return f(all);
+      });
+    }
+  }
+  /// Calls f(object) for the objects that all arenas report to.
+  template <typename F>
+  void for_each_observer(F f) {
+    const auto visit = [&f](auto& shared) {
+      if constexpr (requires { shared.visit_observer(f); }) shared.visit_observer(f);
     };
-    return in_all_arenas(create, [&name](allocator& in) { (void)in.release_pool(name); }) ? name : pool_id{};
+    call_for_user(only_reads,
+                  [&] { std::apply([&](auto&... shared) { (visit(shared), ...); }, extensions_); });
   }
-  [[nodiscard]] bool retain_pool(pool_id pool) noexcept {
-    return in_all_arenas([=](allocator& in) { return in.retain_pool(pool); });
+  template <typename E, typename F>
+  auto add_up_extension(F f) const {
+    return enter(*this, [&f](const allocator& in) { return in.template visit_extension<E>(f); });
   }
-  [[nodiscard]] bool release_pool(pool_id pool) noexcept {
-    return in_all_arenas([=](allocator& in) { return in.release_pool(pool); });
-  }
-  [[nodiscard]] std::size_t uses_of_pool(pool_id pool) const noexcept {
-    std::size_t uses = 0;
-    for_each_arena([&](arena& a) {
-      uses = (std::max)(uses, a.enter([=](const allocator& in) { return in.uses_of_pool(pool); }));
-    });
-    return uses;
-  }
-  [[nodiscard]] bool has_pool(pool_id pool) const noexcept {
-    return enter(*this, [=](const allocator& in) { return in.has_pool(pool); });
-  }
-  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
-                                            scope_kind kind = scope_kind::capture) noexcept {
-    return in_all_arenas([=](allocator& in) { return in.begin_allocate_to_pool(pool, streams, kind); },
-                         [=](allocator& in) { (void)in.end_allocate_to_pool(pool); });
-  }
-  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept {
-    return in_all_arenas([=](allocator& in) { return in.end_allocate_to_pool(pool); });
-  }
-  [[nodiscard]] bool is_capturing() const noexcept {
-    return enter(*this, [](const allocator& in) { return in.is_capturing(); });
-  }
-  void trim_pool(pool_id pool) noexcept {
-    enter(*this, [=](allocator& in) { in.trim_pool(pool); });
-  }
-  detail::missing::per_stream_has_no_memory_sources create_pool(const memory_source& from,
-                                                                pool_options options = {}) noexcept;
-  detail::missing::per_stream_has_no_checkpoints checkpoint_pool(pool_id pool) noexcept;
-  detail::missing::per_stream_has_no_checkpoints restore_pool(const pool_checkpoint& checkpoint) noexcept;
-  detail::missing::per_stream_has_no_shares set_share(pool_id pool, pool_share share) noexcept;
-  [[nodiscard]] detail::missing::per_stream_has_no_shares share_of(pool_id pool) const noexcept;
-  [[nodiscard]] detail::missing::per_stream_has_no_shares bytes_of_pool(pool_id pool) const noexcept;
-  detail::missing::per_stream_has_no_sleep sleep(sleep_contents contents, stream_id copies = {}) noexcept;
-  detail::missing::per_stream_has_no_sleep sleep_pool(pool_id pool, sleep_contents contents,
-                                                      stream_id copies = {}) noexcept;
-  detail::missing::per_stream_has_no_sleep wake(stream_id copies = {}) noexcept;
-  detail::missing::per_stream_has_no_sleep wake_pool(pool_id pool, stream_id copies = {}) noexcept;
-  /// Whether an arena has put its part of a pool to sleep, by for_each_allocator or with_arena.
-  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
-    return enter(*this, [=](const allocator& in) { return in.is_asleep(pool); });
+  template <typename E, typename F, typename Undo>
+  outcome change_extension(F f, Undo undo) noexcept {
+    // A new arena adopts the state of another one, so there must be one.
+    if (arena_count() == 0 && get_arena({}) == nullptr) return {"host memory ran out"};
+    return in_all_arenas(
+        [this, &f](allocator& in) {
+          has_changes_ = true;
+          return in.template change_extension<E>(f, [](auto&) {});
+        },
+        [&undo](allocator& in) { in.template visit_extension<E>(undo); });
   }
 
   /// Returns the exception that allocate would throw. It has the numbers of the stream's arena and the usage
@@ -184,7 +183,7 @@ class per_stream
   }
   /// Adds up the arenas, one after the other. While other threads allocate, the sum may exceed the limit.
   [[nodiscard]] usage current_usage() const noexcept {
-    usage sum = facade_type::current_usage();
+    usage sum = adaptor_type::current_usage();
     const std::size_t limit = budget_.limit();
     sum.limit = (std::min)(limit, device_.capacity());
     sum.has_limit = limit != unlimited;
@@ -193,7 +192,7 @@ class per_stream
   /// Adds up the arenas. Peaks are sums of the arenas' peaks, so they are upper bounds. The peak of
   /// reserved bytes is a closer bound; it is exact if the device is called by one thread at a time.
   [[nodiscard]] auto statistics() const noexcept
-    requires Counting::keeps_statistics
+    requires(keeps_statistics)
   {
     tessera::statistics<Recipe::pools::count> sum =
         enter(*this, [](const allocator& in) { return in.statistics(); });
@@ -202,18 +201,18 @@ class per_stream
     return sum;
   }
   void reset_peak_statistics() noexcept
-    requires Counting::keeps_statistics
+    requires(keeps_statistics)
   {
     enter(*this, [](allocator& in) { in.reset_peak_statistics(); });
     budget_.reset_peak();
   }
   void reset_accumulated_statistics() noexcept
-    requires Counting::keeps_statistics
+    requires(keeps_statistics)
   {
     enter(*this, [](allocator& in) { in.reset_accumulated_statistics(); });
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return map_.footprint() + arena_count() * sizeof(arena) + facade_type::footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return map_.metadata_bytes() + arena_count() * sizeof(arena) + adaptor_type::metadata_bytes();
   }
   [[nodiscard]] std::size_t arena_count() const noexcept {
     std::size_t count = 0;
@@ -224,27 +223,20 @@ class per_stream
   /// Calls f(policies), then copies the policies to all arenas, one after the other. The streams policy does
   /// not change.
   template <typename F>
-  void with_policies(F f) {
-    call_for_user("with_policies: the function must not use the allocator", [&] { f(settings_); });
+  void visit_policies(F f) {
+    call_for_user("visit_policies: the function must not use the allocator", [&] { f(settings_); });
     const std::lock_guard lock(mutex_);
     budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
     enter(*this, [this](allocator& in) { in.policies() = settings_; });
   }
   template <typename F>
-  decltype(auto) with_provider(F f) {
-    const auto call = [&]() -> decltype(auto) { return device_.with_provider(f); };
+  decltype(auto) visit_provider(F f) {
+    const auto call = [&]() -> decltype(auto) { return device_.visit_provider(f); };
     if constexpr (detail::is_thread_safe<Provider>) {
       return call();
     } else {
-      return call_for_user("with_provider: the function must not use the allocator", call);
+      return call_for_user("visit_provider: the function must not use the allocator", call);
     }
-  }
-  template <typename F>
-  decltype(auto) with_observer(F f) {
-    return call_for_user("with_observer: the function must not use the allocator", [&]() -> decltype(auto) {
-      const std::lock_guard reporting(observer_mutex_);
-      return f(observer_);
-    });
   }
   template <typename F>
   void for_each_allocator(F f) {
@@ -274,8 +266,9 @@ class per_stream
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   static constexpr std::size_t max_probes = 8;
+  static constexpr const char* only_reads = "a function given to an extension must not use the allocator";
 
   /// Calls f(allocator) for each arena, one after the other, and combines the results.
   template <typename F>
@@ -298,7 +291,7 @@ class per_stream
   /// Calls the user function f, and prevents the creation of arenas meanwhile.
   template <typename F>
   decltype(auto) call_for_user(const char* rule, F f) {
-    guard_.check_lock<Observer>(guard::lock::settings);
+    guard_.check_lock(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     const guard::call running(guard_, guard::lock::device, rule);
     return f();
@@ -318,7 +311,7 @@ class per_stream
     return arenas_[(first + key.handle % max_probes) % max_arenas].load(std::memory_order_acquire);
   }
   [[nodiscard, gnu::noinline]] arena* create_arena(stream_id key, std::size_t first) noexcept {
-    guard_.check_lock<Observer>(guard::lock::settings);
+    guard_.check_lock(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     for (std::size_t probe = 0; probe < max_probes; ++probe) {
       const std::size_t number = (first + probe) % max_arenas;
@@ -326,11 +319,9 @@ class per_stream
       if (found != nullptr && found->key() == key) return found;
       if (found != nullptr) continue;
       const auto owner = static_cast<detail::pagemap::owner_number>(number);
-      auto* const created = new (std::nothrow)
-          arena(key, guard_, {budget_, device_, map_, owner, &empty_others, this}, settings_,
-                detail::forwarding_observer<Observer, true>(observer_, guard_, &observer_mutex_));
+      auto* const created = new_arena(static_cast<extensions*>(nullptr), key, owner);
       if (created != nullptr && created->on_pressure(&detail::shared_callbacks::run, &callbacks_) &&
-          copy_used_pools(*created)) {
+          adopt(*created)) {
         arenas_[number].store(created, std::memory_order_release);
         return created;
       }
@@ -342,38 +333,57 @@ class per_stream
     }
     return nullptr;
   }
-  /// Gives a new arena the private pools of the others. Returns false if host memory ran out.
-  [[nodiscard]] bool copy_used_pools(arena& to) noexcept {
-    if (!had_pools_) return true;  // then creation does not wait for another arena
+  template <typename... Extension>
+  [[nodiscard]] arena* new_arena(std::tuple<Extension...>*, stream_id key,
+                                 detail::pagemap::owner_number owner) {
+    return new (std::nothrow)
+        arena(key, guard_, {budget_, device_, map_, owner, &empty_others, this}, settings_,
+              detail::in_arenas<Extension>::part_of(
+                  std::get<typename detail::in_arenas<Extension>::shared>(extensions_))...);
+  }
+  /// Makes what arenas share of the extensions.
+  template <typename... Extension, typename... Given>
+  [[nodiscard]] static shared_extensions share(std::tuple<Extension...>*, Given&&... given) {
+    static_assert((detail::is_one_of<std::remove_cvref_t<Given>, Extension...> && ...),
+                  "per_stream: an argument behind the policies is no extension of the allocator");
+    return shared_extensions(detail::pick_extension<Extension>(std::forward<Given>(given)...)...);
+  }
+  /// Gives a new arena what extensions have in the others. Returns false if host memory ran out.
+  [[nodiscard]] bool adopt(arena& to) noexcept {
+    if (!has_changes_) return true;  // then creation does not wait for another arena
     arena* from = nullptr;
     for_each_arena([&from](arena& a) { from = &a; });
     return from == nullptr || from->enter([&to](const allocator& in) {
-      return to.enter([&in](allocator& fresh) { return fresh.copy_used_pools(in); });
+      return to.enter([&in](allocator& fresh) { return fresh.adopt(in); });
     });
   }
-  /// Calls f(allocator) for each arena, and creates no arena meanwhile. If one call returns false, makes no
-  /// further call, and undoes those before.
-  ///   Returns:  whether all calls returned true, and there is an arena
+  /// Calls f(allocator), whose answer is the same in all arenas, for one of them. Without arenas, returns a default
+  /// value.
+  template <typename E, typename F>
+  [[nodiscard]] auto answer(F f) const {
+    arena* any = nullptr;
+    for_each_arena([&any](arena& a) { any = any != nullptr ? any : &a; });
+    using result = decltype(any->enter(f));
+    return any != nullptr ? any->enter(f) : result();
+  }
+  /// Calls f(allocator) for each arena, and creates no arena meanwhile. If one call fails, makes no further call, and
+  /// undoes those before.
+  ///   Returns:  the outcome of the first call that failed
   template <typename F, typename Undo>
-  [[nodiscard]] bool in_all_arenas(F f, Undo undo) noexcept {
-    guard_.check_lock<Observer>(guard::lock::settings);
+  [[nodiscard]] outcome in_all_arenas(F f, Undo undo) noexcept {
+    guard_.check_lock(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     std::size_t done = 0;
-    bool all = true;
+    outcome result;
     for_each_arena([&](arena& a) {
-      all = all && a.enter(f);
-      done += all ? 1 : 0;
+      if (result) result = a.enter(f);
+      done += result ? 1 : 0;
     });
-    if (all) return done > 0;
+    if (result) return result;
     for_each_arena([&](arena& a) {
       if (done > 0) a.enter(undo), --done;
     });
-    return false;
-  }
-  /// For calls that return the same in all arenas, because these have the same pools.
-  template <typename F>
-  [[nodiscard]] bool in_all_arenas(F f) noexcept {
-    return in_all_arenas(f, [](allocator&) {});
+    return result;
   }
   void free(detail::remote_free_queue::item freed) noexcept {
     if (arena* const owner = find_owner_or_abort(freed.address, "deallocate")) owner->deallocate(freed);
@@ -409,16 +419,15 @@ class per_stream
 
   detail::serialized_provider<Provider> device_;
   detail::pagemap map_;
-  policies<Recipe> settings_;
+  recipe::policies<Recipe> settings_;
   const typename Recipe::streams streams_;
-  Observer observer_;
-  std::mutex observer_mutex_;
+  shared_extensions extensions_;
   detail::byte_budget budget_;
-  std::mutex mutex_;  // guards the creation of arenas, the settings, the callbacks and had_pools_
-  bool had_pools_ = false;
+  std::mutex mutex_;          // guards the creation of arenas, the settings, the callbacks and has_changes_
+  bool has_changes_ = false;  // whether extensions of the arenas were changed
   detail::shared_callbacks callbacks_;
   detail::reentrancy_guard guard_;
   std::array<std::atomic<arena*>, max_arenas> arenas_{};
 };
 
-}  // namespace tessera
+}  // namespace tessera::concurrent

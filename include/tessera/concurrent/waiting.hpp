@@ -10,12 +10,12 @@
 #include <thread>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
 
-namespace tessera {
+namespace tessera::concurrent {
 
 /// Waits on out-of-memory until another thread frees memory or the timeout expires; otherwise behaves like
 /// `Allocator`.
@@ -24,8 +24,8 @@ namespace tessera {
 /// allocator for several threads, such as `locked` or `per_stream`.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     using shared = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::waiting<shared> allocator(std::chrono::seconds(2));
+///     using shared = tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+///     tessera::concurrent::waiting<shared> allocator(std::chrono::seconds(2));
 ///     void* p = allocator.allocate(5_MiB);  // throws out_of_memory two seconds after it found none
 ///     allocator.deallocate(p);
 ///
@@ -38,8 +38,8 @@ namespace tessera {
 ///   Source:  Paddle's gpu_allocator_retry_time; Paddle may miss a free
 template <typename Allocator, typename Clock = std::chrono::steady_clock,
           typename Changed = std::condition_variable>
-class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
-  using facade_type = facade<waiting, Allocator>;
+class waiting : public allocator_adaptor<waiting<Allocator, Clock, Changed>, Allocator> {
+  using adaptor_type = allocator_adaptor<waiting, Allocator>;
 
  public:
   static constexpr std::chrono::milliseconds default_timeout{10'000};
@@ -59,17 +59,17 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   /// The wrapped allocator. Frees through it wake no waiting thread.
   [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
-  using facade_type::try_allocate;
+  using adaptor_type::try_allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     const auto once = [&] { return allocator_.try_allocate(bytes, stream); };
     void* const p = try_in_time(bytes, once);
     return p != nullptr ? p : once();
   }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires requires(Allocator& a) { a.allocate_by_handle(bytes, stream); }
   {
     const auto once = [&] { return allocator_.allocate_by_handle(bytes, stream); };
-    const handle h = try_in_time(bytes, once);
+    const block_handle h = try_in_time(bytes, once);
     return h ? h : once();
   }
 
@@ -81,7 +81,7 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);
@@ -142,4 +142,4 @@ class waiting : public facade<waiting<Allocator, Clock, Changed>, Allocator> {
   waiter* first_ = nullptr;
 };
 
-}  // namespace tessera
+}  // namespace tessera::concurrent

@@ -12,6 +12,7 @@
 #include <tessera/core/fixed_string.hpp>
 
 /// Errors in configuration strings, and the definitions of keys.
+
 namespace tessera::config {
 
 /// Describes the first error in a configuration string. Its texts point into that string.
@@ -35,13 +36,17 @@ struct setting_error {
   bool operator==(const setting_error&) const = default;
 };
 
-namespace detail {
+}  // namespace tessera::config
+
+namespace tessera::config::detail {
 
 using error_code = setting_error::error_code;
 
 using tessera::detail::fixed_string;
 
-}  // namespace detail
+}  // namespace tessera::config::detail
+
+namespace tessera::config {
 
 /// Reports a rejected configuration string: source, position, key, value, error and broken rule. Never
 /// allocates.
@@ -90,7 +95,9 @@ class bad_setting final : public std::exception {
   std::size_t size_ = 0;
 };
 
-namespace detail {
+}  // namespace tessera::config
+
+namespace tessera::config::detail {
 
 /// The format of a value.
 enum class value_format : unsigned char {
@@ -213,6 +220,4 @@ struct torch_syntax {
   }
 };
 
-}  // namespace detail
-
-}  // namespace tessera::config
+}  // namespace tessera::config::detail

@@ -20,6 +20,7 @@
 ///   - `delimiters`: `assign` separates a key from its value, and `,` separates settings;
 ///   - `set_dependent_defaults`, which sets keys whose default depends on other keys;
 ///   - `name`, and `variables`, the environment variables that may hold a string.
+
 namespace tessera::config::detail {
 
 [[nodiscard]] constexpr bool is_blank(char c) noexcept { return c == ' ' || (c >= '\t' && c <= '\r'); }
@@ -481,7 +482,9 @@ template <typename Grammar>
   return reader.finish();
 }
 
-namespace detail {
+}  // namespace tessera::config
+
+namespace tessera::config::detail {
 
 /// Names the error when a string that is a template argument is rejected. Compilers print its arguments: the
 /// kind of error, the position, the key and the rule. Never defined.
@@ -506,6 +509,4 @@ template <typename Grammar, auto Text>
   }
 }
 
-}  // namespace detail
-
-}  // namespace tessera::config
+}  // namespace tessera::config::detail

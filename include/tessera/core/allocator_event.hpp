@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 
 namespace tessera {
@@ -37,34 +36,13 @@ struct allocator_event {
   pool_id private_pool{};      ///< the private pool of the memory or of the request, or none
 };
 
-/// Receives every allocator_event.
+/// Receives every allocator_event, for extension::observer [tessera/extension/observer.hpp].
 ///
 /// `on` runs in the middle of a change, with the allocator's lock held if there is one. If it allocates or
 /// frees in that allocator, the program aborts.
-///
-///     struct count_segments {
-///       std::size_t count = 0;
-///       void on(const tessera::allocator_event& e) noexcept {
-///         count += e.what == tessera::allocator_event::action::segment_alloc;
-///       }
-///     };
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, count_segments> watched;
-///     watched.deallocate(watched.allocate(5_MiB));
-///     std::printf("%zu segments acquired\n", watched.observer().count);
 template <typename S>
 concept allocator_observer = std::movable<S> && requires(S& observer, const allocator_event& event) {
   { observer.on(event) } noexcept;
 };
-
-/// Ignores every event.
-struct ignore_events {
-  static constexpr void on(const allocator_event&) noexcept {}
-};
-
-namespace detail {
-/// Whether an observer is a type other than ignore_events.
-template <allocator_observer Observer>
-inline constexpr bool is_heard = !std::derived_from<Observer, ignore_events>;
-}  // namespace detail
 
 }  // namespace tessera

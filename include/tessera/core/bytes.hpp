@@ -7,10 +7,11 @@
 #include <cstdint>
 #include <limits>
 
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
 
 /// Sizes, and numbers that determine sizes. A size is a number of bytes in std::size_t; every prefix is
 /// binary.
+
 namespace tessera {
 
 inline namespace literals {
@@ -35,7 +36,10 @@ inline constexpr std::size_t min_alignment = 64;
   return (n + step - 1) / step * step;
 }
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// Whether n is 0 or large enough for a block.
 [[nodiscard]] constexpr bool is_block_size_or_0(std::size_t n) noexcept {
   return n == 0 || n >= min_alignment;
@@ -55,7 +59,10 @@ namespace detail {
   const std::size_t step = std::bit_floor(n) >> std::countr_zero(parts);
   return (n + step - 1) & ~(step - 1);
 }
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// A fraction in billionths, so that it can be a template argument.
 struct fraction {
@@ -159,43 +166,6 @@ struct divisions {
     return true;
   }
   bool operator==(const divisions&) const = default;
-};
-
-/// Sizes of the chunks that a pool is split from: a number of bytes. If that is 0, a fraction of the
-/// available memory.
-///   Source:  Paddle's initial_gpu_memory_in_mb, reallocate_gpu_memory_in_mb and
-///            fraction_of_gpu_memory_to_use
-struct chunk_plan {
-  std::size_t first = 0;    ///< bytes of the first chunk
-  std::size_t further = 0;  ///< bytes of each later chunk
-  fraction share = percent(92);
-
-  /// Returns how many of `free` bytes are available: all but a twentieth, or 0 if fewer than 256 remain.
-  [[nodiscard]] static constexpr std::size_t available(std::size_t free) noexcept {
-    const std::size_t rest = free - free / 20;
-    return rest < 256 ? 0 : rest;
-  }
-  [[nodiscard]] constexpr std::size_t first_chunk(std::size_t free) const noexcept {
-    return first > 0 ? first : share.of(available(free));
-  }
-  [[nodiscard]] constexpr std::size_t further_chunk(std::size_t free) const noexcept {
-    return further > 0 ? further : share.of(available(free));
-  }
-  /// Returns the size of the largest block that is split from a chunk. The device has `free` bytes free at
-  /// the start. A larger block has its own segment.
-  [[nodiscard]] constexpr std::size_t largest_pooled(std::size_t free) const noexcept {
-    const std::size_t one = first_chunk(free);
-    const std::size_t other = further_chunk(free);
-    return one > other ? one : other;
-  }
-  /// Returns the size of the next chunk for a block of at most largest_pooled() bytes. If that exceeds the
-  /// available memory, the result exceeds `free`, so that the device refuses it.
-  [[nodiscard]] constexpr std::size_t next(std::size_t free, bool is_first) const noexcept {
-    const std::size_t chunk = is_first ? first_chunk(free) : further_chunk(free);
-    if (available(free) > 0 && chunk <= available(free)) return chunk;
-    return chunk > free ? chunk : free + 1;
-  }
-  bool operator==(const chunk_plan&) const = default;
 };
 
 }  // namespace tessera

@@ -9,13 +9,12 @@
 #include <new>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
+
 /// The numbers of a failed request; sizes are in bytes.
 struct oom_numbers {
   std::size_t requested = 0;
@@ -26,21 +25,29 @@ struct oom_numbers {
   std::size_t capacity = 0;           ///< capacity of the device
   std::size_t available = unlimited;  ///< free bytes of the device, if it knows them
   std::size_t largest_free = 0;       ///< size of the largest free block
-  bool is_asleep = false;             ///< whether the pool that serves the request sleeps
-  bool by_share = false;              ///< whether the growth policy does not admit the request
   int device = -1;                    ///< number of the device; negative if the allocator does not know it
-  pool_demand demand{};               ///< if by_share: what the pool would hold with that segment
   std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
-  refusal refused{};                  ///< why the provider refused memory for the request, if it said so
-  std::size_t plan = 0;               ///< of the reserved bytes: those of a plan
+  refusal refused{};                  ///< why the provider or an extension refuses the request, if it says so
+  std::size_t plan = 0;               ///< of the reserved bytes: those of a plan [tessera/plan/planned.hpp]
+  bool by_extension = false;  ///< whether `refused` is the rule of an extension; the rest then matters less
 
-  /// Adds the memory of a plan.
-  void add_plan(const usage& added) noexcept {
-    plan += added.reserved;
-    add_plan_bytes(now, added, capacity, available);
+  /// Notes the rule of an extension that refuses the request, unless another one refuses it, too.
+  void refuse(const refusal& rule) noexcept {
+    if (by_extension) return;
+    refused = rule;
+    by_extension = true;
   }
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
+
+/// The result of a call that can fail: true if it worked, else why it did not.
+struct outcome {
+  const char* why = nullptr;  ///< why nothing changed, as text; null if the call worked
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return why == nullptr; }
+};
 
 /// Thrown if the device is full and recovery failed. Carries the numbers, and a text of at most four lines.
 /// explain() [tessera/observe/explain.hpp] says why the request failed, and suggests settings.
@@ -61,7 +68,7 @@ class out_of_memory final : public std::bad_alloc {
   [[nodiscard]] stream_id stream() const noexcept { return numbers_.stream; }
   [[nodiscard]] const usage& at_failure() const noexcept { return numbers_.now; }
   /// Why the provider refused memory for the request, in its words, or how the request exceeds the provider's
-  /// limit. Empty if neither applies, or if the provider gives no reasons.
+  /// limit, or which rule of an extension refuses it. Empty if none applies, or if the provider gives no reasons.
   [[nodiscard]] const char* why() const noexcept { return numbers_.refused.text(); }
 
  private:
@@ -83,26 +90,12 @@ class out_of_memory final : public std::bad_alloc {
           n.requested, stream, max_request);
       return;
     }
-    if (n.is_asleep) {
+    if (n.by_extension) {
       __builtin_snprintf(
           text_, sizeof text_,
-          "tessera: out of memory: %zu bytes requested on stream %s; the pool that serves them sleeps, "
-          "so wake it first",
-          n.requested, stream);
-      return;
-    }
-    if (n.by_share) {
-      __builtin_snprintf(
-          text_, sizeof text_,
-          "tessera: out of memory: %s (%zu bytes) requested on stream %s; needs a block of %s\n"
-          "  the shares of pools refuse it: with a segment of %s its pool would hold %s of at most %s, "
-          "%s guaranteed\n"
-          "  the other pools hold or are guaranteed %s of %s",
+          "tessera: out of memory: %s (%zu bytes) requested on stream %s; needs a block of %s\n  %s",
           format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(),
-          format_bytes(n.segment).text(), format_bytes(n.demand.held).text(),
-          n.demand.share.limit == unlimited ? "any number" : format_bytes(n.demand.share.limit).text(),
-          format_bytes(n.demand.share.guaranteed).text(), format_bytes(n.demand.others).text(),
-          format_bytes(n.demand.limit).text());
+          n.refused.text());
       return;
     }
     char more[64] = "";
@@ -120,16 +113,20 @@ class out_of_memory final : public std::bad_alloc {
         "  explain(allocator, bytes, stream) says why, and what would help [tessera/observe/explain.hpp]",
         format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(), more,
         format_bytes(n.now.reserved).text(), format_bytes(n.now.limit).text(),
-        format_bytes(n.capacity).text(), format_bytes(n.now.live).text(), format_bytes(n.now.pending).text(),
-        format_bytes(n.now.cached).text(), format_bytes(n.largest_free).text(),
-        n.refused ? "  the provider says: " : "", n.refused.text(), n.refused ? "\n" : "");
+        format_bytes(n.capacity).text(), format_bytes(n.now.allocated).text(),
+        format_bytes(n.now.pending()).text(), format_bytes(n.now.cached).text(),
+        format_bytes(n.largest_free).text(), n.refused ? "  the provider says: " : "", n.refused.text(),
+        n.refused ? "\n" : "");
   }
 
   detail::oom_numbers numbers_;
   char text_[736];
 };
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// Throws `error`; without exceptions, prints it and aborts the program.
 template <typename Error = out_of_memory>
 [[noreturn]] inline void raise(const Error& error) {
@@ -140,6 +137,5 @@ template <typename Error = out_of_memory>
   std::abort();
 #endif
 }
-}  // namespace detail
 
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -10,13 +10,15 @@ enum class free_order : unsigned char {
   newest_in_class  ///< among blocks up to the next power of two, the last freed block that fits
 };
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// The order of a split_policy; lowest_address by default.
 template <typename Split>
 inline constexpr free_order free_order_of = [] {
   if constexpr (requires { Split::order; }) return Split::order;
   return free_order::lowest_address;
 }();
-}  // namespace detail
 
-}  // namespace tessera
+}  // namespace tessera::detail

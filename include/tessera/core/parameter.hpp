@@ -6,11 +6,13 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/core/bytes.hpp>
+
 /// The parameters of policies. A parameter is known at compile time or set for each allocator object; one
 /// template serves both.
-namespace tessera {
 
-namespace detail {
+namespace tessera::detail {
+
 /// A regular type, like std::regular. It compiles in a tenth of the time, because it instantiates no traits.
 template <typename T>
 concept regular = requires(T& object, const T& a, const T& b) {
@@ -19,12 +21,15 @@ concept regular = requires(T& object, const T& a, const T& b) {
   object = a;
   { a == b } -> std::same_as<bool>;
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// Marks a template argument as the initial value of a parameter that each allocator object may set.
 ///
-///     tessera::split_below<128_MiB> fixed;                       // a constant
-///     tessera::split_below<tessera::tunable(128_MiB)> settable;  // a member, initially 128 MiB
+///     tessera::policy::split_below<128_MiB> fixed;                       // a constant
+///     tessera::policy::split_below<tessera::tunable(128_MiB)> settable;  // a member, initially 128 MiB
 ///     settable.max = 64_MiB;
 template <typename T>
 struct tunable {
@@ -58,7 +63,10 @@ struct parameter<Initial> {
   bool operator==(const parameter&) const = default;
 };
 
-namespace detail {
+}  // namespace tessera
+
+namespace tessera::detail {
+
 /// Returns the value, or initial value, of a parameter in bytes.
 template <auto Value>
 [[nodiscard]] consteval std::size_t initial_bytes() {
@@ -71,6 +79,33 @@ template <auto Value>
 /// checked at run time. False for types derived from such a policy.
 template <typename P>
 inline constexpr bool is_verified_rounding = false;
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera {
+
+/// The SmallLimit and Boundary of split and growth policies that take this limit from the pools policy.
+inline constexpr std::size_t limit_of_pools = unlimited;
+
+/// The limit of small blocks, which the pools policy owns, for split and growth policies. A policy
+/// that needs it takes it as the last argument of its question, with the default `{}`.
+///
+///     struct split_small_blocks : tessera::policy::split_never<> {
+///       [[nodiscard]] static constexpr bool should_split(std::size_t wanted, std::size_t block,
+///                                                        tessera::pool_traits in = {}) noexcept {
+///         return wanted <= in.small_limit_or(1_MiB) && block > wanted;
+///       }
+///       bool operator==(const split_small_blocks&) const = default;
+///     };
+struct pool_traits {
+  /// Blocks of up to so many bytes have a pool of their own; `unlimited` if the pools policy does not say.
+  std::size_t max_small_block = unlimited;
+
+  /// The limit of small blocks in bytes; `otherwise` if the pools policy does not say.
+  [[nodiscard]] constexpr std::size_t small_limit_or(std::size_t otherwise) const noexcept {
+    return max_small_block != unlimited ? max_small_block : otherwise;
+  }
+  bool operator==(const pool_traits&) const = default;
+};
 
 }  // namespace tessera

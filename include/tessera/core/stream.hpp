@@ -7,7 +7,8 @@
 namespace tessera {
 
 /// Identifies a queue of device work by the value of its handle. Work on one stream runs in order. The
-/// default value is the device's default stream.
+/// default value is the device's default stream. A number or a pointer is converted only explicitly, so that it cannot
+/// be mistaken for a size.
 struct stream_id {
   /// A reuse key that is equal for all streams. It is a type of its own, so that the compiler drops the
   /// comparison. It converts to the default stream.
@@ -17,7 +18,19 @@ struct stream_id {
   };
 
   std::uint64_t handle = 0;
+
+  constexpr stream_id() noexcept = default;
+  constexpr explicit stream_id(std::uint64_t value) noexcept : handle(value) {}
+  /// Makes a stream_id of a driver's handle that is a pointer, such as a cudaStream_t.
+  template <typename T>
+  explicit stream_id(T* of_driver) noexcept : handle(reinterpret_cast<std::uintptr_t>(of_driver)) {}
   constexpr auto operator<=>(const stream_id&) const = default;
+};
+
+/// Names a private pool of an allocator [tessera/extension/private_pools.hpp]. The default value names none.
+struct pool_id {
+  std::uint64_t number = 0;
+  constexpr auto operator<=>(const pool_id&) const = default;
 };
 
 /// Rules by which a block freed on one stream may serve another.

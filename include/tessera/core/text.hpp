@@ -5,9 +5,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
+
+/// Prints the broken rule and aborts the program. For mistakes of the caller that cannot be reported
+/// otherwise.
+[[noreturn]] inline void fatal(const char* rule, const void* pointer = nullptr) noexcept {
+  if (pointer != nullptr) {
+    std::fprintf(stderr, "tessera: %s (pointer %p)\n", rule, pointer);
+  } else {
+    std::fprintf(stderr, "tessera: %s\n", rule);
+  }
+  std::abort();
+}
 
 /// A string of fixed capacity. It is async-signal-safe, never allocates, and drops text beyond its capacity.
 ///
@@ -44,7 +55,9 @@ class fixed_text {
   std::size_t length_ = 0;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera {
 
 /// Formats a size for people, for example "1.50 GiB".
 class format_bytes {

@@ -16,13 +16,15 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_can_read.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
+#include <tessera/provider/rules.hpp>
 
 namespace tessera::detail {
 
@@ -32,60 +34,57 @@ namespace tessera::detail {
 ///   Cost:  logarithmic in the number of entries; about 100 bytes of host memory for each entry
 class provider_shadow {
  public:
+  using rule = rules::rule;
   /// Memory at addresses.
   struct entry {
     std::size_t bytes;
     bool is_segment = false;
-    std::uint64_t map_number = 0;
+    std::uint64_t number = 0;  ///< grows with each entry that is added
   };
   enum class table : unsigned char { segments_and_ranges, mappings, registered };
-  /// An entry that was withdrawn, and the number of maps at that time.
+  /// An entry that was withdrawn, and how many entries had been added at that time.
   struct withdrawal {
     entry removed;
-    std::uint64_t maps = 0;
+    std::uint64_t added = 0;
   };
   struct physical_memory {
     std::size_t bytes = 0;  ///< 0 if unknown, for example for imported memory
     std::size_t page = 1;
   };
 
+  /// Aborts if a call of the provider broke a rule.
+  static void require(bool holds, const char* call, const rule& law, const void* p = nullptr) noexcept {
+    if (!holds) fatal(fixed_text().add("checked_provider: ").add(call).add(": ").add(law.text).c_str(), p);
+  }
+
   provider_shadow(std::size_t capacity, std::size_t granularity)
       : capacity_(capacity), granularity_(granularity) {
-    if (!std::has_single_bit(granularity) || granularity < min_alignment)
-      fatal("checked_provider: the granularity is no power of two, or below min_alignment");
+    require(std::has_single_bit(granularity) && granularity >= min_alignment, "granularity",
+            rules::granularity_is_valid);
   }
   void require_constant(std::size_t capacity, std::size_t granularity) const noexcept {
-    if (capacity != capacity_) fatal("checked_provider: the capacity has changed");
-    if (granularity != granularity_) fatal("checked_provider: the granularity has changed");
+    require(capacity == capacity_, "capacity", rules::sizes_are_constant);
+    require(granularity == granularity_, "granularity", rules::sizes_are_constant);
   }
   void require_available(std::size_t bytes) const noexcept {
-    if (bytes > capacity_) fatal("checked_provider: more is available than the capacity");
+    require(bytes <= capacity_, "available", rules::available_is_at_most_capacity);
   }
 
   void add_segment(const void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (address_of(p) % granularity_ != 0)
-      fatal("checked_provider: acquire returned an address that is no multiple of the granularity", p);
-    add_memory(p, {bytes, true});
-    add_used(bytes);
+    require(address_of(p) % granularity_ == 0, "acquire", rules::segments_are_aligned, p);
+    require(bytes <= unlimited - address_of(p), "acquire", rules::segments_end_in_address_space, p);
+    add(table::segments_and_ranges, "acquire", p, {bytes, true}, rules::segments_do_not_overlap);
   }
   void add_range(const void* p, std::size_t bytes, std::size_t alignment) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (address_of(p) % alignment != 0)
-      fatal("checked_provider: reserve returned an address that is no multiple of the alignment", p);
-    add_memory(p, {bytes});
+    require(address_of(p) % alignment == 0, "reserve", rules::ranges_are_aligned, p);
+    require(bytes <= unlimited - address_of(p), "reserve", rules::reserve_keeps_address_space, p);
+    add(table::segments_and_ranges, "reserve", p, {bytes}, rules::ranges_do_not_overlap);
   }
-  void add_mapping(const void* p, std::size_t bytes) noexcept {
+  /// Adds what a call returned or accepted. It must overlap no entry of the table because of a rule.
+  void add(table to, const char* call, const void* p, entry added, const rule& law) noexcept {
     const std::lock_guard lock(mutex_);
-    if (tables_[1].overlaps(p, bytes))
-      fatal("checked_provider: map accepted addresses with mapped memory", p);
-    require_host_memory(tables_[1].insert(p, {.bytes = bytes, .map_number = ++maps_}));
-  }
-  void add_registered(const void* p, std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
-    if (tables_[2].overlaps(p, bytes))
-      fatal("checked_provider: register_memory accepted registered memory", p);
-    require_host_memory(tables_[2].insert(p, {bytes}));
+    added.number = ++added_;
+    insert(to, call, p, added, law);
   }
   [[nodiscard]] bool is_mapped(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
@@ -98,37 +97,33 @@ class provider_shadow {
     const std::lock_guard lock(mutex_);
     range_map<entry>& entries = tables_[static_cast<std::size_t>(from)];
     if (entries.find(p) == nullptr) return {};
-    const withdrawal result{entries.extract(p), maps_};
+    const withdrawal result{entries.extract(p), added_};
     if (result.removed.is_segment) used_ -= result.removed.bytes;
     return result;
   }
   /// Restores a withdrawn entry, because the provider did not take the memory back.
-  void restore(table to, const void* p, const withdrawal& withdrawn) noexcept {
+  void restore(table to, const char* call, const void* p, const withdrawal& withdrawn) noexcept {
     const std::lock_guard lock(mutex_);
-    range_map<entry>& entries = tables_[static_cast<std::size_t>(to)];
-    if (entries.overlaps(p, withdrawn.removed.bytes))
-      fatal("checked_provider: memory was returned again although its release failed", p);
-    require_host_memory(entries.insert(p, withdrawn.removed));
-    if (withdrawn.removed.is_segment) used_ += withdrawn.removed.bytes;
+    insert(to, call, p, withdrawn.removed, rules::failures_change_nothing);
   }
   void require_unmapped_range(const void* p, const std::optional<withdrawal>& withdrawn) const noexcept {
-    if (!withdrawn || withdrawn->removed.is_segment)
-      fatal("checked_provider: unreserve accepted a range that was not reserved", p);
+    const bool was_reserved = withdrawn && !withdrawn->removed.is_segment;
+    require(was_reserved, "unreserve", rules::unreserve_refuses_unreserved, p);
     const std::lock_guard lock(mutex_);
     // Later maps belong to the next owner of the addresses.
-    const auto is_earlier = [&](const entry& e) { return e.map_number <= withdrawn->maps; };
-    if (tables_[1].overlaps(p, withdrawn->removed.bytes, is_earlier))
-      fatal("checked_provider: unreserve accepted a range with mapped memory", p);
+    const auto is_earlier = [&](const entry& e) { return e.number <= withdrawn->added; };
+    const bool is_mapped = tables_[1].overlaps(p, withdrawn->removed.bytes, is_earlier);
+    require(!is_mapped, "unreserve", rules::unreserve_refuses_mapped, p);
   }
 
   /// Records the handle of physical memory. 0 bytes means imported memory.
-  void add_handle(const std::string& handle, const std::string& empty, physical_memory memory) noexcept {
+  void add_handle(const char* call, const std::string& handle, const std::string& empty,
+                  physical_memory memory) noexcept {
     const std::lock_guard lock(mutex_);
-    if (handle == empty) fatal("checked_provider: create or import_memory returned an empty handle");
-    if (memory.bytes % memory.page != 0)
-      fatal("checked_provider: create accepted a size that is no multiple of the page size");
-    insert_handle(handle, memory);
-    add_used(memory.bytes);
+    require(handle != empty, call, rules::handles_are_not_empty);
+    require(memory.bytes % memory.page == 0, call, rules::create_refuses_parts);
+    insert_handle(handle, memory, call, rules::handles_are_unique);
+    add_used(memory.bytes, call, rules::create_keeps_capacity);
   }
   [[nodiscard]] std::optional<physical_memory> withdraw_handle(const std::string& handle) noexcept {
     const std::lock_guard lock(mutex_);
@@ -141,26 +136,22 @@ class provider_shadow {
   }
   void restore_handle(const std::string& handle, const physical_memory& memory) noexcept {
     const std::lock_guard lock(mutex_);
-    insert_handle(handle, memory);
+    insert_handle(handle, memory, "destroy", rules::failures_change_nothing);
     used_ += memory.bytes;
   }
 
-  /// The reason why a map must fail even if nothing else is mapped there; null if it may succeed. It is
+  /// The rule by which a map must fail even if nothing else is mapped there; null if it may succeed. It is
   /// called before the provider.
-  [[nodiscard]] const char* why_not_mappable(const void* p, std::size_t bytes,
+  [[nodiscard]] const rule* why_not_mappable(const void* p, std::size_t bytes,
                                              const std::string& handle) const noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = handles_.find(handle);
-    if (found == handles_.end()) return "checked_provider: map accepted a handle that was not created";
+    if (found == handles_.end()) return &rules::unknown_handles_are_refused;
     const physical_memory& memory = found->second;
-    if (memory.bytes != 0 && bytes != memory.bytes)
-      return "checked_provider: map accepted another size than the memory has";
-    if (address_of(p) % memory.page != 0)
-      return "checked_provider: map accepted an address that is no multiple of the page size";
+    if (memory.bytes != 0 && bytes != memory.bytes) return &rules::map_refuses_other_size;
+    if (address_of(p) % memory.page != 0) return &rules::map_refuses_inside_page;
     const entry* const range = tables_[0].around(p, bytes);
-    if (range == nullptr || range->is_segment)
-      return "checked_provider: map accepted addresses that are not reserved";
-    return nullptr;
+    return range == nullptr || range->is_segment ? &rules::map_refuses_unreserved : nullptr;
   }
 
   /// Counts the starts and ends of calls about events.
@@ -186,20 +177,24 @@ class provider_shadow {
   static void require_host_memory(bool inserted) noexcept {
     if (!inserted) fatal("checked_provider: host memory for bookkeeping ran out");
   }
-  void add_memory(const void* p, const entry& memory) noexcept {
-    if (memory.bytes > unlimited - address_of(p))
-      fatal("checked_provider: new memory exceeds the address space", p);
-    if (tables_[0].overlaps(p, memory.bytes)) fatal("checked_provider: new memory overlaps memory in use", p);
-    require_host_memory(tables_[0].insert(p, memory));
+  void insert(table to, const char* call, const void* p, const entry& added, const rule& law) noexcept {
+    range_map<entry>& entries = tables_[static_cast<std::size_t>(to)];
+    const auto is_range = [](const entry& e) { return !e.is_segment; };
+    const bool is_in_range = added.is_segment && entries.overlaps(p, added.bytes, is_range);
+    require(!is_in_range, call, rules::ranges_do_not_overlap, p);
+    require(!entries.overlaps(p, added.bytes), call, law, p);
+    require_host_memory(entries.insert(p, added));
+    if (added.is_segment) add_used(added.bytes, call, rules::acquire_keeps_capacity);
   }
-  void add_used(std::size_t bytes) noexcept {
-    used_ = saturating_add(used_, bytes);
-    if (used_ > capacity_) fatal("checked_provider: the memory in use exceeds the capacity");
-  }
-  void insert_handle(const std::string& handle, const physical_memory& memory) noexcept {
+  void insert_handle(const std::string& handle, const physical_memory& memory, const char* call,
+                     const rule& law) noexcept {
     bool is_new = false;
     require_host_memory(try_run([&] { is_new = handles_.emplace(handle, memory).second; }));
-    if (!is_new) fatal("checked_provider: the handle names other memory already");
+    require(is_new, call, law);
+  }
+  void add_used(std::size_t bytes, const char* call, const rule& law) noexcept {
+    used_ = saturating_add(used_, bytes);
+    require(used_ <= capacity_, call, law);
   }
 
   std::size_t capacity_, granularity_;
@@ -208,7 +203,7 @@ class provider_shadow {
   std::map<std::string, physical_memory> handles_;
   std::map<stream_id, std::uint64_t> done_;
   std::size_t used_ = 0;  // bytes of segments and of created memory
-  std::uint64_t ticks_ = 0, maps_ = 0;
+  std::uint64_t ticks_ = 0, added_ = 0;
 };
 
 /// An event of a device, and the state when it was recorded.
@@ -226,14 +221,15 @@ struct checked_event<Device> {
 
 }  // namespace tessera::detail
 
-namespace tessera {
+namespace tessera::debug {
 
-/// Owns a provider, forwards its calls, and aborts when the provider violates its contract. Use it under an
-/// allocator to check the provider and the allocator.
+/// Owns a provider, forwards its calls, and aborts when the provider violates its contract. The message names
+/// the call and the rule [provider/provider.hpp]. Use it under an allocator to check the provider and the
+/// allocator.
 ///
 ///     #include <tessera/debug/checked_provider.hpp>
-///     using checked = tessera::checked_provider<tessera::simulated_device>;
-///     tessera::caching_allocator<tessera::pytorch<>, checked> pool_over_checked;
+///     using checked = tessera::debug::checked_provider<tessera::provider::simulated_device>;
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, checked> pool_over_checked;
 ///     pool_over_checked.deallocate(pool_over_checked.allocate(5_MiB));
 ///
 /// It checks:
@@ -247,16 +243,18 @@ namespace tessera {
 ///
 /// A failed call is always valid, and the failure is returned. Some errors do not show in a single answer:
 /// memory that is mapped elsewhere or too short, and memory that never becomes reusable. The laws
-/// [tessera/law/provider.hpp] find them.
+/// [tessera/law/provider_laws.hpp] find them.
 ///
 /// If D::physical has padding bytes, handles are not compared and their maps are not checked. It is
 /// thread-safe if the provider is. It holds no lock during the provider's calls.
 ///   Cost:  logarithmic in the segments, ranges and maps for each call about memory; two ticks and a look-up
 ///          for each call about events; a position for each record
-template <device_provider Device>
-class checked_provider : public provider_adaptor<Device> {
+template <provider::device_provider Device>
+class checked_provider : public provider::provider_adaptor<Device> {
   using table = detail::provider_shadow::table;
-  static constexpr bool knows_order = ordering_provider<Device> && !detail::completion_may_lag<Device>;
+  using rule = detail::provider_shadow::rule;
+  static constexpr bool knows_order =
+      provider::ordering_provider<Device> && !detail::completion_may_lag<Device>;
   static constexpr bool knows_handles = [] {
     if constexpr (requires { typename Device::physical; })
       return std::has_unique_object_representations_v<typename Device::physical>;
@@ -266,8 +264,8 @@ class checked_provider : public provider_adaptor<Device> {
 
  public:
   using event = detail::checked_event<Device>;
-  using typename provider_adaptor<Device>::physical;
-  using typename provider_adaptor<Device>::shareable;
+  using typename provider::provider_adaptor<Device>::physical;
+  using typename provider::provider_adaptor<Device>::shareable;
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
 
   checked_provider() : checked_provider(Device{}) {}
@@ -280,11 +278,12 @@ class checked_provider : public provider_adaptor<Device> {
     void* const p = this->inner().acquire(bytes, kind...);
     if (p == nullptr) return nullptr;
     shadow().add_segment(p, bytes);
-    require_readable(p, bytes, "checked_provider: acquire returned memory that the host cannot read");
+    require_readable(p, bytes, "acquire", detail::rules::host_reads_segments);
     return p;
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    return remove(table::segments_and_ranges, p, [&] { return this->inner().release(p, bytes); }).first;
+    const auto make_call = [&] { return this->inner().release(p, bytes); };
+    return remove(table::segments_and_ranges, "release", p, make_call).first;
   }
   [[nodiscard]] std::size_t capacity() const noexcept {
     const std::size_t result = this->inner().capacity();
@@ -305,7 +304,7 @@ class checked_provider : public provider_adaptor<Device> {
   }
 
   bool record(stream_id stream, event& mark) noexcept
-    requires event_provider<Device>
+    requires provider::event_provider<Device>
   {
     event recorded{.stream = stream, .position = position_of(stream), .begun = shadow().tick()};
     if (!this->inner().record(stream, recorded.mark)) return false;
@@ -314,28 +313,27 @@ class checked_provider : public provider_adaptor<Device> {
     return true;
   }
   [[nodiscard]] bool query(event& mark) noexcept
-    requires event_provider<Device>
+    requires provider::event_provider<Device>
   {
     const std::uint64_t done = shadow().done_before(mark.stream);
     if (this->inner().query(mark.mark)) {
-      require_ready(mark, "checked_provider: query reports an event as ready before its work is done");
+      require_ready(mark, "query", detail::rules::no_event_is_early);
       return true;
     }
     if (detail::completion_may_lag<Device>) return false;
-    if (mark.was_ready) detail::fatal("checked_provider: query reports a ready event as not ready");
-    if (mark.ended != 0 && mark.ended < done)
-      detail::fatal("checked_provider: query reports an event as not ready after a later event was ready");
+    shadow().require(!mark.was_ready, "query", detail::rules::ready_event_stays_ready);
+    shadow().require(mark.ended == 0 || mark.ended >= done, "query", detail::rules::earlier_event_is_ready);
     return false;
   }
   bool wait(event& mark) noexcept
-    requires event_provider<Device>
+    requires provider::event_provider<Device>
   {
     if (!this->inner().wait(mark.mark)) return false;
-    require_ready(mark, "checked_provider: wait returned before the work of the event was done");
+    require_ready(mark, "wait", detail::rules::wait_waits);
     return true;
   }
   void discard(event& mark) noexcept
-    requires event_provider<Device>
+    requires provider::event_provider<Device>
   {
     this->inner().discard(mark.mark);
   }
@@ -344,70 +342,68 @@ class checked_provider : public provider_adaptor<Device> {
   {
     const std::uint64_t position = position_of(stream), begun = shadow().tick();
     if (!this->inner().synchronize(stream)) return false;
-    require_done(stream, position,
-                 "checked_provider: synchronize returned before the work of the stream was done");
+    require_done(stream, position, "synchronize", detail::rules::synchronize_waits);
     shadow().record_done(stream, begun);
     return true;
   }
   [[nodiscard]] bool is_done(stream_id stream, std::uint64_t position) noexcept
-    requires ordering_provider<Device>
+    requires provider::ordering_provider<Device>
   {
     const bool done = this->inner().is_done(stream, position);
-    if (!done && position == 0) detail::fatal("checked_provider: is_done reports position 0 as not done");
+    shadow().require(done || position != 0, "is_done", detail::rules::position_0_is_done);
     return done;
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t position) noexcept
-    requires ordering_provider<Device>
+    requires provider::ordering_provider<Device>
   {
     const bool ordered = this->inner().is_ordered_after(stream, other, position);
-    if (!ordered && (position == 0 || stream == other))
-      detail::fatal("checked_provider: is_ordered_after denies the order of a stream's own work");
+    shadow().require(ordered || position != 0, "is_ordered_after", detail::rules::position_0_is_done);
+    shadow().require(ordered || stream != other, "is_ordered_after", detail::rules::stream_is_after_own_work);
     return ordered;
   }
   bool make_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
-    requires ordering_provider<Device>
+    requires provider::ordering_provider<Device>
   {
     const bool waits = this->inner().make_wait(stream, other, position);
-    if (waits && !this->inner().is_ordered_after(stream, other, position) &&
-        !this->inner().is_done(other, position))
-      detail::fatal("checked_provider: make_wait succeeded without an effect");
+    const bool is_right = !waits || this->inner().is_ordered_after(stream, other, position) ||
+                          this->inner().is_done(other, position);
+    shadow().require(is_right, "make_wait", detail::rules::stream_is_after_awaited_work);
     return waits;
   }
 
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const std::size_t result = this->inner().page_size(kind);
-    if (!std::has_single_bit(result) || result % kind.granularity() != 0)
-      detail::fatal(
-          "checked_provider: page_size is no power of two, or no multiple of the kind's granularity");
+    const bool is_valid = std::has_single_bit(result) && result % kind.granularity() == 0;
+    shadow().require(is_valid, "page_size", detail::rules::page_size_is_valid);
     return result;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     void* const p = this->inner().reserve(bytes, alignment);
     if (p != nullptr) shadow().add_range(p, bytes, alignment);
     return p;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
-    const auto [removed, entry] =
-        remove(table::segments_and_ranges, p, [&] { return this->inner().unreserve(p, bytes); });
+    const auto make_call = [&] { return this->inner().unreserve(p, bytes); };
+    const auto [removed, entry] = remove(table::segments_and_ranges, "unreserve", p, make_call);
     if (removed) shadow().require_unmapped_range(p, entry);
     return removed;
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     if (!this->inner().create(bytes, kind, memory)) return false;
     if constexpr (knows_handles)
-      shadow().add_handle(bytes_of(memory), bytes_of(physical{}), {bytes, page_size(kind)});
+      shadow().add_handle("create", bytes_of(memory), bytes_of(physical{}), {bytes, page_size(kind)});
     return true;
   }
   bool destroy(const physical& memory) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     if constexpr (!knows_handles) {
       return this->inner().destroy(memory);
@@ -415,59 +411,62 @@ class checked_provider : public provider_adaptor<Device> {
       const std::string handle = bytes_of(memory);
       const auto withdrawn = shadow().withdraw_handle(handle);
       const bool destroyed = this->inner().destroy(memory);
-      if (destroyed && !withdrawn)
-        detail::fatal("checked_provider: destroy accepted a handle that was not created");
+      shadow().require(!destroyed || withdrawn, "destroy", detail::rules::unknown_handles_are_refused);
       if (!destroyed && withdrawn) shadow().restore_handle(handle, *withdrawn);
       return destroyed;
     }
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
-    const char* reason = nullptr;
-    if constexpr (knows_handles) reason = shadow().why_not_mappable(p, bytes, bytes_of(memory));
+    const rule* law = nullptr;
+    if constexpr (knows_handles) law = shadow().why_not_mappable(p, bytes, bytes_of(memory));
     if (!this->inner().map(p, bytes, memory)) return false;
-    if (reason != nullptr) detail::fatal(reason, p);
-    if constexpr (knows_handles) shadow().add_mapping(p, bytes);
+    if (law != nullptr) shadow().require(false, "map", *law, p);
+    if constexpr (knows_handles)
+      shadow().add(table::mappings, "map", p, {bytes}, detail::rules::map_refuses_mapped);
     if constexpr (Device::map_grants_access)
-      require_readable(p, bytes, "checked_provider: map succeeded, but the host cannot read the memory");
+      require_readable(p, bytes, "map", detail::rules::host_reads_mappings);
     return true;
   }
   bool grant(void* p, std::size_t bytes) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const bool mapped = !knows_handles || shadow().is_mapped(p);
     if (!this->inner().grant(p, bytes)) return false;
-    if (!mapped) detail::fatal("checked_provider: grant accepted addresses without mapped memory", p);
-    require_readable(p, bytes, "checked_provider: grant succeeded, but the host cannot read the memory");
+    shadow().require(mapped, "grant", detail::rules::grant_refuses_unmapped, p);
+    require_readable(p, bytes, "grant", detail::rules::host_reads_mappings);
     return true;
   }
   bool unmap(void* p, std::size_t bytes) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
-    const auto [removed, entry] = remove(table::mappings, p, [&] { return this->inner().unmap(p, bytes); });
-    if (knows_handles && removed && !entry)
-      detail::fatal("checked_provider: unmap accepted addresses without mapped memory", p);
+    const auto make_call = [&] { return this->inner().unmap(p, bytes); };
+    const auto [removed, entry] = remove(table::mappings, "unmap", p, make_call);
+    shadow().require(!knows_handles || !removed || entry, "unmap", detail::rules::unmap_refuses_unmapped, p);
     return removed;
   }
   bool import_memory(const shareable& name, physical& memory) noexcept
-    requires sharing_provider<Device>
+    requires provider::sharing_provider<Device>
   {
     if (!this->inner().import_memory(name, memory)) return false;
-    if constexpr (knows_handles) shadow().add_handle(bytes_of(memory), bytes_of(physical{}), {});
+    if constexpr (knows_handles)
+      shadow().add_handle("import_memory", bytes_of(memory), bytes_of(physical{}), {});
     return true;
   }
   bool register_memory(void* p, std::size_t bytes) noexcept
-    requires registering_provider<Device>
+    requires provider::registering_provider<Device>
   {
-    const bool registered = this->inner().register_memory(p, bytes);
-    if (registered) shadow().add_registered(p, bytes);
-    return registered;
+    if (!this->inner().register_memory(p, bytes)) return false;
+    shadow().add(table::registered, "register_memory", p, {bytes},
+                 detail::rules::register_refuses_registered);
+    return true;
   }
   bool unregister_memory(void* p) noexcept
-    requires registering_provider<Device>
+    requires provider::registering_provider<Device>
   {
-    return remove(table::registered, p, [&] { return this->inner().unregister_memory(p); }).first;
+    const auto make_call = [&] { return this->inner().unregister_memory(p); };
+    return remove(table::registered, "unregister_memory", p, make_call).first;
   }
 
  private:
@@ -478,19 +477,18 @@ class checked_provider : public provider_adaptor<Device> {
     detail::provider_shadow shadow;
   };
   explicit checked_provider(std::unique_ptr<owned_device> own)
-      : provider_adaptor<Device>(own->device), own_(std::move(own)) {}
+      : provider::provider_adaptor<Device>(own->device), own_(std::move(own)) {}
 
   [[nodiscard]] detail::provider_shadow& shadow() const noexcept { return own_->shadow; }
 
   /// Withdraws the entry at `p` and makes a call of the provider. Restores the entry if the call fails.
   ///   Returns:  whether the call succeeded, and the entry
   template <typename F>
-  std::pair<bool, std::optional<detail::provider_shadow::withdrawal>> remove(table from, const void* p,
-                                                                             F make_call) noexcept {
+  auto remove(table from, const char* function, const void* p, F make_call) noexcept {
     const auto entry = shadow().withdraw(from, p);
     const bool removed = make_call();
-    if (!removed && entry) shadow().restore(from, p, *entry);
-    return {removed, entry};
+    if (!removed && entry) shadow().restore(from, function, p, *entry);
+    return std::pair(removed, entry);
   }
   [[nodiscard]] std::uint64_t position_of(stream_id stream) noexcept {
     if constexpr (knows_order) return this->inner().position(stream);
@@ -498,14 +496,16 @@ class checked_provider : public provider_adaptor<Device> {
   }
   /// Aborts if the work up to `position` is not done. A stream below that position is no error: its handle
   /// was reused for a new stream.
-  void require_done(stream_id stream, std::uint64_t position, const char* violation) noexcept {
+  void require_done(stream_id stream, std::uint64_t position, const char* function,
+                    const rule& law) noexcept {
     if constexpr (knows_order) {
-      if (!this->inner().is_done(stream, position) && this->inner().position(stream) >= position)
-        detail::fatal(violation);
+      const bool is_done =
+          this->inner().is_done(stream, position) || this->inner().position(stream) < position;
+      shadow().require(is_done, function, law);
     }
   }
-  void require_ready(event& mark, const char* violation) noexcept {
-    require_done(mark.stream, mark.position, violation);
+  void require_ready(event& mark, const char* function, const rule& law) noexcept {
+    require_done(mark.stream, mark.position, function, law);
     shadow().record_done(mark.stream, mark.begun);
     mark.was_ready = true;
   }
@@ -514,14 +514,14 @@ class checked_provider : public provider_adaptor<Device> {
     std::memcpy(bytes.data(), &memory, sizeof memory);
     return bytes;
   }
-  static void require_readable(const void* p, std::size_t bytes, const char* violation) noexcept {
+  void require_readable(const void* p, std::size_t bytes, const char* function, const rule& law) noexcept {
     if constexpr (detail::is_host_visible<Device>) {
-      if (!detail::host_can_read(p) || !detail::host_can_read(static_cast<const char*>(p) + bytes - 1))
-        detail::fatal(violation, p);
+      const void* const last = static_cast<const char*>(p) + bytes - 1;
+      shadow().require(detail::host_can_read(p) && detail::host_can_read(last), function, law, p);
     }
   }
 
   std::unique_ptr<owned_device> own_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

@@ -11,11 +11,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/debug/guard_pages.hpp>
 
-namespace tessera {
+namespace tessera::debug {
 
 /// Installs a SIGSEGV handler that explains faults in a `guarded` allocator on standard error. It prints the
 /// accessed block, its size, distance and label, and whether it was freed. Then it calls the previous
@@ -103,4 +102,4 @@ class fault_reports {
   std::atomic<const detail::guard_shadow*>* slot_ = nullptr;
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

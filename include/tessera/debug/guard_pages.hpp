@@ -17,12 +17,12 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/per_thread.hpp>
+#include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
@@ -336,7 +336,7 @@ class guard_shadow {
 /// Provides each segment in its own pages, between inaccessible guard addresses. A segment ends at the end of
 /// its pages. The addresses of released segments stay in quarantine.
 ///   Requires:  the provider outlives it
-template <virtual_memory_provider Device>
+template <provider::virtual_memory_provider Device>
 class guard_memory {
   static_assert(detail::is_host_visible<Device>,
                 "guarded: the provider must say is_host_visible, as patterns are written around blocks "
@@ -473,18 +473,18 @@ class guard_memory {
   guard_options options_;
   guard_shadow shadow_;
   std::atomic<const char*> failure_reason_{nullptr};
-  latest_refusals refused_;
+  provider::latest_refusals refused_;
 };
 
 /// The provider of a guarded allocator.
 ///   Requires:  the memory outlives it
-template <virtual_memory_provider Device>
-class guard_pages : public provider_adaptor<Device> {
+template <provider::virtual_memory_provider Device>
+class guard_pages : public provider::provider_adaptor<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::detail::is_thread_safe<Device>;
 
   explicit guard_pages(guard_memory<Device>& memory) noexcept
-      : provider_adaptor<Device>(memory.device()), memory_(&memory) {}
+      : provider::provider_adaptor<Device>(memory.device()), memory_(&memory) {}
 
   [[nodiscard]] void* acquire(std::size_t bytes) noexcept { return memory_->acquire(bytes); }
   bool release(void* p, std::size_t bytes) noexcept { return memory_->release(p, bytes); }

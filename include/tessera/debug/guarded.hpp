@@ -4,27 +4,23 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/debug/guard_pages.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 /// Behaves like `Streams`, but also counts recorded uses on the block's own stream. A free unmaps the memory,
 /// so no work may still use it.
-template <streams_policy Streams>
+template <policy::streams_policy Streams>
 struct record_own_stream : Streams {
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept {
     return Streams::uses_events;
@@ -35,36 +31,50 @@ struct record_own_stream : Streams {
 /// Gives each block its own segment. Of `Recipe`, it uses only the streams policy and the limit of growth.
 template <typename Recipe>
 struct guarded_recipe final {
-  using rounding = round_to_multiple<min_alignment>;
-  using pools = pool_together;
+  using rounding = policy::round_to_multiple<min_alignment>;
+  using pools = policy::pool_together;
   using streams = record_own_stream<typename Recipe::streams>;
-  using split = split_never<>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_exactly<>;
-  using eviction = evict_at_free<>;
-  using recovery = recover_by_emptying_cache<>;
+  using split = policy::split_never<>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_exactly<>;
+  using eviction = policy::evict_at_free<>;
+  using recovery = policy::recover_by_emptying_cache<>;
 
-  [[nodiscard]] static constexpr policies<guarded_recipe> from(const policies<Recipe>& settings,
-                                                               std::size_t capacity) noexcept {
+  [[nodiscard]] static constexpr recipe::policies<guarded_recipe> from(
+      const recipe::policies<Recipe>& settings, std::size_t capacity) noexcept {
     return {.streams = {settings.streams}, .growth = {.limit = settings.growth.limit.on(capacity)}};
   }
 };
 
-template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using guarded_locked = locked<guarded_recipe<Recipe>, detail::guard_pages<Provider>, Observer, Counting>;
+/// The allocator inside a guarded one.
+template <typename Allocator>
+struct guarded_locked;
+template <typename Recipe, typename Provider, typename... Extension>
+struct guarded_locked<caching_allocator<Recipe, Provider, Extension...>> {
+  using type =
+      concurrent::locked<caching_allocator<guarded_recipe<Recipe>, guard_pages<Provider>, Extension...>>;
+};
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::detail::missing {
+
+struct a_guarded_allocator_brings_no_freed_block_back;
+
+}  // namespace tessera::detail::missing
+
+namespace tessera::debug {
 
 /// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages
 /// between guard pages.
 ///
-/// Choose it to find memory errors. It has the template arguments and calls of `locked`, so a program changes
-/// only one type.
+/// Choose it to find memory errors. `Allocator` is a caching_allocator. It has the calls of `locked`, so a program
+/// changes only one type.
 ///
 ///     #include <tessera/debug/fault_reports.hpp>
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::guarded<tessera::pytorch_pinned<>, tessera::host_pinned> checked;
-///     const tessera::fault_reports reports(checked);
+///     tessera::debug::guarded<tessera::caching_allocator<tessera::recipe::pytorch_pinned<>, tessera::provider::host_pinned>> checked;
+///     const tessera::debug::fault_reports reports(checked);
 ///     checked.label("batch");
 ///     auto* batch = static_cast<unsigned char*>(checked.allocate(1000));
 ///     batch[999] = 1;  // deallocate would find batch[1000] = 1; batch[1024] = 1 would fault at once
@@ -79,6 +89,7 @@ using guarded_locked = locked<guarded_recipe<Recipe>, detail::guard_pages<Provid
 /// * A block's memory is freed once its own stream and the recorded streams have completed. Until then,
 ///   accesses do not fault.
 /// * Of a recipe, only the streams policy and the limit of growth are used.
+/// * It has no checkpoints, because a freed block has lost its pages and cannot become live again.
 ///
 ///   Cost:  for each block:
 ///
@@ -94,38 +105,49 @@ using guarded_locked = locked<guarded_recipe<Recipe>, detail::guard_pages<Provid
 /// A process has a limited number of mappings (/proc/sys/vm/max_map_count, usually 65,530).
 /// options::max_mappings limits the use of one allocator. Divide the number if there are several guarded
 /// allocators.
-template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
-class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
-                              detail::guarded_locked<Recipe, Provider, Observer, Counting>> {
-  using locked_type = detail::guarded_locked<Recipe, Provider, Observer, Counting>;
-  using facade_type = facade<guarded, locked_type>;
+template <typename Allocator>
+class guarded
+    : public allocator_adaptor<guarded<Allocator>, typename detail::guarded_locked<Allocator>::type> {
+  using Recipe = typename Allocator::recipe_type;
+  using Provider = typename Allocator::provider_type;
+  using locked_type = typename detail::guarded_locked<Allocator>::type;
+  using adaptor_type = allocator_adaptor<guarded, locked_type>;
 
  public:
   using options = detail::guard_options;
+  using recipe_type = Recipe;
+  using provider_type = Provider;
+  template <typename E>
+  using refused = std::conditional_t<std::is_same_v<E, extension::checkpoints>,
+                                     detail::missing::a_guarded_allocator_brings_no_freed_block_back,
+                                     typename adaptor_type::template refused<E>>;
 
   guarded() : guarded(Provider{}) {}
-  explicit guarded(Provider device, const policies<Recipe>& settings = {}, Observer observer = {},
-                   options guarding = {})
+  /// Each of `given` is an extension of the allocator; the others are made by default.
+  template <typename... Given>
+  explicit guarded(Provider device, const recipe::policies<Recipe>& settings = {}, options guarding = {},
+                   Given&&... given)
       : source_(std::move(device)),
         memory_(source_, guarding),
         locked_(detail::guard_pages<Provider>(memory_),
-                detail::guarded_recipe<Recipe>::from(settings, source_.capacity()), std::move(observer)) {}
+                detail::guarded_recipe<Recipe>::from(settings, source_.capacity()),
+                std::forward<Given>(given)...) {}
 
-  using facade_type::try_allocate, facade_type::deallocate;
+  using adaptor_type::try_allocate, adaptor_type::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     void* const p = locked_.try_allocate(bytes, stream);
     if (p != nullptr) memory_.shadow().mark_live(p, bytes, stream);
     return p;
   }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    const handle h = locked_.allocate_by_handle(bytes, stream);
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
+    const block_handle h = locked_.allocate_by_handle(bytes, stream);
     if (h) memory_.shadow().mark_live(h.data(), bytes, stream);
     return h;
   }
 
   void deallocate(void* p) noexcept { check_and_free(p, p, nullptr); }
   void deallocate(void* p, std::size_t bytes) noexcept { check_and_free(p, p, &bytes); }
-  void deallocate(handle h) noexcept { check_and_free(h, h ? h.data() : nullptr, nullptr); }
+  void deallocate(block_handle h) noexcept { check_and_free(h, h ? h.data() : nullptr, nullptr); }
   /// Also aborts if a write around the block is found.
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     const detail::guard_shadow::free_result result = memory_.shadow().mark_freed(p);
@@ -136,10 +158,6 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   }
   /// Never reuses a block, so that uses of the old block are found.
   [[nodiscard]] static constexpr bool reuse_in_place(void*, std::size_t, stream_id) noexcept { return false; }
-  /// Fails, because a freed block has lost its pages and cannot become live again.
-  [[nodiscard]] static pool_checkpoint checkpoint_pool(pool_id) noexcept {
-    return pool_checkpoint("a guarded allocator brings no freed block back");
-  }
 
   /// Labels the blocks that the calling thread allocates from now on; an empty text removes the label. At most 4,095
   /// labels are distinct; later labels share one text.
@@ -161,19 +179,19 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   /// Returns why the latest request for memory failed: the provider's last_error(), or the limit of mappings.
   [[nodiscard]] std::string last_error() {
     if (const char* const own = memory_.failure_reason(); own != nullptr) return own;
-    return with_provider([](auto& device) {
+    return visit_provider([](auto& device) {
       if constexpr (requires { device.last_error(); }) return std::string(device.last_error());
       return std::string();
     });
   }
 
   template <typename F>
-  decltype(auto) with_provider(F f) {
-    return locked_.with_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
+  decltype(auto) visit_provider(F f) {
+    return locked_.visit_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.locked_);
@@ -201,4 +219,4 @@ class guarded : public facade<guarded<Recipe, Provider, Observer, Counting>,
   locked_type locked_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

@@ -13,25 +13,28 @@
 #include <vector>
 
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/core/block_view.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/inspect.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-namespace detail {
 /// An observer that keeps the label of each live block, such as `history`.
 template <typename Observer>
 concept keeps_labels = requires(const Observer& observer) { observer.block_at(0).label; };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::debug {
 
 /// Lists the live blocks of any allocator. A history or a guarded allocator adds their labels, a history_with_stacks the
 /// call stacks of their requests.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> shared;
+///     tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>> shared;
 ///     void* p = shared.allocate(1000);
-///     std::printf("%zu bytes are live\n", tessera::live_blocks(shared).bytes);
+///     std::printf("%zu bytes are live\n", tessera::debug::live_blocks(shared).bytes);
 ///     shared.deallocate(p);
 struct live_blocks {
   struct block {
@@ -68,15 +71,15 @@ struct live_blocks {
     requires(!std::same_as<Allocator, live_blocks>)
   explicit live_blocks(Allocator& allocator) {
     std::vector<block> all;
-    for_each_block(allocator, [&all](const segment_view&, const block_view& b) {
+    observe::for_each_block(allocator, [&all](const segment_view&, const block_view& b) {
       if (b.is == block_view::state::live) all.push_back({b.address, b.requested, b.stream, {}});
     });
     if constexpr (requires { allocator.label_of(static_cast<const void*>(nullptr)); }) {
       for (block& b : all) b.label = allocator.label_of(reinterpret_cast<const void*>(b.address));
     }
-    allocator.with_observer([&](auto& observer) { add_labels(observer, all); });
+    allocator.for_each_observer([&](auto& observer) { add_labels(observer, all); });
     summarize(all);
-    allocator.with_observer([&](auto& observer) { add_stacks(observer); });
+    allocator.for_each_observer([&](auto& observer) { add_stacks(observer); });
   }
 
  private:
@@ -131,20 +134,23 @@ struct live_blocks {
   }
 };
 
-namespace detail {
+}  // namespace tessera::debug
+
+namespace tessera::detail {
+
 /// Writes live blocks to standard error.
 struct print_live_blocks {
-  void operator()(const live_blocks& left) const noexcept {
+  void operator()(const debug::live_blocks& left) const noexcept {
     std::fprintf(stderr, "tessera: %zu live %s of %zu bytes when their allocator ended:\n", left.count,
                  left.count == 1 ? "block" : "blocks", left.bytes);
     for (std::size_t i = 0; i < left.shown(); ++i) {
-      const live_blocks::block& b = left.largest[i];
+      const debug::live_blocks::block& b = left.largest[i];
       std::fprintf(stderr, "  %zu bytes at %p, stream %llu", b.bytes, reinterpret_cast<void*>(b.address),
                    static_cast<unsigned long long>(b.stream.handle));
       if (!b.label.empty())
         std::fprintf(stderr, ", label '%.*s'", static_cast<int>(b.label.size()), b.label.data());
       std::fputc('\n', stderr);
-      for (const live_blocks::call_stack& stack : left.stacks) {
+      for (const debug::live_blocks::call_stack& stack : left.stacks) {
         if (stack.number != b.stack) continue;
         for (const std::string& call : stack.calls) std::fprintf(stderr, "    %s\n", call.c_str());
       }
@@ -155,12 +161,12 @@ struct print_live_blocks {
 
  private:
   /// Writes the sums of the labels, if there are labels.
-  static void print_labels(const live_blocks& left) noexcept {
+  static void print_labels(const debug::live_blocks& left) noexcept {
     constexpr std::size_t max_lines = 16;
     const std::size_t count = left.labels.size();
     if (count == 0 || (count == 1 && left.labels[0].label.empty())) return;
     for (std::size_t i = 0; i < count && i < max_lines; ++i) {
-      const live_blocks::labelled& sum = left.labels[i];
+      const debug::live_blocks::labelled& sum = left.labels[i];
       std::fprintf(stderr, "  %zu bytes in %zu %s ", sum.bytes, sum.count,
                    sum.count == 1 ? "block" : "blocks");
       if (sum.label.empty()) {
@@ -172,18 +178,22 @@ struct print_live_blocks {
     if (count > max_lines) std::fprintf(stderr, "  and %zu more labels\n", count - max_lines);
   }
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::debug {
 
 /// Reports the blocks that are live when the allocator is destroyed. Otherwise it behaves like `Allocator`,
 /// which may be of any kind.
 ///
 /// Choose it in tests, to find blocks that are never freed. Their memory is released in any case.
 ///
+///     #include <tessera/extension/observer.hpp>
 ///     #include <tessera/observe/history.hpp>
-///     using device = tessera::simulated_device;
-///     using labelled = tessera::caching_allocator<tessera::pytorch<>, device, tessera::history<>>;
-///     tessera::leak_checked<labelled> checked;
-///     checked.observer().label("weights");
+///     using watch = tessera::extension::observer<tessera::observe::history<>>;
+///     using labelled = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device, watch>;
+///     tessera::debug::leak_checked<labelled> checked;
+///     const tessera::observe::label_scope weights(checked, "weights");
 ///     (void)checked.allocate(1000);
 ///     // prints at the end: "tessera: 1 live block of 1000 bytes when their allocator ended" ...
 ///
@@ -194,6 +204,11 @@ template <typename Allocator, typename Report = detail::print_live_blocks>
 class leak_checked : public Allocator {
  public:
   using Allocator::Allocator;
+  // `A` delays the look-up, as some allocators have no such types.
+  template <typename Other, typename A = Allocator>
+  using rebind_provider = leak_checked<typename A::template rebind_provider<Other>, Report>;
+  template <typename Other, typename A = Allocator>
+  using rebind_recipe = leak_checked<typename A::template rebind_recipe<Other>, Report>;
   ~leak_checked() {
     if constexpr (requires { this->attach_to_thread(); }) this->attach_to_thread();
     const live_blocks left(static_cast<Allocator&>(*this));
@@ -206,4 +221,4 @@ class leak_checked : public Allocator {
   [[no_unique_address]] Report report_{};
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

@@ -8,21 +8,27 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
+#include <tessera/block_handle.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/handle.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/per_thread.hpp>
-#include <tessera/detail/slab.hpp>
-#include <tessera/detail/with_plan.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/per_thread.hpp>
+#include <tessera/detail/containers/slab.hpp>
+#include <tessera/fwd.hpp>
 
-namespace tessera {
+namespace tessera::detail::missing {
+
+struct a_tagged_allocator_brings_no_tags_back;
+
+}  // namespace tessera::detail::missing
+
+namespace tessera::debug {
 
 /// Says what a block is for, by a number from 0 to 255. The program gives the numbers their meaning.
 enum class block_tag : std::uint8_t {};
@@ -41,17 +47,18 @@ struct tag_usage {
 /// Choose it to see what the memory is used for, such as weights and activations.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     constexpr tessera::block_tag weights{1}, activations{2};
-///     tessera::tagged<tessera::locked<tessera::pytorch<>, tessera::simulated_device>> memory;
+///     constexpr tessera::debug::block_tag weights{1}, activations{2};
+///     using device_allocator = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+///     tessera::debug::tagged<tessera::concurrent::locked<device_allocator>> memory;
 ///     void* const p = memory.allocate(5_MiB, weights);
-///     const tessera::tag_scope forward(memory, activations);
-///     void* const q = memory.allocate(1000, std::align_val_t{4096});
-///     memory.set_user_pointer(q, &memory, std::align_val_t{4096});
-///     memory.for_each_tag([](tessera::block_tag tag, const tessera::tag_usage& now) {
+///     const tessera::debug::tag_scope forward(memory, activations);
+///     void* const q = memory.allocate(1000);
+///     memory.set_user_pointer(q, &memory);
+///     memory.for_each_tag([](tessera::debug::block_tag tag, const tessera::debug::tag_usage& now) {
 ///       std::printf("tag %d: %zu bytes\n", static_cast<int>(tag), now.bytes);
 ///     });
 ///     memory.deallocate(p);
-///     memory.deallocate(q, 1000, std::align_val_t{4096});
+///     memory.deallocate(q);
 ///
 /// * A request has the current tag if the call names none. Each thread has a current tag of its own. At first, it is
 ///   that of set_default_tag, which is 0 at first.
@@ -60,18 +67,21 @@ struct tag_usage {
 /// * The bytes of all tags are the requested bytes of all live blocks. A block that was allocated through
 ///   inner() has no tag and does not count. Free all others here, not through inner().
 /// * It has no checkpoints, because tags would not come back.
-/// * An aligned address may lie above the first byte of its block. Then pass the alignment here, too.
 /// * A request fails if host memory for its tag runs out.
 ///
 /// It is as thread-safe as `Allocator`.
 ///   Cost:  a mutex and a look-up for each allocation and free; about 70 bytes of host memory for a live block
 template <typename Allocator>
-class tagged : public facade<tagged<Allocator>, Allocator> {
-  using facade_type = facade<tagged, Allocator>;
+class tagged : public allocator_adaptor<tagged<Allocator>, Allocator> {
+  using adaptor_type = allocator_adaptor<tagged, Allocator>;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
-  static constexpr std::align_val_t least{min_alignment};
 
  public:
+  template <typename E>
+  using refused = std::conditional_t<std::is_same_v<E, extension::checkpoints>,
+                                     detail::missing::a_tagged_allocator_brings_no_tags_back,
+                                     typename adaptor_type::template refused<E>>;
+
   tagged() = default;
   template <typename... Args>
     requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
@@ -80,8 +90,7 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   /// The wrapped allocator.
   [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
-  using facade_type::allocate, facade_type::try_allocate;
-  using detail::common_calls<tagged>::deallocate;  // aligned blocks
+  using adaptor_type::allocate, adaptor_type::try_allocate;
   /// Serves a request, and gives the block a tag.
   ///   Throws:  out_of_memory, also if host memory for the tag ran out
   [[nodiscard]] void* allocate(std::size_t bytes, block_tag tag, stream_id stream = {}) {
@@ -97,10 +106,10 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return try_allocate(bytes, current_tag(), stream);
   }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires has_handles
   {
-    const handle h = allocator_.allocate_by_handle(bytes, stream);
+    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
     if (!h || insert(h.data(), bytes, current_tag(), true)) return h;
     allocator_.deallocate(h);
     return {};
@@ -115,7 +124,7 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
     erase(p, false);
     allocator_.deallocate(p, bytes);
   }
-  void deallocate(handle h) noexcept
+  void deallocate(block_handle h) noexcept
     requires has_handles
   {
     erase(h.data(), true);
@@ -128,13 +137,8 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
     if (!allocator_.reuse_in_place(p, bytes, stream)) return false;
     const std::lock_guard lock(mutex_);
-    if (entry* const e = find(p, least)) assign(*e, {e->address, bytes, nullptr, current_.get(), false});
+    if (entry* const e = find(p)) assign(*e, {e->address, bytes, nullptr, current_.get(), false});
     return true;
-  }
-
-  /// Fails, because tags would not come back.
-  [[nodiscard]] static pool_checkpoint checkpoint_pool(pool_id) noexcept {
-    return pool_checkpoint("a tagged allocator brings no tags back");
   }
 
   /// The tag of requests of the calling thread that name none. tag_scope changes it.
@@ -157,28 +161,27 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   }
 
   /// Changes the tag of a live block. Null is ignored, here and in set_user_pointer.
-  ///   Requires:  the address of a live block with a tag, and its alignment if that is more than
-  ///              min_alignment; otherwise the program aborts
-  ///   Cost:      up to one look-up per 64 bytes of the alignment. The same holds for the members below.
-  void set_tag(const void* p, block_tag tag, std::align_val_t alignment = least) noexcept {
-    change(p, alignment, "set_tag",
+  ///   Requires:  the address of a live block with a tag; otherwise the program aborts
+  ///   Cost:      a look-up, here and in the members below
+  void set_tag(const void* p, block_tag tag) noexcept {
+    change(p, "set_tag",
            [this, tag](entry& e) { assign(e, {e.address, e.bytes, e.user_pointer, tag, e.is_by_handle}); });
   }
   /// Keeps a pointer of the user for a live block.
   ///   Requires:  as set_tag
-  void set_user_pointer(const void* p, void* user_pointer, std::align_val_t alignment = least) noexcept {
-    change(p, alignment, "set_user_pointer", [=](entry& e) { e.user_pointer = user_pointer; });
+  void set_user_pointer(const void* p, void* user_pointer) noexcept {
+    change(p, "set_user_pointer", [=](entry& e) { e.user_pointer = user_pointer; });
   }
   /// Returns the tag of a live block; tag 0 for another address.
-  [[nodiscard]] block_tag tag_of(const void* p, std::align_val_t alignment = least) const noexcept {
+  [[nodiscard]] block_tag tag_of(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
-    const entry* const e = find(p, alignment);
+    const entry* const e = find(p);
     return e != nullptr ? e->tag : block_tag{};
   }
   /// Returns the pointer kept for a live block; null if there is none, and for another address.
-  [[nodiscard]] void* user_pointer_of(const void* p, std::align_val_t alignment = least) const noexcept {
+  [[nodiscard]] void* user_pointer_of(const void* p) const noexcept {
     const std::lock_guard lock(mutex_);
-    const entry* const e = find(p, alignment);
+    const entry* const e = find(p);
     return e != nullptr ? e->user_pointer : nullptr;
   }
 
@@ -202,17 +205,17 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   void reset_peak_statistics() noexcept
     requires requires(Allocator& in) { in.reset_peak_statistics(); }
   {
-    facade_type::reset_peak_statistics();
+    adaptor_type::reset_peak_statistics();
     const std::lock_guard lock(mutex_);
     for (tag_usage& of : tags_) of.peak_bytes = of.bytes;
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    const std::size_t inside = facade_type::footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    const std::size_t inside = adaptor_type::metadata_bytes();
     const std::lock_guard lock(mutex_);
-    return inside + by_address_.footprint() + entries_.footprint();
+    return inside + by_address_.metadata_bytes() + entries_.metadata_bytes();
   }
   [[nodiscard]] const char* audit() const noexcept {
-    if (const char* const broken = facade_type::audit(); broken != nullptr) return broken;
+    if (const char* const broken = adaptor_type::audit(); broken != nullptr) return broken;
     const std::lock_guard lock(mutex_);
     std::size_t blocks = 0;
     for (const tag_usage& of : tags_) blocks += of.blocks;
@@ -221,7 +224,7 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);
@@ -275,26 +278,18 @@ class tagged : public facade<tagged<Allocator>, Allocator> {
     --now.blocks;
     now.bytes -= e.bytes;
   }
-  /// Finds the entry of the block that an address lies in, at most `alignment` above its begin.
-  [[nodiscard]] entry* find(const void* p, std::align_val_t alignment) const noexcept {
-    std::size_t below = 0;
-    do {
-      if (entry* const e = by_address_.find(number(p) - below)) return below < e->bytes ? e : nullptr;
-      below += min_alignment;
-    } while (below < static_cast<std::size_t>(alignment));
-    return nullptr;
-  }
+  [[nodiscard]] entry* find(const void* p) const noexcept { return by_address_.find(number(p)); }
   template <typename F>
-  void change(const void* p, std::align_val_t alignment, const char* call, F f) noexcept {
+  void change(const void* p, const char* call, F f) noexcept {
     if (p == nullptr) return;
     {
       const std::lock_guard lock(mutex_);
-      if (entry* const e = find(p, alignment)) return f(*e);
+      if (entry* const e = find(p)) return f(*e);
     }
-    detail::with_plan_of(allocator_, [call, p](const auto& plan) {
+    detail::visit_plan_of(allocator_, [call, p](const auto& plan) {
       if (plan.contains(p)) plan.refuse(call, p);
     });
-    this->with_owner(p, [call, p](auto& in) { detail::refuse_address(in.introspect(), call, p); });
+    this->visit_owner(p, [call, p](auto& in) { detail::refuse_address(detail::introspect(in), call, p); });
     detail::refuse_stranger(call, p);
   }
 
@@ -323,4 +318,4 @@ class tag_scope {
   std::optional<block_tag> before_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

@@ -8,11 +8,10 @@
 
 #include <unistd.h>
 
-#include <tessera/core/fatal.hpp>
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/facade.hpp>
 
-namespace tessera {
+namespace tessera::debug {
 
 /// Aborts when a second thread uses a caching_allocator. The message names both threads by the numbers that
 /// debuggers show.
@@ -20,15 +19,15 @@ namespace tessera {
 /// Choose it to check that only one thread uses an allocator. The first thread that uses the allocator owns
 /// it until detach_from_thread(). Any thread may destroy it. Linux.
 ///
-///     using allocator_type = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::thread_checked<allocator_type> mine;
+///     using allocator_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+///     tessera::debug::thread_checked<allocator_type> mine;
 ///     mine.deallocate(mine.allocate(5_MiB));
 ///     mine.detach_from_thread();  // the next thread that uses it owns it
 ///
 /// The system may reuse the number of a thread that ended. The new thread then counts as the old thread.
 ///   Cost:  two loads for each call
 template <typename Allocator>
-class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
+class thread_checked : public allocator_adaptor<thread_checked<Allocator>, Allocator> {
  public:
   thread_checked() = default;
   template <typename... Args>
@@ -51,10 +50,9 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
   }
   [[nodiscard]] auto& policies() noexcept { return inner().policies(); }
   [[nodiscard]] auto& provider() noexcept { return inner().provider(); }
-  [[nodiscard]] auto& observer() noexcept { return inner().observer(); }
 
  private:
-  friend facade<thread_checked, Allocator>;
+  friend allocator_adaptor<thread_checked, Allocator>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     me.own_or_abort();
@@ -90,4 +88,4 @@ class thread_checked : public facade<thread_checked<Allocator>, Allocator> {
   mutable std::atomic<thread_number> owner_{no_thread};
 };
 
-}  // namespace tessera
+}  // namespace tessera::debug

@@ -11,10 +11,9 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/policy/prefer_pages.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 inline constexpr std::array<std::string_view, 5> acl_product_names{
     "Atlas A3 training products/Atlas A3 inference products",
@@ -47,14 +46,14 @@ inline constexpr std::uint32_t acl_read_only = 0x100000;
 
 /// The meaning of the first eight enumerators.
 inline constexpr std::array<page_choice, 8> acl_page_choices{
-    {{.pages = page_plan::huge_first},
-     {.pages = page_plan::huge_only},
-     {.pages = page_plan::normal_only},
-     {.pages = page_plan::huge_first, .peer_to_peer = true},
-     {.pages = page_plan::huge_only, .peer_to_peer = true},
-     {.pages = page_plan::normal_only, .peer_to_peer = true},
-     {.pages = page_plan::huge_1g_only},
-     {.pages = page_plan::huge_1g_only, .peer_to_peer = true}}};
+    {{.pages = page_preference::huge_first},
+     {.pages = page_preference::huge_only},
+     {.pages = page_preference::normal_only},
+     {.pages = page_preference::huge_first, .peer_to_peer = true},
+     {.pages = page_preference::huge_only, .peer_to_peer = true},
+     {.pages = page_preference::normal_only, .peer_to_peer = true},
+     {.pages = page_preference::huge_1g_only},
+     {.pages = page_preference::huge_1g_only, .peer_to_peer = true}}};
 
 /// Never defined. A call in a constant expression stops the compiler, which prints the rule.
 void acl_policy_refused(const char* rule);
@@ -62,13 +61,15 @@ constexpr void refuse_acl_policy(std::string_view broken, const char* rule) {
   if (broken == rule) acl_policy_refused(rule);
 }
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::interop {
 
 /// Converts ACL's aclrtMemMallocPolicy, as numbers or names, to a page_choice, and says which products
 /// support it.
 ///
-///     constexpr auto huge = tessera::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY");
-///     using recipe = tessera::with<tessera::torch_npu<>, tessera::back_with<huge>>;
+///     constexpr auto huge = tessera::interop::acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY");
+///     using recipe = tessera::recipe::with<tessera::recipe::torch_npu<>, tessera::policy::prefer_pages<huge>>;
 ///
 /// ACL's document, its translation and its code contradict each other in some points. tessera decides as
 /// follows:
@@ -99,7 +100,7 @@ struct acl_malloc_policy {
                           : choice.speed == page_kind::bandwidth::high ? detail::acl_high
                                                                        : 0;
     if (choice.read_only) value |= detail::acl_read_only;
-    const page_plan plan = choice.is_huge_1g() ? page_plan::huge_1g_only : choice.pages;
+    const page_preference plan = choice.is_huge_1g() ? page_preference::huge_1g_only : choice.pages;
     for (std::uint32_t i = 0; i < detail::acl_page_choices.size(); ++i) {
       if (detail::acl_page_choices[i] == page_choice{.pages = plan, .peer_to_peer = choice.peer_to_peer})
         return value | i;
@@ -247,4 +248,4 @@ struct acl_malloc_policy {
   }
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -7,14 +7,16 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Handles of allocators, and what the headers of interop/ require of an allocator. Front ends of interop/
 /// accept a handle in place of an allocator and keep a copy of it. A handle is a shared_allocator, an
 /// allocator_from, or a type of your own with the same functions.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// A handle of the allocator that `Function` returns. Choose it for libraries that default construct their
 /// allocators. It has no state.
@@ -25,7 +27,9 @@ struct allocator_from {
   bool operator==(const allocator_from&) const = default;
 };
 
-namespace detail {
+}  // namespace tessera::interop
+
+namespace tessera::detail {
 
 /// A copyable handle of an allocator: h.get() is the allocator, and equal handles have the same allocator.
 template <typename H>
@@ -98,6 +102,4 @@ consteval bool check_host_allocator() {
   return true;
 }
 
-}  // namespace detail
-
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -11,11 +11,12 @@
 
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// A memory pool for Apache Arrow: arrow_pool.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Adapts an allocator of host memory to arrow::MemoryPool, the type for `Pool`. It includes no header of
 /// Arrow, and needs version 12 or newer: `arrow_pool<arrow::MemoryPool, allocator_type> memory(allocator);`
@@ -84,7 +85,7 @@ class arrow_pool final : public Pool {
   [[nodiscard]] static bool is_alignment(std::int64_t alignment) noexcept {
     return alignment > 0 && (alignment & (alignment - 1)) == 0;
   }
-  [[nodiscard]] static detail::aligned_request request(std::int64_t bytes, std::int64_t alignment) noexcept {
+  [[nodiscard]] static aligned_request request(std::int64_t bytes, std::int64_t alignment) noexcept {
     return {static_cast<std::size_t>(bytes), static_cast<std::size_t>(alignment)};
   }
   /// An aligned address for 0 bytes, which is not null.
@@ -96,7 +97,7 @@ class arrow_pool final : public Pool {
   }
   [[nodiscard]] status full(std::int64_t bytes) const {
     const usage now = allocator_.get().current_usage();
-    return status::OutOfMemory("tessera: ", bytes, " bytes requested; live ", now.live, ", reserved ",
+    return status::OutOfMemory("tessera: ", bytes, " bytes requested; live ", now.allocated, ", reserved ",
                                now.reserved, " of at most ", now.limit);
   }
   void add(std::int64_t bytes) noexcept {
@@ -112,4 +113,4 @@ class arrow_pool final : public Pool {
   std::atomic<std::int64_t> live_{0}, peak_{0}, total_{0}, count_{0};
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -11,18 +11,19 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/aligned_request.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// Memory resources for CCCL and RMM: stream_resource, and rethrowing for libraries with exceptions of their
+/// Memory resources for CCCL and RMM: cccl_resource, and rethrowing for libraries with exceptions of their
 /// own.
-namespace tessera {
 
-/// Throws the exceptions of another library instead of tessera's. Choose it inside a stream_resource or
+namespace tessera::interop {
+
+/// Throws the exceptions of another library instead of tessera's. Choose it inside a cccl_resource or
 /// pmr_resource, for a library that catches its own exception type. All other calls behave like the calls of
 /// `Allocator`.
 ///
@@ -34,13 +35,13 @@ namespace tessera {
 ///     struct their_errors {
 ///       void operator()(const std::exception& error) const { throw std::runtime_error(error.what()); }
 ///     };
-///     using locked_pool = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-///     tessera::rethrowing<locked_pool, their_errors> theirs;
+///     using locked_pool = tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+///     tessera::interop::rethrowing<locked_pool, their_errors> theirs;
 ///     theirs.deallocate(theirs.allocate(1000));  // throws std::runtime_error if the device is full
 ///
 ///   Cost:  none unless the allocation fails
 template <typename Allocator, typename Raise>
-class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
+class rethrowing : public allocator_adaptor<rethrowing<Allocator, Raise>, Allocator> {
   static_assert(std::is_default_constructible_v<Raise> && std::is_invocable_v<Raise, const std::exception&>,
                 "rethrowing: Raise must be a function object that takes a const std::exception&");
 
@@ -60,7 +61,7 @@ class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
   }
 
  private:
-  friend facade<rethrowing, Allocator>;
+  friend allocator_adaptor<rethrowing, Allocator>;
   template <typename Self, typename F>
   static decltype(auto) enter(Self& self, F&& f) {
     return std::forward<F>(f)(self.allocator_);
@@ -69,7 +70,9 @@ class rethrowing : public facade<rethrowing<Allocator, Raise>, Allocator> {
   Allocator allocator_;
 };
 
-namespace detail {
+}  // namespace tessera::interop
+
+namespace tessera::detail {
 
 /// A stream type of any library:
 ///
@@ -91,7 +94,7 @@ template <stream_like S>
     return stream;
   } else if constexpr (std::convertible_to<const S&, const void*>) {
     const void* const pointer = stream;
-    return {reinterpret_cast<std::uintptr_t>(pointer)};
+    return stream_id(pointer);
   } else {
     return to_stream_id(stream.get());
   }
@@ -101,7 +104,9 @@ template <stream_like S>
 template <typename Property>
 concept property_with_value = requires { typename Property::value_type; };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::interop {
 
 /// Adapts an allocator to the memory resources of CCCL 3.1 and newer: cuda::mr::resource and
 /// cuda::mr::synchronous_resource. It includes no header of CCCL. Copies are cheap and compare equal if they
@@ -114,8 +119,8 @@ concept property_with_value = requires { typename Property::value_type; };
 /// RMM 26.08 takes it as it is, in rmm::device_uvector, in resource adaptors, and in
 /// rmm::mr::set_current_device_resource. Wrap the allocator in a rethrowing that throws rmm::out_of_memory.
 ///
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
-///     tessera::stream_resource memory(allocator);
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> allocator;
+///     tessera::interop::cccl_resource memory(allocator);
 ///     void* p = memory.allocate(tessera::stream_id{1}, 1000, 256);
 ///     memory.deallocate(tessera::stream_id{1}, p, 1000, 256);
 ///
@@ -124,10 +129,10 @@ concept property_with_value = requires { typename Property::value_type; };
 ///   Requires:  the allocator outlives it, unless `A` is a handle that owns it
 ///   Source:    libcudacxx/include/cuda/__memory_resource
 template <typename A, typename... Properties>
-class stream_resource {
+class cccl_resource {
   static_assert(detail::check_allocator<detail::allocator_of<A>>());
   static_assert(!(detail::property_with_value<Properties> || ...),
-                "stream_resource: Properties must be tags. Write a get_property overload for a property that "
+                "cccl_resource: Properties must be tags. Write a get_property overload for a property that "
                 "has a value");
 
  public:
@@ -136,7 +141,7 @@ class stream_resource {
 
   /// Calls without a stream use `sync_stream`, and wait for all work of that stream. Other work
   /// on it delays these calls, so choose a stream of their own.
-  explicit stream_resource(detail::handle_argument<A> allocator, stream_id sync_stream = {}) noexcept
+  explicit cccl_resource(detail::handle_argument<A> allocator, stream_id sync_stream = {}) noexcept
       : allocator_(allocator), sync_stream_(sync_stream) {}
 
   /// Allocates memory for work that is submitted to `stream` from now on.
@@ -154,7 +159,7 @@ class stream_resource {
   template <detail::stream_like Stream>
   void deallocate(Stream stream, void* p, std::size_t bytes,
                   std::size_t alignment = default_alignment) noexcept {
-    detail::aligned_request(bytes, alignment)
+    aligned_request(bytes, alignment)
         .deallocate_recording(allocator_.get(), p, detail::to_stream_id(stream),
                               [this](stream_id s) { return wait_for(s); });
   }
@@ -176,29 +181,30 @@ class stream_resource {
   ///   Requires:  all work that uses the memory has completed; the same bytes and alignment as in the
   ///              allocation
   void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
-    detail::aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
+    aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
   }
 
   [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
 
-  [[nodiscard]] friend bool operator==(const stream_resource& a, const stream_resource& b) noexcept {
+  [[nodiscard]] friend bool operator==(const cccl_resource& a, const cccl_resource& b) noexcept {
     return a.allocator_ == b.allocator_;
   }
   template <typename Property>
     requires(std::same_as<Property, Properties> || ...)
-  friend constexpr void get_property(const stream_resource&, Property) noexcept {}
+  friend constexpr void get_property(const cccl_resource&, Property) noexcept {}
 
  private:
-  [[nodiscard]] static detail::aligned_request request(std::size_t bytes, std::size_t alignment) {
+  [[nodiscard]] static aligned_request request(std::size_t bytes, std::size_t alignment) {
     if (!std::has_single_bit(alignment))
       detail::allocator_of<A>::raise(std::invalid_argument(
-          "tessera: stream_resource: an alignment is a power of two, unlike " + std::to_string(alignment)));
+          "tessera: cccl_resource: an alignment is a power of two, unlike " + std::to_string(alignment)));
     return {bytes, alignment};
   }
   /// Waits for the work of a stream. Returns true at once if the device has no events and no streams.
   [[nodiscard]] bool wait_for(stream_id stream) noexcept {
-    return allocator_.get().with_provider([stream]<typename Device>(Device& device) {
-      constexpr bool has_streams = event_provider<Device> || requires { device.synchronize(stream); };
+    return allocator_.get().visit_provider([stream]<typename Device>(Device& device) {
+      constexpr bool has_streams =
+          provider::event_provider<Device> || requires { device.synchronize(stream); };
       return !has_streams || detail::finish_work(device, stream);
     });
   }
@@ -207,6 +213,6 @@ class stream_resource {
   stream_id sync_stream_;
 };
 template <typename A>
-stream_resource(A&&, stream_id = {}) -> stream_resource<std::remove_cvref_t<A>>;
+cccl_resource(A&&, stream_id = {}) -> cccl_resource<std::remove_cvref_t<A>>;
 
-}  // namespace tessera
+}  // namespace tessera::interop

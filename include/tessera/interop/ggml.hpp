@@ -11,7 +11,8 @@
 #include <tessera/interop/ownership.hpp>
 
 /// A type of buffers for ggml, the library under llama.cpp: ggml_buffer_type.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Adapts an allocator of host memory to a ggml_backend_buffer_type. `FromPointer` is
 /// ggml_backend_cpu_buffer_from_ptr, whose functions access the tensors. It includes no header of ggml. The
@@ -69,4 +70,4 @@ class ggml_buffer_type {
   buffer_type type_{};
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -11,7 +11,8 @@
 #include <tessera/interop/ownership.hpp>
 
 /// Views of Kokkos in the memory of an allocator: kokkos_view.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Owns the memory of a `View`, which is a Kokkos::View with the trait Unmanaged. It includes no header of
 /// Kokkos. The memory space of the view must be able to access the allocator's memory.
@@ -59,4 +60,4 @@ class kokkos_view {
   View view_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -8,12 +8,14 @@
 #include <tessera/recipe/recipe.hpp>
 
 /// PyTorch's set_per_process_memory_fraction, for every allocator whose growth has a limit.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Sets a memory fraction in policies, before the allocator is made.
 ///   Returns:  false, and nothing changed, if `fraction` is not from 0 to 1
 template <typename Recipe>
-[[nodiscard]] constexpr bool set_memory_fraction(policies<Recipe>& settings, double fraction) noexcept {
+[[nodiscard]] constexpr bool set_memory_fraction(recipe::policies<Recipe>& settings,
+                                                 double fraction) noexcept {
   static_assert(
       requires { settings.growth.limit = memory_limit{}; },
       "set_memory_fraction: the growth policy needs a member `limit` that can be set");
@@ -34,7 +36,7 @@ template <typename Recipe>
 ///
 /// The recipes of PyTorch and torch_npu collect garbage only after this call; idle segments age from then on.
 ///
-///     if (!tessera::set_memory_fraction(allocator, 0.25)) return;
+///     if (!tessera::interop::set_memory_fraction(allocator, 0.25)) return;
 ///     std::printf("%zu bytes at most\n", allocator.current_usage().limit);
 ///
 ///   Returns:  false, and nothing changed, if `fraction` is not from 0 to 1
@@ -43,11 +45,11 @@ template <typename Allocator>
   if (!(fraction >= 0 && fraction <= 1)) return false;
   allocator.for_each_device([fraction](auto& front, std::size_t) {
     bool had_limit = false;
-    front.with_policies([fraction, &had_limit](auto& settings) {
+    front.visit_policies([fraction, &had_limit](auto& settings) {
       had_limit = memory_limit(settings.growth.limit) != memory_limit{};
       (void)set_memory_fraction(settings, fraction);
     });
-    if (!had_limit) front.for_each_allocator([](auto& one) { one.restart_ages(); });
+    if (!had_limit) front.for_each_allocator([](auto& one) { one.reset_decay(); });
   });
   return true;
 }
@@ -56,9 +58,9 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] double memory_fraction(Allocator& allocator) {
   double fraction = 1;
-  allocator.with_policies(
+  allocator.visit_policies(
       [&fraction](const auto& settings) { fraction = memory_limit(settings.growth.limit).share.value(); });
   return fraction;
 }
 
-}  // namespace tessera
+}  // namespace tessera::interop

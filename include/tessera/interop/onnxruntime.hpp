@@ -11,7 +11,8 @@
 #include <tessera/interop/allocator_handle.hpp>
 
 /// An allocator for ONNX Runtime: ort_allocator.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Adapts an allocator to ONNX Runtime's C structure OrtAllocator, the type for `Base`. `Api` is OrtApi. It
 /// includes no header of ONNX Runtime. It fills the members that the header's version has. Pass its address
@@ -67,7 +68,7 @@ class ort_allocator final : public Base {
   static void* alloc_on_stream(Base* base, std::size_t bytes, Stream* stream) noexcept {
     ort_allocator& in = self(base);
     const void* const handle = stream != nullptr ? in.api_->SyncStream_GetHandle(stream) : nullptr;
-    return in.allocator_.get().try_allocate(bytes, {reinterpret_cast<std::uintptr_t>(handle)});
+    return in.allocator_.get().try_allocate(bytes, stream_id(handle));
   }
   template <typename Error>
   static Error* shrink(Base* base) noexcept {
@@ -84,7 +85,7 @@ class ort_allocator final : public Base {
     const usage now = in.allocator_.get().current_usage();
     const auto counted = in.allocator_.get().statistics();
     add("Limit", now.has_limit ? static_cast<std::int64_t>(now.limit) : -1);
-    add("InUse", now.live);
+    add("InUse", now.allocated);
     add("TotalAllocated", now.reserved);
     add("MaxInUse", counted.all.allocated_bytes.peak);
     add("NumAllocs", counted.all.allocation.allocated);
@@ -100,4 +101,4 @@ class ort_allocator final : public Base {
   std::atomic<std::int64_t> reserves_{0};
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

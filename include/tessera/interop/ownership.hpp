@@ -6,20 +6,21 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/fatal.hpp>
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// Owners of blocks and of allocators: unique_block and shared_allocator.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Owns a block and deallocates it in its destructor. A default constructed or moved-from unique_block owns
 /// no block. make_block allocates one.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     tessera::locked<tessera::pytorch<>, tessera::simulated_device> allocator;
-///     tessera::unique_block weights = tessera::make_block(allocator, 1000, tessera::stream_id{1});
+///     tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>> allocator;
+///     tessera::interop::unique_block weights = tessera::interop::make_block(allocator, 1000, tessera::stream_id{1});
 ///     if (!weights.record_stream(tessera::stream_id{2})) return;
 ///     std::printf("%zu bytes at %p\n", weights.size(), weights.get());
 ///
@@ -79,8 +80,8 @@ class unique_block {
   /// A deleter for std::unique_ptr and std::shared_ptr that returns the memory to an allocator. It calls no
   /// destructor.
   ///
-  ///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
-  ///     using deleter = tessera::unique_block<decltype(allocator)>::deleter;
+  ///     tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> allocator;
+  ///     using deleter = tessera::interop::unique_block<decltype(allocator)>::deleter;
   ///     auto* const floats = static_cast<float*>(allocator.allocate(4000));
   ///     std::unique_ptr<float[], deleter> row(floats, deleter(allocator));
   ///
@@ -123,8 +124,8 @@ template <typename A>
 /// reaches the rest of `A`.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     using allocator_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-///     auto allocator = tessera::shared_allocator<allocator_type>::make();
+///     using allocator_type = tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+///     auto allocator = tessera::interop::shared_allocator<allocator_type>::make();
 ///     auto same = allocator;
 ///     same.deallocate(allocator.allocate(1000));
 ///     std::printf("%zu bytes reserved\n", allocator->current_usage().reserved);
@@ -134,7 +135,7 @@ template <typename A>
 /// and destroyed.
 ///   Cost:  an atomic increment for a copy; one more load for a call
 template <typename A>
-class shared_allocator : public facade<shared_allocator<A>, A> {
+class shared_allocator : public allocator_adaptor<shared_allocator<A>, A> {
  public:
   shared_allocator() = default;
   /// Makes an allocator from `args` and returns its first handle.
@@ -156,7 +157,7 @@ class shared_allocator : public facade<shared_allocator<A>, A> {
   }
 
  private:
-  friend facade<shared_allocator, A>;
+  friend allocator_adaptor<shared_allocator, A>;
   template <typename Self, typename F>
   static decltype(auto) enter(Self& self, F&& f) {
     return std::forward<F>(f)(*self.allocator_);
@@ -165,4 +166,4 @@ class shared_allocator : public facade<shared_allocator<A>, A> {
   std::shared_ptr<A> allocator_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -10,26 +10,27 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// Allocators for C++ containers in host memory: pmr_resource for std::pmr, and typed_allocator as a template
 /// argument.
-namespace tessera {
+
+namespace tessera::interop {
 
 /// Adapts an allocator to std::pmr::memory_resource. All requests use one stream.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> allocator;
-///     tessera::pmr_resource memory(allocator);
+///     tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> allocator;
+///     tessera::interop::pmr_resource memory(allocator);
 ///     std::pmr::vector<float> batch(1000, &memory);
 ///
 /// A block has at least 512 bytes, or 4 KiB with the recipe `pinned`, which never splits. For many small
 /// objects, such as the nodes of a map, use a pool of the standard library on top:
 ///
 ///     #include <map>
-///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pinned;
-///     tessera::pmr_resource blocks(pinned);
+///     tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pinned;
+///     tessera::interop::pmr_resource blocks(pinned);
 ///     std::pmr::unsynchronized_pool_resource nodes(&blocks);
 ///     std::pmr::map<int, float> by_number(&nodes);
 ///
@@ -54,10 +55,10 @@ class pmr_resource final : public std::pmr::memory_resource {
  private:
   void* do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (!std::has_single_bit(alignment)) detail::allocator_of<A>::raise(std::bad_alloc());
-    return detail::aligned_request(bytes, alignment).allocate(allocator_.get(), stream_);
+    return aligned_request(bytes, alignment).allocate(allocator_.get(), stream_);
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-    detail::aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
+    aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
   }
   [[nodiscard]] bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
 #if defined(__cpp_rtti)
@@ -78,8 +79,8 @@ pmr_resource(A&&, stream_id = {}) -> pmr_resource<std::remove_cvref_t<A>>;
 /// stream.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> allocator;
-///     using floats = tessera::typed_allocator<float, decltype(allocator)>;
+///     tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> allocator;
+///     using floats = tessera::interop::typed_allocator<float, decltype(allocator)>;
 ///     std::vector<float, floats> batch(1000, floats(allocator));
 ///
 /// Moving or swapping a container also moves its allocator, so that no element is copied. Copy assignment
@@ -91,13 +92,14 @@ pmr_resource(A&&, stream_id = {}) -> pmr_resource<std::remove_cvref_t<A>>;
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     namespace example {
-///     using allocator_type = tessera::locked<tessera::pinned_packed, tessera::host_pinned>;
+///     using pinned_type = tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned>;
+///     using allocator_type = tessera::concurrent::locked<pinned_type>;
 ///     inline allocator_type& json_memory() {
 ///       static auto* const allocator = new allocator_type;  // never destroyed: it outlives static containers
 ///       return *allocator;
 ///     }
 ///     template <typename T>
-///     using json_allocator = tessera::typed_allocator<T, tessera::allocator_from<json_memory>>;
+///     using json_allocator = tessera::interop::typed_allocator<T, tessera::interop::allocator_from<json_memory>>;
 ///     inline std::vector<int, json_allocator<int>> numbers;
 ///     }  // namespace example
 ///
@@ -131,10 +133,10 @@ class typed_allocator {
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > max_size()) detail::raise(std::bad_array_new_length());
     return static_cast<T*>(
-        detail::aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
+        aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
   }
   void deallocate(T* p, std::size_t count) noexcept {
-    detail::aligned_request(count * sizeof(T), alignof(T)).deallocate(allocator_.get(), p);
+    aligned_request(count * sizeof(T), alignof(T)).deallocate(allocator_.get(), p);
   }
   [[nodiscard]] static constexpr std::size_t max_size() noexcept { return max_request / sizeof(T); }
 
@@ -151,4 +153,4 @@ class typed_allocator {
   stream_id stream_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::interop

@@ -12,11 +12,12 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+#include <tessera/extension/private_pools.hpp>
 
 /// The captures of graphs by PyTorch, and their private pools.
+
 namespace tessera::detail {
 
 /// The name of a private pool, passed in two registers as PyTorch's std::pair of two numbers.
@@ -76,22 +77,22 @@ class torch_pools {
   template <typename Allocator>
   [[nodiscard]] const char* begin(Allocator& allocator, torch_pool_id name,
                                   torch_capture::condition& streams) {
-    if constexpr (has_private_pools<Allocator>) {
+    if constexpr (offers<Allocator, extension::private_pools>) {
       const std::lock_guard lock(mutex_);
       close_ended_scopes(allocator);
       forget_erased(allocator);
       pool& p = pools_[name];
       if (p.capture.is_open()) return "its scope is open";
       if (p.id == pool_id{}) {
-        p.id = allocator.create_pool();
+        p.id = pools_of(allocator).create();
         if (p.id == pool_id{}) return "host memory ran out";
-      } else if (!allocator.retain_pool(p.id)) {
+      } else if (!pools_of(allocator).retain(p.id)) {
         return "it was released, and owns memory";
       }
       p.ended_by_itself = false;
       p.capture.open(std::move(streams));
       ++open_;
-      (void)allocator.begin_allocate_to_pool(p.id, {selects, &p.capture});
+      (void)pools_of(allocator).open(p.id, {selects, &p.capture});
       return nullptr;
     } else {
       return "the allocator has no private pools, so no graph can be captured";
@@ -100,7 +101,7 @@ class torch_pools {
   /// Returns false if there is no open scope.
   template <typename Allocator>
   [[nodiscard]] bool end(Allocator& allocator, torch_pool_id name) {
-    if constexpr (has_private_pools<Allocator>) {
+    if constexpr (offers<Allocator, extension::private_pools>) {
       const std::lock_guard lock(mutex_);
       const auto found = pools_.find(name);
       if (found == pools_.end()) return false;
@@ -118,7 +119,7 @@ class torch_pools {
   template <typename Allocator>
   void end_by_themselves(Allocator& allocator) {
     if (open_.load(std::memory_order_relaxed) == 0) return;
-    if constexpr (has_private_pools<Allocator>) {
+    if constexpr (offers<Allocator, extension::private_pools>) {
       const std::lock_guard lock(mutex_);
       close_ended_scopes(allocator);
     }
@@ -132,10 +133,10 @@ class torch_pools {
   /// Returns false if the pool has no use, or if its last use is an open scope.
   template <typename Allocator>
   [[nodiscard]] bool release(Allocator& allocator, torch_pool_id name) {
-    if constexpr (has_private_pools<Allocator>) {
+    if constexpr (offers<Allocator, extension::private_pools>) {
       const std::lock_guard lock(mutex_);
       const auto found = pools_.find(name);
-      return found != pools_.end() && allocator.release_pool(found->second.id);
+      return found != pools_.end() && pools_of(allocator).release(found->second.id);
     }
     return false;
   }
@@ -146,13 +147,17 @@ class torch_pools {
     torch_capture capture;  // of the open scope
     bool ended_by_itself = false;
   };
+  template <typename Allocator>
+  [[nodiscard]] static auto pools_of(Allocator& allocator) noexcept {
+    return allocator.template get<extension::private_pools>();
+  }
   static bool selects(void* capture, stream_id stream) noexcept {
     return static_cast<torch_capture*>(capture)->selects(
         reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.handle)));
   }
   template <typename Allocator>
   void close(Allocator& allocator, pool& p) {
-    (void)allocator.end_allocate_to_pool(p.id);
+    (void)pools_of(allocator).close(p.id);
     p.capture.close();
     --open_;
   }
@@ -167,7 +172,7 @@ class torch_pools {
   /// Forgets the pools that no longer exist, so that their names can be used again.
   template <typename Allocator>
   void forget_erased(Allocator& allocator) {
-    std::erase_if(pools_, [&](const auto& entry) { return !allocator.has_pool(entry.second.id); });
+    std::erase_if(pools_, [&](const auto& entry) { return !pools_of(allocator).has(entry.second.id); });
   }
 
   std::mutex mutex_;

@@ -20,24 +20,23 @@
 #include <string_view>
 #include <utility>
 
-#include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/block_view.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/caller_mistake.hpp>
-#include <tessera/detail/pagemap.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/torch_captures.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/timed.hpp>
 
@@ -48,9 +47,11 @@
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     namespace {
 ///     struct on_host {
-///       static tessera::host_pinned make_device(int) { return tessera::host_pinned{}; }
+///       static tessera::provider::host_pinned make_device(int) { return tessera::provider::host_pinned{}; }
 ///       static auto make_allocator(auto device) {
-///         return tessera::per_stream<tessera::pytorch<>, decltype(device)>(std::move(device));
+///         using pools = tessera::extension::private_pools;
+///         using allocator = tessera::caching_allocator<tessera::recipe::pytorch<>, decltype(device), pools>;
+///         return tessera::concurrent::per_stream<allocator>(std::move(device));
 ///       }
 ///     };
 ///     }  // namespace
@@ -61,11 +62,10 @@
 /// "demo_free") loads it; set the other functions on its allocator().
 ///
 /// Graph capture needs private pools. So set PREFIX_begin_allocate_to_pool, _end_allocate_to_pool and
-/// _release_pool, and let make_allocator return an allocator that has private pools, such as locked or
-/// per_stream. Without private pools, PyTorch reports an error if alloc throws.
-namespace tessera {
+/// _release_pool, and let make_allocator return an allocator with the extension private_pools. Without private pools,
+/// PyTorch reports an error if alloc throws. Sleep needs the extension sleep_mode, and locked instead of per_stream.
 
-namespace detail {
+namespace tessera::detail {
 
 /// The live blocks of a device without a cache. Each request goes to the device, with the size that was asked for.
 class uncached_blocks {
@@ -120,7 +120,7 @@ class uncached_blocks {
 
 template <typename D>
 concept pluggable_definition = requires(int number) {
-  { D::make_device(number) } -> device_provider;
+  { D::make_device(number) } -> provider::device_provider;
 };
 
 template <typename D>
@@ -143,7 +143,7 @@ template <typename D>
 
 /// Converts a report to a structure with PyTorch's members. Fills in pools if there are two, small and large.
 template <typename DeviceStats>
-[[nodiscard]] DeviceStats to_device_stats(const memory_report& report) {
+[[nodiscard]] DeviceStats to_device_stats(const observe::memory_report& report) {
   DeviceStats result{};
   const auto copy = [](auto& to, const counter& from) {
     to.current = from.current;
@@ -169,7 +169,7 @@ template <typename DeviceStats>
   copy(result.oversize_segments, report.oversize_segments);
   const auto count = [&report](std::string_view name) {
     std::uint64_t value = 0;
-    for (const memory_report::count& c : report.counts) {
+    for (const observe::memory_report::count& c : report.counts) {
       if (c.name == name) value = c.value;
     }
     return static_cast<std::int64_t>(value);
@@ -194,7 +194,9 @@ struct npu_device_stats {
 };
 static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_alloc_retries) == 864);
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::interop {
 
 /// The allocators of a program's devices, behind functions that C can call. The first use of a device makes
 /// its allocator. A device is a number; a stream is a pointer, and null is the default stream.
@@ -226,17 +228,17 @@ static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_
 /// out_of_memory that alloc throws, because the host may catch it and go on. An invalid free aborts, as in
 /// every tessera allocator.
 template <detail::pluggable_definition Definition>
-class pluggable {
+class torch_pluggable {
  public:
-  using provider = decltype(Definition::make_device(0));
+  using device_type = decltype(Definition::make_device(0));
   using npu_device_stats = detail::npu_device_stats;
   static constexpr int max_devices = 128;
   static constexpr bool throws = detail::throws_out_of_memory<Definition>;
 
-  pluggable() = default;
-  pluggable(const pluggable&) = delete;
-  pluggable& operator=(const pluggable&) = delete;
-  ~pluggable() {
+  torch_pluggable() = default;
+  torch_pluggable(const torch_pluggable&) = delete;
+  torch_pluggable& operator=(const torch_pluggable&) = delete;
+  ~torch_pluggable() {
     for (auto& device : devices_) delete device.load();
   }
 
@@ -305,7 +307,7 @@ class pluggable {
     segment_view found = find_uncached(p);
     const auto address = reinterpret_cast<std::uintptr_t>(p);
     if (device_state* const state = owner_of(p)) {
-      for_each_block(state->allocator, [&](const segment_view& segment, const block_view& b) {
+      observe::for_each_block(state->allocator, [&](const segment_view& segment, const block_view& b) {
         if (b.is == block_view::state::live && address - b.address < b.bytes) found = segment;
       });
     }
@@ -355,27 +357,25 @@ class pluggable {
   /// them.
   ///   Returns:  whether it worked; last_error() says why not
   bool sleep(int device, bool saves) noexcept {
-    return change_sleep("sleep", device, [saves](auto& allocator, auto&) -> sleep_result {
-      return allocator.sleep(contents(saves));
-    });
+    return change_sleep("sleep", device,
+                        [saves](auto memory, auto&) { return memory.sleep(contents(saves)); });
   }
   /// Gives memory to all blocks of a device again, to all of them or none.
   ///   Returns:  whether it worked; last_error() says why not, and how many bytes are missing
   bool wake(int device) noexcept {
-    return change_sleep("wake", device, [](auto& allocator, auto&) { return allocator.wake(); });
+    return change_sleep("wake", device, [](auto memory, auto&) { return memory.wake(); });
   }
   /// Puts a private pool to sleep.
   bool sleep_pool(int device, detail::torch_pool_id pool, bool saves) noexcept {
-    return change_sleep("sleep_pool", device, [=](auto& allocator, auto& pools) -> sleep_result {
+    return change_sleep("sleep_pool", device, [=](auto memory, auto& pools) -> sleep_result {
       const pool_id id = pools.find(pool);
-      return id != pool_id{} ? allocator.sleep_pool(id, contents(saves))
-                             : sleep_result{.why = "no such pool exists"};
+      return id != pool_id{} ? memory.sleep(id, contents(saves)) : sleep_result{{"no such pool exists"}};
     });
   }
   bool wake_pool(int device, detail::torch_pool_id pool) noexcept {
-    return change_sleep("wake_pool", device, [=](auto& allocator, auto& pools) -> sleep_result {
+    return change_sleep("wake_pool", device, [=](auto memory, auto& pools) -> sleep_result {
       const pool_id id = pools.find(pool);
-      return id != pool_id{} ? allocator.wake_pool(id) : sleep_result{.why = "no such pool exists"};
+      return id != pool_id{} ? memory.wake(id) : sleep_result{{"no such pool exists"}};
     });
   }
   /// Records that a stream uses a block. Ignores memory of other allocators, as PyTorch's allocator does.
@@ -392,15 +392,17 @@ class pluggable {
   ///   Cost:     linear in the blocks of the device
   std::size_t statistics(int device, char* out, std::size_t size) noexcept {
     std::size_t length = copy_text("{}", out, size);
-    with_report(device,
-                [&](const memory_report& report) { length = copy_text(report.json().c_str(), out, size); });
+    with_report(device, [&](const observe::memory_report& report) {
+      length = copy_text(report.json().c_str(), out, size);
+    });
     return length;
   }
   template <typename DeviceStats>
   [[nodiscard]] DeviceStats device_stats(int device) noexcept {
     DeviceStats result{};
-    with_report(device,
-                [&](const memory_report& report) { result = detail::to_device_stats<DeviceStats>(report); });
+    with_report(device, [&](const observe::memory_report& report) {
+      result = detail::to_device_stats<DeviceStats>(report);
+    });
     return result;
   }
   void reset_peak_statistics(int device) noexcept {
@@ -418,7 +420,7 @@ class pluggable {
   }
 
  private:
-  using registered_provider = detail::indexed<timed<provider>>;
+  using registered_provider = detail::indexed<provider::timed<device_type>>;
   struct device_state {
     device_state(detail::pagemap& map, int its_number)
         : number(its_number),
@@ -435,26 +437,31 @@ class pluggable {
 
     int number;
     bool bypasses_cache;
-    provider device;
-    call_times times;
-    timed<provider> measured{device, times};
+    device_type device;
+    provider::call_times times;
+    provider::timed<device_type> measured{device, times};
     decltype(Definition::make_allocator(std::declval<registered_provider>())) allocator;
     detail::torch_pools pools;
     detail::uncached_blocks uncached;
   };
 
-  [[nodiscard]] static constexpr sleep_contents contents(bool saves) noexcept {
-    return saves ? sleep_contents::save : sleep_contents::discard;
+  using sleep_result = extension::sleep_result;
+  [[nodiscard]] static constexpr extension::sleep_contents contents(bool saves) noexcept {
+    return saves ? extension::sleep_contents::save : extension::sleep_contents::discard;
   }
+  /// Calls f(door of sleep_mode, pools), if the memory of the device can sleep.
   template <typename F>
   bool change_sleep(const char* call, int device, F f) noexcept {
+    using allocator_type = decltype(device_state::allocator);
     device_state* const state = find(device);
-    sleep_result result{.why = "the device has no allocator yet"};
+    sleep_result result{{"the device has no allocator yet"}};
     if (state != nullptr) {
-      if constexpr (detail::can_sleep<decltype(state->allocator)>) {
-        result = f(state->allocator, state->pools);
-      } else {
+      if constexpr (!detail::offers<allocator_type, extension::sleep_mode>) {
+        result.why = "the allocator lacks the extension sleep_mode";
+      } else if constexpr (!allocator_type::has_ranges) {
         result.why = "the allocator's recipe maps no memory into ranges";
+      } else {
+        result = f(state->allocator.template get<extension::sleep_mode>(), state->pools);
       }
     }
     if (result.missing > 0) {
@@ -501,9 +508,7 @@ class pluggable {
     detail::raise(pool_refused(refusal_of(call, device, pool, rule).data()));
   }
 
-  [[nodiscard]] static stream_id to_stream(void* stream) noexcept {
-    return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream))};
-  }
+  [[nodiscard]] static stream_id to_stream(void* stream) noexcept { return stream_id(stream); }
 
   /// The state of a device that was used, or null.
   [[nodiscard]] device_state* find(int device) const noexcept {
@@ -523,7 +528,7 @@ class pluggable {
       record_error("there is no device %d", device);
       return nullptr;
     }
-    calls_.check_lock<ignore_events>(detail::reentrancy_guard::lock::settings);
+    calls_.check_lock(detail::reentrancy_guard::lock::settings);
     const std::lock_guard lock(make_mutex_);
     const detail::reentrancy_guard::call call(
         calls_, detail::reentrancy_guard::lock::settings,
@@ -538,7 +543,7 @@ class pluggable {
     if constexpr (requires(device_state& state) { state.allocator.statistics(); }) {
       device_state* const state = find(device);
       catch_errors<false>(device, state, [&] {
-        if (state != nullptr) f(memory_report(state->allocator, &state->times));
+        if (state != nullptr) f(observe::memory_report(state->allocator, &state->times));
       });
     }
   }
@@ -578,7 +583,7 @@ class pluggable {
       if constexpr (Raise) raise_out_of_memory(device, error, text);
     };
     if (state == nullptr) return report(error.what());
-    report(explain(state->allocator, error.requested(), error.stream()).text().c_str());
+    report(observe::explain(state->allocator, error.requested(), error.stream()).text().c_str());
   }
   [[noreturn]] static void raise_out_of_memory(int device, const out_of_memory& error,
                                                [[maybe_unused]] const char* text) {
@@ -590,7 +595,7 @@ class pluggable {
   }
   void record_error_of(int device, [[maybe_unused]] const device_state* state, const char* text,
                        bool prints = true) {
-    if constexpr (detail::is_thread_safe<provider> && requires { state->device.last_error(); }) {
+    if constexpr (detail::is_thread_safe<device_type> && requires { state->device.last_error(); }) {
       if (state != nullptr) {
         const auto reason = state->device.last_error();
         const char* reason_text = nullptr;
@@ -635,7 +640,9 @@ class pluggable {
   std::uint64_t printable_errors_ = 0;
 };
 
-namespace detail {
+}  // namespace tessera::interop
+
+namespace tessera::detail {
 
 /// Holds a value that is never destroyed, because the host program may free tensors after static objects were
 /// destroyed.
@@ -646,17 +653,14 @@ union never_destroyed {
   ~never_destroyed() {}
 };
 
-}  // namespace detail
-
-}  // namespace tessera
-
+}  // namespace tessera::detail
 // Templates cannot name functions as C does, so these are macros. Both systems pass a stream as a pointer and
 // a size as a size_t, whatever their documents say.
 
 /// Defines the functions that PyTorch's CUDAPluggableAllocator takes: PREFIX_alloc, _free, _init, _reset,
 /// _memory_fraction, _base_alloc, _record_stream, _begin_allocate_to_pool, _end_allocate_to_pool and
 /// _release_pool. Also defines _statistics, _reset_peak_statistics, _reset_accumulated_statistics, _last_error,
-/// _sleep, _wake, _sleep_pool and _wake_pool. They call a pluggable<definition> of their own.
+/// _sleep, _wake, _sleep_pool and _wake_pool. They call a torch_pluggable<definition> of their own.
 #define TESSERA_TORCH_FUNCTIONS(prefix, definition)                                 \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                            \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset() { prefix##_instance().reset(); } \
@@ -671,7 +675,7 @@ union never_destroyed {
 /// Defines the same functions for torch_npu's NPUPluggableAllocator, and _erase_stream, _get_device_stats and
 /// _reset_peak_status. `stream_type` is void* if _record_stream of your torch_npu takes an aclrtStream, else
 /// c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or
-/// tessera::pluggable<definition>::npu_device_stats if its header is not available. _erase_stream does
+/// tessera::interop::torch_pluggable<definition>::npu_device_stats if its header is not available. _erase_stream does
 /// nothing: recorded uses are awaited, which is safe.
 #define TESSERA_TORCH_NPU_FUNCTIONS(prefix, definition, stream_type, stats_type)                         \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                                 \
@@ -693,8 +697,8 @@ union never_destroyed {
 #define TESSERA_DETAIL_C_FUNCTION(type) extern "C" [[gnu::visibility("default")]] type
 #define TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                           \
   namespace {                                                                                            \
-  tessera::pluggable<definition>& prefix##_instance() noexcept {                                         \
-    static tessera::detail::never_destroyed<tessera::pluggable<definition>> instance;                    \
+  tessera::interop::torch_pluggable<definition>& prefix##_instance() noexcept {                          \
+    static tessera::detail::never_destroyed<tessera::interop::torch_pluggable<definition>> instance;     \
     return instance.value;                                                                               \
   }                                                                                                      \
   }                                                                                                      \

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_contents.hpp>
-#include <tessera/law/provider_verdict.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::law {
@@ -11,12 +12,12 @@ namespace tessera::law {
 /// times the granularity, and three pages of virtual memory. Linux.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     tessera::host_pinned device({.pin = tessera::host_pinned::pinning::never});
+///     tessera::provider::host_pinned device({.pin = tessera::provider::host_pinned::pinning::never});
 ///     if (const auto found = tessera::law::host_visible(device); !found) std::puts(found.message());
-template <device_provider D>
+template <provider::device_provider D>
   requires tessera::detail::is_host_visible<D>
-[[nodiscard]] provider_verdict host_visible(D& device) {
-  return detail::contents(device, detail::host_access{});
+[[nodiscard]] provider_check_result host_visible(D& device) {
+  return detail::result_of([&](auto& found) { detail::contents(found, device, detail::host_access{}); });
 }
 
 }  // namespace tessera::law

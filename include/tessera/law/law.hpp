@@ -9,7 +9,7 @@
 /// The rules of policies that a concept cannot check. The compiler checks them:
 /// static_assert(law::policy(my_policy{})).
 ///
-///     #include <tessera/law/policies.hpp>
+///     #include <tessera/law/policy_laws.hpp>
 ///     struct round_to_pages {
 ///       [[nodiscard]] static constexpr std::size_t block_size(std::size_t requested) noexcept {
 ///         return tessera::align_up(requested, 4_KiB);
@@ -17,9 +17,8 @@
 ///       bool operator==(const round_to_pages&) const = default;
 ///     };
 ///     static_assert(tessera::law::policy(round_to_pages{}));
-namespace tessera::law {
 
-namespace detail {
+namespace tessera::law::detail {
 
 /// Never defined. A call in a constant expression stops the compiler, which prints the text of the law.
 void broken(const char* law);
@@ -48,10 +47,12 @@ constexpr void must_hold(bool holds, const char* law) {
   return sizes;
 }
 
-}  // namespace detail
+}  // namespace tessera::law::detail
+
+namespace tessera::law {
 
 /// The text of the first broken law; null if all hold.
-struct verdict {
+struct check_result {
   const char* broken = nullptr;
 
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == nullptr; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -11,10 +12,12 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/law/provider_verdict.hpp>
+#include <tessera/law/provider_check_result.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// The laws of segments: what a device_provider, a paged_provider and the functions about free memory mean.
+
 namespace tessera::law::detail {
 
 /// The default number of bytes that a check holds at once.
@@ -31,142 +34,123 @@ inline constexpr page_kind trial_kinds[] = {
     {.read_only = true},
 };
 
-/// Memory at addresses; nothing if `begin` is 0.
-struct trial_segment {
-  std::uintptr_t begin = 0;
-  std::size_t bytes = 0;
-
-  [[nodiscard]] void* at() const noexcept { return reinterpret_cast<void*>(begin); }
-  [[nodiscard]] bool overlaps(const trial_segment& other) const noexcept {
-    if (begin == 0 || other.begin == 0) return false;
-    return begin >= other.begin ? begin - other.begin < other.bytes : other.begin - begin < bytes;
-  }
-};
-[[nodiscard]] inline trial_segment segment_at(const void* p, std::size_t bytes) noexcept {
-  return {reinterpret_cast<std::uintptr_t>(p), bytes};
+/// Rounds down to a multiple of `step`, but not to 0.
+[[nodiscard]] constexpr std::size_t whole_steps(std::size_t bytes, std::size_t step) noexcept {
+  return (std::max)(bytes / step * step, step);
 }
 
+/// Acquires a segment, with pages of a kind if one is given. Nothing if the provider refuses.
+template <provider::device_provider D, std::same_as<page_kind>... Kind>
+[[nodiscard]] trial_segment acquire(D& device, std::size_t bytes, Kind... kind) noexcept {
+  return segment_at(device.acquire(bytes, kind...), bytes);
+}
 /// Requires that a new segment is aligned, ends inside the address space and overlaps none of the others.
 template <std::size_t N>
-void require_place(provider_verdict& found, const trial_segment& made, std::size_t step,
+void require_place(provider_check_result& found, const trial_segment& made, std::size_t step,
                    const std::array<trial_segment, N>& others) noexcept {
-  found.must_hold(made.begin % step == 0, "segments start at a multiple of the granularity"_rule, "address",
-                  made.at(), "granularity", step);
-  found.must_hold(made.bytes <= unlimited - made.begin, "segments end inside the address space"_rule,
-                  "address", made.at(), "bytes", made.bytes);
+  found.must_hold(made.begin % step == 0, rules::segments_are_aligned, made, "granularity", step);
+  found.must_hold(made.bytes <= unlimited - made.begin, rules::segments_end_in_address_space, made);
   for (const trial_segment& other : others)
-    found.must_hold(&other == &made || !made.overlaps(other), "segments do not overlap"_rule, "address",
-                    made.at(), "bytes", made.bytes, "other address", other.at(), "its bytes", other.bytes);
+    found.must_hold(&other == &made || !made.overlaps(other), rules::segments_do_not_overlap, made,
+                    "other address", other.at(), "its bytes", other.bytes);
+}
+/// Releases a segment, if there is one, and requires that the provider takes it.
+template <provider::device_provider D>
+void require_release(provider_check_result& found, D& device, const trial_segment& held) noexcept {
+  if (held.begin == 0 || device.release(held.at(), held.bytes)) return;
+  found.fail(rules::release_succeeds, held);
+}
+/// Requires that the provider refused a segment. Releases it otherwise.
+template <provider::device_provider D, typename... Values>
+void require_refused(provider_check_result& found, D& device, const trial_segment& made, rule law,
+                     const Values&... values) noexcept {
+  if (made.begin == 0) return;
+  found.fail(law, made, "capacity", device.capacity(), values...);
+  (void)device.release(made.at(), made.bytes);
 }
 
 /// Acquires several segments and releases them, twice and in two orders.
-template <device_provider D>
-[[nodiscard]] provider_verdict several_segments(D& device) {
+template <provider::device_provider D>
+void several_segments(provider_check_result& found, D& device) {
   const std::size_t step = device.granularity(), capacity = device.capacity();
-  provider_verdict found;
+  const std::size_t whole = capacity / step * step, most = unlimited / step * step;
   const auto require_constant = [&] {
-    found.must_hold(device.capacity() == capacity && device.granularity() == step,
-                    "capacity and granularity are constant"_rule, "capacity at first", capacity, "now",
-                    device.capacity(), "granularity at first", step, "now", device.granularity());
+    found.must_hold(device.capacity() == capacity && device.granularity() == step, rules::sizes_are_constant,
+                    "capacity at first", capacity, "now", device.capacity(), "granularity at first", step,
+                    "now", device.granularity());
   };
   for (int round = 0; round < 2 && found; ++round) {
     std::array<trial_segment, 5> held{};
     const auto take = [&](std::size_t i, std::size_t bytes, rule law) {
-      held[i] = segment_at(device.acquire(bytes), bytes);
+      held[i] = acquire(device, bytes);
       found.must_hold(held[i].begin != 0, law, "bytes", bytes, "segments held", i, "capacity", capacity);
       if (held[i].begin != 0) require_place(found, held[i], step, held);
     };
-    for (std::size_t i = 0; i < 4; ++i)
-      take(i, (i % 2 + 1) * step,
-           round == 0 ? "acquire succeeds below the capacity"_rule
-                      : "released memory can be acquired again"_rule);
-    const auto refuse = [&](std::size_t bytes, rule law) {
-      void* const beyond = device.acquire(bytes);
-      found.must_hold(beyond == nullptr, law, "bytes", bytes, "address", beyond, "held already", 6 * step,
-                      "capacity", capacity);
-      if (beyond != nullptr) (void)device.release(beyond, bytes);
-    };
+    const rule gives = round == 0 ? rules::acquire_succeeds : rules::released_memory_can_be_acquired;
+    for (std::size_t i = 0; i < 4; ++i) take(i, (i % 2 + 1) * step, gives);
     // The sum of the last ones and of what is held overflows.
-    for (const std::size_t bytes : {capacity / step * step, unlimited / step * step,
-                                    unlimited / step * step - 4 * step, unlimited / 2 / step * step + step})
-      refuse((std::max)(bytes, capacity / step * step), "acquire refuses more than the capacity"_rule);
-    take(4, step, "a refused acquire changes nothing"_rule);
+    for (const std::size_t bytes : {whole, most, most - 4 * step, unlimited / 2 / step * step + step})
+      require_refused(found, device, acquire(device, (std::max)(bytes, whole)), rules::acquire_keeps_capacity,
+                      "held already", 6 * step);
+    take(4, step, rules::refused_acquire_changes_nothing);
     require_constant();
-    for (std::size_t i = 0; i < held.size(); ++i) {
-      const trial_segment& s = held[round == 0 ? held.size() - 1 - i : i];
-      found.must_hold(s.begin == 0 || device.release(s.at(), s.bytes),
-                      "release accepts an acquired segment"_rule, "address", s.at(), "bytes", s.bytes);
-    }
+    for (std::size_t i = 0; i < held.size(); ++i)
+      require_release(found, device, held[round == 0 ? held.size() - 1 - i : i]);
     require_constant();
   }
-  return found;
 }
 
 /// Acquires and releases one large segment until a device that leaks released memory has none left.
-template <device_provider D>
-[[nodiscard]] provider_verdict one_segment_often(D& device, std::size_t at_once) {
-  const std::size_t step = device.granularity();
-  std::size_t bytes = (std::min)(at_once, device.capacity()) / step * step;
-  void* p = nullptr;
-  while (bytes != 0 && (p = device.acquire(bytes)) == nullptr) bytes = bytes / 2 / step * step;
-  if (p == nullptr) return {};
-  const std::size_t enough = std::min<std::size_t>(device.capacity() / bytes, 64);
-  for (std::size_t i = 0; i < enough; ++i) {
-    if (!device.release(p, bytes))
-      return broken_rule("release accepts an acquired segment"_rule, "address", p, "bytes", bytes);
-    if (p = device.acquire(bytes); p == nullptr)
-      return broken_rule("released memory can be acquired again"_rule, "bytes", bytes, "times", i + 1,
-                         "capacity", device.capacity());
+template <provider::device_provider D>
+void one_segment_often(provider_check_result& found, D& device, std::size_t at_once) {
+  const std::size_t step = device.granularity(), capacity = device.capacity();
+  trial_segment held{};
+  for (std::size_t bytes = whole_steps((std::min)(at_once, capacity), step); bytes != 0 && held.begin == 0;
+       bytes = bytes / 2 / step * step)
+    held = acquire(device, bytes);
+  const std::size_t enough = held.begin != 0 ? std::min<std::size_t>(capacity / held.bytes, 64) : 0;
+  for (std::size_t i = 0; i < enough && found; ++i) {
+    require_release(found, device, held);
+    if (!found) return;
+    held = acquire(device, held.bytes);
+    found.must_hold(held.begin != 0, rules::released_memory_can_be_acquired, "bytes", held.bytes, "times",
+                    i + 1, "capacity", capacity);
   }
-  if (!device.release(p, bytes))
-    return broken_rule("release accepts an acquired segment"_rule, "address", p, "bytes", bytes);
-  return {};
+  require_release(found, device, held);
 }
 
 /// Checks the sizes of a device_provider and small segments.
-template <device_provider D>
-[[nodiscard]] provider_verdict memory(D& device, std::size_t at_once = trial_bytes) {
+template <provider::device_provider D>
+void memory(provider_check_result& found, D& device, std::size_t at_once = trial_bytes) {
   const std::size_t step = device.granularity();
   if (!std::has_single_bit(step) || step < min_alignment)
-    return broken_rule("the granularity is a power of two, at least min_alignment"_rule, "granularity", step,
-                       "min_alignment", min_alignment);
+    return found.fail(rules::granularity_is_valid, "granularity", step, "min_alignment", min_alignment);
   if (device.capacity() / 8 < step)
-    return broken_rule("the capacity is at least 8 times the granularity"_rule, "capacity", device.capacity(),
-                       "granularity", step);
-  if (const provider_verdict found = several_segments(device); !found) return found;
-  return one_segment_often(device, at_once);
+    return found.fail(rules::capacity_is_large_enough, "capacity", device.capacity(), "granularity", step);
+  several_segments(found, device);
+  if (found) one_segment_often(found, device, at_once);
 }
 
 /// Tries misuse that breaks a provider without a table of its segments, for example one over free().
-template <device_provider D>
-[[nodiscard]] provider_verdict wrong_releases(D& device) {
+template <provider::device_provider D>
+void wrong_releases(provider_check_result& found, D& device) {
   const std::size_t step = device.granularity(), bytes = 2 * step;
-  const trial_segment held = segment_at(device.acquire(bytes), bytes);
-  const trial_segment gone = segment_at(device.acquire(bytes), bytes);
-  provider_verdict found;
-  void* const nothing = device.acquire(0);
-  found.must_hold(nothing == nullptr, "acquire refuses 0 bytes"_rule, "bytes", std::size_t{0}, "address",
-                  nothing);
+  const trial_segment held = acquire(device, bytes);
+  const trial_segment gone = acquire(device, bytes);
+  require_refused(found, device, acquire(device, 0), rules::acquire_refuses_zero);
   if (held.begin != 0) {
     void* const inside = reinterpret_cast<void*>(held.begin + step);
-    found.must_hold(!device.release(inside, step), "release refuses an address inside a segment"_rule,
-                    "address", inside, "segment", held.at(), "bytes", held.bytes);
+    found.must_hold(!device.release(inside, step), rules::release_refuses_inside, "address", inside,
+                    "segment", held.at(), "bytes", held.bytes);
   }
-  if (gone.begin != 0) {
-    found.must_hold(device.release(gone.at(), bytes), "release accepts an acquired segment"_rule, "address",
-                    gone.at(), "bytes", bytes);
-    if (found)
-      found.must_hold(!device.release(gone.at(), bytes), "release refuses a segment that was released"_rule,
-                      "address", gone.at(), "bytes", bytes);
-  }
-  if (held.begin != 0)
-    found.must_hold(device.release(held.at(), bytes), "release accepts an acquired segment"_rule, "address",
-                    held.at(), "bytes", bytes);
-  return found;
+  require_release(found, device, gone);
+  if (gone.begin != 0 && found)
+    found.must_hold(!device.release(gone.at(), bytes), rules::release_refuses_released, gone);
+  require_release(found, device, held);
 }
 
 /// The reason why large amounts of a device's memory are not taken; null if they may be.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] const char* why_not_filled(const D& device, const provider_trial& limits) noexcept {
   if (tessera::detail::is_host_visible<D> && !limits.fills_host_memory)
     return "three quarters of host memory might be missing elsewhere; set fills_host_memory to allow it";
@@ -175,7 +159,7 @@ template <device_provider D>
 }
 
 /// Bytes that the device says it can still give.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] std::size_t said_to_be_left(const D& device) noexcept {
   return (std::min)(tessera::detail::left_on(device, 0), device.capacity());
 }
@@ -189,21 +173,20 @@ struct amount_rules {
 /// than the rest. Then takes and gives pieces of some sizes until twice the capacity was taken.
 ///
 /// take(bytes, piece) sets a piece and returns whether that succeeded; give(piece, bytes) returns the piece.
-template <typename Piece, device_provider D, typename Take, typename Give>
-[[nodiscard]] provider_verdict amounts(D& device, std::size_t step, const provider_trial& limits, Take take,
-                                       Give give, const amount_rules& rules) {
+template <typename Piece, provider::device_provider D, typename Take, typename Give>
+void amounts(provider_check_result& found, D& device, std::size_t step, const provider_trial& limits,
+             Take take, Give give, const amount_rules& laws) {
   struct held_piece {
     Piece piece{};
     std::size_t bytes = 0;
   };
-  provider_verdict found;
   const std::size_t capacity = device.capacity(), left = said_to_be_left(device);
   const std::size_t wanted = left / 4 * 3 / step * step;
-  if (wanted < 8 * step) return found;
+  if (wanted < 8 * step) return;
   std::array<held_piece, 256> held{};
   std::size_t count = 0, taken = 0;
-  std::size_t bytes = (std::max)(left / 4 / step * step, step);
-  const std::size_t smallest = (std::max)((std::min)(limits.at_once, wanted / 16) / step * step, step);
+  std::size_t bytes = whole_steps(left / 4, step);
+  const std::size_t smallest = whole_steps((std::min)(limits.at_once, wanted / 16), step);
   while (taken < wanted && bytes >= smallest && count < held.size()) {
     bytes = (std::min)(bytes, align_up(wanted - taken, step));
     if (take(bytes, held[count].piece)) {
@@ -216,133 +199,110 @@ template <typename Piece, device_provider D, typename Take, typename Give>
   if (taken < wanted && count == held.size())
     found.skip("the amount of memory", "the device gives small pieces only");
   else
-    found.must_hold(taken >= wanted / 16 * 15, rules.gives, "said to be left", left, "taken", taken,
-                    "refused", 2 * bytes, "capacity", capacity);
-  if constexpr (tessera::detail::measured_provider<D>) {
-    const std::size_t now = device.available();
-    found.must_hold(now <= left - taken + taken / 8, "available falls by what is acquired"_rule,
-                    "available before", left, "now", now, "taken", taken);
-  }
+    found.must_hold(taken >= wanted / 16 * 15, laws.gives, "said to be left", left, "taken", taken, "refused",
+                    2 * bytes, "capacity", capacity);
+  const auto require_available = [&](rule law, std::size_t min, std::size_t max, const char* act) {
+    if constexpr (tessera::detail::measured_provider<D>) {
+      const std::size_t now = device.available();
+      found.must_hold(min <= now && now <= max, law, "available before", left, "now", now, act, taken);
+    }
+  };
+  require_available(rules::available_falls_enough, 0, left - taken + taken / 8, "taken");
   const std::size_t beyond = align_up(capacity - (std::min)(taken, capacity), step) + step;
-  held_piece more{.piece = {}, .bytes = beyond};
-  if (found && take(beyond, more.piece)) {
-    found.must_hold(false, rules.refuses, "bytes", beyond, "held already", taken, "capacity", capacity);
-    (void)give(more.piece, beyond);
+  Piece more{};
+  if (found && take(beyond, more)) {
+    found.fail(laws.refuses, "bytes", beyond, "held already", taken, "capacity", capacity);
+    (void)give(more, beyond);
   }
   for (std::size_t i = 0; i < count; ++i) {
-    if (!give(held[i].piece, held[i].bytes))
-      found.must_hold(false, rules.gives_again, "bytes", held[i].bytes, "pieces", count, "given back", i);
+    found.must_hold(give(held[i].piece, held[i].bytes), laws.gives_again, "bytes", held[i].bytes, "pieces",
+                    count, "given back", i);
   }
-  if constexpr (tessera::detail::measured_provider<D>) {
-    const std::size_t now = device.available();
-    found.must_hold(now >= left - left / 8, "available rises when memory is released"_rule,
-                    "available before", left, "now", now, "released", taken);
-  }
+  require_available(rules::available_rises, left - left / 8, unlimited, "released");
   for (const std::size_t part : {std::size_t{2}, std::size_t{16}, std::size_t{256}}) {
     const std::size_t size = left / part / step * step;
     for (std::size_t i = 0; size != 0 && i < 2 * (capacity / size) + 1 && i < 2048 && found; ++i) {
       Piece piece{};
       const bool took = take(size, piece);
       if (!took && i == 0) break;  // larger than a segment may be
-      found.must_hold(took && give(piece, size), rules.gives_again, "bytes", size, "times", i, "capacity",
+      found.must_hold(took && give(piece, size), laws.gives_again, "bytes", size, "times", i, "capacity",
                       capacity);
     }
   }
-  return found;
 }
 
 /// Checks the capacity with segments that take three quarters of it.
-template <device_provider D>
-[[nodiscard]] provider_verdict segment_amounts(D& device, const provider_trial& limits) {
-  if (const char* const why = why_not_filled(device, limits)) {
-    provider_verdict found;
-    found.skip("the amount of memory", why);
-    return found;
-  }
-  return amounts<void*>(
-      device, device.granularity(), limits,
+template <provider::device_provider D>
+void segment_amounts(provider_check_result& found, D& device, const provider_trial& limits) {
+  if (const char* const why = why_not_filled(device, limits)) return found.skip("the amount of memory", why);
+  amounts<void*>(
+      found, device, device.granularity(), limits,
       [&](std::size_t bytes, void*& p) { return (p = device.acquire(bytes)) != nullptr; },
       [&](void* p, std::size_t bytes) { return device.release(p, bytes); },
-      {"three quarters of the memory can be acquired"_rule, "acquire refuses more than the capacity"_rule,
-       "released memory can be acquired again"_rule});
+      {rules::most_memory_can_be_acquired, rules::acquire_keeps_capacity,
+       rules::released_memory_can_be_acquired});
 }
 
 /// Checks the reasons of an explaining_provider.
 template <tessera::detail::explaining_provider D>
-[[nodiscard]] provider_verdict refusals(D& device) {
-  provider_verdict found;
+void refusals(provider_check_result& found, D& device) {
   const std::size_t step = device.granularity(), beyond = unlimited / step * step;
-  void* const p = device.acquire(beyond);
-  found.must_hold(p == nullptr, "acquire refuses more than the capacity"_rule, "bytes", beyond, "address", p,
-                  "capacity", device.capacity());
-  if (!found) return found;
+  require_refused(found, device, acquire(device, beyond), rules::acquire_keeps_capacity);
+  if (!found) return;
   (void)device.take_refusal();
-  found.must_hold(!device.take_refusal(), "a reason is taken once"_rule, "bytes", beyond, "taken",
+  found.must_hold(!device.take_refusal(), rules::reason_is_taken_once, "bytes", beyond, "taken",
                   std::size_t{2});
-  void* const q = device.acquire(step);
-  found.must_hold(q == nullptr || !device.take_refusal(), "a call that succeeds gives no reason"_rule,
-                  "bytes", step, "address", q);
-  if (q != nullptr) (void)device.release(q, step);
-  return found;
+  const trial_segment held = acquire(device, step);
+  found.must_hold(held.begin == 0 || !device.take_refusal(), rules::success_gives_no_reason, held);
+  if (held.begin != 0) (void)device.release(held.at(), step);
 }
 
 /// Checks a measured_provider.
 template <tessera::detail::measured_provider D>
-[[nodiscard]] provider_verdict available(D& device, std::size_t at_once) {
-  const std::size_t before = device.available(), step = device.granularity(), capacity = device.capacity();
-  provider_verdict found;
+void available(provider_check_result& found, D& device, std::size_t at_once) {
+  const std::size_t before = device.available(), capacity = device.capacity();
   const auto require_plausible = [&](std::size_t now) {
-    found.must_hold(now <= capacity, "available is at most the capacity"_rule, "available", now, "capacity",
+    found.must_hold(now <= capacity, rules::available_is_at_most_capacity, "available", now, "capacity",
                     capacity);
   };
   require_plausible(before);
-  if (!found) return found;
-  const std::size_t bytes = (std::max)((std::min)(at_once, before / 2) / step * step, step);
-  void* const p = device.acquire(bytes);
-  if (p == nullptr) return {};
+  if (!found) return;
+  const std::size_t bytes = whole_steps((std::min)(at_once, before / 2), device.granularity());
+  const trial_segment held = acquire(device, bytes);
+  if (held.begin == 0) return;
   const std::size_t meanwhile = device.available();
-  found.must_hold(meanwhile < before, "available falls when memory is acquired"_rule, "available before",
-                  before, "now", meanwhile, "acquired", bytes);
-  found.must_hold(device.release(p, bytes), "release accepts an acquired segment"_rule, "address", p, "bytes",
-                  bytes);
+  found.must_hold(meanwhile < before, rules::available_falls, "available before", before, "now", meanwhile,
+                  "acquired", bytes);
+  require_release(found, device, held);
   require_plausible(device.available());
-  return found;
 }
 
 /// Checks a paged_provider. Segments of all kinds are held at the same time.
-template <paged_provider D>
-[[nodiscard]] provider_verdict page_kinds(D& device, const provider_trial& limits = {}) {
+template <provider::paged_provider D>
+void page_kinds(provider_check_result& found, D& device, const provider_trial& limits = {}) {
   constexpr std::size_t kinds = std::size(trial_kinds);
   const std::size_t step = device.granularity(), capacity = device.capacity();
-  provider_verdict found;
-  std::array<trial_segment, kinds> held{};
   const auto run_check = [&](bool holds, const page_kind& kind, const trial_segment& made) {
-    found.must_hold(holds,
-                    kind == page_kind::normal
-                        ? "normal pages can be acquired and released"_rule
-                        : "other pages are unavailable, or can be acquired and released"_rule,
-                    "kind", kind, "bytes", made.bytes, "address", made.at(), "granularity", step);
+    found.must_hold(holds, kind == page_kind::normal ? rules::normal_pages_work : rules::other_pages_may_work,
+                    kind, made, "granularity", step);
   };
+  const auto unit_of = [step](const page_kind& kind) { return (std::max)(step, kind.granularity()); };
   for (const page_kind& kind : trial_kinds) {
-    const std::size_t unit = (std::max)(step, kind.granularity());
-    const trial_segment made = segment_at(device.acquire(unit, kind), unit);
-    if (made.begin == 0) {
-      run_check(kind != page_kind::normal, kind, made);
-      continue;
-    }
+    const std::size_t unit = unit_of(kind);
+    const trial_segment made = acquire(device, unit, kind);
+    run_check(made.begin != 0 || kind != page_kind::normal, kind, made);
+    if (made.begin == 0) continue;
     run_check(made.begin % step == 0, kind, made);
     run_check(device.release(made.at(), unit), kind, made);
     const std::size_t most = unlimited / unit * unit, whole = capacity / unit * unit;
-    for (const std::size_t beyond : {whole < most ? whole + unit : most, most}) {
-      void* const p = found ? device.acquire(beyond, kind) : nullptr;
-      found.must_hold(p == nullptr, "acquire refuses more than the capacity"_rule, "kind", kind, "bytes",
-                      beyond, "address", p, "capacity", capacity);
-      if (p != nullptr) (void)device.release(p, beyond);
-    }
+    for (const std::size_t beyond : {whole < most ? whole + unit : most, most})
+      if (found)
+        require_refused(found, device, acquire(device, beyond, kind), rules::acquire_keeps_capacity, kind);
   }
+  std::array<trial_segment, kinds> held{};
   for (std::size_t i = 0; i < kinds && found; ++i) {
-    const std::size_t unit = (std::max)(step, trial_kinds[i].granularity());
-    held[i] = segment_at(device.acquire(unit, trial_kinds[i]), unit);
+    const std::size_t unit = unit_of(trial_kinds[i]);
+    held[i] = acquire(device, unit, trial_kinds[i]);
     if (held[i].begin != 0) require_place(found, held[i], step, held);
   }
   for (std::size_t i = 0; i < kinds; ++i) {
@@ -351,47 +311,40 @@ template <paged_provider D>
   // A kind that leaks has no memory left soon.
   const bool fills = why_not_filled(device, limits) == nullptr;
   for (const page_kind kind : trial_kinds) {
-    const std::size_t unit = (std::max)(step, kind.granularity());
     const std::size_t most = fills ? said_to_be_left(device) / 4 : (std::min)(limits.at_once, capacity);
-    const std::size_t bytes = (std::max)(most / unit * unit, unit);
+    const std::size_t bytes = whole_steps(most, unit_of(kind));
     const std::size_t enough = fills ? 2 * (capacity / bytes) + 1 : 4;
     for (std::size_t i = 0; i < enough && i < 64 && found; ++i) {
       void* const p = device.acquire(bytes, kind);
       if (p == nullptr && i == 0) break;
-      found.must_hold(p != nullptr && device.release(p, bytes), "released memory can be acquired again"_rule,
-                      "kind", kind, "bytes", bytes, "times", i, "capacity", capacity);
+      found.must_hold(p != nullptr && device.release(p, bytes), rules::released_memory_can_be_acquired, kind,
+                      "bytes", bytes, "times", i, "capacity", capacity);
     }
   }
-  return found;
 }
 
 /// Checks would_exceed_limit() and reclaim(), if the provider has them.
-template <device_provider D>
-[[nodiscard]] provider_verdict limits_and_reclaim(D& device) {
+template <provider::device_provider D>
+void limits_and_reclaim(provider_check_result& found, D& device) {
   const std::size_t step = device.granularity();
-  provider_verdict found;
   if constexpr (tessera::detail::limited_provider<D>) {
     const std::size_t capacity = device.capacity() / step * step;
     for (const std::size_t bytes : {step, capacity / 2 / step * step, capacity}) {
       if (!device.would_exceed_limit(bytes)) continue;
-      void* const p = device.acquire(bytes);
-      found.must_hold(p == nullptr, "acquire refuses what would exceed the limit"_rule, "bytes", bytes,
-                      "address", p);
-      if (p != nullptr) (void)device.release(p, bytes);
-      found.must_hold(device.would_exceed_limit(unlimited / step * step),
-                      "what exceeds the limit does so with more bytes, too"_rule, "bytes", bytes);
+      require_refused(found, device, acquire(device, bytes), rules::acquire_keeps_limit);
+      found.must_hold(device.would_exceed_limit(unlimited / step * step), rules::more_exceeds_limit_too,
+                      "bytes", bytes);
     }
   }
   if constexpr (tessera::detail::reclaiming_provider<D>) {
-    void* const held = device.acquire(step);
+    const trial_segment held = acquire(device, step);
     constexpr std::size_t enough = 1000;
     std::size_t calls = 1;
     while (calls < enough && device.reclaim()) ++calls;
-    found.must_hold(calls < enough, "reclaim returns false once nothing is idle"_rule, "calls", calls);
-    found.must_hold(held == nullptr || device.release(held, step), "reclaim keeps memory that is in use"_rule,
-                    "address", held, "bytes", step);
+    found.must_hold(calls < enough, rules::reclaim_ends, "calls", calls);
+    const bool is_kept = held.begin == 0 || device.release(held.at(), step);
+    found.must_hold(is_kept, rules::reclaim_keeps_used_memory, held);
   }
-  return found;
 }
 
 /// Whether a device has a function that records events.
@@ -401,45 +354,33 @@ concept records_events =
 
 /// Requires that a provider with one function of a concept has all of them. A missing `noexcept` or another
 /// result type otherwise hides the capability from allocators.
-template <device_provider D>
-[[nodiscard]] provider_verdict capabilities() {
-  provider_verdict found;
-  const auto require_all = [&found](bool has_one, bool has_all, const char* function, const char* whole) {
-    found.must_hold(!has_one || has_all, "each capability has all its functions, which are noexcept"_rule,
-                    "it has", function, "but is no", whole, "functions that fit", std::size_t{0});
+template <provider::device_provider D>
+void capabilities(provider_check_result& found) {
+  [[maybe_unused]] const auto must_be = [&found](bool has_all, const char* function, const char* whole) {
+    found.must_hold(has_all, rules::capabilities_are_whole, "it has", function, "but is no", whole,
+                    "functions that fit", std::size_t{0});
   };
-  require_all(
-      requires(const D& d) { d.available(); }, tessera::detail::measured_provider<D>, "available",
-      "provider that measures free memory");
-  require_all(
-      requires(const D& d) { d.would_exceed_limit(std::size_t{}); }, tessera::detail::limited_provider<D>,
-      "would_exceed_limit", "provider with a limit");
-  require_all(
-      requires(D& d) { d.reclaim(); }, tessera::detail::reclaiming_provider<D>, "reclaim",
-      "provider that reclaims");
-  require_all(
-      requires(D& d) { d.has_stream(stream_id{}); }, tessera::detail::stream_listing_provider<D>,
-      "has_stream", "provider that knows its streams");
-  require_all(
-      requires(D& d) { d.acquire(std::size_t{}, page_kind{}); }, paged_provider<D>, "acquire(bytes, kind)",
-      "paged_provider");
-  require_all(records_events<D>, event_provider<D>, "record", "event_provider");
-  require_all(
-      requires(D& d) { d.make_wait(stream_id{}, stream_id{}, std::uint64_t{}); }, ordering_provider<D>,
-      "make_wait", "ordering_provider");
-  require_all(
-      requires(D& d) { d.reserve(std::size_t{}, std::size_t{}); }, virtual_memory_provider<D>, "reserve",
-      "virtual_memory_provider");
-  require_all(
-      virtual_memory_provider<D> && requires(const D& d) { d.process(); }, sharing_provider<D>, "process",
-      "sharing_provider");
-  require_all(
-      requires(D& d, void* p) { d.register_memory(p, std::size_t{}); }, registering_provider<D>,
-      "register_memory", "registering_provider");
-  require_all(
-      requires(D& d, void* p) { d.copy_to_host(p, p, std::size_t{}, stream_id{}); }, copying_provider<D>,
-      "copy_to_host", "copying_provider");
-  return found;
+  if constexpr (requires(const D& d) { d.available(); })
+    must_be(tessera::detail::measured_provider<D>, "available", "provider that measures free memory");
+  if constexpr (requires(const D& d) { d.would_exceed_limit(1); })
+    must_be(tessera::detail::limited_provider<D>, "would_exceed_limit", "provider with a limit");
+  if constexpr (requires(D& d) { d.reclaim(); })
+    must_be(tessera::detail::reclaiming_provider<D>, "reclaim", "provider that reclaims");
+  if constexpr (requires(D& d) { d.has_stream(stream_id{}); })
+    must_be(tessera::detail::stream_listing_provider<D>, "has_stream", "provider that knows its streams");
+  if constexpr (requires(D& d) { d.acquire(1, page_kind{}); })
+    must_be(provider::paged_provider<D>, "acquire(bytes, kind)", "paged_provider");
+  if constexpr (records_events<D>) must_be(provider::event_provider<D>, "record", "event_provider");
+  if constexpr (requires(D& d) { d.make_wait(stream_id{}, stream_id{}, 1); })
+    must_be(provider::ordering_provider<D>, "make_wait", "ordering_provider");
+  if constexpr (requires(D& d) { d.reserve(1, 1); })
+    must_be(provider::virtual_memory_provider<D>, "reserve", "virtual_memory_provider");
+  if constexpr (provider::virtual_memory_provider<D> && requires(const D& d) { d.process(); })
+    must_be(provider::sharing_provider<D>, "process", "sharing_provider");
+  if constexpr (requires(D& d, void* p) { d.register_memory(p, 1); })
+    must_be(provider::registering_provider<D>, "register_memory", "registering_provider");
+  if constexpr (requires(D& d, void* p) { d.copy_to_host(p, p, 1, stream_id{}); })
+    must_be(provider::copying_provider<D>, "copy_to_host", "copying_provider");
 }
 
 }  // namespace tessera::law::detail

@@ -11,14 +11,16 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/law/provider_verdict.hpp>
+#include <tessera/law/provider_check_result.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// The laws of events, of the order between streams, and of streams that ended.
+
 namespace tessera::law::detail {
 
 /// Records and waits; the destructor discards the event.
-template <event_provider D>
+template <provider::event_provider D>
 class trial_event {
  public:
   explicit trial_event(D& device) noexcept : device_(device) {}
@@ -42,31 +44,27 @@ class trial_event {
 };
 
 /// Checks an event_provider on its default stream.
-template <event_provider D>
-[[nodiscard]] provider_verdict events(D& device, stream_id stream = {}) {
-  provider_verdict found;
-  const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, "stream", stream); };
+template <provider::event_provider D>
+void events(provider_check_result& found, D& device, stream_id stream = {}) {
+  const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, stream); };
   trial_event<D> first(device);
-  if (!first.record(stream))
-    return broken_rule("record succeeds on the default stream"_rule, "stream", stream, "recorded", false);
+  if (!first.record(stream)) return found.fail(rules::record_succeeds, stream, "recorded", false);
   typename D::event copy = first.mark;
-  must_hold(first.wait(), "wait returns after the work is done"_rule);
-  must_hold(first.query(), "an event is ready after a wait for it"_rule);
-  must_hold(device.query(copy), "copies of an event are ready at the same time"_rule);
+  must_hold(first.wait(), rules::wait_waits);
+  must_hold(first.query(), rules::event_is_ready_after_wait);
+  must_hold(device.query(copy), rules::copies_of_event_agree);
   trial_event<D> second(device);
   const bool again = second.record(stream);
-  must_hold(again, "record succeeds again on the same stream"_rule);
-  must_hold(first.query(), "a ready event stays ready"_rule);
+  must_hold(again, rules::record_succeeds_again);
+  must_hold(first.query(), rules::ready_event_stays_ready);
   first.discard();
-  if (again) must_hold(second.wait() && second.query(), "discard changes no other event"_rule);
-  return found;
+  if (again) must_hold(second.wait() && second.query(), rules::discard_changes_one_event);
 }
 
 /// Records and discards many events, for at most about a second.
-template <event_provider D>
-[[nodiscard]] provider_verdict many_events(D& device) {
+template <provider::event_provider D>
+void many_events(provider_check_result& found, D& device) {
   constexpr std::uint64_t enough = 70'000;  // more than the events that a driver may have at a time
-  provider_verdict found;
   const auto live = [&device]() -> std::uint64_t {
     auto& on = innermost(device);
     if constexpr (tessera::detail::event_counting_provider<D>)
@@ -88,58 +86,48 @@ template <event_provider D>
     }
     typename D::event mark{};
     const bool recorded = device.record({}, mark);
-    found.must_hold(recorded, "record succeeds after many discarded events"_rule, "discarded", count);
+    found.must_hold(recorded, rules::record_succeeds_after_many, "discarded", count);
     if (recorded) device.discard(mark);
   }
-  found.must_hold(live() <= before, "discard ends an event"_rule, "recorded and discarded", count,
+  found.must_hold(live() <= before, rules::discard_ends_event, "recorded and discarded", count,
                   "live events before", before, "now", live());
-  if (!tessera::detail::finish_work(device, {}))
-    found.must_hold(false, "wait returns after the work is done"_rule, "events", count);
-  return found;
+  if (!tessera::detail::finish_work(device, {})) found.fail(rules::wait_waits, "events", count);
 }
 
 /// Checks an ordering_provider on two of its streams, which may be equal. After the check, the first stream
 /// waits for the second.
-template <ordering_provider D>
-[[nodiscard]] provider_verdict ordering(D& device, stream_id first, stream_id second) {
-  provider_verdict found;
+template <provider::ordering_provider D>
+void ordering(provider_check_result& found, D& device, stream_id first, stream_id second) {
   std::uint64_t before = 0, with_wait = 0;
   const auto must_hold = [&](bool holds, rule law) {
-    found.must_hold(holds, law, "stream", first, "position", before, "other stream", second, "its position",
-                    with_wait);
+    found.must_hold(holds, law, first, "position", before, "other stream", second, "its position", with_wait);
   };
   const auto finish = [&](stream_id s) {
     trial_event<D> mark(device);
-    must_hold(mark.record(s) && mark.wait(), "record and wait succeed on a stream"_rule);
+    must_hold(mark.record(s) && mark.wait(), rules::record_and_wait_succeed);
   };
   before = device.position(first);
-  must_hold(device.is_done(first, 0) && device.is_ordered_after(second, first, 0),
-            "position 0 is before all work"_rule);
-  must_hold(device.is_ordered_after(first, first, before), "a stream is ordered after its own work"_rule);
+  must_hold(device.is_done(first, 0) && device.is_ordered_after(second, first, 0), rules::position_0_is_done);
+  must_hold(device.is_ordered_after(first, first, before), rules::stream_is_after_own_work);
   finish(first);
-  must_hold(device.is_done(first, before), "work is done after a wait for it"_rule);
+  must_hold(device.is_done(first, before), rules::position_is_done_after_wait);
 
   const std::uint64_t without_wait = device.position(second);
-  must_hold(device.make_wait(second, first, before), "make_wait succeeds"_rule);
-  must_hold(device.is_ordered_after(second, first, before),
-            "a stream is ordered after the work that it waits for"_rule);
+  must_hold(device.make_wait(second, first, before), rules::make_wait_succeeds);
+  must_hold(device.is_ordered_after(second, first, before), rules::stream_is_after_awaited_work);
   with_wait = device.position(second);
-  must_hold(first == second || with_wait > without_wait, "a wait counts as work"_rule);
-  must_hold(device.make_wait(first, second, with_wait),
-            "streams may wait for each other's earlier work"_rule);
-  must_hold(device.is_ordered_after(first, second, with_wait),
-            "a stream is ordered after the work that it waits for"_rule);
+  must_hold(first == second || with_wait > without_wait, rules::wait_counts_as_work);
+  must_hold(device.make_wait(first, second, with_wait), rules::streams_may_wait_for_each_other);
+  must_hold(device.is_ordered_after(first, second, with_wait), rules::stream_is_after_awaited_work);
   if (first != second && tessera::detail::has_stream(device, second)) {
     const std::uint64_t later = device.position(second) + 1'000'000;
-    found.must_hold(!device.is_ordered_after(first, second, later),
-                    "no stream is ordered after work that was not submitted"_rule, "stream", first,
+    found.must_hold(!device.is_ordered_after(first, second, later), rules::no_order_after_later_work, first,
                     "other stream", second, "position", later);
   }
   finish(first);
-  must_hold(device.is_done(second, with_wait), "work is done if a finished stream waited for it"_rule);
+  must_hold(device.is_done(second, with_wait), rules::awaited_work_is_done);
   must_hold(device.position(first) >= before && device.position(second) >= with_wait,
-            "positions never fall"_rule);
-  return found;
+            rules::positions_never_fall);
 }
 
 /// Work that the law submits: begin(stream) submits some, ended() returns whether the latest has ended.
@@ -159,7 +147,7 @@ concept simulates_work = requires(D& d, stream_id s) {
   d.submit(s, std::uint64_t{});
   { d.now_ns() } -> std::same_as<std::uint64_t>;
 };
-struct short_sleep {
+struct short_work {
   std::shared_ptr<std::atomic<bool>> ended;
   void operator()() const noexcept {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
@@ -169,25 +157,25 @@ struct short_sleep {
   }
 };
 template <typename D>
-concept runs_functions = !simulates_work<D> && requires(D& d, stream_id s, const short_sleep& work) {
+concept runs_functions = !simulates_work<D> && requires(D& d, stream_id s, const short_work& work) {
   { d.submit(s, work) } -> std::same_as<bool>;
 };
 
 /// Requires that queries and waits know when the work of a stream ends. Returns whether work ran while the
 /// provider was asked.
-template <event_provider D, typename Begin, typename Ended>
+template <provider::event_provider D, typename Begin, typename Ended>
 [[nodiscard]] bool one_work(D& device, stream_id stream, const trial_work<Begin, Ended>& work,
-                            provider_verdict& found, unsigned& waited) {
+                            provider_check_result& found, unsigned& waited) {
   const auto must_hold = [&](bool holds, rule law, const char* call) {
-    found.must_hold(holds, law, "stream", stream, "call", call, "work ended", false);
+    found.must_hold(holds, law, stream, "call", call, "work ended", false);
   };
   trial_event<D> earlier(device), first(device), second(device);
   const bool has_earlier = earlier.record(stream) && earlier.wait() && earlier.query();
   std::uint64_t before = 0;
-  if constexpr (ordering_provider<D>) before = device.position(stream);
+  if constexpr (provider::ordering_provider<D>) before = device.position(stream);
   work.begin(stream);
   if (!first.record(stream) || !second.record(stream)) {
-    found.must_hold(false, "record succeeds on a busy stream"_rule, "stream", stream, "recorded", false);
+    found.fail(rules::record_succeeds_on_busy_stream, stream, "recorded", false);
     return true;
   }
   bool ran = false;
@@ -195,118 +183,102 @@ template <event_provider D, typename Begin, typename Ended>
     const bool was_over = !work.can_ask || work.ended();
     const bool ready = mark->query();
     ran = ran || !ready;
-    must_hold(!ready || work.ended(), "no event is ready before its work is done"_rule, "query");
+    must_hold(!ready || work.ended(), rules::no_event_is_early, "query");
     if (!was_over && ready) ++waited;
   }
   if constexpr (!tessera::detail::completion_may_lag<D>) {
     if (has_earlier)
-      found.must_hold(earlier.query(), "a ready event stays ready"_rule, "stream", stream, "call", "query");
+      found.must_hold(earlier.query(), rules::ready_event_stays_ready, stream, "call", "query");
   }
-  if constexpr (ordering_provider<D>) {
+  if constexpr (provider::ordering_provider<D>) {
     const std::uint64_t at = device.position(stream);
-    found.must_hold(at > before, "a position grows with submitted work"_rule, "stream", stream, "before",
-                    before, "now", at);
+    found.must_hold(at > before, rules::position_grows, stream, "before", before, "now", at);
     const bool was_over = !work.can_ask || work.ended();
     const bool done = device.is_done(stream, at);
-    must_hold(!done || work.ended(), "no position is done before its work is done"_rule, "is_done");
+    must_hold(!done || work.ended(), rules::no_position_is_early, "is_done");
     if (!was_over && done) ++waited;
   }
-  must_hold(second.wait() && work.ended(), "wait returns after the work is done"_rule, "wait");
-  found.must_hold(second.query() && first.query(),
-                  "an event is ready if a later event of its stream is ready"_rule, "stream", stream, "call",
-                  "query");
+  must_hold(second.wait() && work.ended(), rules::wait_waits, "wait");
+  found.must_hold(second.query() && first.query(), rules::earlier_event_is_ready, stream, "call", "query");
   if constexpr (requires { device.synchronize(stream); }) {
     if (found) {
       work.begin(stream);
-      must_hold(device.synchronize(stream) && work.ended(), "synchronize returns after the work is done"_rule,
-                "synchronize");
+      must_hold(device.synchronize(stream) && work.ended(), rules::synchronize_waits, "synchronize");
     }
   }
   return ran;
 }
 
 /// Checks an event_provider while work runs on a stream.
-template <event_provider D, typename Begin, typename Ended>
-[[nodiscard]] provider_verdict work_on(D& device, stream_id stream, const trial_work<Begin, Ended>& work) {
+template <provider::event_provider D, typename Begin, typename Ended>
+void work_on(provider_check_result& found, D& device, stream_id stream,
+             const trial_work<Begin, Ended>& work) {
   constexpr unsigned tries = 5;
-  provider_verdict found;
   unsigned ran = 0, waited = 0;
   for (unsigned i = 0; i < tries && found && (i == 0 || ran == 0 || waited != 0); ++i)
     ran += one_work(device, stream, work, found, waited) ? 1u : 0u;
   // The work may end by chance during a query, but not each time.
-  found.must_hold(waited < tries, "query and is_done do not wait"_rule, "stream", stream, "work ended in",
-                  waited, "calls of", 2 * tries);
+  found.must_hold(waited < tries, rules::query_does_not_wait, stream, "work ended in", waited, "calls of",
+                  2 * tries);
   if (found && ran == 0)
     found.skip("events while work runs", "the work ended before the first query; submit longer work");
-  return found;
 }
 
 /// Checks an ordering_provider while work runs on the first of two streams.
-template <ordering_provider D, typename Begin, typename Ended>
-[[nodiscard]] provider_verdict ordered_work(D& device, stream_id busy, stream_id waiting,
-                                            const trial_work<Begin, Ended>& work) {
-  provider_verdict found;
+template <provider::ordering_provider D, typename Begin, typename Ended>
+void ordered_work(provider_check_result& found, D& device, stream_id busy, stream_id waiting,
+                  const trial_work<Begin, Ended>& work) {
   const auto must_hold = [&](bool holds, rule law, std::uint64_t at) {
-    found.must_hold(holds, law, "stream", waiting, "waits for stream", busy, "position", at, "work ended",
-                    false);
+    found.must_hold(holds, law, waiting, "waits for stream", busy, "position", at, "work ended", false);
   };
   for (const bool makes_wait : {false, true}) {
     work.begin(busy);
     const std::uint64_t at = device.position(busy);
     if (makes_wait)
-      found.must_hold(device.make_wait(waiting, busy, at), "make_wait succeeds"_rule, "stream", waiting,
+      found.must_hold(device.make_wait(waiting, busy, at), rules::make_wait_succeeds, waiting,
                       "waits for stream", busy, "position", at);
     const bool claimed = device.is_ordered_after(waiting, busy, at);
     trial_event<D> after(device);
     if (found && (makes_wait || claimed) && after.record(waiting)) {
-      must_hold(!after.query() || work.ended(), "no stream runs ahead of the work that it waits for"_rule,
-                at);
-      must_hold(after.wait() && work.ended(), "no stream runs ahead of the work that it waits for"_rule, at);
+      must_hold(!after.query() || work.ended(), rules::no_stream_runs_ahead, at);
+      must_hold(after.wait() && work.ended(), rules::no_stream_runs_ahead, at);
     }
     (void)tessera::detail::finish_work(device, busy);
     (void)tessera::detail::finish_work(device, waiting);
   }
-  return found;
 }
 
 /// Checks what a provider says about a stream that does not exist, if it knows its streams.
 template <tessera::detail::stream_listing_provider D>
-[[nodiscard]] provider_verdict missing_stream(D& device, stream_id missing) {
-  provider_verdict found;
-  found.must_hold(device.has_stream({}), "the default stream exists"_rule, "stream", stream_id{}, "exists",
-                  false);
-  if (device.has_stream(missing)) return found;
-  const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, "stream", missing); };
-  if constexpr (event_provider<D>) {
+void missing_stream(provider_check_result& found, D& device, stream_id missing) {
+  found.must_hold(device.has_stream({}), rules::default_stream_exists, stream_id{}, "exists", false);
+  if (device.has_stream(missing)) return;
+  const auto must_hold = [&](bool holds, rule law) { found.must_hold(holds, law, missing); };
+  if constexpr (provider::event_provider<D>) {
     trial_event<D> mark(device);
-    must_hold(!mark.record(missing), "record refuses a stream that does not exist"_rule);
+    must_hold(!mark.record(missing), rules::record_refuses_missing_stream);
   }
   if constexpr (requires { device.synchronize(missing); })
-    must_hold(device.synchronize(missing), "synchronize succeeds for a stream that does not exist"_rule);
-  if constexpr (ordering_provider<D>) {
-    must_hold(device.is_done(missing, 1), "the work of a stream that does not exist is done"_rule);
-    must_hold(!device.make_wait(missing, {}, 0), "make_wait refuses a stream that does not exist"_rule);
+    must_hold(device.synchronize(missing), rules::missing_stream_is_synchronized);
+  if constexpr (provider::ordering_provider<D>) {
+    must_hold(device.is_done(missing, 1), rules::missing_stream_is_done);
+    must_hold(!device.make_wait(missing, {}, 0), rules::make_wait_refuses_missing_stream);
   }
-  return found;
 }
 
 /// Ends a stream with work on it. end(stream) destroys it after its work.
-template <event_provider D, typename Start, typename End>
-[[nodiscard]] provider_verdict ended_stream(D& device, stream_id stream, Start start, End end) {
-  provider_verdict found;
+template <provider::event_provider D, typename Start, typename End>
+void ended_stream(provider_check_result& found, D& device, stream_id stream, Start start, End end) {
   trial_event<D> mark(device);
   start(stream);
-  if (!mark.record(stream))
-    found.must_hold(false, "record succeeds on a busy stream"_rule, "stream", stream, "recorded", false);
+  if (!mark.record(stream)) found.fail(rules::record_succeeds_on_busy_stream, stream, "recorded", false);
   end(stream);
-  if (!found) return found;
-  found.must_hold(mark.wait() && mark.query(), "the work of a stream that ended is done"_rule, "stream",
-                  stream);
+  if (!found) return;
+  found.must_hold(mark.wait() && mark.query(), rules::ended_stream_is_done, stream);
   if constexpr (tessera::detail::stream_listing_provider<D>) {
-    found.must_hold(!device.has_stream(stream), "a stream that ended does not exist"_rule, "stream", stream);
-    if (found) found.add(missing_stream(device, stream));
+    found.must_hold(!device.has_stream(stream), rules::ended_stream_is_missing, stream);
+    if (found) missing_stream(found, device, stream);
   }
-  return found;
 }
 
 }  // namespace tessera::law::detail

@@ -11,34 +11,32 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/core/pool_traits.hpp>
+#include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/ask_policies.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/introspection.hpp>
-#include <tessera/detail/placement.hpp>
-#include <tessera/detail/private_pools.hpp>
-#include <tessera/detail/with_plan.hpp>
-#include <tessera/law/growth.hpp>
+#include <tessera/detail/backends/placement.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/observe/policy_hints.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
 
 /// Finds out why a request cannot be served, from the policies and a walk over all blocks.
 template <typename Recipe, typename Introspection>
 class failure_survey {
-  using provider = std::remove_cvref_t<decltype(std::declval<const Introspection&>().provider())>;
-  using reason = oom_report::reason;
+  using provider_type = std::remove_cvref_t<decltype(std::declval<const Introspection&>().provider())>;
+  using reason = observe::oom_report::reason;
   static constexpr bool has_segments = !Recipe::growth::backend::has_ranges;
 
  public:
-  failure_survey(const Introspection& blocks, const policies<Recipe>& settings, std::size_t bytes,
+  failure_survey(const Introspection& blocks, const recipe::policies<Recipe>& settings, std::size_t bytes,
                  stream_id stream) noexcept
       : blocks_(blocks), settings_(settings), key_(settings.streams.reuse_key(stream)) {
     report_.requested = bytes;
@@ -53,7 +51,7 @@ class failure_survey {
     add_blocks();
     add_units();
   }
-  [[nodiscard]] const oom_report& report() const noexcept { return report_; }
+  [[nodiscard]] const observe::oom_report& report() const noexcept { return report_; }
 
  private:
   void add_request() noexcept {
@@ -65,22 +63,21 @@ class failure_survey {
     if constexpr (!has_segments) report_.wanted = align_up(size, mapping_unit(settings_, size));
     report_.exact_segment = has_segments ? segment_size_for(blocks_, settings_, size, true) : report_.wanted;
     report_.page_in_place = mapped_page_size(size);
-    report_.rounding = oom_report::above(size, align_up(report_.requested, 512));
+    report_.rounding = observe::oom_report::above(size, align_up(report_.requested, 512));
     const std::size_t unpaged =
         align_up(wanted_segment(settings_, size, report_.now), blocks_.provider().granularity());
     report_.unpaged_segment = has_segments ? (std::min)(unpaged, report_.segment) : report_.wanted;
   }
 
   void add_policies() noexcept {
-    const failure_reason expected = predict_failure(blocks_, settings_, report_.segment);
-    for (const recovery_steps::step step : settings_.recovery.steps(expected)) {
-      report_.empties_cache = report_.empties_cache || step == recovery_steps::step::release_cached;
+    const policy::failure_reason expected = predict_failure(blocks_, settings_, report_.segment, report_.now);
+    for (const policy::recovery_steps::step step : settings_.recovery.steps(expected)) {
+      report_.empties_cache = report_.empties_cache || step == policy::recovery_steps::step::release_cached;
       report_.accepts_exact_size =
-          report_.accepts_exact_size || step == recovery_steps::step::retry_exact_size;
+          report_.accepts_exact_size || step == policy::recovery_steps::step::retry_exact_size;
     }
-    report_.is_capturing = blocks_.is_capturing();
-    report_.is_asleep = blocks_.is_asleep(report_.stream);
-    report_.empties_cache = report_.empties_cache && !report_.is_capturing;
+    report_.must_not_wait = !blocks_.may_wait();
+    report_.empties_cache = report_.empties_cache && !report_.must_not_wait;
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
     report_.has_segments = has_segments;
@@ -90,9 +87,9 @@ class failure_survey {
     };
     report_.reuses_across_streams = Recipe::streams::reuses_across_streams;
     report_.shares_streams = report_.reuses_across_streams || key_of(1) == key_of(2);
-    report_.device_has_order = ordering_provider<provider>;
-    report_.device_has_ranges = virtual_memory_provider<provider>;
-    if constexpr (detail::limited_provider<provider>)
+    report_.device_has_order = provider::ordering_provider<provider_type>;
+    report_.device_has_ranges = provider::virtual_memory_provider<provider_type>;
+    if constexpr (detail::limited_provider<provider_type>)
       report_.device_is_limited = blocks_.provider().would_exceed_limit(report_.segment);
     std::size_t backed = report_.segment;
     if constexpr (!has_segments) {
@@ -104,7 +101,8 @@ class failure_survey {
       report_.pages_fall_back = kind.size == page_kind::page_size::normal;
     report_.split_limit = settings_.split.oversize_from();
     // The search can take 10 ms with a front end's lock held. Without much idle memory, nothing has grown.
-    if (report_.now.cached >= report_.now.live) report_.growth = law::growth_is_bounded<Recipe>(settings_);
+    if (report_.now.cached >= report_.now.allocated)
+      report_.growth = law::growth_is_bounded<Recipe>(settings_);
   }
 
   /// Adds the free blocks and why they could not serve, and the bytes that live blocks waste.
@@ -127,7 +125,7 @@ class failure_survey {
     const std::size_t requested = b.request.bytes;
     if (requested == 0) return;
     const std::size_t rounded = (std::min)(settings_.rounding.block_size(requested), b.size);
-    report_.rounding += oom_report::above(rounded, align_up(requested, 512));
+    report_.rounding += observe::oom_report::above(rounded, align_up(requested, 512));
     report_.unsplit += b.size - rounded;
   }
   void add_free(const block& b) noexcept {
@@ -180,7 +178,7 @@ class failure_survey {
   }
   /// Adds a segment or physical chunk, which can only be released as a whole.
   void add_unit(const block& lowest, std::uintptr_t begin, std::uintptr_t end) noexcept {
-    oom_report::non_releasable_unit unit{.address = begin, .length = end - begin};
+    observe::oom_report::non_releasable_unit unit{.address = begin, .length = end - begin};
     std::size_t pending = 0;
     std::size_t live = 0;     // blocks
     std::size_t largest = 0;  // of the blocks in use
@@ -199,7 +197,7 @@ class failure_survey {
         ++live;
       }
     });
-    const bool may_release = lowest.list->where().group->may_release();
+    const bool may_release = blocks_.may_release(lowest);
     if (unit.blocks == 0) {
       (may_release ? report_.idle : report_.private_idle) += unit.bytes;
       return;
@@ -228,18 +226,18 @@ class failure_survey {
   }
 
   Introspection blocks_;
-  const policies<Recipe>& settings_;
+  const recipe::policies<Recipe>& settings_;
   stream_id key_;
-  oom_report report_{};
+  observe::oom_report report_{};
 };
 
 /// Finds hints from the numbers of a report.
 class oom_advisor {
  public:
-  explicit oom_advisor(oom_report& report) noexcept : report_(report) { report.hint_count = 0; }
+  explicit oom_advisor(observe::oom_report& report) noexcept : report_(report) { report.hint_count = 0; }
   void add_all() noexcept {
     const std::size_t needed = report_.needed();
-    const std::size_t lacking = oom_report::above(needed, allowed_);
+    const std::size_t lacking = observe::oom_report::above(needed, allowed_);
     if (needed > report_.all()) return add(true, hint::free_memory, lacking);
     add_device_and_limit();
     if (lacking == 0) {
@@ -252,11 +250,11 @@ class oom_advisor {
   }
 
  private:
-  using hint = oom_report::hint;
-  using reason = oom_report::reason;
+  using hint = observe::oom_report::hint;
+  using reason = observe::oom_report::reason;
 
   void add(bool helps, hint what, std::size_t bytes) noexcept {
-    if (helps && report_.hint_count < oom_report::max_hints)
+    if (helps && report_.hint_count < observe::oom_report::max_hints)
       report_.hints[report_.hint_count++] = {what, bytes};
   }
   [[nodiscard]] bool has_room() const noexcept { return room_ >= report_.wanted; }
@@ -277,16 +275,16 @@ class oom_advisor {
     const bool idle_is_enough = idle > 0 && saturating_add(room_, idle) >= report_.wanted;
     const std::size_t later = saturating_add(idle, report_.idle_later);
     const bool waiting_is_enough =
-        report_.now.pending > 0 && !idle_is_enough &&
+        report_.now.pending() > 0 && !idle_is_enough &&
         (report_.after_pending >= report_.block ||
          (report_.idle_later > 0 && saturating_add(room_, later) >= report_.wanted));
     add(!report_.empties_cache && idle_is_enough && !has_room(), hint::empty_cache, idle);
-    add(!report_.empties_cache && waiting_is_enough, hint::wait_for_streams, report_.now.pending);
+    add(!report_.empties_cache && waiting_is_enough, hint::wait_for_streams, report_.now.pending());
     const std::size_t serves = largest_but_for(reason::none);
     add(report_.empties_cache && idle_is_enough && !has_room() && serves == 0, hint::release_later, idle);
     add(serves > 0 && report_.waited_ms <= 0, hint::try_again, serves);
     add(report_.empties_cache && waiting_is_enough && report_.waited_ms <= 0, hint::try_later,
-        report_.now.pending);
+        report_.now.pending());
   }
 
   void add_free_blocks() noexcept {
@@ -319,7 +317,7 @@ class oom_advisor {
   void add_wasted_bytes() noexcept {
     const std::size_t missing = report_.missing();
     add(missing > 0 && report_.rounding >= missing, hint::round_less, report_.rounding);
-    const std::size_t live = saturating_add(report_.now.live, report_.block);
+    const std::size_t live = saturating_add(report_.now.allocated, report_.block);
     const std::size_t reserved =
         saturating_add(live, report_.non_releasable);  // scattered remainders would not help
     add(live > allowed_ && reserved - report_.unsplit <= allowed_, hint::split_off_remainders,
@@ -330,7 +328,7 @@ class oom_advisor {
     return report_.but_for[static_cast<std::size_t>(only)];
   }
 
-  oom_report& report_;
+  observe::oom_report& report_;
   const std::size_t room_ = report_.room();
   const std::size_t allowed_ = report_.allowed();
 };
@@ -352,29 +350,29 @@ class oom_advisor {
 ///
 /// Blocks of other streams or pools helped in a third of the cases. So they are suggested only if pages do
 /// not help.
-inline void add_hints(oom_report& report) noexcept {
+inline void add_hints(observe::oom_report& report) noexcept {
   oom_advisor advisor(report);
-  if (!report.exceeds_max_request() && !report.is_asleep && !report.by_share) advisor.add_all();
+  if (!report.exceeds_max_request() && !report.rule) advisor.add_all();
 }
 
 /// Returns the report of one caching_allocator, without hints.
 template <typename Allocator>
-[[nodiscard, gnu::noinline, gnu::cold]] oom_report survey_of(Allocator& allocator, std::size_t bytes,
-                                                             stream_id stream) noexcept {
-  oom_report report = failure_survey(allocator.introspect(), allocator.policies(), bytes, stream).report();
+[[nodiscard, gnu::noinline, gnu::cold]] observe::oom_report survey_of(Allocator& allocator, std::size_t bytes,
+                                                                      stream_id stream) noexcept {
+  observe::oom_report report =
+      failure_survey(detail::introspect(allocator), allocator.policies(), bytes, stream).report();
   const out_of_memory failure = allocator.make_out_of_memory(bytes, stream);
-  report.by_share = failure.numbers().by_share;
-  report.demand = failure.numbers().demand;
-  report.refused = failure.numbers().refused;
+  (failure.numbers().by_extension ? report.rule : report.refused) = failure.numbers().refused;
   return report;
 }
 
 /// Adds the report of another arena of the same allocator.
-inline void add_arena(oom_report& report, const oom_report& other) noexcept {
-  const std::size_t wanted_rounding = oom_report::above(report.block, align_up(report.requested, 512));
+inline void add_arena(observe::oom_report& report, const observe::oom_report& other) noexcept {
+  const std::size_t wanted_rounding =
+      observe::oom_report::above(report.block, align_up(report.requested, 512));
   report.now += other.now;
   report.elsewhere += other.now.cached;
-  report.rounding += oom_report::above(other.rounding, wanted_rounding);
+  report.rounding += observe::oom_report::above(other.rounding, wanted_rounding);
   report.unsplit += other.unsplit;
   report.non_releasable += other.non_releasable;
   report.non_releasable_units += other.non_releasable_units;
@@ -382,23 +380,23 @@ inline void add_arena(oom_report& report, const oom_report& other) noexcept {
   report.pages_stitched += other.pages_stitched;
   report.idle += other.idle;
   report.idle_later += other.idle_later;
-  for (const oom_report::non_releasable_unit& unit : other.units) report.add_unit(unit);
+  for (const observe::oom_report::non_releasable_unit& unit : other.units) report.add_unit(unit);
 }
 
 /// Adds the memory of a plan. It serves no other requests, and a request that fails takes what no block uses.
 template <typename Plan>
-void add_plan(oom_report& report, const Plan& plan) noexcept {
+void add_plan(observe::oom_report& report, const Plan& plan) noexcept {
   const usage bytes = plan.bytes();
   report.plan += bytes.reserved;
   add_plan_bytes(report.now, bytes, report.capacity, report.available);
   plan.for_each_unit([&report](std::uintptr_t address, std::size_t length, const auto& used) {
-    const oom_report::non_releasable_unit unit{.bytes = length - used.bytes,
-                                               .blocks = used.blocks,
-                                               .used = used.bytes,
-                                               .first_block = used.first,
-                                               .address = address,
-                                               .length = length};
-    if (used.live == 0 && !report.is_capturing)
+    const observe::oom_report::non_releasable_unit unit{.bytes = length - used.bytes,
+                                                        .blocks = used.blocks,
+                                                        .used = used.bytes,
+                                                        .first_block = used.first,
+                                                        .address = address,
+                                                        .length = length};
+    if (used.live == 0 && !report.must_not_wait)
       (used.blocks == 0 ? report.idle : report.idle_later) += length;
     if (used.blocks == 0 || unit.bytes == 0) return;
     report.non_releasable += unit.bytes;
@@ -410,16 +408,18 @@ void add_plan(oom_report& report, const Plan& plan) noexcept {
 /// Returns the report of an allocator with arenas: the report of the arena of `stream`, plus the memory of
 /// the other arenas.
 template <typename Allocator>
-[[nodiscard]] oom_report survey_of_arenas(Allocator& allocator, std::size_t bytes,
-                                          stream_id stream) noexcept {
-  oom_report report{.requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
+[[nodiscard]] observe::oom_report survey_of_arenas(Allocator& allocator, std::size_t bytes,
+                                                   stream_id stream) noexcept {
+  observe::oom_report report{
+      .requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
   const bool has_arena =
       allocator.with_arena(stream, [&](auto& arena) { report = survey_of(arena, bytes, stream); });
   if (!has_arena) return report;
   allocator.for_each_other_arena(stream, [&](auto& arena) {
     if (!report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
   });
-  report.available = (std::min)(report.available, oom_report::above(report.capacity, report.now.reserved));
+  report.available =
+      (std::min)(report.available, observe::oom_report::above(report.capacity, report.now.reserved));
   report.device_is_limited = false;  // that limit is the arenas' shared budget, set by growth
   return report;
 }
@@ -432,9 +432,10 @@ struct ignore_call {
 
 /// Returns the report of an allocator of any kind, without hints.
 template <typename Allocator>
-[[nodiscard]] oom_report survey_of_any(Allocator& allocator, std::size_t bytes, stream_id stream) noexcept {
-  oom_report report{};
-  if constexpr (requires { allocator.introspect(); }) {
+[[nodiscard]] observe::oom_report survey_of_any(Allocator& allocator, std::size_t bytes,
+                                                stream_id stream) noexcept {
+  observe::oom_report report{};
+  if constexpr (requires { detail::introspect(allocator); }) {
     report = survey_of(allocator, bytes, stream);
   } else if constexpr (requires { allocator.with_arena(stream, ignore_call{}); }) {
     report = survey_of_arenas(allocator, bytes, stream);
@@ -451,7 +452,9 @@ template <typename Allocator>
   return report;
 }
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// Explains why a request of `bytes` on `stream` cannot be served now, and suggests remedies.
 ///
@@ -461,7 +464,7 @@ template <typename Allocator>
 ///     try {
 ///       allocator.deallocate(allocator.allocate(100_GiB));
 ///     } catch (const tessera::out_of_memory& error) {
-///       std::puts(tessera::explain(allocator, error.requested(), error.stream()).text().c_str());
+///       std::puts(tessera::observe::explain(allocator, error.requested(), error.stream()).text().c_str());
 ///     }
 ///
 /// The report also warns of recipes that can reserve without bound (law::growth_is_bounded). It does not search for that
@@ -472,11 +475,11 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] oom_report explain(Allocator& allocator, std::size_t bytes, stream_id stream = {}) noexcept {
   oom_report report = detail::survey_of_any(allocator, bytes, stream);
-  detail::with_plan_of(allocator, [&report](const auto& plan) {
+  detail::visit_plan_of(allocator, [&report](const auto& plan) {
     if (!report.exceeds_max_request()) detail::add_plan(report, plan);
   });
   detail::add_hints(report);
   return report;
 }
 
-}  // namespace tessera
+}  // namespace tessera::observe

@@ -18,13 +18,13 @@
 #include <vector>
 
 #include <tessera/core/allocator_event.hpp>
-#include <tessera/detail/per_thread.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/range_map.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-namespace detail {
 /// Returns the microseconds since 1970.
 struct wall_time {
   [[nodiscard]] std::uint64_t operator()() const noexcept {
@@ -34,7 +34,10 @@ struct wall_time {
 };
 /// The call stacks of a history that takes none.
 struct no_stacks {};
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// A call of a stack, in words. PyTorch names the parts `name`, `filename` and `line`.
 struct stack_frame {
@@ -55,6 +58,7 @@ struct stack_frame {
 /// functions of another library:
 ///
 ///     #include <execinfo.h>
+///     #include <tessera/extension/observer.hpp>
 ///     namespace program {
 ///     struct return_addresses {
 ///       using frame = void*;
@@ -62,15 +66,15 @@ struct stack_frame {
 ///         const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
 ///         return static_cast<std::size_t>(count);
 ///       }
-///       static tessera::stack_frame describe(frame f) {
+///       static tessera::observe::stack_frame describe(frame f) {
 ///         char** const names = ::backtrace_symbols(&f, 1);
-///         tessera::stack_frame named{.function = names != nullptr ? *names : "?"};
+///         tessera::observe::stack_frame named{.function = names != nullptr ? *names : "?"};
 ///         std::free(names);
 ///         return named;
 ///       }
 ///     };
-///     using watched = tessera::history_with_stacks<return_addresses>;
-///     using allocator = tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, watched>;
+///     using watch = tessera::extension::observer<tessera::observe::history_with_stacks<return_addresses>>;
+///     using allocator = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device, watch>;
 ///     }
 template <typename S>
 concept stack_source =
@@ -81,12 +85,14 @@ concept stack_source =
       { constant.describe(one) } -> std::same_as<stack_frame>;
     };
 
-namespace detail {
+}  // namespace tessera::observe
+
+namespace tessera::detail {
 
 /// The distinct call stacks of a history, numbered from 1.
 template <typename Stacks>
 class kept_stacks {
-  static_assert(stack_source<Stacks>, "the Stacks of a history must be a stack_source");
+  static_assert(observe::stack_source<Stacks>, "the Stacks of a history must be a stack_source");
 
  public:
   static constexpr bool exist = true;
@@ -116,7 +122,7 @@ class kept_stacks {
   void for_each(F f) const {
     for (const auto& [frames, number] : numbers_) f(number, describe(frames));
   }
-  [[nodiscard]] std::vector<stack_frame> of(std::uint32_t wanted) const {
+  [[nodiscard]] std::vector<observe::stack_frame> of(std::uint32_t wanted) const {
     for (const auto& [frames, number] : numbers_) {
       if (number == wanted) return describe(frames);
     }
@@ -126,10 +132,10 @@ class kept_stacks {
  private:
   using frame = typename Stacks::frame;
   /// Describes the calls of a stack, without the innermost ones of tessera's own functions.
-  [[nodiscard]] std::vector<stack_frame> describe(const std::vector<frame>& frames) const {
-    std::vector<stack_frame> calls;
+  [[nodiscard]] std::vector<observe::stack_frame> describe(const std::vector<frame>& frames) const {
+    std::vector<observe::stack_frame> calls;
     for (const frame& one : frames) {
-      stack_frame call = source_.describe(one);
+      observe::stack_frame call = source_.describe(one);
       if (!calls.empty() || !call.function.starts_with("tessera::")) calls.push_back(std::move(call));
     }
     return calls;
@@ -146,15 +152,21 @@ class kept_stacks<no_stacks> {
   [[nodiscard]] static constexpr std::uint32_t take() noexcept { return 0; }
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// An observer that stores the latest events of an allocator, with times and labels. When full, it drops the
 /// oldest. A live block keeps its label, even if its event was dropped.
 ///
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> watched;
-///     watched.observer().label("forward");
+///     #include <tessera/extension/observer.hpp>
+///     using watch = tessera::extension::observer<tessera::observe::history<>>;
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device, watch> watched;
+///     const tessera::observe::label_scope forward(watched, "forward");
 ///     watched.deallocate(watched.allocate(1000));
-///     watched.observer().for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
+///     watched.get<watch>().with([](const tessera::observe::history<>& seen) {
+///       seen.for_each([](const auto& entry) { std::printf("%zu bytes\n", entry.event.bytes); });
+///     });
 ///
 /// `Time` is callable, returns microseconds, and must not use the allocator. `Stacks` is a stack_source, whose stacks
 /// are kept with the live blocks, too; by default, none are taken. A moved-from history may only be assigned to and
@@ -323,35 +335,56 @@ class history {
   std::uint64_t total_ = 0;                          // events observed
 };
 
+}  // namespace tessera::observe
+
+namespace tessera::detail {
+
+template <typename Observer>
+concept is_labelled = requires(Observer observer) { observer.exchange_label({}); };
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
+
 /// A history that also keeps the call stacks that `Stacks` takes.
 template <typename Stacks>
 using history_with_stacks = history<detail::wall_time, Stacks>;
 
-/// Labels the events of the calling thread in the history of an allocator while it lives. The blocks that the thread
+/// Labels the events of the calling thread in the histories of an allocator while it lives. The blocks that the thread
 /// allocates meanwhile keep the label.
 ///
 ///     #include <tessera/concurrent/locked.hpp>
-///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> shared;
-///     const tessera::label_scope forward(shared, "forward");
+///     #include <tessera/extension/observer.hpp>
+///     using watch = tessera::extension::observer<tessera::observe::history<>>;
+///     using watched = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device, watch>;
+///     tessera::concurrent::locked<watched> shared;
+///     const tessera::observe::label_scope forward(shared, "forward");
 ///     shared.deallocate(shared.allocate(5_MiB));
 ///
 ///   Requires:  scopes of a thread end in the reverse order of their beginnings, and in that thread
 template <typename Allocator>
 class label_scope {
  public:
-  ///   Throws:  std::bad_alloc
+  ///   Requires:  an extension::observer of the allocator has a history; otherwise the program aborts
+  ///   Throws:    std::bad_alloc
   label_scope(Allocator& allocator, std::string_view text) : allocator_(&allocator) {
-    allocator.with_observer([&](auto& observer) { before_ = observer.exchange_label(text); });
+    allocator.for_each_observer([&](auto& observer) {
+      if constexpr (detail::is_labelled<decltype(observer)>)
+        before_.emplace_back().assign(observer.exchange_label(text));
+    });
+    if (before_.empty()) detail::fatal("label_scope: the allocator has no history");
   }
   label_scope(const label_scope&) = delete;
   label_scope& operator=(const label_scope&) = delete;
   ~label_scope() {
-    allocator_->with_observer([this](auto& observer) { observer.label(before_); });
+    allocator_->for_each_observer([this, i = std::size_t{0}](auto& observer) mutable {
+      if constexpr (detail::is_labelled<decltype(observer)>) observer.label(before_[i++]);
+    });
   }
 
  private:
   Allocator* allocator_;
-  std::string before_;
+  std::vector<std::string> before_;  // the label in each history
 };
 
-}  // namespace tessera
+}  // namespace tessera::observe

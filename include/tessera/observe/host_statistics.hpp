@@ -7,7 +7,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
+namespace tessera::observe {
 
 /// Statistics of pinned host memory with PyTorch's names. PyTorch also reports times; a `timed` provider
 /// measures them.
@@ -25,11 +25,11 @@ struct host_statistics {
   /// If the recipe maps pages, `allocated_bytes` counts mapped bytes, and the counts of segments and blocks
   /// stay 0, as in torch_npu.
   ///
-  ///     tessera::caching_allocator<tessera::pytorch_pinned<>, tessera::simulated_device> pinned;
+  ///     tessera::caching_allocator<tessera::recipe::pytorch_pinned<>, tessera::provider::simulated_device> pinned;
   ///     pinned.deallocate(pinned.allocate(4_MiB));
-  ///     const auto host = tessera::host_statistics::from<tessera::pytorch_pinned<>>(pinned.statistics());
+  ///     const auto host = tessera::observe::host_statistics::from<tessera::recipe::pytorch_pinned<>>(pinned.statistics());
   ///     std::printf("peak reserved: %lld bytes\n", static_cast<long long>(host.allocated_bytes.peak));
-  template <recipe Recipe, std::size_t Pools>
+  template <recipe::well_formed Recipe, std::size_t Pools>
   [[nodiscard]] static constexpr host_statistics from(const statistics<Pools>& counts) noexcept {
     host_statistics result;
     result.allocated_bytes = counts.all.reserved_bytes;
@@ -45,4 +45,4 @@ struct host_statistics {
   bool operator==(const host_statistics&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::observe

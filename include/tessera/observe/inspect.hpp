@@ -2,18 +2,16 @@
 #pragma once
 
 #include <cstddef>
-#include <new>
 
+#include <tessera/core/block_view.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/aligned_request.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/free_list.hpp>
-#include <tessera/detail/private_pools.hpp>
-#include <tessera/detail/with_plan.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-namespace detail {
 [[nodiscard]] inline block_view view_of(const block& b) noexcept {
   using state = block_view::state;
   if (b.is_free()) return {b.address, b.size, 0, state::free, b.list->key()};
@@ -22,15 +20,16 @@ namespace detail {
 }
 
 /// Describes the segment that begins with a block, without its bytes.
-[[nodiscard]] inline segment_view segment_of_block(const block& first, bool in_range) noexcept {
+template <typename Introspection>
+[[nodiscard]] segment_view segment_of_block(const Introspection& blocks, const block& first) noexcept {
   const free_list& list = *first.list;
   return {first.address,
           0,
           list.key(),
           list.pool(),
-          in_range,
+          Introspection::has_ranges,
           {list.where().group->number},
-          list.where().group->is_asleep};
+          !blocks.has_memory(first)};
 }
 
 /// Counts the cached bytes of a caching_allocator that trim() cannot release, because live or pending blocks
@@ -38,7 +37,7 @@ namespace detail {
 ///   Cost:  linear in the blocks, and in ranges in their pages
 template <typename Allocator>
 [[nodiscard]] std::size_t non_releasable_bytes(Allocator& allocator) {
-  const auto blocks = allocator.introspect();
+  const auto blocks = detail::introspect(allocator);
   constexpr bool has_ranges = decltype(blocks)::has_ranges;
   std::size_t result = 0;
   blocks.for_each_segment([&](const block& first) {
@@ -60,15 +59,15 @@ template <typename Allocator>
 /// Calls f(const segment_view&, const block_view&) for each block of a caching_allocator.
 template <typename Allocator, typename F>
 void for_each_block_of(Allocator& allocator, F& f) {
-  const auto blocks = allocator.introspect();
-  const auto look = [&f, in_range = blocks.has_ranges](const detail::block& first) {
+  const auto blocks = detail::introspect(allocator);
+  const auto look = [&f, &blocks](const detail::block& first) {
     const detail::block* const end = first.prev;
     for (const detail::block* b = &first; b != end;) {
       if (b->is_unmapped()) {
         b = b->next;
         continue;
       }
-      segment_view whole = detail::segment_of_block(*b, in_range);
+      segment_view whole = detail::segment_of_block(blocks, *b);
       const detail::block* after = b;
       for (; after != end && !after->is_unmapped(); after = after->next) whole.bytes += after->size;
       for (; b != after; b = b->next) f(static_cast<const segment_view&>(whole), detail::view_of(*b));
@@ -76,7 +75,10 @@ void for_each_block_of(Allocator& allocator, F& f) {
   };
   blocks.for_each_segment(look, true);
 }
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// Calls f(const segment_view&, const block_view&) for each block of an allocator of any kind. The blocks that a
 /// plan serves come last.
@@ -86,25 +88,25 @@ void for_each_block_of(Allocator& allocator, F& f) {
 ///   Requires:  f does not use the allocator
 ///
 ///     std::size_t largest = 0;  // bytes of the largest free block
-///     tessera::for_each_block(allocator, [&](const tessera::segment_view&, const tessera::block_view& b) {
+///     tessera::observe::for_each_block(allocator, [&](const tessera::segment_view&, const tessera::block_view& b) {
 ///       if (b.is == tessera::block_view::state::free && b.bytes > largest) largest = b.bytes;
 ///     });
 ///
 ///   Cost:  linear in the blocks
 template <typename Allocator, typename F>
 void for_each_block(Allocator& allocator, F f) {
-  if constexpr (requires { allocator.introspect(); }) {
+  if constexpr (requires { detail::introspect(allocator); }) {
     detail::for_each_block_of(allocator, f);
   } else {
     allocator.for_each_allocator([&f](auto& one) { detail::for_each_block_of(one, f); });
   }
-  detail::with_plan_of(allocator, [&f](const auto& plan) { plan.for_each_block(f); });
+  detail::visit_plan_of(allocator, [&f](const auto& plan) { plan.for_each_block(f); });
 }
 
 /// Looks up the live block that begins at an address, in any allocator.
 ///
 ///     void* const p = allocator.allocate(1000);
-///     const tessera::block_view block = tessera::live_block_at(allocator, p);
+///     const tessera::block_view block = tessera::observe::live_block_at(allocator, p);
 ///     std::printf("%zu bytes serve %zu\n", block.bytes, block.requested);
 ///     allocator.deallocate(p);
 ///
@@ -113,10 +115,11 @@ void for_each_block(Allocator& allocator, F f) {
 template <typename Allocator>
 [[nodiscard]] block_view live_block_at(Allocator& allocator, const void* p) noexcept {
   block_view result{};
-  detail::with_plan_of(allocator, [&result, p](const auto& plan) { result = plan.live_block_at(p); });
+  detail::visit_plan_of(allocator, [&result, p](const auto& plan) { result = plan.live_block_at(p); });
   if (result.bytes > 0) return result;
-  allocator.with_owner(p, [&result, p](auto& in) {
-    if (const detail::block* const live = in.introspect().find_live(p)) result = detail::view_of(*live);
+  allocator.visit_owner(p, [&result, p](auto& in) {
+    if (const detail::block* const live = detail::introspect(in).find_live(p))
+      result = detail::view_of(*live);
   });
   return result;
 }
@@ -127,7 +130,7 @@ template <typename Allocator>
 /// its offset in the segment.
 ///
 ///     void* const p = allocator.allocate(1000);
-///     const tessera::segment_view segment = tessera::segment_of(allocator, p);
+///     const tessera::segment_view segment = tessera::observe::segment_of(allocator, p);
 ///     std::printf("%zu bytes into a segment of %zu\n",
 ///                 reinterpret_cast<std::uintptr_t>(p) - segment.address, segment.bytes);
 ///     allocator.deallocate(p);
@@ -137,12 +140,13 @@ template <typename Allocator>
 template <typename Allocator>
 [[nodiscard]] segment_view segment_of(Allocator& allocator, const void* p) noexcept {
   segment_view result{};
-  detail::with_plan_of(allocator, [&result, p](const auto& plan) {
+  detail::visit_plan_of(allocator, [&result, p](const auto& plan) {
     if (plan.live_block_at(p).bytes > 0) result = plan.segment_around(p);
   });
   if (result.bytes > 0) return result;
-  allocator.with_owner(p, [&result, p](auto& in) {
-    const detail::block* const live = in.introspect().find_live(p);
+  allocator.visit_owner(p, [&result, p](auto& in) {
+    const auto blocks = detail::introspect(in);
+    const detail::block* const live = blocks.find_live(p);
     if (live == nullptr) return;
     const auto ends = [](const detail::block& b) {
       return b.is_unmapped() || b.status.state == detail::block::state::segment;
@@ -151,17 +155,9 @@ template <typename Allocator>
     while (!ends(*first->prev)) first = first->prev;
     std::size_t bytes = 0;
     for (const detail::block* b = first; !ends(*b); b = b->next) bytes += b->size;
-    constexpr bool in_range = decltype(in.introspect())::has_ranges;
-    result = detail::segment_of_block(*first, in_range);
+    result = detail::segment_of_block(blocks, *first);
     result.bytes = bytes;
   });
   return result;
 }
-/// Finds the segment of a block that was allocated with an alignment. Its address may lie inside the block.
-template <typename Allocator>
-[[nodiscard]] segment_view segment_of(Allocator& allocator, void* p, std::size_t bytes,
-                                      std::align_val_t alignment) noexcept {
-  return segment_of(allocator, detail::aligned_request(bytes, alignment).find(allocator, p).address);
-}
-
-}  // namespace tessera
+}  // namespace tessera::observe

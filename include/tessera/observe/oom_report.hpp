@@ -13,18 +13,19 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/law/growth.hpp>
+#include <tessera/law/growth_bound.hpp>
 #include <tessera/observe/policy_hints.hpp>
 
-namespace tessera {
+namespace tessera::detail {
 
-namespace detail {
 class oom_text;
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// The numbers of a failed request: its sizes, the state of the memory, and the obstacles. Sizes are in
 /// bytes.
@@ -87,11 +88,10 @@ struct oom_report {
   std::size_t plan = 0;               ///< of the reserved bytes: those of a plan
   std::size_t private_bytes = 0;      ///< in private pools, live and free
   std::size_t private_idle = 0;       ///< free there, in units that stay until the pools are released
-  bool is_capturing = false;          ///< a scope of the kind capture is open, so the cache was not emptied
-  bool is_asleep = false;             ///< the pool that serves the request sleeps, so nothing else matters
-  bool by_share = false;              ///< the growth policy does not admit the request
-  pool_demand demand{};               ///< then: what the pool would hold with the segment
-  refusal refused{};                  ///< why the provider refused memory for the request, if it said so
+  bool must_not_wait = false;         ///< a scope of the kind capture is open, so the cache was not emptied
+  /// The rule of an extension that refuses the request; empty if none does. Then nothing else matters.
+  refusal rule{};
+  refusal refused{};  ///< why the provider refused memory for the request, if it said so
 
   // The free blocks.
   free_block largest{};
@@ -164,11 +164,11 @@ struct oom_report {
   [[nodiscard]] std::size_t missing() const noexcept { return above(wanted, room()); }
   /// Returns the bytes that would be live with this request if each block had exactly the needed size.
   [[nodiscard]] std::size_t needed() const noexcept {
-    return above(detail::saturating_add(now.live, block), detail::saturating_add(rounding, unsplit));
+    return above(detail::saturating_add(now.allocated, block), detail::saturating_add(rounding, unsplit));
   }
   /// Whether the requested bytes of live blocks and this request exceed the device, without any rounding.
   [[nodiscard]] bool exceeds_device() const noexcept {
-    return detail::saturating_add(above(now.requested, now.pending), requested) > all();
+    return detail::saturating_add(above(now.requested, now.pending()), requested) > all();
   }
   /// Whether the request would fail even without any live block.
   [[nodiscard]] bool exceeds_device_alone() const noexcept { return align_up(requested, 512) > allowed(); }
@@ -179,25 +179,27 @@ struct oom_report {
   }
 };
 
-namespace detail {
+}  // namespace tessera::observe
+
+namespace tessera::detail {
 
 /// The text of an oom_report: at most 13 lines of up to 160 characters, unless numbers are extreme.
 class oom_text {
  public:
   static constexpr std::size_t capacity = 2304;  ///< of any text, with its terminating zero
 
-  explicit oom_text(const oom_report& report) noexcept : report_(&report) {
+  explicit oom_text(const observe::oom_report& report) noexcept : report_(&report) {
     write();
     report_ = nullptr;  // NOLINT(cppcoreguidelines-prefer-member-initializer): write() reads it
   }
   [[nodiscard]] const char* c_str() const noexcept { return text_; }
 
  private:
-  using hint = oom_report::hint;
-  using reason = oom_report::reason;
+  using hint = observe::oom_report::hint;
+  using reason = observe::oom_report::reason;
 
   void write() noexcept {
-    const oom_report& report = *report_;
+    const observe::oom_report& report = *report_;
     if (report.exceeds_max_request()) {
       put("tessera: out of memory: %zu bytes requested", report.requested);
       put_stream(report.stream);
@@ -206,14 +208,7 @@ class oom_text {
     }
     put_request();
     put_usage();
-    if (report.is_asleep) return put("\n  the pool that serves the request sleeps; wake it first");
-    if (report.by_share) {
-      return put(
-          "\n  the shares of pools refuse it: its pool would hold %s, %s of them guaranteed; the other "
-          "pools hold or are guaranteed %s of %s",
-          format_bytes(report.demand.held).text(), format_bytes(report.demand.share.guaranteed).text(),
-          format_bytes(report.demand.others).text(), format_bytes(report.demand.limit).text());
-    }
+    if (report.rule) return put("\n  %s", report.rule.text());
     put_missing();
     put_largest_free_block();
     put_non_releasable();
@@ -258,11 +253,11 @@ class oom_text {
     const usage& now = report_->now;
     put("\n  reserved %s of at most %s", format_bytes(now.reserved).text(), format_bytes(now.limit).text());
     if (now.limit < report_->capacity) put(" (device: %s)", format_bytes(report_->capacity).text());
-    put(": live %s, pending (freed, but in use) %s, cached %s; requested %s", format_bytes(now.live).text(),
-        format_bytes(now.pending).text(), format_bytes(now.cached).text(),
-        format_bytes(now.requested).text());
+    put(": live %s, pending (freed, but in use) %s, cached %s; requested %s",
+        format_bytes(now.allocated).text(), format_bytes(now.pending()).text(),
+        format_bytes(now.cached).text(), format_bytes(now.requested).text());
     if (report_->plan > 0) put("; a plan has %s of it", format_bytes(report_->plan).text());
-    if (now.asleep > 0) put("; asleep, without memory: %s", format_bytes(now.asleep).text());
+    if (now.unbacked > 0) put("; without memory: %s", format_bytes(now.unbacked).text());
   }
   void put_missing() noexcept {
     put("\n  could still be reserved: %s, which is ", format_bytes(report_->room()).text());
@@ -274,7 +269,7 @@ class oom_text {
                                 ? "memory became free only after the request"
                                 : "the device refused it");
     }
-    if (report_->available < oom_report::above(report_->now.limit, report_->now.reserved))
+    if (report_->available < observe::oom_report::above(report_->now.limit, report_->now.reserved))
       put("; others use the device, too");
     if (report_->waited_ms >= 0) put("; waited %" PRId64 " ms for other threads", report_->waited_ms);
     if (report_->elsewhere > 0)
@@ -283,7 +278,7 @@ class oom_text {
     if (report_->private_bytes > 0)
       put("\n  private pools: %s, of it %s free and kept until their release",
           format_bytes(report_->private_bytes).text(), format_bytes(report_->private_idle).text());
-    if (report_->is_capturing) put("\n  a scope of the kind capture is open, so the cache was not emptied");
+    if (report_->must_not_wait) put("\n  a scope of the kind capture is open, so the cache was not emptied");
   }
   void put_largest_free_block() noexcept {
     if (report_->largest.bytes == 0) return put("\n  largest free block: none");
@@ -316,7 +311,7 @@ class oom_text {
     put("\n  non-releasable: %s of the cache, in %zu %s%s that live blocks share; most in:",
         format_bytes(report_->non_releasable).text(), report_->non_releasable_units, unit,
         plural(report_->non_releasable_units, "", "s"));
-    for (const oom_report::non_releasable_unit& u : report_->units) {
+    for (const observe::oom_report::non_releasable_unit& u : report_->units) {
       if (u.bytes == 0) break;
       put("\n    a %s of %s: %s free beside %zu %s %s, %s 0x%" PRIxPTR, unit, format_bytes(u.length).text(),
           format_bytes(u.bytes).text(), u.blocks, plural(u.blocks, "block of", "blocks of together"),
@@ -363,20 +358,22 @@ class oom_text {
       put(report_->now.cached == 0                  ? "nothing is free"
           : report_->largest.bytes < report_->block ? "all free blocks are too small"
                                                     : "no free block may serve this request");
-      put(report_->non_releasable > 0 ? "; free some of the blocks above, or add %s of memory"
-          : report_->now.live > 0     ? "; free some blocks, or add %s of memory"
-                                      : "; add %s of memory",
+      put(report_->non_releasable > 0  ? "; free some of the blocks above, or add %s of memory"
+          : report_->now.allocated > 0 ? "; free some blocks, or add %s of memory"
+                                       : "; add %s of memory",
           format_bytes(lacking).text());
     }
   }
 
-  const oom_report* report_;  // only while the text is written
+  const observe::oom_report* report_;  // only while the text is written
   char text_[capacity];
   std::size_t used_ = 0;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 inline detail::oom_text oom_report::text() const noexcept { return detail::oom_text(*this); }
 
-}  // namespace tessera
+}  // namespace tessera::observe

@@ -18,16 +18,18 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/with_plan.hpp>
+#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/timed.hpp>
 
-namespace tessera {
+namespace tessera::observe {
 
 /// All statistics of one allocator at one time. Counters have PyTorch's names. Every recipe has the same
 /// counters.
 ///
-///     std::puts(tessera::memory_report(allocator).table().c_str());
+///     std::puts(tessera::observe::memory_report(allocator).table().c_str());
 struct memory_report {
   struct count {
     const char* name;
@@ -36,35 +38,35 @@ struct memory_report {
   usage now{};
   std::size_t non_releasable =
       0;  ///< cached bytes that trim() cannot release, as live blocks share their segments
-  std::size_t footprint = 0;  ///< bytes of host memory that describe the blocks
+  std::size_t metadata_bytes = 0;  ///< bytes of host memory that describe the blocks
   pool_statistics all{};
   std::vector<pool_statistics> pools;
   counter oversize_allocations{};
   counter oversize_segments{};
   counter device_bytes{};
-  counter asleep_bytes{};
+  counter unbacked_bytes{};
   std::array<count, std::size(detail::event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;  ///< bytes
-  std::array<call_times::summary, call_times::count>
+  std::array<provider::call_times::summary, provider::call_times::count>
       calls{};  ///< in microseconds; only with a `timed` provider
-  std::optional<plan_usage>
+  std::optional<plan::plan_usage>
       by_plan;  ///< only of a `planned`; `now` and `non_releasable` have its memory, the counters do not
 
   /// Collects the statistics of an allocator. For a per_device, call it for each device's allocator.
   ///   Cost:  linear in the blocks
   template <typename Allocator>
-  explicit memory_report(Allocator& allocator, const call_times* times = nullptr) {
+  explicit memory_report(Allocator& allocator, const provider::call_times* times = nullptr) {
     static_assert(
         !requires { allocator.devices(); },
         "memory_report: make one for each device's allocator of a per_device");
     allocator.for_each_device([this](auto& front, std::size_t) { this->add(front); });
     if constexpr (requires { allocator.statistics().by_plan; }) {
       now = allocator.current_usage();  // with the plan's bytes
-      footprint = allocator.footprint();
+      metadata_bytes = allocator.metadata_bytes();
       by_plan = allocator.statistics().by_plan;
     }
     for (std::size_t i = 0; times != nullptr && i < calls.size(); ++i)
-      calls[i] = times->of(static_cast<provider_call::kind>(i));
+      calls[i] = times->of(static_cast<provider::provider_call::kind>(i));
   }
 
   [[nodiscard]] std::string pool_name(std::size_t number) const {
@@ -80,9 +82,9 @@ struct memory_report {
   template <typename Front>
   void add(Front& front) {
     now = front.current_usage();
-    footprint = front.footprint();
+    metadata_bytes = front.metadata_bytes();
     front.for_each_allocator([this](auto& one) { non_releasable += detail::non_releasable_bytes(one); });
-    detail::with_plan_of(front, [this](const auto& plan) { non_releasable += plan.non_releasable(); });
+    detail::visit_plan_of(front, [this](const auto& plan) { non_releasable += plan.non_releasable(); });
     const auto statistics = front.statistics();
     constexpr std::size_t pool_count = std::tuple_size_v<decltype(statistics.pool)>;
     all = statistics.all;
@@ -90,7 +92,7 @@ struct memory_report {
     oversize_allocations = statistics.oversize_allocations;
     oversize_segments = statistics.oversize_segments;
     device_bytes = statistics.device_bytes;
-    asleep_bytes = statistics.asleep_bytes;
+    unbacked_bytes = statistics.unbacked_bytes;
     for (std::size_t i = 0; i < counts.size(); ++i)
       counts[i] = {detail::event_counts<pool_count>[i].name,
                    statistics.*detail::event_counts<pool_count>[i].of};
@@ -98,21 +100,23 @@ struct memory_report {
   }
 };
 
-namespace detail {
+}  // namespace tessera::observe
+
+namespace tessera::detail {
 
 /// Formats a report as a table or as JSON.
 class report_formatter {
  public:
-  explicit report_formatter(const memory_report& report) noexcept : report_(report) {}
+  explicit report_formatter(const observe::memory_report& report) noexcept : report_(report) {}
 
   [[nodiscard]] std::string table() && {
     const usage& now = report_.now;
     add("reserved %s of %s: live %s (requested %s), pending %s, cached %s (non-releasable %s)\n",
-        format_bytes(now.reserved).text(), format_bytes(now.limit).text(), format_bytes(now.live).text(),
-        format_bytes(now.requested).text(), format_bytes(now.pending).text(), format_bytes(now.cached).text(),
-        format_bytes(report_.non_releasable).text());
-    add("host memory for metadata: %s\n\n%-26s%14s%14s%14s%14s\n", format_bytes(report_.footprint).text(), "",
-        "current", "peak", "allocated", "freed");
+        format_bytes(now.reserved).text(), format_bytes(now.limit).text(), format_bytes(now.allocated).text(),
+        format_bytes(now.requested).text(), format_bytes(now.pending()).text(),
+        format_bytes(now.cached).text(), format_bytes(report_.non_releasable).text());
+    add("host memory for metadata: %s\n\n%-26s%14s%14s%14s%14s\n",
+        format_bytes(report_.metadata_bytes).text(), "", "current", "peak", "allocated", "freed");
     for (const pool_counter& c : pool_counters) {
       row(c.name, report_.all.*c.of);
       for (std::size_t i = 0; i < report_.pools.size() && report_.pools.size() > 1; ++i)
@@ -121,8 +125,9 @@ class report_formatter {
     row("oversize_allocations", report_.oversize_allocations);
     row("oversize_segments", report_.oversize_segments);
     row("device_bytes", report_.device_bytes);
-    if (report_.asleep_bytes.peak > 0) row("asleep_bytes", report_.asleep_bytes);
-    for (const memory_report::count& c : report_.counts) add("%-26s%14" PRIu64 "\n", c.name, c.value);
+    if (report_.unbacked_bytes.peak > 0) row("unbacked_bytes", report_.unbacked_bytes);
+    for (const observe::memory_report::count& c : report_.counts)
+      add("%-26s%14" PRIu64 "\n", c.name, c.value);
     if (report_.max_split_size != unlimited)
       add("%-26s%14s\n", "max_split_size", format_bytes(report_.max_split_size).text());
     plan_rows();
@@ -134,9 +139,9 @@ class report_formatter {
     const usage& now = report_.now;
     add("{\"now\": {\"requested\": %zu, \"live\": %zu, \"pending\": %zu, \"cached\": %zu, "
         "\"non_releasable\": %zu, "
-        "\"reserved\": %zu, \"limit\": %zu}, \"footprint\": %zu",
-        now.requested, now.live, now.pending, now.cached, report_.non_releasable, now.reserved, now.limit,
-        report_.footprint);
+        "\"reserved\": %zu, \"limit\": %zu}, \"metadata_bytes\": %zu",
+        now.requested, now.allocated, now.pending(), now.cached, report_.non_releasable, now.reserved,
+        now.limit, report_.metadata_bytes);
     for (const pool_counter& c : pool_counters) {
       add(",\n \"%s\": {\"all\": ", c.name);
       object(report_.all.*c.of);
@@ -152,19 +157,20 @@ class report_formatter {
     object(report_.oversize_segments);
     add(", \"device_bytes\": ");
     object(report_.device_bytes);
-    add(", \"asleep_bytes\": ");
-    object(report_.asleep_bytes);
-    for (const memory_report::count& c : report_.counts) add(",\n \"%s\": %" PRIu64, c.name, c.value);
+    add(", \"unbacked_bytes\": ");
+    object(report_.unbacked_bytes);
+    for (const observe::memory_report::count& c : report_.counts)
+      add(",\n \"%s\": %" PRIu64, c.name, c.value);
     const bool is_limited = report_.max_split_size != unlimited;
     add(",\n \"max_split_size\": %" PRId64,
         is_limited ? static_cast<std::int64_t>(report_.max_split_size) : -1);
     if (report_.by_plan) plan_object(*report_.by_plan);
     add(",\n \"device_calls\": {");
     for (std::size_t i = 0; i < report_.calls.size(); ++i) {
-      const call_times::summary& t = report_.calls[i];
+      const provider::call_times::summary& t = report_.calls[i];
       add("%s\"%s\": {\"count\": %" PRIu64 ", \"total_us\": %" PRIu64 ", \"max_us\": %" PRIu64 "}",
-          i > 0 ? ", " : "", provider_call(static_cast<provider_call::kind>(i)).name(), t.count, t.total,
-          t.max);
+          i > 0 ? ", " : "", provider::provider_call(static_cast<provider::provider_call::kind>(i)).name(),
+          t.count, t.total, t.max);
     }
     add("}}");
     return std::move(text_);
@@ -199,7 +205,7 @@ class report_formatter {
   }
   void plan_rows() {
     if (!report_.by_plan) return;
-    const plan_usage& plan = *report_.by_plan;
+    const plan::plan_usage& plan = *report_.by_plan;
     add("\nplan %016" PRIx64 ", %s of places\n%-26s%14s%14s\n", plan.fingerprint,
         format_bytes(plan.plan_bytes).text(), "", "requests", "bytes");
     const auto served = [this](const char* name, std::uint64_t requests, std::uint64_t bytes) {
@@ -217,7 +223,7 @@ class report_formatter {
           plan.recent_requests, plan.recent_requests + plan.recent_unplanned_requests);
     if (plan.is_aside) add("the plan serves nothing: the program makes other requests\n");
   }
-  void plan_object(const plan_usage& plan) {
+  void plan_object(const plan::plan_usage& plan) {
     add(",\n \"plan\": {\"fingerprint\": \"%016" PRIx64 "\", \"plan_bytes\": %zu, \"requests\": %" PRIu64
         ", \"bytes\": %" PRIu64 ", \"unplanned_requests\": %" PRIu64 ", \"unplanned_bytes\": %" PRIu64
         ", \"occupied\": %" PRIu64 ", \"device_bytes\": ",
@@ -233,23 +239,26 @@ class report_formatter {
   void call_rows() {
     bool any = false;
     for (std::size_t i = 0; i < report_.calls.size(); ++i) {
-      const call_times::summary& t = report_.calls[i];
+      const provider::call_times::summary& t = report_.calls[i];
       if (t.count == 0) continue;
       if (!any)
         add("\n%-26s%14s%14s%14s%14s\n", "device calls", "calls", "total us", "mean us", "longest us");
       any = true;
       add("  %-24s%14" PRIu64 "%14" PRIu64 "%14.1f%14" PRIu64 "\n",
-          provider_call(static_cast<provider_call::kind>(i)).name(), t.count, t.total, t.average(), t.max);
+          provider::provider_call(static_cast<provider::provider_call::kind>(i)).name(), t.count, t.total,
+          t.average(), t.max);
     }
   }
 
-  const memory_report& report_;
+  const observe::memory_report& report_;
   std::string text_;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 inline std::string memory_report::table() const { return detail::report_formatter(*this).table(); }
 inline std::string memory_report::json() const { return detail::report_formatter(*this).json(); }
 
-}  // namespace tessera
+}  // namespace tessera::observe

@@ -15,16 +15,17 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/allocator_event.hpp>
+#include <tessera/core/block_view.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/with_plan.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
+namespace tessera::observe {
 
 /// A memory snapshot with the contents of a PyTorch snapshot: the state of an allocator, and the history that
 /// led to it.
@@ -207,23 +208,25 @@ struct snapshot {
   bool operator==(const snapshot&) const = default;
 };
 
-namespace detail {
+}  // namespace tessera::observe
+
+namespace tessera::detail {
 
 /// PyTorch's names of its actions.
-inline constexpr std::pair<snapshot::action, std::string_view> pytorch_actions[] = {
-    {snapshot::action::alloc, "alloc"},
-    {snapshot::action::free_requested, "free_requested"},
-    {snapshot::action::free_completed, "free_completed"},
-    {snapshot::action::segment_alloc, "segment_alloc"},
-    {snapshot::action::segment_free, "segment_free"},
-    {snapshot::action::segment_map, "segment_map"},
-    {snapshot::action::segment_unmap, "segment_unmap"},
-    {snapshot::action::oom, "oom"},
-    {snapshot::action::snapshot, "snapshot"},
-    {snapshot::action::annotate, "annotate"}};
+inline constexpr std::pair<observe::snapshot::action, std::string_view> pytorch_actions[] = {
+    {observe::snapshot::action::alloc, "alloc"},
+    {observe::snapshot::action::free_requested, "free_requested"},
+    {observe::snapshot::action::free_completed, "free_completed"},
+    {observe::snapshot::action::segment_alloc, "segment_alloc"},
+    {observe::snapshot::action::segment_free, "segment_free"},
+    {observe::snapshot::action::segment_map, "segment_map"},
+    {observe::snapshot::action::segment_unmap, "segment_unmap"},
+    {observe::snapshot::action::oom, "oom"},
+    {observe::snapshot::action::snapshot, "snapshot"},
+    {observe::snapshot::action::annotate, "annotate"}};
 
 /// Returns PyTorch's name of an action; empty if PyTorch has no such action.
-[[nodiscard]] constexpr std::string_view pytorch_name(snapshot::action what) noexcept {
+[[nodiscard]] constexpr std::string_view pytorch_name(observe::snapshot::action what) noexcept {
   for (const auto& [action, name] : pytorch_actions) {
     if (action == what) return name;
   }
@@ -236,16 +239,23 @@ concept event_store =
     allocator_observer<S> && requires(const S& observer) { observer.for_each(return_argument{}); };
 
 /// The C++ spelling of a type. A namespace of its own, because g++ leaves out the function's namespace.
-namespace spelling {
+
+}  // namespace tessera::detail
+
+namespace tessera::detail::spelling {
+
 template <typename T>
 [[nodiscard]] std::string_view of_type() noexcept {
   const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
   const std::size_t begin = signature.find("T = ") + 4;
   return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
 }
-}  // namespace spelling
 
-/// The name of a recipe. A variant of a public recipe, such as tessera::detail::pytorch_native, is named
+}  // namespace tessera::detail::spelling
+
+namespace tessera::detail {
+
+/// The name of a recipe. A variant of a public recipe, such as tessera::recipe::pytorch_native, is named
 /// without `detail::`. A recipe with settings has the name of the recipe without them.
 template <typename Recipe>
 [[nodiscard]] std::string recipe_name() {
@@ -262,12 +272,21 @@ class snapshot_builder {
   template <typename Allocator>
   void add_allocator(Allocator& allocator, std::size_t device) {
     const bool one_pool = number_of_pools(allocator.policies()) == 1;
-    for_each_block(allocator, [&](const segment_view& s, const block_view& b) {
+    observe::for_each_block(allocator, [&](const segment_view& s, const block_view& b) {
       add_block(s, s.pool > 0 || one_pool, b, device);
     });
     if (result_.configured.recipe.empty()) add_settings(allocator.policies());
-    if constexpr (event_store<std::remove_cvref_t<decltype(allocator.observer())>>)
-      add_history(allocator.observer(), device);
+    add_history_of(allocator, device);
+  }
+  /// Adds the history of an allocator; the first one if it has several.
+  template <typename Allocator>
+  void add_history_of(Allocator& allocator, std::size_t device) {
+    bool is_first = true;
+    allocator.for_each_observer([&](auto& observer) {
+      if constexpr (event_store<std::remove_cvref_t<decltype(observer)>>) {
+        if (std::exchange(is_first, false)) add_history(observer, device);
+      }
+    });
   }
 
   /// Adds the memory of a plan.
@@ -276,70 +295,10 @@ class snapshot_builder {
     plan.for_each_block([&](const segment_view& s, const block_view& b) { add_block(s, true, b, device); });
   }
 
-  /// Copies the events that an observer stores, and sends it a `snapshot` event.
-  template <typename Observer>
-  void add_history(Observer& observer, std::size_t device) {
-    if constexpr (event_store<Observer>) {
-      has_history_ = true;
-      if (result_.traces.size() <= device) result_.traces.resize(device + 1);
-      auto& trace = result_.traces[device];
-      const std::vector<std::uint32_t> stacks = add_stacks(observer, device);
-      observer.for_each([&](const auto& entry) {
-        trace.push_back(entry_of(entry.event, entry.time_us));
-        if constexpr (requires { entry.stack; }) {
-          if (entry.stack < stacks.size()) trace.back().stack = stacks[entry.stack];
-        }
-        if constexpr (requires { trace.back().label = observer.label_of(entry); })
-          trace.back().label = observer.label_of(entry);
-      });
-      std::size_t active = 0;
-      for (const snapshot::segment& s : result_.segments)
-        active += s.device == device ? s.count_bytes().active : 0;
-      observer.on(allocator_event{.what = allocator_event::action::snapshot, .bytes = active});
-    }
-  }
   [[nodiscard]] bool has_history() const noexcept { return has_history_; }
 
-  /// Adds the call stacks of an observer, and sets those of the blocks of a device.
-  ///   Returns:  for each number of a stack in the observer, its number in the snapshot
-  template <typename Observer>
-  [[nodiscard]] std::vector<std::uint32_t> add_stacks(const Observer& observer, std::size_t device) {
-    if constexpr (requires { observer.target(); }) {
-      return add_stacks(observer.target(), device);
-    } else if constexpr (requires { observer.stack_of(0); }) {
-      std::vector<std::uint32_t> numbers(1);
-      std::map<snapshot::call_stacks::frame, std::uint32_t> frames;
-      std::map<std::string, std::uint32_t> texts;
-      const auto text = [&](const std::string& of) {
-        std::uint32_t& number = texts[of];
-        if (number == 0 && !of.empty()) number = result_.stacks.append_text(of);
-        return number;
-      };
-      observer.for_each_stack([&](std::uint32_t number, const auto& calls) {
-        std::vector<std::uint32_t> positions;
-        for (const auto& call : calls) {
-          const snapshot::call_stacks::frame f{text(call.file), text(call.function), call.line};
-          const auto [at, is_new] = frames.emplace(f, 0);
-          if (is_new) at->second = result_.stacks.append_frame(f);
-          positions.push_back(at->second);
-        }
-        if (numbers.size() <= number) numbers.resize(number + 1);
-        numbers[number] = result_.stacks.append_stack(positions);
-      });
-      for (snapshot::segment& s : result_.segments) {
-        if (s.device != device) continue;
-        for (snapshot::block& b : s.blocks) {
-          if (b.active()) b.stack = numbers[observer.block_at(static_cast<std::uintptr_t>(b.address)).stack];
-        }
-      }
-      return numbers;
-    } else {
-      return {};
-    }
-  }
-
-  [[nodiscard]] snapshot finish() && {
-    const auto key = [](const snapshot::segment& s) { return std::pair(s.device, s.address); };
+  [[nodiscard]] observe::snapshot finish() && {
+    const auto key = [](const observe::snapshot::segment& s) { return std::pair(s.device, s.address); };
     std::sort(result_.segments.begin(), result_.segments.end(),
               [&](const auto& a, const auto& b) { return key(a) < key(b); });
     drop_given_again();
@@ -349,15 +308,70 @@ class snapshot_builder {
   }
 
  private:
+  /// Copies the events that an observer stores, and sends it a `snapshot` event.
+  template <event_store Observer>
+  void add_history(Observer& observer, std::size_t device) {
+    has_history_ = true;
+    if (result_.traces.size() <= device) result_.traces.resize(device + 1);
+    auto& trace = result_.traces[device];
+    const std::vector<std::uint32_t> stacks = add_stacks(observer, device);
+    observer.for_each([&](const auto& entry) {
+      trace.push_back(entry_of(entry.event, entry.time_us));
+      if constexpr (requires { entry.stack; }) {
+        if (entry.stack < stacks.size()) trace.back().stack = stacks[entry.stack];
+      }
+      if constexpr (requires { trace.back().label = observer.label_of(entry); })
+        trace.back().label = observer.label_of(entry);
+    });
+    std::size_t active = 0;
+    for (const observe::snapshot::segment& s : result_.segments)
+      active += s.device == device ? s.count_bytes().active : 0;
+    observer.on(allocator_event{.what = allocator_event::action::snapshot, .bytes = active});
+  }
+  /// Adds the call stacks of an observer, and sets those of the blocks of a device.
+  ///   Returns:  for each number of a stack in the observer, its number in the snapshot
+  template <typename Observer>
+  [[nodiscard]] std::vector<std::uint32_t> add_stacks(const Observer& observer, std::size_t device) {
+    if constexpr (requires { observer.stack_of(0); }) {
+      std::vector<std::uint32_t> numbers(1);
+      std::map<observe::snapshot::call_stacks::frame, std::uint32_t> frames;
+      std::map<std::string, std::uint32_t> texts;
+      const auto text = [&](const std::string& of) {
+        std::uint32_t& number = texts[of];
+        if (number == 0 && !of.empty()) number = result_.stacks.append_text(of);
+        return number;
+      };
+      observer.for_each_stack([&](std::uint32_t number, const auto& calls) {
+        std::vector<std::uint32_t> positions;
+        for (const auto& call : calls) {
+          const observe::snapshot::call_stacks::frame f{text(call.file), text(call.function), call.line};
+          const auto [at, is_new] = frames.emplace(f, 0);
+          if (is_new) at->second = result_.stacks.append_frame(f);
+          positions.push_back(at->second);
+        }
+        if (numbers.size() <= number) numbers.resize(number + 1);
+        numbers[number] = result_.stacks.append_stack(positions);
+      });
+      for (observe::snapshot::segment& s : result_.segments) {
+        if (s.device != device) continue;
+        for (observe::snapshot::block& b : s.blocks) {
+          if (b.active()) b.stack = numbers[observer.block_at(static_cast<std::uintptr_t>(b.address)).stack];
+        }
+      }
+      return numbers;
+    } else {
+      return {};
+    }
+  }
   template <typename Recipe>
-  [[nodiscard]] static constexpr std::size_t number_of_pools(const policies<Recipe>&) noexcept {
+  [[nodiscard]] static constexpr std::size_t number_of_pools(const recipe::policies<Recipe>&) noexcept {
     return Recipe::pools::count;
   }
   /// Drops segments whose memory the device has already given again, to another thread. Their release has not returned
   /// yet, so the allocator still has them. They overlap the new segment, and have no live block.
   void drop_given_again() {
-    std::vector<snapshot::segment> kept;
-    for (snapshot::segment& next : result_.segments) {
+    std::vector<observe::snapshot::segment> kept;
+    for (observe::snapshot::segment& next : result_.segments) {
       const bool overlaps = !kept.empty() && kept.back().device == next.device &&
                             next.address - kept.back().address < kept.back().size;
       if (overlaps && next.count_bytes().active == 0) continue;
@@ -380,12 +394,12 @@ class snapshot_builder {
     }
     result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, b.is});
   }
-  [[nodiscard]] static snapshot::entry entry_of(const allocator_event& e, std::uint64_t time_us) {
-    snapshot::entry entry{.what = action_of(e.what),
-                          .size = e.bytes,
-                          .stream = e.stream,
-                          .time_us = time_us,
-                          .pool = {0, e.private_pool.number}};
+  [[nodiscard]] static observe::snapshot::entry entry_of(const allocator_event& e, std::uint64_t time_us) {
+    observe::snapshot::entry entry{.what = action_of(e.what),
+                                   .size = e.bytes,
+                                   .stream = e.stream,
+                                   .time_us = time_us,
+                                   .pool = {0, e.private_pool.number}};
     using action = allocator_event::action;
     const bool is_oom = e.what == action::oom;
     (is_oom ? entry.device_free : entry.address) = e.address;
@@ -394,9 +408,9 @@ class snapshot_builder {
     if (is_request || is_oom) entry.block = e.block;
     return entry;
   }
-  [[nodiscard]] static snapshot::action action_of(allocator_event::action what) noexcept {
+  [[nodiscard]] static observe::snapshot::action action_of(allocator_event::action what) noexcept {
     using from = allocator_event::action;
-    using to = snapshot::action;
+    using to = observe::snapshot::action;
     switch (what) {
       case from::alloc: return to::alloc;
       case from::free_requested: return to::free_requested;
@@ -418,8 +432,8 @@ class snapshot_builder {
 
   /// Converts the policies to PyTorch's settings. Omits settings that PyTorch does not have.
   template <typename Recipe>
-  void add_settings(const policies<Recipe>& chosen) {
-    snapshot::settings& to = result_.configured;
+  void add_settings(const recipe::policies<Recipe>& chosen) {
+    observe::snapshot::settings& to = result_.configured;
     to.recipe = recipe_name<Recipe>();
     to.max_split_size = chosen.split.oversize_from();
     to.expandable_segments = Recipe::growth::backend::has_ranges;
@@ -433,23 +447,28 @@ class snapshot_builder {
     }
   }
 
-  snapshot result_;
+  observe::snapshot result_;
   bool has_history_ = false;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
 /// observer.
 ///
-/// Adjacent mapped pages form one segment. The history ends at the captured state, so memory_viz can replay
+/// Adjacent mapped pages form one segment. The history ends at the state, so memory_viz can replay
 /// it backward. The arenas of a per_stream are read one after the other. Its snapshot is consistent only if
 /// no other thread uses it meanwhile.
 ///
-///     #include <tessera/observe/history.hpp>
 ///     #include <tessera/concurrent/locked.hpp>
-///     tessera::locked<tessera::pytorch<>, tessera::simulated_device, tessera::history<>> allocator;
-///     const tessera::snapshot seen = tessera::take_snapshot(allocator);
+///     #include <tessera/extension/observer.hpp>
+///     #include <tessera/observe/history.hpp>
+///     using watch = tessera::extension::observer<tessera::observe::history<>>;
+///     using watched = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device, watch>;
+///     tessera::concurrent::locked<watched> allocator;
+///     const tessera::observe::snapshot seen = tessera::observe::take_snapshot(allocator);
 ///
 /// Then the allocator's history gets a `snapshot` event, as in PyTorch.
 ///
@@ -459,15 +478,14 @@ template <typename Allocator>
 [[nodiscard]] snapshot take_snapshot(Allocator& allocator) {
   detail::snapshot_builder builder;
   allocator.for_each_device([&](auto& front, std::size_t device) {
-    detail::with_plan_of(front, [&](const auto& plan) { builder.add_plan(plan, device); });
+    detail::visit_plan_of(front, [&](const auto& plan) { builder.add_plan(plan, device); });
     front.for_each_allocator([&](auto& one) { builder.add_allocator(one, device); });
   });
   if (!builder.has_history()) {
-    allocator.for_each_device([&](auto& front, std::size_t device) {
-      front.with_observer([&](auto& observer) { builder.add_history(observer, device); });
-    });
+    allocator.for_each_device(
+        [&](auto& front, std::size_t device) { builder.add_history_of(front, device); });
   }
   return std::move(builder).finish();
 }
 
-}  // namespace tessera
+}  // namespace tessera::observe

@@ -17,9 +17,7 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 /// The length in bytes of the first UTF-8 character of `text`; 0 if that character is invalid.
 ///   Requires:  text is not empty
@@ -177,7 +175,7 @@ class pickle_writer {
 /// Writes a snapshot as nested dicts and lists with PyTorch's keys.
 class snapshot_writer {
  public:
-  snapshot_writer(const snapshot& source, std::string& out)
+  snapshot_writer(const observe::snapshot& source, std::string& out)
       : source_(source),
         table_(source.stacks),
         texts_(table_.texts()),
@@ -187,14 +185,16 @@ class snapshot_writer {
 
   void write() {
     to_.dict([&] {
-      const auto of_its_device = [&](const snapshot::segment& s) {
+      const auto of_its_device = [&](const observe::snapshot::segment& s) {
         segment(s, static_cast<std::int64_t>(s.device));
       };
       key("segments").list(source_.segments, of_its_device);
-      std::vector<std::span<const snapshot::entry>> traces(source_.devices());
+      std::vector<std::span<const observe::snapshot::entry>> traces(source_.devices());
       for (std::size_t device = 0; device < traces.size(); ++device)
         traces[device] = source_.trace_of(device);
-      key("device_traces").list(traces, [&](std::span<const snapshot::entry> trace) { history(trace); });
+      key("device_traces").list(traces, [&](std::span<const observe::snapshot::entry> trace) {
+        history(trace);
+      });
       key("allocator_settings");
       settings(source_.configured);
       key("external_annotations").list(source_.annotations, [&](const auto& a) { annotation(a); });
@@ -216,7 +216,7 @@ class snapshot_writer {
              [&] { to_.list(table_.stack(stack), [&](std::uint32_t position) { frame(position); }); });
   }
   void frame(std::uint32_t position) {
-    const snapshot::call_stacks::frame& f = table_.frame_at(position);
+    const observe::snapshot::call_stacks::frame& f = table_.frame_at(position);
     to_.once(frames_[position], [&] {
       to_.dict([&] {
         key("name");
@@ -238,12 +238,12 @@ class snapshot_writer {
     key("host_segments").list(source_.host_segments, [&](const auto& s) { segment(s, host); });
     key("host_traces").list(source_.host_traces, [&](const auto& trace) { history(trace); });
   }
-  void history(std::span<const snapshot::entry> trace) {
-    const auto is_known = [](const snapshot::entry& e) { return !pytorch_name(e.what).empty(); };
-    to_.list(trace, [&](const snapshot::entry& e) { entry(e); }, is_known);
+  void history(std::span<const observe::snapshot::entry> trace) {
+    const auto is_known = [](const observe::snapshot::entry& e) { return !pytorch_name(e.what).empty(); };
+    to_.list(trace, [&](const observe::snapshot::entry& e) { entry(e); }, is_known);
   }
-  void segment(const snapshot::segment& s, std::int64_t device) {
-    const snapshot::byte_counts counts = s.count_bytes();
+  void segment(const observe::snapshot::segment& s, std::int64_t device) {
+    const observe::snapshot::byte_counts counts = s.count_bytes();
     to_.dict([&] {
       key("device").integer(device);
       key("address").natural(s.address);
@@ -256,11 +256,11 @@ class snapshot_writer {
       key("segment_pool_id").pair(s.pool.first, s.pool.second);
       key("is_expandable").boolean(s.expandable);
       frames(s.stack);
-      key("blocks").list(s.blocks, [&](const snapshot::block& b) { block(b); });
+      key("blocks").list(s.blocks, [&](const observe::snapshot::block& b) { block(b); });
     });
   }
-  void block(const snapshot::block& b) {
-    using state = snapshot::block::state;
+  void block(const observe::snapshot::block& b) {
+    using state = observe::snapshot::block::state;
     const std::string_view name = b.is == state::live      ? "active_allocated"
                                   : b.is == state::pending ? "active_pending_free"
                                                            : "inactive";
@@ -272,8 +272,8 @@ class snapshot_writer {
       frames(b.stack);
     });
   }
-  void entry(const snapshot::entry& e) {
-    const bool is_oom = e.what == snapshot::action::oom;
+  void entry(const observe::snapshot::entry& e) {
+    const bool is_oom = e.what == observe::snapshot::action::oom;
     to_.dict([&] {
       key("action").literal(pytorch_name(e.what));
       key(is_oom ? "device_free" : "addr").natural(is_oom ? e.device_free : e.address);
@@ -287,7 +287,7 @@ class snapshot_writer {
       frames(e.stack);
     });
   }
-  void settings(const snapshot::settings& s) {
+  void settings(const observe::snapshot::settings& s) {
     to_.dict([&] {
       key("PYTORCH_CUDA_ALLOC_CONF").text(s.conf);
       if (!s.recipe.empty()) key("recipe").text(s.recipe);
@@ -307,7 +307,7 @@ class snapshot_writer {
       });
     });
   }
-  void annotation(const snapshot::annotation& a) {
+  void annotation(const observe::snapshot::annotation& a) {
     to_.dict([&] {
       key("stage").literal(a.begins ? "START" : "END");
       key("name").text(a.name);
@@ -316,13 +316,15 @@ class snapshot_writer {
     });
   }
 
-  const snapshot& source_;
-  const snapshot::call_stacks& table_;
+  const observe::snapshot& source_;
+  const observe::snapshot::call_stacks& table_;
   std::vector<std::uint32_t> texts_, frames_, stacks_;  // memos, 0 if not written yet
   pickle_writer to_;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::observe {
 
 /// Converts a snapshot to a pickle for pytorch.org/memory_viz and torch.cuda._memory_viz.
 ///
@@ -331,7 +333,7 @@ class snapshot_writer {
 ///
 ///     #include <fstream>
 ///     std::ofstream file("memory.pickle", std::ios::binary);
-///     file << tessera::to_pickle(tessera::take_snapshot(allocator));
+///     file << tessera::observe::to_pickle(tessera::observe::take_snapshot(allocator));
 ///
 ///   Returns:  the bytes of the file
 ///   Throws:   std::bad_alloc
@@ -342,4 +344,4 @@ class snapshot_writer {
   return bytes;
 }
 
-}  // namespace tessera
+}  // namespace tessera::observe

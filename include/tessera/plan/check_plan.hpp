@@ -13,26 +13,25 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/plan/memory_plan.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 /// Checks a plan: each number lies in its range, and no two blocks that may be live together overlap.
 class plan_checker {
  public:
-  explicit plan_checker(const memory_plan& plan) noexcept : plan_(plan) {}
+  explicit plan_checker(const plan::memory_plan& plan) noexcept : plan_(plan) {}
 
   /// Returns the broken rule, as text, or null.
   [[nodiscard]] const char* run() {
     if (!std::has_single_bit(plan_.alignment) || plan_.alignment < min_alignment)
       return "the alignment is a power of two, at least 64";
     if (plan_.bytes > max_request) return "a plan has less than 2^60 bytes";
-    if (plan_.bytes / plan_.alignment >= memory_plan::keeps) return "a plan has less than 2^32 - 1 places";
-    if (plan_.entries.size() >= memory_plan::may_end) return "a plan has less than 2^31 entries";
+    if (plan_.bytes / plan_.alignment >= plan::memory_plan::keeps)
+      return "a plan has less than 2^32 - 1 places";
+    if (plan_.entries.size() >= plan::memory_plan::may_end) return "a plan has less than 2^31 entries";
     if (plan_.tracks.size() > 255) return "a plan has at most 255 tracks";
     was_arrival_.resize(plan_.deaths.size());
-    memory_plan::track begin{};
-    for (const memory_plan::track& end : plan_.tracks) {
+    plan::memory_plan::track begin{};
+    for (const plan::memory_plan::track& end : plan_.tracks) {
       if (const char* const broken = check_track(begin, end)) return broken;
       begin = end;
     }
@@ -52,13 +51,14 @@ class plan_checker {
     std::uint32_t first_death;
   };
 
-  [[nodiscard]] const char* check_track(const memory_plan::track& begin, const memory_plan::track& end) {
+  [[nodiscard]] const char* check_track(const plan::memory_plan::track& begin,
+                                        const plan::memory_plan::track& end) {
     const bool is_ordered = begin.kinds_end <= end.kinds_end && end.kinds_end <= plan_.kinds.size() &&
                             begin.entries_end < end.entries_end && end.entries_end <= plan_.entries.size() &&
                             begin.steps_end <= end.steps_end && end.steps_end <= plan_.steps.size();
     if (!is_ordered) return "tracks follow each other, and each has entries";
     for (std::uint32_t k = begin.kinds_end; k < end.kinds_end; ++k) {
-      const memory_plan::kind& kind = plan_.kinds[k];
+      const plan::memory_plan::kind& kind = plan_.kinds[k];
       if (kind.bytes == 0 || kind.bytes > max_request) return "a request has 1 to 2^60 - 1 bytes";
       if (k > begin.kinds_end && plan_.kinds[k - 1].bytes >= kind.bytes)
         return "kinds are in the order of their sizes";
@@ -74,13 +74,14 @@ class plan_checker {
         return "a step begins with an entry of its track";
     }
     for (std::uint32_t i = begin.entries_end; i < end.entries_end; ++i) {
-      const memory_plan::entry& e = plan_.entries[i];
+      const plan::memory_plan::entry& e = plan_.entries[i];
       if (e.kind < begin.kinds_end || e.kind >= end.kinds_end) return "an entry has a kind of its track";
     }
     return check_entries(begin, end);
   }
 
-  [[nodiscard]] const char* check_entries(const memory_plan::track& begin, const memory_plan::track& end) {
+  [[nodiscard]] const char* check_entries(const plan::memory_plan::track& begin,
+                                          const plan::memory_plan::track& end) {
     std::vector<std::uint32_t> parent(end.entries_end - begin.entries_end + 1, no_parent);
     std::vector<bool> has_parent(parent.size());
     has_parent[0] = true;
@@ -92,14 +93,14 @@ class plan_checker {
     end_ = end.entries_end;
     area hull{plan_.bytes, 0};
     for (std::uint32_t i = begin.entries_end; i < end.entries_end; ++i) {
-      const memory_plan::entry& e = plan_.entries[i];
+      const plan::memory_plan::entry& e = plan_.entries[i];
       if (e.deaths < deaths_ || e.deaths > plan_.deaths.size())
         return "the deaths of entries follow each other";
       if (!has_parent[at(i)]) {
         parent[at(i)] = i - 1;
         has_parent[at(i)] = true;
       }
-      if (const std::uint32_t other = e.other & ~memory_plan::may_end; other != 0) {
+      if (const std::uint32_t other = e.other & ~plan::memory_plan::may_end; other != 0) {
         if (other <= i || other >= end.entries_end || has_parent[at(other)])
           return "another entry comes later, and is named once";
         has_parent[at(other)] = true;
@@ -114,7 +115,7 @@ class plan_checker {
   }
   /// Removes what died before an entry, and adds its block.
   [[nodiscard]] const char* enter(std::uint32_t i, area& hull) {
-    const memory_plan::entry& e = plan_.entries[i];
+    const plan::memory_plan::entry& e = plan_.entries[i];
     path_.push_back({i, deaths_});
     if (path_.size() == 1) {
       arrivals_.clear();
@@ -130,7 +131,7 @@ class plan_checker {
         return "an entry that dies is live";
       }
     }
-    if (e.place == memory_plan::keeps) return nullptr;
+    if (e.place == plan::memory_plan::keeps) return nullptr;
     const area a = area_of(i);
     if (a.end > plan_.bytes) return "places lie in the plan's bytes";
     if (const char* const broken = check_arrivals(a)) return broken;
@@ -156,7 +157,7 @@ class plan_checker {
     while (!path_.empty() && path_.back().entry != entry) {
       const auto [left, first_death] = path_.back();
       path_.pop_back();
-      if (plan_.entries[left].place != memory_plan::keeps) (void)erase(left);
+      if (plan_.entries[left].place != plan::memory_plan::keeps) (void)erase(left);
       if (path_.empty()) return arrivals_.clear();
       for (std::uint32_t d = first_death; d < plan_.entries[left].deaths; ++d) {
         const std::uint32_t dead = plan_.deaths[d];
@@ -182,7 +183,7 @@ class plan_checker {
     return false;
   }
   [[nodiscard]] area area_of(std::uint32_t i) const noexcept {
-    const memory_plan::entry& e = plan_.entries[i];
+    const plan::memory_plan::entry& e = plan_.entries[i];
     const std::uint64_t begin = std::uint64_t{e.place} * plan_.alignment;
     return {begin, begin + plan_.place_bytes(plan_.kinds[e.kind].bytes)};
   }
@@ -203,7 +204,7 @@ class plan_checker {
   static constexpr std::uint64_t max_kept = std::uint64_t{1} << 22;
   static constexpr std::uint32_t no_parent = 0xFFFFFFFF;
   static constexpr std::uint64_t max_compared = std::uint64_t{1} << 26;  // so that no plan takes long
-  const memory_plan& plan_;
+  const plan::memory_plan& plan_;
   std::vector<area> areas_;                      // kept places, and the hull of each track's entries
   std::map<std::uint64_t, std::uint32_t> live_;  // entries by their offsets
   std::vector<step_back> path_;
@@ -217,9 +218,9 @@ class plan_checker {
   std::uint32_t deaths_ = 0;           // deaths before the current entry
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
 
-namespace plan {
+namespace tessera::plan {
 
 /// Checks a plan. A plan without a fault never gives bytes to two blocks that are live at the same time.
 ///   Returns:  the broken rule, as text, or null
@@ -229,6 +230,4 @@ namespace plan {
   return tessera::detail::plan_checker(plan).run();
 }
 
-}  // namespace plan
-
-}  // namespace tessera
+}  // namespace tessera::plan

@@ -6,13 +6,14 @@
 #include <span>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/core/statistics.hpp>
 
-namespace tessera {
+namespace tessera::plan {
 
 /// The places of a program's requests, computed from a recording. `planned` serves requests by it.
 ///
-/// It is a view of arrays, which must outlive it. `tessera-replay plan` writes them as a header, and
-/// plan::make computes them at run time.
+/// It is a view of arrays, which must outlive it. `tessera-replay plan` writes them as a header, or as a file that
+/// plan::read_csv reads.
 ///
 /// A plan has one track for each recorded stream that it serves, and a track has steps. Its entries are the requests of
 /// these steps, as a tree in preorder. Steps that begin alike share their first entries, and `other` names what
@@ -71,4 +72,30 @@ struct memory_plan {
   }
 };
 
-}  // namespace tessera
+/// The requests and bytes that a plan served.
+struct plan_usage {
+  std::uint64_t requests = 0;            ///< requests served by the plan
+  std::uint64_t bytes = 0;               ///< their bytes
+  std::uint64_t unplanned_requests = 0;  ///< requests that the allocator inside served, or that failed
+  std::uint64_t unplanned_bytes = 0;     ///< their bytes
+  std::uint64_t occupied = 0;            ///< of these, planned requests whose place was still in use
+  counter device_bytes;                  ///< bytes of the device behind the plan's places
+  std::size_t plan_bytes = 0;            ///< bytes of all places
+  std::uint64_t fingerprint = 0;         ///< of the recorded program
+  const char* fault = nullptr;           ///< the rule that the plan breaks; then it serves nothing
+  bool is_aside = false;                 ///< whether the plan serves nothing, because the program has left it
+
+  /// The least requests of the window by which is_stale() judges.
+  static constexpr std::uint64_t recent_window = 1000;
+  std::uint64_t recent_requests = 0;            ///< of the last window, the requests that the plan served
+  std::uint64_t recent_unplanned_requests = 0;  ///< of the last window, the others
+
+  /// Whether the program differs from the recorded one: of the last window of at least 1,000 requests, the plan
+  /// served less than half.
+  [[nodiscard]] bool is_stale() const noexcept {
+    return recent_requests + recent_unplanned_requests >= recent_window &&
+           recent_requests < recent_unplanned_requests;
+  }
+};
+
+}  // namespace tessera::plan

@@ -12,13 +12,11 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/make_plan.hpp>
+#include <tessera/plan/made_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/trace/csv.hpp>
 
-namespace tessera {
-
-namespace detail {
+namespace tessera::detail {
 
 inline constexpr std::string_view plan_csv_header = "record,1,2,3,4,5,6,7";
 
@@ -63,7 +61,7 @@ class plan_reader {
     };
     for (std::size_t i = 1; i < line_.count() && i < 8; ++i) {
       const bool is_kept = what == "entry" && i == 2 && line_[i] == "kept";
-      if (is_kept) n[i - 1] = memory_plan::keeps;
+      if (is_kept) n[i - 1] = plan::memory_plan::keeps;
       if (!is_kept && !line_.read_integer(i, n[i - 1]))
         return trace::detail::quoted_field(line_[i]) + " is not a whole number below 2^64";
       if (!is_wide(what, i) && n[i - 1] > 0xFFFFFFFF) return std::to_string(n[i - 1]) + " is not below 2^32";
@@ -98,7 +96,7 @@ class plan_reader {
   [[nodiscard]] std::optional<std::string> place_line() {
     if (made_.tracks.empty())
       return line_[0] == "plan" ? std::nullopt : std::optional<std::string>("a track comes before its lines");
-    memory_plan::track& t = made_.tracks.back();
+    plan::memory_plan::track& t = made_.tracks.back();
     t.kinds_end = static_cast<std::uint32_t>(made_.kinds.size());
     t.entries_end = static_cast<std::uint32_t>(made_.entries.size());
     t.steps_end = static_cast<std::uint32_t>(made_.steps.size());
@@ -111,9 +109,9 @@ class plan_reader {
   bool has_numbers_ = false;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
 
-namespace plan {
+namespace tessera::plan {
 
 /// Writes a plan as CSV, for read_csv.
 ///
@@ -184,21 +182,22 @@ namespace plan {
     }
     text += "};\n";
   };
-  array("tessera::memory_plan::kind", "kinds", plan.kinds,
+  array("tessera::plan::memory_plan::kind", "kinds", plan.kinds,
         [&](const memory_plan::kind& k) { add_numbers(text, "{", {k.bytes, k.kept_place, k.kept}, "},"); });
-  array("tessera::memory_plan::track", "tracks", plan.tracks, [&](const memory_plan::track& t) {
+  array("tessera::plan::memory_plan::track", "tracks", plan.tracks, [&](const memory_plan::track& t) {
     add_numbers(text, "{", {t.stream}, "u,");
     add_numbers(text, "", {t.kinds_end, t.entries_end, t.steps_end}, "},");
   });
-  array("tessera::memory_plan::step", "steps", plan.steps, [&](const memory_plan::step& s) {
+  array("tessera::plan::memory_plan::step", "steps", plan.steps, [&](const memory_plan::step& s) {
     add_numbers(text, "{", {s.key}, "u,");
     add_numbers(text, "", {s.entry}, "},");
   });
-  array("tessera::memory_plan::entry", "entries", plan.entries, [&](const memory_plan::entry& e) {
+  array("tessera::plan::memory_plan::entry", "entries", plan.entries, [&](const memory_plan::entry& e) {
     add_numbers(text, "{", {e.kind, e.place, e.other, e.deaths}, "},");
   });
   array("std::uint32_t", "deaths", plan.deaths, [&](std::uint32_t d) { add_numbers(text, "", {d}, ","); });
-  text += "}  // namespace " + name + "_arrays\n\ninline constexpr tessera::memory_plan " + name + "{\n";
+  text +=
+      "}  // namespace " + name + "_arrays\n\ninline constexpr tessera::plan::memory_plan " + name + "{\n";
   const auto number = [&text](const char* of, std::uint64_t n) {
     text.append("    .")
         .append(of)
@@ -225,6 +224,4 @@ namespace plan {
   return text + "};\n\n}  // namespace plans\n";
 }
 
-}  // namespace plan
-
-}  // namespace tessera
+}  // namespace tessera::plan

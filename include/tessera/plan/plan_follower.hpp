@@ -64,7 +64,8 @@ class plan_follower {
   };
 
   ///   Requires:  the plan has no fault (plan::find_fault), and its arrays outlive this object
-  explicit plan_follower(const memory_plan& plan) : plan_(plan), shift_(std::countr_zero(plan.alignment)) {
+  explicit plan_follower(const plan::memory_plan& plan)
+      : plan_(plan), shift_(std::countr_zero(plan.alignment)) {
     make_nodes();
     make_tracks();
     make_slots();
@@ -76,7 +77,7 @@ class plan_follower {
   plan_follower(const plan_follower&) = delete;
   plan_follower& operator=(const plan_follower&) = delete;
 
-  [[nodiscard]] const memory_plan& plan() const noexcept { return plan_; }
+  [[nodiscard]] const plan::memory_plan& plan() const noexcept { return plan_; }
   [[nodiscard]] node& at(std::uint32_t i) noexcept { return nodes_[i]; }
   [[nodiscard]] const node& at(std::uint32_t i) const noexcept { return nodes_[i]; }
   [[nodiscard]] track& track_of(const node& n) noexcept { return tracks_[n.track]; }
@@ -227,7 +228,7 @@ class plan_follower {
     for (node& n : nodes_) n.state &= static_cast<std::uint8_t>(~is_backed);
   }
 
-  [[nodiscard]] std::size_t footprint() const noexcept {
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     std::size_t bytes = nodes_.capacity() * sizeof(node) + slots_.capacity() * sizeof(slot) +
                         contexts_.capacity() * sizeof(context) + kinds_.capacity() * sizeof(kind) +
                         places_.capacity() * sizeof(std::uint32_t) +
@@ -375,25 +376,25 @@ class plan_follower {
     return (std::rotl(hash, 23) ^ bytes) * 0x9E3779B97F4A7C15u;
   }
 
-  [[nodiscard]] static std::uint32_t other_of(const memory_plan::entry& e) noexcept {
-    return e.other & ~memory_plan::may_end;
+  [[nodiscard]] static std::uint32_t other_of(const plan::memory_plan::entry& e) noexcept {
+    return e.other & ~plan::memory_plan::may_end;
   }
   void make_nodes() {
     std::size_t kept = 0;
-    for (const memory_plan::kind& k : plan_.kinds) kept += k.kept;
+    for (const plan::memory_plan::kind& k : plan_.kinds) kept += k.kept;
     nodes_.reserve(plan_.entries.size() + kept + 1);
     std::vector<bool> is_alternative(plan_.entries.size() + 1);
     is_alternative[plan_.entries.size()] = true;
-    for (const memory_plan::track& t : plan_.tracks) is_alternative[t.entries_end] = true;
-    for (const memory_plan::entry& e : plan_.entries) {
+    for (const plan::memory_plan::track& t : plan_.tracks) is_alternative[t.entries_end] = true;
+    for (const plan::memory_plan::entry& e : plan_.entries) {
       if (other_of(e) != 0) is_alternative[other_of(e)] = true;
     }
     std::uint32_t first = 0;
     std::uint8_t number = 0;
-    for (const memory_plan::track& t : plan_.tracks) {
+    for (const plan::memory_plan::track& t : plan_.tracks) {
       for (std::uint32_t i = first; i < t.entries_end; ++i) {
-        const memory_plan::entry& e = plan_.entries[i];
-        const bool keeps = e.place == memory_plan::keeps;
+        const plan::memory_plan::entry& e = plan_.entries[i];
+        const bool keeps = e.place == plan::memory_plan::keeps;
         nodes_.push_back({plan_.kinds[e.kind].bytes, keeps ? 0 : e.place,
                           is_alternative[i + 1] ? first : i + 1, other_of(e), e.deaths, 0,
                           keeps ? is_kept : std::uint8_t{0}, number, other_of(e) != e.other});
@@ -408,7 +409,7 @@ class plan_follower {
     }
     std::uint32_t k = 0;
     number = 0;
-    for (const memory_plan::track& t : plan_.tracks) {
+    for (const plan::memory_plan::track& t : plan_.tracks) {
       for (; k < t.kinds_end; ++k) {
         kinds_.push_back({plan_.kinds[k].bytes, none});
         const auto step = static_cast<std::uint32_t>(plan_.place_bytes(plan_.kinds[k].bytes) >> shift_);
@@ -423,7 +424,7 @@ class plan_follower {
   }
   void make_tracks() {
     track now;
-    for (const memory_plan::track& t : plan_.tracks) {
+    for (const plan::memory_plan::track& t : plan_.tracks) {
       now.is_default = t.stream == 0;
       now.first = now.next = now.end;
       now.end = t.entries_end;
@@ -469,7 +470,7 @@ class plan_follower {
     std::sort(contexts_.begin(), contexts_.end());
   }
 
-  memory_plan plan_;
+  plan::memory_plan plan_;
   int shift_;
   int slot_shift_ = 0;
   track* current_ = &nobody_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <tessera/core/statistics.hpp>
+#include <tessera/plan/memory_plan.hpp>
 
 namespace tessera::detail {
 
@@ -30,10 +31,10 @@ class plan_judge {
   void come_back() noexcept { is_aside_ = false; }
   /// Judges the window, if it has enough requests. The next requests form another one.
   ///   Returns:  whether there was a verdict
-  bool judge(const plan_usage& all) noexcept {
-    const plan_usage used = judged(all);
+  bool judge(const plan::plan_usage& all) noexcept {
+    const plan::plan_usage used = judged(all);
     if (used.requests + used.unplanned_requests - recent_.served - recent_.others >=
-        plan_usage::recent_window)
+        plan::plan_usage::recent_window)
       close_recent(used);
     const std::uint64_t served = used.requests - begin_.requests, bytes = used.bytes - begin_.bytes;
     const std::uint64_t others = used.unplanned_requests - begin_.unplanned_requests;
@@ -47,11 +48,11 @@ class plan_judge {
     return true;
   }
   /// Writes the requests of the last long window.
-  void report(plan_usage& all) const noexcept {
-    const plan_usage used = judged(all);
+  void report(plan::plan_usage& all) const noexcept {
+    const plan::plan_usage used = judged(all);
     const std::uint64_t served = used.requests - recent_.served,
                         others = used.unplanned_requests - recent_.others;
-    const bool is_current = recent_.is_first || served + others >= plan_usage::recent_window;
+    const bool is_current = recent_.is_first || served + others >= plan::plan_usage::recent_window;
     all.recent_requests = is_current ? served : recent_.last_served;
     all.recent_unplanned_requests = is_current ? others : recent_.last_others;
     all.is_aside = is_aside_;
@@ -69,12 +70,12 @@ class plan_judge {
     std::uint64_t requests = 0, bytes = 0;
   };
   /// The counters without the requests of streams that follow no recorded one.
-  [[nodiscard]] plan_usage judged(plan_usage used) const noexcept {
+  [[nodiscard]] plan::plan_usage judged(plan::plan_usage used) const noexcept {
     used.unplanned_requests -= others_.requests;
     used.unplanned_bytes -= others_.bytes;
     return used;
   }
-  void close_recent(const plan_usage& used) noexcept {
+  void close_recent(const plan::plan_usage& used) noexcept {
     recent_ = {used.requests, used.unplanned_requests, used.requests - recent_.served,
                used.unplanned_requests - recent_.others, false};
   }
@@ -87,7 +88,7 @@ class plan_judge {
     bool is_first = true;
   };
   long_window recent_;
-  plan_usage begin_{};  // the counters when the window began
+  plan::plan_usage begin_{};  // the counters when the window began
   bool is_aside_ = false;
 };
 

@@ -13,7 +13,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/physical_chunks.hpp>
+#include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
@@ -36,7 +36,7 @@ class plan_memory {
   /// Counts the bytes that the device has given.
   [[nodiscard]] const counter& device_bytes() const noexcept { return device_bytes_; }
   [[nodiscard]] counter& device_bytes() noexcept { return device_bytes_; }
-  [[nodiscard]] std::size_t footprint() const noexcept { return 0; }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return 0; }
 
   /// Reserves addresses for `bytes`. Returns false if the device or host memory refuses.
   [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {
@@ -93,7 +93,7 @@ class plan_memory {
 
 /// The memory behind the places of a plan: a range of addresses. Physical memory is mapped in pieces of at most
 /// `max_piece` bytes, and each piece can go back on its own. Once one went back, new pieces are single pages.
-template <virtual_memory_provider Provider>
+template <provider::virtual_memory_provider Provider>
 class plan_memory<Provider> {
   using chunks = physical_chunks<Provider>;
   using chunk = typename chunks::chunk;
@@ -117,8 +117,8 @@ class plan_memory<Provider> {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] const counter& device_bytes() const noexcept { return device_bytes_; }
   [[nodiscard]] counter& device_bytes() noexcept { return device_bytes_; }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return pages_ * (sizeof(chunk*) + sizeof(bool)) + chunks_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return pages_ * (sizeof(chunk*) + sizeof(bool)) + chunks_.metadata_bytes();
   }
 
   [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/block_view.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
@@ -103,9 +103,10 @@ class plan_view {
     places_.for_each_live([&](std::uint32_t i, const follower::node& n) {
       const block_view b = view_of(i);
       now.requested += n.bytes;
-      (b.is == block_view::state::pending ? now.pending : now.live) += b.bytes;
+      now.active += b.bytes;
+      if (b.is == block_view::state::live) now.allocated += b.bytes;
     });
-    const std::size_t in_use = now.live + now.pending;
+    const std::size_t in_use = now.active;
     now.reserved = static_cast<std::size_t>(memory_.device_bytes().current);
     now.cached = now.reserved > in_use ? now.reserved - in_use : 0;
     return now;

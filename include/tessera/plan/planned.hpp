@@ -11,19 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/fatal.hpp>
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/detail/block.hpp>
-#include <tessera/detail/pending_frees.hpp>
-#include <tessera/detail/slab.hpp>
-#include <tessera/detail/with_plan.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/blocks/pending_frees.hpp>
+#include <tessera/detail/containers/slab.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/plan/plan_follower.hpp>
@@ -31,9 +29,10 @@
 #include <tessera/plan/plan_memory.hpp>
 #include <tessera/plan/plan_view.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::plan {
 
 /// The statistics of `planned`: those of the allocator inside, and what the plan served.
 template <typename Statistics>
@@ -41,7 +40,15 @@ struct planned_statistics : Statistics {
   plan_usage by_plan;
 };
 
-namespace detail {
+}  // namespace tessera::plan
+
+namespace tessera::detail::missing {
+
+struct sleep_needs_an_allocator_without_a_plan;
+
+}  // namespace tessera::detail::missing
+
+namespace tessera::detail {
 
 /// Locks nothing, for an allocator that one thread at a time uses.
 struct no_mutex {
@@ -62,8 +69,8 @@ class unlock_to_wait {
   unlock_to_wait(Mutex& mutex) noexcept : mutex_(&mutex) {}  // implicit, for provider_adaptor
 
   template <typename F>
-  auto operator()(provider_call call, F f) noexcept {
-    if (!Unlocks || call != provider_call::wait) return f();
+  auto operator()(provider::provider_call call, F f) noexcept {
+    if (!Unlocks || call != provider::provider_call::wait) return f();
     mutex_->unlock();
     const auto result = f();
     mutex_->lock();
@@ -74,21 +81,23 @@ class unlock_to_wait {
   Mutex* mutex_;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::plan {
 
 /// Serves the requests of a recorded program at places computed before. Serves all other requests by
 /// `Allocator`.
 ///
 /// Choose it for a program that repeats its steps, such as training. It needs almost no memory above peak live,
-/// and no device call once each place has been used. A plan comes from `tessera-replay plan`, or from plan::make.
+/// and no device call once each place has been used. `tessera-replay plan` makes a plan of a recording, and writes it as
+/// constants. Those of a step with one request are:
 ///
-///     #include <tessera/plan/make_plan.hpp>
-///     using tessera::trace::event;
-///     const tessera::trace::recording recorded{
-///         "two blocks", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0},
-///                        {event::kind::allocate, 1, 3_MiB}, {event::kind::free, 1}}};
-///     const tessera::plan::made_plan made = tessera::plan::make(recorded);
-///     tessera::planned<tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device>> memory(made.view());
+///     static constexpr tessera::plan::memory_plan::kind kinds[] = {{5_MiB}};
+///     static constexpr tessera::plan::memory_plan::track tracks[] = {{.kinds_end = 1, .entries_end = 1}};
+///     static constexpr tessera::plan::memory_plan::entry entries[] = {{}};
+///     constexpr tessera::plan::memory_plan plan{
+///         .bytes = 5_MiB, .peak_live = 5_MiB, .kinds = kinds, .tracks = tracks, .entries = entries};
+///     tessera::plan::planned<tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>> memory(plan);
 ///     memory.deallocate(memory.allocate(5_MiB));
 ///     std::printf("%ju by plan\n", std::uintmax_t{memory.statistics().by_plan.requests});
 ///
@@ -113,8 +122,7 @@ class unlock_to_wait {
 /// * If the device refuses memory for a place, it is not asked for more until memory went back.
 /// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. The guarantee of
 ///   a pool does not bind the plan. A limit of the provider counts its bytes.
-/// * Requests by handle, and those with an alignment above min_alignment, are neither planned nor counted. The same
-///   holds while the scope of a private pool is open. If they would fail, the plan's memory goes back, too.
+/// * Requests by handle are neither planned nor counted. The same holds while the scope of a private pool is open. If they would fail, the plan's memory goes back, too.
 /// * A recorded use delays the reuse of a place if the streams policy of the allocator inside says so.
 /// * Snapshots, reports and lists of blocks show the plan's memory, too. Observers see the allocator inside only.
 /// * It cannot sleep.
@@ -124,16 +132,17 @@ class unlock_to_wait {
 ///   Cost:  constant for a planned request and its free; logarithmic after the program left its plan. The plan takes about
 ///          60 bytes of host memory an entry.
 template <typename Allocator>
-class planned : public facade<planned<Allocator>, Allocator> {
-  using facade_type = facade<planned, Allocator>;
+class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
+  using adaptor_type = allocator_adaptor<planned, Allocator>;
   using provider_type = detail::device_of<Allocator>;
   using mutex = detail::mutex_like_in<Allocator>;
   using memory = detail::plan_memory<provider_type>;
   using unlocking_provider =
-      provider_adaptor<provider_type, detail::unlock_to_wait<mutex, detail::is_thread_safe<provider_type>>>;
+      provider::provider_adaptor<provider_type,
+                                 detail::unlock_to_wait<mutex, detail::is_thread_safe<provider_type>>>;
   using follower = detail::plan_follower;
   using node = follower::node;
-  static constexpr bool has_events = event_provider<provider_type>;
+  static constexpr bool has_events = provider::event_provider<provider_type>;
 
  public:
   /// Makes an allocator that follows a plan; `args` construct the allocator inside. A plan with a fault serves
@@ -150,7 +159,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if constexpr (has_events) used_blocks_of_.resize(follower_.size());
     const std::size_t bytes = follower_.plan().bytes, alignment = follower_.plan().alignment;
     if (bytes == 0) return;  // no device reserves nothing
-    const bool is_prepared = allocator_.with_provider([this, bytes, alignment](provider_type& device) {
+    const bool is_prepared = allocator_.visit_provider([this, bytes, alignment](provider_type& device) {
       return memory_.prepare(device, bytes, alignment);
     });
     if (!is_prepared) fault_ = "the device reserves no addresses for the plan";
@@ -165,7 +174,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
       const std::lock_guard lock(mutex_);
       finish_uses(true);
     }
-    allocator_.with_provider([this](provider_type& device) {
+    allocator_.visit_provider([this](provider_type& device) {
       if constexpr (memory::waits)
         for_each_stream([&device](stream_id s) { return detail::wait_for_stream(device, s), true; });
       memory_.finish(device);
@@ -192,7 +201,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     follower_.begin_step(key, &stream);
   }
 
-  using facade_type::allocate;
+  using adaptor_type::allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     std::uint32_t unbacked = follower::none;
     {
@@ -204,16 +213,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     }
     return serve_unplanned(bytes, stream, unbacked);
   }
-  [[nodiscard]] void* try_allocate(std::size_t bytes, std::align_val_t alignment,
-                                   stream_id stream = {}) noexcept {
-    if (is_covered(alignment)) return try_allocate(bytes, stream);
-    return ask_inside(bytes, [=](Allocator& in) { return in.try_allocate(bytes, alignment, stream); });
-  }
-  [[nodiscard]] void* allocate(std::size_t bytes, std::align_val_t alignment, stream_id stream = {}) {
-    if (void* const p = try_allocate(bytes, alignment, stream); p != nullptr || bytes == 0) return p;
-    this->raise(make_out_of_memory(bytes, stream));
-  }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires requires(Allocator& in) { in.allocate_by_handle(bytes, stream); }
   {
     return ask_inside(bytes, [=](Allocator& in) { return in.allocate_by_handle(bytes, stream); });
@@ -231,10 +231,6 @@ class planned : public facade<planned<Allocator>, Allocator> {
     }
     allocator_.deallocate(p, bytes);
   }
-  void deallocate(void* p, std::size_t bytes, std::align_val_t alignment) noexcept {
-    if (is_covered(alignment)) return deallocate(p, bytes);
-    allocator_.deallocate(p, bytes, alignment);
-  }
   [[nodiscard]] bool try_deallocate(void* p) noexcept {
     if (const std::lock_guard lock(mutex_); memory_.contains(p)) {
       const std::uint32_t i = find(p);
@@ -248,11 +244,6 @@ class planned : public facade<planned<Allocator>, Allocator> {
       return record(find_or_abort(p, "record_stream"), stream);
     return allocator_.record_stream(p, stream);
   }
-  [[nodiscard]] bool record_stream(void* p, std::size_t bytes, std::align_val_t alignment,
-                                   stream_id stream) noexcept {
-    if (is_covered(alignment)) return record_stream(p, stream);
-    return allocator_.record_stream(p, bytes, alignment, stream);
-  }
   [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
     if (const std::lock_guard lock(mutex_); memory_.contains(p)) {
       const std::uint32_t i = find(p);
@@ -264,8 +255,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (const std::lock_guard lock(mutex_); memory_.contains(p)) return false;
     return allocator_.reuse_in_place(p, bytes, stream);
   }
-  using facade_type::deallocate;     // by handle
-  using facade_type::record_stream;  // by handle
+  using adaptor_type::deallocate;     // by handle
+  using adaptor_type::record_stream;  // by handle
 
   /// Empties the cache inside. With `keep` 0, also returns the memory of places that are not in use.
   void trim(std::size_t keep = 0) noexcept {
@@ -287,38 +278,30 @@ class planned : public facade<planned<Allocator>, Allocator> {
     return finish_uses(false) || any;
   }
 
-  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
-                                            scope_kind kind = scope_kind::capture) noexcept
-    requires detail::has_private_pools<Allocator>
-  {
-    if (!allocator_.begin_allocate_to_pool(pool, streams, kind)) return false;
-    const std::lock_guard lock(mutex_);
-    ++open_scopes_;
-    is_capturing_ = allocator_.is_capturing();
-    follower_.pause();
-    return true;
+  /// Counts the open scopes of private pools. While one is open, requests go to the allocator inside.
+  template <typename Note>
+  void note_change(const Note& note) {
+    adaptor_type::note_change(note);
+    if constexpr (std::is_same_v<Note, extension::pool_change>) {
+      const bool is_opened = note.what == Note::kind::opened;
+      if (!is_opened && note.what != Note::kind::closed) return;
+      const std::lock_guard lock(mutex_);
+      is_opened ? ++open_scopes_ : --open_scopes_;
+      must_not_wait_ = allocator_.template get<extension::private_pools>().is_capturing();
+      if (is_opened) follower_.pause();
+    }
   }
-  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept
-    requires detail::has_private_pools<Allocator>
-  {
-    if (!allocator_.end_allocate_to_pool(pool)) return false;
-    const std::lock_guard lock(mutex_);
-    --open_scopes_;
-    is_capturing_ = allocator_.is_capturing();
-    return true;
-  }
-
-  static constexpr bool can_sleep = false;
-  detail::missing::sleep_needs_an_allocator_without_a_plan sleep(sleep_contents, stream_id = {});
-  detail::missing::sleep_needs_an_allocator_without_a_plan sleep_pool(pool_id, sleep_contents,
-                                                                      stream_id = {});
-  detail::missing::sleep_needs_an_allocator_without_a_plan wake(stream_id = {});
-  detail::missing::sleep_needs_an_allocator_without_a_plan wake_pool(pool_id, stream_id = {});
+  template <typename E>
+  using refused = std::conditional_t<std::is_same_v<E, extension::sleep_mode>,
+                                     detail::missing::sleep_needs_an_allocator_without_a_plan,
+                                     typename adaptor_type::template refused<E>>;
 
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
     const std::lock_guard lock(mutex_);
-    numbers.add_plan(view().bytes());
+    const usage planned_bytes = view().bytes();
+    numbers.plan += planned_bytes.reserved;
+    detail::add_plan_bytes(numbers.now, planned_bytes, numbers.capacity, numbers.available);
     return out_of_memory(numbers);
   }
   [[nodiscard]] usage current_usage() const noexcept {
@@ -331,8 +314,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
   /// show it beside the blocks of each caching_allocator inside.
   ///   Requires:  f does not use the allocator
   template <typename F>
-  void with_plan(F f) const {
-    detail::with_plan_of(allocator_, f);
+  void visit_plan(F f) const {
+    detail::visit_plan_of(allocator_, f);
     const std::lock_guard lock(mutex_);
     f(view());
   }
@@ -372,11 +355,11 @@ class planned : public facade<planned<Allocator>, Allocator> {
     counter& bytes = memory_.device_bytes();
     bytes.allocated = bytes.freed = 0;
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    const std::size_t inside = allocator_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    const std::size_t inside = allocator_.metadata_bytes();
     const std::lock_guard lock(mutex_);
-    return inside + follower_.footprint() + memory_.footprint() + pending_.footprint() +
-           used_blocks_.footprint() + used_blocks_of_.capacity() * sizeof(used_block*);
+    return inside + follower_.metadata_bytes() + memory_.metadata_bytes() + pending_.metadata_bytes() +
+           used_blocks_.metadata_bytes() + used_blocks_of_.capacity() * sizeof(used_block*);
   }
   [[nodiscard]] const char* audit() const noexcept {
     if (const char* const broken = allocator_.audit(); broken != nullptr) return broken;
@@ -385,7 +368,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);
@@ -397,11 +380,6 @@ class planned : public facade<planned<Allocator>, Allocator> {
   };
 
   [[nodiscard]] detail::plan_view<provider_type> view() const noexcept { return {follower_, memory_}; }
-
-  [[nodiscard]] bool is_covered(std::align_val_t alignment) const noexcept {
-    const auto bytes = static_cast<std::size_t>(alignment);
-    return bytes <= min_alignment && std::has_single_bit(bytes);  // the allocator inside refuses another one
-  }
 
   // Requests. The mutex is held, except in serve_unplanned.
 
@@ -456,8 +434,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
       {
         const std::lock_guard lock(mutex_);
         if (void* const place = serve_late(unbacked)) return place;
-        // A device that captures a graph must not wait for streams.
-        may_retry = !is_capturing_ && give_back_unused(waits) > 0;
+        // While a graph is recorded, the device must not wait for streams.
+        may_retry = !must_not_wait_ && give_back_unused(waits) > 0;
         if (void* const place = serve_late(unbacked)) return place;
       }
       if (may_retry) p = allocator_.try_allocate(bytes, stream);
@@ -479,7 +457,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     if (!judge_.is_aside()) return;
     follower_.pause();
     // A busy device rarely has idle streams, so waits for them once.
-    if (!is_capturing_) (void)give_back_unused(!was_aside);
+    if (!must_not_wait_) (void)give_back_unused(!was_aside);
   }
   /// Tries again to get memory for an entry. The program may have gone on meanwhile.
   [[nodiscard]] void* serve_late(std::uint32_t i) noexcept {
@@ -503,12 +481,12 @@ class planned : public facade<planned<Allocator>, Allocator> {
     node& n = follower_.at(i);
     if ((n.state & follower::is_backed) != 0) return true;
     const std::size_t needed = missing(i);
-    if (needed > 0 && !is_capturing_) make_room(needed, i);
+    if (needed > 0 && !must_not_wait_) make_room(needed, i);
     const std::size_t total = needed > 0 ? reserved() + needed : 0;
     if (total >= refused_total_) return false;
     const std::size_t offset = follower_.offset_of(n), size = follower_.bytes_of(n);
     const bool works =
-        allocator_.with_provider([&](provider_type& device) { return memory_.back(device, offset, size); });
+        allocator_.visit_provider([&](provider_type& device) { return memory_.back(device, offset, size); });
     if (!works) refused_total_ = total;
     if (!works) return false;
     if (total > budget_) budget_ = total;
@@ -537,7 +515,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     {
       const std::lock_guard lock(me.mutex_);
       me.reserved_before_ = me.allocator_.current_usage().reserved;
-      if (me.is_capturing_ || me.memory_.device_bytes().current == 0) return false;
+      if (me.must_not_wait_ || me.memory_.device_bytes().current == 0) return false;
       const std::size_t growth = me.max_growth_ > me.requested_ ? me.max_growth_ : me.requested_;
       if (me.make_room(growth, follower::none)) return false;
       // The cache inside is as without the plan if the plan has hardly served.
@@ -557,7 +535,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     all += view().bytes();
     const std::size_t total = all.reserved;
     if (total > budget_) budget_ = total;
-    if (all.live + all.pending > most_in_use_) most_in_use_ = all.live + all.pending;
+    if (all.active > most_in_use_) most_in_use_ = all.active;
     if (total >= refused_total_) refused_total_ = unlimited;
   }
   /// Calls f(stream) for each stream that uses the plan, until it returns false. Returns whether it never did.
@@ -573,7 +551,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   [[nodiscard]] bool is_work_done() noexcept {
     if constexpr (!memory::waits) return true;
     if constexpr (!has_events) return false;
-    return allocator_.with_provider([this](provider_type& device) {
+    return allocator_.visit_provider([this](provider_type& device) {
       return for_each_stream([&device](stream_id s) { return detail::is_work_done(device, s); });
     });
   }
@@ -586,7 +564,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     for (int i = 0; i < tries; ++i) {
       const bool works = for_each_stream([this](stream_id s) {
         mutex_.unlock();
-        const bool is_done = allocator_.with_provider(
+        const bool is_done = allocator_.visit_provider(
             [s](provider_type& device) { return detail::wait_for_stream(device, s); });
         mutex_.lock();
         return is_done;
@@ -607,7 +585,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
       follower_.for_each_live(
           [&](std::uint32_t, const node& n) { f(follower_.offset_of(n), follower_.bytes_of(n)); });
     };
-    const std::size_t given = allocator_.with_provider(
+    const std::size_t given = allocator_.visit_provider(
         [&](provider_type& device) { return memory_.give_back(device, enough, for_each_used); });
     if (given > 0) follower_.forget_backing();
     return given;
@@ -615,7 +593,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   /// Ends a trim of the allocator inside: with `keep` 0, all unused memory goes back, and the plan serves again.
   void finish_trim(std::size_t keep, bool waits) noexcept {
     const std::lock_guard lock(mutex_);
-    if (keep > 0 || is_capturing_) return;
+    if (keep > 0 || must_not_wait_) return;
     (void)give_back_unused(waits);
     refused_total_ = unlimited;
     judge_.come_back();
@@ -631,7 +609,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   /// Gives memory back because the allocator inside failed. Returns whether it may succeed then.
   [[nodiscard]] bool give_back_to_retry() noexcept {
     const std::lock_guard lock(mutex_);
-    return !is_capturing_ && (give_back_unused(false) > 0 || give_back_unused(true) > 0);
+    return !must_not_wait_ && (give_back_unused(false) > 0 || give_back_unused(true) > 0);
   }
 
   // Frees, and uses by other streams.
@@ -656,8 +634,8 @@ class planned : public facade<planned<Allocator>, Allocator> {
   [[gnu::noinline]] void free_used(std::uint32_t i) noexcept {
     follower_.at(i).state |= follower::is_freed;
     used_block& b = *used_blocks_of_[i];
-    if (is_capturing_) return pending_.set_aside(b);
-    const bool is_pending = allocator_.with_provider([this, &b](provider_type& device) {
+    if (must_not_wait_) return pending_.set_aside(b);
+    const bool is_pending = allocator_.visit_provider([this, &b](provider_type& device) {
       unlocking_provider unlocking(device, mutex_);
       return pending_.defer(b, unlocking);
     });
@@ -668,7 +646,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
     node& n = follower_.at(i);
     if (!has_events || !allocator_.delays_reuse(follower_.track_of(n).stream, stream)) return true;
     const bool exists =
-        allocator_.with_provider([=](provider_type& device) { return detail::has_stream(device, stream); });
+        allocator_.visit_provider([=](provider_type& device) { return detail::has_stream(device, stream); });
     if (!exists || !used_blocks_.reserve(1)) return false;
     used_block*& b = used_blocks_of_[i];
     if (b == nullptr) {
@@ -676,7 +654,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
       b->status.state = detail::block::state::live;
       b->number = i;
     }
-    const bool works = pending_.record(*b, stream, is_capturing_);
+    const bool works = pending_.record(*b, stream, must_not_wait_);
     if (works) {
       n.state |= follower::has_uses;
     } else if ((n.state & follower::has_uses) == 0) {
@@ -695,13 +673,13 @@ class planned : public facade<planned<Allocator>, Allocator> {
   /// Makes the places free whose uses have ended. Waits for the uses of all freed blocks if asked.
   ///   Returns:  whether a place became free
   bool finish_uses(bool waits) noexcept {
-    if (pending_.empty() || is_capturing_) return false;
+    if (pending_.empty() || must_not_wait_) return false;
     bool any = false;
     const auto end = [this, &any](detail::block& b) {
       any = true;
       end_uses(b);
     };
-    allocator_.with_provider([&](provider_type& device) {
+    allocator_.visit_provider([&](provider_type& device) {
       unlocking_provider unlocking(device, mutex_);
       pending_.defer_set_aside(unlocking, end);
       pending_.process(unlocking, end);
@@ -736,7 +714,7 @@ class planned : public facade<planned<Allocator>, Allocator> {
   std::size_t max_growth_ = 0;   // of the allocator inside, by one request
   std::size_t reserved_before_ = unlimited;  // by the allocator inside, before it last tried to grow
   std::size_t refused_total_ = unlimited;    // reserved bytes that the device refused to reach
-  bool is_capturing_ = false;                // whether one of them is a scope_kind::capture
+  bool must_not_wait_ = false;               // whether one of them is a scope_kind::capture
 };
 
-}  // namespace tessera
+}  // namespace tessera::plan

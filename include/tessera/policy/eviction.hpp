@@ -7,11 +7,10 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/clock.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/statistics.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 /// The events at which an allocator considers eviction.
 enum class eviction_trigger : unsigned char {
@@ -37,6 +36,61 @@ struct idle_segment {
   eviction_trigger trigger = eviction_trigger::on_request;  ///< that of bytes_to_evict
 };
 
+/// Measures the age of idle memory.
+///
+///   C::now()   the ticks since any fixed moment; never falls
+///
+/// An allocator reads it whenever a segment becomes idle, and in an address range at every free.
+template <typename C>
+concept age_clock = requires {
+  { C::now() } noexcept -> std::same_as<std::uint64_t>;
+};
+
+}  // namespace tessera::policy
+
+namespace tessera::detail {
+
+/// A policy without a clock, or with an age_clock.
+template <typename P>
+concept has_no_wrong_clock = !requires { typename P::clock; } || policy::age_clock<typename P::clock>;
+
+/// The clock of an eviction policy; without one, ages are counted in searches.
+template <typename Eviction>
+struct clock_of {
+  using type = pool_searches;
+};
+template <typename Eviction>
+  requires requires { typename Eviction::clock; }
+struct clock_of<Eviction> {
+  using type = typename Eviction::clock;
+};
+
+/// Stands for decay if an eviction policy limits no idle bytes by their ages.
+template <typename Eviction>
+class no_decay {
+ public:
+  static constexpr std::size_t excess_of(const Eviction&, std::size_t, std::uint64_t) noexcept { return 0; }
+  static constexpr std::size_t kept_of_evicted(const Eviction&, auto) noexcept { return 0; }
+  static constexpr void note_eviction(std::size_t, auto, std::uint64_t) noexcept {}
+  static constexpr void restart() noexcept {}
+};
+
+template <typename Eviction>
+struct decay_of_policy {
+  using type = no_decay<Eviction>;
+};
+template <typename Eviction>
+  requires requires { typename Eviction::decay; }
+struct decay_of_policy<Eviction> {
+  using type = typename Eviction::decay;
+};
+template <typename Eviction>
+using decay_of = typename decay_of_policy<Eviction>::type;
+
+}  // namespace tessera::detail
+
+namespace tessera::policy {
+
 /// Decides which idle segments are released to the device, and when.
 ///
 ///   p.bytes_to_evict(trigger, now)    bytes to release now; 0 for none
@@ -52,7 +106,9 @@ struct idle_segment {
 ///   P::clock                          an age_clock; ages are then its ticks. In an address range, ages are
 ///                                     modulo 2^32.
 ///   p.decay_time()                    ticks after which no idle byte stays
-///   p.bytes_to_keep(bytes, age)       how many of `bytes` bytes may stay after `age` ticks; needs a clock
+///   p.bytes_to_keep(bytes, age)       how many of `bytes` bytes may stay after `age` ticks; needs a clock, and
+///                                     P names the mechanism: `using decay = detail::decay<P>`
+///                                     [tessera/policy/evict_after.hpp]
 ///
 /// Laws, checked by law::policy: bytes_to_evict(trigger, now) is at most now.reserved. If a segment of n
 /// bytes is a candidate, every larger size is too. bytes_to_keep(n, age) is at most n, does not rise with the
@@ -99,45 +155,6 @@ struct evict_at_free {
   bool operator==(const evict_at_free&) const = default;
 };
 
-/// Releases every idle segment before growth, after a free, or both.
-///   Source:  Paddle's free_when_no_cache_hit and free_idle_chunk
-template <auto BeforeGrowth = tunable<bool>{false}, auto AtFree = tunable<bool>{false}>
-struct evict_idle_segments {
-  [[no_unique_address]] parameter<BeforeGrowth> before_growth{};
-  [[no_unique_address]] parameter<AtFree> at_free{};
-
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
-                                                     const usage& now) const noexcept {
-    const bool evicts = (trigger == eviction_trigger::after_free && at_free.get()) ||
-                        (trigger == eviction_trigger::before_growth && before_growth.get());
-    return evicts ? now.cached : 0;
-  }
-  [[nodiscard]] static constexpr bool is_candidate(std::size_t, const usage&) noexcept { return true; }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return true; }
-  bool operator==(const evict_idle_segments&) const = default;
-};
-
-/// Releases segments larger than every chunk of `plan` as soon as they are idle, and keeps the chunks.
-///
-/// Choose it together with grow_by_plan, with the same plan, if large sizes rarely repeat. `Step` is the
-/// granularity in bytes to which a device rounds chunks. A segment that is larger by less than `Step` stays.
-///   Source:  Paddle's naive_best_fit
-template <auto Plan = tunable<chunk_plan>{chunk_plan{}}, std::size_t Step = 1_MiB>
-struct evict_at_free_above_plan {
-  static_assert(Step > 0, "evict_at_free_above_plan<Plan, Step>: Step is a number of bytes above 0");
-  [[no_unique_address]] parameter<Plan> plan{};
-
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
-                                                     const usage& now) const noexcept {
-    return trigger == eviction_trigger::after_free && is_candidate(now.cached, now) ? now.cached : 0;
-  }
-  [[nodiscard]] constexpr bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
-    return bytes > align_up(plan.get().largest_pooled(now.limit), Step);
-  }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment&) noexcept { return true; }
-  bool operator==(const evict_at_free_above_plan&) const = default;
-};
-
 /// Releases all old idle segments before growth if more than `threshold` of the limit is reserved. Repeats
 /// this until less is reserved, or until a pass releases nothing. One pass may release far more than needed.
 ///
@@ -145,9 +162,9 @@ struct evict_at_free_above_plan {
 /// candidates. Segments of up to `Ignored` bytes stay. A threshold of 0 switches the policy off. With
 /// `NeedsLimit`, it is off until a limit is set. In PyTorch, set_per_process_memory_fraction sets the limit.
 ///
-///     constexpr tessera::evict_idle_above<tessera::percent(80)> above_80;
+///     constexpr tessera::policy::evict_idle_above<tessera::percent(80)> above_80;
 ///     constexpr tessera::usage now{.reserved = 70_GiB, .limit = 80_GiB};
-///     static_assert(above_80.bytes_to_evict(tessera::eviction_trigger::before_growth, now) == 6_GiB);
+///     static_assert(above_80.bytes_to_evict(tessera::policy::eviction_trigger::before_growth, now) == 6_GiB);
 ///
 ///   Source:  PyTorch's garbage_collection_threshold, which ignores the 2 MiB segments of small blocks
 template <auto Threshold = tunable<fraction>{fraction{}}, bool NeedsLimit = false,
@@ -174,78 +191,4 @@ struct evict_idle_above {
   bool operator==(const evict_idle_above&) const = default;
 };
 
-/// How the idle bytes that may stay fall until the end of the time.
-enum class decay_curve : unsigned char {
-  step,   ///< all may stay until the end
-  smooth  ///< half may stay after half of the time; the fall is slow at first and at the end
-};
-
-/// Releases the segments that were idle for `time` ticks of `Clock`, when evict_idle() is called.
-///
-/// Choose it if other programs need the memory between the phases of this one. Call evict_idle() after each
-/// phase, or from a thread; without calls, nothing is released. With decay_curve::smooth, the idle bytes fall
-/// along jemalloc's curve. The oldest segments then go before the time, as many as it takes to be at or below
-/// the curve. A time of `unlimited` switches the policy off. In a recipe, it replaces any other eviction, such
-/// as that of garbage_collection_threshold.
-///
-///     using recipe = tessera::with<tessera::pytorch<>, tessera::evict_after<200>>;  // milliseconds
-///     tessera::caching_allocator<recipe, tessera::simulated_device> shared;
-///     shared.deallocate(shared.allocate(1_GiB));
-///     shared.evict_idle();  // releases nothing yet
-///
-///   Cost:    a read of the clock whenever a segment becomes idle; in an address range, at every free
-///   Source:  mimalloc's purge_delay; jemalloc's dirty_decay_ms for decay_curve::smooth
-template <auto Time = tunable<std::uint64_t>{10'000}, decay_curve Curve = decay_curve::step,
-          age_clock Clock = steady_milliseconds>
-struct evict_after {
-  static_assert(std::in_range<std::uint64_t>(parameter<Time>{}.get()),
-                "evict_after<Time>: Time is a whole number of ticks, not below 0");
-  using clock = Clock;
-  [[no_unique_address]] parameter<Time> time{};
-
-  [[nodiscard]] static constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
-                                                            const usage& now) noexcept {
-    return trigger == eviction_trigger::on_request ? now.cached : 0;
-  }
-  [[nodiscard]] static constexpr bool is_candidate(std::size_t bytes, const usage&) noexcept {
-    return bytes > 0;
-  }
-  [[nodiscard]] constexpr bool should_evict(const idle_segment& segment) const noexcept {
-    return segment.age >= decay_time() || (segment.age >= segment.max_age && segment.excess > 0);
-  }
-  [[nodiscard]] constexpr std::uint64_t decay_time() const noexcept {
-    return static_cast<std::uint64_t>(time.get());
-  }
-  [[nodiscard]] constexpr std::size_t bytes_to_keep(std::size_t bytes, std::uint64_t age) const noexcept
-    requires(Curve == decay_curve::smooth)
-  {
-    if (age >= decay_time()) return 0;
-    const double left = 1 - static_cast<double>(age) / static_cast<double>(decay_time());
-    const double share = left * left * left * (10 + left * (6 * left - 15));
-    const auto kept = static_cast<std::size_t>(share * static_cast<double>(bytes));
-    return kept < bytes ? kept : bytes;
-  }
-  bool operator==(const evict_after&) const = default;
-};
-
-/// Releases idle segments when a stream is synchronized, while more than `threshold` bytes are reserved.
-///   Source:  the release threshold of CUDA's memory pools
-template <auto Threshold = tunable<std::size_t>{0}>
-struct evict_at_synchronize_above {
-  [[no_unique_address]] parameter<Threshold> threshold{};
-
-  [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
-                                                     const usage& now) const noexcept {
-    if (trigger != eviction_trigger::after_synchronize) return 0;
-    return now.reserved > threshold ? now.reserved - threshold : 0;
-  }
-  [[nodiscard]] static constexpr bool is_candidate(std::size_t bytes, const usage&) noexcept {
-    return bytes > 0;
-  }
-  [[nodiscard]] static constexpr bool should_evict(const idle_segment& segment) noexcept {
-    return segment.remaining > 0;
-  }
-  bool operator==(const evict_at_synchronize_above&) const = default;
-};
-
-}  // namespace tessera
+}  // namespace tessera::policy

@@ -6,12 +6,10 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/pool_traits.hpp>
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/statistics.hpp>
-#include <tessera/detail/backend.hpp>
+#include <tessera/detail/backends/backend.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 using detail::segment_backend;
 
@@ -19,11 +17,11 @@ using detail::segment_backend;
 ///
 /// | question                     |                                                                 |
 /// |------------------------------|-----------------------------------------------------------------|
-/// | P::backend                   | the backend that grows [tessera/detail/backend.hpp]             |
+/// | P::backend                   | the backend that grows [tessera/detail/backends/backend.hpp]             |
 /// | p.segment_size(block, now)   | bytes to ask the device for, so that `block` bytes fit          |
 /// | p.limit.on(capacity)         | bytes that may be reserved; `unlimited` for no limit            |
 ///
-/// For the backends that map memory into ranges [tessera/policy/growth_in_ranges.hpp], it must also answer:
+/// For the backends that map memory into ranges [tessera/policy/grow_by_mapping.hpp], it must also answer:
 ///
 /// | question                     |                                                                 |
 /// |------------------------------|-----------------------------------------------------------------|
@@ -47,14 +45,6 @@ using detail::segment_backend;
 /// segment_size, mapping_unit and min_chunk may take one more argument, `pool_traits in = {}`, to learn which
 /// blocks are small.
 ///
-/// It may answer two more questions, and then the pools of its allocator may have shares (guarantee_shares):
-///
-/// | question                     |                                                                 |
-/// |------------------------------|-----------------------------------------------------------------|
-/// | p.grants(demand)             | whether a pool that holds what a pool_demand says may get its   |
-/// |                              | share                                                           |
-/// | p.admits(demand)             | whether a pool may hold what a pool_demand says                 |
-///
 /// A memory_limit may be the `limit`. Law, checked by law::policy: segment_size(n, now) >= n.
 template <typename P>
 concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t block, const usage& now) {
@@ -63,13 +53,9 @@ concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t b
   { p.limit.on(block) } noexcept -> std::same_as<std::size_t>;
 };
 
-namespace detail {
-/// The growth policy decides what a pool may hold.
-template <typename P>
-concept admits_pools = requires(const P& p, const pool_demand& demand) {
-  { p.grants(demand) } noexcept -> std::same_as<bool>;
-  { p.admits(demand) } noexcept -> std::same_as<bool>;
-};
+}  // namespace tessera::policy
+
+namespace tessera::detail {
 
 /// The limit of a growth policy: bytes, or a share of the device. A `tunable` limit may be assigned.
 template <auto Limit, memory_limit::rounding Rule = memory_limit::rounding::truncate>
@@ -82,33 +68,10 @@ struct growth_limit : parameter<Limit> {
   }
   bool operator==(const growth_limit&) const = default;
 };
-}  // namespace detail
 
-/// Grows like `Growth`, and lets the pools of an allocator have shares. Choose it for several tenants of one
-/// device, each with a private pool.
-///
-/// A pool never holds more than its limit. A request that keeps its pool within what is guaranteed to it is
-/// always admitted. Any other request is admitted if what the others are guaranteed remains. Other pools may
-/// cache guaranteed memory, but not hold it: their caches are emptied when it is wanted.
-///
-///     using growth = tessera::guarantee_shares<tessera::pytorch<>::growth>;
-///     using allocator_type =
-///         tessera::caching_allocator<tessera::with<tessera::pytorch<>, growth>, tessera::simulated_device>;
-template <typename Growth>
-struct guarantee_shares : Growth {
-  static_assert(growth_policy<Growth>,
-                "guarantee_shares<Growth>: Growth is a growth policy, such as pytorch<>::growth; a policy of "
-                "another axis admits nothing [tessera/policy/growth.hpp]");
-  /// Whether all shares can be met.
-  [[nodiscard]] static constexpr bool grants(const pool_demand& demand) noexcept {
-    const std::size_t room = demand.limit > demand.others ? demand.limit - demand.others : 0;
-    return demand.held <= demand.share.limit && demand.held <= room && demand.share.guaranteed <= room;
-  }
-  [[nodiscard]] static constexpr bool admits(const pool_demand& demand) noexcept {
-    return demand.held <= demand.share.guaranteed || grants(demand);
-  }
-  bool operator==(const guarantee_shares&) const = default;
-};
+}  // namespace tessera::detail
+
+namespace tessera::policy {
 
 /// Takes a segment of exactly the block's size.
 template <auto Limit = tunable<memory_limit>{memory_limit::none}>
@@ -129,7 +92,7 @@ struct grow_exactly {
 ///   * Another block below `DedicatedFrom`, and of at most `large` bytes, gets a segment of `large` bytes.
 ///   * Any other block gets a segment of its own size, rounded up to a multiple of `Small`.
 ///
-///     constexpr tessera::grow_by_segments<> like_pytorch;
+///     constexpr tessera::policy::grow_by_segments<> like_pytorch;
 ///     static_assert(like_pytorch.segment_size(5_MiB, {}) == 20_MiB);
 ///     static_assert(like_pytorch.segment_size(25_MiB, {}) == 26_MiB);
 ///
@@ -164,58 +127,4 @@ struct grow_by_segments {
   bool operator==(const grow_by_segments&) const = default;
 };
 
-/// Takes a segment, which Paddle calls a chunk, of at least `small_chunk` bytes for a small block.
-/// For a larger block, takes a segment of at least `large` bytes. 0 means the block's size. The pools policy tells which
-/// blocks are small; if it does not, those of up to `boundary` bytes. A `boundary` states a limit that the pools
-/// policy must have, too.
-///   Source:  Paddle's auto_growth. With one pool, its auto_growth_chunk_size_in_mb is `large`.
-template <auto Small = tunable<std::size_t>{0}, auto Large = tunable<std::size_t>{0},
-          auto Boundary = limit_of_pools, auto Limit = tunable<memory_limit>{memory_limit::none}>
-struct grow_by_chunks {
-  static_assert(detail::is_block_size_or_0(detail::initial_bytes<Small>()) &&
-                    detail::is_block_size_or_0(detail::initial_bytes<Large>()) &&
-                    detail::is_block_size_or_0(detail::initial_bytes<Boundary>()),
-                "grow_by_chunks<Small, Large, Boundary>: each is in bytes, at least min_alignment, or 0; 2 "
-                "MiB are 2_MiB");
-  using backend = segment_backend;
-  [[no_unique_address]] parameter<Small> small_chunk{};
-  [[no_unique_address]] parameter<Large> large{};
-  [[no_unique_address]] parameter<Boundary> boundary{};
-  [[no_unique_address]] detail::growth_limit<Limit> limit{};
-
-  [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&,
-                                                   pool_traits in = {}) const noexcept {
-    const std::size_t limit_here = in.small_limit_or(boundary != limit_of_pools ? boundary.get() : 0);
-    const std::size_t chunk = block <= limit_here ? small_chunk.get() : large.get();
-    return detail::larger(block, chunk);
-  }
-  bool operator==(const grow_by_chunks&) const = default;
-};
-
-/// Takes segments, which Paddle calls chunks, by a plan. The first chunk often takes nearly all free memory.
-/// A block larger than every chunk gets a segment of its size. If the device lacks the next chunk, growth
-/// fails, even for a small block.
-///   Source:  Paddle's naive_best_fit; here segments of a block's size count as chunks
-template <auto Plan = tunable<chunk_plan>{chunk_plan{}},
-          auto Limit = tunable<memory_limit>{memory_limit::none}>
-struct grow_by_plan {
-  using backend = segment_backend;
-  [[no_unique_address]] parameter<Plan> plan{};
-  [[no_unique_address]] detail::growth_limit<Limit> limit{};
-
-  [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
-    const chunk_plan& chunks = plan.get();
-    const std::size_t largest = chunks.largest_pooled(now.limit);
-    const bool is_sound = largest <= chunk_plan::available(now.limit);
-    if (is_sound && block > largest) return block;
-    const std::size_t free = now.limit > now.reserved ? now.limit - now.reserved : 0;
-    // For a plan that is not sound, asks for more than is free: then the device refuses, as in Paddle.
-    const std::size_t chunk = is_sound         ? chunks.next(free, now.reserved == 0)
-                              : largest > free ? largest
-                                               : free + 1;
-    return detail::larger(block, chunk);
-  }
-  bool operator==(const grow_by_plan&) const = default;
-};
-
-}  // namespace tessera
+}  // namespace tessera::policy

@@ -7,7 +7,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 /// Decides which pool a block belongs to; blocks of different pools never share a segment.
 ///
@@ -15,7 +15,7 @@ namespace tessera {
 ///   p.select(block)   pool of a block of `block` bytes, below count
 ///
 /// Optional member: `max_small_block()`, the bytes up to which a block is small. It tells split and growth
-/// policies which blocks have a pool of their own [tessera/core/pool_traits.hpp]. `unlimited` means that it does
+/// policies which blocks have a pool of their own [tessera/core/parameter.hpp]. `unlimited` means that it does
 /// not say.
 template <typename P>
 concept pools_policy = detail::regular<P> && requires(const P& p, std::size_t block) {
@@ -57,4 +57,4 @@ struct pool_small_and_large {
   bool operator==(const pool_small_and_large&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::policy

@@ -5,17 +5,17 @@
 #include <concepts>
 #include <cstddef>
 
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/text.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 /// Why an allocator could not grow.
 enum class failure_reason : unsigned char {
   by_limit,     ///< the limit of the growth policy would be exceeded
   by_device,    ///< the device refused the memory
   by_capacity,  ///< the device is too small; reported only to policies whose `checks_capacity` is true
-  by_share      ///< the growth policy does not admit what the pool would hold; never reported to policies
+  by_extension  ///< an extension refused, such as quotas; never reported to policies
 };
 
 /// Recovery steps, in the order in which they are tried. After a step that succeeds, reuse across
@@ -27,7 +27,7 @@ struct recovery_steps {
                        ///< fails if they do not
     release_cached,    ///< waits for pending frees, then releases every idle segment
     retry_exact_size,  ///< asks for a segment of exactly the block's size, whatever the growth policy says
-    search_again       ///< waits for pending frees, except during a capture, and searches the free list again
+    search_again  ///< waits for pending frees, if they may be waited for, and searches the free list again
   };
   std::array<step, 4> steps{};
   std::size_t count = 0;
@@ -92,15 +92,15 @@ struct recover_by_releasing_oversize {
 ///
 /// Choose it for services that prefer to reject a request rather than stall.
 ///
-///     constexpr tessera::with_fail_fast<tessera::recover_by_emptying_cache<>, true> fails_at_limit;
-///     static_assert(fails_at_limit.steps(tessera::failure_reason::by_limit).count == 0);
+///     constexpr tessera::policy::fail_fast<tessera::policy::recover_by_emptying_cache<>, true> fails_at_limit;
+///     static_assert(fails_at_limit.steps(tessera::policy::failure_reason::by_limit).count == 0);
 ///
 ///   Source:  PyTorch's throw_on_cudamalloc_oom. PyTorch 2.14 fails fast by capacity.
 template <typename Recovery, auto FailsFast = tunable<bool>{false},
           failure_reason Reason = failure_reason::by_limit>
-struct with_fail_fast {
+struct fail_fast {
   static_assert(recovery_policy<Recovery>,
-                "with_fail_fast<Recovery>: Recovery is a recovery policy, such as recover_never "
+                "fail_fast<Recovery>: Recovery is a recovery policy, such as recover_never "
                 "[tessera/policy/recovery.hpp]");
   static constexpr bool checks_capacity = Reason == failure_reason::by_capacity;
   [[no_unique_address]] Recovery inner = Recovery();  // no braces, as in policies
@@ -113,7 +113,7 @@ struct with_fail_fast {
   [[nodiscard]] constexpr bool is_fast(failure_reason reason) const noexcept {
     return reason == Reason && fails_fast;
   }
-  bool operator==(const with_fail_fast&) const = default;
+  bool operator==(const fail_fast&) const = default;
 };
 
 /// Recovers like `Recovery`. Before the request fails, it waits for pending frees and searches the free list
@@ -123,18 +123,18 @@ struct with_fail_fast {
 /// frees whose segments cannot go back, because they hold live blocks, too. PyTorch does not look for these
 /// blocks: the request fails, and the same request then succeeds.
 ///
-///     using recovery = tessera::with_last_search<tessera::pytorch<>::recovery>;
-///     tessera::caching_allocator<tessera::with<tessera::pytorch<>, recovery>, tessera::simulated_device> patient;
+///     using recovery = tessera::policy::last_search<tessera::recipe::pytorch<>::recovery>;
+///     tessera::caching_allocator<tessera::recipe::with<tessera::recipe::pytorch<>, recovery>, tessera::provider::simulated_device> patient;
 ///     patient.policies().recovery.fails_fast = true;  // the numbers of the inner policy
 ///
 ///   Cost:    a search, only before a failure
 ///   Source:  PyTorch issues 189504 and 191302 ask for it
 template <typename Recovery>
-struct with_last_search : Recovery {
+struct last_search : Recovery {
   static_assert(recovery_policy<Recovery>,
-                "with_last_search<Recovery>: Recovery is a recovery policy, such as recover_never "
+                "last_search<Recovery>: Recovery is a recovery policy, such as recover_never "
                 "[tessera/policy/recovery.hpp]");
-  static constexpr const char* hint = "with_last_search";  ///< what explain() suggests
+  static constexpr const char* hint = "last_search";  ///< what explain() suggests
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
     recovery_steps all = Recovery::steps(reason);
@@ -142,7 +142,7 @@ struct with_last_search : Recovery {
     if (all.count < all.steps.size()) all.steps[all.count++] = recovery_steps::step::search_again;
     return all;
   }
-  bool operator==(const with_last_search&) const = default;
+  bool operator==(const last_search&) const = default;
 
  private:
   [[nodiscard]] constexpr bool fails_at_once(failure_reason reason) const noexcept {
@@ -151,4 +151,4 @@ struct with_last_search : Recovery {
   }
 };
 
-}  // namespace tessera
+}  // namespace tessera::policy

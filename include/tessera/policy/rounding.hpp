@@ -8,7 +8,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 /// Decides the size of the block that serves a request.
 ///
@@ -37,8 +37,6 @@ struct round_to_multiple {
   }
   bool operator==(const round_to_multiple&) const = default;
 };
-template <std::size_t Step>
-inline constexpr bool detail::is_verified_rounding<round_to_multiple<Step>> = true;
 
 /// Rounds up to a power of two of at least `Min` bytes.
 ///
@@ -63,15 +61,13 @@ struct round_to_power_of_two {
   }
   bool operator==(const round_to_power_of_two&) const = default;
 };
-template <std::size_t Min, auto Threshold>
-inline constexpr bool detail::is_verified_rounding<round_to_power_of_two<Min, Threshold>> = true;
 
 /// Rounds up to one of D equal steps between two powers of two. `table` gives D by size.
 ///
 /// Choose it if sizes vary a little from step to step, so that the variants share blocks. Requests of up to
 /// `Step` x D bytes are rounded up to a multiple of `Step` bytes. Sizes with a D of 0 or 1 are, too.
 ///
-///     constexpr tessera::round_to_divisions<512, tessera::divisions::all(4)> four_steps;
+///     constexpr tessera::policy::round_to_divisions<512, tessera::divisions::all(4)> four_steps;
 ///     static_assert(four_steps.block_size(1'100'000) == 1_MiB + 256_KiB);
 ///
 ///   Source:  PyTorch's roundup_power2_divisions
@@ -89,8 +85,6 @@ struct round_to_divisions {
   }
   bool operator==(const round_to_divisions&) const = default;
 };
-template <std::size_t Step, auto Table>
-inline constexpr bool detail::is_verified_rounding<round_to_divisions<Step, Table>> = true;
 
 /// Adds `Padding` bytes to each request, then rounds like `Inner`.
 ///
@@ -107,8 +101,19 @@ struct round_padded {
   }
   bool operator==(const round_padded&) const = default;
 };
-template <std::size_t Padding, typename Inner>
-inline constexpr bool detail::is_verified_rounding<round_padded<Padding, Inner>> =
-    detail::is_verified_rounding<Inner>;
 
-}  // namespace tessera
+}  // namespace tessera::policy
+
+namespace tessera::detail {
+
+template <std::size_t Step>
+inline constexpr bool is_verified_rounding<policy::round_to_multiple<Step>> = true;
+template <std::size_t Min, auto Threshold>
+inline constexpr bool is_verified_rounding<policy::round_to_power_of_two<Min, Threshold>> = true;
+template <std::size_t Step, auto Table>
+inline constexpr bool is_verified_rounding<policy::round_to_divisions<Step, Table>> = true;
+template <std::size_t Padding, typename Inner>
+inline constexpr bool is_verified_rounding<policy::round_padded<Padding, Inner>> =
+    is_verified_rounding<Inner>;
+
+}  // namespace tessera::detail

@@ -8,9 +8,12 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/free_order.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/pool_traits.hpp>
 
-namespace tessera {
+/// The policies of the axis `split`: may a free block serve, and is it split? As in each header of an axis, a concept
+/// lists the questions and the laws of their answers, and the policies follow. tessera/caching_allocator.hpp asks them;
+/// read it next.
+
+namespace tessera::policy {
 
 /// The end of a split block that serves the request; the remainder stays free. With `high`, a growth
 /// policy's base_alignment applies only to blocks that are not split.
@@ -91,7 +94,7 @@ struct split_if_remainder_at_least : split_never<> {
 ///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.
 ///   * An oversize block is split only with a `Waste` of 0; otherwise it serves as a whole.
 ///
-///     constexpr tessera::split_below<128_MiB> below;
+///     constexpr tessera::policy::split_below<128_MiB> below;
 ///     static_assert(!below.may_serve(5_MiB, 200_MiB) && below.may_serve(190_MiB, 200_MiB));
 ///
 ///   Source:  PyTorch's max_split_size_mb and max_non_split_rounding_mb; `Waste` is 1 MiB, or 0 with
@@ -133,12 +136,12 @@ struct split_below {
 ///   Cost:    with free_order::newest_in_class, linear in the number of newer, too small blocks
 ///   Source:  PyTorch 2.14: oldest_segment for devices, newest_in_class for pinned host memory
 template <typename Split, free_order Order>
-struct with_order : Split {
+struct ordered : Split {
   static_assert(split_policy<Split>,
-                "with_order<Split, Order>: Split is a split policy, such as split_below<> "
+                "ordered<Split, Order>: Split is a split policy, such as split_below<> "
                 "[tessera/policy/split.hpp]");
   static constexpr free_order order = Order;
-  bool operator==(const with_order&) const = default;
+  bool operator==(const ordered&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::policy

@@ -8,7 +8,7 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/stream.hpp>
 
-namespace tessera {
+namespace tessera::policy {
 
 /// Decides which streams may reuse a freed block, and when.
 ///
@@ -19,7 +19,9 @@ namespace tessera {
 ///   p.needs_event(key, user)        whether a recorded use by stream `user` delays the reuse of a block
 ///                                   of `key`; it then waits for an event recorded on `user` at the free
 ///   P::reuses_across_streams        whether a block may serve a stream with another key; if so, the device
-///                                   must be an ordering_provider
+///                                   must be an ordering_provider, and P names the mechanism:
+///                                   `template <typename M> using sharing = detail::stream_sharing<M>`
+///                                   [tessera/policy/reuse_across_streams.hpp]
 ///   p.reuse_rules()                 the rules for reuse across streams, applied if nothing else fits
 ///   p.should_poll_events(events)    whether a request polls the events of pending blocks before it searches,
 ///                                   given their number; if not, it polls after a miss, and searches again
@@ -37,11 +39,33 @@ concept streams_policy = detail::regular<P> && requires(const P& p, stream_id st
   { p.should_poll_events(events) } noexcept -> std::same_as<bool>;
 };
 
-namespace detail {
+}  // namespace tessera::policy
+
+namespace tessera::detail {
+
 /// Whether all streams have the same reuse key.
 template <typename P>
 inline constexpr bool has_one_key =
     std::same_as<decltype(std::declval<const P&>().reuse_key(stream_id{})), stream_id::any>;
+
+/// Stands for stream_sharing if streams share no blocks.
+template <typename Manager>
+struct no_sharing {
+  explicit no_sharing(Manager&) noexcept {}
+  static constexpr void coalesce_idle() noexcept {}
+  static constexpr void wait_for_unfinished_work() noexcept {}
+};
+template <typename Streams, typename Manager>
+struct sharing_of_policy {
+  using type = no_sharing<Manager>;
+};
+template <typename Streams, typename Manager>
+  requires(Streams::reuses_across_streams)
+struct sharing_of_policy<Streams, Manager> {
+  using type = typename Streams::template sharing<Manager>;
+};
+template <typename Streams, typename Manager>
+using sharing_of = typename sharing_of_policy<Streams, Manager>::type;
 
 /// The answers of policies that never reuse a block across streams and poll events at each request.
 struct no_reuse_across_streams {
@@ -50,7 +74,10 @@ struct no_reuse_across_streams {
   [[nodiscard]] static constexpr bool should_poll_events(std::size_t) noexcept { return true; }
   bool operator==(const no_reuse_across_streams&) const = default;
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::policy {
 
 /// Reuses a block at once on its own stream, and never on another. For recorded streams, reuse waits for
 /// their events.
@@ -69,9 +96,9 @@ struct reuse_on_same_stream : detail::no_reuse_across_streams {
 
 /// Reuses like reuse_on_same_stream. It also waits for the block's own stream if that stream was recorded.
 ///   Source:  torch_npu
-struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
+struct reuse_on_same_stream_after_own_events : reuse_on_same_stream {
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept { return true; }
-  bool operator==(const reuse_on_same_stream_after_recorded&) const = default;
+  bool operator==(const reuse_on_same_stream_after_own_events&) const = default;
 };
 
 /// Reuses like `Streams`, but a request polls events first only if more than `threshold` events are pending.
@@ -80,8 +107,8 @@ struct reuse_on_same_stream_after_recorded : reuse_on_same_stream {
 /// Choose it if programs record streams for many blocks and profiles show the polling (one query per stream).
 /// Blocks become reusable later.
 ///
-///     using lazy = tessera::poll_events_lazily<tessera::reuse_on_same_stream, std::size_t{512}>;
-///     using recipe = tessera::with<tessera::pytorch<>, lazy>;
+///     using lazy = tessera::policy::poll_events_lazily<tessera::policy::reuse_on_same_stream, std::size_t{512}>;
+///     using recipe = tessera::recipe::with<tessera::recipe::pytorch<>, lazy>;
 ///
 ///   Source:  torch_npu's multi_stream_lazy_reclaim, with 512
 template <streams_policy Streams, auto Threshold = tunable<std::size_t>{0}>
@@ -98,11 +125,11 @@ struct poll_events_lazily : Streams {
 ///
 /// Choose it for host memory that only recorded streams read or write.
 ///   Source:  PyTorch's pinned host memory
-struct reuse_after_recorded_streams : detail::no_reuse_across_streams {
+struct reuse_after_events : detail::no_reuse_across_streams {
   static constexpr bool uses_events = true;
   [[nodiscard]] static constexpr stream_id::any reuse_key(stream_id) noexcept { return {}; }
   [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept { return true; }
-  bool operator==(const reuse_after_recorded_streams&) const = default;
+  bool operator==(const reuse_after_events&) const = default;
 };
 
 /// Reuses any block at once.
@@ -115,35 +142,4 @@ struct reuse_immediately : detail::no_reuse_across_streams {
   bool operator==(const reuse_immediately&) const = default;
 };
 
-/// Reuses a block at once on its own stream. Three rules, which can be switched off, allow reuse on another
-/// stream.
-///
-/// Choose it if many streams would each keep their own memory. Addresses then depend on timing.
-///   * `follow_dependencies`: the other stream already waits for the free, by the program's own events;
-///   * `opportunistic`: the work before the free has completed;
-///   * `insert_dependencies`: the other stream is made to wait for that work.
-///
-///   Source:  CUDA's memory pools: cudaMemPoolReuseFollowEventDependencies,
-///            cudaMemPoolReuseAllowOpportunistic and cudaMemPoolReuseAllowInternalDependencies
-template <auto FollowDependencies = tunable<bool>{true}, auto Opportunistic = tunable<bool>{true},
-          auto InsertDependencies = tunable<bool>{true}>
-struct reuse_across_streams {
-  static constexpr const char* hint = "reuse_across_streams";  ///< what explain() suggests
-  [[no_unique_address]] parameter<FollowDependencies> follow_dependencies{};
-  [[no_unique_address]] parameter<Opportunistic> opportunistic{};
-  [[no_unique_address]] parameter<InsertDependencies> insert_dependencies{};
-
-  static constexpr bool uses_events = true;
-  static constexpr bool reuses_across_streams = true;
-  [[nodiscard]] static constexpr stream_id reuse_key(stream_id stream) noexcept { return stream; }
-  [[nodiscard]] static constexpr bool needs_event(stream_id key, stream_id user) noexcept {
-    return key != user;
-  }
-  [[nodiscard]] constexpr cross_stream_reuse reuse_rules() const noexcept {
-    return {follow_dependencies, opportunistic, insert_dependencies};
-  }
-  [[nodiscard]] static constexpr bool should_poll_events(std::size_t) noexcept { return true; }
-  bool operator==(const reuse_across_streams&) const = default;
-};
-
-}  // namespace tessera
+}  // namespace tessera::policy

@@ -10,9 +10,10 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// A call of a provider that has an effect, or a query. Calls that return constants are not listed.
 class provider_call {
@@ -92,7 +93,9 @@ class provider_call {
   kind kind_;
 };
 
-namespace detail {
+}  // namespace tessera::provider
+
+namespace tessera::detail {
 
 /// Replaces a type that a provider does not have.
 struct absent {
@@ -139,7 +142,7 @@ struct virtual_memory_names<Device> {
 /// The default hook of a provider_adaptor: makes the call and nothing else.
 struct call_directly {
   template <typename F>
-  auto operator()(provider_call, F call) const noexcept {
+  auto operator()(provider::provider_call, F call) const noexcept {
     return call();
   }
 };
@@ -148,7 +151,9 @@ struct call_directly {
 template <typename D, typename... Kind>
 concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::provider {
 
 /// Wraps a provider, and has exactly its capabilities: events, virtual memory, sharing and so on.
 ///
@@ -163,14 +168,14 @@ concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acqu
 ///     namespace logging {
 ///     struct log_failures {
 ///       template <typename F>
-///       auto operator()(tessera::provider_call call, F f) noexcept {
+///       auto operator()(tessera::provider::provider_call call, F f) noexcept {
 ///         const auto result = f();
 ///         if (!result && call.may_fail()) std::printf("%s failed\n", call.name());
 ///         return result;
 ///       }
 ///     };
-///     using device = tessera::provider_adaptor<tessera::simulated_device, log_failures>;
-///     static_assert(tessera::virtual_memory_provider<device> && tessera::event_provider<device>);
+///     using device = tessera::provider::provider_adaptor<tessera::provider::simulated_device, log_failures>;
+///     static_assert(tessera::provider::virtual_memory_provider<device> && tessera::provider::event_provider<device>);
 ///     }
 ///
 /// It is thread-safe if both the provider and the hook declare is_thread_safe. A derived class without
@@ -390,4 +395,4 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   [[no_unique_address]] Hook hook_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

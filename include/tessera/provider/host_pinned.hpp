@@ -18,6 +18,7 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/host_stream.hpp>
@@ -25,7 +26,7 @@
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// Provides page-locked memory of this machine. Linux.
 ///
@@ -339,4 +340,4 @@ static_assert(ordering_provider<host_pinned> && detail::stream_listing_provider<
               paged_provider<host_pinned> && virtual_memory_provider<host_pinned> &&
               copying_provider<host_pinned>);
 
-}  // namespace tessera
+}  // namespace tessera::provider

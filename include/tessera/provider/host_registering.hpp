@@ -8,9 +8,10 @@
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// Acquires segments from one provider and registers them with another. It makes ordinary host memory
 /// accessible to a device.
@@ -22,10 +23,10 @@ namespace tessera {
 /// it. So no caller gets memory that the device cannot access.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     using tessera::host_pinned;
+///     using tessera::provider::host_pinned;
 ///     host_pinned memory({.pin = host_pinned::pinning::never}), device;
-///     using provider = tessera::host_registering<host_pinned, host_pinned>;
-///     tessera::caching_allocator<tessera::pytorch_pinned<>, provider> pinned{provider(memory, device)};
+///     using provider = tessera::provider::host_registering<host_pinned, host_pinned>;
+///     tessera::caching_allocator<tessera::recipe::pytorch_pinned<>, provider> pinned{provider(memory, device)};
 ///
 ///   Requires:  both providers outlive it
 ///   Source:  PyTorch's pinned_use_cuda_host_register and torch_npu's pinned_mem_register
@@ -83,4 +84,4 @@ class host_registering : public provider_adaptor<Device> {
   Memory* memory_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include <tessera/core/page.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/importer_list.hpp>
 #include <tessera/provider/provider.hpp>
@@ -32,6 +33,7 @@
 /// Sends memory files between processes. The importer connects to a socket named by the exporter's token. It
 /// receives the file or the reason of a refusal, once for each connection. The socket is in the abstract
 /// namespace, so nothing remains on disk. Both processes must share one network and one process namespace.
+
 namespace tessera::detail {
 
 /// The name of exported memory in other processes: plain bytes for a pipe or a file. Forged and outdated
@@ -227,7 +229,7 @@ class host_exports {
 
   ///   Requires:  the file stays open until it is removed
   [[nodiscard]] const char* add(std::uint64_t number, int file, std::size_t bytes, page_kind kind,
-                                importers who) noexcept {
+                                provider::importers who) noexcept {
     const std::lock_guard lock(mutex_);
     if (exported_.find(number) != nullptr) return "the memory is exported already";
     if (const char* const fault = start()) return fault;

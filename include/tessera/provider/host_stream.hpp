@@ -11,8 +11,8 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/provider/stream_order.hpp>
 
 namespace tessera::detail {
@@ -190,7 +190,7 @@ class host_streams {
 
   std::mutex mutex_;
   std::map<stream_id, std::shared_ptr<host_stream>> streams_;
-  stream_order order_;
+  provider::stream_order order_;
   std::uint64_t last_ = 0;
 };
 

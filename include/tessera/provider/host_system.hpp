@@ -19,6 +19,7 @@
 
 /// The Linux calls of host_pinned. Functions that can fail return null on success. Otherwise they return the
 /// broken rule, or a text that names the missing resource and a remedy.
+
 namespace tessera::detail {
 
 /// Whether memory is locked. Locked memory is never swapped out.

@@ -9,11 +9,11 @@
 
 #include <tessera/core/text.hpp>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// Keeps the latest refusal of each thread, for the take_refusal() of a thread-safe provider.
 ///
-///     tessera::latest_refusals refused;
+///     tessera::provider::latest_refusals refused;
 ///     refused.note(tessera::refusal::format("%d objects exist, the device has no more", 4096));
 ///     std::puts(refused.take().text());
 ///
@@ -57,4 +57,4 @@ class latest_refusals {
   std::size_t next_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

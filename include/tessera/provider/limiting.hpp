@@ -13,11 +13,11 @@
 #include <tessera/core/page.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
 
 /// Counts the bytes that several threads have taken from a device, and refuses to exceed a limit.
 ///
@@ -131,7 +131,7 @@ class byte_budget {
   std::size_t peak_ = 0;
   std::size_t given_back_ = 0;  // since the start; wraps
   std::size_t in_flight_ = 0;   // reserved by calls of take() that have not returned
-  latest_refusals refused_;
+  provider::latest_refusals refused_;
 };
 
 /// Physical memory of a device, and the number of bytes that count against a budget.
@@ -149,7 +149,7 @@ struct budgeted_memory<Device> {
 /// With `LastPageMayExceed`, the last page of a create() may exceed the limit. The caller must then check
 /// would_exceed_limit(needed bytes) first.
 ///   Requires:  the provider and the budget outlive it; Base is a provider_adaptor of Device
-template <typename Device, typename Base = provider_adaptor<Device>, bool LastPageMayExceed = false>
+template <typename Device, typename Base = provider::provider_adaptor<Device>, bool LastPageMayExceed = false>
 class within_budget : public Base {
  public:
   using physical = budgeted_memory<Device>;
@@ -182,7 +182,7 @@ class within_budget : public Base {
   }
 
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const auto ask = [&] { return Base::create(bytes, kind, made.memory); };
     const bool created = budget_->take(bytes, LastPageMayExceed ? bytes - 1 : 0, ask);
@@ -190,24 +190,24 @@ class within_budget : public Base {
     return created;
   }
   bool destroy(const physical& made) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     const bool destroyed = Base::destroy(made.memory);
     if (destroyed) budget_->give_back(made.bytes);
     return destroyed;
   }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept
-    requires virtual_memory_provider<Device>
+    requires provider::virtual_memory_provider<Device>
   {
     return Base::map(p, bytes, made.memory);
   }
-  bool export_memory(const physical& made, importers who, shareable& name) noexcept
-    requires sharing_provider<Device>
+  bool export_memory(const physical& made, provider::importers who, shareable& name) noexcept
+    requires provider::sharing_provider<Device>
   {
     return Base::export_memory(made.memory, who, name);
   }
   bool import_memory(const shareable& name, physical& made) noexcept
-    requires sharing_provider<Device>
+    requires provider::sharing_provider<Device>
   {
     made.bytes = 0;
     return Base::import_memory(name, made.memory);
@@ -228,17 +228,19 @@ struct budgeted_device {
   byte_budget budget;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::provider {
 
 /// Owns a provider and caps the bytes taken from it in segments and pages. `unlimited` means no cap.
 ///
 /// Several allocators can share the cap through provider_ref. capacity() is at most the limit.
 ///
-///     using device = tessera::limiting<tessera::simulated_device>;
-///     using allocator = tessera::caching_allocator<tessera::pytorch<>, tessera::provider_ref<device>>;
+///     using device = tessera::provider::limiting<tessera::provider::simulated_device>;
+///     using allocator = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::provider_ref<device>>;
 ///     device half({}, 40_GiB);
-///     allocator weights{tessera::provider_ref(half)};
-///     allocator activations{tessera::provider_ref(half)};  // both together take at most 40 GiB
+///     allocator weights{tessera::provider::provider_ref(half)};
+///     allocator activations{tessera::provider::provider_ref(half)};  // both together take at most 40 GiB
 ///
 ///   Source:  Paddle's gpu_memory_limit_mb (0 for none), which counts reserved bytes. In Paddle, concurrent
 ///            threads may exceed it, and virtual memory does not count.
@@ -278,4 +280,4 @@ class limiting : public detail::within_budget<Device> {
   std::unique_ptr<detail::budgeted_device<Device>> own_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

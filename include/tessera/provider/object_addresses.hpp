@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// Gives memory objects addresses, and finds the object and the offset of an address.
 ///
@@ -17,7 +17,7 @@ namespace tessera {
 /// memory unchanged. Users turn the address of a block into an object and an offset:
 ///
 ///     using heap = int;  // the handle of an object
-///     tessera::object_addresses<heap> addresses(8_GiB);
+///     tessera::provider::object_addresses<heap> addresses(8_GiB);
 ///     void* const segment = addresses.insert(heap{7}, 2_MiB);  // acquire returns it
 ///     const auto place = addresses.find(static_cast<char*>(segment) + 4096);
 ///     std::printf("object %d, offset %zu\n", *place.object, place.offset);
@@ -138,4 +138,4 @@ class object_addresses {
   std::size_t size_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

@@ -8,17 +8,17 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
 
 /// One large segment of a provider, from which smaller segments are cut one after another.
 ///
 /// The first take() acquires it, and the destructor releases it. The space after the last segment in use is
 /// available again. It is thread-safe if the provider is.
 ///   Requires:  the provider outlives it
-template <device_provider Device>
+template <provider::device_provider Device>
 class preallocated_region {
  public:
   /// With 0 bytes there is no region, and take() fails.
@@ -68,15 +68,17 @@ class preallocated_region {
   std::size_t segments_ = 0;  // in use
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::provider {
 
 /// Serves segments of normal pages from a preallocated region while it has room. So many segments cost one
 /// device call.
 ///
-///     tessera::simulated_device device;
-///     using preallocating = tessera::preallocating<tessera::simulated_device>;
+///     tessera::provider::simulated_device device;
+///     using preallocating = tessera::provider::preallocating<tessera::provider::simulated_device>;
 ///     preallocating::region region(device, 1_GiB);
-///     tessera::caching_allocator<tessera::pytorch<>, preallocating> pool_over_region{preallocating(region)};
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, preallocating> pool_over_region{preallocating(region)};
 ///     for (int i = 0; i < 3; ++i) (void)pool_over_region.allocate(20_MiB);  // one call of the device
 ///
 /// Releasing a segment makes no device call, so the device cannot wait for running work. The allocator
@@ -112,4 +114,4 @@ class preallocating : public provider_adaptor<Device> {
   region* region_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

@@ -79,15 +79,18 @@
 /// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory. gpu
 /// [examples/cuda_driver/device.hpp] uses CUDA's driver.
 ///
-/// law::provider [law/provider.hpp] checks a provider. Each concept lists the rules that it checks; the quoted
-/// text is the beginning of its message. Allocators never misuse a provider, but a provider must still refuse
-/// the misuse that the rules name. Rules that are marked "on request" are tried only if the caller of the law
-/// asks for it. A provider without a table of its memory may crash.
+/// law::provider [law/provider_laws.hpp] tests a provider. checked_provider [debug/checked_provider.hpp] checks the
+/// calls of a program. Each concept lists the rules; the quoted text is in the messages of both. Allocators never
+/// misuse a provider, but a provider must still refuse the misuse that the rules name. Rules that are marked "on
+/// request" are tried only if the caller of the law asks for it. A provider without a table of its memory may
+/// crash. Rules that are marked "by checked_provider" are checked only there, because a law cannot try them on
+/// every provider.
 ///
 /// Rules for all of them:
 ///   "each capability has all its functions, which are noexcept"
 ///   "several threads may call the provider at once", if it declares is_thread_safe
 ///   "the provider holds what it held before", if it has held()
+///   "a call that fails changes nothing", by checked_provider
 /// Rules for those that have the functions above:
 ///   "available is at most the capacity"
 ///   "available falls when memory is acquired"
@@ -110,7 +113,8 @@
 ///   "a host write changes one segment, which keeps it"
 ///   "the host can read a mapping from end to end"
 ///   "a host write changes one mapping, which keeps it"
-namespace tessera {
+
+namespace tessera::provider {
 
 /// Acquires and releases segments of device memory.
 ///
@@ -280,17 +284,18 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 ///   "create refuses 0 bytes and parts of pages"
 ///   "create refuses more than the capacity"
 ///   "a refused create leaves the handle as it was"
-///   "the handle of created memory is not empty"
-///   "created memory has a handle of its own"
+///   "the handle of created or imported memory is not empty"
+///   "created or imported memory has a handle of its own"
 ///   "destroy accepts created memory"
 ///   "destroy and map refuse an empty handle"
+///   "destroy and map refuse a handle that names no memory", by checked_provider
 ///   "destroy refuses memory that was destroyed", on request
 ///   "destroyed memory can be created again"
 ///   "map succeeds at free addresses of a range"
 ///   "map refuses addresses that are not reserved"
 ///   "map refuses addresses with mapped memory"
 ///   "map refuses an address inside a page"
-///   "map refuses more bytes than the memory has"
+///   "map refuses another size than the memory has"
 ///   "a refused map changes nothing"
 ///   "grant accepts a mapping"
 ///   "grant refuses addresses without mapped memory"
@@ -322,121 +327,24 @@ concept virtual_memory_provider =
       { d.synchronize(s) } noexcept -> std::same_as<bool>;
     };
 
-/// The processes that may import exported memory.
-enum class importers : unsigned char {
-  listed,  ///< the processes listed with allow()
-  any
-};
+}  // namespace tessera::provider
 
-/// Shares physical memory between processes. Each process has its own handle, and destroys it.
-///
-/// | expression                 | returns      | effect                                                     |
-/// |----------------------------|--------------|------------------------------------------------------------|
-/// | D::shareable               |              | a name of exported memory, valid in all processes;         |
-/// |                            |              | trivially copyable                                         |
-/// | c.process()                | std::int32_t | the number by which other processes list this process; may |
-/// |                            |              | be valid only inside one PID namespace                     |
-/// | d.export_memory(m, who, s) | bool         | sets `s` to a name of `m`, which was created here; once    |
-/// |                            |              | for each `m`                                               |
-/// | d.allow(s, process)        | bool         | lists an importer of memory that was exported here to      |
-/// |                            |              | listed processes                                           |
-/// | d.import_memory(s, m)      | bool         | sets `m` to memory that another process exported and still |
-/// |                            |              | holds; may wait for that process, for a bounded time       |
-///
-/// Rules:
-///   "processes have different numbers"
-///   "created memory can be exported"
-///   "export_memory refuses exported memory"
-///   "export_memory refuses imported memory"
-///   "the exporter can list a process"
-///   "allow refuses every process except the exporter"
-///   "allow refuses memory that any process may import"
-///   "a listed process can import"
-///   "any process can import memory that is exported to any"
-///   "import_memory refuses a process that is not listed"
-///   "import_memory refuses memory of the same process"
-///   "import_memory refuses memory that the exporter destroyed"
-///   "exported memory can be destroyed"
-///   "each process can destroy its own handle"
-///   "imported memory can be used after the exporter destroyed its handle"
-///   "memory is freed after all processes have destroyed it"
-template <typename D>
-concept sharing_provider =
-    virtual_memory_provider<D> && std::is_trivially_copyable_v<typename D::shareable> &&
-    requires(D& d, const D& c, typename D::physical& m, const typename D::physical& made,
-             typename D::shareable& s, const typename D::shareable& exported, importers who,
-             std::int32_t process) {
-      { c.process() } noexcept -> std::same_as<std::int32_t>;
-      { d.export_memory(made, who, s) } noexcept -> std::same_as<bool>;
-      { d.allow(exported, process) } noexcept -> std::same_as<bool>;
-      { d.import_memory(exported, m) } noexcept -> std::same_as<bool>;
-    };
-
-/// Registers the user's host memory. Transfers then use it like the provider's memory.
-///
-/// | expression                  | returns | effect                                                         |
-/// |-----------------------------|---------|----------------------------------------------------------------|
-/// | d.register_memory(p, bytes) | bool    | false if `p` is no multiple of the host's page, or a part   |
-/// |                             |         | is registered or the provider's already                        |
-/// | d.unregister_memory(p)      | bool    | false if no registered memory begins at `p`                 |
-///
-/// Rules:
-///   "the user's memory can be registered"
-///   "unregistered memory can be registered again"
-///   "register_memory refuses registered memory"
-///   "register_memory refuses an address inside a page"
-///   "unregister_memory accepts registered memory"
-///   "unregister_memory refuses an address inside registered memory"
-///   "unregister_memory refuses memory that is not registered"
-///   "unregister_memory changes no other registration"
-template <typename D>
-concept registering_provider = device_provider<D> && requires(D& d, void* p, std::size_t bytes) {
-  { d.register_memory(p, bytes) } noexcept -> std::same_as<bool>;
-  { d.unregister_memory(p) } noexcept -> std::same_as<bool>;
-};
-
-/// Copies between the device's memory and host memory, asynchronously on a stream.
-///
-/// | expression                         | returns | effect                                                  |
-/// |------------------------------------|---------|---------------------------------------------------------|
-/// | d.copy_to_host(to, from, bytes, s) | bool    | submits to `s` a copy from the device's memory `from`   |
-/// | d.copy_to_device(to, from, bytes, s) | bool  | submits to `s` a copy from host memory `from`           |
-///
-/// The memory must stay until the copy is done. Callers learn that from an event, or from synchronize(s).
-///
-/// Rules:
-///   "copy_to_device accepts memory of the device"
-///   "copy_to_host accepts memory of the device"
-///   "an event is ready after a copy"
-///   "a copy to the device and back keeps the bytes", if D::has_contents is true
-///   "a copy changes one segment, which keeps it", too
-///   "a copy changes one mapping, which keeps it", too
-///   "copies use registered memory"
-///   "copies refuse device addresses without memory"
-///   "copies refuse a stream that does not exist", if the provider knows its streams
-template <typename D>
-concept copying_provider =
-    event_provider<D> && requires(D& d, void* to, const void* from, std::size_t bytes, stream_id s) {
-      { d.copy_to_host(to, from, bytes, s) } noexcept -> std::same_as<bool>;
-      { d.copy_to_device(to, from, bytes, s) } noexcept -> std::same_as<bool>;
-    };
-
-namespace detail {
+namespace tessera::detail {
 
 template <typename D>
-concept limited_provider = device_provider<D> && requires(const D& d, std::size_t bytes) {
+concept limited_provider = provider::device_provider<D> && requires(const D& d, std::size_t bytes) {
   { d.would_exceed_limit(bytes) } noexcept -> std::same_as<bool>;
 };
 template <typename D>
-concept reclaiming_provider = device_provider<D> && requires(D& d) {
+concept reclaiming_provider = provider::device_provider<D> && requires(D& d) {
   { d.reclaim() } noexcept -> std::same_as<bool>;
 };
 template <typename D>
-concept measured_provider = device_provider<D> && requires(const D& d) {
+concept measured_provider = provider::device_provider<D> && requires(const D& d) {
   { d.available() } noexcept -> std::same_as<std::size_t>;
 };
 template <typename D>
-concept explaining_provider = device_provider<D> && requires(D& d) {
+concept explaining_provider = provider::device_provider<D> && requires(D& d) {
   { d.take_refusal() } noexcept -> std::same_as<refusal>;
 };
 template <typename D>
@@ -444,53 +352,19 @@ concept limit_explaining_provider = limited_provider<D> && requires(const D& d, 
   { d.explain_limit(bytes) } noexcept -> std::same_as<refusal>;
 };
 template <typename D>
-concept event_counting_provider = device_provider<D> && requires(const D& d) {
-  { d.live_events() } noexcept -> std::same_as<std::size_t>;
-};
-template <typename D>
-concept stream_listing_provider = device_provider<D> && requires(D& d, stream_id s) {
+concept stream_listing_provider = provider::device_provider<D> && requires(D& d, stream_id s) {
   { d.has_stream(s) } noexcept -> std::same_as<bool>;
 };
 
 // The constants that a provider declares, or their defaults.
-template <typename D>
-inline constexpr bool is_thread_safe = false;
-template <typename D>
-  requires requires { D::is_thread_safe; }
-inline constexpr bool is_thread_safe<D> = D::is_thread_safe;
-
-template <typename D>
-inline constexpr bool is_host_visible = false;
-template <typename D>
-  requires requires { D::is_host_visible; }
-inline constexpr bool is_host_visible<D> = D::is_host_visible;
-
 template <typename D>
 inline constexpr bool release_waits = true;
 template <typename D>
   requires requires { D::release_waits; }
 inline constexpr bool release_waits<D> = D::release_waits;
 
-template <typename D>
-inline constexpr bool completion_may_lag = false;
-template <typename D>
-  requires requires { D::completion_may_lag; }
-inline constexpr bool completion_may_lag<D> = D::completion_may_lag;
-
-template <typename D>
-inline constexpr bool copies_page_locked = false;
-template <typename D>
-  requires requires { D::copies_page_locked; }
-inline constexpr bool copies_page_locked<D> = D::copies_page_locked;
-
-template <typename D>
-inline constexpr bool has_contents = true;
-template <typename D>
-  requires requires { D::has_contents; }
-inline constexpr bool has_contents<D> = D::has_contents;
-
 /// Whether a stream exists; true if the device cannot tell.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] bool has_stream(D& device, stream_id stream) noexcept {
   if constexpr (stream_listing_provider<D>) return device.has_stream(stream);
   return true;
@@ -498,7 +372,7 @@ template <device_provider D>
 
 /// Waits for an event recorded on a stream. Returns whether the wait succeeded; nothing if no event was
 /// recorded.
-template <event_provider D>
+template <provider::event_provider D>
 std::optional<bool> wait_for_event(D& device, stream_id stream) noexcept {
   typename D::event event{};
   if (!device.record(stream, event)) return std::nullopt;
@@ -508,9 +382,9 @@ std::optional<bool> wait_for_event(D& device, stream_id stream) noexcept {
 }
 
 /// Whether the work submitted to a stream is done; true if the device has no events. Never waits.
-template <device_provider D>
+template <provider::device_provider D>
 bool is_work_done(D& device, stream_id stream) noexcept {
-  if constexpr (event_provider<D>) {
+  if constexpr (provider::event_provider<D>) {
     typename D::event event{};
     if (!device.record(stream, event)) return !has_stream(device, stream);
     const bool is_done = device.query(event);
@@ -521,9 +395,9 @@ bool is_work_done(D& device, stream_id stream) noexcept {
 }
 
 /// Waits until the work submitted to a stream is done. Returns false if this cannot be known.
-template <device_provider D>
+template <provider::device_provider D>
 bool finish_work(D& device, stream_id stream) noexcept {
-  if constexpr (event_provider<D>) {
+  if constexpr (provider::event_provider<D>) {
     if (const std::optional<bool> is_done = wait_for_event(device, stream)) return *is_done;
   }
   // No event can be recorded on a stream that has ended, and its work counts as done.
@@ -533,7 +407,7 @@ bool finish_work(D& device, stream_id stream) noexcept {
 }
 
 /// Waits for all work of a stream, by the device's own call if it has one. Returns false if the device failed.
-template <device_provider D>
+template <provider::device_provider D>
 bool wait_for_stream(D& device, stream_id stream) noexcept {
   if constexpr (requires { device.synchronize(stream); }) return device.synchronize(stream);
   return finish_work(device, stream);
@@ -541,10 +415,10 @@ bool wait_for_stream(D& device, stream_id stream) noexcept {
 
 /// Whether a caller must wait for the work that uses a segment before release().
 template <typename D>
-inline constexpr bool must_wait_before_release = event_provider<D> && !release_waits<D>;
+inline constexpr bool must_wait_before_release = provider::event_provider<D> && !release_waits<D>;
 
 /// Calls finish_work if release() does not wait itself.
-template <device_provider D>
+template <provider::device_provider D>
 bool wait_before_release(D& device, stream_id stream) noexcept {
   if constexpr (must_wait_before_release<D>) return finish_work(device, stream);
   return true;
@@ -564,7 +438,7 @@ template <typename D>
 }
 
 /// Bytes that the device can still give to an allocator that has taken `taken` bytes.
-template <device_provider D>
+template <provider::device_provider D>
 [[nodiscard]] std::size_t left_on(const D& device, std::size_t taken) noexcept {
   if constexpr (measured_provider<D>) {
     return device.available();
@@ -574,6 +448,4 @@ template <device_provider D>
   }
 }
 
-}  // namespace detail
-
-}  // namespace tessera
+}  // namespace tessera::detail

@@ -2,16 +2,17 @@
 #pragma once
 
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// Refers to a provider that it does not own, so that several allocators share one device.
 ///
-///     tessera::simulated_device device;
-///     using shared = tessera::provider_ref<tessera::simulated_device>;
-///     tessera::caching_allocator<tessera::pytorch<>, shared> weights{shared(device)};
-///     tessera::caching_allocator<tessera::stitched, shared> activations{shared(device)};
+///     tessera::provider::simulated_device device;
+///     using shared = tessera::provider::provider_ref<tessera::provider::simulated_device>;
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, shared> weights{shared(device)};
+///     tessera::caching_allocator<tessera::recipe::stitched, shared> activations{shared(device)};
 ///
 ///   Requires:  the provider outlives the reference
 template <device_provider Provider>
@@ -23,4 +24,4 @@ class provider_ref : public provider_adaptor<Provider> {
 template <device_provider Provider>
 provider_ref(Provider&) -> provider_ref<Provider>;
 
-}  // namespace tessera
+}  // namespace tessera::provider

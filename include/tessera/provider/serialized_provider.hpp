@@ -9,6 +9,7 @@
 
 #include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>
 
@@ -22,7 +23,7 @@ struct serialized_calls {
   std::mutex mutex;
   struct no_refusals {};
   static constexpr bool keeps_refusals = explaining_provider<Provider> && !detail::is_thread_safe<Provider>;
-  [[no_unique_address]] std::conditional_t<keeps_refusals, latest_refusals, no_refusals> refusals;
+  [[no_unique_address]] std::conditional_t<keeps_refusals, provider::latest_refusals, no_refusals> refusals;
 
   template <typename F>
   decltype(auto) run(F&& f) {
@@ -45,7 +46,7 @@ class one_at_a_time {
   explicit one_at_a_time(serialized_calls<Provider>& calls) noexcept : calls_(&calls) {}
 
   template <typename F>
-  auto operator()([[maybe_unused]] provider_call call, F f) noexcept {
+  auto operator()([[maybe_unused]] provider::provider_call call, F f) noexcept {
     return calls_->run([&] {
       const auto result = f();
       if constexpr (serialized_calls<Provider>::keeps_refusals) {
@@ -66,9 +67,9 @@ class one_at_a_time {
 /// If the provider is not thread-safe, it receives one call at a time, and other calls wait. Only query never
 /// waits, because a cache hit may need it. It answers "not ready" during another call, so blocks stay pending
 /// longer. If streams are recorded, make a provider with slow calls thread-safe.
-template <device_provider Provider>
-class serialized_provider : public provider_adaptor<Provider, one_at_a_time<Provider>> {
-  using base = provider_adaptor<Provider, one_at_a_time<Provider>>;
+template <provider::device_provider Provider>
+class serialized_provider : public provider::provider_adaptor<Provider, one_at_a_time<Provider>> {
+  using base = provider::provider_adaptor<Provider, one_at_a_time<Provider>>;
   static constexpr bool locks = !detail::is_thread_safe<Provider>;
 
  public:
@@ -95,7 +96,7 @@ class serialized_provider : public provider_adaptor<Provider, one_at_a_time<Prov
   /// Also discards a ready event. The allocator calls discard next, and that call must neither wait nor
   /// get lost.
   [[nodiscard]] bool query(event& mark) noexcept
-    requires event_provider<Provider>
+    requires provider::event_provider<Provider>
   {
     std::unique_lock<std::mutex> lock;
     if constexpr (locks) {
@@ -106,17 +107,18 @@ class serialized_provider : public provider_adaptor<Provider, one_at_a_time<Prov
   }
   /// Also discards the event, like query.
   bool wait(event& mark) noexcept
-    requires event_provider<Provider>
+    requires provider::event_provider<Provider>
   {
-    return this->hook()(provider_call::wait, [&] { return discard_if(this->inner().wait(mark), mark); });
+    return this->hook()(provider::provider_call::wait,
+                        [&] { return discard_if(this->inner().wait(mark), mark); });
   }
   static void discard(event&) noexcept
-    requires event_provider<Provider>
+    requires provider::event_provider<Provider>
   {}
 
   /// Calls f(provider), and prevents concurrent calls unless the provider is thread-safe.
   template <typename F>
-  decltype(auto) with_provider(F&& f) {
+  decltype(auto) visit_provider(F&& f) {
     return own_->run([&]() -> decltype(auto) { return std::forward<F>(f)(this->inner()); });
   }
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
 #include <tessera/provider/range_map.hpp>
@@ -370,7 +369,7 @@ class simulated_streams : public simulated_calls {
   ordered_map<waited> waited_;
   std::uint64_t marks_ = 0;
   std::size_t live_events_ = 0;
-  stream_order order_;
+  provider::stream_order order_;
   bool holds_events_ = false;
 };
 

@@ -7,13 +7,14 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/simulated_memory.hpp>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// Simulates a device: it provides addresses without memory. Choose it for replays, tests and benchmarks on
 /// any machine.
@@ -25,10 +26,10 @@ namespace tessera {
 /// It can be moved but not copied, because a copy would provide the same addresses. Share it through
 /// provider_ref.
 ///
-///     tessera::simulated_device device({.capacity = 16_GiB, .log_calls = 100});
+///     tessera::provider::simulated_device device({.capacity = 16_GiB, .log_calls = 100});
 ///     device.fail_call(1);
 ///     if (device.acquire(2_MiB) == nullptr) std::puts(device.last_error());
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> small{std::move(device)};
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> small{std::move(device)};
 ///     std::printf("the limit is %zu bytes\n", small.current_usage().limit);
 class simulated_device : public detail::simulated_streams {
  public:
@@ -255,7 +256,7 @@ static_assert(ordering_provider<simulated_device> && paged_provider<simulated_de
 /// A simulated_device that follows ACL: mapped memory needs no grant, unmap ignores the size, and release
 /// does not wait for work.
 ///
-///     tessera::caching_allocator<tessera::torch_npu<"page_size:1g">, tessera::simulated_npu> npu;
+///     tessera::caching_allocator<tessera::recipe::torch_npu<"page_size:1g">, tessera::provider::simulated_npu> npu;
 ///     npu.deallocate(npu.allocate(5_MiB));
 ///     std::printf("%zu bytes used\n", npu.provider().used());
 class simulated_npu : public simulated_device {
@@ -284,4 +285,4 @@ class simulated_npu : public simulated_device {
 };
 static_assert(sharing_provider<simulated_npu>);
 
-}  // namespace tessera
+}  // namespace tessera::provider

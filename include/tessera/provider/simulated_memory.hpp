@@ -10,8 +10,9 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/counted_ptr.hpp>
 #include <tessera/provider/importer_list.hpp>
 #include <tessera/provider/provider.hpp>
@@ -324,7 +325,7 @@ class simulated_process : public reference_count {
     return outcome;
   }
 
-  [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, importers who) {
+  [[nodiscard]] simulated_outcome export_memory(std::uint64_t handle, provider::importers who) {
     held* const m = find(handle);
     if (m == nullptr) return no_handle;
     if (m->imported) return {"imported memory cannot be exported"};

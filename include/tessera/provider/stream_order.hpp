@@ -9,7 +9,7 @@
 
 #include <tessera/core/stream.hpp>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// Records the waits between streams and implements is_ordered_after(), including waits through other
 /// streams.
@@ -17,7 +17,7 @@ namespace tessera {
 /// Use it in a provider whose device cannot answer is_ordered_after(). Call reserve() before the device's
 /// wait call, so that add() can always record the wait:
 ///
-///     tessera::stream_order order;
+///     tessera::provider::stream_order order;
 ///     const tessera::stream_id copies{1}, compute{2};
 ///     if (!order.reserve(compute, copies)) return;  // make_wait gives false
 ///     // the wait is the fifth task of compute, and waits for the first three tasks of copies
@@ -157,4 +157,4 @@ class stream_order {
   std::size_t capacity_ = 0;
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

@@ -8,10 +8,10 @@
 
 #include <tessera/core/stream.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
 
 /// The streams that a program has destroyed. Thread-safe.
 class ended_streams {
@@ -38,17 +38,19 @@ class ended_streams {
   std::set<stream_id> ended_;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::provider {
 
 /// Tells an allocator which streams have ended, for devices that do not know.
 ///
 /// The device receives no calls for an ended stream. The stream's work counts as done, so pending blocks
 /// become free. record_stream fails for an ended stream.
 ///
-///     tessera::simulated_device device;
-///     using registry = tessera::stream_registry<tessera::simulated_device>;
+///     tessera::provider::simulated_device device;
+///     using registry = tessera::provider::stream_registry<tessera::provider::simulated_device>;
 ///     registry::ended_streams ended;
-///     tessera::caching_allocator<tessera::pytorch<>, registry> allocator{registry(device, ended)};
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, registry> allocator{registry(device, ended)};
 ///     void* p = allocator.allocate(5_MiB);
 ///     if (!allocator.record_stream(p, tessera::stream_id{7})) return;
 ///     ended.end(tessera::stream_id{7});  // when the program destroys the stream
@@ -102,4 +104,4 @@ class stream_registry : public provider_adaptor<Device> {
   const ended_streams* ended_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

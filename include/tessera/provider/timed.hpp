@@ -8,9 +8,10 @@
 #include <mutex>
 
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera {
+namespace tessera::provider {
 
 /// Collects the durations of a provider's successful calls, for each kind of call that may take long.
 /// Thread-safe.
@@ -58,7 +59,9 @@ class call_times {
   std::array<summary, count> times_{};
 };
 
-namespace detail {
+}  // namespace tessera::provider
+
+namespace tessera::detail {
 
 /// The hook of `timed`.
 template <typename Clock>
@@ -66,10 +69,10 @@ class measure_calls {
  public:
   static constexpr bool is_thread_safe = true;
 
-  explicit measure_calls(call_times& times) noexcept : times_(&times) {}
+  explicit measure_calls(provider::call_times& times) noexcept : times_(&times) {}
 
   template <typename F>
-  auto operator()(provider_call call, F f) noexcept {
+  auto operator()(provider::provider_call call, F f) noexcept {
     if (!call.may_take_long()) return f();
     const auto start = Clock::now();
     const auto result = f();
@@ -81,17 +84,19 @@ class measure_calls {
   }
 
  private:
-  call_times* times_;
+  provider::call_times* times_;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::provider {
 
 /// Measures how long a provider's successful calls take.
 ///
-///     tessera::simulated_device device;
-///     tessera::call_times times;
-///     using timed = tessera::timed<tessera::simulated_device>;
-///     tessera::caching_allocator<tessera::pytorch<>, timed> pool_over_timed{timed(device, times)};
+///     tessera::provider::simulated_device device;
+///     tessera::provider::call_times times;
+///     using timed = tessera::provider::timed<tessera::provider::simulated_device>;
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, timed> pool_over_timed{timed(device, times)};
 ///     pool_over_timed.deallocate(pool_over_timed.allocate(5_MiB));
 ///     std::printf("a segment took %.1f us\n", times.acquire().average());
 ///
@@ -103,4 +108,4 @@ class timed : public provider_adaptor<Device, detail::measure_calls<Clock>> {
       : provider_adaptor<Device, detail::measure_calls<Clock>>(device, detail::measure_calls<Clock>(times)) {}
 };
 
-}  // namespace tessera
+}  // namespace tessera::provider

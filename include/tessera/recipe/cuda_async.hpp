@@ -2,30 +2,33 @@
 #pragma once
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
+namespace tessera::config {
 
-namespace config {
 struct pytorch_settings;
-}  // namespace config
+
+}  // namespace tessera::config
+
+namespace tessera::recipe {
 
 /// Behaves like the memory pools of cudaMallocAsync: frees are ordered by stream, and blocks are reused
 /// across streams.
 ///
-/// Choose it for programs with many streams; driver_pool gives it the calls of CUDA's pools. Its settings are
+/// Choose it for programs with many streams; cuda_mempool gives it the calls of CUDA's pools. Its settings are
 /// `streams.follow_dependencies`, `streams.opportunistic` and `streams.insert_dependencies`, all on, and
 /// `eviction.threshold`, 0 bytes. tessera chooses sizes and blocks by its own rules, because the driver's
 /// rules are not documented.
 struct cuda_async final {
-  using rounding = round_to_multiple<512>;
-  using pools = pool_together;
-  using streams = reuse_across_streams<>;
-  using split = split_if_remainder_at_least<512>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_segments<2_MiB, 2_MiB, 0>;
-  using eviction = evict_at_synchronize_above<>;
-  using recovery = recover_by_emptying_cache<>;
+  using rounding = policy::round_to_multiple<512>;
+  using pools = policy::pool_together;
+  using streams = policy::reuse_across_streams<>;
+  using split = policy::split_if_remainder_at_least<512>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_by_segments<2_MiB, 2_MiB, 0>;
+  using eviction = policy::evict_at_synchronize_above<>;
+  using recovery = policy::recover_by_emptying_cache<>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
   /// Returns the policies for settings that this recipe accepts; aborts for others. Ignores keys of the
@@ -33,6 +36,6 @@ struct cuda_async final {
   [[nodiscard]] static constexpr policies<cuda_async> configured(
       const config::pytorch_settings& settings) noexcept;
 };
-static_assert(recipe<cuda_async>);
+static_assert(well_formed<cuda_async>);
 
-}  // namespace tessera
+}  // namespace tessera::recipe

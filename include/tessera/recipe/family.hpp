@@ -15,7 +15,7 @@ namespace tessera::detail {
 /// gives its policies.
 ///
 ///     constexpr tessera::config::pytorch::settings wanted{.max_split_size = 128_MiB, .expandable_segments = true};
-///     using recipe = tessera::pytorch_family::under<wanted>;  // pytorch_family::expandable, beginning with 128 MiB
+///     using recipe = tessera::recipe::pytorch_family::under<wanted>;  // pytorch_family::expandable, beginning with 128 MiB
 template <typename Grammar, typename... Recipe>
 struct family {
   using grammar = Grammar;

@@ -4,14 +4,14 @@
 #include <cstddef>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/paddle.hpp>
+#include <tessera/config/paddle_flags.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::recipe {
 
 /// Makes the decisions of auto_growth, PaddlePaddle's default allocator. It acquires a chunk if no free block
 /// fits, and splits it from the high end.
@@ -26,31 +26,31 @@ namespace detail {
 /// A recorded stream delays reuse for the work submitted before the free. In Paddle, it counts the work
 /// submitted before record_stream.
 struct paddle_auto_growth final {
-  using rounding = round_to_multiple<256>;
-  using pools = pool_small_and_large<tunable(std::size_t{0})>;
-  using streams = reuse_on_same_stream;
-  using split = split_if_remainder_at_least<min_alignment, block_end::high>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_chunks<>;
-  using eviction = evict_idle_segments<>;
-  using recovery = recover_by_emptying_cache<tunable(false)>;
+  using rounding = policy::round_to_multiple<256>;
+  using pools = policy::pool_small_and_large<tunable(std::size_t{0})>;
+  using streams = policy::reuse_on_same_stream;
+  using split = policy::split_if_remainder_at_least<min_alignment, policy::block_end::high>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_by_chunks<>;
+  using eviction = policy::evict_idle_segments<>;
+  using recovery = policy::recover_by_emptying_cache<tunable(false)>;
 
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
     return !settings.naive_best_fit;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
-  [[nodiscard]] static constexpr policies<paddle_auto_growth> configured(
+  [[nodiscard]] static constexpr recipe::policies<paddle_auto_growth> configured(
       const config::paddle::settings& settings) noexcept;
 };
-static_assert(recipe<paddle_auto_growth>);
+static_assert(recipe::well_formed<paddle_auto_growth>);
 
-constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
+constexpr recipe::policies<paddle_auto_growth> paddle_auto_growth::configured(
     const config::paddle::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("paddle_auto_growth::configured: settings for another recipe");
   const bool two_pools = settings.small_pool_size > 0;  // then their chunk sizes override the general size
   const std::size_t large = two_pools ? settings.large_pool_chunk_size : settings.auto_growth_chunk_size;
   const std::size_t limit = settings.gpu_memory_limit;
-  policies<paddle_auto_growth> chosen{};
+  recipe::policies<paddle_auto_growth> chosen{};
   chosen.pools.boundary = settings.small_pool_size;
   chosen.growth.small_chunk = settings.small_pool_chunk_size;
   chosen.growth.large = large;
@@ -68,51 +68,53 @@ constexpr policies<paddle_auto_growth> paddle_auto_growth::configured(
 /// one stream. A recorded stream delays reuse.
 ///
 /// Settings:
-///   * `growth.plan` and `eviction.plan`, which must be equal
+///   * `growth.schedule` and `eviction.schedule`, which must be equal
 ///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
 struct paddle_naive_best_fit final {
-  using rounding = round_padded<64, round_to_multiple<256>>;
-  using pools = pool_together;
-  using streams = reuse_after_recorded_streams;
-  using split = split_if_remainder_at_least<128>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_plan<>;
-  using eviction = evict_at_free_above_plan<>;
-  using recovery = recover_never;
+  using rounding = policy::round_padded<64, policy::round_to_multiple<256>>;
+  using pools = policy::pool_together;
+  using streams = policy::reuse_after_events;
+  using split = policy::split_if_remainder_at_least<128>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_by_schedule<>;
+  using eviction = policy::evict_at_free_above_schedule<>;
+  using recovery = policy::recover_never;
 
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
     return settings.naive_best_fit;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
-  [[nodiscard]] static constexpr policies<paddle_naive_best_fit> configured(
+  [[nodiscard]] static constexpr recipe::policies<paddle_naive_best_fit> configured(
       const config::paddle::settings& settings) noexcept;
 };
-static_assert(recipe<paddle_naive_best_fit>);
+static_assert(recipe::well_formed<paddle_naive_best_fit>);
 
-constexpr policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
+constexpr recipe::policies<paddle_naive_best_fit> paddle_naive_best_fit::configured(
     const config::paddle::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("paddle_naive_best_fit::configured: settings for another recipe");
-  const chunk_plan plan{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
-                        settings.fraction_of_gpu_memory};
+  const policy::chunk_schedule schedule{settings.initial_gpu_memory, settings.reallocate_gpu_memory,
+                                        settings.fraction_of_gpu_memory};
   const std::size_t limit = settings.gpu_memory_limit;
-  policies<paddle_naive_best_fit> chosen{};
-  chosen.growth.plan = plan;
+  recipe::policies<paddle_naive_best_fit> chosen{};
+  chosen.growth.schedule = schedule;
   chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
-  chosen.eviction.plan = plan;
+  chosen.eviction.schedule = schedule;
   return chosen;
 }
 
-}  // namespace detail
+}  // namespace tessera::recipe
+
+namespace tessera::recipe {
 
 /// The recipes that Paddle's flags choose from.
 struct paddle_family
-    : detail::family<config::paddle, detail::paddle_auto_growth, detail::paddle_naive_best_fit> {
-  using auto_growth = detail::paddle_auto_growth;
-  using naive_best_fit = detail::paddle_naive_best_fit;
+    : detail::family<config::paddle, recipe::paddle_auto_growth, recipe::paddle_naive_best_fit> {
+  using auto_growth = recipe::paddle_auto_growth;
+  using naive_best_fit = recipe::paddle_naive_best_fit;
 };
 
 /// The recipe for Paddle's flags, for example paddle<"FLAGS_allocator_strategy=naive_best_fit">.
 template <detail::fixed_string Flags = "">
 using paddle = paddle_family::from<Flags>;
 
-}  // namespace tessera
+}  // namespace tessera::recipe

@@ -6,12 +6,14 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
+namespace tessera::config {
 
-namespace config {
 struct pytorch_settings;
 struct torch_npu_settings;
-}  // namespace config
+
+}  // namespace tessera::config
+
+namespace tessera::recipe {
 
 /// Makes the decisions of PyTorch's cache of pinned host memory. It keeps whole blocks in size classes of
 /// powers of two. Any stream reuses a block once the events of recorded streams complete.
@@ -19,14 +21,14 @@ struct torch_npu_settings;
 /// Settings, off by default: `rounding.threshold` (pinned_max_round_threshold_mb) and `eviction.threshold`
 /// (pinned_max_cached_size_mb). Blocks have at least 4 KiB, because whole pages are pinned.
 struct pinned final {
-  using rounding = round_to_power_of_two<4_KiB, tunable(unlimited)>;
-  using pools = pool_together;
-  using streams = reuse_after_recorded_streams;
-  using split = split_never<block_fit::same_power_of_two>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_exactly<>;
-  using eviction = evict_at_free<tunable(unlimited)>;
-  using recovery = recover_by_emptying_cache<>;
+  using rounding = policy::round_to_power_of_two<4_KiB, tunable(unlimited)>;
+  using pools = policy::pool_together;
+  using streams = policy::reuse_after_events;
+  using split = policy::split_never<policy::block_fit::same_power_of_two>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_exactly<>;
+  using eviction = policy::evict_at_free<tunable(unlimited)>;
+  using recovery = policy::recover_by_emptying_cache<>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu_settings& settings) noexcept;
@@ -37,7 +39,7 @@ struct pinned final {
   [[nodiscard]] static constexpr policies<pinned> configured(
       const config::torch_npu_settings& settings) noexcept;
 };
-static_assert(recipe<pinned>);
+static_assert(well_formed<pinned>);
 
 /// Pins little host memory: it splits segments into blocks of any size and coalesces free blocks. Otherwise
 /// it is like `pinned`.
@@ -52,27 +54,29 @@ static_assert(recipe<pinned>);
 /// | pinned_expandable (needs virtual memory)  | 1.13                           | 1,130        |
 /// | whole blocks without size classes         | 23.6                           | -            |
 struct pinned_packed final {
-  using rounding = round_to_multiple<512>;
-  using pools = pool_together;
-  using streams = reuse_after_recorded_streams;
-  using split = split_if_remainder_at_least<512>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_segments<>;
-  using eviction = evict_at_free<tunable(unlimited)>;
-  using recovery = recover_by_emptying_cache<>;
+  using rounding = policy::round_to_multiple<512>;
+  using pools = policy::pool_together;
+  using streams = policy::reuse_after_events;
+  using split = policy::split_if_remainder_at_least<512>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_by_segments<>;
+  using eviction = policy::evict_at_free<tunable(unlimited)>;
+  using recovery = policy::recover_by_emptying_cache<>;
 };
-static_assert(recipe<pinned_packed>);
+static_assert(well_formed<pinned_packed>);
 
-namespace detail {
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
+
 /// Returns the policies for two settings. A size that is never cached is not rounded.
 template <typename Recipe>
-[[nodiscard]] constexpr policies<Recipe> with_pinned_settings(std::size_t max_round,
-                                                              std::size_t max_cached) noexcept {
-  policies<Recipe> chosen{};
+[[nodiscard]] constexpr recipe::policies<Recipe> with_pinned_settings(std::size_t max_round,
+                                                                      std::size_t max_cached) noexcept {
+  recipe::policies<Recipe> chosen{};
   chosen.rounding.threshold = max_round < max_cached ? max_round : max_cached;
   chosen.eviction.threshold = max_cached;
   return chosen;
 }
-}  // namespace detail
 
-}  // namespace tessera
+}  // namespace tessera::detail

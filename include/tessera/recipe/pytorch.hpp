@@ -8,14 +8,18 @@
 #include <tessera/recipe/recipe.hpp>
 
 /// The recipe `pytorch<>`. With a configuration string, as in pytorch<"max_split_size_mb:128">, it is in
-/// tessera/recipe/pytorch_family.hpp, so that a program without strings does not compile their parser.
-namespace tessera {
+/// tessera/recipe/pytorch_strings.hpp, so that a program without strings does not compile their parser.
+///
+/// A recipe names one policy for each decision of an allocator. To see what a policy answers, read
+/// tessera/policy/split.hpp next.
 
-namespace config {
+namespace tessera::config {
+
 struct pytorch_settings;
-}  // namespace config
 
-namespace detail {
+}  // namespace tessera::config
+
+namespace tessera::recipe {
 
 /// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6. A configuration string may
 /// use every key of mid-2026.
@@ -26,41 +30,47 @@ namespace detail {
 ///   * `eviction.threshold`: garbage_collection_threshold
 ///   * `growth.limit`: the memory fraction
 struct pytorch_native final {
-  using rounding = round_to_divisions<512>;
-  using pools = pool_small_and_large<1_MiB>;
-  using streams = reuse_on_same_stream;
-  using split = split_below<>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_segments<>;
-  using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = with_fail_fast<recover_by_releasing_oversize>;
+  using rounding = policy::round_to_divisions<512>;
+  using pools = policy::pool_small_and_large<1_MiB>;
+  using streams = policy::reuse_on_same_stream;
+  using split = policy::split_below<>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_by_segments<>;
+  using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch_settings& settings) noexcept;
   /// Returns the policies for settings that this recipe accepts; aborts for others.
-  [[nodiscard]] static constexpr policies<pytorch_native> configured(
+  [[nodiscard]] static constexpr recipe::policies<pytorch_native> configured(
       const config::pytorch_settings& settings) noexcept;
 };
-static_assert(recipe<pytorch_native>);
+static_assert(recipe::well_formed<pytorch_native>);
+
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
 
 /// The recipes for configuration strings of `Size` characters, the 0 at the end included.
 template <std::size_t Size>
 struct pytorch_strings {
   static_assert(
       Size == 1,
-      "pytorch<\"...\">: a configuration string needs #include <tessera/recipe/pytorch_family.hpp>");
+      "pytorch<\"...\">: a configuration string needs #include <tessera/recipe/pytorch_strings.hpp>");
   template <fixed_string>
-  using recipe_of = pytorch_native;
+  using recipe_of = recipe::pytorch_native;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF, for example pytorch<"max_split_size_mb:128">.
 ///
-///     #include <tessera/recipe/pytorch_family.hpp>
-///     using recipe = tessera::pytorch<"max_split_size_mb:128">;
-///     tessera::caching_allocator<recipe, tessera::simulated_device> tuned;
+///     #include <tessera/recipe/pytorch_strings.hpp>
+///     using recipe = tessera::recipe::pytorch<"max_split_size_mb:128">;
+///     tessera::caching_allocator<recipe, tessera::provider::simulated_device> tuned;
 ///     tuned.policies().split.slack = 64_MiB;  // changed while the program runs
 template <detail::fixed_string Conf = "">
 using pytorch = typename detail::pytorch_strings<sizeof(Conf.chars)>::template recipe_of<Conf>;
 
-}  // namespace tessera
+}  // namespace tessera::recipe

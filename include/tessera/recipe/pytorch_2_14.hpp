@@ -3,11 +3,11 @@
 
 #include <cstddef>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_string.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
@@ -15,8 +15,7 @@
 #include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::recipe {
 
 /// Makes the decisions of the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
 ///
@@ -33,21 +32,22 @@ struct pytorch_2_14_native final {
   using rounding = pytorch_native::rounding;
   using pools = pytorch_native::pools;
   using streams = pytorch_native::streams;
-  using split = with_order<pytorch_native::split, free_order::oldest_segment>;
+  using split = policy::ordered<pytorch_native::split, free_order::oldest_segment>;
   using pages = pytorch_native::pages;
-  using growth = grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
-                                  memory_limit::rounding::nearest>;
+  using growth = policy::grow_by_segments<2_MiB, tunable(20_MiB), 10_MiB, tunable(memory_limit{}),
+                                          memory_limit::rounding::nearest>;
   using eviction = pytorch_native::eviction;
-  using recovery = with_fail_fast<recover_by_releasing_oversize, tunable(false), failure_reason::by_capacity>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize, tunable(false),
+                                     policy::failure_reason::by_capacity>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return pytorch_native::accepts(settings);
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
-  [[nodiscard]] static constexpr policies<pytorch_2_14_native> configured(
+  [[nodiscard]] static constexpr recipe::policies<pytorch_2_14_native> configured(
       const config::pytorch::settings& settings) noexcept;
 };
-static_assert(recipe<pytorch_2_14_native>);
+static_assert(recipe::well_formed<pytorch_2_14_native>);
 
 /// Makes the decisions of PyTorch 2.14 with expandable_segments. It differs from pytorch_expandable in the
 /// rules of pytorch_2_14_native.
@@ -55,74 +55,79 @@ struct pytorch_2_14_expandable final {
   using rounding = pytorch_expandable::rounding;
   using pools = pytorch_expandable::pools;
   using streams = pytorch_expandable::streams;
-  using split = with_order<pytorch_expandable::split, free_order::oldest_segment>;
+  using split = policy::ordered<pytorch_expandable::split, free_order::oldest_segment>;
   using pages = pytorch_expandable::pages;
   using growth =
-      grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
-                      tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest>;
+      policy::grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
+                              tunable(memory_limit{fraction{1'125'000'000}}),
+                              memory_limit::rounding::nearest>;
   using eviction = pytorch_expandable::eviction;
-  using recovery = with_fail_fast<recover_by_emptying_cache<>, tunable(false), failure_reason::by_capacity>;
+  using recovery = policy::fail_fast<policy::recover_by_emptying_cache<>, tunable(false),
+                                     policy::failure_reason::by_capacity>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return pytorch_expandable::accepts(settings);
   }
-  [[nodiscard]] static constexpr policies<pytorch_2_14_expandable> configured(
+  [[nodiscard]] static constexpr recipe::policies<pytorch_2_14_expandable> configured(
       const config::pytorch::settings& settings) noexcept;
 };
-static_assert(recipe<pytorch_2_14_expandable>);
+static_assert(recipe::well_formed<pytorch_2_14_expandable>);
 
 /// Makes the decisions of PyTorch 2.14's cache of pinned host memory. It is like `pinned`, except for one
 /// rule: the most recently freed block of the size class that is large enough serves.
 ///   Source:  CachingHostAllocator.h of mid-2026
 struct pinned_2_14 final {
-  using rounding = pinned::rounding;
-  using pools = pinned::pools;
-  using streams = pinned::streams;
-  using split = with_order<pinned::split, free_order::newest_in_class>;
-  using pages = pinned::pages;
-  using growth = pinned::growth;
-  using eviction = pinned::eviction;
-  using recovery = pinned::recovery;
+  using rounding = recipe::pinned::rounding;
+  using pools = recipe::pinned::pools;
+  using streams = recipe::pinned::streams;
+  using split = policy::ordered<recipe::pinned::split, free_order::newest_in_class>;
+  using pages = recipe::pinned::pages;
+  using growth = recipe::pinned::growth;
+  using eviction = recipe::pinned::eviction;
+  using recovery = recipe::pinned::recovery;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
-    return pinned::accepts(settings);
+    return recipe::pinned::accepts(settings);
   }
-  [[nodiscard]] static constexpr policies<pinned_2_14> configured(
+  [[nodiscard]] static constexpr recipe::policies<pinned_2_14> configured(
       const config::pytorch::settings& settings) noexcept;
 };
-static_assert(recipe<pinned_2_14>);
+static_assert(recipe::well_formed<pinned_2_14>);
 
-constexpr policies<pytorch_2_14_native> pytorch_2_14_native::configured(
+constexpr recipe::policies<pytorch_2_14_native> pytorch_2_14_native::configured(
     const config::pytorch::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("pytorch_2_14_native::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_2_14_native>(settings);
 }
-constexpr policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
+constexpr recipe::policies<pytorch_2_14_expandable> pytorch_2_14_expandable::configured(
     const config::pytorch::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("pytorch_2_14_expandable::configured: settings for another recipe");
   return detail::with_pytorch_settings<pytorch_2_14_expandable>(settings);
 }
-constexpr policies<pinned_2_14> pinned_2_14::configured(const config::pytorch::settings& settings) noexcept {
+constexpr recipe::policies<pinned_2_14> pinned_2_14::configured(
+    const config::pytorch::settings& settings) noexcept {
   return detail::with_pinned_settings<pinned_2_14>(settings.pinned_max_round_threshold,
                                                    settings.pinned_max_cached_size);
 }
 
-}  // namespace detail
+}  // namespace tessera::recipe
+
+namespace tessera::recipe {
 
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from in PyTorch 2.14.
-struct pytorch_2_14_family : detail::family<config::pytorch_2_14, detail::pytorch_2_14_native,
-                                            detail::pytorch_2_14_expandable, cuda_async> {
-  using native = detail::pytorch_2_14_native;
-  using expandable = detail::pytorch_2_14_expandable;
-  using pinned = detail::pinned_2_14;
-  using pinned_family = detail::family<config::pytorch_2_14, detail::pinned_2_14>;
+struct pytorch_2_14_family : detail::family<config::pytorch_2_14, recipe::pytorch_2_14_native,
+                                            recipe::pytorch_2_14_expandable, cuda_async> {
+  using native = recipe::pytorch_2_14_native;
+  using expandable = recipe::pytorch_2_14_expandable;
+  using pinned = recipe::pinned_2_14;
+  using pinned_family = detail::family<config::pytorch_2_14, recipe::pinned_2_14>;
 };
 
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF in PyTorch 2.14, for example
 /// pytorch_2_14<"expandable_segments:True">.
 ///
-///     tessera::caching_allocator<tessera::pytorch_2_14<>, tessera::simulated_device> allocator;
+///     tessera::caching_allocator<tessera::recipe::pytorch_2_14<>, tessera::provider::simulated_device> allocator;
 template <detail::fixed_string Conf = "">
 using pytorch_2_14 = pytorch_2_14_family::from<Conf>;
 
-}  // namespace tessera
+}  // namespace tessera::recipe

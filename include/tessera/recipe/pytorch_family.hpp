@@ -3,80 +3,20 @@
 
 #include <cstddef>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/fixed_string.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/core/text.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_strings.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The recipes that a configuration string of PyTorch chooses.
-namespace tessera {
-namespace detail {
 
-/// Makes the decisions of PyTorch 2.6 with expandable_segments. It maps pages into ranges of addresses, which
-/// blocks of any size share.
-///
-/// Choose it if the device has virtual memory and sizes vary. Oversize blocks are split. With `split.max`, a
-/// request below it does not use a free block of that size or more. A larger request does not use a block
-/// with `split.slack` or more to spare. Growth ignores both rules: it may take a refused free block if
-/// unmapped addresses follow it, as it is or with pages mapped behind it. The key
-/// garbage_collection_threshold is ignored, as in PyTorch. But if you set `eviction.threshold` directly, idle
-/// pages are released.
-struct pytorch_expandable final {
-  using rounding = round_to_divisions<512>;
-  using pools = pool_small_and_large<1_MiB>;
-  using streams = reuse_on_same_stream;
-  using split = split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_mapping<>;
-  using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = with_fail_fast<recover_by_emptying_cache<>>;
-
-  [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
-    return !settings.async_backend && settings.expandable_segments;
-  }
-  [[nodiscard]] static constexpr policies<pytorch_expandable> configured(
-      const config::pytorch::settings& settings) noexcept;
-};
-static_assert(recipe<pytorch_expandable>);
-
-/// Returns the policies of a recipe for PyTorch's settings.
-template <typename Recipe>
-[[nodiscard]] constexpr policies<Recipe> with_pytorch_settings(
-    const config::pytorch::settings& settings) noexcept {
-  policies<Recipe> chosen{};
-  chosen.rounding.table = settings.roundup;
-  chosen.split.max = settings.max_split_size;
-  chosen.split.slack = settings.max_non_split_rounding;
-  chosen.growth.large = settings.large_segment_size;
-  chosen.growth.limit = settings.memory_fraction;
-  // With expandable_segments, PyTorch accepts the key but releases no pages.
-  if (!settings.expandable_segments) chosen.eviction.threshold = settings.garbage_collection_threshold;
-  chosen.recovery.fails_fast = settings.throw_on_oom;
-  return chosen;
-}
-constexpr bool pytorch_native::accepts(const config::pytorch_settings& settings) noexcept {
-  return !settings.async_backend && !settings.expandable_segments;
-}
-constexpr policies<pytorch_native> pytorch_native::configured(
-    const config::pytorch::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("pytorch_native::configured: settings for another recipe");
-  return detail::with_pytorch_settings<pytorch_native>(settings);
-}
-constexpr policies<pytorch_expandable> pytorch_expandable::configured(
-    const config::pytorch::settings& settings) noexcept {
-  if (!accepts(settings)) detail::fatal("pytorch_expandable::configured: settings for another recipe");
-  auto chosen = detail::with_pytorch_settings<pytorch_expandable>(settings);
-  chosen.growth.range = settings.expandable_segments_reserve;
-  return chosen;
-}
-
-}  // namespace detail
+namespace tessera::recipe {
 
 constexpr bool pinned::accepts(const config::pytorch_settings&) noexcept { return true; }
 constexpr policies<pinned> pinned::configured(const config::pytorch::settings& settings) noexcept {
@@ -96,28 +36,33 @@ constexpr policies<cuda_async> cuda_async::configured(const config::pytorch::set
 
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from.
 struct pytorch_family
-    : detail::family<config::pytorch, detail::pytorch_native, detail::pytorch_expandable, cuda_async> {
-  using native = detail::pytorch_native;
-  using expandable = detail::pytorch_expandable;
+    : detail::family<config::pytorch, recipe::pytorch_native, recipe::pytorch_expandable, cuda_async> {
+  using native = recipe::pytorch_native;
+  using expandable = recipe::pytorch_expandable;
   /// The family of recipes for pinned host memory.
   using pinned_family = detail::family<config::pytorch, pinned>;
 };
 
-namespace detail {
-template <std::size_t Size>
-  requires(Size > 1)
-struct pytorch_strings<Size> {
-  template <fixed_string Conf>
-  using recipe_of = pytorch_family::from<Conf>;
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
+
+template <>
+struct needs_tessera_recipe_pytorch_family_hpp<true> {
+  template <config::pytorch::settings Settings>
+  using under = recipe::pytorch_family::under<Settings>;
 };
-}  // namespace detail
+
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 /// The recipe for pinned host memory that a PYTORCH_CUDA_ALLOC_CONF chooses.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
-///     using recipe = tessera::pytorch_pinned<"pinned_max_cached_size_mb:64">;
-///     tessera::caching_allocator<recipe, tessera::host_pinned> pinned;
+///     using recipe = tessera::recipe::pytorch_pinned<"pinned_max_cached_size_mb:64">;
+///     tessera::caching_allocator<recipe, tessera::provider::host_pinned> pinned;
 template <detail::fixed_string Conf = "">
 using pytorch_pinned = pytorch_family::pinned_family::from<Conf>;
 
-}  // namespace tessera
+}  // namespace tessera::recipe

@@ -9,29 +9,29 @@
 #include <tessera/policy/rounding.hpp>
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
+#include <tessera/provider/provider.hpp>
 
 /// A recipe is a struct of eight aliases, one policy for each axis. None of them has a default.
-namespace tessera {
 
-namespace detail {
-
-template <typename R>
-concept has_rounding = requires { typename R::rounding; } && rounding_policy<typename R::rounding>;
+namespace tessera::detail {
 
 template <typename R>
-concept has_pools = requires { typename R::pools; } && pools_policy<typename R::pools>;
+concept has_rounding = requires { typename R::rounding; } && policy::rounding_policy<typename R::rounding>;
 
 template <typename R>
-concept has_streams = requires { typename R::streams; } && streams_policy<typename R::streams>;
+concept has_pools = requires { typename R::pools; } && policy::pools_policy<typename R::pools>;
 
 template <typename R>
-concept has_split = requires { typename R::split; } && split_policy<typename R::split>;
+concept has_streams = requires { typename R::streams; } && policy::streams_policy<typename R::streams>;
 
 template <typename R>
-concept has_pages = requires { typename R::pages; } && pages_policy<typename R::pages>;
+concept has_split = requires { typename R::split; } && policy::split_policy<typename R::split>;
 
 template <typename R>
-concept has_growth = requires { typename R::growth; } && growth_policy<typename R::growth>;
+concept has_pages = requires { typename R::pages; } && policy::pages_policy<typename R::pages>;
+
+template <typename R>
+concept has_growth = requires { typename R::growth; } && policy::growth_policy<typename R::growth>;
 
 /// The growth policy has the members that its backend requires.
 template <typename R>
@@ -52,26 +52,28 @@ concept has_supported_order =
      (!has_streams<R> || !bool(R::streams::reuses_across_streams)));
 
 template <typename R>
-concept has_eviction = requires { typename R::eviction; } && eviction_policy<typename R::eviction>;
+concept has_eviction = requires { typename R::eviction; } && policy::eviction_policy<typename R::eviction>;
 
 template <typename R>
-concept has_recovery = requires { typename R::recovery; } && recovery_policy<typename R::recovery>;
+concept has_recovery = requires { typename R::recovery; } && policy::recovery_policy<typename R::recovery>;
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 template <typename R>
-concept recipe =
+concept well_formed =
     detail::has_rounding<R> && detail::has_pools<R> && detail::has_streams<R> && detail::has_split<R> &&
     detail::has_pages<R> && detail::has_backend_answers<R> && detail::has_sharing_backend<R> &&
     detail::has_supported_order<R> && detail::has_eviction<R> && detail::has_recovery<R>;
 
 /// The policies of one allocator, as values. Set their numbers by name at run time.
 ///
-///     tessera::policies<tessera::pytorch<>> chosen;
+///     tessera::recipe::policies<tessera::recipe::pytorch<>> chosen;
 ///     chosen.split.max = 128_MiB;
 ///     chosen.eviction.threshold = tessera::percent(80);
 ///     chosen.growth.limit = 16_GiB;
-///     tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> tuned{{}, chosen};
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> tuned{{}, chosen};
 template <typename Recipe>
 struct policies {
   // Without braces: clang 15 to 18 write through a null pointer for braces of an empty class with an empty member.
@@ -86,7 +88,9 @@ struct policies {
   bool operator==(const policies&) const = default;
 };
 
-namespace detail {
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
 
 /// The eight aliases of a recipe, without its other members.
 template <typename Recipe>
@@ -108,7 +112,9 @@ struct preset final : aliases_of<Base> {
   static constexpr auto settings = Settings;
 };
 
-}  // namespace detail
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 template <typename Base, auto Settings>
 struct policies<detail::preset<Base, Settings>> : policies<Base> {
@@ -116,7 +122,9 @@ struct policies<detail::preset<Base, Settings>> : policies<Base> {
   constexpr policies(const policies<Base>& values) noexcept : policies<Base>(values) {}
 };
 
-namespace detail {
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
 
 /// Stops the compiler if an alias of a recipe is wrong. The message names the alias and the header with its
 /// requirements.
@@ -171,9 +179,53 @@ consteval bool check_recipe() {
       has_recovery<Recipe>,
       "Recipe::recovery must name a recovery_policy: recovery_steps steps(failure_reason) const noexcept "
       "[tessera/policy/recovery.hpp]");
-  return tessera::recipe<Recipe>;
+  return tessera::recipe::well_formed<Recipe>;
 }
 
-}  // namespace detail
+}  // namespace tessera::detail
 
-}  // namespace tessera
+namespace tessera::detail {
+
+template <typename Provider, typename Recipe>
+concept has_events_for = !Recipe::streams::uses_events || provider::event_provider<Provider>;
+
+template <typename Provider, typename Recipe>
+concept has_order_for = !Recipe::streams::reuses_across_streams || provider::ordering_provider<Provider>;
+
+template <typename Provider, typename Recipe>
+concept has_pages_for = !Recipe::pages::uses_page_kinds || provider::paged_provider<Provider>;
+
+template <typename Provider, typename Recipe>
+concept has_memory_for = !Recipe::growth::backend::has_ranges || provider::virtual_memory_provider<Provider>;
+
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
+
+/// Whether a provider has all capabilities that a recipe needs.
+///
+///     static_assert(tessera::recipe::provider_for<tessera::provider::simulated_device, tessera::recipe::stitched>);
+template <typename Provider, typename Recipe>
+concept provider_for = detail::has_events_for<Provider, Recipe> && detail::has_order_for<Provider, Recipe> &&
+                       detail::has_pages_for<Provider, Recipe> && detail::has_memory_for<Provider, Recipe>;
+
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
+
+/// Stops the compiler, and names the capability that a recipe needs and the provider lacks.
+template <typename Recipe, typename Provider>
+consteval bool check_provider() {
+  static_assert(has_events_for<Provider, Recipe>,
+                "Provider must be an event_provider for Recipe::streams [tessera/provider/provider.hpp]");
+  static_assert(has_order_for<Provider, Recipe>,
+                "Provider must be an ordering_provider for Recipe::streams [tessera/provider/provider.hpp]");
+  static_assert(has_pages_for<Provider, Recipe>,
+                "Provider must be a paged_provider for Recipe::pages [tessera/provider/provider.hpp]");
+  static_assert(
+      has_memory_for<Provider, Recipe>,
+      "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
+  return recipe::provider_for<Provider, Recipe>;
+}
+
+}  // namespace tessera::detail

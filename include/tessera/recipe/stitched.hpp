@@ -2,10 +2,10 @@
 #pragma once
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/policy/grow_by_stitching.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
+namespace tessera::recipe {
 
 /// Reserves little memory: it moves idle physical chunks of any pool and stream to the range that needs
 /// memory.
@@ -18,18 +18,18 @@ namespace tessera {
 /// address may have others. A cache of registrations by address does not notice that. Give such buffers an
 /// allocator of their own, with segments, or register each block again.
 ///
-///     tessera::caching_allocator<tessera::stitched, tessera::simulated_device> dense;
+///     tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device> dense;
 ///     dense.policies().growth.peak_parts = 32;  // instead of 48: fewer device calls, slightly more memory
 struct stitched final {
-  using rounding = round_to_multiple<512>;
-  using pools = pool_small_and_large<512_KiB>;
-  using streams = reuse_on_same_stream;
-  using split = split_if_remainder_at_least<512>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_stitching<>;
-  using eviction = evict_never;
-  using recovery = recover_by_emptying_cache<>;
+  using rounding = policy::round_to_multiple<512>;
+  using pools = policy::pool_small_and_large<512_KiB>;
+  using streams = policy::reuse_on_same_stream;
+  using split = policy::split_if_remainder_at_least<512>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_by_stitching<>;
+  using eviction = policy::evict_never;
+  using recovery = policy::recover_by_emptying_cache<>;
 };
-static_assert(recipe<stitched>);
+static_assert(well_formed<stitched>);
 
-}  // namespace tessera
+}  // namespace tessera::recipe

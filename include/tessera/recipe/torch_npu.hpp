@@ -4,17 +4,17 @@
 #include <cstddef>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fatal.hpp>
 #include <tessera/core/page.hpp>
-#include <tessera/policy/growth_in_ranges.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
+#include <tessera/policy/prefer_pages.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::recipe {
 
 /// Makes the decisions of the caching allocator of torch_npu 2.12.
 ///
@@ -26,23 +26,23 @@ namespace detail {
 /// It has the settings of pytorch_native, but `rounding.inner.table` instead of `rounding.table`. It also has
 /// `pages.choice` (page_size) and `streams.threshold` (multi_stream_lazy_reclaim).
 struct torch_npu_native final {
-  using rounding = round_padded<32, round_to_divisions<512>>;
-  using pools = pool_small_and_large<1_MiB>;
-  using streams = poll_events_lazily<reuse_on_same_stream_after_recorded>;
-  using split = split_below<>;
-  using pages = back_with<tunable(page_choice{.pages = page_plan::huge_first})>;
-  using growth = grow_by_segments<>;
-  using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = with_fail_fast<recover_by_releasing_oversize>;
+  using rounding = policy::round_padded<32, policy::round_to_divisions<512>>;
+  using pools = policy::pool_small_and_large<1_MiB>;
+  using streams = policy::poll_events_lazily<policy::reuse_on_same_stream_after_own_events>;
+  using split = policy::split_below<>;
+  using pages = policy::prefer_pages<tunable(page_choice{.pages = page_preference::huge_first})>;
+  using growth = policy::grow_by_segments<>;
+  using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
+  using recovery = policy::fail_fast<policy::recover_by_releasing_oversize>;
 
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return !settings.expandable_segments;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
-  [[nodiscard]] static constexpr policies<torch_npu_native> configured(
+  [[nodiscard]] static constexpr recipe::policies<torch_npu_native> configured(
       const config::torch_npu::settings& settings) noexcept;
 };
-static_assert(recipe<torch_npu_native>);
+static_assert(recipe::well_formed<torch_npu_native>);
 
 /// Makes the decisions of torch_npu with expandable_segments. Large blocks then start at multiples of
 /// `growth.alignment` (base_addr_aligned_kb), and large pages have `growth.large` bytes
@@ -51,32 +51,36 @@ struct torch_npu_expandable final {
   using rounding = torch_npu_native::rounding;
   using pools = torch_npu_native::pools;
   using streams = torch_npu_native::streams;
-  using split = split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
+  using split = policy::split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
   using pages = torch_npu_native::pages;
-  using growth = grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
-  using eviction = evict_idle_above<tunable(fraction{}), true>;
-  using recovery = with_fail_fast<recover_by_emptying_cache<>>;
+  using growth = policy::grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(16_KiB)>;
+  using eviction = policy::evict_idle_above<tunable(fraction{}), true>;
+  using recovery = policy::fail_fast<policy::recover_by_emptying_cache<>>;
 
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return settings.expandable_segments;
   }
-  [[nodiscard]] static constexpr policies<torch_npu_expandable> configured(
+  [[nodiscard]] static constexpr recipe::policies<torch_npu_expandable> configured(
       const config::torch_npu::settings& settings) noexcept;
 };
-static_assert(recipe<torch_npu_expandable>);
+static_assert(recipe::well_formed<torch_npu_expandable>);
+
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
 
 /// Returns the policies of a recipe for torch_npu's settings.
 template <typename Recipe>
-[[nodiscard]] constexpr policies<Recipe> with_torch_npu_settings(
+[[nodiscard]] constexpr recipe::policies<Recipe> with_torch_npu_settings(
     const config::torch_npu::settings& settings) noexcept {
   constexpr std::size_t lazy_threshold = 512;  // pending blocks
-  policies<Recipe> chosen{};
+  recipe::policies<Recipe> chosen{};
   chosen.rounding.inner.table = settings.roundup;
   chosen.streams.threshold = settings.multi_stream_lazy_reclaim ? lazy_threshold : 0;
   chosen.split.max = settings.max_split_size;
   chosen.split.slack = settings.max_non_split_rounding;
-  chosen.pages.choice =
-      page_choice{.pages = settings.huge_1g_pages ? page_plan::huge_1g_first : page_plan::huge_first};
+  chosen.pages.choice = page_choice{.pages = settings.huge_1g_pages ? page_preference::huge_1g_first
+                                                                    : page_preference::huge_first};
   // With 1 GiB pages, segments are rounded up to whole pages, so the key has no effect.
   chosen.growth.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size;
   chosen.growth.limit = settings.memory_fraction;
@@ -84,12 +88,17 @@ template <typename Recipe>
   chosen.recovery.fails_fast = settings.throw_on_oom;
   return chosen;
 }
-constexpr policies<torch_npu_native> torch_npu_native::configured(
+
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
+
+constexpr recipe::policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
   return detail::with_torch_npu_settings<torch_npu_native>(settings);
 }
-constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
+constexpr recipe::policies<torch_npu_expandable> torch_npu_expandable::configured(
     const config::torch_npu::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("torch_npu_expandable::configured: settings for another recipe");
   auto chosen = detail::with_torch_npu_settings<torch_npu_expandable>(settings);
@@ -105,30 +114,32 @@ constexpr policies<torch_npu_expandable> torch_npu_expandable::configured(
 /// Makes the decisions of torch_npu's cache of pinned host memory with pin_memory_expandable_segments. It
 /// maps pages of 20 MiB into one range of addresses, which blocks of all sizes share.
 struct pinned_expandable final {
-  using rounding = round_padded<32, round_to_multiple<512>>;
-  using pools = pool_together;
-  using streams = reuse_after_recorded_streams;
-  using split = split_if_remainder_at_least<512>;
-  using pages = back_with<page_plan::normal_only>;
-  using growth = grow_by_mapping<20_MiB, 20_MiB>;
-  using eviction = evict_never;
-  using recovery = recover_by_emptying_cache<>;
+  using rounding = policy::round_padded<32, policy::round_to_multiple<512>>;
+  using pools = policy::pool_together;
+  using streams = policy::reuse_after_events;
+  using split = policy::split_if_remainder_at_least<512>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_by_mapping<20_MiB, 20_MiB>;
+  using eviction = policy::evict_never;
+  using recovery = policy::recover_by_emptying_cache<>;
 
   [[nodiscard]] static constexpr bool accepts(const config::torch_npu::settings& settings) noexcept {
     return settings.pin_memory_expandable_segments;
   }
-  [[nodiscard]] static constexpr policies<pinned_expandable> configured(
+  [[nodiscard]] static constexpr recipe::policies<pinned_expandable> configured(
       const config::torch_npu::settings& settings) noexcept;
 };
-static_assert(recipe<pinned_expandable>);
+static_assert(recipe::well_formed<pinned_expandable>);
 
-constexpr policies<pinned_expandable> pinned_expandable::configured(
+constexpr recipe::policies<pinned_expandable> pinned_expandable::configured(
     const config::torch_npu::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
   return {};
 }
 
-}  // namespace detail
+}  // namespace tessera::recipe
+
+namespace tessera::recipe {
 
 constexpr bool pinned::accepts(const config::torch_npu_settings& settings) noexcept {
   return !settings.pin_memory_expandable_segments;
@@ -141,12 +152,12 @@ constexpr policies<pinned> pinned::configured(const config::torch_npu::settings&
 
 /// The recipes that PYTORCH_NPU_ALLOC_CONF chooses from.
 struct torch_npu_family
-    : detail::family<config::torch_npu, detail::torch_npu_native, detail::torch_npu_expandable> {
-  using native = detail::torch_npu_native;
-  using expandable = detail::torch_npu_expandable;
-  using pinned_expandable = detail::pinned_expandable;
+    : detail::family<config::torch_npu, recipe::torch_npu_native, recipe::torch_npu_expandable> {
+  using native = recipe::torch_npu_native;
+  using expandable = recipe::torch_npu_expandable;
+  using pinned_expandable = recipe::pinned_expandable;
   /// The recipes for pinned host memory.
-  using pinned_family = detail::family<config::torch_npu, pinned, detail::pinned_expandable>;
+  using pinned_family = detail::family<config::torch_npu, pinned, recipe::pinned_expandable>;
 };
 
 /// The recipe for a PYTORCH_NPU_ALLOC_CONF, for example torch_npu<"max_split_size_mb:32">.
@@ -158,4 +169,4 @@ using torch_npu = torch_npu_family::from<Conf>;
 template <detail::fixed_string Conf = "">
 using torch_npu_pinned = torch_npu_family::pinned_family::from<Conf>;
 
-}  // namespace tessera
+}  // namespace tessera::recipe

@@ -5,25 +5,25 @@
 #include <type_traits>
 
 #include <tessera/core/parameter.hpp>
+#include <tessera/law/recipe_laws.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera {
-namespace detail {
+namespace tessera::detail {
 
 enum class axis : unsigned char { none, rounding, pools, streams, split, pages, growth, eviction, recovery };
 inline constexpr std::size_t axis_count = 9;
 
 /// The axis of a policy, or none. A policy has at most one axis, because the axes have different members.
 template <typename P>
-inline constexpr axis axis_of = rounding_policy<P>   ? axis::rounding
-                                : pools_policy<P>    ? axis::pools
-                                : streams_policy<P>  ? axis::streams
-                                : split_policy<P>    ? axis::split
-                                : pages_policy<P>    ? axis::pages
-                                : growth_policy<P>   ? axis::growth
-                                : eviction_policy<P> ? axis::eviction
-                                : recovery_policy<P> ? axis::recovery
-                                                     : axis::none;
+inline constexpr axis axis_of = policy::rounding_policy<P>   ? axis::rounding
+                                : policy::pools_policy<P>    ? axis::pools
+                                : policy::streams_policy<P>  ? axis::streams
+                                : policy::split_policy<P>    ? axis::split
+                                : policy::pages_policy<P>    ? axis::pages
+                                : policy::growth_policy<P>   ? axis::growth
+                                : policy::eviction_policy<P> ? axis::eviction
+                                : policy::recovery_policy<P> ? axis::recovery
+                                                             : axis::none;
 
 /// The axis with which the type shares most member names, or none.
 template <typename P>
@@ -74,12 +74,13 @@ struct replaced {
   using recovery = std::conditional_t<Axis == axis::recovery, P, typename Base::recovery>;
 };
 
-/// Whether a type is a policy of two axes, or of another axis than growth with the answers about shares.
+/// Whether a type is a policy of two axes.
 template <typename P>
 [[nodiscard]] consteval bool fits_several_axes() {
-  const int axes = rounding_policy<P> + pools_policy<P> + streams_policy<P> + split_policy<P> +
-                   pages_policy<P> + growth_policy<P> + eviction_policy<P> + recovery_policy<P>;
-  return axes > 1 || (axes == 1 && !growth_policy<P> && admits_pools<P>);
+  const int axes = policy::rounding_policy<P> + policy::pools_policy<P> + policy::streams_policy<P> +
+                   policy::split_policy<P> + policy::pages_policy<P> + policy::growth_policy<P> +
+                   policy::eviction_policy<P> + policy::recovery_policy<P>;
+  return axes > 1;
 }
 
 /// Stops the compiler if a type is not a policy of any axis. The message says what the nearest axis requires.
@@ -128,52 +129,70 @@ consteval bool check_distinct() {
   return true;
 }
 
-}  // namespace detail
+/// The aliases of with<Base, Policy...>.
+template <typename Base, typename... Policy>
+struct aliases_with {
+  static_assert(
+      recipe::well_formed<Base>,
+      "with<Base, Policy...>: the first type is no recipe; name one, as tessera::recipe::pytorch<>");
+  static_assert((check_policy<Base, Policy>() && ...));
+  static_assert(check_distinct<Policy...>());
+
+ private:
+  template <axis Axis, typename Default>
+  using pick = typename policy_for<Axis, Default, Policy...>::type;
+
+ public:
+  using rounding = pick<axis::rounding, typename Base::rounding>;
+  using pools = pick<axis::pools, typename Base::pools>;
+  using streams = pick<axis::streams, typename Base::streams>;
+  using split = pick<axis::split, typename Base::split>;
+  using pages = pick<axis::pages, typename Base::pages>;
+  using growth = pick<axis::growth, typename Base::growth>;
+  using eviction = pick<axis::eviction, typename Base::eviction>;
+  using recovery = pick<axis::recovery, typename Base::recovery>;
+};
+
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 /// A recipe that differs from `Base` in the given policies, in any order.
 ///
 /// The other policies keep their values from a configuration string. A type that is not a policy of any axis
-/// does not compile. The error says what the nearest axis requires.
+/// does not compile. The error says what the nearest axis requires. If the policies break a law
+/// [tessera/law/recipe_laws.hpp] with their initial numbers, as far as they answer in constant expressions, the error
+/// names the law.
 ///
-///     using base = tessera::pytorch<"garbage_collection_threshold:0.8">;
+///     using base = tessera::recipe::pytorch<"garbage_collection_threshold:0.8">;
 ///     using less_waste =
-///         tessera::with<base, tessera::round_to_multiple<256>, tessera::split_if_remainder_at_least<256>>;
-///     tessera::caching_allocator<less_waste, tessera::simulated_device> tuned;
+///         tessera::recipe::with<base, tessera::policy::round_to_multiple<256>, tessera::policy::split_if_remainder_at_least<256>>;
+///     tessera::caching_allocator<less_waste, tessera::provider::simulated_device> tuned;
 template <typename Base, typename... Policy>
-struct with final {
-  static_assert(recipe<Base>,
-                "with<Base, Policy...>: the first type is no recipe; name one, as tessera::pytorch<>");
-  static_assert((detail::check_policy<Base, Policy>() && ...));
-  static_assert(detail::check_distinct<Policy...>());
-
- private:
-  template <detail::axis Axis, typename Default>
-  using pick = typename detail::policy_for<Axis, Default, Policy...>::type;
-
- public:
-  using rounding = pick<detail::axis::rounding, typename Base::rounding>;
-  using pools = pick<detail::axis::pools, typename Base::pools>;
-  using streams = pick<detail::axis::streams, typename Base::streams>;
-  using split = pick<detail::axis::split, typename Base::split>;
-  using pages = pick<detail::axis::pages, typename Base::pages>;
-  using growth = pick<detail::axis::growth, typename Base::growth>;
-  using eviction = pick<detail::axis::eviction, typename Base::eviction>;
-  using recovery = pick<detail::axis::recovery, typename Base::recovery>;
+struct with final : detail::aliases_with<Base, Policy...> {
+  static_assert(detail::check_policies<detail::aliases_with<Base, Policy...>>());
 };
 
-namespace detail {
+}  // namespace tessera::recipe
+
+namespace tessera::detail {
+
 /// Whether a recipe's policies start with the values of a configuration string.
 template <typename Recipe>
 inline constexpr bool is_configured = false;
 template <typename Base, auto Settings>
 inline constexpr bool is_configured<preset<Base, Settings>> = true;
 template <typename Base, typename... Policy>
-inline constexpr bool is_configured<with<Base, Policy...>> = is_configured<Base>;
-}  // namespace detail
+inline constexpr bool is_configured<recipe::with<Base, Policy...>> = is_configured<Base>;
+
+}  // namespace tessera::detail
+
+namespace tessera::recipe {
 
 template <typename Base, typename... Policy>
   requires detail::is_configured<Base>
-struct policies<with<Base, Policy...>> : policies<detail::aliases_of<with<Base, Policy...>>> {
+struct policies<detail::aliases_with<Base, Policy...>>
+    : policies<detail::aliases_of<detail::aliases_with<Base, Policy...>>> {
   constexpr policies() noexcept {
     const policies<Base> base;
     copy<detail::axis::rounding>(this->rounding, base.rounding);
@@ -193,5 +212,10 @@ struct policies<with<Base, Policy...>> : policies<detail::aliases_of<with<Base, 
     if constexpr (((detail::axis_of<Policy> != Axis) && ...)) to = from;
   }
 };
+template <typename Base, typename... Policy>
+  requires detail::is_configured<Base>
+struct policies<with<Base, Policy...>> : policies<detail::aliases_with<Base, Policy...>> {
+  constexpr policies() noexcept = default;
+};
 
-}  // namespace tessera
+}  // namespace tessera::recipe

@@ -7,22 +7,20 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include <tessera/core/pool_checkpoint.hpp>
-#include <tessera/core/private_pool.hpp>
+#include <tessera/allocator_adaptor.hpp>
+#include <tessera/block_handle.hpp>
 #include <tessera/core/stream.hpp>
-#include <tessera/detail/common_calls.hpp>
-#include <tessera/detail/handle.hpp>
-#include <tessera/detail/key_map.hpp>
-#include <tessera/detail/slab.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/trace/recording.hpp>
 
-namespace tessera::trace {
-
-namespace detail {
+namespace tessera::trace::detail {
 
 /// Options of a captured allocator.
 struct capture_options {
@@ -57,7 +55,7 @@ class event_log {
     return true;
   }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t footprint() const noexcept {
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return (size_ + per_chunk - 1) / per_chunk * sizeof(chunk);
   }
 
@@ -86,10 +84,17 @@ class event_log {
   std::size_t size_ = 0;
 };
 
-/// Turns the calls of a program into events. It is thread-safe.
+/// The stream_filter of an allocator without private pools.
+struct no_filter {
+  [[nodiscard]] static constexpr bool selects(stream_id) noexcept { return false; }
+};
+
+/// Turns the calls of a program into events. It is thread-safe. `Filter` is extension::stream_filter if the allocator has
+/// private pools.
 ///
 /// It names blocks by numbers from 0, and private pools by numbers from 1. Calls about a block or a pool that
 /// it does not know leave no event.
+template <typename Filter>
 class program_recorder {
  public:
   explicit program_recorder(capture_options chosen) noexcept : max_events_(chosen.max_events) {}
@@ -172,7 +177,7 @@ class program_recorder {
       append({what, known->number, bytes, stream});
     }
   }
-  void add_begin(pool_id of, const stream_filter& streams) noexcept {
+  void add_begin(pool_id of, const Filter& streams) noexcept {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return drop();
     pool* const known = pools_.find(of.number);
@@ -220,10 +225,10 @@ class program_recorder {
     }();
     return log_.copy(count);
   }
-  [[nodiscard]] std::size_t footprint() const noexcept {
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     const std::lock_guard lock(mutex_);
-    return log_.footprint() + blocks_.footprint() + block_nodes_.footprint() + pools_.footprint() +
-           pool_nodes_.footprint() + joined_nodes_.footprint();
+    return log_.metadata_bytes() + blocks_.metadata_bytes() + block_nodes_.metadata_bytes() +
+           pools_.metadata_bytes() + pool_nodes_.metadata_bytes() + joined_nodes_.metadata_bytes();
   }
 
  private:
@@ -244,7 +249,7 @@ class program_recorder {
     std::uint64_t number = 0;  // in the recording
     bool is_open = false;      // a recorded scope of it is open
     // If a function selects the streams of the scope:
-    stream_filter streams{};
+    Filter streams{};
     joined_stream* joined = nullptr;
     pool* next_open = nullptr;
     [[nodiscard]] std::uint64_t map_key() const noexcept { return name; }
@@ -314,7 +319,9 @@ class program_recorder {
   pool* first_open_ = nullptr;  // of the scopes whose streams a function selects
 };
 
-}  // namespace detail
+}  // namespace tessera::trace::detail
+
+namespace tessera::trace {
 
 /// Records the calls of a running program. Otherwise it behaves like `Allocator`.
 ///
@@ -322,7 +329,8 @@ class program_recorder {
 ///
 ///     #include <tessera/concurrent/locked.hpp>
 ///     #include <tessera/trace/csv.hpp>
-///     tessera::trace::captured<tessera::locked<tessera::pytorch<>, tessera::simulated_device>> memory;
+///     using device_allocator = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+///     tessera::trace::captured<tessera::concurrent::locked<device_allocator>> memory;
 ///     for (std::uint64_t batch = 0; batch < 3; ++batch) {
 ///       memory.begin_step();
 ///       memory.deallocate(memory.allocate(5_MiB));
@@ -332,17 +340,16 @@ class program_recorder {
 ///
 /// * It records requests that are served, frees, recorded streams and steps. It also records trim() and the
 ///   private pools with their scopes, trims, sleep and wake. A call that fails leaves no event.
-/// * Requests by handle are recorded like others. An aligned request is recorded as the requests that reach
-///   `Allocator`, which may be larger. A successful reuse_in_place is a free and a request.
-/// * The recording ends at options::max_events, and if host memory runs out. It also ends when restore_pool
-///   succeeds, because it has no such event. The program goes on.
+/// * Requests by handle are recorded like others. A successful reuse_in_place is a free and a request.
+/// * The recording ends at options::max_events, and if host memory runs out. It also ends when a checkpoint
+///   is restored, because it has no such event. The program goes on.
 /// * A free is recorded before the memory goes back, a request after the memory was obtained. Calls of several
 ///   threads that overlap are in any order.
 /// * Blocks and pools that were made through inner() are not recorded. Free all others here.
 ///
 /// These calls leave no event: trim(keep) with more than 0 bytes, trim_without_waiting, evict_idle and
-/// process_events. Nor do the options, sources and shares of pools, and sleep of the default pools alone.
-/// Requests in a scope of the kind redirect are recorded without their pool.
+/// process_events. Nor do the options, sources and quotas of pools, and sleep of the default pools alone.
+/// Requests in a scope of the kind plain are recorded without their pool.
 ///
 /// If a function selects the streams of a scope, a stream joins at its first request in the scope. Until then,
 /// the recorded scope selects the stream 2^64 - 1. The function is called once more for each request, perhaps
@@ -352,11 +359,11 @@ class program_recorder {
 ///   Cost:  a mutex for each recorded call, and a look-up for each block; 32 bytes of host memory for an event,
 ///          and about 70 for a live block
 template <typename Allocator>
-class captured : public facade<captured<Allocator>, Allocator> {
-  using facade_type = facade<captured, Allocator>;
-  using common = tessera::detail::common_calls<captured>;
+class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
+  using adaptor_type = allocator_adaptor<captured, Allocator>;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
-  static constexpr bool has_pools = tessera::detail::has_private_pools<Allocator>;
+  static constexpr bool has_pools = tessera::detail::offers<Allocator, extension::private_pools>;
+  using filter = std::conditional_t<has_pools, extension::stream_filter, detail::no_filter>;
 
  public:
   using options = detail::capture_options;
@@ -392,7 +399,7 @@ class captured : public facade<captured<Allocator>, Allocator> {
     if constexpr (requires { allocator_.begin_step(key); }) allocator_.begin_step(key);
   }
 
-  using facade_type::allocate, facade_type::try_allocate;
+  using adaptor_type::allocate, adaptor_type::try_allocate;
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     void* const p = allocator_.allocate(bytes, stream);
     recorder_.add_allocation(p, bytes, stream, false);
@@ -403,15 +410,14 @@ class captured : public facade<captured<Allocator>, Allocator> {
     recorder_.add_allocation(p, bytes, stream, false);
     return p;
   }
-  [[nodiscard]] handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
     requires has_handles
   {
-    const handle h = allocator_.allocate_by_handle(bytes, stream);
+    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
     recorder_.add_allocation(h.data(), bytes, stream, true);
     return h;
   }
 
-  using common::deallocate;  // aligned blocks
   void deallocate(void* p) noexcept {
     record_free(p, false);
     allocator_.deallocate(p);
@@ -420,7 +426,7 @@ class captured : public facade<captured<Allocator>, Allocator> {
     record_free(p, false);
     allocator_.deallocate(p, bytes);
   }
-  void deallocate(handle h) noexcept
+  void deallocate(block_handle h) noexcept
     requires has_handles
   {
     record_free(h.data(), true);
@@ -438,13 +444,12 @@ class captured : public facade<captured<Allocator>, Allocator> {
     return done;
   }
 
-  using common::record_stream;  // aligned blocks
   [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
     const bool done = allocator_.record_stream(p, stream);
     if (done) recorder_.add_use(p, stream);
     return done;
   }
-  [[nodiscard]] bool record_stream(handle h, stream_id stream) noexcept
+  [[nodiscard]] bool record_stream(block_handle h, stream_id stream) noexcept
     requires has_handles
   {
     const bool done = allocator_.record_stream(h, stream);
@@ -458,92 +463,30 @@ class captured : public facade<captured<Allocator>, Allocator> {
   }
 
   void trim(std::size_t keep = 0) noexcept {
-    facade_type::trim(keep);
+    adaptor_type::trim(keep);
     if (keep == 0) recorder_.add({event::kind::empty_cache});
   }
 
-  [[nodiscard]] pool_id create_pool(pool_options chosen = {}) noexcept
-    requires has_pools
-  {
-    return record_pool(allocator_.create_pool(chosen));
-  }
-  template <typename In = Allocator>
-  [[nodiscard]] auto create_pool(const memory_source& from, pool_options chosen = {}) noexcept
-      -> decltype(std::declval<In&>().create_pool(from, chosen)) {
-    return record_pool(allocator_.create_pool(from, chosen));
-  }
-  [[nodiscard]] bool retain_pool(pool_id pool) noexcept
-    requires has_pools
-  {
-    const bool done = allocator_.retain_pool(pool);
-    if (done) recorder_.add_pool_operation(event::kind::retain_pool, pool);
-    return done;
-  }
-  [[nodiscard]] bool release_pool(pool_id pool) noexcept
-    requires has_pools
-  {
-    const bool done = allocator_.release_pool(pool);
-    if (done) recorder_.add_pool_operation(event::kind::release_pool, pool);
-    return done;
-  }
-  [[nodiscard]] bool begin_allocate_to_pool(pool_id pool, stream_filter streams,
-                                            scope_kind kind = scope_kind::capture) noexcept
-    requires has_pools
-  {
-    const bool done = allocator_.begin_allocate_to_pool(pool, streams, kind);
-    if (done && kind == scope_kind::capture) recorder_.add_begin(pool, streams);
-    return done;
-  }
-  [[nodiscard]] bool end_allocate_to_pool(pool_id pool) noexcept
-    requires has_pools
-  {
-    const bool done = allocator_.end_allocate_to_pool(pool);
-    if (done) recorder_.add_end(pool);
-    return done;
-  }
-  void trim_pool(pool_id pool) noexcept
-    requires has_pools
-  {
-    facade_type::trim_pool(pool);
-    if (pool != pool_id{}) recorder_.add_pool_operation(event::kind::empty_cache, pool);
-  }
-  template <typename In = Allocator>
-  auto restore_pool(const pool_checkpoint& checkpoint) noexcept
-      -> decltype(std::declval<In&>().restore_pool(checkpoint)) {
-    restore_result result = facade_type::restore_pool(checkpoint);
-    if (result) recorder_.stop();
-    return result;
-  }
-
-  template <typename In = Allocator>
-  auto sleep(sleep_contents contents, stream_id copies = {}) noexcept
-      -> decltype(std::declval<In&>().sleep(contents, copies)) {
-    return record_sleep(facade_type::sleep(contents, copies), {}, contents, copies);
-  }
-  template <typename In = Allocator>
-  auto sleep_pool(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept
-      -> decltype(std::declval<In&>().sleep_pool(pool, contents, copies)) {
-    const sleep_result result = facade_type::sleep_pool(pool, contents, copies);
-    return pool != pool_id{} ? record_sleep(result, pool, contents, copies) : result;
-  }
-  template <typename In = Allocator>
-  auto wake(stream_id copies = {}) noexcept -> decltype(std::declval<In&>().wake(copies)) {
-    return record_wake(facade_type::wake(copies), {}, copies);
-  }
-  template <typename In = Allocator>
-  auto wake_pool(pool_id pool, stream_id copies = {}) noexcept
-      -> decltype(std::declval<In&>().wake_pool(pool, copies)) {
-    const sleep_result result = facade_type::wake_pool(pool, copies);
-    return pool != pool_id{} ? record_wake(result, pool, copies) : result;
+  /// Records a change that a door made, such as a scope that was opened, and passes it to `Allocator`.
+  template <typename Note>
+  void note_change(const Note& note) {
+    adaptor_type::note_change(note);
+    if constexpr (std::is_same_v<Note, extension::pool_change>) {
+      record_pool(note);
+    } else if constexpr (std::is_same_v<Note, extension::sleep_change>) {
+      record_sleep(note);
+    } else if constexpr (std::is_same_v<Note, extension::pool_restored>) {
+      recorder_.stop();
+    }
   }
 
   /// Adds the bytes of the recording.
-  [[nodiscard]] std::size_t footprint() const noexcept {
-    return facade_type::footprint() + recorder_.footprint();
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return adaptor_type::metadata_bytes() + recorder_.metadata_bytes();
   }
 
  private:
-  friend facade_type;
+  friend adaptor_type;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return std::forward<F>(f)(me.allocator_);
@@ -553,24 +496,35 @@ class captured : public facade<captured<Allocator>, Allocator> {
   void record_free(const void* p, bool is_by_handle) noexcept {
     if (p != nullptr && !recorder_.add_free(p, is_by_handle)) recorder_.count_if_stopped();
   }
-  pool_id record_pool(pool_id made) noexcept {
-    if (made != pool_id{}) recorder_.add_pool(made);
-    return made;
+  // `Note` is extension::pool_change or sleep_change, which only the header of the extension defines.
+
+  template <typename Note>
+  void record_pool(const Note& note) noexcept {
+    using change = typename Note::kind;
+    const pool_id pool = note.pool;
+    switch (note.what) {
+      case change::created: return recorder_.add_pool(pool);
+      case change::retained: return recorder_.add_pool_operation(event::kind::retain_pool, pool);
+      case change::released: return recorder_.add_pool_operation(event::kind::release_pool, pool);
+      case change::opened:
+        if (note.scope == decltype(note.scope)::capture) recorder_.add_begin(pool, *note.streams);
+        return;
+      case change::closed: return recorder_.add_end(pool);
+      case change::trimmed:
+        if (pool != pool_id{}) recorder_.add_pool_operation(event::kind::empty_cache, pool);
+    }
   }
-  sleep_result record_sleep(const sleep_result& result, pool_id pool, sleep_contents contents,
-                            stream_id copies) noexcept {
-    const bool saves = contents == sleep_contents::save;
-    if (result)
-      recorder_.add_pool_operation(event::kind::sleep, pool, saves ? 1 : 0, saves ? copies : stream_id{});
-    return result;
-  }
-  sleep_result record_wake(const sleep_result& result, pool_id pool, stream_id copies) noexcept {
-    if (result) recorder_.add_pool_operation(event::kind::wake, pool, 0, copies);
-    return result;
+  template <typename Note>
+  void record_sleep(const Note& note) noexcept {
+    if (note.is_one && note.pool == pool_id{}) return;  // the default pools alone
+    const bool saves = !note.is_wake && note.contents == decltype(note.contents)::save;
+    recorder_.add_pool_operation(note.is_wake ? event::kind::wake : event::kind::sleep, note.pool,
+                                 saves ? 1 : 0, note.is_wake || saves ? note.copies : stream_id{});
   }
 
   Allocator allocator_;
-  detail::program_recorder recorder_{options{}};  // its mutex is not held while the allocator is called
+  detail::program_recorder<filter> recorder_{
+      options{}};  // its mutex is not held while the allocator is called
 };
 
 }  // namespace tessera::trace

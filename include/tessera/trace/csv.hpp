@@ -29,7 +29,9 @@ struct input_error {
   [[nodiscard]] std::string text() const { return where + ": " + rule; }
 };
 
-namespace detail {
+}  // namespace tessera::trace
+
+namespace tessera::trace::detail {
 
 /// The maximum live bytes of a recording. Sums of a few such numbers do not overflow.
 inline constexpr std::size_t max_live = std::size_t{1} << 62;
@@ -250,7 +252,9 @@ class lifetime_checker {
   return {};
 }
 
-}  // namespace detail
+}  // namespace tessera::trace::detail
+
+namespace tessera::trace {
 
 /// Reads a program recorded as CSV with the header `op,id,bytes,stream,t_us`, one event per line.
 ///

@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/private_pool.hpp>
 #include <tessera/core/stream.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/observe/snapshot.hpp>
 
 namespace tessera::trace {
@@ -52,7 +53,7 @@ struct recording {
   std::string name;
   std::vector<event> events;  ///< without requests of 0 bytes
   std::size_t capacity = 0;   ///< bytes of the recorded device; 0 if unknown
-  snapshot::call_stacks stacks{};
+  observe::snapshot::call_stacks stacks{};
   std::vector<origin> origins{};  ///< origins of the allocations, by id; empty if unknown
 
   [[nodiscard]] origin origin_of(std::uint64_t id) const noexcept {
@@ -123,7 +124,10 @@ struct pool_outcome {
 template <typename Allocator>
 class pool_operations {
  public:
-  static constexpr bool can_sleep = requires { requires Allocator::can_sleep; };
+  static constexpr bool can_sleep = [] {
+    if constexpr (tessera::detail::offers<Allocator, extension::sleep_mode>) return Allocator::has_ranges;
+    return false;
+  }();
 
   explicit pool_operations(Allocator& allocator) noexcept : allocator_(allocator) {}
 
@@ -132,13 +136,13 @@ class pool_operations {
     if (e.what == event::kind::sleep || e.what == event::kind::wake) return change_sleep(e);
     if constexpr (has_pools) {
       if (e.id == 0) {
-        if (allocator_.is_capturing()) return {};
+        if (door().is_capturing()) return {};
         allocator_.trim();
         return {true, 0};
       }
       pool& p = pools_[e.id];
       const bool works = run(e, p);
-      return {works, allocator_.uses_of_pool(p.id), p.id};
+      return {works, uses(p.id), p.id};
     } else {
       if (e.id == 0) allocator_.trim();
       return {e.id == 0, 0};
@@ -156,21 +160,24 @@ class pool_operations {
     if constexpr (can_sleep) {
       const pool_id id = pool_of(e.id);
       if (e.id != 0 && id == pool_id{}) return {.why = "no such pool exists"};
-      const sleep_contents contents = e.bytes != 0 ? sleep_contents::save : sleep_contents::discard;
-      sleep_result result;
-      if (e.what == event::kind::sleep) {
-        result =
-            e.id == 0 ? allocator_.sleep(contents, e.stream) : allocator_.sleep_pool(id, contents, e.stream);
-      } else {
-        result = e.id == 0 ? allocator_.wake(e.stream) : allocator_.wake_pool(id, e.stream);
-      }
-      return {static_cast<bool>(result), allocator_.uses_of_pool(id), id, result.bytes, result.why};
+      auto memory = allocator_.template get<extension::sleep_mode>();
+      using contents = typename decltype(memory)::contents_type;
+      const contents kept = e.bytes != 0 ? contents::save : contents::discard;
+      const auto result = e.what == event::kind::sleep
+                              ? (e.id == 0 ? memory.sleep(kept, e.stream) : memory.sleep(id, kept, e.stream))
+                              : (e.id == 0 ? memory.wake(e.stream) : memory.wake(id, e.stream));
+      return {static_cast<bool>(result), uses(id), id, result.bytes, result.why};
     } else {
       return {.why = "the allocator cannot sleep"};
     }
   }
 
-  static constexpr bool has_pools = requires(Allocator& a) { a.create_pool(); };
+  static constexpr bool has_pools = tessera::detail::offers<Allocator, extension::private_pools>;
+  [[nodiscard]] auto door() { return allocator_.template get<extension::private_pools>(); }
+  [[nodiscard]] std::size_t uses(pool_id of) {
+    if constexpr (has_pools) return door().use_count(of);
+    return 0;
+  }
   struct pool {
     pool_id id;
     std::set<stream_id> streams;  // of the open scope
@@ -183,25 +190,24 @@ class pool_operations {
       case event::kind::begin_pool: {
         if (!retain(p)) return false;
         const bool all = e.bytes != 0;
-        const stream_filter streams = all ? stream_filter() : stream_filter(pool::selects, &p.streams);
-        if (!allocator_.begin_allocate_to_pool(p.id, streams)) {
-          (void)allocator_.release_pool(p.id);
+        if (!(all ? door().open(p.id) : door().open(p.id, {pool::selects, &p.streams}))) {
+          (void)door().release(p.id);
           return false;
         }
         p.streams = {e.stream};
         return true;
       }
       case event::kind::join_pool: p.streams.insert(e.stream); return true;
-      case event::kind::end_pool: return allocator_.end_allocate_to_pool(p.id);
+      case event::kind::end_pool: return static_cast<bool>(door().close(p.id));
       case event::kind::retain_pool: return retain(p);
-      case event::kind::release_pool: return allocator_.release_pool(p.id);
-      default: allocator_.trim_pool(p.id); return true;
+      case event::kind::release_pool: return static_cast<bool>(door().release(p.id));
+      default: door().trim(p.id); return true;
     }
   }
   /// Adds a use, or makes the pool if it does not exist.
   [[nodiscard]] bool retain(pool& p) {
-    if (allocator_.has_pool(p.id)) return allocator_.retain_pool(p.id);
-    p.id = allocator_.create_pool();
+    if (door().has(p.id)) return static_cast<bool>(door().retain(p.id));
+    p.id = door().create();
     return p.id != pool_id{};
   }
 
@@ -209,17 +215,23 @@ class pool_operations {
   std::map<std::uint64_t, pool> pools_;
 };
 
-namespace detail {
+}  // namespace tessera::trace
+
+namespace tessera::trace::detail {
+
 /// Tells the device of an allocator how to answer event queries. A front end has no provider().
 template <typename Allocator>
 void hold_events(Allocator& allocator, bool held) {
   if constexpr (requires { allocator.provider(); }) {
     allocator.provider().hold_events(held);
   } else {
-    allocator.with_provider([held](auto& device) { device.hold_events(held); });
+    allocator.visit_provider([held](auto& device) { device.hold_events(held); });
   }
 }
-}  // namespace detail
+
+}  // namespace tessera::trace::detail
+
+namespace tessera::trace {
 
 /// Replays a program on an allocator over a simulated device.
 ///

@@ -13,7 +13,7 @@ static_assert(TESSERA_VERSION ==
 std::size_t reserved_elsewhere();
 
 int main() {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool;
   void* p = pool.allocate(1000);
   pool.deallocate(p);
   return pool.current_usage().reserved == reserved_elsewhere() ? 0 : 1;

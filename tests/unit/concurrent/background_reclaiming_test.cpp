@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -42,7 +43,7 @@ class background_queries : public testing::Test {
 template <typename Pool>
 void free_in_use(Pool& pool, void* p, stream_id stream, const std::atomic<bool>& done) {
   ASSERT_TRUE(pool.record_stream(p, stream));
-  pool.with_provider([&](auto& device) {
+  pool.visit_provider([&](auto& device) {
     device.submit(stream, [&done] {
       while (!done) std::this_thread::yield();
     });
@@ -50,7 +51,7 @@ void free_in_use(Pool& pool, void* p, stream_id stream, const std::atomic<bool>&
   pool.deallocate(p);
 }
 void await_reclaiming(const auto& pool) {
-  while (pool.current_usage().pending > 0) std::this_thread::yield();
+  while (pool.current_usage().pending() > 0) std::this_thread::yield();
 }
 
 /// The rounds of a worker so far, and the rounds that it must make in a row.
@@ -105,13 +106,13 @@ TEST(round_worker, ends_while_it_rests) {
 }
 
 TEST(background_reclaiming, frees_blocks_while_nobody_calls) {
-  background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
-  const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+  background_reclaiming<caching_allocator<pinned, host_pinned>> pool{host_pinned{unlocked()}};
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   for (int round = 0; round < 100; ++round) {
     std::atomic<bool> done = false;
     void* const p = pool.allocate(64_KiB);
     free_in_use(pool, p, stream, done);
-    EXPECT_EQ(pool.current_usage().pending, 64_KiB);
+    EXPECT_EQ(pool.current_usage().pending(), 64_KiB);
     done = true;
     await_reclaiming(pool);
     void* const again = pool.allocate(64_KiB);
@@ -123,8 +124,8 @@ TEST(background_reclaiming, frees_blocks_while_nobody_calls) {
 }
 
 TEST_F(background_queries, come_from_the_thread_alone) {
-  background_reclaiming<pinned, counted_queries> pool;
-  const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+  background_reclaiming<caching_allocator<pinned, counted_queries>> pool;
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const other = pool.allocate(4_KiB);
   pool.deallocate(other);
@@ -138,22 +139,22 @@ TEST_F(background_queries, come_from_the_thread_alone) {
 }
 
 TEST_F(background_queries, come_from_the_caller_without_a_thread) {
-  background_reclaiming<pinned, counted_queries> pool({}, {}, {}, {.enabled = false});
-  const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+  background_reclaiming<caching_allocator<pinned, counted_queries>> pool({}, {}, {.enabled = false});
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const p = pool.allocate(64_KiB);
   free_in_use(pool, p, stream, done);
   EXPECT_FALSE(pool.has_worker());
   done = true;
-  pool.with_provider([&](auto& device) { device.synchronize(stream); });
-  EXPECT_EQ(pool.current_usage().pending, 64_KiB);
+  pool.visit_provider([&](auto& device) { device.synchronize(stream); });
+  EXPECT_EQ(pool.current_usage().pending(), 64_KiB);
   EXPECT_EQ(pool.allocate(64_KiB), p);
   EXPECT_EQ(counted_queries::by_others, 0);
   EXPECT_GT(counted_queries::by_maker, 0);
 }
 
 TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
-  background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
+  background_reclaiming<caching_allocator<pinned, host_pinned>> pool{host_pinned{unlocked()}};
   pool.deallocate(pool.allocate(64_KiB));
   void* const p = pool.allocate(64_KiB);
   ASSERT_TRUE(pool.record_stream(p, stream_id{}));
@@ -164,14 +165,14 @@ TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
 
 // Its thread sleeps for an hour, so a request that needs memory finds completed events itself.
 TEST(background_reclaiming, serves_a_miss_from_completed_blocks) {
-  background_reclaiming<pinned, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
-  const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+  background_reclaiming<caching_allocator<pinned, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.pause = std::chrono::hours(1)}};
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   std::atomic<bool> done = false;
   void* const p = pool.allocate(64_KiB);
   free_in_use(pool, p, stream, done);
   done = true;
-  pool.with_provider([&](auto& device) { device.synchronize(stream); });
+  pool.visit_provider([&](auto& device) { device.synchronize(stream); });
   EXPECT_EQ(pool.allocate(64_KiB), p);
   EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
 }
@@ -180,24 +181,24 @@ TEST(background_reclaiming, ends_while_blocks_are_held_back) {
   std::atomic<bool> done = false;
   std::thread later;
   {
-    background_reclaiming<pinned, host_pinned> pool{host_pinned{unlocked()}};
+    background_reclaiming<caching_allocator<pinned, host_pinned>> pool{host_pinned{unlocked()}};
     for (int i = 0; i < 10; ++i) free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
-    EXPECT_GT(pool.current_usage().pending, 0u);
+    EXPECT_GT(pool.current_usage().pending(), 0u);
     later = std::thread([&done] { done = true; });
   }
   later.join();
 }
 
 TEST(background_reclaiming, trims_with_and_without_waiting) {
-  background_reclaiming<pinned, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::hours(1)}};
+  background_reclaiming<caching_allocator<pinned, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.pause = std::chrono::hours(1)}};
   std::atomic<bool> done = false;
   free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
   pool.deallocate(pool.allocate(128_KiB));
   pool.trim_without_waiting();
   EXPECT_EQ(pool.current_usage().reserved, 64_KiB);
   done = true;
-  pool.with_provider([&](auto& device) { device.synchronize(stream_id{}); });
+  pool.visit_provider([&](auto& device) { device.synchronize(stream_id{}); });
   pool.trim_without_waiting();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   free_in_use(pool, pool.allocate(64_KiB), stream_id{}, done);
@@ -207,20 +208,20 @@ TEST(background_reclaiming, trims_with_and_without_waiting) {
 
 template <typename Recipe>
 void stress() {
-  background_reclaiming<Recipe, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.pause = std::chrono::microseconds(1)}};
+  background_reclaiming<caching_allocator<Recipe, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.pause = std::chrono::microseconds(1)}};
   std::atomic<int> overwritten = 0;
   std::vector<std::thread> threads;
   for (unsigned char mine = 1; mine <= 4; ++mine) {
     threads.emplace_back([&pool, &overwritten, mine] {
-      const stream_id stream = pool.with_provider([](auto& device) { return device.create_stream(); });
+      const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
       for (std::size_t round = 0; round < 500; ++round) {
         const std::size_t bytes = 4_KiB << round % 4;
         auto* const p = static_cast<unsigned char*>(pool.allocate(bytes));
         std::memset(p, mine, bytes);
         if (round % 3 != 0) {
           (void)pool.record_stream(p, stream);
-          pool.with_provider([&](auto& device) {
+          pool.visit_provider([&](auto& device) {
             device.submit(stream, [p, bytes, mine, &overwritten] {
               for (std::size_t i = 0; i < bytes; i += 512) overwritten += p[i] != mine;
             });
@@ -245,8 +246,8 @@ TEST(background_reclaiming, gives_no_block_away_that_a_stream_still_reads) {
 
 TEST(background_eviction, gives_idle_memory_back_without_a_call) {
   using recipe = with<pinned, evict_after<20>>;
-  background_reclaiming<recipe, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.evict_every = std::chrono::milliseconds(1)}};
+  background_reclaiming<caching_allocator<recipe, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.evict_every = std::chrono::milliseconds(1)}};
   void* const kept = pool.allocate(1_MiB);
   pool.deallocate(pool.allocate(4_MiB));
   while (pool.current_usage().cached > 0) std::this_thread::yield();
@@ -258,8 +259,8 @@ TEST(background_eviction, gives_idle_memory_back_without_a_call) {
 
 TEST(background_eviction, needs_an_enabled_thread) {
   using recipe = with<pinned, evict_after<0>>;
-  background_reclaiming<recipe, host_pinned> pool{
-      host_pinned{unlocked()}, {}, {}, {.enabled = false, .evict_every = std::chrono::milliseconds(1)}};
+  background_reclaiming<caching_allocator<recipe, host_pinned>> pool{
+      host_pinned{unlocked()}, {}, {.enabled = false, .evict_every = std::chrono::milliseconds(1)}};
   EXPECT_FALSE(pool.has_worker());
   pool.deallocate(pool.allocate(4_MiB));
   EXPECT_EQ(pool.current_usage().cached, 4_MiB);

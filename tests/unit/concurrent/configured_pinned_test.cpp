@@ -86,7 +86,7 @@ TYPED_TEST(pinned_host_of, holds_a_block_back_for_the_streams_that_were_recorded
   pool.with_host([](simulated_device& host) { host.submit(stream_id{1}, 1'000'000'000); });
   pool.deallocate(p);
   EXPECT_FALSE(has_worker(pool));
-  EXPECT_EQ(pool.current_usage().pending, 1_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 1_MiB);
   EXPECT_EQ(pool.statistics().active_requests, (counter{1, 1, 1, 0}));
   pool.with_host([](simulated_device& host) { host.advance(1'000'000'000); });
   EXPECT_EQ(pool.allocate(1_MiB), p);
@@ -102,7 +102,7 @@ TYPED_TEST(pinned_host_of, has_a_thread_for_events_if_configured) {
     pool.deallocate(p);
     EXPECT_EQ(has_worker(pool), settings.pinned_use_background_threads);
     if (!settings.pinned_use_background_threads) pool.trim();
-    while (pool.current_usage().pending > 0) std::this_thread::yield();
+    while (pool.current_usage().pending() > 0) std::this_thread::yield();
   }
 }
 
@@ -149,7 +149,7 @@ TYPED_TEST(pinned_host_of, waits_for_the_streams_of_the_device_that_memory_is_re
   EXPECT_NE(next, p);
   std::memset(next, 2, 64_KiB);
   may_read = true;
-  while (pool.current_usage().pending > 0) std::this_thread::yield();
+  while (pool.current_usage().pending() > 0) std::this_thread::yield();
   EXPECT_EQ(read, 1);
   EXPECT_EQ(pool.allocate(64_KiB), p);
 }

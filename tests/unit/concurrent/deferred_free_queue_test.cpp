@@ -24,7 +24,7 @@ TEST(deferred_free_queue, frees_at_once_without_a_threshold) {
   torch pool;
   deferred_free_queue<torch> garbage(pool);
   garbage.push(pool.allocate(1_MiB), 1_MiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(garbage.queued_bytes(), 0u);
   garbage.push(nullptr, 7);
   EXPECT_EQ(garbage.queued_bytes(), 0u);
@@ -35,12 +35,12 @@ TEST(deferred_free_queue, gathers_up_to_its_threshold_and_then_frees_everything)
   deferred_free_queue<torch> garbage(pool, {.threshold = 10_MiB});
   garbage.push(pool.allocate(6_MiB), 6_MiB);
   EXPECT_EQ(garbage.queued_bytes(), 6_MiB);
-  EXPECT_EQ(pool.current_usage().live, 6_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 6_MiB);
   garbage.push(pool.allocate(4_MiB - 512), 4_MiB - 512);
-  EXPECT_GT(pool.current_usage().live, 0u);
+  EXPECT_GT(pool.current_usage().allocated, 0u);
   garbage.push(pool.allocate(512), 512);
   EXPECT_EQ(garbage.queued_bytes(), 0u);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(deferred_free_queue, frees_at_the_end_what_it_never_frees_before) {
@@ -48,11 +48,11 @@ TEST(deferred_free_queue, frees_at_the_end_what_it_never_frees_before) {
   {
     deferred_free_queue<torch> garbage(pool, {.threshold = unlimited});
     for (int i = 0; i < 100; ++i) garbage.push(pool.allocate(1_MiB), unlimited / 2);
-    EXPECT_EQ(pool.current_usage().live, 100_MiB);
+    EXPECT_EQ(pool.current_usage().allocated, 100_MiB);
     EXPECT_EQ(garbage.queued_bytes(), unlimited);
     EXPECT_FALSE(garbage.has_pending());
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(deferred_free_queue, frees_at_the_end_what_is_left) {
@@ -64,7 +64,7 @@ TEST(deferred_free_queue, frees_at_the_end_what_is_left) {
     garbage.push(pool.allocate(1_MiB), 1_MiB);
     pool.provider().submit(stream_id{}, 1'000'000);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.provider().calls().record, pool.provider().calls().discard);
 }
 
@@ -74,7 +74,7 @@ TEST(deferred_free_queue, fast_it_frees_while_work_is_under_way) {
   void* const p = pool.allocate(1_MiB, stream_id{3});
   pool.provider().submit(stream_id{3}, 1'000'000'000);
   garbage.push(p, 1_MiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.provider().calls().record, 0u);
 }
 
@@ -83,7 +83,7 @@ std::uint64_t time_of(Pool& pool) {
   if constexpr (requires { pool.provider(); }) {
     return pool.provider().now_ns();
   } else {
-    return pool.with_provider([](auto& d) { return d.now_ns(); });
+    return pool.visit_provider([](auto& d) { return d.now_ns(); });
   }
 }
 
@@ -91,35 +91,37 @@ template <typename Pool>
 void waits_for_the_stream_without_holding_up_the_caller() {
   Pool pool;
   constexpr std::uint64_t long_time = 1'000'000'000;
-  const auto with_provider = [&](auto f) {
+  const auto visit_provider = [&](auto f) {
     if constexpr (requires { pool.provider(); }) {
       f(pool.provider());
     } else {
-      pool.with_provider(f);
+      pool.visit_provider(f);
     }
   };
   deferred_free_queue<Pool> garbage(pool, {.waits = true, .stream = stream_id{3}});
   void* const p = pool.allocate(1_MiB, stream_id{3});
-  with_provider([](auto& d) { d.submit(stream_id{3}, long_time); });
+  visit_provider([](auto& d) { d.submit(stream_id{3}, long_time); });
   garbage.push(p, 1_MiB);
   EXPECT_TRUE(garbage.has_pending());
   EXPECT_LT(time_of(pool), long_time);
-  EXPECT_EQ(pool.current_usage().live, 1_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 1_MiB);
   void* const second = pool.allocate(1_MiB, stream_id{3});
   EXPECT_NE(second, p);
   garbage.poll();
-  EXPECT_EQ(pool.current_usage().live, 2_MiB);
-  with_provider([](auto& d) { d.advance(long_time); });
+  EXPECT_EQ(pool.current_usage().allocated, 2_MiB);
+  visit_provider([](auto& d) { d.advance(long_time); });
   garbage.push(second, 1_MiB);
-  EXPECT_EQ(pool.current_usage().live, 1_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 1_MiB);
   garbage.poll();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_FALSE(garbage.has_pending());
 }
 TEST(deferred_free_queue, waits_for_the_stream_without_holding_up_the_caller) {
   waits_for_the_stream_without_holding_up_the_caller<torch>();
-  waits_for_the_stream_without_holding_up_the_caller<locked<pytorch<>, simulated_device>>();
-  waits_for_the_stream_without_holding_up_the_caller<per_stream<pytorch<>, simulated_device>>();
+  waits_for_the_stream_without_holding_up_the_caller<
+      locked<caching_allocator<pytorch<>, simulated_device>>>();
+  waits_for_the_stream_without_holding_up_the_caller<
+      per_stream<caching_allocator<pytorch<>, simulated_device>>>();
 }
 
 TEST(deferred_free_queue, one_event_stands_for_all_that_is_freed_together) {
@@ -128,7 +130,7 @@ TEST(deferred_free_queue, one_event_stands_for_all_that_is_freed_together) {
   for (int i = 0; i < 16; ++i) garbage.push(pool.allocate(1_MiB), 1_MiB);
   EXPECT_EQ(pool.provider().calls().record, 2u);
   garbage.finish();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(deferred_free_queue, an_event_that_fails_is_tried_again) {
@@ -141,12 +143,12 @@ TEST(deferred_free_queue, an_event_that_fails_is_tried_again) {
   EXPECT_TRUE(garbage.has_pending());
   pool.provider().fail_call(1);
   garbage.poll();
-  EXPECT_EQ(pool.current_usage().live, 1_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 1_MiB);
   garbage.poll();
-  EXPECT_EQ(pool.current_usage().live, 1_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 1_MiB);
   pool.provider().advance(2'000'000);
   garbage.poll();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(deferred_free_queue, waits_for_the_oldest_if_too_many_wait) {
@@ -159,7 +161,7 @@ TEST(deferred_free_queue, waits_for_the_oldest_if_too_many_wait) {
   EXPECT_LE(pool.statistics().all.allocation.current, 1'024);
   EXPECT_GE(pool.provider().now_ns(), 1'000'000'000'000u);
   garbage.finish();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 /// A device without events on which one can wait for a stream.
@@ -178,7 +180,7 @@ TEST(deferred_free_queue, blocks_the_caller_without_events) {
   void* const p = pool.allocate(1_MiB);
   pool.provider().submit(stream_id{3}, 1'000'000'000);
   garbage.push(p, 1_MiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.provider().waits, 1);
   EXPECT_GE(pool.provider().now_ns(), 1'000'000'000u);
 }

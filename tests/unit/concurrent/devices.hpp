@@ -37,14 +37,14 @@ class gate {
 /// A simulated device for several threads. A gate can stop each kind of long call.
 class gated_device {
  public:
-  using event = tessera::simulated_device::event;
-  using physical = tessera::simulated_device::physical;
+  using event = tessera::provider::simulated_device::event;
+  using physical = tessera::provider::simulated_device::physical;
   static constexpr bool is_thread_safe = true;
-  static constexpr bool map_grants_access = tessera::simulated_device::map_grants_access;
-  static constexpr bool unmap_wants_size = tessera::simulated_device::unmap_wants_size;
+  static constexpr bool map_grants_access = tessera::provider::simulated_device::map_grants_access;
+  static constexpr bool unmap_wants_size = tessera::provider::simulated_device::unmap_wants_size;
 
   explicit gated_device(std::size_t capacity = tessera::operator""_GiB(1))
-      : device_(tessera::simulated_device::options{.capacity = capacity}) {}
+      : device_(tessera::provider::simulated_device::options{.capacity = capacity}) {}
 
   template <typename F>
   auto with(F f) {
@@ -133,27 +133,27 @@ class gated_device {
 
  private:
   std::mutex mutex_;
-  tessera::simulated_device device_;
+  tessera::provider::simulated_device device_;
 };
 
 /// A reference to a device, which the allocators take.
-class gated_ref : public tessera::provider_adaptor<gated_device> {
+class gated_ref : public tessera::provider::provider_adaptor<gated_device> {
  public:
   static constexpr bool is_thread_safe = true;
   using provider_adaptor::provider_adaptor;
 };
-static_assert(tessera::event_provider<gated_ref> && tessera::detail::is_thread_safe<gated_ref>);
-static_assert(tessera::virtual_memory_provider<gated_ref>);
-static_assert(!tessera::detail::is_thread_safe<tessera::simulated_device>);
+static_assert(tessera::provider::event_provider<gated_ref> && tessera::detail::is_thread_safe<gated_ref>);
+static_assert(tessera::provider::virtual_memory_provider<gated_ref>);
+static_assert(!tessera::detail::is_thread_safe<tessera::provider::simulated_device>);
 
 /// Bytes of a kind that a device gave and that were not returned; 0 for none.
-inline std::size_t outstanding(const tessera::simulated_device& d) {
+inline std::size_t outstanding(const tessera::provider::simulated_device& d) {
   return d.used() + d.held().handles + d.held().reserved + d.held().mapped;
 }
 inline std::size_t outstanding(gated_device& d) {
   return d.with([](auto& inside) { return outstanding(inside); });
 }
-inline std::size_t outstanding(const tessera::host_pinned& d) {
+inline std::size_t outstanding(const tessera::provider::host_pinned& d) {
   return d.used() + d.held().reserved + d.held().mapped;
 }
 

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -28,14 +29,14 @@ using adaptor_tests::gated_ref;
 using adaptor_tests::run_streams_in_host_memory;
 using adaptor_tests::run_threads_over_recipes;
 using adaptor_tests::run_threads_with_failing_calls;
-using torch = locked<pytorch<>, gated_ref>;
+using torch = locked<caching_allocator<pytorch<>, gated_ref>>;
 
 template <typename recipe>
 void decide_alone_as_without_a_lock() {
   for (std::uint64_t seed : {1u, 2u, 3u}) {
     const simulated_device::options options{.capacity = 300_MiB, .fail_every = seed * 13};
     caching_allocator<recipe, simulated_device> plain{simulated_device{options}};
-    locked<recipe, simulated_device> safe{simulated_device{options}};
+    locked<caching_allocator<recipe, simulated_device>> safe{simulated_device{options}};
     std::mt19937_64 random(seed);
     std::vector<std::pair<void*, void*>> live;
     for (int i = 0; i < 20'000; ++i) {
@@ -71,7 +72,7 @@ void decide_alone_as_without_a_lock() {
     const auto of_plain = plain.statistics(), of_safe = safe.statistics();
     for (const auto& [name, of] : detail::pool_counters) EXPECT_EQ(of_plain.all.*of, of_safe.all.*of) << name;
     for (const auto& [name, of] : detail::event_counts<2>) EXPECT_EQ(of_plain.*of, of_safe.*of) << name;
-    const auto calls = safe.with_provider([](auto& d) { return d.calls(); });
+    const auto calls = safe.visit_provider([](auto& d) { return d.calls(); });
     EXPECT_EQ(plain.provider().calls().query, calls.query);
     EXPECT_EQ(plain.provider().calls().discard, calls.discard);
     EXPECT_EQ(plain.provider().calls().unmap, calls.unmap);
@@ -91,17 +92,18 @@ struct plain_device {
   std::size_t granularity() const noexcept { return 512; }
 };
 TEST(locked_threads, ask_of_a_device_what_the_recipe_asks) {
-  locked<with<pytorch<>, reuse_immediately>, plain_device> plain;
+  locked<caching_allocator<with<pytorch<>, reuse_immediately>, plain_device>> plain;
   EXPECT_EQ(plain.try_allocate(1), nullptr);
-  locked<with<pytorch<>, back_with<page_plan::huge_first>>, simulated_device> paged{
-      simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
+  locked<caching_allocator<with<pytorch<>, prefer_pages<page_preference::huge_first>>, simulated_device>>
+      paged{simulated_device{simulated_device::options{.huge_budget = 20_MiB}}};
   (void)paged.allocate(20_MiB);
   (void)paged.allocate(20_MiB);
-  EXPECT_EQ(paged.with_provider([](auto& d) { return d.calls().acquire; }), 3u);
+  EXPECT_EQ(paged.visit_provider([](auto& d) { return d.calls().acquire; }), 3u);
 }
 
 TEST(locked_threads, explain_out_of_memory) {
-  locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+  locked<caching_allocator<pytorch<>, simulated_device>> pool{
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   void* p = pool.allocate(5_MiB);
   try {
     (void)pool.allocate(25_MiB);
@@ -109,7 +111,7 @@ TEST(locked_threads, explain_out_of_memory) {
   } catch (const out_of_memory& error) {
     EXPECT_EQ(error.requested(), 25_MiB);
     EXPECT_EQ(error.segment(), 26_MiB);
-    EXPECT_EQ(error.at_failure().live, 5_MiB);
+    EXPECT_EQ(error.at_failure().allocated, 5_MiB);
   }
   EXPECT_EQ(pool.allocate(0), nullptr);
   EXPECT_EQ(pool.try_allocate(max_request + 1), nullptr);
@@ -127,21 +129,21 @@ struct call_at_oom {
 // Another thread frees a block as soon as the failed request unlocks the mutex.
 TEST(locked_threads, throws_the_numbers_of_the_failure) {
   for (int i = 0; i < 20; ++i) {
-    locked<pytorch<>, simulated_device, call_at_oom> pool{
+    locked<caching_allocator<pytorch<>, simulated_device, extension::observer<call_at_oom>>> pool{
         simulated_device{simulated_device::options{.capacity = 30_MiB}}};
     void* const block = pool.allocate(5_MiB);
     std::thread freeing;
-    pool.with_observer([&](call_at_oom& observer) {
+    pool.get<extension::observer<call_at_oom>>().with([&](call_at_oom& observer) {
       observer.call = [&] { freeing = std::thread([&] { pool.deallocate(block); }); };
     });
     try {
       (void)pool.allocate(25_MiB);
       ADD_FAILURE();
     } catch (const out_of_memory& error) {
-      EXPECT_EQ(error.at_failure().live, 5_MiB);
+      EXPECT_EQ(error.at_failure().allocated, 5_MiB);
     }
     freeing.join();
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
   }
 }
 
@@ -151,17 +153,18 @@ TEST(locked_threads, keep_all_rules_with_every_kind_of_recipe) {
 }
 
 TEST(locked_threads, take_no_page_from_under_a_stream) {
-  run_streams_in_host_memory<locked<pytorch_family::expandable, provider_ref<host_pinned>>>(3, 600);
+  run_streams_in_host_memory<
+      locked<caching_allocator<pytorch_family::expandable, provider_ref<host_pinned>>>>(3, 600);
 }
 
 TEST(locked_threads, let_no_block_cross_to_a_stream_too_early) {
-  run_streams_in_host_memory<locked<cuda_async, provider_ref<host_pinned>>>(3, 2000);
+  run_streams_in_host_memory<locked<caching_allocator<cuda_async, provider_ref<host_pinned>>>>(3, 2000);
 }
 
 TEST(locked_threads, survive_calls_failing_again_and_again) {
-  run_threads_with_failing_calls<locked<with<pytorch<>, split_below<2_MiB>>, gated_ref>>();
-  run_threads_with_failing_calls<locked<pytorch_family::expandable, gated_ref>>();
-  run_threads_with_failing_calls<locked<cuda_async, gated_ref>>();
+  run_threads_with_failing_calls<locked<caching_allocator<with<pytorch<>, split_below<2_MiB>>, gated_ref>>>();
+  run_threads_with_failing_calls<locked<caching_allocator<pytorch_family::expandable, gated_ref>>>();
+  run_threads_with_failing_calls<locked<caching_allocator<cuda_async, gated_ref>>>();
 }
 
 TEST(locked_threads, find_cached_blocks_while_another_waits_for_the_device) {
@@ -275,7 +278,7 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   std::thread one([&] { pool.trim(); });
   std::thread two([&] { pool.trim(); });
   shared.waits.await(2);
-  EXPECT_EQ(pool.current_usage().pending, 60_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 60_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.deallocate(blocks[2]);  // into a queue whose blocks are all being waited for
   pool.deallocate(blocks[3]);
@@ -288,7 +291,7 @@ TEST(locked_threads, retire_a_use_once_while_others_wait_for_it) {
   one.join();
   two.join();
   pool.trim();
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
   EXPECT_EQ(shared.with([](auto& d) { return d.calls().discard; }), 8u);
   pool.deallocate(p);
@@ -314,7 +317,7 @@ class refilling_device : public gated_ref {
 TEST(locked_threads, end_a_walk_though_others_fill_the_cache) {
   gated_device shared(1000_GiB);
   refilling_device::refill refill;
-  using refilled = locked<pytorch<>, refilling_device>;
+  using refilled = locked<caching_allocator<pytorch<>, refilling_device>>;
   refilled pool{refilling_device(shared, refill), {.split = {.max = 20_MiB}, .growth = {.limit = 999_GiB}}};
   for (int i = 0; i < 10; ++i) (void)pool.allocate(30_MiB);
   std::vector<void*> blocks;
@@ -339,15 +342,15 @@ TEST(locked_threads, may_use_the_allocator_in_callbacks_under_pressure) {
 }
 
 TEST(locked_threads, reach_settings_and_device_safely) {
-  locked<pytorch<>, host_pinned> pool{
+  locked<caching_allocator<pytorch<>, host_pinned>> pool{
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
-  const stream_id side = pool.with_provider([](auto& d) { return d.create_stream(); });
+  const stream_id side = pool.visit_provider([](auto& d) { return d.create_stream(); });
   std::thread setting([&] {
-    for (std::size_t i = 0; i < 100; ++i) pool.with_policies([](auto& s) { s.growth.limit = 64_MiB; });
+    for (std::size_t i = 0; i < 100; ++i) pool.visit_policies([](auto& s) { s.growth.limit = 64_MiB; });
   });
   for (int i = 0; i < 200; ++i) {
     void* const p = pool.allocate(1_MiB);
-    pool.with_provider([=](auto& d) { return d.submit(side, [p] { *static_cast<char*>(p) = 1; }); });
+    pool.visit_provider([=](auto& d) { return d.submit(side, [p] { *static_cast<char*>(p) = 1; }); });
     EXPECT_TRUE(pool.record_stream(p, side));
     pool.deallocate(p);
   }
@@ -358,25 +361,25 @@ TEST(locked_threads, reach_settings_and_device_safely) {
 }
 
 TEST(locked, retires_and_trims_without_waiting) {
-  locked<pytorch<>, simulated_device> pool;
+  locked<caching_allocator<pytorch<>, simulated_device>> pool;
   constexpr stream_id other{1};
   const auto free_in_use = [&] {
     void* const p = pool.allocate(5_MiB);
     EXPECT_TRUE(pool.record_stream(p, other));
-    pool.with_provider([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
+    pool.visit_provider([&](simulated_device& device) { device.submit(other, 1'000'000'000); });
     pool.deallocate(p);
   };
   const auto finish = [&] {
-    pool.with_provider([](simulated_device& device) { device.advance(1'000'000'000); });
+    pool.visit_provider([](simulated_device& device) { device.advance(1'000'000'000); });
   };
   free_in_use();
   EXPECT_FALSE(pool.process_events());
   finish();
   EXPECT_TRUE(pool.process_events());
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   free_in_use();
   pool.trim_without_waiting();
-  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
   EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
   finish();
   pool.trim_without_waiting(20_MiB);
@@ -389,16 +392,17 @@ TEST(locked, retires_and_trims_without_waiting) {
 // The work of its own stream may still use a free block.
 template <typename Recipe>
 void keep_idle_memory_of_a_busy_stream() {
-  locked<Recipe, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 1_GiB}}};
+  locked<caching_allocator<Recipe, simulated_device>> pool{
+      simulated_device{simulated_device::options{.capacity = 1_GiB}}};
   const stream_id stream{3};
   void* const p = pool.allocate(20_MiB, stream);
   const std::size_t reserved = pool.current_usage().reserved;
   EXPECT_TRUE(pool.record_stream(p, stream_id{4}));
   pool.deallocate(p);
-  pool.with_provider([&](simulated_device& device) { device.submit(stream, 1'000'000'000); });
+  pool.visit_provider([&](simulated_device& device) { device.submit(stream, 1'000'000'000); });
   pool.trim_without_waiting();
   EXPECT_EQ(pool.current_usage().reserved, reserved);
-  pool.with_provider([](simulated_device& device) {
+  pool.visit_provider([](simulated_device& device) {
     EXPECT_EQ(device.calls().synchronize + device.calls().wait, 0u);
     device.advance(1'000'000'000);
   });
@@ -416,7 +420,8 @@ TEST(locked, keeps_idle_memory_of_a_busy_stream_if_it_must_not_wait) {
 }
 
 TEST(locked_threads, explain_out_of_memory_of_a_stream) {
-  locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 30_MiB}}};
+  locked<caching_allocator<pytorch<>, simulated_device>> pool{
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}};
   (void)pool.allocate(5_MiB, stream_id{4});
   const oom_report report = explain(pool, 12_MiB, stream_id{9});
   EXPECT_EQ(report.stream, stream_id{9});
@@ -435,14 +440,15 @@ TEST(locked_threads, explain_out_of_memory_of_a_stream) {
 
 // The report is made with the mutex held. So its numbers are consistent whatever other threads do.
 TEST(locked_threads, explain_out_of_memory_while_others_work) {
-  locked<pytorch<>, simulated_device> pool{simulated_device{simulated_device::options{.capacity = 60_MiB}}};
+  locked<caching_allocator<pytorch<>, simulated_device>> pool{
+      simulated_device{simulated_device::options{.capacity = 60_MiB}}};
   std::atomic<bool> stop{false};
   std::thread other([&] {
     for (std::size_t i = 0; !stop; ++i) pool.deallocate(pool.try_allocate(i % 7 * 1_MiB + 1));
   });
   for (int i = 0; i < 200; ++i) {
     const oom_report report = explain(pool, 100_MiB);
-    EXPECT_EQ(report.now.live + report.now.pending + report.now.cached, report.now.reserved);
+    EXPECT_EQ(report.now.active + report.now.cached, report.now.reserved);
     EXPECT_EQ(report.idle + report.non_releasable, report.now.cached);
     EXPECT_LE(report.largest.bytes, report.now.cached);
   }

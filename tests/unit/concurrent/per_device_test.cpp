@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -29,15 +30,15 @@ std::vector<simulated_device> devices(unsigned count) {
 
 template <typename Recipe>
 void finds_the_device_of_a_block() {
-  per_device<Recipe, simulated_device> all{devices(3)};
+  per_device<locked<caching_allocator<Recipe, simulated_device>>> all{devices(3)};
   ASSERT_EQ(all.devices(), 3u);
   void* const p = all.allocate(1_MiB, 0);
   void* const q = all.allocate(30_MiB, 2, stream_id{4});
   EXPECT_EQ(all.device_of(p), 0u);
   EXPECT_EQ(all.device_of(static_cast<char*>(q) + 29_MiB), 2u);
   EXPECT_EQ(all.device_of(&all), all.devices());
-  EXPECT_EQ(all.front(1).current_usage().live, 0u);
-  EXPECT_EQ(all.front(2).current_usage().live, 30_MiB);
+  EXPECT_EQ(all.front(1).current_usage().allocated, 0u);
+  EXPECT_EQ(all.front(2).current_usage().allocated, 30_MiB);
   EXPECT_TRUE(all.record_stream(q, stream_id{5}));
   EXPECT_FALSE(all.try_record_stream(&all, stream_id{5}));
   all.deallocate(q, 30_MiB);
@@ -56,7 +57,7 @@ TEST(per_device_threads, finds_the_device_of_a_block) {
 }
 
 TEST(per_device_threads, knows_whole_ranges) {
-  per_device<pytorch_family::expandable, simulated_device> all{devices(2)};
+  per_device<locked<caching_allocator<pytorch_family::expandable, simulated_device>>> all{devices(2)};
   void* const p = all.allocate(20_MiB, 1);
   char* const behind = static_cast<char*>(p) + 20_MiB;
   EXPECT_EQ(all.device_of(behind - 1), 1u);
@@ -76,7 +77,7 @@ TEST(per_device_threads, knows_whole_ranges) {
 using per_device_threads_death = testing::Test;
 TEST(per_device_threads_death, names_a_device_that_is_not_there) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  per_device<pytorch<>, simulated_device> all{devices(2)};
+  per_device<locked<caching_allocator<pytorch<>, simulated_device>>> all{devices(2)};
   EXPECT_DEATH((void)all.allocate(1, 2), "per_device: there is no device of this number");
   EXPECT_DEATH((void)all.front(2), "per_device: there is no device of this number");
   EXPECT_DEATH(all.deallocate(&all), "deallocate: not the address of a live block");
@@ -108,20 +109,20 @@ void pass_blocks_around() {
       });
     }
     EXPECT_STREQ(all.audit(), nullptr);
-    EXPECT_EQ(all.front(0).current_usage().live + all.front(1).current_usage().live, 0u);
+    EXPECT_EQ(all.front(0).current_usage().allocated + all.front(1).current_usage().allocated, 0u);
   }
   EXPECT_EQ(adaptor_tests::outstanding(first) + adaptor_tests::outstanding(second), 0u);
 }
 TEST(per_device_threads, pass_blocks_around_on_any_front) {
-  pass_blocks_around<per_device<pytorch<>, gated_ref>>();
-  pass_blocks_around<per_device<pytorch<>, gated_ref, per_stream>>();
-  pass_blocks_around<per_device<pytorch_family::expandable, gated_ref>>();
-  pass_blocks_around<per_device<pytorch_family::expandable, gated_ref, per_stream>>();
+  pass_blocks_around<per_device<locked<caching_allocator<pytorch<>, gated_ref>>>>();
+  pass_blocks_around<per_device<per_stream<caching_allocator<pytorch<>, gated_ref>>>>();
+  pass_blocks_around<per_device<locked<caching_allocator<pytorch_family::expandable, gated_ref>>>>();
+  pass_blocks_around<per_device<per_stream<caching_allocator<pytorch_family::expandable, gated_ref>>>>();
 }
 
 TEST(per_device_threads, serves_one_thread_with_plain_allocators) {
-  per_device<pytorch<>, simulated_device, caching_allocator> all{devices(2)};
-  per_device<pytorch_family::expandable, simulated_device, caching_allocator> ranges{devices(2)};
+  per_device<caching_allocator<pytorch<>, simulated_device>> all{devices(2)};
+  per_device<caching_allocator<pytorch_family::expandable, simulated_device>> ranges{devices(2)};
   const auto serves = [](auto& pool) {
     void* const p = pool.allocate(1_KiB, 1);
     EXPECT_EQ(pool.device_of(p), 1u);

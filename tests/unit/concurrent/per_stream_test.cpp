@@ -14,6 +14,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -31,11 +32,11 @@ using adaptor_tests::gated_ref;
 using adaptor_tests::run_streams_in_host_memory;
 using adaptor_tests::run_threads_over_recipes;
 using adaptor_tests::run_threads_with_failing_calls;
-using torch = per_stream<pytorch<>, gated_ref>;
-using expandable = per_stream<pytorch_family::expandable, gated_ref>;
+using torch = per_stream<caching_allocator<pytorch<>, gated_ref>>;
+using expandable = per_stream<caching_allocator<pytorch_family::expandable, gated_ref>>;
 
 TEST(per_stream_threads, serve_as_one_allocator) {
-  per_stream<pytorch<>, simulated_device> pool;
+  per_stream<caching_allocator<pytorch<>, simulated_device>> pool;
   void* weights = pool.allocate(300_MiB);
   void* batch = pool.allocate(5_MiB, stream_id{1});
   EXPECT_EQ(pool.arena_count(), 2u);
@@ -43,7 +44,7 @@ TEST(per_stream_threads, serve_as_one_allocator) {
   pool.deallocate(batch, 5_MiB);
   pool.deallocate(weights);
   EXPECT_EQ(pool.current_usage().reserved, 320_MiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.current_usage().limit, 80_GiB);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{1}), batch);
   EXPECT_EQ(pool.statistics().all.segment.current, 2);
@@ -68,7 +69,7 @@ TEST(per_stream_threads, serve_as_one_allocator) {
 using per_stream_threads_death = testing::Test;
 TEST(per_stream_threads_death, find_a_double_free) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  per_stream<pytorch<>, simulated_device> pool;
+  per_stream<caching_allocator<pytorch<>, simulated_device>> pool;
   void* p = pool.allocate(1_KiB);
   EXPECT_DEATH(pool.deallocate(&pool), "deallocate: not the address of a live block");
   EXPECT_DEATH(pool.deallocate(p, 1000), "deallocate: not the requested size");
@@ -93,7 +94,8 @@ void tell_a_limit_from_a_full_device() {
   policies<droppable> chosen;
   chosen.growth.limit = 100_MiB;
   const auto second_stream_is_served = [&](std::size_t capacity, const policies<droppable>& settings) {
-    per_stream<droppable, simulated_device> pool{simulated_device{{.capacity = capacity}}, settings};
+    per_stream<caching_allocator<droppable, simulated_device>> pool{simulated_device{{.capacity = capacity}},
+                                                                    settings};
     pool.deallocate(pool.allocate(80_MiB, stream_id{1}));
     void* const p = pool.try_allocate(80_MiB, stream_id{2});
     const bool served = p != nullptr;
@@ -105,9 +107,9 @@ void tell_a_limit_from_a_full_device() {
   EXPECT_TRUE(second_stream_is_served(100_MiB, {}));
 }
 TEST(per_stream_threads, tell_a_limit_from_a_full_device) {
-  tell_a_limit_from_a_full_device<with<pytorch<>, with_fail_fast<recover_by_releasing_oversize, true>>>();
+  tell_a_limit_from_a_full_device<with<pytorch<>, fail_fast<recover_by_releasing_oversize, true>>>();
   tell_a_limit_from_a_full_device<
-      with<pytorch_family::expandable, with_fail_fast<recover_by_emptying_cache<>, true>>>();
+      with<pytorch_family::expandable, fail_fast<recover_by_emptying_cache<>, true>>>();
 }
 
 template <typename recipe>
@@ -117,7 +119,7 @@ void decide_on_one_stream_like_a_caching_allocator(std::size_t capacity, std::si
     policies<recipe> settings;
     settings.growth.limit = limit;
     caching_allocator<recipe, simulated_device> plain{simulated_device{options}, settings};
-    per_stream<recipe, simulated_device> arenas{simulated_device{options}, settings};
+    per_stream<caching_allocator<recipe, simulated_device>> arenas{simulated_device{options}, settings};
     std::mt19937_64 random(seed);
     std::vector<void*> live;
     for (int i = 0; i < 20'000; ++i) {
@@ -160,11 +162,13 @@ TEST(per_stream_threads, keep_all_rules_with_every_kind_of_recipe) {
 }
 
 TEST(per_stream_threads, take_no_page_from_under_a_stream) {
-  run_streams_in_host_memory<per_stream<pytorch_family::expandable, provider_ref<host_pinned>>>(3, 600);
+  run_streams_in_host_memory<
+      per_stream<caching_allocator<pytorch_family::expandable, provider_ref<host_pinned>>>>(3, 600);
 }
 
 TEST(per_stream_threads, survive_calls_failing_again_and_again) {
-  run_threads_with_failing_calls<per_stream<with<pytorch<>, split_below<2_MiB>>, gated_ref>>();
+  run_threads_with_failing_calls<
+      per_stream<caching_allocator<with<pytorch<>, split_below<2_MiB>>, gated_ref>>>();
   run_threads_with_failing_calls<expandable>();
 }
 
@@ -189,7 +193,7 @@ TEST(per_stream_threads, pass_blocks_from_producer_to_consumer) {
       std::this_thread::yield();
   }
   consuming.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_LE(pool.current_usage().reserved, 60_MiB);  // the queued block was reused
   EXPECT_STREQ(pool.audit(), nullptr);
 }
@@ -206,23 +210,23 @@ TEST(per_stream_threads, free_more_at_once_than_can_be_handed_over) {
     });
   }
   for (auto& t : freeing) t.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_EQ(pool.statistics().all.allocation.freed, 5000);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(per_stream_threads, record_the_event_of_a_stream_that_ends_after_the_free) {
-  per_stream<pytorch<>, host_pinned> pool{
+  per_stream<caching_allocator<pytorch<>, host_pinned>> pool{
       host_pinned{host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}}};
-  const stream_id side = pool.with_provider([](auto& d) { return d.create_stream(); });
+  const stream_id side = pool.visit_provider([](auto& d) { return d.create_stream(); });
   void* const p = pool.allocate(1_MiB);
   ASSERT_TRUE(pool.record_stream(p, side));
   std::thread([&] {
     pool.deallocate(p);
-    pool.with_provider([&](auto& d) { d.destroy_stream(side); });
+    pool.visit_provider([&](auto& d) { d.destroy_stream(side); });
   }).join();
   void* const q = pool.allocate(1_KiB);
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   pool.deallocate(q);
 }
 
@@ -267,7 +271,7 @@ struct for_one : gated_ref {
 };
 TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_them_with) {
   gated_device shared;
-  per_stream<pytorch<>, for_one> pool{for_one(shared)};
+  per_stream<caching_allocator<pytorch<>, for_one>> pool{for_one(shared)};
   void* const held = pool.allocate(5_MiB, stream_id{1});
   void* const later = pool.allocate(5_MiB, stream_id{1});
   (void)pool.record_stream(held, stream_id{3});
@@ -278,13 +282,13 @@ TEST(per_stream_threads, ask_for_events_without_waiting_for_a_turn_and_record_th
   std::thread growing([&] { large = pool.allocate(100_MiB, stream_id{2}); });
   shared.acquires.await(1);
   pool.deallocate(pool.allocate(5_MiB, stream_id{1}));  // the event cannot be queried now
-  EXPECT_EQ(pool.current_usage().pending, 5_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB);
   std::thread freeing([&] { pool.deallocate(later); });  // and then stream 3 may end
   shared.acquires.open();
   growing.join();
   freeing.join();
   pool.deallocate(pool.allocate(5_MiB, stream_id{1}));
-  EXPECT_EQ(pool.current_usage().pending, 0u);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(shared.with([](auto& d) { return d.calls().discard; }), 2u);
   pool.deallocate(large);
 }
@@ -303,7 +307,7 @@ std::size_t keep_one_limit_together() {
   for (auto& t : running) t.join();
   const std::size_t peak = shared.with([](auto& d) { return d.peak_used(); });
   EXPECT_EQ(pool.current_usage().limit, 150_MiB);
-  pool.with_policies([](auto& s) { s.growth.limit = 40_MiB; });
+  pool.visit_policies([](auto& s) { s.growth.limit = 40_MiB; });
   pool.trim();
   EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
   void* const p = pool.allocate(30_MiB);
@@ -374,7 +378,7 @@ TEST(per_stream_threads, keep_pages_within_their_arena) {
 template <typename recipe>
 void get_memory_that_other_arenas_cache() {
   gated_device shared(100_MiB);
-  per_stream<recipe, gated_ref> pool{gated_ref(shared)};
+  per_stream<caching_allocator<recipe, gated_ref>> pool{gated_ref(shared)};
   for (std::uint64_t s = 0; s < 4; ++s) pool.deallocate(pool.allocate(20_MiB, stream_id{s}));
   void* const handed = pool.allocate(2_MiB, stream_id{1});
   std::thread([&] { pool.deallocate(handed); }).join();  // so that it waits for the free
@@ -382,7 +386,7 @@ void get_memory_that_other_arenas_cache() {
   void* const p = pool.allocate(90_MiB, stream_id{9});
   EXPECT_NE(p, nullptr);
   pool.deallocate(p);
-  per_stream<with<recipe, recover_never>, gated_ref> unwilling{gated_ref(shared)};
+  per_stream<caching_allocator<with<recipe, recover_never>, gated_ref>> unwilling{gated_ref(shared)};
   pool.trim();
   unwilling.deallocate(unwilling.allocate(90_MiB, stream_id{1}));
   EXPECT_EQ(unwilling.try_allocate(90_MiB, stream_id{2}), nullptr);
@@ -393,26 +397,26 @@ TEST(per_stream_threads, get_memory_that_other_arenas_cache) {
 }
 
 TEST(per_stream_threads, share_arenas_if_there_are_many_streams) {
-  per_stream<pytorch<>, simulated_device> pool{
+  per_stream<caching_allocator<pytorch<>, simulated_device>> pool{
       simulated_device{simulated_device::options{.capacity = 1000_GiB}}};
   for (std::uint64_t s = 0; s < 10'000; ++s) pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64}));
   EXPECT_LE(pool.arena_count(), pool.max_arenas);
   EXPECT_GT(pool.arena_count(), 200u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
-  const std::size_t before = pool.footprint();
+  const std::size_t before = pool.metadata_bytes();
   for (std::uint64_t s = 0; s < 10'000; ++s) {
     pool.deallocate(pool.allocate(1_KiB, stream_id{s * 64 + 1'000'000}));
     if (s % 100 == 0) pool.trim();
   }
   pool.trim();
-  EXPECT_LE(pool.footprint(), before + 64_KiB);
+  EXPECT_LE(pool.metadata_bytes(), before + 64_KiB);
   EXPECT_LT(before, 32_MiB);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(per_stream_threads, put_streams_that_share_blocks_into_one_arena) {
-  per_stream<with<pytorch<>, reuse_immediately>, simulated_device> pool;
+  per_stream<caching_allocator<with<pytorch<>, reuse_immediately>, simulated_device>> pool;
   void* const p = pool.allocate(1_KiB, stream_id{1});
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(1_KiB, stream_id{2}), p);
@@ -421,7 +425,7 @@ TEST(per_stream_threads, put_streams_that_share_blocks_into_one_arena) {
 
 TEST(per_stream_threads, release_memory_that_cannot_be_registered) {
   simulated_device shared{simulated_device::options{.capacity = 500'000_GiB}};
-  per_stream<pytorch<>, provider_ref<simulated_device>> pool{provider_ref(shared)};
+  per_stream<caching_allocator<pytorch<>, provider_ref<simulated_device>>> pool{provider_ref(shared)};
   EXPECT_EQ(pool.try_allocate(200'000_GiB), nullptr);
   EXPECT_EQ(shared.used(), 0u);
   EXPECT_GT(shared.calls().release, 0u);
@@ -440,7 +444,7 @@ struct tally {
 };
 TEST(per_stream_threads, report_to_one_observer) {
   gated_device shared;
-  per_stream<pytorch<>, gated_ref, tally> pool{gated_ref(shared)};
+  per_stream<caching_allocator<pytorch<>, gated_ref, extension::observer<tally>>> pool{gated_ref(shared)};
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 4; ++t) {
     running.emplace_back([&pool, t] {
@@ -448,7 +452,8 @@ TEST(per_stream_threads, report_to_one_observer) {
     });
   }
   for (auto& t : running) t.join();
-  EXPECT_EQ(pool.with_observer([](tally& t) { return t.events; }), 4u + 4 * 3 * 1000);
+  EXPECT_EQ(pool.get<extension::observer<tally>>().with([](tally& t) { return t.events; }),
+            4u + 4 * 3 * 1000);
 }
 
 TEST(per_stream_threads, explain_out_of_memory_with_the_numbers_of_all_arenas) {
@@ -488,7 +493,7 @@ TEST(per_stream_threads, explain_out_of_memory_with_the_numbers_of_all_arenas) {
 }
 
 TEST(per_stream_threads, have_the_peak_of_the_device_bytes_of_all_arenas) {
-  per_stream<pytorch<>, simulated_device> pool;
+  per_stream<caching_allocator<pytorch<>, simulated_device>> pool;
   for (std::size_t arena = 0; arena < 5; ++arena) pool.deallocate(pool.allocate(70_GiB, stream_id{arena}));
   const auto report = pool.statistics();
   EXPECT_EQ(report.device_bytes.peak, static_cast<std::int64_t>(70_GiB));
@@ -510,7 +515,7 @@ TEST(per_stream_threads, a_limit_of_growth_is_no_limit_of_the_device) {
 
 TEST(per_stream_threads, suggest_one_lock_if_blocks_may_change_streams) {
   gated_device shared(20_MiB);
-  per_stream<cuda_async, gated_ref> pool{gated_ref(shared)};
+  per_stream<caching_allocator<cuda_async, gated_ref>> pool{gated_ref(shared)};
   pool.deallocate(pool.allocate(20_MiB, stream_id{1}));
   void* const kept = pool.allocate(1_MiB, stream_id{1});
   const oom_report report = explain(pool, 10_MiB, stream_id{2});
@@ -519,7 +524,7 @@ TEST(per_stream_threads, suggest_one_lock_if_blocks_may_change_streams) {
   EXPECT_EQ(report.hints[0].what, oom_report::hint::share_arenas);
   EXPECT_EQ(report.hints[0].bytes, 19_MiB);
   pool.deallocate(kept);
-  locked<cuda_async, gated_ref> together{gated_ref(shared)};
+  locked<caching_allocator<cuda_async, gated_ref>> together{gated_ref(shared)};
   pool.trim();
   together.deallocate(together.allocate(20_MiB, stream_id{1}));
   (void)together.allocate(1_MiB, stream_id{1});

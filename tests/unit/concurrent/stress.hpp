@@ -43,7 +43,7 @@ void run_threads(Pool& pool, int threads, int rounds, std::size_t largest) {
           pool.trim(random() % 2 == 0 ? 0 : pool.current_usage().reserved / 2);
         } else {
           const tessera::usage now = pool.current_usage();
-          EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+          EXPECT_EQ(now.active + now.cached, now.reserved);
           EXPECT_GE(pool.statistics().all.allocation.current, 0);
           EXPECT_STREQ(pool.audit(), nullptr);
         }
@@ -63,37 +63,39 @@ void run_threads_and_give_back(Ref shared, int threads, int rounds, std::size_t 
     run_threads(pool, threads, rounds, largest);
     pool.trim();
     EXPECT_STREQ(pool.audit(), nullptr);
-    EXPECT_EQ(pool.current_usage().live, 0u);
+    EXPECT_EQ(pool.current_usage().allocated, 0u);
     EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
   EXPECT_EQ(outstanding(shared.inner()), 0u);
 }
 
 /// Runs threads over each recipe on a device for one thread, then over recipes that release memory at every free.
-template <template <typename...> typename FrontEnd, typename... Recipes>
+template <template <typename> typename FrontEnd, typename... Recipes>
 void run_threads_over_recipes() {
   using namespace tessera;
   using namespace tessera::literals;
   simulated_device for_one_thread{simulated_device::options{.capacity = 200_MiB}};
-  (run_threads_and_give_back<FrontEnd<Recipes, provider_ref<simulated_device>>>(provider_ref(for_one_thread),
-                                                                                4, 4000, 8_MiB),
+  (run_threads_and_give_back<FrontEnd<caching_allocator<Recipes, provider_ref<simulated_device>>>>(
+       provider_ref(for_one_thread), 4, 4000, 8_MiB),
    ...);
   gated_device shared;
-  run_threads_and_give_back<FrontEnd<passthrough, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
+  run_threads_and_give_back<FrontEnd<caching_allocator<passthrough, gated_ref>>>(gated_ref(shared), 4, 3000,
+                                                                                 64_KiB);
   using ranges = with<pytorch_family::expandable, evict_at_free<>>;
-  run_threads_and_give_back<FrontEnd<ranges, gated_ref>>(gated_ref(shared), 4, 3000, 64_KiB);
+  run_threads_and_give_back<FrontEnd<caching_allocator<ranges, gated_ref>>>(gated_ref(shared), 4, 3000,
+                                                                            64_KiB);
 }
 
 /// Each thread has its stream write to blocks. It frees them at once, or passes them to the next thread,
 /// whose stream then reads them.
 template <typename Pool>
 void run_streams_in_host_memory(int threads, int rounds) {
-  using tessera::host_pinned;
+  using tessera::provider::host_pinned;
   host_pinned device{
       host_pinned::options{.capacity = tessera::operator""_MiB(64), .pin = host_pinned::pinning::never}};
   std::atomic<int> wrong = 0;
   {
-    Pool pool{tessera::provider_ref(device)};
+    Pool pool{tessera::provider::provider_ref(device)};
     std::vector<tessera::stream_id> streams;
     for (int t = 0; t < threads; ++t) streams.push_back(device.create_stream());
     std::atomic<void*> given = nullptr;
@@ -146,7 +148,7 @@ void run_threads_with_failing_calls() {
       shared.with([](auto& d) { d.fail_every(0); });
       pool.trim();
       EXPECT_STREQ(pool.audit(), nullptr);
-      EXPECT_EQ(pool.current_usage().live, 0u);
+      EXPECT_EQ(pool.current_usage().allocated, 0u);
       EXPECT_EQ(pool.current_usage().reserved, 0u);
     }
     EXPECT_EQ(outstanding(shared), 0u) << "with every call " << k << " failing";
@@ -183,7 +185,7 @@ void use_the_allocator_under_pressure() {
   for (auto& t : running) t.join();
   EXPECT_GT(above.calls, 0);
   EXPECT_STREQ(pool.audit(), nullptr);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace adaptor_tests

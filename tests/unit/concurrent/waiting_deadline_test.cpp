@@ -79,7 +79,8 @@ class scripted {
   std::size_t notifications = 0;
 };
 
-using patient = waiting<locked<paddle_family::auto_growth, simulated_device>, still_clock, scripted>;
+using patient =
+    waiting<locked<caching_allocator<paddle_family::auto_growth, simulated_device>>, still_clock, scripted>;
 simulated_device of(std::size_t capacity) { return simulated_device({.capacity = capacity}); }
 std::chrono::nanoseconds passed() { return still_clock::time.time_since_epoch(); }
 
@@ -113,7 +114,7 @@ TEST(waiting_deadline, is_kept_however_often_others_free_too_little) {
   for (const auto& deadline : scripted::asked) EXPECT_EQ(deadline, still_clock::time_point(7ms));
   pool.deallocate(little);
   pool.deallocate(held);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 /// As if each try, or the return from a wait, took longer than the time left.
@@ -205,7 +206,7 @@ TEST(waiting_deadline, of_any_length_lies_ahead) {
 
 TEST(waiting_deadline, holds_for_handles) {
   patient pool(7ms, of(2_MiB));
-  handle held = pool.allocate_by_handle(1_MiB);
+  block_handle held = pool.allocate_by_handle(1_MiB);
   void* little = pool.allocate(512);
   std::vector<happening> play;
   for (int i = 1; i <= 100; ++i) {

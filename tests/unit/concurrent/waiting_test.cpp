@@ -14,6 +14,7 @@
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -23,8 +24,8 @@ using namespace tessera;
 using namespace std::chrono_literals;
 using clock = std::chrono::steady_clock;
 
-using one_mutex = waiting<locked<paddle_family::auto_growth, simulated_device>>;
-using arenas = waiting<per_stream<paddle_family::auto_growth, simulated_device>>;
+using one_mutex = waiting<locked<caching_allocator<paddle_family::auto_growth, simulated_device>>>;
+using arenas = waiting<per_stream<caching_allocator<paddle_family::auto_growth, simulated_device>>>;
 constexpr auto for_ever = std::chrono::hours(24);
 
 simulated_device of(std::size_t capacity) { return simulated_device({.capacity = capacity}); }
@@ -99,7 +100,7 @@ TYPED_TEST(waiting_test, loses_no_wake_up) {
     });
   }
   for (std::thread& t : threads) t.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -150,7 +151,7 @@ TYPED_TEST(waiting_test, gives_up_no_earlier_than_told_with_the_failure_of_what_
     ADD_FAILURE() << "there is no memory";
   } catch (const out_of_memory& told) {
     EXPECT_EQ(told.requested(), 512u);
-    EXPECT_EQ(told.at_failure().live, 1_MiB);
+    EXPECT_EQ(told.at_failure().allocated, 1_MiB);
     EXPECT_EQ(told.numbers().waited_ms, 20);
     EXPECT_NE(std::string_view(told.what()).find("; waited 20 ms for other threads"), std::string_view::npos);
   }
@@ -182,8 +183,8 @@ TYPED_TEST(waiting_test, does_not_wait_for_what_can_never_be) {
 
 TEST(waiting, waits_for_handles_too) {
   one_mutex pool(for_ever, of(1_MiB));
-  const handle held = pool.allocate_by_handle(1_MiB);
-  handle got;
+  const block_handle held = pool.allocate_by_handle(1_MiB);
+  block_handle got;
   std::thread second([&] { got = pool.allocate_by_handle(1_MiB); });
   wait_for_tries(pool, 1);
   pool.deallocate(held);
@@ -198,14 +199,12 @@ TEST(waiting, waits_as_long_as_paddle_by_default) {
   EXPECT_EQ(one_mutex(std::chrono::milliseconds::max()).timeout(), std::chrono::hours(24 * 365));
 }
 
-template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
-using patient = waiting<locked<Recipe, Provider, Observer, Counting>>;
-
 TEST(waiting, is_a_front_of_several_devices) {
   std::vector<simulated_device> devices;
   devices.push_back(of(1_MiB));
   devices.push_back(devices[0].another_device({.capacity = 1_MiB, .device = 1}));
-  per_device<paddle_family::auto_growth, simulated_device, patient> pool(std::move(devices));
+  per_device<waiting<locked<caching_allocator<paddle_family::auto_growth, simulated_device>>>> pool(
+      std::move(devices));
   void* const held = pool.allocate(1_MiB, 1);
   EXPECT_EQ(pool.device_of(held), 1u);
   void* got = nullptr;

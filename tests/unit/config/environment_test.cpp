@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/config/paddle.hpp>
+#include <tessera/config/paddle_flags.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/config/pytorch.hpp>
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/pytorch_conf.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/core/bytes.hpp>
 
 #include "refused.hpp"

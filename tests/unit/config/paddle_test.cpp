@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/paddle.hpp>
+#include <tessera/config/paddle_flags.hpp>
 #include <tessera/core/bytes.hpp>
 
 #include "refused.hpp"

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/pytorch.hpp>
+#include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/policy/rounding.hpp>
 
@@ -31,7 +31,7 @@ constexpr setting_error error(std::string_view text) { return config_tests::erro
 
 /// The block that serves a request under a setting of roundup_power2_divisions.
 constexpr std::size_t block(std::string_view roundup, std::size_t request) {
-  tessera::round_to_divisions<512> rounding;
+  tessera::policy::round_to_divisions<512> rounding;
   rounding.table = roundup.empty() ? divisions{} : settings(roundup).roundup;
   return rounding.block_size(request);
 }

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/config/torch_npu.hpp>
+#include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/core/bytes.hpp>
 
 #include "refused.hpp"

@@ -18,7 +18,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/host_visible.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
@@ -99,9 +99,10 @@ const char* broken_law(D& device, host_pinned& with_streams) {
       over = true;
     });
   };
-  const auto found = law::work(device, {}, begin, [&over] { return over.load(); });
+  law::provider_check_result found = law::work(device, {}, begin, [&over] { return over.load(); });
   (void)with_streams.host_pinned::synchronize({});
-  return found ? law::detail::registering(device).broken : found.broken;
+  law::detail::registering(found, device);
+  return found.broken;
 }
 const char* broken_law(violation planted) {
   violating_device device(planted);
@@ -140,25 +141,20 @@ void misuse(violation planted) {
 struct row {
   violation planted;
   const char* law;
-  const char* checked;  // null if only the contents would show it
+  const char* call;  // in the message that ends the program; null if only the contents would show it
+  const char* other_rule = nullptr;  // of that message, if it is not the law's
 };
 const row rows[] = {
-    {violation::segment_is_short, "the host can read a segment from end to end",
-     "acquire returned memory that the host cannot read"},
+    {violation::segment_is_short, "the host can read a segment from end to end", "acquire"},
     {violation::segments_share_memory, "a host write changes one segment, which keeps it", nullptr},
-    {violation::maps_elsewhere, "grant accepts a mapping",
-     "map succeeded, but the host cannot read the memory"},
-    {violation::maps_with_no_access, "the host can read a mapping from end to end",
-     "map succeeded, but the host cannot read the memory"},
+    {violation::maps_elsewhere, "grant accepts a mapping", "map",
+     "the host can read a mapping from end to end"},
+    {violation::maps_with_no_access, "the host can read a mapping from end to end", "map"},
     {violation::memory_forgets, "memory keeps its contents when it is mapped elsewhere", nullptr},
-    {violation::event_is_ready_early, "no event is ready before its work is done",
-     "query reports an event as ready before its work is done"},
-    {violation::wait_returns_early, "wait returns after the work is done",
-     "wait returned before the work of the event was done"},
-    {violation::synchronize_returns_early, "synchronize returns after the work is done",
-     "synchronize returned before the work of the stream was done"},
-    {violation::registers_twice, "register_memory refuses registered memory",
-     "register_memory accepted registered memory"},
+    {violation::event_is_ready_early, "no event is ready before its work is done", "query"},
+    {violation::wait_returns_early, "wait returns after the work is done", "wait"},
+    {violation::synchronize_returns_early, "synchronize returns after the work is done", "synchronize"},
+    {violation::registers_twice, "register_memory refuses registered memory", "register_memory"},
 };
 
 TEST(checked_host_provider, reports_nothing_about_a_correct_host) {
@@ -194,9 +190,9 @@ TEST(checked_host_provider, serves_threads) {
   const auto device = [] {
     return host(host_pinned({.capacity = 256_MiB, .pin = host_pinned::pinning::never}));
   };
-  locked<pytorch<>, host> one{device()};
+  locked<caching_allocator<pytorch<>, host>> one{device()};
   adaptor_tests::run_threads(one, 4, 1'500, 1_MiB);
-  per_stream<pytorch<>, host> arenas{device()};
+  per_stream<caching_allocator<pytorch<>, host>> arenas{device()};
   adaptor_tests::run_threads(arenas, 4, 1'500, 1_MiB);
 }
 
@@ -246,11 +242,12 @@ TEST(checked_host_provider, reports_nothing_if_threads_share_it) {
 
 TEST(checked_host_provider_death_test, each_violation_aborts) {
   for (const row& r : rows) {
-    if (r.checked == nullptr) {
+    if (r.call == nullptr) {
       misuse(r.planted);
       continue;
     }
-    EXPECT_DEATH(misuse(r.planted), std::string("tessera: checked_provider: ") + r.checked)
+    const std::string rule = r.other_rule != nullptr ? r.other_rule : r.law;
+    EXPECT_DEATH(misuse(r.planted), std::string("tessera: checked_provider: ") + r.call + ": " + rule)
         << "lie " << static_cast<int>(r.planted);
   }
 }

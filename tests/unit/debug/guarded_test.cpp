@@ -18,9 +18,9 @@
 #include <tessera/debug/fault_reports.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/interop/ownership.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/interop/std_allocators.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -33,8 +33,8 @@ namespace {
 using namespace tessera;
 using shape_tests::host_memory;
 
-using pool_type = guarded<pytorch_pinned<>, host_pinned>;
-using streamed = guarded<pytorch<>, host_pinned>;
+using pool_type = guarded<caching_allocator<pytorch_pinned<>, host_pinned>>;
+using streamed = guarded<caching_allocator<pytorch<>, host_pinned>>;
 
 unsigned char* bytes_of(void* p) { return static_cast<unsigned char*>(p); }
 /// An access that no compiler removes or warns of.
@@ -71,8 +71,8 @@ TEST(guarded_host_pinned, returns_nothing_for_0_bytes_and_throws_above_the_maxim
 
 TEST(guarded_host_pinned, holds_addresses_but_no_memory_in_a_bounded_quarantine) {
   host_pinned device = host_memory(1_MiB);
-  guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{
-      provider_ref(device), {}, {}, {.quarantine = 120_KiB}};
+  guarded<caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>> pool{
+      provider_ref(device), {}, {.quarantine = 120_KiB}};
   for (int i = 0; i < 1000; ++i) pool.deallocate(pool.allocate(1000));
   EXPECT_EQ(device.held().created, 0u);
   EXPECT_EQ(device.held().mapped, 0u);
@@ -85,7 +85,7 @@ TEST(guarded_host_pinned, holds_addresses_but_no_memory_in_a_bounded_quarantine)
 TEST(guarded_host_pinned, gives_everything_back_when_it_ends_live_blocks_included) {
   host_pinned device = host_memory(1_MiB);
   {
-    guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{provider_ref(device)};
+    guarded<caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>> pool{provider_ref(device)};
     pool.deallocate(pool.allocate(1000));
     (void)pool.allocate(5000);
     (void)pool.allocate_by_handle(5000);
@@ -120,22 +120,22 @@ TEST(guarded_host_pinned, keeps_to_the_limit_of_growth_and_to_the_capacity) {
 
 TEST(guarded_host_pinned, waits_for_the_streams_of_a_block_without_blocking_others) {
   streamed pool(host_memory());
-  const stream_id own = pool.with_provider([](host_pinned& d) { return d.create_stream(); });
-  const stream_id other = pool.with_provider([](host_pinned& d) { return d.create_stream(); });
+  const stream_id own = pool.visit_provider([](host_pinned& d) { return d.create_stream(); });
+  const stream_id other = pool.visit_provider([](host_pinned& d) { return d.create_stream(); });
   for (const stream_id busy : {own, other}) {
     auto* const p = bytes_of(pool.allocate(1000, own));
     EXPECT_TRUE(pool.record_stream(p, other));
     std::atomic<bool> go{false};
-    pool.with_provider([&](host_pinned& d) {
+    pool.visit_provider([&](host_pinned& d) {
       d.submit(busy, [&go, p] {
         while (!go) std::this_thread::yield();
         p[0] = 1;  // faults if its memory is unmapped
       });
     });
     pool.deallocate(p);
-    EXPECT_EQ(pool.current_usage().pending, 1024u);
+    EXPECT_EQ(pool.current_usage().pending(), 1024u);
     go = true;
-    pool.with_provider([&](host_pinned& d) { d.synchronize(busy); });
+    pool.visit_provider([&](host_pinned& d) { d.synchronize(busy); });
     EXPECT_TRUE(pool.process_events());
     EXPECT_EQ(pool.current_usage().reserved, 0u);
   }
@@ -143,7 +143,7 @@ TEST(guarded_host_pinned, waits_for_the_streams_of_a_block_without_blocking_othe
 
 TEST(guarded_host_pinned, gives_and_takes_handles) {
   pool_type pool(host_memory());
-  const handle h = pool.allocate_by_handle(1000);
+  const block_handle h = pool.allocate_by_handle(1000);
   (void)pool.record_stream(h, stream_id{});
   EXPECT_EQ(bytes_of(h.data())[999], detail::guard_shadow::fresh);
   pool.deallocate(h);
@@ -158,7 +158,7 @@ TEST(guarded_host_pinned, passes_no_block_on) {
   void* const output = allocate_in_place(pool, input, 1000);
   EXPECT_NE(output, was);
   pool.deallocate(output);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(guarded_host_pinned, serves_the_shapes_of_other_libraries) {
@@ -173,15 +173,15 @@ TEST(guarded_host_pinned, serves_the_shapes_of_other_libraries) {
     using floats = typed_allocator<float, pool_type>;
     std::vector<float, floats> row(1000, floats(pool));
     const unique_block block = make_block(pool, 100);
-    EXPECT_EQ(pool.current_usage().live, 4032u + 4032u + 128u);
+    EXPECT_EQ(pool.current_usage().allocated, 4032u + 4032u + 128u);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(guarded_host_pinned, stands_before_each_of_several_devices) {
   std::vector<host_pinned> devices;
   for (int i = 0; i < 2; ++i) devices.push_back(host_memory());
-  per_device<pytorch_pinned<>, host_pinned, guarded> all(std::move(devices));
+  per_device<pool_type> all(std::move(devices));
   void* const here = all.allocate(1000, 0);
   void* const there = all.allocate(1000, 1);
   EXPECT_EQ(all.device_of(here), 0u);
@@ -207,7 +207,7 @@ TEST(guarded_host_pinned, is_a_provider_that_keeps_to_the_law) {
 }
 
 TEST(guarded_host_pinned, threads_free_each_other_s_blocks) {
-  pool_type pool(host_memory(), {}, {}, {.quarantine = 1_MiB});
+  pool_type pool(host_memory(), {}, {.quarantine = 1_MiB});
   std::array<std::atomic<void*>, 4> shared{};
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < 4; ++t) {
@@ -258,8 +258,8 @@ TEST(guarded_host_pinned, loses_nothing_when_the_device_fails) {
       failing::every = every;
       failing::failed = 0;
       {
-        guarded<pytorch_pinned<>, failing> pool{
-            failing(device), {}, {}, {.quarantine = 60_KiB, .frees_pages = frees_pages}};
+        guarded<caching_allocator<pytorch_pinned<>, failing>> pool{
+            failing(device), {}, {.quarantine = 60_KiB, .frees_pages = frees_pages}};
         std::vector<void*> live;
         for (int i = 0; i < 60; ++i) {
           void* const p = pool.try_allocate(1000);
@@ -302,7 +302,7 @@ TEST(guarded_death, names_writes_past_the_end_and_before_the_begin) {
                "at the end of the allocator: an overrun: .* 2 bytes past");
   EXPECT_DEATH(
       {
-        const handle h = pool.allocate_by_handle(10);
+        const block_handle h = pool.allocate_by_handle(10);
         write_at(h.data(), 10);
         pool.deallocate(h);
       },
@@ -332,12 +332,12 @@ TEST(guarded_death, names_double_and_foreign_frees) {
   EXPECT_DEATH(pool.deallocate(foreign), "not the address of a live block, nor of any other");
   EXPECT_FALSE(pool.try_deallocate(foreign));
   EXPECT_DEATH(pool.deallocate(&pool), "not the address of a live block, nor of any other");
-  const handle h = pool.allocate_by_handle(1000);
+  const block_handle h = pool.allocate_by_handle(1000);
   EXPECT_DEATH((pool.deallocate(h), pool.deallocate(h)), "not the address of a live block");
 }
 
 TEST(guarded_death, finds_a_write_after_the_free_in_memory_that_stays) {
-  pool_type pool(host_memory(), {}, {}, {.frees_pages = false});
+  pool_type pool(host_memory(), {}, {.frees_pages = false});
   pool.label("batch");
   const auto freed = [&pool] {
     auto* const p = bytes_of(pool.allocate(1000));
@@ -357,8 +357,8 @@ TEST(guarded_death, finds_a_write_after_the_free_in_memory_that_stays) {
 
 TEST(guarded_host_pinned, gives_memory_in_quarantine_back_before_it_fails) {
   host_pinned device = host_memory(64_KiB);
-  guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{
-      provider_ref(device), {}, {}, {.frees_pages = false}};
+  guarded<caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>> pool{
+      provider_ref(device), {}, {.frees_pages = false}};
   for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(16_KiB));
   EXPECT_EQ(device.held().created, 64_KiB);
   pool.drop_quarantine();
@@ -369,8 +369,8 @@ TEST(guarded_host_pinned, spares_mappings_so_that_frees_go_on_and_then_serves_ag
   for (const bool frees_pages : {true, false}) {
     host_pinned device = host_memory();
     {
-      guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{
-          provider_ref(device), {}, {}, {.frees_pages = frees_pages, .max_mappings = 300}};
+      guarded<caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>> pool{
+          provider_ref(device), {}, {.frees_pages = frees_pages, .max_mappings = 300}};
       EXPECT_EQ(pool.last_error(), "");
       for (int round = 0; round < 3; ++round) {
         std::vector<void*> live;
@@ -408,7 +408,8 @@ class stubborn : public provider_adaptor<host_pinned> {
 TEST(guarded_host_pinned, frees_that_the_device_cannot_carry_out_are_not_all_tried_again_at_each) {
   host_pinned device = host_memory();
   {
-    guarded<pytorch_pinned<>, stubborn> pool{stubborn(device), {}, {}, {.quarantine = 120_KiB}};
+    guarded<caching_allocator<pytorch_pinned<>, stubborn>> pool{
+        stubborn(device), {}, {.quarantine = 120_KiB}};
     std::vector<void*> live;
     for (int i = 0; i < 200; ++i) live.push_back(pool.allocate(100));
     stubborn::refuses = true, stubborn::asked = 0;

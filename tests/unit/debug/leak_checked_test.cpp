@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/leak_checked.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -25,6 +27,14 @@ namespace {
 
 using namespace tessera;
 using device_ref = provider_ref<simulated_device>;
+using watch = extension::observer<history<>>;
+using watched = caching_allocator<pytorch<>, simulated_device, watch>;
+using pinned_pool = caching_allocator<pytorch_pinned<>, provider_ref<host_pinned>>;
+
+template <typename Pool>
+void label(Pool& pool, std::string_view text) {
+  pool.template get<watch>().with([text](history<>& seen) { seen.label(text); });
+}
 
 /// Stores the reported text.
 struct keep {
@@ -58,11 +68,10 @@ live_blocks leave(simulated_device& device) {
 
 template <typename Pool>
 class leak_checked_test : public testing::Test {};
-using pools =
-    testing::Types<caching_allocator<pytorch<>, device_ref>,
-                   caching_allocator<pytorch_family::expandable, device_ref>,
-                   caching_allocator<stitched, device_ref>, caching_allocator<cuda_async, device_ref>,
-                   locked<pytorch<>, device_ref>, per_stream<pytorch<>, device_ref>>;
+using pools = testing::Types<
+    caching_allocator<pytorch<>, device_ref>, caching_allocator<pytorch_family::expandable, device_ref>,
+    caching_allocator<stitched, device_ref>, caching_allocator<cuda_async, device_ref>,
+    locked<caching_allocator<pytorch<>, device_ref>>, per_stream<caching_allocator<pytorch<>, device_ref>>>;
 TYPED_TEST_SUITE(leak_checked_test, pools);
 
 TYPED_TEST(leak_checked_test, reports_live_blocks_while_all_memory_is_released) {
@@ -96,18 +105,17 @@ TEST(leak_checked, reports_nothing_without_live_blocks) {
 }
 
 TEST(leak_checked, reports_to_standard_error_by_default) {
-  using watched = caching_allocator<pytorch<>, simulated_device, history<>>;
   testing::internal::CaptureStderr();
   {
     leak_checked<watched> pool;
-    pool.observer().label("weights");
+    label(pool, "weights");
     void* const other = pool.allocate(1000, stream_id{3});
-    pool.observer().label("");
+    label(pool, "");
     pool.deallocate(pool.allocate(1000, stream_id{3}));
     pool.deallocate(other);
-    pool.observer().label("batch");
+    label(pool, "batch");
     (void)pool.allocate(2000, stream_id{3});  // at the address of a block that had another label
-    pool.observer().label("");
+    label(pool, "");
     for (int i = 0; i < 9; ++i) (void)pool.allocate(1000, stream_id{3});
   }
   const std::string printed = testing::internal::GetCapturedStderr();
@@ -136,14 +144,14 @@ TEST(leak_checked, reports_one_block_in_the_singular) {
 TEST(leak_checked, finds_labels_in_locked_and_in_guarded) {
   std::vector<std::string> labels;
   {
-    leak_checked<locked<pytorch<>, simulated_device, history<>>, keep> pool;
+    leak_checked<locked<watched>, keep> pool;
     pool.report().labels = &labels;
-    pool.with_observer([](auto& observer) { observer.label("weights"); });
+    label(pool, "weights");
     (void)pool.allocate(1000);
   }
   host_pinned device({.capacity = 1_MiB, .pin = host_pinned::pinning::never});
   {
-    leak_checked<guarded<pytorch_pinned<>, provider_ref<host_pinned>>, keep> pool{provider_ref(device)};
+    leak_checked<guarded<pinned_pool>, keep> pool{provider_ref(device)};
     pool.report().labels = &labels;
     pool.label("batch");
     (void)pool.allocate(1000);
@@ -157,7 +165,8 @@ TEST(leak_checked, counts_the_blocks_of_several_devices) {
   for (unsigned d = 0; d < 2; ++d) devices.emplace_back(simulated_device::options{.device = d});
   live_blocks reported;
   {
-    leak_checked<per_device<pytorch<>, simulated_device>, keep> all(std::move(devices));
+    leak_checked<per_device<locked<caching_allocator<pytorch<>, simulated_device>>>, keep> all(
+        std::move(devices));
     all.report().at = &reported;
     (void)all.allocate(1000, 0);
     (void)all.allocate(2000, 1);
@@ -169,14 +178,13 @@ TEST(leak_checked, counts_the_blocks_of_several_devices) {
 TEST(leak_checked, reports_the_largest_blocks_and_the_sums_of_labels) {
   live_blocks left;
   {
-    using watched = caching_allocator<pytorch<>, simulated_device, history<>>;
-    leak_checked<watched, keep> pool{simulated_device(), policies<pytorch<>>{}, history<>(16)};
+    leak_checked<watched, keep> pool{simulated_device(), policies<pytorch<>>{}, watch{history<>(16)}};
     pool.report().at = &left;
-    pool.observer().label("weights");
+    label(pool, "weights");
     for (int i = 0; i < 20; ++i) (void)pool.allocate(1_MiB);
-    pool.observer().label("cache");
+    label(pool, "cache");
     (void)pool.allocate(100_MiB);
-    pool.observer().label("");
+    label(pool, "");
     for (int i = 0; i < 50; ++i) (void)pool.allocate(1000);
   }
   EXPECT_EQ(left.count, 71u);
@@ -196,9 +204,9 @@ TEST(leak_checked, shows_the_call_stacks_of_the_largest_blocks) {
   int depth = 1;
   testing::internal::CaptureStderr();
   {
-    using stacks_tests::with_stacks;
-    leak_checked<locked<pytorch<>, simulated_device, with_stacks>> pool(
-        simulated_device(), policies<pytorch<>>{}, with_stacks(4, {}, {&depth}));
+    using stacks = extension::observer<stacks_tests::with_stacks>;
+    leak_checked<locked<caching_allocator<pytorch<>, simulated_device, stacks>>> pool(
+        simulated_device(), policies<pytorch<>>{}, stacks{stacks_tests::with_stacks(4, {}, {&depth})});
     (void)pool.allocate(1000);
     depth = 0;
     (void)pool.allocate(2000);
@@ -217,7 +225,7 @@ TEST(leak_checked, shows_the_call_stacks_of_the_largest_blocks) {
 
 TEST(leak_checked, labels_of_guarded_hold_for_a_thread) {
   host_pinned device({.capacity = 1_MiB, .pin = host_pinned::pinning::never});
-  guarded<pytorch_pinned<>, provider_ref<host_pinned>> pool{provider_ref(device)};
+  guarded<pinned_pool> pool{provider_ref(device)};
   pool.label("mine");
   std::thread([&pool] {
     void* const p = pool.allocate(100);

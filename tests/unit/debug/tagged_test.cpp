@@ -24,9 +24,11 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/interop/aligned_request.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -40,14 +42,14 @@ using shape_tests::host_memory;
 using shape_tests::packed_tightly;
 
 constexpr block_tag none{}, weights{1}, activations{2}, optimizer{255};
-constexpr std::align_val_t page{4096};
+constexpr std::size_t page = 4096;
 
 using plain = caching_allocator<pytorch<>, simulated_device>;
-using shared = locked<pytorch<>, simulated_device>;
-using streamed = per_stream<pytorch<>, simulated_device>;
+using shared = locked<plain>;
+using streamed = per_stream<plain>;
 
 template <typename Pool>
-concept frees_handles = requires(Pool& pool, handle h) { pool.deallocate(h); };
+concept frees_handles = requires(Pool& pool, block_handle h) { pool.deallocate(h); };
 static_assert(frees_handles<tagged<shared>> && !frees_handles<tagged<streamed>>);
 static_assert(!std::is_copy_constructible_v<tag_scope<tagged<plain>>>);
 
@@ -73,7 +75,7 @@ struct tagged_over : testing::Test {
 using kinds =
     testing::Types<tagged<plain>, tagged<caching_allocator<pytorch_family::expandable, simulated_device>>,
                    tagged<caching_allocator<packed_tightly, simulated_device>>, tagged<shared>,
-                   tagged<streamed>, tagged<guarded<pinned_packed, host_pinned>>,
+                   tagged<streamed>, tagged<guarded<caching_allocator<pinned_packed, host_pinned>>>,
                    tagged<leak_checked<shared>>, leak_checked<tagged<shared>>, tagged<thread_checked<plain>>,
                    tagged<waiting<shared>>, tagged<tagged<plain>>>;
 TYPED_TEST_SUITE(tagged_over, kinds);
@@ -126,24 +128,25 @@ TYPED_TEST(tagged_over, drops_a_tag_and_a_pointer_at_the_free) {
   EXPECT_EQ(pool.audit(), nullptr);
 }
 
-TYPED_TEST(tagged_over, finds_aligned_blocks_by_their_alignment) {
+TYPED_TEST(tagged_over, keeps_tags_of_aligned_blocks_by_their_begin) {
   auto& pool = this->memory;
   void* const shift = pool.allocate(64);
   const tag_scope scope(pool, weights);
-  for (const std::align_val_t alignment : {std::align_val_t{8}, std::align_val_t{128}, page}) {
-    void* const p = pool.allocate(1000, alignment);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % static_cast<std::size_t>(alignment), 0u);
-    EXPECT_EQ(pool.tag_of(p, alignment), weights);
-    pool.set_tag(p, optimizer, alignment);
-    pool.set_user_pointer(p, &pool, alignment);
-    EXPECT_EQ(pool.tag_of(p, alignment), optimizer);
-    EXPECT_EQ(pool.user_pointer_of(p, alignment), &pool);
+  for (const std::size_t alignment : {std::size_t{8}, std::size_t{128}, page}) {
+    const aligned_request request(1000, alignment);
+    void* const p = request.allocate(pool, {});
+    void* const block = request.find(pool, p).address;
+    EXPECT_EQ(pool.tag_of(block), weights);
+    pool.set_tag(block, optimizer);
+    pool.set_user_pointer(block, &pool);
+    EXPECT_EQ(pool.tag_of(block), optimizer);
+    EXPECT_EQ(pool.user_pointer_of(block), &pool);
     EXPECT_GE(pool.usage_of(optimizer).bytes, 1000u);
     EXPECT_EQ(tagged_bytes(pool), pool.current_usage().requested);
-    EXPECT_TRUE(pool.record_stream(p, 1000, alignment, stream_id{}));
-    pool.deallocate(p, 1000, alignment);
+    EXPECT_TRUE(request.record_stream(pool, p, {}));
+    request.deallocate(pool, p);
     EXPECT_EQ(pool.usage_of(optimizer).blocks, 0u);
-    EXPECT_EQ(pool.tag_of(p, alignment), none);
+    EXPECT_EQ(pool.tag_of(block), none);
   }
   pool.deallocate(shift);
   EXPECT_EQ(tagged_bytes(pool), 0u);
@@ -233,18 +236,16 @@ TEST(tagged, a_tag_holds_for_its_thread) {
   }).join();
 }
 
-TEST(tagged, finds_nothing_behind_the_end_of_a_block) {
+TEST(tagged, finds_nothing_behind_the_begin_of_a_block) {
   tagged<plain> pool;
   auto* const p = static_cast<std::byte*>(pool.allocate(100, weights));
-  EXPECT_EQ(pool.tag_of(p + 64, page), weights);
-  EXPECT_EQ(pool.tag_of(p + 64), none) << "without an alignment, only the begin counts";
-  EXPECT_EQ(pool.tag_of(p + 128, page), none);
+  EXPECT_EQ(pool.tag_of(p + 64), none) << "only the begin counts";
   EXPECT_EQ(pool.user_pointer_of(nullptr), nullptr);
 }
 
 TEST(tagged, keeps_tags_of_blocks_with_handles) {
   tagged<shared> pool;
-  handle h;
+  block_handle h;
   {
     const tag_scope scope(pool, weights);
     h = pool.allocate_by_handle(1000);
@@ -258,7 +259,7 @@ TEST(tagged, keeps_tags_of_blocks_with_handles) {
   EXPECT_EQ(tagged_bytes(pool), pool.current_usage().requested);
   EXPECT_TRUE(pool.record_stream(h, stream_id{2}));
   pool.deallocate(h);
-  pool.deallocate(handle{});
+  pool.deallocate(block_handle{});
   EXPECT_EQ(pool.usage_of(weights), (tag_usage{0, 0, 1000}));
   EXPECT_EQ(pool.audit(), nullptr);
 }
@@ -285,7 +286,6 @@ TEST(tagged, counts_no_requests_that_fail) {
   EXPECT_THROW((void)pool.allocate(8_MiB, weights), out_of_memory);
   EXPECT_EQ(pool.try_allocate(8_MiB, weights), nullptr);
   EXPECT_EQ(pool.allocate(0, weights), nullptr);
-  EXPECT_EQ(pool.try_allocate(8_MiB, page), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(8_MiB));
   pool.for_each_tag([](block_tag, const tag_usage&) { FAIL(); });
 }
@@ -308,57 +308,47 @@ TEST(tagged, does_not_count_blocks_of_the_allocator_inside) {
 
 TEST(tagged, counts_its_host_memory) {
   tagged<plain> pool;
-  const std::size_t before = pool.footprint() - pool.inner().footprint();
+  const std::size_t before = pool.metadata_bytes() - pool.inner().metadata_bytes();
   for (int i = 0; i < 1000; ++i) (void)pool.allocate(1000);
-  const std::size_t used = pool.footprint() - pool.inner().footprint() - before;
+  const std::size_t used = pool.metadata_bytes() - pool.inner().metadata_bytes() - before;
   EXPECT_GE(used, 1000u * 40);
   EXPECT_LE(used, 1000u * 110);
 }
 
-template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using tagged_locked = tagged<locked<Recipe, Provider, Observer, Counting>>;
-
 TEST(tagged, may_be_the_front_end_of_each_device) {
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
-  per_device<packed_tightly, simulated_device, tagged_locked> all(std::move(two));
+  per_device<tagged<locked<caching_allocator<packed_tightly, simulated_device>>>> all(std::move(two));
   auto& front = all.front(1);
   void* const shift = all.allocate(64, 1);
   const tag_scope scope(front, weights);
   void* const p = all.allocate(5000, 1);
-  void* const aligned = all.allocate(1000, page, 1);
+  void* const other = all.allocate(1000, 1);
   EXPECT_EQ(front.tag_of(p), weights);
-  EXPECT_EQ(front.tag_of(aligned, page), weights);
+  EXPECT_EQ(front.tag_of(other), weights);
   EXPECT_EQ(all.front(0).tag_of(p), none);
   EXPECT_EQ(front.usage_of(weights).blocks, 2u);
   EXPECT_EQ(tagged_bytes(front), front.current_usage().requested);
-  EXPECT_TRUE(all.record_stream(aligned, 1000, page, stream_id{4}));
-  all.deallocate(aligned, 1000, page);
+  EXPECT_TRUE(all.record_stream(other, stream_id{4}));
+  all.deallocate(other, 1000);
   EXPECT_TRUE(all.try_deallocate(p));
   all.deallocate(shift);
   EXPECT_EQ(tagged_bytes(front), 0u);
   EXPECT_EQ(all.audit(), nullptr);
 }
 
-TEST(tagged, keeps_the_tags_of_aligned_blocks_inside_another_front_end) {
-  waiting<tagged<caching_allocator<packed_tightly, simulated_device>>> pool;
-  (void)pool.allocate(64);
-  pool.inner().set_current_tag(weights);
-  void* const p = pool.allocate(1000, page);
-  EXPECT_EQ(pool.inner().tag_of(p), none) << "the block begins below";
-  EXPECT_EQ(pool.inner().tag_of(p, page), weights);
-  pool.deallocate(p, 1000, page);
-  EXPECT_EQ(pool.inner().usage_of(weights).blocks, 0u);
-}
-
 TEST(tagged, forwards_private_pools) {
-  tagged<plain> pool;
+  using namespace extension;
+  using pooled = tagged<caching_allocator<pytorch<>, simulated_device, private_pools, checkpoints>>;
+  pooled pool;
   private_pool apart(pool);
   const pool_scope scope(apart, stream_id{1});
   void* const p = pool.allocate(1000, weights, stream_id{1});
   EXPECT_EQ(segment_of(pool, p).private_pool, apart.id());
   EXPECT_EQ(pool.tag_of(p), weights);
-  EXPECT_STREQ(apart.checkpoint().why(), "a tagged allocator brings no tags back");
+  static_assert(
+      !pooled::has<checkpoints> &&
+      std::is_same_v<pooled::refused<checkpoints>, detail::missing::a_tagged_allocator_brings_no_tags_back>);
 }
 
 // Each thread has a tag, and frees blocks of the others.
@@ -406,7 +396,7 @@ TEST(tagged_threads, share_an_allocator_of_arenas) { use_from_threads<tagged<str
 TEST(tagged_death, names_the_call_and_the_block) {
   tagged<caching_allocator<packed_tightly, simulated_device>> pool;
   (void)pool.allocate(64);
-  void* const p = pool.allocate(1000, page);
+  void* const p = aligned_request(1000, page).allocate(pool, {});
   EXPECT_DEATH(pool.set_tag(p, weights),
                "set_tag: not the address of a live block; it lies [0-9]+ bytes into a live block");
   EXPECT_DEATH(pool.set_user_pointer(&pool, nullptr),

@@ -9,7 +9,7 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/ownership.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -29,9 +29,9 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   checked pool(simulated_device({.capacity = 1_GiB}));
   void* const p = pool.allocate(5_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
-  EXPECT_EQ(pool.current_usage().live, 5_MiB);
+  EXPECT_EQ(pool.current_usage().allocated, 5_MiB);
   pool.deallocate(p, 5_MiB);
-  const handle h = pool.allocate_by_handle(5_MiB);
+  const block_handle h = pool.allocate_by_handle(5_MiB);
   EXPECT_TRUE(pool.record_stream(h, stream_id{2}));
   pool.deallocate(h);
   EXPECT_FALSE(pool.try_deallocate(p));
@@ -41,7 +41,7 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   EXPECT_EQ(pool.statistics().num_ooms, 2u);
   pool.reset_peak_statistics(), pool.reset_accumulated_statistics();
   EXPECT_EQ(pool.statistics().num_ooms, 0u);
-  EXPECT_GT(pool.footprint(), 0u);
+  EXPECT_GT(pool.metadata_bytes(), 0u);
   EXPECT_TRUE(pool.on_pressure([](void*) noexcept { return false; }, nullptr));
   EXPECT_EQ(pool.provider().capacity(), 1_GiB);
   pool.policies().split.max = 64_MiB;
@@ -60,7 +60,7 @@ TEST(thread_checked_threads, belongs_to_the_first_user_until_it_is_passed_on) {
   pool.deallocate(p);
   pool.detach_from_thread();
   elsewhere([&] { p = pool.allocate(5_MiB), pool.deallocate(p), pool.detach_from_thread(); });
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(thread_checked_threads, may_be_destroyed_in_any_thread) {
@@ -106,7 +106,7 @@ TEST(thread_checked_threads, passes_a_block_on) {
 TEST(thread_checked_death, names_both_threads) {
   checked pool;
   void* const p = pool.allocate(5_MiB);
-  const handle h = pool.allocate_by_handle(5_MiB);
+  const block_handle h = pool.allocate_by_handle(5_MiB);
   constexpr const char* words =
       "tessera: thread_checked: thread [0-9]+ uses an allocator of thread [0-9]+, which has not detached "
       "from it";

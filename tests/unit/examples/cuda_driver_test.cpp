@@ -17,7 +17,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/tessera.hpp>
 
 #include "fake_cuda.hpp"
@@ -74,9 +75,10 @@ TEST_F(cuda_driver_test, keeps_the_laws_of_providers) {
   for (const int number : {0, 1}) {
     gpu device(load(), number);
     EXPECT_EQ(device.capacity(), 256_MiB);
-    EXPECT_STREQ(law::provider(device).broken, nullptr) << device.last_error();
-    EXPECT_STREQ(law::detail::ordering(device, a, b).broken, nullptr);
-    EXPECT_STREQ(law::detail::ordering(device, b, {}).broken, nullptr);
+    law::provider_check_result found = law::provider(device);
+    law::detail::ordering(found, device, a, b);
+    law::detail::ordering(found, device, b, {});
+    EXPECT_STREQ(found.broken, nullptr) << device.last_error();
     EXPECT_EQ(device.available(), 256_MiB);
     EXPECT_EQ(cuda.used(number), 0u);
   }
@@ -85,15 +87,18 @@ TEST_F(cuda_driver_test, keeps_the_laws_with_work_under_way) {
   cuda.hold(1);
   for (const stream_id s : {stream_id{}, a, b}) cuda.submit(1, handle_of(s));
   gpu device(load(), 1);
-  EXPECT_STREQ(law::provider(device).broken, nullptr) << device.last_error();
-  EXPECT_STREQ(law::detail::ordering(device, a, b).broken, nullptr);
+  law::provider_check_result found = law::provider(device);
+  law::detail::ordering(found, device, a, b);
+  EXPECT_STREQ(found.broken, nullptr) << device.last_error();
 }
 
 TEST_F(cuda_driver_test, serves_segments_on_a_device_without_virtual_memory) {
   begin(1, 64_MiB, false);
   gpu device(load(), 0);
-  EXPECT_STREQ(law::detail::memory(device).broken, nullptr);
-  EXPECT_STREQ(law::detail::events(device).broken, nullptr);
+  law::provider_check_result found;
+  law::detail::memory(found, device);
+  law::detail::events(found, device);
+  EXPECT_STREQ(found.broken, nullptr);
   gpu::physical memory;
   EXPECT_FALSE(device.create(2_MiB, page_kind::normal, memory));
   EXPECT_EQ(device.last_error(), "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED");
@@ -113,7 +118,7 @@ TEST_F(cuda_driver_test, reports_what_failed) {
 }
 
 TEST_F(cuda_driver_test, says_why_it_refused_memory) {
-  locked<pytorch<>, gpu> memory(gpu(load(), 0));
+  locked<caching_allocator<pytorch<>, gpu, extension::private_pools>> memory(gpu(load(), 0));
   EXPECT_EQ(memory.try_allocate(1_GiB), nullptr);
   EXPECT_STREQ(memory.make_out_of_memory(1_GiB).why(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory");
   gpu device(load(), 0);

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/recipe/stitched.hpp>
@@ -58,7 +59,7 @@ void serve_threads(Pool& pool, const fake_cuda& cuda) {
   pool.trim();
   EXPECT_STREQ(pool.audit(), nullptr);
   for (const std::size_t number : {0u, 1u}) {
-    EXPECT_EQ(pool.front(number).current_usage().live, 0u);
+    EXPECT_EQ(pool.front(number).current_usage().allocated, 0u);
     EXPECT_EQ(pool.front(number).current_usage().reserved, 0u);
   }
 }
@@ -72,15 +73,16 @@ void serve_threads_on_two_devices(const std::shared_ptr<const cuda_driver::drive
 }
 using cuda_driver_threads = with_fake_cuda;
 TEST_F(cuda_driver_threads, share_two_devices) {
-  serve_threads_on_two_devices<per_device<pytorch<>, gpu>>(load(), cuda);
-  serve_threads_on_two_devices<per_device<pytorch<>, gpu, per_stream>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<locked<caching_allocator<pytorch<>, gpu>>>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<per_stream<caching_allocator<pytorch<>, gpu>>>>(load(), cuda);
 }
 TEST_F(cuda_driver_threads, share_two_devices_in_ranges) {
-  serve_threads_on_two_devices<per_device<pytorch_family::expandable, gpu>>(load(), cuda);
-  serve_threads_on_two_devices<per_device<stitched, gpu, per_stream>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<locked<caching_allocator<pytorch_family::expandable, gpu>>>>(load(),
+                                                                                                       cuda);
+  serve_threads_on_two_devices<per_device<per_stream<caching_allocator<stitched, gpu>>>>(load(), cuda);
 }
 TEST_F(cuda_driver_threads, share_two_devices_whose_streams_are_ordered) {
-  serve_threads_on_two_devices<per_device<cuda_async, gpu>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<locked<caching_allocator<cuda_async, gpu>>>>(load(), cuda);
 }
 
 }  // namespace

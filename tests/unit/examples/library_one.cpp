@@ -13,10 +13,11 @@ using namespace tessera::literals;
 namespace {
 struct same {
   static auto make_device(int number) {
-    return tessera::simulated_device({.capacity = 64_MiB, .device = static_cast<unsigned>(number)});
+    return tessera::provider::simulated_device({.capacity = 64_MiB, .device = static_cast<unsigned>(number)});
   }
   static auto make_allocator(auto device) {
-    return tessera::locked<tessera::pytorch<>, decltype(device)>(std::move(device));
+    return tessera::concurrent::locked<
+        tessera::caching_allocator<tessera::recipe::pytorch<>, decltype(device)>>(std::move(device));
   }
 };
 }  // namespace

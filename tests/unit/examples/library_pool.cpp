@@ -10,7 +10,7 @@
 FOR_ALL_TO_SEE long pool_standard() { return __cplusplus; }
 FOR_ALL_TO_SEE std::size_t pool_layout() { return layout(); }
 FOR_ALL_TO_SEE shared_pool* pool_make(std::size_t capacity) {
-  return new shared_pool(tessera::simulated_device({.capacity = capacity}));
+  return new shared_pool(tessera::provider::simulated_device({.capacity = capacity}));
 }
 FOR_ALL_TO_SEE void pool_destroy(shared_pool* pool) { delete pool; }
 FOR_ALL_TO_SEE void* pool_allocate(shared_pool* pool, std::size_t bytes) { return pool->allocate(bytes); }

@@ -8,5 +8,6 @@
 #include <tessera/tessera.hpp>
 
 /// The pool that library_pool.cpp makes. Other libraries and the program use it.
-using shared_pool = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+using shared_pool = tessera::concurrent::locked<
+    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
 using allocate_function = void*(shared_pool* pool, std::size_t bytes);

@@ -54,11 +54,11 @@ TEST_P(two_libraries, free_what_the_other_one_allocated) {
   void* const p = second.allocate(pool, 3_MiB);
   void* const q = first.allocate(pool, 1000);
   void* const r = pool->allocate(1000);
-  EXPECT_EQ(pool->current_usage().live, 3_MiB + 2 * 1024);
+  EXPECT_EQ(pool->current_usage().allocated, 3_MiB + 2 * 1024);
   first.free(pool, p);
   second.free(pool, r);
   pool->deallocate(q);
-  EXPECT_EQ(pool->current_usage().live, 0u);
+  EXPECT_EQ(pool->current_usage().allocated, 0u);
   EXPECT_EQ(pool->audit(), nullptr);
   second.destroy(pool);
 }

@@ -43,26 +43,26 @@ constexpr setting_error error(std::uint32_t value) {
 static_assert(choice(0) == page_choice{} && choice("ACL_MEM_MALLOC_HUGE_FIRST") == page_choice{});
 static_assert(acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE1G_ONLY", acl_malloc_policy::product::atlas_a3) ==
               acl_malloc_policy::choice(6u));
-using fast = back_with<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH")>;
+using fast = prefer_pages<acl_malloc_policy::choice("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH")>;
 static_assert(pages_policy<fast> &&
-              fast::initial == page_choice{page_plan::huge_only, page_kind::bandwidth::high});
+              fast::initial == page_choice{page_preference::huge_only, page_kind::bandwidth::high});
 
 TEST(acl_malloc_policy, numbers) {
-  EXPECT_EQ(choice(0), (page_choice{.pages = page_plan::huge_first}));
-  EXPECT_EQ(choice(1), (page_choice{.pages = page_plan::huge_only}));
-  EXPECT_EQ(choice(2), (page_choice{.pages = page_plan::normal_only}));
-  EXPECT_EQ(choice(3), (page_choice{.pages = page_plan::huge_first, .peer_to_peer = true}));
-  EXPECT_EQ(choice(4), (page_choice{.pages = page_plan::huge_only, .peer_to_peer = true}));
-  EXPECT_EQ(choice(5), (page_choice{.pages = page_plan::normal_only, .peer_to_peer = true}));
-  EXPECT_EQ(choice(6), (page_choice{.pages = page_plan::huge_1g_only}));
-  EXPECT_EQ(choice(7), (page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true}));
+  EXPECT_EQ(choice(0), (page_choice{.pages = page_preference::huge_first}));
+  EXPECT_EQ(choice(1), (page_choice{.pages = page_preference::huge_only}));
+  EXPECT_EQ(choice(2), (page_choice{.pages = page_preference::normal_only}));
+  EXPECT_EQ(choice(3), (page_choice{.pages = page_preference::huge_first, .peer_to_peer = true}));
+  EXPECT_EQ(choice(4), (page_choice{.pages = page_preference::huge_only, .peer_to_peer = true}));
+  EXPECT_EQ(choice(5), (page_choice{.pages = page_preference::normal_only, .peer_to_peer = true}));
+  EXPECT_EQ(choice(6), (page_choice{.pages = page_preference::huge_1g_only}));
+  EXPECT_EQ(choice(7), (page_choice{.pages = page_preference::huge_1g_only, .peer_to_peer = true}));
   EXPECT_EQ(choice(0x102),
-            (page_choice{.pages = page_plan::normal_only, .speed = page_kind::bandwidth::low}));
-  EXPECT_EQ(
-      choice(0x101001),
-      (page_choice{.pages = page_plan::huge_only, .speed = page_kind::bandwidth::high, .read_only = true}));
+            (page_choice{.pages = page_preference::normal_only, .speed = page_kind::bandwidth::low}));
+  EXPECT_EQ(choice(0x101001), (page_choice{.pages = page_preference::huge_only,
+                                           .speed = page_kind::bandwidth::high,
+                                           .read_only = true}));
   EXPECT_EQ(choice(0x100007),
-            (page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true, .read_only = true}));
+            (page_choice{.pages = page_preference::huge_1g_only, .peer_to_peer = true, .read_only = true}));
 }
 
 TEST(acl_malloc_policy, a_name_equals_its_number) {
@@ -101,7 +101,7 @@ TEST(acl_malloc_policy, a_page_kind_has_a_strict_number) {
   EXPECT_EQ(
       acl_malloc_policy::number(page_kind{page_kind::page_size::normal, page_kind::bandwidth::any, true}),
       5u);
-  EXPECT_EQ(acl_malloc_policy::number(page_choice{.pages = page_plan::huge_1g_first}), 6u);
+  EXPECT_EQ(acl_malloc_policy::number(page_choice{.pages = page_preference::huge_1g_first}), 6u);
 }
 
 // The document describes LOW as memory "with high bandwidth" and HIGH as memory "with low bandwidth".
@@ -112,7 +112,8 @@ TEST(acl_malloc_policy, names_count_rather_than_descriptions) {
 
 // The document says that huge first is used then. Under the item, it says that this "is invalid".
 TEST(acl_malloc_policy, bandwidth_alone_means_huge_first) {
-  EXPECT_EQ(choice(0x100), (page_choice{.pages = page_plan::huge_first, .speed = page_kind::bandwidth::low}));
+  EXPECT_EQ(choice(0x100),
+            (page_choice{.pages = page_preference::huge_first, .speed = page_kind::bandwidth::low}));
   EXPECT_EQ(choice("ACL_MEM_TYPE_HIGH_BAND_WIDTH"),
             choice("ACL_MEM_MALLOC_HUGE_FIRST|ACL_MEM_TYPE_HIGH_BAND_WIDTH"));
 }

@@ -11,7 +11,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/allocator_handle.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
@@ -28,7 +28,7 @@ using torch = caching_allocator<pytorch<>, simulated_device>;
 using pinned_memory = caching_allocator<pinned_packed, host_pinned>;
 
 static_assert(!detail::allocator_handle<torch> &&
-              !detail::allocator_handle<locked<pytorch<>, simulated_device>>);
+              !detail::allocator_handle<locked<caching_allocator<pytorch<>, simulated_device>>>);
 static_assert(detail::allocator_handle<detail::allocator_ref<torch>> &&
               detail::allocator_handle<shared_allocator<torch>>);
 static_assert(std::is_same_v<detail::handle_of<torch>, detail::allocator_ref<torch>>);
@@ -37,16 +37,19 @@ static_assert(std::is_same_v<detail::allocator_of<torch>, torch>);
 static_assert(std::is_same_v<detail::allocator_of<shared_allocator<torch>>, torch>);
 
 static_assert(detail::stream_allocator<torch> &&
-              detail::stream_allocator<locked<pytorch<>, simulated_device>>);
-static_assert(detail::stream_allocator<per_stream<pytorch<>, simulated_device>>);
-static_assert(detail::stream_allocator<background_reclaiming<pytorch<>, simulated_device>>);
-static_assert(detail::stream_allocator<waiting<locked<pytorch<>, simulated_device>>>);
-static_assert(detail::stream_allocator<configured<pytorch_family, simulated_device>>);
+              detail::stream_allocator<locked<caching_allocator<pytorch<>, simulated_device>>>);
+static_assert(detail::stream_allocator<per_stream<caching_allocator<pytorch<>, simulated_device>>>);
+static_assert(
+    detail::stream_allocator<background_reclaiming<caching_allocator<pytorch<>, simulated_device>>>);
+static_assert(detail::stream_allocator<waiting<locked<caching_allocator<pytorch<>, simulated_device>>>>);
+static_assert(
+    detail::stream_allocator<configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>>>);
 static_assert(detail::stream_allocator<configured_pinned<pytorch_family::pinned_family, host_pinned>>);
 static_assert(detail::stream_allocator<shared_allocator<torch>>);
-static_assert(!detail::stream_allocator<per_device<pytorch<>, simulated_device>>);
-static_assert(detail::stream_allocator<per_device<pytorch<>, simulated_device>::front_type>);
-static_assert(!detail::stream_allocator<driver_pool<cuda_async, simulated_device>> &&
+static_assert(!detail::stream_allocator<per_device<locked<caching_allocator<pytorch<>, simulated_device>>>>);
+static_assert(
+    detail::stream_allocator<per_device<locked<caching_allocator<pytorch<>, simulated_device>>>::front_type>);
+static_assert(!detail::stream_allocator<cuda_mempool<caching_allocator<cuda_async, simulated_device>>> &&
               !detail::stream_allocator<int>);
 
 // A provider declares host visibility. Adaptors, front ends and allocators over it inherit it.
@@ -63,13 +66,15 @@ static_assert(detail::is_host_visible<host_registering<host_pinned, registering_
 static_assert(!detail::is_host_visible<host_registering<simulated_device, host_pinned>>);
 
 static_assert(detail::host_allocator<pinned_memory> && !detail::host_allocator<torch>);
-static_assert(detail::host_allocator<locked<pinned_packed, host_pinned>>);
-static_assert(!detail::host_allocator<locked<pytorch<>, simulated_device>>);
-static_assert(detail::host_allocator<per_stream<pinned_packed, host_pinned>>);
-static_assert(detail::host_allocator<background_reclaiming<pinned_packed, host_pinned>>);
-static_assert(detail::host_allocator<waiting<locked<pinned_packed, host_pinned>>>);
-static_assert(detail::host_allocator<configured<pytorch_family::pinned_family, host_pinned, locked>>);
-static_assert(!detail::host_allocator<configured<pytorch_family::pinned_family, simulated_device>>);
+static_assert(detail::host_allocator<locked<caching_allocator<pinned_packed, host_pinned>>>);
+static_assert(!detail::host_allocator<locked<caching_allocator<pytorch<>, simulated_device>>>);
+static_assert(detail::host_allocator<per_stream<caching_allocator<pinned_packed, host_pinned>>>);
+static_assert(detail::host_allocator<background_reclaiming<caching_allocator<pinned_packed, host_pinned>>>);
+static_assert(detail::host_allocator<waiting<locked<caching_allocator<pinned_packed, host_pinned>>>>);
+static_assert(detail::host_allocator<configured<pytorch_family::pinned_family,
+                                                locked<caching_allocator<pytorch_pinned<>, host_pinned>>>>);
+static_assert(!detail::host_allocator<configured<pytorch_family::pinned_family,
+                                                 caching_allocator<pytorch_pinned<>, simulated_device>>>);
 static_assert(detail::host_allocator<
               configured_pinned<torch_npu_family::pinned_family, host_pinned, registering_device>>);
 static_assert(!detail::host_allocator<configured_pinned<pytorch_family::pinned_family, simulated_device>>);

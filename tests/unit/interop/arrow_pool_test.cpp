@@ -72,8 +72,9 @@ class MemoryPool {
 }  // namespace arrow
 
 using namespace tessera::literals;
-using allocator_type = tessera::locked<shape_tests::packed_tightly, tessera::host_pinned>;
-using pool_type = tessera::arrow_pool<arrow::MemoryPool, allocator_type>;
+using allocator_type = tessera::concurrent::locked<
+    tessera::caching_allocator<shape_tests::packed_tightly, tessera::provider::host_pinned>>;
+using pool_type = tessera::interop::arrow_pool<arrow::MemoryPool, allocator_type>;
 using code = arrow::Status::code;
 
 struct arrow_pool : testing::Test {
@@ -89,7 +90,7 @@ struct arrow_pool : testing::Test {
   }
   void TearDown() override {
     EXPECT_EQ(pool.bytes_allocated(), 0);
-    EXPECT_EQ(allocator.current_usage().live, 0u);
+    EXPECT_EQ(allocator.current_usage().allocated, 0u);
     EXPECT_STREQ(allocator.audit(), nullptr);
   }
 };
@@ -105,13 +106,13 @@ TEST_F(arrow_pool, serves_any_alignment) {
 TEST_F(arrow_pool, needs_no_memory_for_0_bytes) {
   std::uint8_t *none = take(0), *aligned = take(0, 4096);
   EXPECT_NE(none, nullptr);
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
   ASSERT_EQ(pool.Reallocate(0, 0, &none).is(), code::ok);
   ASSERT_EQ(pool.Reallocate(0, 10, &none).is(), code::ok);
   none[9] = 1;
   ASSERT_EQ(pool.Reallocate(10, 0, &none).is(), code::ok);
   EXPECT_NE(none, nullptr);
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
   pool.Free(none, 0);
   pool.Free(aligned, 0, 4096);
 }
@@ -192,8 +193,8 @@ TEST_F(arrow_pool, serves_threads) {
 }
 
 TEST(arrow_pool_of_a_handle, owns_the_allocator) {
-  auto shared = tessera::shared_allocator<allocator_type>::make(shape_tests::host_memory());
-  tessera::arrow_pool<arrow::MemoryPool, decltype(shared)> memory(shared);
+  auto shared = tessera::interop::shared_allocator<allocator_type>::make(shape_tests::host_memory());
+  tessera::interop::arrow_pool<arrow::MemoryPool, decltype(shared)> memory(shared);
   shared = {};
   std::uint8_t* p = nullptr;
   ASSERT_EQ(memory.Allocate(10, &p).is(), code::ok);

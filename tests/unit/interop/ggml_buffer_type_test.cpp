@@ -61,8 +61,9 @@ void ggml_backend_buffer_free(ggml_backend_buffer* buffer) {
 }
 
 using namespace tessera::literals;
-using allocator_type = tessera::locked<shape_tests::packed_tightly, tessera::host_pinned>;
-using memory_type = tessera::ggml_buffer_type<ggml_backend_cpu_buffer_from_ptr, allocator_type>;
+using allocator_type = tessera::concurrent::locked<
+    tessera::caching_allocator<shape_tests::packed_tightly, tessera::provider::host_pinned>>;
+using memory_type = tessera::interop::ggml_buffer_type<ggml_backend_cpu_buffer_from_ptr, allocator_type>;
 
 struct ggml_buffer_type : testing::Test {
   allocator_type allocator{shape_tests::host_memory(64_MiB)};
@@ -71,7 +72,7 @@ struct ggml_buffer_type : testing::Test {
 
   ggml_backend_buffer* take(std::size_t bytes) { return type->iface.alloc_buffer(type, bytes); }
   void TearDown() override {
-    EXPECT_EQ(allocator.current_usage().live, 0u);
+    EXPECT_EQ(allocator.current_usage().allocated, 0u);
     EXPECT_STREQ(allocator.audit(), nullptr);
   }
 };

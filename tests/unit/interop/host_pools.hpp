@@ -15,14 +15,15 @@
 namespace shape_tests {
 
 /// Host memory that is page-locked only if the machine allows it.
-inline tessera::host_pinned host_memory(std::size_t capacity = tessera::operator""_MiB(64)) {
-  return tessera::host_pinned{
-      tessera::host_pinned::options{.capacity = capacity, .pin = tessera::host_pinned::pinning::never}};
+inline tessera::provider::host_pinned host_memory(std::size_t capacity = tessera::operator""_MiB(64)) {
+  return tessera::provider::host_pinned{tessera::provider::host_pinned::options{
+      .capacity = capacity, .pin = tessera::provider::host_pinned::pinning::never}};
 }
 
 /// Blocks of any multiple of 64 bytes, so that neighbours have no larger alignment.
-using packed_tightly = tessera::with<tessera::pinned_packed, tessera::round_to_multiple<64>,
-                                     tessera::split_if_remainder_at_least<64>>;
+using packed_tightly =
+    tessera::recipe::with<tessera::recipe::pinned_packed, tessera::policy::round_to_multiple<64>,
+                          tessera::policy::split_if_remainder_at_least<64>>;
 
 inline bool is_aligned(const void* p, std::size_t to) {
   return reinterpret_cast<std::uintptr_t>(p) % to == 0;
@@ -36,7 +37,7 @@ void serve_threads(F use) {
   for (std::uint64_t t = 0; t < 3; ++t)
     running.emplace_back([&pool, use, t] { use(pool, tessera::stream_id{t}); });
   for (std::thread& t : running) t.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace shape_tests

@@ -47,7 +47,7 @@ TEST(kokkos_view, owns_as_much_memory_as_the_view_needs) {
     EXPECT_EQ(moved.view().n, 10u);
     EXPECT_EQ(moved.block().get(), moved.view().data);
   }
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
   EXPECT_STREQ(allocator.audit(), nullptr);
 }
 
@@ -55,13 +55,13 @@ TEST(kokkos_view, needs_no_memory_for_no_elements) {
   allocator_type allocator{shape_tests::host_memory()};
   const owner none(allocator, stream_id{}, 0, 20);
   EXPECT_EQ(none.view().data, nullptr);
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
 }
 
 TEST(kokkos_view, throws_when_memory_is_full) {
   allocator_type allocator{shape_tests::host_memory(64_MiB)};
   EXPECT_THROW(owner(allocator, stream_id{}, 1 << 20, 1 << 10), out_of_memory);
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
 }
 
 TEST(kokkos_view, throws_for_extents_that_overflow) {
@@ -69,7 +69,7 @@ TEST(kokkos_view, throws_for_extents_that_overflow) {
   for (const std::size_t rows : {std::size_t{1} << 33, std::size_t{1} << 62, SIZE_MAX})
     EXPECT_THROW(owner(allocator, stream_id{}, rows, std::size_t{1} << 31), out_of_memory);
   EXPECT_THROW(owner(allocator, stream_id{}, -1, -1), out_of_memory);
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
 }
 
 TEST(kokkos_view, keeps_a_shared_allocator_alive) {

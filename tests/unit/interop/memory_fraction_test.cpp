@@ -47,9 +47,9 @@ template <typename Recipe>
 void every_allocator_keeps_to_its_share() {
   caching_allocator<Recipe, simulated_device> plain{device_of(400_MiB)};
   keeps_to_its_share(plain);
-  locked<Recipe, simulated_device> with_a_mutex{device_of(400_MiB)};
+  locked<caching_allocator<Recipe, simulated_device>> with_a_mutex{device_of(400_MiB)};
   keeps_to_its_share(with_a_mutex);
-  per_stream<Recipe, simulated_device> with_lanes{device_of(400_MiB)};
+  per_stream<caching_allocator<Recipe, simulated_device>> with_lanes{device_of(400_MiB)};
   keeps_to_its_share(with_lanes);
 }
 
@@ -79,8 +79,9 @@ void sets_it_for_each_device() {
   all.deallocate(p);
 }
 TEST(memory_fraction_threads, is_of_each_device) {
-  sets_it_for_each_device<per_device<pytorch_family::native, simulated_device>>();
-  sets_it_for_each_device<per_device<pytorch_family::native, simulated_device, per_stream>>();
+  sets_it_for_each_device<per_device<locked<caching_allocator<pytorch_family::native, simulated_device>>>>();
+  sets_it_for_each_device<
+      per_device<per_stream<caching_allocator<pytorch_family::native, simulated_device>>>>();
 }
 
 TEST(memory_fraction, leaves_a_limit_in_bytes_alone) {

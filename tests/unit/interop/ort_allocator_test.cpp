@@ -57,12 +57,13 @@ constexpr OrtApi api = {
 };
 
 using namespace tessera::literals;
-using allocator_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
+using allocator_type = tessera::concurrent::locked<
+    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
 
 struct ort_allocator : testing::Test {
-  allocator_type allocator{tessera::simulated_device({.capacity = 64_MiB})};
+  allocator_type allocator{tessera::provider::simulated_device({.capacity = 64_MiB})};
   OrtMemoryInfo info{3};
-  tessera::ort_allocator<OrtAllocator, OrtApi, allocator_type> memory{allocator, api, 24, &info};
+  tessera::interop::ort_allocator<OrtAllocator, OrtApi, allocator_type> memory{allocator, api, 24, &info};
   OrtAllocator* const base = &memory;
 
   std::map<std::string, std::string> stats() {
@@ -73,7 +74,7 @@ struct ort_allocator : testing::Test {
     return values;
   }
   void TearDown() override {
-    EXPECT_EQ(allocator.current_usage().live, 0u);
+    EXPECT_EQ(allocator.current_usage().allocated, 0u);
     EXPECT_STREQ(allocator.audit(), nullptr);
   }
 };
@@ -115,7 +116,7 @@ TEST_F(ort_allocator, reports_its_statistics) {
   EXPECT_EQ(base->Shrink(base), nullptr);
   EXPECT_EQ(allocator.current_usage().reserved, 0u);
   EXPECT_EQ(stats()["NumArenaShrinkages"], stats()["NumArenaExtensions"]);
-  allocator.with_policies([](auto& settings) { settings.growth.limit = tessera::memory_limit{5_MiB}; });
+  allocator.visit_policies([](auto& settings) { settings.growth.limit = tessera::memory_limit{5_MiB}; });
   EXPECT_EQ(stats()["Limit"], std::to_string(5_MiB));
 }
 
@@ -148,8 +149,9 @@ TEST_F(ort_allocator, serves_threads) {
 }
 
 TEST(ort_allocator_of_an_old_version, has_the_first_members) {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
-  tessera::ort_allocator<old_allocator, OrtApi, decltype(allocator)> memory(allocator, api, 12, nullptr);
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> allocator;
+  tessera::interop::ort_allocator<old_allocator, OrtApi, decltype(allocator)> memory(allocator, api, 12,
+                                                                                     nullptr);
   old_allocator* const base = &memory;
   base->Free(base, base->Alloc(base, 100));
   EXPECT_EQ(base->version, 12u);

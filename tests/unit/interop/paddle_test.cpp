@@ -16,7 +16,7 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -34,7 +34,7 @@ constexpr stream_id compute{1};
 constexpr std::uint64_t long_time = 1'000'000'000;
 
 using bounded = limiting<simulated_device>;
-using allocator = waiting<configured<paddle_family, bounded, locked>>;
+using allocator = waiting<configured<paddle_family, locked<caching_allocator<paddle<>, bounded>>>>;
 
 std::uint64_t refusals(allocator& pool) {
   return pool.inner().visit([](auto& in) { return in.statistics().num_ooms; });
@@ -101,7 +101,7 @@ TEST(paddle_adaptors, obey_the_flags) {
   deferred_free_queue<allocator> garbage(
       pool, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion, .stream = compute});
   const auto submit = [&] {
-    pool.with_provider([](bounded& device) { device.inner().submit(compute, long_time); });
+    pool.visit_provider([](bounded& device) { device.inner().submit(compute, long_time); });
   };
 
   std::array<paddle_passes::variable, 4> variables{{{700'000}, {100'000}, {500'000}, {200'000}}};
@@ -117,10 +117,10 @@ TEST(paddle_adaptors, obey_the_flags) {
   garbage.push(at[2], 500'000);
   EXPECT_EQ(garbage.queued_bytes(), 0u);
   EXPECT_TRUE(garbage.has_pending());
-  EXPECT_GT(pool.current_usage().live, 1'500'000u) << "work that uses them is under way";
-  pool.with_provider([](bounded& device) { device.inner().advance(long_time); });
+  EXPECT_GT(pool.current_usage().allocated, 1'500'000u) << "work that uses them is under way";
+  pool.visit_provider([](bounded& device) { device.inner().advance(long_time); });
   garbage.poll();
-  EXPECT_LT(pool.current_usage().live, 400'000u);
+  EXPECT_LT(pool.current_usage().allocated, 400'000u);
 
   void* const most = pool.allocate(90_MiB);
   const std::uint64_t refused_before = refusals(pool);
@@ -144,7 +144,7 @@ TEST(paddle_adaptors, change_nothing_if_the_flags_disable_them) {
   EXPECT_EQ(pool.try_allocate(1_MiB), nullptr);
   EXPECT_EQ(refusals(pool), 1u);
   garbage.push(all, 1_MiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace

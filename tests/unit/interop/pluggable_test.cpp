@@ -14,10 +14,13 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/extension/count_totals.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -43,15 +46,15 @@ gated_ref reach_device(int number) {
   return gated_ref(*here.device[number]);
 }
 
-template <typename Recipe,
-          template <typename, device_provider, allocator_observer, typename> typename Front = locked,
-          typename Counting = detail::count_everything>
-struct of {
+template <typename Recipe, template <typename> typename Front = locked, typename... Extension>
+struct of_extensions {
   static gated_ref make_device(int number) { return reach_device(number); }
   static auto make_allocator(auto device) {
-    return Front<Recipe, decltype(device), ignore_events, Counting>(std::move(device));
+    return Front<caching_allocator<Recipe, decltype(device), Extension...>>(std::move(device));
   }
 };
+template <typename Recipe, template <typename> typename Front = locked>
+using of = of_extensions<Recipe, Front, extension::private_pools>;
 struct throwing : of<pytorch<>> {
   static constexpr bool throws_out_of_memory = true;
 };
@@ -61,24 +64,25 @@ struct throwing_and_printing : throwing {
 struct chosen_at_run_time {
   static gated_ref make_device(int number) { return reach_device(number); }
   static auto make_allocator(auto device) {
-    return configured<pytorch_family, decltype(device), locked>({.expandable_segments = true},
-                                                                std::move(device));
+    using allocator =
+        caching_allocator<pytorch<>, decltype(device), extension::private_pools, extension::sleep_mode>;
+    return configured<pytorch_family, locked<allocator>>({.expandable_segments = true}, std::move(device));
   }
 };
 
 /// A front end without the optional calls, such as those on private pools.
-template <typename Recipe, device_provider Provider, allocator_observer Observer, typename Counting>
-class without_pools : public facade<without_pools<Recipe, Provider, Observer, Counting>> {
+template <typename Allocator>
+class without_pools : public allocator_adaptor<without_pools<Allocator>> {
  public:
-  explicit without_pools(Provider device) : in_(std::move(device)) {}
+  explicit without_pools(typename Allocator::provider_type device) : in_(std::move(device)) {}
 
  private:
-  friend facade<without_pools>;
+  friend allocator_adaptor<without_pools>;
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F f) {
     return f(me.in_);
   }
-  locked<Recipe, Provider, Observer, Counting> in_;
+  locked<Allocator> in_;
 };
 
 class pluggable_test : public testing::Test {
@@ -116,7 +120,7 @@ std::string statistics_of(Pool& pool, int device) {
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 TEST_F(pluggable_test, makes_a_device_when_it_is_used) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   pool.init(0);
   pool.init(8);
   pool.reset();
@@ -136,7 +140,7 @@ TEST_F(pluggable_test, makes_a_device_when_it_is_used) {
 }
 
 TEST_F(pluggable_test, gives_null_for_nothing_and_takes_it_back) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   EXPECT_EQ(pool.alloc(0, 0, nullptr), nullptr);
   EXPECT_EQ(pool.alloc(0, 77, nullptr), nullptr);
   pool.free(nullptr, 0, 0, nullptr);
@@ -145,7 +149,7 @@ TEST_F(pluggable_test, gives_null_for_nothing_and_takes_it_back) {
 }
 
 TEST_F(pluggable_test, reports_a_missing_device) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   testing::internal::CaptureStderr();
   EXPECT_EQ(pool.alloc(1, 2, nullptr), nullptr);
   EXPECT_EQ(last_error(pool), "device 2: device 2 is not plugged in");
@@ -158,7 +162,7 @@ TEST_F(pluggable_test, reports_a_missing_device) {
 }
 
 TEST_F(pluggable_test, returns_null_if_memory_is_full_and_prints_some_of_the_reasons) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   void* const p = pool.alloc(700_MiB, 0, nullptr);
   testing::internal::CaptureStderr();
   for (int i = 0; i < 9; ++i)
@@ -176,7 +180,7 @@ TEST_F(pluggable_test, returns_null_if_memory_is_full_and_prints_some_of_the_rea
 }
 
 TEST_F(pluggable_test, returns_a_length_above_the_buffer) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   testing::internal::CaptureStderr();
   EXPECT_EQ(pool.alloc(1, 7, nullptr), nullptr);
   (void)testing::internal::GetCapturedStderr();
@@ -188,23 +192,23 @@ TEST_F(pluggable_test, returns_a_length_above_the_buffer) {
 }
 
 TEST_F(pluggable_test, prints_no_out_of_memory_that_the_host_may_catch) {
-  pluggable<throwing> pool;
+  torch_pluggable<throwing> pool;
   testing::internal::CaptureStderr();
   EXPECT_THROW((void)pool.alloc(2_GiB, 0, nullptr), out_of_memory);
   EXPECT_TRUE(has(last_error(pool), "out of memory: 2.00 GiB")) << last_error(pool);
   EXPECT_THROW((void)pool.alloc(1, 2, nullptr), std::runtime_error);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "device 2: device 2 is not plugged in\n");
 
-  pluggable<throwing_and_printing> loud;
+  torch_pluggable<throwing_and_printing> loud;
   testing::internal::CaptureStderr();
   EXPECT_THROW((void)loud.alloc(2_GiB, 0, nullptr), out_of_memory);
   EXPECT_TRUE(has(testing::internal::GetCapturedStderr(), "out of memory: 2.00 GiB"));
 }
 
 TEST_F(pluggable_test, throws_if_the_host_supports_exceptions) {
-  pluggable<throwing> pool;
+  torch_pluggable<throwing> pool;
   static_assert(!noexcept(pool.alloc(1, 0, nullptr)));
-  static_assert(noexcept(std::declval<pluggable<of<pytorch<>>>&>().alloc(1, 0, nullptr)));
+  static_assert(noexcept(std::declval<torch_pluggable<of<pytorch<>>>&>().alloc(1, 0, nullptr)));
   testing::internal::CaptureStderr();
   EXPECT_THROW((void)pool.alloc(2_GiB, 0, nullptr), out_of_memory);
   EXPECT_THROW((void)pool.alloc(1, 2, nullptr), std::runtime_error);
@@ -212,7 +216,7 @@ TEST_F(pluggable_test, throws_if_the_host_supports_exceptions) {
   EXPECT_EQ(pool.alloc(1, 200, nullptr), nullptr);
   pool.memory_fraction(0.5, 2);
   EXPECT_THROW(pool.end_allocate_to_pool(0, {1, 2}), std::runtime_error);
-  pluggable<of<pytorch<>>> silent;
+  torch_pluggable<of<pytorch<>>> silent;
   static_assert(noexcept(silent.end_allocate_to_pool(0, {1, 2})));
   silent.end_allocate_to_pool(0, {1, 2});
   EXPECT_EQ(last_error(silent),
@@ -224,7 +228,7 @@ bool is_stream_1(void* s) { return s == stream(1); }
 
 template <typename Definition>
 void use_private_pools() {
-  pluggable<Definition> pool;
+  torch_pluggable<Definition> pool;
   using numbers = detail::torch_pool_id;
   pool.begin_allocate_to_pool(0, numbers{0, 1}, is_stream_1);
   void* const inside = pool.alloc(5_MiB, 0, stream(1));
@@ -254,7 +258,7 @@ TEST_F(pluggable_test, has_private_pools_of_arenas) {
 }
 
 TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
-  pluggable<chosen_at_run_time> pool;
+  torch_pluggable<chosen_at_run_time> pool;
   EXPECT_FALSE(pool.sleep(0, true));
   EXPECT_EQ(last_error(pool), "sleep: device 0: the device has no allocator yet");
   pool.begin_allocate_to_pool(0, {0, 1}, is_stream_1);
@@ -272,7 +276,7 @@ TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
   EXPECT_TRUE(pool.sleep(0, false));
   EXPECT_EQ(here.device[0]->used(), 0u);
   EXPECT_EQ(pool.alloc(1, 0, stream(2)), nullptr);
-  EXPECT_TRUE(has(last_error(pool), "the pool that serves the request sleeps; wake it first"));
+  EXPECT_TRUE(has(last_error(pool), "the pool that serves them sleeps, so wake it first"));
   pool.free(freed, 50_MiB, 0, nullptr);
   EXPECT_TRUE(pool.wake(0));
   EXPECT_LE(here.device[0]->used(), used - 40_MiB);
@@ -281,14 +285,18 @@ TEST_F(pluggable_test, gives_memory_back_under_live_blocks) {
   pool.release_pool(0, {0, 1});
   pool.reset();
   EXPECT_EQ(here.device[0]->used(), 0u);
-  pluggable<of<pytorch<>>> segments;
+  torch_pluggable<of<pytorch<>>> without;
+  (void)without.alloc(1, 0, nullptr);
+  EXPECT_FALSE(without.sleep(0, true));
+  EXPECT_EQ(last_error(without), "sleep: device 0: the allocator lacks the extension sleep_mode");
+  torch_pluggable<of_extensions<pytorch<>, locked, extension::sleep_mode>> segments;
   (void)segments.alloc(1, 0, nullptr);
   EXPECT_FALSE(segments.wake(0));
   EXPECT_EQ(last_error(segments), "wake: device 0: the allocator's recipe maps no memory into ranges");
 }
 
 TEST_F(pluggable_test, reports_invalid_calls_on_private_pools) {
-  pluggable<throwing> pool;
+  torch_pluggable<throwing> pool;
   testing::internal::CaptureStderr();
   const auto expect = [&](const char* text, auto call) {
     EXPECT_THROW(call(), std::runtime_error);
@@ -307,7 +315,7 @@ TEST_F(pluggable_test, reports_invalid_calls_on_private_pools) {
 
 /// PyTorch recovers if an allocation of a capture fails, but not if its begin fails.
 TEST_F(pluggable_test, refuses_a_capture_at_its_first_allocation) {
-  pluggable<throwing> pool;
+  torch_pluggable<throwing> pool;
   testing::internal::CaptureStderr();
   const auto refuse = [&](int device, const char* text) {
     pool.begin_allocate_to_pool(device, {1, 0}, is_stream_1);
@@ -347,7 +355,7 @@ TEST_F(pluggable_test, refuses_a_capture_at_its_first_allocation) {
   EXPECT_NE(pool.alloc(5_MiB, 0, stream(1)), nullptr);
   pool.end_allocate_to_pool(0, {1, 0});
 
-  pluggable<of<pytorch<>, without_pools>> without;
+  torch_pluggable<of<pytorch<>, without_pools>> without;
   without.begin_allocate_to_pool(0, {1, 0}, is_stream_1);
   EXPECT_TRUE(has(last_error(without), "no graph can be captured"));
   EXPECT_EQ(without.alloc(5_MiB, 0, stream(1)), nullptr);
@@ -357,7 +365,7 @@ TEST_F(pluggable_test, refuses_a_capture_at_its_first_allocation) {
 
 /// As a host that passes begin_allocate_to_pool, but not the function that ends a scope.
 TEST_F(pluggable_test, ends_a_scope_if_its_capture_is_over) {
-  pluggable<throwing> pool;
+  torch_pluggable<throwing> pool;
   void* captured = nullptr;
   const auto condition = [&captured](void* s) { return s == captured; };
   for (int i = 0; i < 3; ++i) {
@@ -389,7 +397,7 @@ TEST_F(pluggable_test, ends_a_scope_if_its_capture_is_over) {
   EXPECT_EQ(last_error(pool), "");
 }
 TEST_F(pluggable_test, selects_no_stream_if_the_condition_throws) {
-  pluggable<throwing> pool;
+  torch_pluggable<throwing> pool;
   pool.begin_allocate_to_pool(0, {0, 1}, [](void*) -> bool { throw 1; });
   void* const p = pool.alloc(5_MiB, 0, stream(1));
   pool.end_allocate_to_pool(0, {0, 1});
@@ -398,7 +406,7 @@ TEST_F(pluggable_test, selects_no_stream_if_the_condition_throws) {
 }
 
 TEST_F(pluggable_test, counts_the_calls_of_the_device) {
-  pluggable<chosen_at_run_time> pool;
+  torch_pluggable<chosen_at_run_time> pool;
   const auto calls = [&](const char* name) {
     const std::string text = statistics_of(pool, 0);
     const std::string key = '"' + std::string(name) + "\": {\"count\": ";
@@ -429,7 +437,7 @@ struct on_device_only : throwing {
   }
 };
 TEST_F(pluggable_test, bypasses_its_cache) {
-  pluggable<on_device_only> pool;
+  torch_pluggable<on_device_only> pool;
   void* const p = pool.alloc(5_MiB + 512, 1, nullptr);
   void* const q = pool.alloc(1024, 1, nullptr);
   pool.record_stream(p, stream(2));
@@ -470,7 +478,7 @@ TEST_F(pluggable_test, bypasses_its_cache) {
 }
 
 TEST_F(pluggable_test, limits_the_share_of_a_device) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   pool.memory_fraction(0.5, 1);
   testing::internal::CaptureStderr();
   EXPECT_EQ(pool.alloc(600_MiB, 1, nullptr), nullptr);
@@ -484,7 +492,7 @@ TEST_F(pluggable_test, limits_the_share_of_a_device) {
 }
 
 TEST_F(pluggable_test, knows_the_segment_of_a_block) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   void* const first = pool.alloc(4_MiB, 1, nullptr);
   void* const second = pool.alloc(3_MiB, 1, nullptr);
   ASSERT_EQ(second, at(first) + 4_MiB);
@@ -504,7 +512,7 @@ TEST_F(pluggable_test, knows_the_segment_of_a_block) {
 }
 
 TEST_F(pluggable_test, reports_neighbouring_mappings) {
-  pluggable<chosen_at_run_time> pool;
+  torch_pluggable<chosen_at_run_time> pool;
   void* const first = pool.alloc(40_MiB, 0, nullptr);
   void* const second = pool.alloc(20_MiB, 0, nullptr);
   ASSERT_EQ(second, at(first) + 40_MiB);
@@ -520,7 +528,7 @@ TEST_F(pluggable_test, reports_neighbouring_mappings) {
 }
 
 TEST_F(pluggable_test, keeps_blocks_of_other_streams_pending) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   void* const p = pool.alloc(5_MiB, 0, stream(7));
   here.device[0]->with([](auto& d) { d.submit(stream_id{9}, 1'000'000'000); });
   pool.record_stream(p, stream(9));
@@ -537,7 +545,7 @@ TEST_F(pluggable_test, keeps_blocks_of_other_streams_pending) {
 }
 
 TEST_F(pluggable_test, keeps_streams_and_the_default_one_apart) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   void* const p = pool.alloc(5_MiB, 0, nullptr);
   pool.free(p, 5_MiB, 0, nullptr);
   EXPECT_NE(pool.alloc(5_MiB, 0, stream(1)), p);
@@ -545,7 +553,7 @@ TEST_F(pluggable_test, keeps_streams_and_the_default_one_apart) {
 }
 
 TEST_F(pluggable_test, writes_the_statistics_that_pytorch_has) {
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   EXPECT_EQ(statistics_of(pool, 0), "{}");
   EXPECT_EQ(statistics_of(pool, -3), "{}");
   void* const p = pool.alloc(1000, 0, nullptr);
@@ -578,14 +586,14 @@ TEST_F(pluggable_test, writes_the_statistics_that_pytorch_has) {
 }
 
 TEST_F(pluggable_test, needs_no_statistics) {
-  pluggable<of<pytorch<>, locked, count_totals>> pool;
+  torch_pluggable<of_extensions<pytorch<>, locked, extension::count_totals>> pool;
   pool.free(pool.alloc(1, 0, nullptr), 1, 0, nullptr);
   EXPECT_EQ(statistics_of(pool, 0), "{}");
   EXPECT_EQ(pool.device_stats<detail::npu_device_stats>(0).allocation[0].allocated, 0);
 }
 
 TEST_F(pluggable_test, serves_other_recipes) {
-  pluggable<of<passthrough>> direct;
+  torch_pluggable<of<passthrough>> direct;
   void* const p = direct.alloc(3_MiB, 0, nullptr);
   std::size_t bytes = 0;
   EXPECT_EQ(direct.base_alloc(p, &bytes), p);
@@ -596,7 +604,7 @@ TEST_F(pluggable_test, serves_other_recipes) {
   direct.free(p, 3_MiB, 0, nullptr);
   EXPECT_EQ(here.device[0]->used(), 0u);
 
-  pluggable<of<cuda_async, per_stream>> driver;
+  torch_pluggable<of<cuda_async, per_stream>> driver;
   void* const q = driver.alloc(3_MiB, 1, stream(1));
   driver.record_stream(q, stream(2));
   driver.free(q, 3_MiB, 1, stream(1));
@@ -606,7 +614,7 @@ TEST_F(pluggable_test, serves_other_recipes) {
 using pluggable_death = pluggable_test;
 TEST_F(pluggable_death, aborts_on_a_foreign_free) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
-  pluggable<of<pytorch<>>> pool;
+  torch_pluggable<of<pytorch<>>> pool;
   void* const p = pool.alloc(1000, 0, nullptr);
   (void)pool.alloc(1024, 1, nullptr);
   EXPECT_DEATH(pool.free(p, 1024, 1, nullptr), "free: the block is on another device");
@@ -621,7 +629,7 @@ TEST_F(pluggable_death, aborts_on_a_foreign_free) {
 using pluggable_threads = pluggable_test;
 template <typename Definition>
 void serve_threads() {
-  pluggable<Definition> pool;
+  torch_pluggable<Definition> pool;
   std::array<std::atomic<void*>, 4> given{};
   constexpr auto size_on = [](int device) { return 1_MiB + static_cast<std::size_t>(device) * 3_MiB; };
   std::vector<std::thread> threads;
@@ -685,7 +693,7 @@ struct other_device_stats {
 
 TESSERA_TORCH_FUNCTIONS(unit_cuda, of<pytorch<>>);
 TESSERA_TORCH_NPU_FUNCTIONS(unit_npu, of<pytorch<>>, npu_stream, other_device_stats);
-TESSERA_TORCH_NPU_FUNCTIONS(unit_npu_plain, throwing, void*, pluggable<throwing>::npu_device_stats);
+TESSERA_TORCH_NPU_FUNCTIONS(unit_npu_plain, throwing, void*, torch_pluggable<throwing>::npu_device_stats);
 
 namespace {
 

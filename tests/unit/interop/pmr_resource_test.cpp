@@ -66,7 +66,7 @@ TEST(pmr_resource, serves_containers) {
   pmr_resource memory(pool);
   use_containers(&memory);
   EXPECT_GT(pool.statistics().all.allocation.allocated, 900);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -80,9 +80,9 @@ TEST(pmr_resource, serves_the_resources_of_the_standard_library) {
     use_containers(&safe);
     std::pmr::monotonic_buffer_resource growing(&memory);
     use_containers(&growing);
-    EXPECT_GT(pool.current_usage().live, 0u);
+    EXPECT_GT(pool.current_usage().allocated, 0u);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
@@ -107,7 +107,7 @@ TEST(pmr_resource, serves_any_alignment_and_no_bytes) {
       ASSERT_EQ(static_cast<unsigned char*>(all[i].at)[byte], static_cast<unsigned char>(i + 1));
     memory.deallocate(all[i].at, all[i].bytes, all[i].alignment);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(pmr_resource, refuses_what_is_no_alignment) {
@@ -120,7 +120,7 @@ TEST(pmr_resource, refuses_what_is_no_alignment) {
   EXPECT_THROW((void)memory.allocate(100, alignment), std::bad_alloc);
   alignment = std::size_t{1} << 63;
   EXPECT_THROW((void)memory.allocate(100, alignment), std::bad_alloc);
-  EXPECT_EQ(allocator.current_usage().live, 0u);
+  EXPECT_EQ(allocator.current_usage().allocated, 0u);
 }
 
 TEST(pmr_resource, reports_out_of_memory) {
@@ -163,14 +163,14 @@ TEST(pmr_resource, is_equal_to_resources_of_the_same_allocator) {
   other = std::move(same);
   EXPECT_NE(other.data(), at);
   EXPECT_EQ(other, (std::pmr::vector<int>{1, 2, 3}));
-  EXPECT_GT(b.current_usage().live, 0u);
+  EXPECT_GT(b.current_usage().allocated, 0u);
 }
 
 TEST(pmr_resource, has_nodes_that_share_blocks_of_a_pool_resource) {
   const auto live_with_nodes = [](auto& pool, auto& memory) {
     std::pmr::map<int, float> by_number(&memory);
     for (int i = 0; i < 1000; ++i) by_number.emplace(i, 1.0f);
-    return pool.current_usage().live;
+    return pool.current_usage().allocated;
   };
   caching_allocator<pinned, host_pinned> whole{host_memory()};
   pmr_resource bare(whole);
@@ -182,12 +182,12 @@ TEST(pmr_resource, has_nodes_that_share_blocks_of_a_pool_resource) {
 }
 
 TEST(pmr_resource, owns_an_allocator_that_is_shared) {
-  auto pool = shared_allocator<locked<pinned_packed, host_pinned>>::make(host_memory());
+  auto pool = shared_allocator<locked<caching_allocator<pinned_packed, host_pinned>>>::make(host_memory());
   pmr_resource memory(pool);
   EXPECT_EQ(memory.allocator(), pool);
   pool = {};
   use_containers(&memory);
-  EXPECT_EQ(memory.allocator()->current_usage().live, 0u);
+  EXPECT_EQ(memory.allocator()->current_usage().allocated, 0u);
   pmr_resource of_its_own(shared_allocator<host_pool>::make(host_memory()));
   use_containers(&of_its_own);
 }
@@ -197,7 +197,7 @@ TEST(pmr_resource, serves_from_a_configured_allocator) {
       config::pytorch::settings{.pinned_use_background_threads = true}, host_memory());
   pmr_resource memory(pool);
   use_containers(&memory);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 /// Fills strings with data that identifies the stream.
@@ -209,13 +209,15 @@ constexpr auto fill_texts = [](auto& pool, stream_id stream) {
   for (const auto& text : texts) EXPECT_EQ(text.find_first_not_of(letter), text.npos);
 };
 TEST(pmr_resource_threads, have_containers_over_one_allocator) {
-  shape_tests::serve_threads<locked<packed_tightly, host_pinned>>(fill_texts);
-  shape_tests::serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>(fill_texts);
+  shape_tests::serve_threads<locked<caching_allocator<packed_tightly, host_pinned>>>(fill_texts);
+  shape_tests::serve_threads<
+      per_stream<caching_allocator<with<packed_tightly, reuse_on_same_stream>, host_pinned>>>(fill_texts);
 }
 
 TEST(pmr_resource, compiles_the_example_of_its_comment) {
-  tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool{host_memory()};
-  tessera::pmr_resource memory(pool);
+  tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pool{
+      host_memory()};
+  tessera::interop::pmr_resource memory(pool);
   std::pmr::vector<float> batch(1000, &memory);
   EXPECT_EQ(pool.statistics().all.requested_bytes.current, 4000);
 }

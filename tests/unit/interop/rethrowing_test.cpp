@@ -64,12 +64,12 @@ void throws_theirs() {
   void* const p = pool.allocate(1_MiB, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   pool.deallocate(p, 1_MiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 TEST(rethrowing, throws_the_exception_of_another_library) {
   throws_theirs<caching_allocator<pytorch<>, simulated_device>>();
-  throws_theirs<locked<pytorch<>, simulated_device>>();
-  throws_theirs<per_stream<pytorch<>, simulated_device>>();
+  throws_theirs<locked<caching_allocator<pytorch<>, simulated_device>>>();
+  throws_theirs<per_stream<caching_allocator<pytorch<>, simulated_device>>>();
 }
 TEST(rethrowing, throws_the_allocators_own_exception_by_default) {
   rethrowing<caching_allocator<pytorch<>, simulated_device>, errors_of_ours> pool;
@@ -77,9 +77,10 @@ TEST(rethrowing, throws_the_allocators_own_exception_by_default) {
 }
 
 TEST(rethrowing, throws_so_through_every_shape) {
-  using pool_type = rethrowing<locked<shape_tests::packed_tightly, host_pinned>, their_errors>;
+  using pool_type =
+      rethrowing<locked<caching_allocator<shape_tests::packed_tightly, host_pinned>>, their_errors>;
   auto pool = shared_allocator<pool_type>::make(shape_tests::host_memory());
-  stream_resource<shared_allocator<pool_type>, cccl_stand_ins::device_accessible> resource(pool);
+  cccl_resource<shared_allocator<pool_type>, cccl_stand_ins::device_accessible> resource(pool);
   static_assert(cccl_stand_ins::resource_with<decltype(resource), cccl_stand_ins::device_accessible>);
   for (const std::size_t alignment : {std::size_t{64}, std::size_t{4096}}) {
     EXPECT_EQ(thrown_by([&] { (void)resource.allocate(stream_id{}, 1024_GiB, alignment); }).rfind(words, 0),
@@ -90,7 +91,7 @@ TEST(rethrowing, throws_so_through_every_shape) {
   EXPECT_EQ(thrown_by([&] { std::pmr::vector<char> large(1024_GiB, &memory); }).rfind(words, 0), 0u);
   using chars = typed_allocator<char, shared_allocator<pool_type>>;
   EXPECT_EQ(thrown_by([&] { std::vector<char, chars> large(1024_GiB, chars(pool)); }).rfind(words, 0), 0u);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 /// A device that fails to wait for streams.
@@ -100,10 +101,10 @@ struct broken_device : simulated_device {
 };
 TEST(rethrowing, throws_it_if_the_device_cannot_wait) {
   rethrowing<caching_allocator<pytorch<>, broken_device>, their_errors> pool;
-  stream_resource resource(pool);
+  cccl_resource resource(pool);
   EXPECT_EQ(
       thrown_by([&] { (void)resource.allocate_sync(1000); }).rfind("theirs: tessera: allocate_sync:", 0), 0u);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace

@@ -10,10 +10,10 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/facade.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -78,13 +78,13 @@ TEST(shared_allocator, has_the_calls_of_any_allocator) {
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   EXPECT_EQ(pool.statistics().all.allocation.current, 1);
   pool.deallocate(p, 1000);
-  EXPECT_EQ(pool.current_usage().pending, 512u * 2);
+  EXPECT_EQ(pool.current_usage().pending(), 512u * 2);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_FALSE(pool.try_deallocate(p));
   EXPECT_EQ(pool.try_allocate(0), nullptr);
   EXPECT_THROW((void)pool.allocate(max_request + 1), out_of_memory);
-  const handle h = pool->allocate_by_handle(1000);
+  const block_handle h = pool->allocate_by_handle(1000);
   pool->deallocate(h);
   EXPECT_STREQ(pool.audit(), nullptr);
   pool.reset_accumulated_statistics();
@@ -92,20 +92,20 @@ TEST(shared_allocator, has_the_calls_of_any_allocator) {
 }
 
 TEST(shared_allocator, is_reached_by_tools) {
-  auto pool = shared_allocator<locked<pytorch<>, simulated_device>>::make();
+  auto pool = shared_allocator<locked<caching_allocator<pytorch<>, simulated_device>>>::make();
   void* const p = pool.allocate(100);
   std::size_t live = 0;
-  pool.for_each_allocator([&](auto& in) { live += in.current_usage().live; });
+  pool.for_each_allocator([&](auto& in) { live += in.current_usage().allocated; });
   EXPECT_EQ(live, 512u);
-  EXPECT_EQ(pool.with_provider([](auto& d) { return d.used(); }), 2_MiB);
+  EXPECT_EQ(pool.visit_provider([](auto& d) { return d.used(); }), 2_MiB);
   std::size_t settings = 0;
-  pool.with_policies([&](auto&) { ++settings; });
+  pool.visit_policies([&](auto&) { ++settings; });
   EXPECT_EQ(settings, 1u);
   pool.deallocate(p);
 }
 
 TEST(shared_allocator, may_own_one_of_many) {
-  using devices = per_device<pytorch<>, simulated_device>;
+  using devices = per_device<locked<caching_allocator<pytorch<>, simulated_device>>>;
   std::vector<simulated_device> two;
   two.emplace_back(simulated_device::options{.device = 0});
   two.emplace_back(simulated_device::options{.device = 1});
@@ -117,8 +117,9 @@ TEST(shared_allocator, may_own_one_of_many) {
 }
 
 TEST(shared_allocator, compiles_the_example_of_its_comment) {
-  using pool_type = tessera::locked<tessera::pytorch<>, tessera::simulated_device>;
-  auto pool = tessera::shared_allocator<pool_type>::make();
+  using pool_type = tessera::concurrent::locked<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>;
+  auto pool = tessera::interop::shared_allocator<pool_type>::make();
   auto same = pool;
   same.deallocate(pool.allocate(1000));
   std::printf("%zu bytes reserved\n", pool->current_usage().reserved);
@@ -155,14 +156,14 @@ void end_with_the_last_thread() {
   }
 }
 TEST(shared_allocator_threads, end_it_with_the_last_of_them) {
-  end_with_the_last_thread<locked<pytorch<>, adaptor_tests::gated_ref>>();
-  end_with_the_last_thread<per_stream<pytorch<>, adaptor_tests::gated_ref>>();
+  end_with_the_last_thread<locked<caching_allocator<pytorch<>, adaptor_tests::gated_ref>>>();
+  end_with_the_last_thread<per_stream<caching_allocator<pytorch<>, adaptor_tests::gated_ref>>>();
 }
 
 TEST(shared_allocator_threads, keep_all_rules) {
-  auto pool = shared_allocator<locked<pytorch<>, simulated_device>>::make();
+  auto pool = shared_allocator<locked<caching_allocator<pytorch<>, simulated_device>>>::make();
   adaptor_tests::run_threads(pool, 4, 2000, 1_MiB);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace

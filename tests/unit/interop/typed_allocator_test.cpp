@@ -34,7 +34,7 @@ using shape_tests::host_memory;
 using shape_tests::is_aligned;
 using shape_tests::packed_tightly;
 using host_pool = caching_allocator<packed_tightly, host_pinned>;
-using shared_pool = shared_allocator<locked<packed_tightly, host_pinned>>;
+using shared_pool = shared_allocator<locked<caching_allocator<packed_tightly, host_pinned>>>;
 
 template <typename T>
 using in_pool = typed_allocator<T, host_pool>;
@@ -101,16 +101,16 @@ void use_containers(const A& a) {
 TEST(typed_allocator, serves_containers) {
   host_pool pool{host_memory()};
   use_containers(in_pool<int>(pool));
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(typed_allocator, owns_an_allocator_that_is_shared) {
-  auto pool = shared_allocator<locked<packed_tightly, host_pinned>>::make(host_memory());
+  auto pool = shared_allocator<locked<caching_allocator<packed_tightly, host_pinned>>>::make(host_memory());
   typed_allocator<int, shared_pool> own(pool);
   pool = {};
   use_containers(own);
-  EXPECT_EQ(own.allocator()->current_usage().live, 0u);
+  EXPECT_EQ(own.allocator()->current_usage().allocated, 0u);
 
   // A moved-from container keeps its allocator.
   std::vector<int, typed_allocator<int, shared_pool>> from({1, 2, 3}, own);
@@ -132,7 +132,7 @@ TEST(typed_allocator, moves_between_allocators_without_copying) {
   in_a = std::move(in_b);
   EXPECT_EQ(in_a.data(), at_a);
   EXPECT_EQ(in_a.get_allocator(), in_pool<int>(a));
-  EXPECT_EQ(b.current_usage().live, 0u);
+  EXPECT_EQ(b.current_usage().allocated, 0u);
   // Construction with an allocator selects the memory of the elements.
   const vector_in_pool<int> moved_to_b(std::move(in_a), in_pool<int>(b));
   EXPECT_NE(moved_to_b.data(), at_a);
@@ -181,7 +181,7 @@ TEST(typed_allocator, aligns_over_aligned_types) {
     }
   }
   pool.deallocate(shift);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(typed_allocator, refuses_incomplete_types) {
@@ -195,7 +195,7 @@ TEST(typed_allocator, refuses_incomplete_types) {
   EXPECT_THROW((void)a.allocate(a.max_size()), out_of_memory);
   vector_in_pool<std::uint64_t> v(a);
   EXPECT_THROW(v.reserve(v.max_size() + 1), std::length_error);
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(typed_allocator, frees_by_size_and_has_an_address_for_no_elements) {
@@ -265,10 +265,10 @@ TEST(typed_allocator, is_made_by_libraries_from_a_template_of_one_parameter) {
     EXPECT_EQ(numbers.back(), 7);
     EXPECT_EQ(static_pool().statistics().all.allocation.current, 21);
   }
-  EXPECT_EQ(static_pool().current_usage().live, 0u);
+  EXPECT_EQ(static_pool().current_usage().allocated, 0u);
   EXPECT_EQ(other_static_pool().current_usage().reserved, 0u);
   use_containers(in_static_pool<int>());
-  EXPECT_EQ(static_pool().current_usage().live, 0u);
+  EXPECT_EQ(static_pool().current_usage().allocated, 0u);
 }
 
 TEST(typed_allocator, works_on_its_stream) {
@@ -289,14 +289,15 @@ constexpr auto use_them_in = []<typename Pool>(Pool& pool, stream_id stream) {
   use_containers(typed_allocator<int, Pool>(pool, stream));
 };
 TEST(typed_allocator_threads, have_containers_over_one_allocator) {
-  shape_tests::serve_threads<locked<packed_tightly, host_pinned>>(use_them_in);
-  shape_tests::serve_threads<per_stream<with<packed_tightly, reuse_on_same_stream>, host_pinned>>(
-      use_them_in);
+  shape_tests::serve_threads<locked<caching_allocator<packed_tightly, host_pinned>>>(use_them_in);
+  shape_tests::serve_threads<
+      per_stream<caching_allocator<with<packed_tightly, reuse_on_same_stream>, host_pinned>>>(use_them_in);
 }
 
 TEST(typed_allocator, compiles_the_example_of_its_comment) {
-  tessera::caching_allocator<tessera::pinned_packed, tessera::host_pinned> pool{host_memory()};
-  using floats = tessera::typed_allocator<float, decltype(pool)>;
+  tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pool{
+      host_memory()};
+  using floats = tessera::interop::typed_allocator<float, decltype(pool)>;
   std::vector<float, floats> batch(1000, floats(pool));
   EXPECT_EQ(batch.size(), 1000u);
   EXPECT_EQ(pool.statistics().all.requested_bytes.current, 4000);

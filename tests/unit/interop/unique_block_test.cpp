@@ -25,7 +25,7 @@ namespace {
 using namespace tessera;
 using shape_tests::host_memory;
 using torch = caching_allocator<pytorch<>, simulated_device>;
-using shared_torch = shared_allocator<locked<pytorch<>, simulated_device>>;
+using shared_torch = shared_allocator<locked<caching_allocator<pytorch<>, simulated_device>>>;
 using block = unique_block<torch>;
 
 static_assert(!std::is_copy_constructible_v<block> && !std::is_copy_assignable_v<block>);
@@ -47,9 +47,9 @@ TEST(unique_block, gives_its_block_back_when_it_ends) {
     EXPECT_TRUE(held);
     EXPECT_EQ(held.size(), 1000u);
     EXPECT_EQ(held.stream(), stream_id{3});
-    EXPECT_EQ(pool.current_usage().live, 1024u);
+    EXPECT_EQ(pool.current_usage().allocated, 1024u);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(unique_block, may_hold_none) {
@@ -84,7 +84,7 @@ TEST(unique_block, moves_and_swaps_with_its_allocator) {
   EXPECT_EQ(in_a.stream(), stream_id{1});
   EXPECT_EQ(in_b.get(), at_a);
   in_a = std::move(in_b);
-  EXPECT_EQ(b.current_usage().live, 0u);
+  EXPECT_EQ(b.current_usage().allocated, 0u);
   EXPECT_EQ(in_a.get(), at_a);
   EXPECT_FALSE(in_b);
   block& itself = in_a;
@@ -93,7 +93,7 @@ TEST(unique_block, moves_and_swaps_with_its_allocator) {
   const block moved(std::move(in_a));
   EXPECT_FALSE(in_a);
   in_a.reset();
-  EXPECT_EQ(a.current_usage().live, 1024u);
+  EXPECT_EQ(a.current_usage().allocated, 1024u);
 }
 
 TEST(unique_block, may_leave_its_block_to_the_caller) {
@@ -102,7 +102,7 @@ TEST(unique_block, may_leave_its_block_to_the_caller) {
   void* const p = held.release();
   EXPECT_FALSE(held);
   EXPECT_EQ(held.size(), 0u);
-  EXPECT_EQ(pool.current_usage().live, 1024u);
+  EXPECT_EQ(pool.current_usage().allocated, 1024u);
   const block again(pool, p, 1000);
   EXPECT_EQ(again.get(), p);
 }
@@ -113,7 +113,7 @@ TEST(unique_block, waits_for_the_streams_it_recorded) {
   EXPECT_TRUE(held.record_stream(stream_id{2}));
   pool.provider().submit(stream_id{2}, 1'000'000);
   held.reset();
-  EXPECT_EQ(pool.current_usage().pending, 1024u);
+  EXPECT_EQ(pool.current_usage().pending(), 1024u);
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
@@ -127,7 +127,7 @@ TEST(unique_block, checks_the_size_it_took_over) {
 
 TEST(unique_block, keeps_a_shared_allocator) {
   simulated_device device;
-  using pool_type = locked<pytorch<>, provider_ref<simulated_device>>;
+  using pool_type = locked<caching_allocator<pytorch<>, provider_ref<simulated_device>>>;
   auto pool = shared_allocator<pool_type>::make(provider_ref(device));
   unique_block held = make_block(pool, 1000);
   unique_block second = make_block(std::move(pool), 1000);
@@ -141,7 +141,7 @@ TEST(unique_block, keeps_a_shared_allocator) {
 }
 
 TEST(unique_block_threads, hold_blocks_of_one_allocator) {
-  using pool_type = per_stream<with<pinned_packed, reuse_on_same_stream>, host_pinned>;
+  using pool_type = per_stream<caching_allocator<with<pinned_packed, reuse_on_same_stream>, host_pinned>>;
   pool_type pool{host_memory()};
   std::vector<std::thread> running;
   for (std::uint64_t t = 0; t < 3; ++t) {
@@ -156,11 +156,11 @@ TEST(unique_block_threads, hold_blocks_of_one_allocator) {
     });
   }
   for (std::thread& t : running) t.join();
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(unique_block_deleter, frees_the_blocks_of_smart_pointers) {
-  locked<pinned_packed, host_pinned> pool{host_memory()};
+  locked<caching_allocator<pinned_packed, host_pinned>> pool{host_memory()};
   using deleter = unique_block<decltype(pool)>::deleter;
   {
     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
@@ -171,24 +171,26 @@ TEST(unique_block_deleter, frees_the_blocks_of_smart_pointers) {
     std::unique_ptr<float[], deleter> none;
     none = std::move(row);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 TEST(unique_block, compiles_the_example_of_its_comment) {
   {
-    tessera::locked<tessera::pytorch<>, tessera::simulated_device> pool;
-    tessera::unique_block weights = tessera::make_block(pool, 1000, tessera::stream_id{1});
+    tessera::concurrent::locked<
+        tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+        pool;
+    tessera::interop::unique_block weights = tessera::interop::make_block(pool, 1000, tessera::stream_id{1});
     (void)weights.record_stream(tessera::stream_id{2});
     std::printf("%zu bytes at %p\n", weights.size(), weights.get());
-    EXPECT_EQ(pool.current_usage().live, 1024u);
+    EXPECT_EQ(pool.current_usage().allocated, 1024u);
   }
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> pool;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool;
   {
-    using deleter = tessera::unique_block<decltype(pool)>::deleter;
+    using deleter = tessera::interop::unique_block<decltype(pool)>::deleter;
     std::unique_ptr<float[], deleter> row(static_cast<float*>(pool.allocate(4000)), deleter(pool));
-    EXPECT_EQ(pool.current_usage().live, 4096u);
+    EXPECT_EQ(pool.current_usage().allocated, 4096u);
   }
-  EXPECT_EQ(pool.current_usage().live, 0u);
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
 }
 
 }  // namespace

@@ -8,10 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/std_stacktrace.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -30,6 +31,14 @@ struct ticks {
   std::uint64_t asked = 0;
 };
 using ticking = history<ticks>;
+using watch = extension::observer<ticking>;
+template <typename Recipe>
+using watched = caching_allocator<Recipe, simulated_device, watch>;
+
+/// The history of an allocator.
+ticking& seen_by(watched<pytorch<>>& pool) {
+  return pool.get<watch>().with([](ticking& seen) -> ticking& { return seen; });
+}
 
 template <typename History>
 std::vector<std::size_t> bytes_of(const History& seen) {
@@ -103,8 +112,8 @@ TEST(history, too_many_labels_become_one) {
 }
 
 TEST(history, observes_all_events_of_an_allocator) {
-  caching_allocator<pytorch_family::native, simulated_device, ticking> pool{
-      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking(100)};
+  watched<pytorch_family::native> pool{
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, watch{ticking(100)}};
   void* const p = pool.allocate(1_MiB + 1);
   EXPECT_EQ(pool.try_allocate(25_MiB), nullptr);
   (void)pool.record_stream(p, stream_id{7});
@@ -113,9 +122,11 @@ TEST(history, observes_all_events_of_an_allocator) {
   pool.trim();
   std::vector<action> all;
   allocator_event oom{};
-  pool.observer().for_each([&](const auto& e) {
-    all.push_back(e.event.what);
-    if (e.event.what == action::oom) oom = e.event;
+  pool.get<watch>().with([&](const ticking& seen) {
+    seen.for_each([&](const auto& e) {
+      all.push_back(e.event.what);
+      if (e.event.what == action::oom) oom = e.event;
+    });
   });
   EXPECT_EQ(all, (std::vector<action>{action::segment_alloc, action::alloc, action::refused, action::refused,
                                       action::oom, action::free_requested, action::free_completed,
@@ -125,9 +136,9 @@ TEST(history, observes_all_events_of_an_allocator) {
 }
 
 TEST(history, is_reached_through_adaptors) {
-  locked<pytorch_family::native, simulated_device, ticking> one;
-  per_stream<pytorch_family::native, simulated_device, ticking> arenas;
-  per_device<pytorch_family::native, simulated_device, locked, ticking> two(std::vector<simulated_device>(2));
+  locked<watched<pytorch_family::native>> one;
+  per_stream<watched<pytorch_family::native>> arenas;
+  per_device<locked<watched<pytorch_family::native>>> two(std::vector<simulated_device>(2));
   one.deallocate(one.allocate(1));
   arenas.deallocate(arenas.allocate(1, stream_id{1}));
   arenas.deallocate(arenas.allocate(1, stream_id{2}));
@@ -135,7 +146,7 @@ TEST(history, is_reached_through_adaptors) {
   const auto totals = [](auto& pool) {
     std::vector<std::size_t> sizes;
     pool.for_each_device([&](auto& front, std::size_t device) {
-      front.with_observer([&](const auto& seen) {
+      front.for_each_observer([&](const auto& seen) {
         EXPECT_EQ(device, sizes.size());
         sizes.push_back(seen.size());
       });
@@ -150,51 +161,51 @@ TEST(history, is_reached_through_adaptors) {
 std::uintptr_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
 TEST(history, keeps_a_label_in_place) {
-  caching_allocator<pytorch<>, simulated_device, ticking> pool{simulated_device(), {}, ticking(2)};
-  pool.observer().label("weights");
+  watched<pytorch<>> pool{simulated_device(), {}, watch{ticking(2)}};
+  seen_by(pool).label("weights");
   void* const p = pool.allocate(1000);
-  const std::string_view label = pool.observer().block_at(address_of(p)).label;
-  for (int i = 0; i < 100; ++i) pool.observer().label("step " + std::to_string(i));
-  EXPECT_EQ(pool.observer().block_at(address_of(p)).label.data(), label.data());
+  const std::string_view label = seen_by(pool).block_at(address_of(p)).label;
+  for (int i = 0; i < 100; ++i) seen_by(pool).label("step " + std::to_string(i));
+  EXPECT_EQ(seen_by(pool).block_at(address_of(p)).label.data(), label.data());
   EXPECT_EQ(label, "weights");
   pool.deallocate(p);
 }
 
 TEST(history, keeps_the_label_of_a_live_block_after_its_event_is_dropped) {
-  caching_allocator<pytorch<>, simulated_device, ticking> pool{simulated_device(), {}, ticking(2)};
-  pool.observer().label("weights");
+  watched<pytorch<>> pool{simulated_device(), {}, watch{ticking(2)}};
+  seen_by(pool).label("weights");
   void* const kept = pool.allocate(1000);
   void* const freed = pool.allocate(1000);
-  pool.observer().label("");
+  seen_by(pool).label("");
   for (int i = 0; i < 100; ++i) pool.deallocate(pool.allocate(3000));
-  EXPECT_GT(pool.observer().dropped(), 100u);
-  EXPECT_EQ(pool.observer().block_at(address_of(kept)).label, "weights");
+  EXPECT_GT(seen_by(pool).dropped(), 100u);
+  EXPECT_EQ(seen_by(pool).block_at(address_of(kept)).label, "weights");
   pool.deallocate(freed);
-  EXPECT_EQ(pool.observer().block_at(address_of(freed)).label, "");
+  EXPECT_EQ(seen_by(pool).block_at(address_of(freed)).label, "");
   EXPECT_EQ(pool.allocate(1000), freed);
-  EXPECT_EQ(pool.observer().block_at(address_of(freed)).label, "") << "another block at that address";
-  pool.observer().label("batch");
+  EXPECT_EQ(seen_by(pool).block_at(address_of(freed)).label, "") << "another block at that address";
+  seen_by(pool).label("batch");
   EXPECT_TRUE(pool.reuse_in_place(kept, 900, {}));
-  EXPECT_EQ(pool.observer().block_at(address_of(kept)).label, "batch") << "a new request";
-  pool.observer().clear();
-  EXPECT_EQ(pool.observer().block_at(address_of(kept)).label, "batch");
-  const ticking copy = pool.observer();
+  EXPECT_EQ(seen_by(pool).block_at(address_of(kept)).label, "batch") << "a new request";
+  seen_by(pool).clear();
+  EXPECT_EQ(seen_by(pool).block_at(address_of(kept)).label, "batch");
+  const ticking copy = seen_by(pool);
   pool.deallocate(kept);
   EXPECT_EQ(copy.block_at(address_of(kept)).label, "batch");
-  EXPECT_EQ(pool.observer().block_at(address_of(kept)).label, "");
+  EXPECT_EQ(seen_by(pool).block_at(address_of(kept)).label, "");
 }
 
 TEST(history, keeps_the_label_of_a_pending_block) {
-  caching_allocator<pytorch<>, simulated_device, ticking> pool{simulated_device(), {}, ticking(2)};
-  pool.observer().label("copy");
+  watched<pytorch<>> pool{simulated_device(), {}, watch{ticking(2)}};
+  seen_by(pool).label("copy");
   void* const p = pool.allocate(1000);
   pool.provider().hold_events(true);
   (void)pool.record_stream(p, stream_id{3});
   pool.deallocate(p);
-  EXPECT_EQ(pool.observer().block_at(address_of(p)).label, "copy");
+  EXPECT_EQ(seen_by(pool).block_at(address_of(p)).label, "copy");
   pool.provider().hold_events(false);
   pool.trim();
-  EXPECT_EQ(pool.observer().block_at(address_of(p)).label, "");
+  EXPECT_EQ(seen_by(pool).block_at(address_of(p)).label, "");
 }
 
 template <typename Pool>
@@ -203,16 +214,16 @@ void label_blocks_of_threads() {
   const auto label_of_block = [&pool](std::uint64_t stream) {
     void* const p = pool.allocate(1000, stream_id{stream});
     std::string label;
-    pool.with_observer([&](auto& seen) { label = seen.block_at(address_of(p)).label; });
+    pool.for_each_observer([&](auto& seen) { label = seen.block_at(address_of(p)).label; });
     return label;
   };
   const label_scope forward(pool, "forward");
   EXPECT_EQ(label_of_block(1), "forward");
   std::thread([&] {
     EXPECT_EQ(label_of_block(1), "") << "a label holds for its thread";
-    pool.with_observer([](auto& seen) { seen.label("other"); });
+    pool.for_each_observer([](auto& seen) { seen.label("other"); });
     EXPECT_EQ(label_of_block(1), "other");
-    pool.with_observer([](auto& seen) { seen.label(""); });
+    pool.for_each_observer([](auto& seen) { seen.label(""); });
     EXPECT_EQ(label_of_block(1), "");
   }).join();
   {
@@ -221,7 +232,7 @@ void label_blocks_of_threads() {
     EXPECT_EQ(label_of_block(1), "optimizer");
   }
   EXPECT_EQ(label_of_block(1), "forward");
-  pool.with_observer([](auto& seen) { seen.set_default_label("data"); });
+  pool.for_each_observer([](auto& seen) { seen.set_default_label("data"); });
   EXPECT_EQ(label_of_block(1), "forward");
   std::thread([&] {
     EXPECT_EQ(label_of_block(1), "data");
@@ -234,32 +245,53 @@ void label_blocks_of_threads() {
 }
 
 TEST(history, labels_hold_for_a_thread) {
-  label_blocks_of_threads<locked<pytorch<>, simulated_device, ticking>>();
-  label_blocks_of_threads<per_stream<pytorch<>, simulated_device, ticking>>();
+  label_blocks_of_threads<locked<watched<pytorch<>>>>();
+  label_blocks_of_threads<per_stream<watched<pytorch<>>>>();
 }
 
 TEST(history, label_scopes_of_several_devices) {
-  per_device<pytorch<>, simulated_device, locked, ticking> all(std::vector<simulated_device>(2));
+  per_device<locked<watched<pytorch<>>>> all(std::vector<simulated_device>(2));
   const label_scope scope(all, "both");
   for (std::size_t d = 0; d < 2; ++d) {
     void* const p = all.allocate(1000, d);
-    all.front(d).with_observer(
+    all.front(d).for_each_observer(
         [p](const auto& seen) { EXPECT_EQ(seen.block_at(address_of(p)).label, "both"); });
   }
+}
+
+TEST(history, label_scopes_of_several_histories) {
+  using other = extension::observer<history<>>;
+  locked<caching_allocator<pytorch<>, simulated_device, watch, other>> pool;
+  pool.get<other>().with([](auto& seen) { seen.label("before"); });
+  const auto labels = [&pool] {
+    std::vector<std::string> all;
+    pool.for_each_observer([&all](auto& seen) { all.emplace_back(seen.current_label()); });
+    return all;
+  };
+  {
+    const label_scope scope(pool, "both");
+    EXPECT_EQ(labels(), (std::vector<std::string>{"both", "both"}));
+  }
+  EXPECT_EQ(labels(), (std::vector<std::string>{"", "before"}));
+}
+TEST(history_death, a_label_scope_needs_a_history) {
+  caching_allocator<pytorch<>, simulated_device> pool;
+  EXPECT_DEATH(label_scope(pool, "none"), "label_scope: the allocator has no history");
 }
 
 TEST(history, keeps_the_call_stacks_of_live_blocks) {
   int depth = 1;
   using stacks_tests::with_stacks;
-  caching_allocator<pytorch<>, simulated_device, with_stacks> pool{
-      simulated_device(), {}, with_stacks(4, {}, {&depth})};
+  using stacks = extension::observer<with_stacks>;
+  caching_allocator<pytorch<>, simulated_device, stacks> pool{
+      simulated_device(), {}, stacks{with_stacks(4, {}, {&depth})}};
   void* const first = pool.allocate(1000);
   depth = 0;
   void* const second = pool.allocate(1000);
   depth = 1;
   void* const third = pool.allocate(1000);
   for (int i = 0; i < 20; ++i) pool.deallocate(pool.allocate(2000));
-  const with_stacks& seen = pool.observer();
+  const with_stacks& seen = pool.get<stacks>().with([](auto& s) -> with_stacks& { return s; });
   const std::uint32_t number = seen.block_at(address_of(first)).stack;
   EXPECT_NE(number, 0u);
   EXPECT_EQ(seen.block_at(address_of(third)).stack, number) << "equal stacks are kept once";
@@ -271,9 +303,9 @@ TEST(history, keeps_the_call_stacks_of_live_blocks) {
   EXPECT_EQ(calls[0].line, 11u);
   EXPECT_EQ(calls[1].function, "function_0");
   EXPECT_TRUE(seen.stack_of(0).empty());
-  std::size_t stacks = 0;
-  seen.for_each_stack([&](std::uint32_t, const auto& all) { stacks += !all.empty(); });
-  EXPECT_EQ(stacks, 2u);
+  std::size_t count = 0;
+  seen.for_each_stack([&](std::uint32_t, const auto& all) { count += !all.empty(); });
+  EXPECT_EQ(count, 2u);
   pool.deallocate(first);
   EXPECT_EQ(seen.block_at(address_of(first)).stack, 0u);
   depth = 100;  // more calls than are kept
@@ -291,9 +323,10 @@ concept has_stacks = requires(const History& seen) { seen.stack_of(0); };
 TEST(history, takes_no_stacks_by_default) {
   static_assert(!has_stacks<history<>> && has_stacks<stacks_tests::with_stacks>);
   static_assert(sizeof(history<>::entry) == 64);
-  caching_allocator<pytorch<>, simulated_device, history<>> pool;
+  using plain = extension::observer<history<>>;
+  caching_allocator<pytorch<>, simulated_device, plain> pool;
   void* const p = pool.allocate(1000);
-  EXPECT_EQ(pool.observer().block_at(address_of(p)).stack, 0u);
+  EXPECT_EQ(pool.get<plain>().with([p](auto& seen) { return seen.block_at(address_of(p)).stack; }), 0u);
 }
 
 }  // namespace

@@ -8,10 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/facade.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -62,10 +63,10 @@ TEST(inspect, finds_a_live_block_by_its_address_alone) {
 TEST(inspect, finds_the_segment_of_an_aligned_request) {
   caching_allocator<pytorch_family::native, simulated_device> pool;
   (void)pool.allocate(600);
-  const std::align_val_t alignment{4096};
-  void* const p = pool.allocate(1000, alignment);
+  const aligned_request request(1000, 4096);
+  void* const p = request.allocate(pool, {});
   EXPECT_EQ(segment_of(pool, p).bytes, 0u) << "the address lies inside the block";
-  const segment_view segment = segment_of(pool, p, 1000, alignment);
+  const segment_view segment = segment_of(pool, request.find(pool, p).address);
   EXPECT_EQ(segment.bytes, 2_MiB);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) - segment.address, 4096u);
 }
@@ -134,15 +135,16 @@ void expect_segments_in(Pool& pool) {
   }
 }
 TEST(inspect, finds_blocks_through_every_front_end) {
-  locked<pytorch<>, simulated_device> shared;
+  locked<caching_allocator<pytorch<>, simulated_device>> shared;
   expect_segments_in(shared);
-  per_stream<pytorch<>, simulated_device> arenas;
+  per_stream<caching_allocator<pytorch<>, simulated_device>> arenas;
   expect_segments_in(arenas);
-  auto owner = shared_allocator<per_stream<pytorch_family::expandable, simulated_device>>::make();
+  auto owner =
+      shared_allocator<per_stream<caching_allocator<pytorch_family::expandable, simulated_device>>>::make();
   expect_segments_in(owner);
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
-  per_device<pytorch<>, simulated_device> all(std::move(two));
+  per_device<locked<caching_allocator<pytorch<>, simulated_device>>> all(std::move(two));
   (void)all.allocate(1000, 1);
   void* const p = all.allocate(1000, 1);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) - segment_of(all, p).address, 1024u);

@@ -103,7 +103,12 @@ oom_report of_device(std::size_t requested, std::size_t live, std::size_t free =
   oom_report report;
   report.requested = report.block = report.segment = report.wanted = report.exact_segment =
       report.unpaged_segment = requested;
-  report.now = {.requested = live, .live = live, .cached = free, .reserved = live + free, .limit = 100_MiB};
+  report.now = {.requested = live,
+                .allocated = live,
+                .active = live,
+                .cached = free,
+                .reserved = live + free,
+                .limit = 100_MiB};
   report.non_releasable = free;
   report.largest.bytes = free > 0 ? 1_MiB : 0;
   report.capacity = 100_MiB;
@@ -124,7 +129,7 @@ TEST(oom_report, names_no_policy_only_if_the_request_exceeds_the_device) {
             "no policy is known to help: live blocks and this request need 110.00 MiB: free 10.00 MiB, or "
             "enlarge the device");
   oom_report pending = of_device(50_MiB, 40_MiB);  // the freed block is not requested any more
-  pending.now.pending = 15_MiB;
+  pending.now.active += 15_MiB;
   pending.now.requested = 55_MiB;
   pending.now.reserved = 55_MiB;
   EXPECT_EQ(last_line(pending),
@@ -173,7 +178,7 @@ TEST(out_of_memory, is_a_bad_alloc_of_three_lines_with_a_text_of_its_own) {
   numbers.block = 3_MiB;
   numbers.segment = 20_MiB;
   numbers.stream = stream_id{9};
-  numbers.now = {.live = 5_MiB, .cached = 15_MiB, .reserved = 20_MiB, .limit = 30_MiB};
+  numbers.now = {.allocated = 5_MiB, .active = 5_MiB, .cached = 15_MiB, .reserved = 20_MiB, .limit = 30_MiB};
   numbers.capacity = 30_MiB;
   numbers.largest_free = 2_MiB;
   numbers.waited_ms = 7;
@@ -184,7 +189,7 @@ TEST(out_of_memory, is_a_bad_alloc_of_three_lines_with_a_text_of_its_own) {
   EXPECT_EQ(copy.requested(), 3_MiB);
   EXPECT_EQ(copy.segment(), 20_MiB);
   EXPECT_EQ(copy.stream(), stream_id{9});
-  EXPECT_EQ(copy.at_failure().live, 5_MiB);
+  EXPECT_EQ(copy.at_failure().allocated, 5_MiB);
   EXPECT_EQ(copy.numbers().largest_free, 2_MiB);
   const std::bad_alloc& base = copy;
   EXPECT_STREQ(base.what(),
@@ -232,7 +237,8 @@ oom_report::hint first_of(oom_report report) {
 
 TEST(oom_hints, suggests_to_try_later_after_a_wait) {
   oom_report report = short_of(10_MiB, 10_MiB);
-  report.now.pending = report.after_pending = 5_MiB;
+  report.after_pending = 5_MiB;
+  report.now.active += 5_MiB;
   report.empties_cache = true;
   EXPECT_EQ(first_of(report), oom_report::hint::try_later);
   report.empties_cache = false;
@@ -254,7 +260,7 @@ TEST(oom_hints, suggests_to_raise_the_providers_limit) {
   oom_report report = short_of(8_MiB, 10_MiB);
   report.device_is_limited = true;
   EXPECT_EQ(first_of(report), oom_report::hint::raise_device_limit);
-  report.now.live = 8_MiB;
+  report.now.allocated = 8_MiB;
   tessera::detail::add_hints(report);
   EXPECT_EQ(report.hints[0].what, oom_report::hint::free_memory);
   EXPECT_TRUE(text_of(report).ends_with(

@@ -8,14 +8,15 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/core/text.hpp>
-#include <tessera/interop/driver_pool.hpp>
+#include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/observe/report.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
 #include <tessera/trace/recording.hpp>
+
+#include "tessera_replay/planner/make_plan.hpp"
 
 namespace {
 
@@ -41,7 +42,7 @@ TEST(report, has_the_statistics_of_each_pool) {
   const memory_report report(pool);
   EXPECT_EQ(report.now, pool.current_usage());
   EXPECT_EQ(report.non_releasable, 2_MiB - 512);
-  EXPECT_EQ(report.footprint, pool.footprint());
+  EXPECT_EQ(report.metadata_bytes, pool.metadata_bytes());
   ASSERT_EQ(report.pools.size(), 2u);
   EXPECT_EQ(report.pools[0].allocation.allocated, 2);
   EXPECT_EQ(report.pools[1].allocated_bytes.peak, static_cast<std::int64_t>(45_MiB));
@@ -94,19 +95,20 @@ TEST(report, has_the_times_of_device_calls) {
 }
 
 TEST(report, works_with_any_allocator) {
-  locked<passthrough, simulated_device> one;
+  locked<caching_allocator<passthrough, simulated_device>> one;
   (void)one.allocate(1_MiB);
   EXPECT_EQ(memory_report(one).pools.size(), 1u);
   EXPECT_TRUE(has(memory_report(one).json(), "\"pool_0\": {"));
-  per_stream<pytorch_family::native, simulated_device> arenas;
+  per_stream<caching_allocator<pytorch_family::native, simulated_device>> arenas;
   (void)arenas.allocate(512, stream_id{1});
   (void)arenas.allocate(512, stream_id{2});
   EXPECT_EQ(memory_report(arenas).non_releasable, 4_MiB - 1024);
   EXPECT_EQ(memory_report(arenas).counts[4].value, 2u);
-  configured<pytorch_family, simulated_device> chosen(pytorch_family::settings{});
+  configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>> chosen(
+      pytorch_family::settings{});
   (void)chosen.allocate(512);
   EXPECT_EQ(memory_report(chosen).all.allocation.current, 1);
-  driver_pool<cuda_async, simulated_device> driver;
+  cuda_mempool<caching_allocator<cuda_async, simulated_device>> driver;
   (void)driver.allocate_async(512, {});
   EXPECT_EQ(memory_report(driver.pool()).all.allocation.current, 1);
 }
@@ -138,7 +140,7 @@ TEST(report, has_what_a_plan_served) {
   EXPECT_EQ(report.by_plan->fingerprint, made.numbers.fingerprint);
   EXPECT_FALSE(report.by_plan->is_stale());
   EXPECT_EQ(report.now, pool.current_usage());
-  EXPECT_EQ(report.footprint, pool.footprint());
+  EXPECT_EQ(report.metadata_bytes, pool.metadata_bytes());
 
   const std::string table = report.table();
   EXPECT_TRUE(has(table, ", 5.00 MiB of places\n")) << table;

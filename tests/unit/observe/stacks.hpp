@@ -22,12 +22,12 @@ struct numbered_calls {
     for (int i = *depth; i >= 0 && count < frames.size(); --i) frames[count++] = i;
     return count;
   }
-  [[nodiscard]] static tessera::stack_frame describe(frame f) {
+  [[nodiscard]] static tessera::observe::stack_frame describe(frame f) {
     if (f == inside) return {"tessera::caching_allocator::serve", "caching_allocator.hpp", 600};
     return {"function_" + std::to_string(f), "program.cpp", static_cast<std::uint64_t>(10 + f)};
   }
 };
-static_assert(tessera::stack_source<numbered_calls>);
-using with_stacks = tessera::history_with_stacks<numbered_calls>;
+static_assert(tessera::observe::stack_source<numbered_calls>);
+using with_stacks = tessera::observe::history_with_stacks<numbered_calls>;
 
 }  // namespace stacks_tests

@@ -8,10 +8,10 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/make_plan.hpp>
 
 #include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
+#include "tessera_replay/planner/make_plan.hpp"
 
 namespace {
 

@@ -10,13 +10,13 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
+#include "tessera_replay/planner/make_plan.hpp"
 
 namespace {
 
@@ -26,7 +26,7 @@ using plan::made_plan;
 using plan_tests::make;
 using plan_tests::recorder;
 using kind = trace::event::kind;
-using pool = planned<caching_allocator<pytorch<>, simulated_device>>;
+using pool = planned<caching_allocator<pytorch<>, simulated_device, extension::private_pools>>;
 
 /// Runs a program by a plan, and returns what the plan served.
 plan_usage replay(const made_plan& made, const trace::recording& program) {

@@ -9,7 +9,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/place.hpp>
+
+#include "tessera_replay/planner/place.hpp"
 
 namespace {
 

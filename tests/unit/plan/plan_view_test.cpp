@@ -18,7 +18,7 @@
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
-#include <tessera/detail/aligned_request.hpp>
+#include <tessera/interop/aligned_request.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
@@ -55,7 +55,7 @@ template <typename Pool>
 struct loaded {
   simulated_device device{{.capacity = 64_MiB}};
   plan::made_plan made = steps();
-  Pool memory{made.view(), detail::device_of<Pool>(device)};
+  Pool memory{made.view(), tessera::detail::device_of<Pool>(device)};
   void *a, *b, *c, *other;
 
   loaded() {
@@ -85,14 +85,12 @@ class plan_view : public testing::Test {
     EXPECT_EQ(shown.device.now_ns(), time) << "a tool calls the device";
   }
 };
-using pools =
-    testing::Types<planned<caching_allocator<pytorch<>, device_ref>>,
-                   planned<caching_allocator<stitched, device_ref>>,
-                   planned<caching_allocator<pytorch<>, segments>>, planned<locked<pytorch<>, device_ref>>,
-                   planned<per_stream<pytorch<>, device_ref>>, tagged<planned<locked<pytorch<>, device_ref>>>,
-                   waiting<planned<locked<pytorch<>, device_ref>>>,
-                   thread_checked<planned<tagged<caching_allocator<pytorch<>, device_ref>>>>,
-                   trace::captured<tagged<planned<caching_allocator<pytorch<>, device_ref>>>>>;
+using plain = caching_allocator<pytorch<>, device_ref>;
+using pools = testing::Types<planned<plain>, planned<caching_allocator<stitched, device_ref>>,
+                             planned<caching_allocator<pytorch<>, segments>>, planned<locked<plain>>,
+                             planned<per_stream<plain>>, tagged<planned<locked<plain>>>,
+                             waiting<planned<locked<plain>>>, thread_checked<planned<tagged<plain>>>,
+                             trace::captured<tagged<planned<plain>>>>;
 TYPED_TEST_SUITE(plan_view, pools);
 
 TYPED_TEST(plan_view, lists_live_blocks) {
@@ -133,8 +131,8 @@ TYPED_TEST(plan_view, reports_the_memory) {
   const memory_report report(of.memory);
   EXPECT_EQ(report.now, of.memory.current_usage());
   EXPECT_EQ(report.now.reserved, of.device.used());
-  EXPECT_EQ(report.now.live, 6_MiB + 1024);
-  EXPECT_EQ(report.now.pending, 3_MiB);
+  EXPECT_EQ(report.now.allocated, 6_MiB + 1024);
+  EXPECT_EQ(report.now.pending(), 3_MiB);
   EXPECT_LE(report.non_releasable, report.now.cached);
   ASSERT_TRUE(report.by_plan.has_value());
   EXPECT_EQ(report.by_plan->requests, 3u);
@@ -172,7 +170,7 @@ TYPED_TEST(plan_view, explains_failures_with_its_memory) {
   auto& of = this->shown;
   const oom_report report = explain(of.memory, 60_MiB);
   EXPECT_EQ(report.now.reserved, of.device.used());
-  EXPECT_EQ(report.now.live, 6_MiB + 1024);
+  EXPECT_EQ(report.now.allocated, 6_MiB + 1024);
   EXPECT_EQ(report.room(), 64_MiB - of.device.used());
   EXPECT_LT(report.plan, report.now.reserved);
   EXPECT_LE(report.non_releasable, report.now.cached);
@@ -185,7 +183,7 @@ TYPED_TEST(plan_view, is_in_the_error) {
   auto& of = this->shown;
   const out_of_memory error = of.memory.make_out_of_memory(60_MiB);
   EXPECT_EQ(error.at_failure().reserved, of.device.used());
-  EXPECT_EQ(error.at_failure().pending, 3_MiB);
+  EXPECT_EQ(error.at_failure().pending(), 3_MiB);
   EXPECT_EQ(error.numbers().available, 64_MiB - of.device.used());
   const std::string_view text = error.what();
   EXPECT_NE(text.find("; a plan has "), std::string_view::npos) << text;
@@ -213,7 +211,7 @@ class planned_front : public testing::Test {
  protected:
   simulated_device device{{.capacity = 64_MiB}};
   plan::made_plan made = steps();
-  Pool memory{made.view(), detail::device_of<Pool>(device)};
+  Pool memory{made.view(), tessera::detail::device_of<Pool>(device)};
   std::uint64_t by_plan() { return memory_report(memory).by_plan->requests; }
 };
 TYPED_TEST_SUITE(planned_front, pools);
@@ -236,22 +234,22 @@ TYPED_TEST(planned_front, passes_steps_on) {
     miss_and_match([&] { front.begin_step(1, stream_id{}); }, 8);
     miss_and_match([&] { any.begin_step(1, stream_id{}); }, 10);
   }
-  caching_allocator<pytorch<>, device_ref> other{device_ref(this->device)};
+  plain other{device_ref(this->device)};
   any_allocator(other).begin_step(3);  // it has no steps
 }
 
 TYPED_TEST(planned_front, frees_aligned_blocks_of_the_plan) {
-  const detail::aligned_request request(5_MiB - 4096 + min_alignment, 4096);
+  const interop::aligned_request request(5_MiB - 4096 + min_alignment, 4096);
   void* const p = request.allocate(this->memory, stream_id{});  // needs 5 MiB in all
   EXPECT_EQ(this->by_plan(), 1u);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 4096, 0u);
   EXPECT_TRUE(request.record_stream(this->memory, p, stream_id{1}));
   request.deallocate(this->memory, p);
-  const detail::aligned_request large(3_MiB - 256_KiB + min_alignment, 256_KiB);
+  const interop::aligned_request large(3_MiB - 256_KiB + min_alignment, 256_KiB);
   void* const q = large.allocate(this->memory, stream_id{});
   EXPECT_EQ(this->by_plan(), 2u);
   large.deallocate(this->memory, q);
-  EXPECT_EQ(this->memory.current_usage().live, 0u);
+  EXPECT_EQ(this->memory.current_usage().allocated, 0u);
 }
 
 struct keep_report {
@@ -265,7 +263,7 @@ TYPED_TEST(planned_front, reports_leaks) {
   void* leaked = nullptr;
   {
     leak_checked<TypeParam, keep_report> checked(this->made.view(),
-                                                 detail::device_of<TypeParam>(this->device));
+                                                 tessera::detail::device_of<TypeParam>(this->device));
     checked.report().to = &left;
     leaked = checked.allocate(5_MiB);
     checked.deallocate(checked.allocate(3_MiB));
@@ -279,8 +277,8 @@ TYPED_TEST(planned_front, reports_leaks) {
 TEST(plan_view_of_a_limit, leaves_the_room_as_it_is) {
   simulated_device device({.capacity = 64_MiB});
   const plan::made_plan made = steps();
-  planned<caching_allocator<pytorch<>, device_ref>> memory(made.view(), device_ref(device));
-  memory.with_policies([](auto& settings) { settings.growth.limit = memory_limit(20_MiB); });
+  planned<plain> memory(made.view(), device_ref(device));
+  memory.visit_policies([](auto& settings) { settings.growth.limit = memory_limit(20_MiB); });
   void* const p = memory.allocate(5_MiB);
   const oom_report report = explain(memory, 30_MiB);
   EXPECT_EQ(report.room(), 20_MiB);
@@ -293,7 +291,7 @@ using plan_view_death = testing::Test;
 TEST(plan_view_death, of_a_tag_for_no_live_block) {
   simulated_device device;
   const plan::made_plan made = steps();
-  tagged<planned<caching_allocator<pytorch<>, device_ref>>> memory(made.view(), device_ref(device));
+  tagged<planned<plain>> memory(made.view(), device_ref(device));
   void* const p = memory.allocate(5_MiB);
   memory.set_tag(p, block_tag{3});
   EXPECT_EQ(memory.usage_of(block_tag{3}).bytes, 5_MiB);

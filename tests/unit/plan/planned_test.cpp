@@ -10,15 +10,15 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/make_plan.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/plan/planned.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
+#include "tessera_replay/planner/make_plan.hpp"
 
 namespace {
 
@@ -26,7 +26,7 @@ using namespace tessera;
 using namespace tessera::literals;
 using plan_tests::make;
 using plan_tests::recorder;
-using inside = caching_allocator<pytorch<>, provider_ref<simulated_device>>;
+using inside = caching_allocator<pytorch<>, provider_ref<simulated_device>, extension::private_pools>;
 using pool = planned<inside>;
 
 /// Steps of ten requests of different sizes, of which two are live at a time.
@@ -229,8 +229,8 @@ TEST_F(planned_on_a_device, counts_planned_blocks) {
   (void)memory.allocate(1000);
   const usage now = memory.current_usage();
   EXPECT_EQ(now.requested, sizes[0] + 1000);
-  EXPECT_EQ(now.live, sizes[0] + 1024);
-  EXPECT_EQ(now.live + now.pending + now.cached, now.reserved);
+  EXPECT_EQ(now.allocated, sizes[0] + 1024);
+  EXPECT_EQ(now.active + now.cached, now.reserved);
   EXPECT_EQ(now.reserved, device.used());
   EXPECT_EQ(used().bytes, sizes[0]);
   EXPECT_EQ(used().plan_bytes, made.numbers.bytes);
@@ -244,7 +244,7 @@ TEST_F(planned_on_a_device, counts_planned_blocks) {
   memory.reset_accumulated_statistics();
   EXPECT_EQ(used().requests, 0u);
   EXPECT_EQ(used().device_bytes.allocated, 0);
-  EXPECT_GT(memory.footprint(), memory.inner().footprint());
+  EXPECT_GT(memory.metadata_bytes(), memory.inner().metadata_bytes());
 }
 
 TEST(planned, says_that_a_plan_is_stale) {
@@ -332,8 +332,8 @@ TEST_F(planned_on_a_device, leaves_the_cache_inside_alone_if_it_hardly_served) {
 TEST_F(planned_on_a_device, does_not_count_requests_in_scopes) {
   memory.begin_step();
   {
-    const private_pool others(memory);
-    const pool_scope scope(others, stream_id{}, scope_kind::redirect);
+    const extension::private_pool others(memory);
+    const extension::pool_scope scope(others, stream_id{}, extension::scope_kind::plain);
     for (int i = 0; i < 200; ++i) memory.deallocate(memory.allocate(600_KiB));
   }
   EXPECT_EQ(used().unplanned_requests, 0u);
@@ -420,22 +420,6 @@ TEST_F(planned_death, of_wrong_frees) {
   device.hold_events(false);
 }
 
-TEST_F(planned_on_a_device, leaves_larger_alignments_to_the_allocator_inside) {
-  const std::align_val_t small{min_alignment}, large{4096};
-  void* const a = memory.allocate(sizes[0], small);
-  EXPECT_EQ(used().requests, 1u);
-  void* const b = memory.allocate(sizes[1], large);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(b) % 4096, 0u);
-  EXPECT_EQ(used().requests, 1u);
-  void* const c = memory.try_allocate(sizes[1], small);
-  EXPECT_EQ(used().requests, 2u);
-  EXPECT_TRUE(memory.record_stream(a, sizes[0], small, stream_id{1}));
-  EXPECT_TRUE(memory.record_stream(b, sizes[1], large, stream_id{1}));
-  memory.deallocate(a, sizes[0], small);
-  memory.deallocate(b, sizes[1], large);
-  memory.deallocate(c, sizes[1]);
-}
-
 // 50 of 64 MiB are idle memory of the plan.
 TEST(planned, gives_idle_memory_to_requests_that_it_does_not_plan) {
   recorder of;
@@ -447,27 +431,18 @@ TEST(planned, gives_idle_memory_to_requests_that_it_does_not_plan) {
     memory.begin_step();
     memory.deallocate(memory.allocate(50_MiB));
     EXPECT_EQ(device.used(), 50_MiB);
-    if (i == 0) {
-      const handle block = memory.allocate_by_handle(40_MiB);
-      ASSERT_TRUE(block);
-      memory.deallocate(block);
-    } else {
-      constexpr std::align_val_t page{4096};
-      void* const p = i == 1 ? memory.try_allocate(40_MiB, page) : memory.allocate(40_MiB, page);
-      ASSERT_NE(p, nullptr);
-      memory.deallocate(p, 40_MiB, page);
-    }
+    const block_handle block = memory.allocate_by_handle(40_MiB);
+    ASSERT_TRUE(block);
+    memory.deallocate(block);
     memory.trim();
   }
   void* const whole = memory.allocate(60_MiB);
-  EXPECT_EQ(memory.try_allocate(40_MiB, std::align_val_t{4096}), nullptr);
   EXPECT_FALSE(memory.allocate_by_handle(40_MiB));
-  EXPECT_THROW((void)memory.allocate(40_MiB, std::align_val_t{4096}), out_of_memory);
   memory.deallocate(whole);
 }
 
 TEST_F(planned_on_a_device, leaves_handles_to_the_allocator_inside) {
-  const handle h = memory.allocate_by_handle(sizes[0]);
+  const block_handle h = memory.allocate_by_handle(sizes[0]);
   EXPECT_EQ(used().requests, 0u);
   EXPECT_TRUE(memory.record_stream(h, stream_id{1}));
   memory.deallocate(h);
@@ -475,22 +450,23 @@ TEST_F(planned_on_a_device, leaves_handles_to_the_allocator_inside) {
 
 TEST_F(planned_on_a_device, leaves_scopes_of_private_pools_to_the_allocator_inside) {
   void* const before = memory.allocate(sizes[0]);
-  const pool_id graph = memory.create_pool();
-  ASSERT_TRUE(memory.begin_allocate_to_pool(graph, {}));
-  EXPECT_FALSE(memory.end_allocate_to_pool(pool_id{12345}));
+  auto pools = memory.get<extension::private_pools>();
+  const pool_id graph = pools.create();
+  ASSERT_TRUE(pools.open(graph));
+  EXPECT_FALSE(pools.close(pool_id{12345}));
   void* const captured = memory.allocate(sizes[1]);
   EXPECT_EQ(used().requests, 1u);
   EXPECT_TRUE(memory.record_stream(before, stream_id{1}));
   memory.deallocate(before);
-  EXPECT_EQ(memory.current_usage().pending, sizes[0]);  // no event is recorded during a capture
+  EXPECT_EQ(memory.current_usage().pending(), sizes[0]);  // no event is recorded during a capture
   memory.trim();
   EXPECT_EQ(device.calls().record, 0u);
-  ASSERT_TRUE(memory.end_allocate_to_pool(graph));
+  ASSERT_TRUE(pools.close(graph));
   void* const after = memory.allocate(sizes[1]);
   EXPECT_EQ(used().requests, 2u);
   memory.deallocate(after);
   memory.deallocate(captured);
-  EXPECT_TRUE(memory.release_pool(graph));
+  EXPECT_TRUE(pools.release(graph));
   memory.trim();
   EXPECT_EQ(memory.current_usage().reserved, 0u);
 }
@@ -504,7 +480,7 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   device.hold_events(true);
   memory.deallocate(p);
   EXPECT_EQ(device.calls().record, 2u);
-  EXPECT_EQ(memory.current_usage().pending, sizes[0]);
+  EXPECT_EQ(memory.current_usage().pending(), sizes[0]);
   memory.begin_step();
   void* const other = memory.allocate(sizes[0]);
   EXPECT_NE(other, p);
@@ -513,7 +489,7 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   device.hold_events(false);
   memory.begin_step();
   EXPECT_EQ(memory.allocate(sizes[0]), p);
-  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
   memory.deallocate(p);
 }
 
@@ -538,7 +514,7 @@ TEST(planned, asks_the_streams_policy_of_the_allocator_inside) {
     void* const p = memory.allocate(5_MiB);
     EXPECT_TRUE(memory.record_stream(p, stream_id{user}));
     memory.deallocate(p);
-    EXPECT_EQ(memory.current_usage().pending, user == 7 ? 5_MiB : 0u) << user;
+    EXPECT_EQ(memory.current_usage().pending(), user == 7 ? 5_MiB : 0u) << user;
   }
   EXPECT_EQ(memory.statistics().by_plan.requests, 3u);
   device.hold_events(false);
@@ -566,45 +542,47 @@ TEST(planned, serves_kept_places_after_recorded_uses) {
 // Uses that were recorded during a capture are dropped after it, as in the allocator inside.
 TEST_F(planned_on_a_device, drops_uses_of_a_capture) {
   void* const p = memory.allocate(sizes[0]);
-  const pool_id graph = memory.create_pool();
-  ASSERT_TRUE(memory.begin_allocate_to_pool(graph, {}));
+  auto pools = memory.get<extension::private_pools>();
+  const pool_id graph = pools.create();
+  ASSERT_TRUE(pools.open(graph));
   EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
   memory.deallocate(p);
-  EXPECT_EQ(memory.current_usage().pending, sizes[0]);
-  ASSERT_TRUE(memory.end_allocate_to_pool(graph));
+  EXPECT_EQ(memory.current_usage().pending(), sizes[0]);
+  ASSERT_TRUE(pools.close(graph));
   device.hold_events(true);
   memory.process_events();
-  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
   EXPECT_EQ(device.calls().record, 0u);
   device.hold_events(false);
-  EXPECT_TRUE(memory.release_pool(graph));
+  EXPECT_TRUE(pools.release(graph));
 }
 
 // Only a capture forbids to wait for streams and to give memory back.
 TEST_F(planned_on_a_device, gives_memory_back_while_a_scope_redirects) {
-  const pool_id tenant = memory.create_pool(), graph = memory.create_pool();
+  auto pools = memory.get<extension::private_pools>();
+  const pool_id tenant = pools.create(), graph = pools.create();
   run_step();
-  ASSERT_TRUE(memory.begin_allocate_to_pool(tenant, {}, scope_kind::redirect));
+  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
   EXPECT_GT(device.used(), 0u);
   memory.trim(0);
   EXPECT_EQ(device.used(), 0u);
-  ASSERT_TRUE(memory.end_allocate_to_pool(tenant));
+  ASSERT_TRUE(pools.close(tenant));
 
   // A capture besides forbids it, until it ends.
   memory.begin_step();
   run_step();
   const std::size_t plan_bytes = device.used();
-  ASSERT_TRUE(memory.begin_allocate_to_pool(tenant, {}, scope_kind::redirect));
-  ASSERT_TRUE(memory.begin_allocate_to_pool(graph, {}));
+  ASSERT_TRUE(pools.open(tenant, {}, extension::scope_kind::plain));
+  ASSERT_TRUE(pools.open(graph));
   memory.trim(0);
   EXPECT_EQ(device.used(), plan_bytes);
-  ASSERT_TRUE(memory.end_allocate_to_pool(graph));
+  ASSERT_TRUE(pools.close(graph));
 
   void* const p = memory.try_allocate(1_GiB);
   EXPECT_NE(p, nullptr) << "the plan keeps memory that no block uses";
   memory.deallocate(p);
-  ASSERT_TRUE(memory.end_allocate_to_pool(tenant));
-  for (const pool_id each : {tenant, graph}) EXPECT_TRUE(memory.release_pool(each));
+  ASSERT_TRUE(pools.close(tenant));
+  for (const pool_id each : {tenant, graph}) EXPECT_TRUE(pools.release(each));
 }
 
 // A request that fails takes the memory of unused places.
@@ -790,7 +768,7 @@ TEST(planned, records_no_streams_without_events) {
   void* const p = memory.allocate(5_MiB);
   EXPECT_TRUE(memory.record_stream(p, stream_id{1}));
   memory.deallocate(p);
-  EXPECT_EQ(memory.current_usage().pending, 0u);
+  EXPECT_EQ(memory.current_usage().pending(), 0u);
 }
 
 TEST(planned, is_as_thread_safe_as_the_allocator_inside) {
@@ -802,7 +780,8 @@ TEST(planned, is_as_thread_safe_as_the_allocator_inside) {
     for (const std::uint64_t id : ids) of.free(id);
   }
   const plan::made_plan made = make(of.made);
-  planned<locked<pytorch<>, provider_ref<simulated_device>>> memory(made.view(), provider_ref(device));
+  planned<locked<caching_allocator<pytorch<>, provider_ref<simulated_device>>>> memory(made.view(),
+                                                                                       provider_ref(device));
   std::vector<std::thread> threads;
   for (std::uint64_t t = 1; t <= 2; ++t) {
     threads.emplace_back([&memory, t] {

@@ -6,8 +6,9 @@
 #include <initializer_list>
 
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/make_plan.hpp>
 #include <tessera/trace/recording.hpp>
+
+#include "tessera_replay/planner/make_plan.hpp"
 
 namespace plan_tests {
 

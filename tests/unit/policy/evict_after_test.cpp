@@ -9,9 +9,14 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/private_pool.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
+#include <tessera/policy/evict_after.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "extensions.hpp"
 
 namespace {
 
@@ -31,7 +36,8 @@ using step = evict_after<tunable<std::uint64_t>{200}, decay_curve::step, manual_
 using smooth = evict_after<tunable<std::uint64_t>{200}, decay_curve::smooth, manual_clock>;
 
 template <typename Recipe, typename Eviction>
-using allocator_of = caching_allocator<with<Recipe, Eviction>, simulated_device>;
+using allocator_of = caching_allocator<with<Recipe, Eviction>, simulated_device, extension::private_pools,
+                                       extension::sleep_mode>;
 
 using expandable = pytorch<"expandable_segments:True">;
 
@@ -131,7 +137,7 @@ TYPED_TEST(evict_after_in, restart_ages_restarts_the_time) {
   allocator_of<TypeParam, step> pool;
   pool.deallocate(pool.allocate(80_MiB));
   manual_clock::ticks += 199;
-  pool.restart_ages();
+  pool.reset_decay();
   expect_to_go_in_200_ticks(pool, 80_MiB);
 }
 
@@ -143,7 +149,7 @@ TYPED_TEST(evict_after_in, completed_frees_are_processed_first_and_others_are_no
   pool.provider().submit(stream_id{7}, 1'000'000'000);
   pool.deallocate(used);
   pool.evict_idle();
-  EXPECT_EQ(pool.current_usage().pending, 80_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 80_MiB);
   pool.provider().advance(1'000'000'000);
   pool.evict_idle();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
@@ -154,9 +160,9 @@ TYPED_TEST(evict_after_in, an_open_scope_keeps_everything) {
   pool.deallocate(pool.allocate(80_MiB));
   manual_clock::ticks += 1000;
   {
-    private_pool graph(pool);
+    extension::private_pool graph(pool);
     {
-      const pool_scope scope(graph, stream_id{9});
+      const extension::pool_scope scope(graph, stream_id{9});
       pool.evict_idle();
       EXPECT_EQ(pool.current_usage().reserved, 80_MiB);
       pool.deallocate(pool.allocate(80_MiB, stream_id{9}));
@@ -171,16 +177,16 @@ TYPED_TEST(evict_after_in, an_open_scope_keeps_everything) {
 
 TYPED_TEST(evict_after_in, memory_that_sleeps_stays_asleep) {
   using pool_type = allocator_of<TypeParam, step>;
-  if constexpr (pool_type::can_sleep) {
+  if constexpr (pool_type::has_ranges) {
     pool_type pool;
     void* const live = pool.allocate(80_MiB);
     pool.deallocate(pool.allocate(80_MiB, stream_id{1}));
-    ASSERT_TRUE(pool.sleep(sleep_contents::discard));
+    ASSERT_TRUE(sleep_mode_of(pool).sleep(extension::sleep_contents::discard));
     manual_clock::ticks += 1000;
     pool.evict_idle();
     EXPECT_EQ(pool.audit(), nullptr);
     EXPECT_EQ(pool.provider().used(), 0u);
-    ASSERT_TRUE(pool.wake());
+    ASSERT_TRUE(sleep_mode_of(pool).wake());
     pool.deallocate(live);
     manual_clock::ticks += 1000;
     pool.evict_idle();
@@ -236,7 +242,7 @@ TYPED_TEST(evict_after_in, smooth_releases_the_oldest_first) {
     manual_clock::ticks += 1;
     std::uint64_t youngest_stream = 0;
     std::size_t left = 0;
-    pool.introspect().for_each_idle([&](const detail::block& b, std::uint64_t) {
+    tessera::detail::introspect(pool).for_each_idle([&](const detail::block& b, std::uint64_t) {
       if (youngest_stream == 0 || b.list->key().handle < youngest_stream)
         youngest_stream = b.list->key().handle;
       ++left;
@@ -326,7 +332,7 @@ TEST(evict_after, coalesced_blocks_of_a_range_have_the_mean_age_of_their_bytes) 
   allocator_of<expandable, step> pool;
   const auto age = [&pool] {
     std::uint64_t found = 0;
-    pool.introspect().for_each_idle(
+    tessera::detail::introspect(pool).for_each_idle(
         [&found](const detail::block&, std::uint64_t its_age) { found = its_age; });
     return found;
   };
@@ -341,7 +347,7 @@ TEST(evict_after, coalesced_blocks_of_a_range_have_the_mean_age_of_their_bytes) 
   EXPECT_EQ(age(), (20 * 200 + 20 * 100) / 100u);
   manual_clock::ticks += 30;
   EXPECT_EQ(age(), 90u);
-  pool.restart_ages();
+  pool.reset_decay();
   manual_clock::ticks += 10;
   EXPECT_EQ(age(), 10u);
 }

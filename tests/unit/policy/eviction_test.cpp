@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/policy/chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -40,7 +41,7 @@ TEST(evict_at_free, gives_a_segment_back_once_the_last_stream_is_done_with_it) {
   ASSERT_TRUE(pool.record_stream(used, stream_id{7}));
   pool.provider().submit(stream_id{7}, 1'000'000'000);
   pool.deallocate(used);
-  EXPECT_EQ(pool.current_usage().pending, 4_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 4_MiB);
   pool.provider().advance(1'000'000'000);
   pool.deallocate(pool.allocate(512));
   EXPECT_EQ(pool.current_usage().reserved, 512u);
@@ -83,8 +84,8 @@ TEST(evict_idle_segments, distinguishes_both_triggers) {
   EXPECT_TRUE(before.is_candidate(1, now) && before.should_evict({}));
 }
 
-TEST(evict_at_free_above_plan, considers_segments_larger_than_any_chunk) {
-  constexpr evict_at_free_above_plan<chunk_plan{.first = 40_MiB + 512, .further = 5_MiB}> eviction{};
+TEST(evict_at_free_above_schedule, considers_segments_larger_than_any_chunk) {
+  constexpr evict_at_free_above_schedule<chunk_schedule{.first = 40_MiB + 512, .further = 5_MiB}> eviction{};
   EXPECT_FALSE(eviction.is_candidate(41_MiB, {.limit = 1_GiB}));
   EXPECT_TRUE(eviction.is_candidate(41_MiB + 1, {.limit = 1_GiB}));
   EXPECT_EQ(eviction.bytes_to_evict(eviction_trigger::after_free, {.cached = 41_MiB, .limit = 1_GiB}), 0u);

@@ -5,6 +5,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
+#include <tessera/policy/chunks.hpp>
 #include <tessera/policy/growth.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -75,34 +76,34 @@ TEST(grow_by_chunks, takes_the_chunk_of_the_blocks_side_of_the_boundary) {
   EXPECT_EQ((grow_by_chunks<>{.limit = percent(25)}.limit.on(4_GiB)), 1_GiB);
 }
 
-TEST(chunk_plan, leaves_a_twentieth_and_small_rests) {
-  EXPECT_EQ(chunk_plan::available(2000), 1900u);
-  EXPECT_EQ(chunk_plan::available(269), 256u);
-  EXPECT_EQ(chunk_plan::available(268), 0u);
+TEST(chunk_schedule, leaves_a_twentieth_and_small_rests) {
+  EXPECT_EQ(chunk_schedule::available(2000), 1900u);
+  EXPECT_EQ(chunk_schedule::available(269), 256u);
+  EXPECT_EQ(chunk_schedule::available(268), 0u);
 }
 
-TEST(chunk_plan, takes_the_configured_size_or_a_share) {
-  constexpr chunk_plan plan{.first = 40_MiB, .further = 5_MiB};
+TEST(chunk_schedule, takes_the_configured_size_or_a_share) {
+  constexpr chunk_schedule plan{.first = 40_MiB, .further = 5_MiB};
   EXPECT_EQ(plan.first_chunk(1_GiB), 40_MiB);
   EXPECT_EQ(plan.further_chunk(1_GiB), 5_MiB);
   EXPECT_EQ(plan.largest_pooled(1_GiB), 40_MiB);
-  EXPECT_EQ((chunk_plan{.first = 5_MiB, .further = 40_MiB}.largest_pooled(1_GiB)), 40_MiB);
-  constexpr chunk_plan half{.share = percent(50)};
+  EXPECT_EQ((chunk_schedule{.first = 5_MiB, .further = 40_MiB}.largest_pooled(1_GiB)), 40_MiB);
+  constexpr chunk_schedule half{.share = percent(50)};
   EXPECT_EQ(half.first_chunk(2000), 950u);
   EXPECT_EQ(half.further_chunk(2000), 950u);
 }
 
-TEST(chunk_plan, fails_if_the_chunk_cannot_be_acquired) {
-  constexpr chunk_plan plan{.first = 1900, .further = 1000};
+TEST(chunk_schedule, fails_if_the_chunk_cannot_be_acquired) {
+  constexpr chunk_schedule plan{.first = 1900, .further = 1000};
   EXPECT_EQ(plan.next(2000, true), 1900u);
   EXPECT_EQ(plan.next(2000, false), 1000u);
   EXPECT_EQ(plan.next(1998, true), 1999u);  // 1900 of them may not be taken
   EXPECT_EQ(plan.next(1899, true), 1900u);
-  EXPECT_EQ((chunk_plan{.first = 1}.next(200, true)), 201u);
+  EXPECT_EQ((chunk_schedule{.first = 1}.next(200, true)), 201u);
 }
 
-TEST(grow_by_plan, takes_the_first_chunk_if_nothing_is_reserved_and_further_ones_later) {
-  constexpr grow_by_plan<chunk_plan{.first = 40_MiB, .further = 5_MiB}> growth{};
+TEST(grow_by_schedule, takes_the_first_chunk_if_nothing_is_reserved_and_further_ones_later) {
+  constexpr grow_by_schedule<chunk_schedule{.first = 40_MiB, .further = 5_MiB}> growth{};
   usage now{.limit = 1_GiB};
   EXPECT_EQ(growth.segment_size(step, now), 40_MiB);
   now.reserved = 40_MiB;
@@ -114,17 +115,17 @@ TEST(grow_by_plan, takes_the_first_chunk_if_nothing_is_reserved_and_further_ones
   EXPECT_GT(growth.segment_size(step, now), 5_MiB);
   now.reserved = 2_GiB;
   EXPECT_GT(growth.segment_size(step, now), 0u);
-  EXPECT_EQ((grow_by_plan<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
+  EXPECT_EQ((grow_by_schedule<>{.limit = 2_GiB}.limit.on(4_GiB)), 2_GiB);
 }
 
-TEST(grow_by_plan, is_refused_for_any_block_if_the_plan_exceeds_the_device) {
-  constexpr grow_by_plan<chunk_plan{.first = 2_GiB, .further = 5_MiB}> growth{};
+TEST(grow_by_schedule, is_refused_for_any_block_if_the_plan_exceeds_the_device) {
+  constexpr grow_by_schedule<chunk_schedule{.first = 2_GiB, .further = 5_MiB}> growth{};
   usage now{.limit = 1_GiB};
   EXPECT_EQ(growth.segment_size(step, now), 2_GiB);
   EXPECT_EQ(growth.segment_size(3_GiB, now), 3_GiB);
-  constexpr grow_by_plan<chunk_plan{.first = 1900, .further = 1000}> just_right{};
+  constexpr grow_by_schedule<chunk_schedule{.first = 1900, .further = 1000}> just_right{};
   EXPECT_EQ(just_right.segment_size(64, {.limit = 2000}), 1900u);
-  constexpr grow_by_plan<chunk_plan{.first = 1_GiB, .further = 5_MiB}> just_too_large{};
+  constexpr grow_by_schedule<chunk_schedule{.first = 1_GiB, .further = 5_MiB}> just_too_large{};
   now.reserved = 0;
   EXPECT_EQ(just_too_large.segment_size(step, now), 1_GiB + 1);
 }

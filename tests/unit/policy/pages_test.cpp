@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/law/policies.hpp>
+#include <tessera/law/policy_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -25,8 +25,8 @@ bool operator==(const page_order& a, const page_order& b) { return a.count == b.
 
 std::vector<page_choice> all_choices() {
   std::vector<page_choice> all;
-  for (auto plan : {page_plan::normal_only, page_plan::huge_first, page_plan::huge_only,
-                    page_plan::huge_1g_first, page_plan::huge_1g_only}) {
+  for (auto plan : {page_preference::normal_only, page_preference::huge_first, page_preference::huge_only,
+                    page_preference::huge_1g_first, page_preference::huge_1g_only}) {
     for (auto speed : {page_kind::bandwidth::any, page_kind::bandwidth::low, page_kind::bandwidth::high}) {
       for (bool peers : {false, true}) {
         for (bool read_only : {false, true}) all.push_back({plan, speed, peers, read_only});
@@ -72,24 +72,26 @@ static_assert(paged_provider<recording_device>);
 template <typename Pages>
 using direct = caching_allocator<with<passthrough, reuse_immediately, Pages>, recording_device>;
 
-static_assert(!back_with<page_plan::normal_only>::uses_page_kinds &&
-              back_with<page_plan::huge_first>::uses_page_kinds);
-static_assert(
-    back_with<page_choice{page_plan::normal_only, page_kind::bandwidth::any, true}>::uses_page_kinds &&
-    back_with<tunable(page_choice{page_plan::normal_only})>::uses_page_kinds);
-static_assert(std::is_empty_v<back_with<page_plan::huge_1g_only>> && !std::is_empty_v<back_with<>>);
-static_assert(back_with<>{}.choice.get() == page_choice{.pages = page_plan::huge_first});
+static_assert(!prefer_pages<page_preference::normal_only>::uses_page_kinds &&
+              prefer_pages<page_preference::huge_first>::uses_page_kinds);
+static_assert(prefer_pages<page_choice{page_preference::normal_only, page_kind::bandwidth::any,
+                                       true}>::uses_page_kinds &&
+              prefer_pages<tunable(page_choice{page_preference::normal_only})>::uses_page_kinds);
+static_assert(std::is_empty_v<prefer_pages<page_preference::huge_1g_only>> &&
+              !std::is_empty_v<prefer_pages<>>);
+static_assert(prefer_pages<>{}.choice.get() == page_choice{.pages = page_preference::huge_first});
 
 TEST(pages, normal_only_requests_nothing_else) {
   for (std::size_t bytes : {std::size_t{1}, 1_MiB, 2_MiB, 5_GiB})
-    EXPECT_TRUE(back_with<page_plan::normal_only>{}.backing(bytes) == just(page_kind::normal)) << bytes;
-  EXPECT_EQ(detail::in_whole_pages(back_with<page_plan::normal_only>{}, 3_MiB + 512), 3_MiB + 512);
+    EXPECT_TRUE(prefer_pages<page_preference::normal_only>{}.backing(bytes) == just(page_kind::normal))
+        << bytes;
+  EXPECT_EQ(detail::in_whole_pages(prefer_pages<page_preference::normal_only>{}, 3_MiB + 512), 3_MiB + 512);
 }
 
 // According to ACL's document, huge-first memory is rounded to 2 MiB, and in the next paragraph up to 1 MiB
 // in normal pages.
 TEST(pages, huge_first_rounds_only_above_one_mebibyte) {
-  constexpr back_with<page_plan::huge_first> pages;
+  constexpr prefer_pages<page_preference::huge_first> pages;
   EXPECT_TRUE(pages.backing(1) == just(page_kind::normal));
   EXPECT_TRUE(pages.backing(1_MiB) == just(page_kind::normal));
   EXPECT_TRUE(pages.backing(1_MiB + 1) == both(page_kind::huge, page_kind::normal));
@@ -101,13 +103,13 @@ TEST(pages, huge_first_rounds_only_above_one_mebibyte) {
 }
 
 TEST(pages, huge_first_for_peers_has_the_small_rule_too) {
-  constexpr back_with<page_choice{.pages = page_plan::huge_first, .peer_to_peer = true}> pages;
+  constexpr prefer_pages<page_choice{.pages = page_preference::huge_first, .peer_to_peer = true}> pages;
   EXPECT_TRUE(pages.backing(1_MiB) == just(normal_for_peers));
   EXPECT_TRUE(pages.backing(1_MiB + 1) == both(huge_for_peers, normal_for_peers));
 }
 
 TEST(pages, huge_only_takes_a_huge_page_for_the_smallest_segment) {
-  constexpr back_with<page_plan::huge_only> pages;
+  constexpr prefer_pages<page_preference::huge_only> pages;
   EXPECT_TRUE(pages.backing(1_KiB) == just(page_kind::huge));
   EXPECT_EQ(detail::in_whole_pages(pages, 1_KiB), 2_MiB);
   EXPECT_EQ(detail::in_whole_pages(pages, 1_MiB), 2_MiB);
@@ -115,7 +117,7 @@ TEST(pages, huge_only_takes_a_huge_page_for_the_smallest_segment) {
 }
 
 TEST(pages, giant_only_rounds_to_gibibytes) {
-  constexpr back_with<page_plan::huge_1g_only> pages;
+  constexpr prefer_pages<page_preference::huge_1g_only> pages;
   EXPECT_TRUE(pages.backing(1_GiB) == just(page_kind::huge_1g));
   EXPECT_EQ(detail::in_whole_pages(pages, 1), 1_GiB);
   EXPECT_EQ(detail::in_whole_pages(pages, 1_GiB), 1_GiB);
@@ -123,7 +125,7 @@ TEST(pages, giant_only_rounds_to_gibibytes) {
 }
 
 TEST(pages, giant_first_uses_smaller_pages_up_to_one_huge_page) {
-  constexpr back_with<page_plan::huge_1g_first> pages;
+  constexpr prefer_pages<page_preference::huge_1g_first> pages;
   EXPECT_TRUE(pages.backing(1_MiB) == just(page_kind::normal));
   EXPECT_TRUE(pages.backing(2_MiB) == both(page_kind::huge, page_kind::normal));
   EXPECT_TRUE(
@@ -137,7 +139,7 @@ TEST(pages, every_kind_carries_the_whole_choice) {
   for (const page_choice& choice : all_choices()) {
     if (choice.broken_rule() != nullptr) continue;
     ++legal;
-    const back_with<> pages{.choice = choice};
+    const prefer_pages<> pages{.choice = choice};
     for (std::size_t bytes : {std::size_t{1}, 2_MiB, 1_GiB}) {
       for (const page_kind& kind : pages.backing(bytes)) {
         EXPECT_EQ(kind.speed, choice.speed);
@@ -153,7 +155,8 @@ TEST(pages, every_kind_carries_the_whole_choice) {
 
 TEST(pages, bandwidth_goes_with_three_plans_and_no_peers) {
   for (const page_choice& choice : all_choices()) {
-    const bool giant = choice.pages == page_plan::huge_1g_first || choice.pages == page_plan::huge_1g_only;
+    const bool giant =
+        choice.pages == page_preference::huge_1g_first || choice.pages == page_preference::huge_1g_only;
     const bool legal = choice.speed == page_kind::bandwidth::any || (!giant && !choice.peer_to_peer);
     EXPECT_EQ(choice.broken_rule() == nullptr, legal);
   }
@@ -169,7 +172,7 @@ TEST(pages, the_choice_of_one_kind_requests_only_that) {
 }
 
 TEST(pages, allocator_requests_huge_pages_then_normal_ones) {
-  direct<back_with<page_plan::huge_first>> pool;
+  direct<prefer_pages<page_preference::huge_first>> pool;
   pool.provider().budget[page_kind::page_size::huge] = 4_MiB;
   using asked = std::vector<recording_device::asked>;
   (void)pool.allocate(1_MiB);
@@ -187,7 +190,7 @@ TEST(pages, allocator_requests_huge_pages_then_normal_ones) {
 }
 
 TEST(pages, allocator_has_no_fallback_from_huge_only) {
-  direct<back_with<page_plan::huge_only>> pool;
+  direct<prefer_pages<page_preference::huge_only>> pool;
   pool.provider().budget[page_kind::page_size::huge] = 4_MiB;
   void* small = pool.allocate(1_KiB);
   (void)pool.allocate(2_MiB);
@@ -203,7 +206,7 @@ TEST(pages, allocator_has_no_fallback_from_huge_only) {
 }
 
 TEST(pages, allocator_has_no_fallback_from_giant_only) {
-  direct<back_with<page_plan::huge_1g_only>> pool;
+  direct<prefer_pages<page_preference::huge_1g_only>> pool;
   pool.provider().budget[page_kind::page_size::huge_1g] = 3_GiB;
   pool.provider().budget[page_kind::page_size::huge] = 64_GiB;
   (void)pool.allocate(19 * 1_GiB / 10);
@@ -216,7 +219,7 @@ TEST(pages, allocator_has_no_fallback_from_giant_only) {
 // torch_npu under page_size:1g: a small pool in segments of 2 MiB. If 1 GiB pages fail, smaller ones are
 // tried.
 TEST(pages, allocator_falls_back_from_giant_pages_twice) {
-  using recipe = with<pytorch<>, reuse_immediately, back_with<page_plan::huge_1g_first>>;
+  using recipe = with<pytorch<>, reuse_immediately, prefer_pages<page_preference::huge_1g_first>>;
   caching_allocator<recipe, recording_device> pool;
   pool.provider().budget[page_kind::page_size::huge_1g] = 1_GiB;
   pool.provider().budget[page_kind::page_size::huge] = 1_GiB + 2_MiB;
@@ -238,13 +241,13 @@ TEST(pages, allocator_falls_back_from_giant_pages_twice) {
 }
 
 TEST(pages, allocator_requests_the_kind_chosen_at_run_time) {
-  direct<back_with<>> pool;
+  direct<prefer_pages<>> pool;
   pool.provider().budget[page_kind::page_size::huge_1g] = 1_GiB;
   pool.policies().pages.choice =
-      page_choice{.pages = page_plan::huge_1g_only, .peer_to_peer = true, .read_only = true};
+      page_choice{.pages = page_preference::huge_1g_only, .peer_to_peer = true, .read_only = true};
   (void)pool.allocate(1);
   pool.policies().pages.choice =
-      page_choice{.pages = page_plan::normal_only, .speed = page_kind::bandwidth::low};
+      page_choice{.pages = page_preference::normal_only, .speed = page_kind::bandwidth::low};
   (void)pool.allocate(1);
   ASSERT_EQ(pool.provider().log.size(), 2u);
   EXPECT_EQ(pool.provider().log[0],
@@ -255,14 +258,14 @@ TEST(pages, allocator_requests_the_kind_chosen_at_run_time) {
 }
 
 TEST(pages_death, an_invalid_choice_at_run_time_aborts) {
-  direct<back_with<>> pool;
+  direct<prefer_pages<>> pool;
   pool.policies().pages.choice = page_choice{.speed = page_kind::bandwidth::low, .peer_to_peer = true};
   EXPECT_DEATH((void)pool.try_allocate(1), "low or high bandwidth does not go with peer-to-peer memory");
 }
 
 TEST(pages, budget_of_the_simulated_device_runs_out) {
   const simulated_device::options options{.capacity = 1_GiB, .huge_budget = 4_MiB};
-  caching_allocator<with<passthrough, back_with<page_plan::huge_first>>, simulated_device> first{
+  caching_allocator<with<passthrough, prefer_pages<page_preference::huge_first>>, simulated_device> first{
       simulated_device(options)};
   (void)first.allocate(1_MiB);  // takes none of the budget
   (void)first.allocate(1_MiB + 1);
@@ -272,7 +275,7 @@ TEST(pages, budget_of_the_simulated_device_runs_out) {
   EXPECT_EQ(first.provider().calls().refused, 1u);
   EXPECT_EQ(first.provider().used(), 7_MiB);
 
-  caching_allocator<with<passthrough, back_with<page_plan::huge_only>>, simulated_device> only{
+  caching_allocator<with<passthrough, prefer_pages<page_preference::huge_only>>, simulated_device> only{
       simulated_device(options)};
   EXPECT_NE(only.try_allocate(1_MiB), nullptr);
   void* second = only.try_allocate(1);

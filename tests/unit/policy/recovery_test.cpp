@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quotas.hpp>
 #include <tessera/policy/pools.hpp>
 #include <tessera/policy/recovery.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "extensions.hpp"
 
 namespace {
 
@@ -31,33 +35,32 @@ TEST(recovery_policy, names_the_steps_in_order) {
     EXPECT_EQ(of(recover_by_emptying_cache<true>{}, why), (steps{all, exactly}));
     EXPECT_EQ(of(recover_by_releasing_oversize{}, why), (steps{fitting, all}));
   }
-  EXPECT_EQ(of(with_fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_device),
+  EXPECT_EQ(of(fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_device),
             (steps{fitting, all}));
-  EXPECT_EQ(of(with_fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_limit), steps{});
+  EXPECT_EQ(of(fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_limit), steps{});
 }
 
-TEST(with_last_search, adds_a_search_unless_the_request_must_fail_at_once) {
+TEST(last_search, adds_a_search_unless_the_request_must_fail_at_once) {
   constexpr auto fitting = recovery_steps::step::release_oversize, all = recovery_steps::step::release_cached,
                  exactly = recovery_steps::step::retry_exact_size,
                  search = recovery_steps::step::search_again;
   constexpr auto by_device = failure_reason::by_device, by_limit = failure_reason::by_limit;
-  EXPECT_EQ(of(with_last_search<recover_never>{}, by_device), steps{search});
-  EXPECT_EQ(of(with_last_search<recover_by_emptying_cache<true>>{}, by_device),
-            (steps{all, exactly, search}));
-  using torch = with_last_search<with_fail_fast<recover_by_releasing_oversize>>;
+  EXPECT_EQ(of(last_search<recover_never>{}, by_device), steps{search});
+  EXPECT_EQ(of(last_search<recover_by_emptying_cache<true>>{}, by_device), (steps{all, exactly, search}));
+  using torch = last_search<fail_fast<recover_by_releasing_oversize>>;
   torch recovery;
   EXPECT_EQ(of(recovery, by_limit), (steps{fitting, all, search}));
   recovery.fails_fast = true;
   EXPECT_EQ(of(recovery, by_limit), steps{});
   EXPECT_EQ(of(recovery, by_device), (steps{fitting, all, search}));
-  EXPECT_EQ(of(with_fail_fast<with_last_search<recover_never>, true>{}, by_limit), steps{});
-  EXPECT_TRUE((with_last_search<pytorch_2_14_family::native::recovery>::checks_capacity));
+  EXPECT_EQ(of(fail_fast<last_search<recover_never>, true>{}, by_limit), steps{});
+  EXPECT_TRUE((last_search<pytorch_2_14_family::native::recovery>::checks_capacity));
 }
 
 /// A full device of 40 MiB, on which stream 1 still uses a freed block of 8 MiB beside a live one.
 template <typename Recipe>
 struct full_device {
-  caching_allocator<Recipe, simulated_device> pool{
+  caching_allocator<Recipe, simulated_device, extension::private_pools, extension::quotas> pool{
       simulated_device{simulated_device::options{.capacity = 40_MiB, .granularity = 2_MiB}}};
   void* const pending = pool.allocate(8_MiB);
   void* const beside = pool.allocate(8_MiB);
@@ -66,31 +69,31 @@ struct full_device {
     EXPECT_TRUE(pool.record_stream(pending, stream_id{1}));
     pool.provider().submit(stream_id{1}, 1'000'000);
     pool.deallocate(pending);
-    EXPECT_EQ(pool.current_usage().pending, 8_MiB);
+    EXPECT_EQ(pool.current_usage().pending(), 8_MiB);
   }
 };
 
-TEST(with_last_search, serves_the_request_that_pytorch_refuses_once) {
+TEST(last_search, serves_the_request_that_pytorch_refuses_once) {
   full_device<pytorch<>> as_pytorch;
   EXPECT_EQ(as_pytorch.pool.try_allocate(8_MiB), nullptr);
   EXPECT_EQ(as_pytorch.pool.try_allocate(8_MiB), as_pytorch.pending);
-  full_device<with<pytorch<>, with_last_search<pytorch<>::recovery>>> patient;
+  full_device<with<pytorch<>, last_search<pytorch<>::recovery>>> patient;
   EXPECT_EQ(patient.pool.try_allocate(8_MiB), patient.pending);
   EXPECT_EQ(patient.pool.try_allocate(8_MiB), nullptr);
   EXPECT_EQ(patient.pool.audit(), nullptr);
-  full_device<with<pytorch<>, with_last_search<recover_never>>> without_steps;
+  full_device<with<pytorch<>, last_search<recover_never>>> without_steps;
   EXPECT_EQ(without_steps.pool.try_allocate(8_MiB), without_steps.pending);
   using expandable = pytorch_family::expandable;
   full_device<expandable> mapped;
   EXPECT_EQ(mapped.pool.try_allocate(8_MiB), nullptr);
-  full_device<with<expandable, with_last_search<expandable::recovery>>> searched;
+  full_device<with<expandable, last_search<expandable::recovery>>> searched;
   EXPECT_EQ(searched.pool.try_allocate(8_MiB), searched.pending);
 }
 
-TEST(with_last_search, keeps_a_search_if_shares_add_a_step) {
-  using tenants = with<pytorch<>, guarantee_shares<pytorch<>::growth>, with_last_search<recover_never>>;
+TEST(last_search, keeps_a_search_if_shares_add_a_step) {
+  using tenants = with<pytorch<>, last_search<recover_never>>;
   full_device<tenants> shared;
-  ASSERT_TRUE(shared.pool.set_share({}, {.guaranteed = 1_MiB}));
+  ASSERT_TRUE(quotas_of(shared.pool).set({}, {.guaranteed = 1_MiB}));
   EXPECT_EQ(shared.pool.try_allocate(8_MiB), shared.pending);
 }
 
@@ -105,31 +108,41 @@ TEST(pools_policy, counts_the_boundary_as_small) {
 
 // The pools policy owns the limit of small blocks: split and growth learn it.
 TEST(pools_policy, tells_growth_which_blocks_are_small) {
-  caching_allocator<with<pytorch<>, pool_small_and_large<2_MiB>>, simulated_device> higher;
+  caching_allocator<with<pytorch<>, pool_small_and_large<2_MiB>>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      higher;
   (void)higher.allocate(1_MiB + 512_KiB);  // small: a segment with room for two of the limit
   EXPECT_EQ(higher.current_usage().reserved, 4_MiB);
-  caching_allocator<with<pytorch<>, pool_small_and_large<256_KiB>>, simulated_device> lower;
+  caching_allocator<with<pytorch<>, pool_small_and_large<256_KiB>>, simulated_device,
+                    extension::private_pools, extension::quotas>
+      lower;
   (void)lower.allocate(256_KiB);
   EXPECT_EQ(lower.current_usage().reserved, 2_MiB);
   (void)lower.allocate(768_KiB);  // large
   EXPECT_EQ(lower.current_usage().reserved, 22_MiB);
-  caching_allocator<with<pytorch_family::expandable, pool_small_and_large<4_MiB>>, simulated_device> mapped;
+  caching_allocator<with<pytorch_family::expandable, pool_small_and_large<4_MiB>>, simulated_device,
+                    extension::private_pools, extension::quotas>
+      mapped;
   (void)mapped.allocate(3_MiB);  // two units of a small block, not one of a large block
   EXPECT_EQ(mapped.current_usage().reserved, 4_MiB);
-  caching_allocator<with<stitched, pool_small_and_large<1_MiB>>, simulated_device> dense;
+  caching_allocator<with<stitched, pool_small_and_large<1_MiB>>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      dense;
   EXPECT_EQ(detail::min_chunk(dense.policies(), 1_MiB), 0u);
   EXPECT_EQ(detail::min_chunk(dense.policies(), 2_MiB), 16_MiB);
   EXPECT_EQ(detail::min_chunk(policies<stitched>{}, 1_MiB), 16_MiB);
 }
 
 TEST(pools_policy, tells_split_which_blocks_are_small) {
-  caching_allocator<with<pytorch<>, pool_small_and_large<2_MiB>>, simulated_device> higher;
+  caching_allocator<with<pytorch<>, pool_small_and_large<2_MiB>>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      higher;
   void* const low = higher.allocate(1_MiB + 512_KiB);
   void* const high = higher.allocate(2_MiB);
   higher.deallocate(high);
   (void)higher.allocate(1_MiB + 512_KiB);  // a small block leaves 1 MiB to others, and wastes nothing
   (void)higher.allocate(1_MiB);
-  EXPECT_EQ(higher.current_usage().live, 4_MiB);
+  EXPECT_EQ(higher.current_usage().allocated, 4_MiB);
   EXPECT_EQ(higher.current_usage().reserved, 4_MiB);
   higher.deallocate(low);
   const policies<with<pytorch<>, pool_small_and_large<256_KiB>>> lower;
@@ -140,7 +153,7 @@ TEST(pools_policy, tells_split_which_blocks_are_small) {
 }
 
 TEST(pools_policy, tells_the_limit_that_is_set_at_run_time) {
-  caching_allocator<paddle<>, simulated_device> chunks;
+  caching_allocator<paddle<>, simulated_device, extension::private_pools, extension::quotas> chunks;
   chunks.policies().growth.small_chunk = 2_MiB;
   chunks.policies().growth.large = 8_MiB;
   (void)chunks.allocate(1_MiB);
@@ -165,15 +178,21 @@ struct grow_small_to_eight : grow_exactly<> {
   bool operator==(const grow_small_to_eight&) const = default;
 };
 TEST(pools_policy, tells_policies_of_users_that_ask) {
-  caching_allocator<with<pytorch<>, grow_to_eight>, simulated_device> plain;
+  caching_allocator<with<pytorch<>, grow_to_eight>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      plain;
   (void)plain.allocate(2_MiB);
   EXPECT_EQ(plain.current_usage().reserved, 8_MiB);
-  caching_allocator<with<pytorch<>, grow_small_to_eight>, simulated_device> asking;
+  caching_allocator<with<pytorch<>, grow_small_to_eight>, simulated_device, extension::private_pools,
+                    extension::quotas>
+      asking;
   (void)asking.allocate(2_MiB);
   EXPECT_EQ(asking.current_usage().reserved, 2_MiB);
   (void)asking.allocate(1_MiB);
   EXPECT_EQ(asking.current_usage().reserved, 10_MiB);
-  caching_allocator<with<pytorch<>, grow_small_to_eight, pool_together>, simulated_device> together;
+  caching_allocator<with<pytorch<>, grow_small_to_eight, pool_together>, simulated_device,
+                    extension::private_pools, extension::quotas>
+      together;
   (void)together.allocate(1_MiB);
   EXPECT_EQ(together.current_usage().reserved, 2_MiB);
 }

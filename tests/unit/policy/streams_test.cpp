@@ -6,6 +6,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/statistics.hpp>
 #include <tessera/policy/eviction.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/policy/streams.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -18,23 +19,23 @@ template <typename Streams>
 using pool_with = caching_allocator<with<pytorch<>, Streams>, simulated_device>;
 constexpr stream_id own{1}, other{2};
 
-TEST(reuse_on_same_stream_after_recorded, keeps_a_block_pending_for_its_own_stream_once_recorded) {
-  pool_with<reuse_on_same_stream_after_recorded> pool;
+TEST(reuse_on_same_stream_after_own_events, keeps_a_block_pending_for_its_own_stream_once_recorded) {
+  pool_with<reuse_on_same_stream_after_own_events> pool;
   pool.provider().hold_events(true);
   void* const p = pool.allocate(10_MiB, own);
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(10_MiB, own), p);
   ASSERT_TRUE(pool.record_stream(p, own));
   pool.deallocate(p);
-  EXPECT_EQ(pool.current_usage().pending, 10_MiB);
+  EXPECT_EQ(pool.current_usage().pending(), 10_MiB);
   EXPECT_NE(pool.allocate(10_MiB, own), p);
   pool.provider().hold_events(false);
   EXPECT_NE(pool.allocate(10_MiB, other), p);
   EXPECT_EQ(pool.allocate(10_MiB, own), p);
 }
 
-TEST(reuse_after_recorded_streams, shares_blocks_among_streams_and_waits_for_all_that_were_recorded) {
-  pool_with<reuse_after_recorded_streams> pool;
+TEST(reuse_after_events, shares_blocks_among_streams_and_waits_for_all_that_were_recorded) {
+  pool_with<reuse_after_events> pool;
   void* const p = pool.allocate(10_MiB, own);
   pool.deallocate(p);
   EXPECT_EQ(pool.allocate(10_MiB, other), p);
@@ -49,8 +50,7 @@ TEST(reuse_after_recorded_streams, shares_blocks_among_streams_and_waits_for_all
   EXPECT_EQ(pool.allocate(10_MiB, own), p);
 }
 
-static_assert(std::is_empty_v<reuse_after_recorded_streams> &&
-              std::is_empty_v<reuse_on_same_stream_after_recorded>);
+static_assert(std::is_empty_v<reuse_after_events> && std::is_empty_v<reuse_on_same_stream_after_own_events>);
 
 TEST(streams_policy, lets_blocks_cross_by_the_rules_that_are_on) {
   EXPECT_EQ(reuse_across_streams<>{}.reuse_rules(), (cross_stream_reuse{true, true, true}));

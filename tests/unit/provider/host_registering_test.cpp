@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -140,7 +140,7 @@ TEST(host_registering, keeps_blocks_pending_for_streams_of_the_device) {
   host_pinned device{host_pinned::options{.pin = host_pinned::pinning::where_allowed}};
   const stream_id copies = device.create_stream();
   using registered_memory = host_registering<host_pinned, host_pinned>;
-  locked<pinned, registered_memory> pool{registered_memory(memory, device)};
+  locked<caching_allocator<pinned, registered_memory>> pool{registered_memory(memory, device)};
   auto* const p = static_cast<unsigned char*>(pool.allocate(64_KiB));
   EXPECT_EQ(device.held().registered, 64_KiB);
   std::memset(p, 1, 64_KiB);

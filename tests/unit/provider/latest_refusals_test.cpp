@@ -22,6 +22,7 @@
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/tagged.hpp>
+#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
@@ -33,6 +34,8 @@
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
+
+#include "extensions.hpp"
 
 namespace {
 
@@ -114,48 +117,57 @@ void expect_reason_of_choosy() {
 }
 
 TEST(refusal, reaches_the_reports_of_each_front_end) {
-  expect_reason_of_choosy<caching_allocator<pytorch<>, choosy>>();
-  expect_reason_of_choosy<locked<pytorch<>, choosy>>();
-  expect_reason_of_choosy<per_stream<pytorch<>, choosy>>();
-  expect_reason_of_choosy<background_reclaiming<pytorch<>, choosy>>();
-  expect_reason_of_choosy<tagged<locked<pytorch<>, choosy>>>();
-  expect_reason_of_choosy<leak_checked<locked<pytorch<>, choosy>>>();
-  expect_reason_of_choosy<trace::captured<tagged<per_stream<pytorch<>, choosy>>>>();
-  using waiting_type = waiting<locked<pytorch<>, choosy>>;
+  expect_reason_of_choosy<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>();
+  expect_reason_of_choosy<locked<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>();
+  expect_reason_of_choosy<per_stream<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>();
+  expect_reason_of_choosy<
+      background_reclaiming<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>();
+  expect_reason_of_choosy<tagged<locked<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>>();
+  expect_reason_of_choosy<
+      leak_checked<locked<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>>();
+  expect_reason_of_choosy<
+      trace::captured<tagged<per_stream<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>>>();
+  using waiting_type = waiting<locked<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>;
   waiting_type patient(std::chrono::milliseconds(1), choosy());
   expect_reason(patient, of_choosy);
-  configured<pytorch_family, choosy> chosen({});
+  configured<pytorch_family, caching_allocator<pytorch<>, choosy, extension::sleep_mode>> chosen({});
   expect_reason(chosen, of_choosy);
   std::vector<choosy> devices(2);
-  per_device<pytorch<>, choosy> all(std::move(devices));
+  per_device<locked<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>> all(std::move(devices));
   expect_reason(all.front(1), of_choosy);
 }
 
 TEST(refusal, reaches_the_reports_of_ranges) {
-  caching_allocator<pytorch<"expandable_segments:True">, choosy> pages{choosy(1_MiB)};
+  caching_allocator<pytorch<"expandable_segments:True">, choosy, extension::sleep_mode> pages{choosy(1_MiB)};
   expect_reason(pages, "no memory of 20971520 bytes");
 }
 
 TEST(refusal, passes_through_the_adaptors) {
   choosy device;
-  caching_allocator<pytorch<>, provider_ref<choosy>> by_reference{provider_ref(device)};
+  caching_allocator<pytorch<>, provider_ref<choosy>, extension::sleep_mode> by_reference{
+      provider_ref(device)};
   expect_reason(by_reference, of_choosy);
   call_times times;
-  locked<pytorch<>, timed<choosy>> measured{timed<choosy>(device, times)};
+  locked<caching_allocator<pytorch<>, timed<choosy>, extension::sleep_mode>> measured{
+      timed<choosy>(device, times)};
   expect_reason(measured, of_choosy);
-  caching_allocator<pytorch<>, checked_provider<choosy>> checked{checked_provider(choosy())};
+  caching_allocator<pytorch<>, checked_provider<choosy>, extension::sleep_mode> checked{
+      checked_provider(choosy())};
   expect_reason(checked, of_choosy);
-  per_stream<pytorch<>, limiting<choosy>> limited{limiting(choosy(), 10_GiB)};
+  per_stream<caching_allocator<pytorch<>, limiting<choosy>, extension::sleep_mode>> limited{
+      limiting(choosy(), 10_GiB)};
   expect_reason(limited, of_choosy);
   preallocating<choosy>::region region(device, 1_GiB);
-  locked<pytorch<>, preallocating<choosy>> preallocated{preallocating<choosy>(region)};
+  locked<caching_allocator<pytorch<>, preallocating<choosy>, extension::sleep_mode>> preallocated{
+      preallocating<choosy>(region)};
   expect_reason(preallocated, of_choosy);
 }
 
 TEST(refusal, limiting_says_its_limit) {
   constexpr std::string_view reason =
       "the provider's limit is 1.00 GiB, 20.00 MiB are taken, and 2.00 GiB are needed";
-  locked<pytorch<>, limiting<simulated_device>> memory{limiting(simulated_device(), 1_GiB)};
+  locked<caching_allocator<pytorch<>, limiting<simulated_device>, extension::sleep_mode>> memory{
+      limiting(simulated_device(), 1_GiB)};
   void* const live = memory.allocate(5_MiB);
   expect_reason(memory, reason);
   memory.deallocate(live);
@@ -174,7 +186,7 @@ TEST(refusal, the_later_of_limit_and_device_counts) {
 }
 
 TEST(refusal, is_not_said_of_another_request) {
-  caching_allocator<pytorch<>, choosy> memory;
+  caching_allocator<pytorch<>, choosy, extension::sleep_mode> memory;
   expect_reason(memory, of_choosy);
   EXPECT_STREQ(memory.make_out_of_memory(3_GiB, stream_id{3}).why(), "");
   EXPECT_STREQ(memory.make_out_of_memory(2_GiB, stream_id{4}).why(), "");
@@ -216,39 +228,40 @@ void expect_own_reasons(Provider device) {
 }
 
 TEST(refusal, is_not_said_of_the_same_request_to_a_pool_that_sleeps) {
-  caching_allocator<pytorch<"expandable_segments:True">, choosy> pages{choosy(1_MiB)};
+  caching_allocator<pytorch<"expandable_segments:True">, choosy, extension::sleep_mode> pages{choosy(1_MiB)};
   EXPECT_EQ(pages.try_allocate(2_GiB), nullptr);
   EXPECT_STREQ(pages.make_out_of_memory(2_GiB).why(), "no memory of 20971520 bytes");
-  ASSERT_TRUE(pages.sleep(sleep_contents::discard));
+  ASSERT_TRUE(sleep_mode_of(pages).sleep(extension::sleep_contents::discard));
   EXPECT_EQ(pages.try_allocate(2_GiB), nullptr);
-  EXPECT_STREQ(pages.make_out_of_memory(2_GiB).why(), "");
+  EXPECT_STREQ(pages.make_out_of_memory(2_GiB).why(), "the pool that serves them sleeps, so wake it first");
 }
 
 TEST(refusal, each_thread_gets_its_own) {
-  expect_own_reasons<locked<pytorch<>, choosy>>(choosy());
-  expect_own_reasons<per_stream<pytorch<>, choosy>>(choosy());
-  expect_own_reasons<locked<pytorch<>, choosy_for_threads>>(choosy_for_threads());
+  expect_own_reasons<locked<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>(choosy());
+  expect_own_reasons<per_stream<caching_allocator<pytorch<>, choosy, extension::sleep_mode>>>(choosy());
+  expect_own_reasons<locked<caching_allocator<pytorch<>, choosy_for_threads, extension::sleep_mode>>>(
+      choosy_for_threads());
 }
 
 TEST(refusal, simulated_device_says_what_the_numbers_do_not_show) {
-  caching_allocator<pytorch<>, simulated_device> full{
+  caching_allocator<pytorch<>, simulated_device, extension::sleep_mode> full{
       simulated_device(simulated_device::options{.capacity = 1_GiB})};
   expect_reason(full, "");
-  caching_allocator<pytorch<>, simulated_device> fails;
+  caching_allocator<pytorch<>, simulated_device, extension::sleep_mode> fails;
   fails.provider().fail_every(1);
   expect_reason(fails, "acquire, 2147483648 bytes: the call is made to fail");
 }
 
 TEST(refusal, host_pinned_says_its_rule) {
-  locked<pytorch_pinned<>, host_pinned> memory{
+  locked<caching_allocator<pytorch_pinned<>, host_pinned, extension::sleep_mode>> memory{
       host_pinned({.capacity = 1_GiB, .pin = host_pinned::pinning::never})};
   expect_reason(memory, "acquire: the capacity of this provider is reached");
   host_pinned source({.capacity = 1_GiB, .pin = host_pinned::pinning::never}), device;
   using provider = host_registering<host_pinned, host_pinned>;
-  caching_allocator<pytorch_pinned<>, provider> registered{provider(source, device)};
+  caching_allocator<pytorch_pinned<>, provider, extension::sleep_mode> registered{provider(source, device)};
   expect_reason(registered, "acquire: the capacity of this provider is reached");
-  guarded<pytorch_pinned<>, host_pinned> watched(host_pinned({.pin = host_pinned::pinning::never}), {}, {},
-                                                 {.max_mappings = 1});
+  guarded<caching_allocator<pytorch_pinned<>, host_pinned, extension::sleep_mode>> watched(
+      host_pinned({.pin = host_pinned::pinning::never}), {}, {.max_mappings = 1});
   expect_reason(
       watched,
       "guarded: more blocks would take mappings that the process must spare; the system administrator "

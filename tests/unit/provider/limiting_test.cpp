@@ -11,7 +11,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/provider_ref.hpp>
@@ -169,7 +169,7 @@ TEST(limiting, limits_stitched_pages) {
 }
 
 TEST(limiting, a_refusal_because_of_the_limit_differs_from_a_full_device) {
-  using recipe = with<pytorch<>, with_fail_fast<recover_by_releasing_oversize, true>>;
+  using recipe = with<pytorch<>, fail_fast<recover_by_releasing_oversize, true>>;
   caching_allocator<recipe, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
   pool.deallocate(pool.allocate(30_MiB));
   EXPECT_EQ(pool.try_allocate(35_MiB), nullptr);
@@ -214,7 +214,8 @@ TEST(limiting, racing_threads_never_exceed_it) {
 }
 
 TEST(limiting, limits_all_arenas_together) {
-  per_stream<pytorch<>, limited_simulated> pool(limited_simulated(simulated_device{}, 40_MiB));
+  per_stream<caching_allocator<pytorch<>, limited_simulated>> pool(
+      limited_simulated(simulated_device{}, 40_MiB));
   void* const a = pool.allocate(20_MiB, stream_id{1});
   void* const b = pool.allocate(20_MiB, stream_id{2});
   EXPECT_EQ(pool.try_allocate(512, stream_id{3}), nullptr);
@@ -224,7 +225,7 @@ TEST(limiting, limits_all_arenas_together) {
   pool.deallocate(b);
   pool.deallocate(c);
   pool.trim();
-  EXPECT_EQ(pool.with_provider([](auto& d) { return d.taken(); }), 0u);
+  EXPECT_EQ(pool.visit_provider([](auto& d) { return d.taken(); }), 0u);
 }
 
 TEST(limiting, is_named_when_memory_runs_out) {

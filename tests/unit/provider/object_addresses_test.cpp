@@ -10,7 +10,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/law/provider.hpp>
+#include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/object_addresses.hpp>
 #include <tessera/recipe/with.hpp>
 #include <tessera/tessera.hpp>
@@ -155,11 +155,12 @@ class heaps {
 TEST(object_addresses, make_a_provider_of_memory_without_addresses) {
   checked_provider<heaps> device{heaps()};
   EXPECT_STREQ(law::provider(device).broken, nullptr);
-  locked<with<pytorch<>, reuse_immediately>, checked_provider<heaps>> pool(std::move(device));
+  locked<caching_allocator<with<pytorch<>, reuse_immediately>, checked_provider<heaps>>> pool(
+      std::move(device));
   std::vector<void*> blocks;
   for (std::size_t i = 1; i <= 200; ++i) blocks.push_back(pool.allocate(i * 1000));
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    pool.with_provider([&](auto& on) {
+    pool.visit_provider([&](auto& on) {
       const auto first = on.inner().find(blocks[i]), last = on.inner().find(after(blocks[i], 1000 * i + 999));
       EXPECT_EQ(first.object, last.object);
       EXPECT_EQ(last.offset - first.offset, 1000 * i + 999);

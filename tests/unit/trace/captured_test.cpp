@@ -21,10 +21,13 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
-#include <tessera/interop/paddle.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
+#include <tessera/interop/aligned_request.hpp>
+#include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
-#include <tessera/private_pool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>
@@ -37,6 +40,8 @@
 namespace {
 
 using namespace tessera;
+using extension::pool_scope, extension::private_pool, extension::scope_kind, extension::sleep_contents,
+    extension::stream_filter;
 using recording_lines::line;
 using shape_tests::packed_tightly;
 using trace::captured;
@@ -45,17 +50,19 @@ using trace::program;
 using trace::recording;
 using kind = event::kind;
 
-constexpr std::align_val_t page{4096};
+constexpr std::size_t page = 4096;
 constexpr std::uint64_t no_stream = ~std::uint64_t{0};
 
-using plain = caching_allocator<pytorch<>, simulated_device>;
-using ranges = caching_allocator<pytorch_family::expandable, simulated_device>;
+using plain =
+    caching_allocator<pytorch<>, simulated_device, extension::private_pools, extension::checkpoints>;
+using ranges = caching_allocator<pytorch_family::expandable, simulated_device, extension::private_pools,
+                                 extension::sleep_mode>;
 using tight = caching_allocator<packed_tightly, simulated_device>;
-using shared = locked<pytorch<>, simulated_device>;
-using streamed = per_stream<pytorch<>, simulated_device>;
+using shared = locked<plain>;
+using streamed = per_stream<plain>;
 
 template <typename Pool>
-concept frees_handles = requires(Pool& pool, handle h) {
+concept frees_handles = requires(Pool& pool, block_handle h) {
   pool.deallocate(h);
   pool.allocate_by_handle(1);
 };
@@ -81,7 +88,7 @@ std::vector<line> lines_of(const Pool& pool) {
 template <typename Pool>
 std::string statistics_of(Pool& pool) {
   memory_report report(pool);
-  report.footprint = 0;  // blocks by handle have no entry
+  report.metadata_bytes = 0;  // blocks by handle have no entry
   return report.json();
 }
 /// Replays what was recorded on another allocator, and compares the statistics.
@@ -125,7 +132,7 @@ class random_program {
   struct block {
     way how;
     void* p;
-    handle h;
+    block_handle h;
     std::size_t bytes;
   };
   void allocate() {
@@ -133,7 +140,7 @@ class random_program {
     const stream_id stream{random_() % 3};
     block made{static_cast<way>(random_() % 3), nullptr, {}, bytes};
     if (made.how == way::aligned) {
-      made.p = pool_.allocate(bytes, page, stream);
+      made.p = aligned_request(bytes, page).allocate(pool_, stream);
     } else if (made.how == way::by_address || !frees_handles<Pool>) {
       made.how = way::by_address;
       made.p = random_() % 2 == 0 ? pool_.allocate(bytes, stream) : pool_.try_allocate(bytes, stream);
@@ -145,7 +152,7 @@ class random_program {
   void use(const block& b) {
     const stream_id stream{random_() % 3};
     if (b.how == way::aligned) {
-      EXPECT_TRUE(pool_.record_stream(b.p, b.bytes, page, stream));
+      EXPECT_TRUE(aligned_request(b.bytes, page).record_stream(pool_, b.p, stream));
     } else if (b.how == way::by_address) {
       EXPECT_TRUE(random_() % 2 == 0 ? pool_.record_stream(b.p, stream)
                                      : pool_.try_record_stream(b.p, stream));
@@ -157,7 +164,7 @@ class random_program {
     if constexpr (frees_handles<Pool>) {
       if (b.how == way::by_handle) return pool_.deallocate(b.h);
     }
-    if (b.how == way::aligned) return pool_.deallocate(b.p, b.bytes, page);
+    if (b.how == way::aligned) return aligned_request(b.bytes, page).deallocate(pool_, b.p);
     const auto chosen = random_() % 3;
     if (chosen == 0) return pool_.deallocate(b.p);
     if (chosen == 1) return pool_.deallocate(b.p, b.bytes);
@@ -192,7 +199,7 @@ TEST(captured, records_each_call_as_an_event) {
   pool.begin_step();
   void* const p = pool.allocate(1000);
   void* const q = pool.try_allocate(3_MiB, stream_id{2});
-  const handle h = pool.allocate_by_handle(500, stream_id{1});
+  const block_handle h = pool.allocate_by_handle(500, stream_id{1});
   EXPECT_TRUE(pool.record_stream(p, stream_id{2}));
   EXPECT_TRUE(pool.try_record_stream(q, stream_id{1}));
   EXPECT_TRUE(pool.record_stream(h, stream_id{1})) << "its own stream";
@@ -212,24 +219,24 @@ TEST(captured, records_each_call_as_an_event) {
 TEST(captured, records_no_call_that_does_nothing) {
   captured<plain> pool(simulated_device({.capacity = 4_MiB}));
   EXPECT_EQ(pool.allocate(0), nullptr);
-  EXPECT_EQ(pool.try_allocate(0, page), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(0));
   EXPECT_THROW((void)pool.allocate(8_MiB), out_of_memory);
   EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
-  EXPECT_EQ(pool.try_allocate(8_MiB, page), nullptr);
+  EXPECT_EQ(aligned_request(8_MiB, page).try_allocate(pool, {}), nullptr);
   EXPECT_FALSE(pool.allocate_by_handle(8_MiB));
   pool.deallocate(nullptr);
   pool.deallocate(nullptr, 0);
-  pool.deallocate(handle{});
+  pool.deallocate(block_handle{});
   EXPECT_FALSE(pool.try_deallocate(&pool));
   EXPECT_FALSE(pool.record_stream(nullptr, stream_id{1}));
   EXPECT_FALSE(pool.try_record_stream(&pool, stream_id{1}));
   EXPECT_FALSE(pool.reuse_in_place(&pool, 100, {}));
-  EXPECT_FALSE(pool.retain_pool(pool_id{9}));
-  EXPECT_FALSE(pool.release_pool(pool_id{}));
-  EXPECT_FALSE(pool.begin_allocate_to_pool(pool_id{9}, {}));
-  EXPECT_FALSE(pool.end_allocate_to_pool(pool_id{9}));
-  pool.trim_pool(pool_id{});
+  auto pools = pool.get<extension::private_pools>();
+  EXPECT_FALSE(pools.retain(pool_id{9}));
+  EXPECT_FALSE(pools.release(pool_id{}));
+  EXPECT_FALSE(pools.open(pool_id{9}));
+  EXPECT_FALSE(pools.close(pool_id{9}));
+  pools.trim(pool_id{});
   EXPECT_TRUE(pool.recorded().events.empty());
   EXPECT_TRUE(pool.is_complete());
 }
@@ -248,9 +255,9 @@ TEST(captured, records_the_peak_of_the_program) {
 TEST(captured, records_aligned_requests_as_the_allocator_gets_them) {
   captured<tight> pool;
   (void)pool.allocate(64);
-  void* const p = pool.allocate(1000, page, stream_id{3});
-  EXPECT_TRUE(pool.record_stream(p, 1000, page, stream_id{4}));
-  pool.deallocate(p, 1000, page);
+  void* const p = aligned_request(1000, page).allocate(pool, stream_id{3});
+  EXPECT_TRUE(aligned_request(1000, page).record_stream(pool, p, stream_id{4}));
+  aligned_request(1000, page).deallocate(pool, p);
   const std::vector<line> expected{
       {'a', 0, 64, 0}, {'a', 1, 1000 + 4096 - 64, 3}, {'r', 1, 0, 4}, {'f', 1, 1000 + 4096 - 64, 0}};
   EXPECT_EQ(lines_of(pool), expected);
@@ -270,7 +277,7 @@ TEST(captured, records_a_reused_block_as_a_free_and_a_request) {
 
 TEST(captured, records_a_block_by_handle_until_its_handle_is_freed) {
   captured<plain> pool;
-  const handle h = pool.allocate_by_handle(1000);
+  const block_handle h = pool.allocate_by_handle(1000);
   EXPECT_FALSE(pool.try_deallocate(h.data())) << "the address frees nothing";
   EXPECT_FALSE(pool.reuse_in_place(h.data(), 1000, {}));
   EXPECT_EQ(lines_of(pool).size(), 1u);
@@ -288,13 +295,10 @@ TEST(captured, records_calls_through_other_interfaces) {
   EXPECT_EQ(lines_of(patient.inner()), (std::vector<line>{{'a', 0, 200, 0}, {'f', 0, 200, 0}}));
 }
 
-template <typename Recipe, typename Provider, typename Observer, typename Counting>
-using captured_locked = captured<locked<Recipe, Provider, Observer, Counting>>;
-
 TEST(captured, may_be_the_front_end_of_each_device) {
   std::vector<simulated_device> two;
   for (unsigned d = 0; d < 2; ++d) two.emplace_back(simulated_device::options{.device = d});
-  per_device<packed_tightly, simulated_device, captured_locked> all(std::move(two));
+  per_device<captured<locked<tight>>> all(std::move(two));
   void* const p = all.allocate(5000, 1);
   EXPECT_TRUE(all.record_stream(p, stream_id{4}));
   EXPECT_TRUE(all.try_deallocate(p));
@@ -334,7 +338,7 @@ TEST(captured, passes_steps_on) {
 
 TEST(captured_pools, are_numbered_from_1) {
   captured<plain> pool;
-  (void)pool.inner().create_pool();
+  (void)pool.inner().get<extension::private_pools>().create();
   {
     private_pool first(pool);
     private_pool second(pool, {.never_splits = true});
@@ -343,9 +347,10 @@ TEST(captured_pools, are_numbered_from_1) {
       const pool_scope one(second, stream_id{3});
       (void)pool.allocate(1000, stream_id{3});
     }
-    EXPECT_TRUE(pool.retain_pool(second.id()));
-    EXPECT_TRUE(pool.release_pool(second.id()));
-    pool.trim_pool(first.id());
+    auto pools = pool.get<extension::private_pools>();
+    EXPECT_TRUE(pools.retain(second.id()));
+    EXPECT_TRUE(pools.release(second.id()));
+    pools.trim(first.id());
   }
   const std::vector<line> expected{{'p', 1, 0, 0}, {'p', 2, 0, 0}, {'b', 1, 1, 0},    {'x', 1, 0, 0},
                                    {'b', 2, 0, 3}, {'x', 2, 0, 0}, {'a', 0, 1000, 3}, {'n', 2, 0, 0},
@@ -407,7 +412,7 @@ TEST(captured_pools, leave_out_scopes_that_are_no_capture) {
   captured<plain> pool;
   private_pool tenant(pool);
   {
-    const pool_scope scope(tenant, stream_id{1}, scope_kind::redirect);
+    const pool_scope scope(tenant, stream_id{1}, scope_kind::plain);
     (void)pool.allocate(1000, stream_id{1});
   }
   EXPECT_EQ(lines_of(pool), (std::vector<line>{{'p', 1, 0, 0}, {'a', 0, 1000, 1}}));
@@ -416,19 +421,20 @@ TEST(captured_pools, leave_out_scopes_that_are_no_capture) {
 TEST(captured_pools, sleep_and_wake) {
   captured<ranges> pool;
   private_pool apart(pool);
+  auto memory = pool.get<extension::sleep_mode>();
   (void)pool.allocate(5_MiB);
-  EXPECT_TRUE(apart.sleep(sleep_contents::discard, stream_id{4}));
-  EXPECT_FALSE(apart.sleep(sleep_contents::discard));
-  EXPECT_TRUE(apart.wake());
-  EXPECT_TRUE(pool.sleep(sleep_contents::save, stream_id{4}));
+  EXPECT_TRUE(memory.sleep(apart.id(), sleep_contents::discard, stream_id{4}));
+  EXPECT_FALSE(memory.sleep(apart.id(), sleep_contents::discard));
+  EXPECT_TRUE(memory.wake(apart.id()));
+  EXPECT_TRUE(memory.sleep(sleep_contents::save, stream_id{4}));
   EXPECT_EQ(pool.try_allocate(1000), nullptr);
-  EXPECT_TRUE(pool.wake(stream_id{5}));
-  EXPECT_FALSE(pool.wake_pool({}));
+  EXPECT_TRUE(memory.wake(stream_id{5}));
+  EXPECT_FALSE(memory.wake(pool_id{}));
   const std::vector<line> expected{{'p', 1, 0, 0}, {'a', 0, 5_MiB, 0}, {'s', 1, 0, 0},
                                    {'w', 1, 0, 0}, {'s', 0, 1, 4},     {'w', 0, 0, 5}};
   EXPECT_EQ(lines_of(pool), expected);
-  EXPECT_TRUE(pool.sleep_pool({}, sleep_contents::discard)) << "of the default pools alone";
-  EXPECT_TRUE(pool.wake_pool({}));
+  EXPECT_TRUE(memory.sleep(pool_id{}, sleep_contents::discard)) << "of the default pools alone";
+  EXPECT_TRUE(memory.wake(pool_id{}));
   EXPECT_EQ(lines_of(pool), expected);
 }
 
@@ -440,10 +446,11 @@ TEST(captured_pools, end_the_recording_by_a_restore) {
     const pool_scope scope(graph);
     result = pool.allocate(5_MiB);
   }
-  const pool_checkpoint before = graph.checkpoint();
+  auto recorder = pool.get<extension::checkpoints>();
+  const auto before = recorder.record(graph.id());
   pool.deallocate(result);
   EXPECT_TRUE(pool.is_complete());
-  EXPECT_TRUE(graph.restore(before));
+  EXPECT_TRUE(recorder.restore(before));
   EXPECT_FALSE(pool.is_complete());
   pool.deallocate(result);
   EXPECT_EQ(pool.dropped(), 2u);
@@ -472,7 +479,7 @@ TEST(captured, ends_at_its_limit) {
 
 TEST(captured, passes_arguments_to_the_allocator) {
   captured<plain> pool({.max_events = 1}, simulated_device({.capacity = 4_MiB}));
-  pool.with_provider([](auto& device) { EXPECT_EQ(device.capacity(), 4_MiB); });
+  pool.visit_provider([](auto& device) { EXPECT_EQ(device.capacity(), 4_MiB); });
   pool.begin_step();
   pool.begin_step();
   EXPECT_EQ(pool.dropped(), 1u);
@@ -480,9 +487,9 @@ TEST(captured, passes_arguments_to_the_allocator) {
 
 TEST(captured, counts_its_host_memory) {
   captured<plain> pool;
-  const std::size_t before = pool.footprint() - pool.inner().footprint();
+  const std::size_t before = pool.metadata_bytes() - pool.inner().metadata_bytes();
   for (int i = 0; i < 10'000; ++i) (void)pool.allocate(1000);
-  const std::size_t used = pool.footprint() - pool.inner().footprint() - before;
+  const std::size_t used = pool.metadata_bytes() - pool.inner().metadata_bytes() - before;
   EXPECT_GE(used, 10'000u * 64);
   EXPECT_LE(used, 10'000u * 130);
 }
@@ -532,7 +539,7 @@ void use_from_threads() {
   EXPECT_TRUE(pool.is_complete());
   plain other;
   EXPECT_EQ(trace::replay(program(read), other), 0u);
-  EXPECT_EQ(other.current_usage().live, 0u);
+  EXPECT_EQ(other.current_usage().allocated, 0u);
 }
 TEST(captured_threads, share_a_locked_allocator) { use_from_threads<captured<shared>>(); }
 TEST(captured_threads, share_an_allocator_of_arenas) { use_from_threads<captured<streamed>>(); }

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/block_handle.hpp>
+#include <tessera/core/error.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/extensions/extension.hpp>
+
+namespace tessera::detail::missing {
+
+/// Why an allocator inside a front end does not offer an extension, or void.
+template <typename E, typename Inner>
+struct refusal_inside {
+  using type = void;
+};
+template <typename E, typename Inner>
+  requires requires { typename Inner::template refused<E>; }
+struct refusal_inside<E, Inner> {
+  using type = typename Inner::template refused<E>;
+};
+
+}  // namespace tessera::detail::missing
+
+namespace tessera::detail {
+
+/// The default `Inner`: the front end then has no optional calls, such as handles and statistics.
+struct shared_calls_only {};
+
+/// Returns its argument. It has a name because nvcc rejects lambdas in unevaluated operands.
+struct return_argument {
+  template <typename T>
+  T& operator()(T& argument) const noexcept {
+    return argument;
+  }
+};
+/// Whether the optional calls of the allocator inside are unknown.
+template <typename Inner>
+inline constexpr bool has_shared_calls_only = std::is_same_v<Inner, shared_calls_only>;
+/// The provider type of an allocator.
+template <typename Allocator>
+using device_of =
+    std::remove_reference_t<decltype(std::declval<Allocator&>().visit_provider(return_argument{}))>;
+
+/// The recipe and the provider of an allocator inside a front end, if it names them.
+template <typename Inner>
+struct types_inside {};
+template <typename Inner>
+  requires requires {
+    typename Inner::recipe_type;
+    typename Inner::provider_type;
+  }
+struct types_inside<Inner> {
+  using recipe_type = typename Inner::recipe_type;
+  using provider_type = typename Inner::provider_type;
+};
+/// Makes a front end over the same allocator with another provider or recipe.
+template <typename Front>
+struct rebind_front;
+template <template <typename, typename...> typename Front, typename Allocator, typename... More>
+struct rebind_front<Front<Allocator, More...>> {
+  template <typename Other>
+  using provider = Front<typename Allocator::template rebind_provider<Other>, More...>;
+  template <typename Other>
+  using recipe = Front<typename Allocator::template rebind_recipe<Other>, More...>;
+};
+
+}  // namespace tessera::detail
+
+namespace tessera {
+
+/// Gives a front end the calls that all front ends share. The front end defines how to enter the allocator
+/// inside.
+///
+/// Choose it as the base of a class that wraps allocators to lock, check, count or select. This front end
+/// counts calls:
+///
+///     #include <atomic>
+///     namespace program {
+///     template <typename Allocator>
+///     class counted : public tessera::allocator_adaptor<counted<Allocator>, Allocator> {
+///      public:
+///       std::atomic<std::size_t> calls = 0;
+///      private:
+///       friend tessera::allocator_adaptor<counted, Allocator>;
+///       template <typename Me, typename F>
+///       static decltype(auto) enter(Me& me, F f) {  // Me: counted, or const counted
+///         if constexpr (!std::is_const_v<Me>) ++me.calls;
+///         return f(me.allocator_);
+///       }
+///       Allocator allocator_;
+///     };
+///     }
+///
+///   * `enter` calls f(allocator) and returns its result. It may take a lock or run a check around the call.
+///   * To change a call, define it in the front end. `using allocator_adaptor<...>::name` keeps its other overloads.
+///   * If `enter` takes a lock, define on_pressure and for_each_device, too. By default, the functions given
+///     to them run inside `enter`, and would deadlock if they used the allocator.
+///   * `Inner` is the type of the allocator inside. Handles, statistics, process_events,
+///     trim_without_waiting and what extensions offer are optional: the front end has them if `Inner` does.
+///   * A front end may define `static void after_free(Self&) noexcept`. It runs after each deallocate, trim and
+///     evict_idle call, and after a try_deallocate or process_events that freed something.
+///   * A front end of several allocators also defines enter_owner, which finds the owner of an address.
+template <typename Self, typename Inner = detail::shared_calls_only>
+class allocator_adaptor : public detail::types_inside<Inner> {
+  struct no_handle {
+    no_handle() = delete;
+  };
+  // Not a requires-clause: a front end's own overload hides an inherited one only if their constraints match.
+  using handle_if_supported =
+      std::conditional_t<requires(Inner& in) { in.allocate_by_handle(0); }, block_handle, no_handle>;
+
+ public:
+  /// For a front end of this one, such as per_device, which makes it over a provider of its own. They need a front end
+  /// that is a template of the allocator inside.
+  template <typename Other, typename Me = Self>
+  using rebind_provider = typename detail::rebind_front<Me>::template provider<Other>;
+  template <typename Other, typename Me = Self>
+  using rebind_recipe = typename detail::rebind_front<Me>::template recipe<Other>;
+
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    auto& self = static_cast<Self&>(*this);
+    if (void* const p = self.try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    raise_failure(self, bytes, stream);
+  }
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    return inside([=](auto& in) { return in.try_allocate(bytes, stream); });
+  }
+  void deallocate(void* p) noexcept {
+    owner(p, "deallocate", [=](auto& in) { in.deallocate(p); });
+    freed();
+  }
+  void deallocate(void* p, std::size_t bytes) noexcept {
+    owner(p, "deallocate", [=](auto& in) { in.deallocate(p, bytes); });
+    freed();
+  }
+  [[nodiscard]] bool try_deallocate(void* p) noexcept {
+    const bool done = owner(p, nullptr, [=](auto& in) { return in.try_deallocate(p); });
+    if (done) freed();
+    return done;
+  }
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    return owner(p, "record_stream", [=](auto& in) { return in.record_stream(p, stream); });
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return owner(p, nullptr, [=](auto& in) { return in.try_record_stream(p, stream); });
+  }
+  [[nodiscard]] bool reuse_in_place(void* p, std::size_t bytes, stream_id stream) noexcept {
+    return owner(p, nullptr, [=](auto& in) { return in.reuse_in_place(p, bytes, stream); });
+  }
+  [[nodiscard]] bool delays_reuse(stream_id owner, stream_id user) const noexcept {
+    return inside([=](const auto& in) { return in.delays_reuse(owner, user); });
+  }
+
+  // Only around a `planned`.
+  void begin_step(std::uint64_t key = 0) noexcept
+    requires requires(Inner& in) { in.begin_step(key); }
+  {
+    inside([=](auto& in) { in.begin_step(key); });
+  }
+  void begin_step(std::uint64_t key, stream_id stream) noexcept
+    requires requires(Inner& in) { in.begin_step(key, stream); }
+  {
+    inside([=](auto& in) { in.begin_step(key, stream); });
+  }
+  template <typename F, typename In = Inner>
+    requires requires(const In& in, F f) { in.visit_plan(f); }
+  void visit_plan(F f) const {
+    inside([&f](const auto& in) { in.visit_plan(f); });
+  }
+
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+    requires requires(Inner& in) { in.allocate_by_handle(bytes, stream); }
+  {
+    return inside([=](auto& in) { return in.allocate_by_handle(bytes, stream); });
+  }
+  void deallocate(handle_if_supported h) noexcept {
+    inside([=](auto& in) { in.deallocate(h); });
+    freed();
+  }
+  [[nodiscard]] bool record_stream(handle_if_supported h, stream_id stream) noexcept {
+    return inside([=](auto& in) { return in.record_stream(h, stream); });
+  }
+
+  void trim(std::size_t keep = 0) noexcept {
+    inside([=](auto& in) { in.trim(keep); });
+    freed();
+  }
+  void evict_idle() noexcept {
+    inside([](auto& in) { in.evict_idle(); });
+    freed();
+  }
+  void trim_without_waiting(std::size_t keep = 0) noexcept
+    requires requires(Inner& in) { in.trim_without_waiting(keep); }
+  {
+    inside([=](auto& in) { in.trim_without_waiting(keep); });
+    freed();
+  }
+  bool process_events() noexcept
+    requires requires(Inner& in) { in.process_events(); }
+  {
+    const bool any = inside([](auto& in) { return in.process_events(); });
+    if (any) freed();
+    return any;
+  }
+  [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
+    return inside([=](auto& in) { return in.on_pressure(callback, context); });
+  }
+
+  // Extensions of the allocator inside.
+
+  static constexpr bool has_ranges = [] {
+    if constexpr (requires { Inner::has_ranges; }) return Inner::has_ranges;
+    return false;
+  }();
+  /// Why this front end does not offer an extension that the allocator inside has: an incomplete type whose name says
+  /// so, or void if it does. By default, it is that of the allocator inside. A front end may hide it.
+  template <typename E>
+  using refused = typename detail::missing::refusal_inside<E, Inner>::type;
+  template <typename E>
+  static constexpr bool has = [] {
+    if constexpr (requires { Inner::template has<E>; })
+      return Inner::template has<E> && std::is_void_v<typename Self::template refused<E>>;
+    return false;
+  }();
+  /// What an extension offers, under the front end's lock if it has one.
+  template <typename E>
+  [[nodiscard]] auto get() noexcept -> decltype(detail::open_door<E>(std::declval<Self&>())) {
+    return detail::open_door<E>(static_cast<Self&>(*this));
+  }
+  template <typename E, typename F>
+  decltype(auto) visit_extension(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
+  }
+  template <typename E, typename F>
+  decltype(auto) visit_extension(F f) const {
+    return inside([&f](const auto& in) -> decltype(auto) { return in.template visit_extension<E>(f); });
+  }
+  template <typename E, typename F>
+  auto add_up_extension(F f) const {
+    return inside([&f](const auto& in) { return in.template add_up_extension<E>(f); });
+  }
+  template <typename E, typename F, typename Undo>
+  auto change_extension(F f, Undo undo) {
+    return inside([&](auto& in) { return in.template change_extension<E>(f, undo); });
+  }
+  template <typename F>
+  void for_each_observer(F f) {
+    inside([&f](auto& in) { in.for_each_observer(f); });
+  }
+  template <typename Note>
+  void note_change(const Note& note) {
+    if constexpr (requires(Inner& in) { in.note_change(note); })
+      inside([&note](auto& in) { in.note_change(note); });
+    freed();
+  }
+
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
+    return inside([=](auto& in) { return in.make_out_of_memory(bytes, stream); });
+  }
+  [[nodiscard]] usage current_usage() const noexcept {
+    return inside([](const auto& in) { return in.current_usage(); });
+  }
+  [[nodiscard]] auto statistics() const noexcept
+    requires requires(const Inner& in) { in.statistics(); }
+  {
+    return inside([](const auto& in) { return in.statistics(); });
+  }
+  void reset_peak_statistics() noexcept
+    requires(detail::has_shared_calls_only<Inner> || requires(Inner& in) { in.reset_peak_statistics(); })
+  {
+    inside([](auto& in) { in.reset_peak_statistics(); });
+  }
+  void reset_accumulated_statistics() noexcept
+    requires(detail::has_shared_calls_only<Inner> ||
+             requires(Inner& in) { in.reset_accumulated_statistics(); })
+  {
+    inside([](auto& in) { in.reset_accumulated_statistics(); });
+  }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return inside([](const auto& in) { return in.metadata_bytes(); });
+  }
+  [[nodiscard]] const char* audit() const noexcept {
+    return inside([](const auto& in) { return in.audit(); });
+  }
+
+  template <typename F>
+  decltype(auto) visit_provider(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.visit_provider(f); });
+  }
+  template <typename F>
+  decltype(auto) visit_policies(F f) {
+    return inside([&f](auto& in) -> decltype(auto) { return in.visit_policies(f); });
+  }
+  template <typename F>
+  void for_each_allocator(F f) {
+    inside([&f](auto& in) { in.for_each_allocator(f); });
+  }
+  template <typename F>
+  void visit_owner(const void* p, F f) {
+    owner(p, nullptr, [&f, p](auto& in) { in.visit_owner(p, f); });
+  }
+  template <typename F>
+  void for_each_device(F f) {
+    inside([&f](auto& in) { in.for_each_device(f); });
+  }
+
+  template <typename Error>
+  [[noreturn]] static void raise(const Error& error) {
+    if constexpr (requires { Inner::raise(error); }) Inner::raise(error);
+    tessera::detail::raise(error);
+  }
+
+ protected:
+  /// Enters the allocator that owns an address. A front end of several allocators must define its own. If
+  /// `call`, the name of a call, is given and a non-null address has no owner, it must abort and name the
+  /// call. If `call` is null, it must return a default value.
+  template <typename Me, typename F>
+  static decltype(auto) enter_owner(Me& me, const void*, const char* /*call*/, F&& f) {
+    return Self::enter(me, std::forward<F>(f));
+  }
+
+  /// Called after each deallocate, trim and evict_idle, and after a try_deallocate or process_events that freed
+  /// something.
+  static void after_free(Self&) noexcept {}
+
+ private:
+  friend Self;
+  allocator_adaptor() = default;
+
+  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Self& self, std::size_t bytes,
+                                                                   stream_id stream) {
+    Self::raise(self.make_out_of_memory(bytes, stream));
+  }
+  void freed() noexcept { Self::after_free(static_cast<Self&>(*this)); }
+
+  template <typename F>
+  decltype(auto) inside(F&& f) {
+    return Self::enter(static_cast<Self&>(*this), std::forward<F>(f));
+  }
+  template <typename F>
+  decltype(auto) inside(F&& f) const {
+    return Self::enter(static_cast<const Self&>(*this), std::forward<F>(f));
+  }
+  template <typename F>
+  decltype(auto) owner(const void* p, const char* call, F&& f) {
+    return Self::enter_owner(static_cast<Self&>(*this), p, call, std::forward<F>(f));
+  }
+};
+
+}  // namespace tessera

@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/parameter.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/detail/backends/backend.hpp>
+#include <tessera/detail/backends/physical_chunks.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::detail {
+
+/// The members that all backends with ranges share.
+struct range_backend_defaults : backend_defaults {
+  static constexpr bool has_ranges = true;
+  static constexpr bool places_blocks = true;
+};
+
+/// Calls f(block) for each unmapped block in the ranges of a free list, in the order of addresses. Stops if f
+/// returns true.
+template <typename F>
+void for_each_unmapped(const free_list& list, F f) {
+  for (const segment* range = list.ranges; range != nullptr; range = range->next_range) {
+    for (block* b = range->links[1]; b != range; b = b->links[1]) {
+      if (f(*b)) return;
+    }
+  }
+}
+
+/// How a range grows.
+struct range_growth {
+  std::size_t mapping;  ///< bytes to map at once, a multiple of the granularity
+  std::size_t range;    ///< bytes of addresses to reserve if no range has room
+  page_order kinds;     ///< kinds of pages to ask for
+};
+
+/// The ranges of one allocator. A range belongs to a free list and starts unmapped. Memory is mapped at the
+/// addresses that blocks need, and goes back chunk by chunk. Unmapped addresses are also blocks, neither free
+/// nor in use. Two unmapped blocks are never neighbours.
+///
+/// The allocator is not re-entered during calls that map or unmap.
+template <typename Manager>
+class mapped_ranges {
+ public:
+  using provider_type = typename Manager::provider_type;
+  using chunks_type = physical_chunks<provider_type, decltype(Manager::counters_type::device_bytes)>;
+  using chunk = typename chunks_type::chunk;
+  using action = typename Manager::action;
+
+  explicit mapped_ranges(Manager& manager) noexcept : manager_(manager) {}
+  mapped_ranges(const mapped_ranges&) = delete;
+  mapped_ranges& operator=(const mapped_ranges&) = delete;
+
+  /// Releases all memory and all ranges when the allocator is destroyed.
+  void release_all() noexcept {
+    manager_.wait_for_pending();
+    for_each_range([this](segment& range) {
+      (void)finish_work_of(*range.first().list);
+      for (const block* b = &range.first(); b != &range; b = b->next) {
+        if (!b->is_unmapped()) destroy_from(b->address, b->end());
+      }
+    });
+    chunks_.retry_orphaned(provider());
+    for_each_range([this](const segment& range) {
+      (void)provider().unreserve(reinterpret_cast<void*>(range.address), range.size);
+    });
+  }
+
+  /// Granularity in bytes of the sizes and addresses of chunks of these kinds.
+  [[nodiscard]] std::size_t granularity(const page_order& kinds) const noexcept {
+    std::size_t max = 1;
+    for (const page_kind& kind : kinds) {
+      const std::size_t page = manager_.provider().page_size(kind);
+      max = page > max ? page : max;
+    }
+    return max;
+  }
+  /// Alignment of every chunk address, in bytes.
+  [[nodiscard]] std::size_t alignment() const noexcept { return alignment_; }
+  void note_alignment(std::size_t address) noexcept {
+    if (alignment_of(address) < alignment_) alignment_ = alignment_of(address);
+  }
+  /// Returns the end of the chunk that begins at an address. Returns the address if no chunk begins there.
+  [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {
+    const chunk* const found = chunks_.first_from(begin, begin + 1, alignment_);
+    return found != nullptr ? begin + found->bytes : begin;
+  }
+  [[nodiscard]] chunks_type& chunks() noexcept { return chunks_; }
+
+  /// Returns the bytes to skip at the start of a block to align `size` bytes to `alignment`. Returns 0 if the
+  /// block lacks the room.
+  [[nodiscard]] static std::size_t offset_to(const block& free, std::size_t size,
+                                             std::size_t alignment) noexcept {
+    if (alignment != 1 && (alignment == 0 || alignment % min_alignment != 0))
+      refuse_answer("growth: base_alignment", size, alignment,
+                    "base_alignment is 1 or a multiple of min_alignment");
+    const std::size_t offset = align_up(free.address, alignment) - free.address;
+    return offset + size <= free.size ? offset : 0;
+  }
+
+  /// Reserves a range. Returns its only block, which is unmapped. Returns null if the device refuses or host
+  /// memory ran out.
+  [[nodiscard]] block* reserve_range(free_list& list, std::size_t size, const range_growth& growth) noexcept {
+    const std::size_t bytes =
+        align_up(growth.range < max_request ? growth.range : max_request, growth.mapping);
+    if (bytes < size) return nullptr;
+    void* const memory = provider().reserve(bytes, alignment_of(growth.mapping));
+    if (memory == nullptr) return nullptr;
+    block* const whole = insert_range(list, reinterpret_cast<std::uintptr_t>(memory), bytes);
+    if (whole == nullptr) {
+      (void)provider().unreserve(memory, bytes);
+      return nullptr;
+    }
+    manager_.report(action::range_reserve, whole->address, bytes, bytes, list);
+    note_alignment(whole->address);
+    return whole;
+  }
+  /// Gives back a range without mapped memory.
+  void unreserve_range(block& whole) noexcept {
+    const std::uintptr_t address = whole.address;
+    const std::size_t bytes = whole.size;
+    const free_list& list = *whole.list;
+    if (!provider().unreserve(reinterpret_cast<void*>(address), bytes)) return;
+    erase_range(whole);
+    manager_.report(action::range_release, address, bytes, bytes, list);
+  }
+  /// Gives back a range if it has no mapped memory.
+  void unreserve_if_empty(segment& range) noexcept {
+    if (range.first().is_unmapped() && !range.first().is_split()) unreserve_range(range.first());
+  }
+  /// Calls f(segment&) for each range. f may erase that range.
+  template <typename F>
+  void for_each_range(F f) {
+    manager_.for_each_list([&f](const free_list& list) {
+      for (segment *range = list.ranges, *next = nullptr; range != nullptr; range = next) {
+        next = range->next_range;
+        f(*range);
+      }
+    });
+  }
+
+  /// Maps new pages in an unmapped block: at least `bytes` from `begin`, all or none. Returns the free block
+  /// that contains them, or null.
+  [[nodiscard]] block* map_new(block& unmapped, std::uintptr_t begin, std::size_t bytes,
+                               const range_growth& growth) noexcept {
+    // The last page is shorter if the usable addresses end inside it.
+    const std::uintptr_t room = unmapped.address + usable(unmapped, granularity(growth.kinds));
+    const free_list& list = *unmapped.list;
+    chunk* fresh = nullptr;
+    chunk** last = &fresh;
+    std::uintptr_t end = begin;
+    bool works = manager_.reserve_blocks(4);  // two of the four for the request itself
+    while (works && end - begin < bytes) {
+      *last = chunks_.plan(end, growth.mapping < room - end ? growth.mapping : room - end);
+      works = *last != nullptr;
+      if (!works) break;
+      end += (*last)->bytes;
+      last = &(*last)->next;
+    }
+    works = works && manager_.may_grow(Manager::group_of(list), end - begin);
+    if (!works) chunks_.destroy_all(provider(), fresh);
+    if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
+      manager_.report(action::refused, 0, growth.mapping, growth.mapping, list);
+      return nullptr;
+    }
+    for (const chunk* c = fresh; c != nullptr; c = c->next)
+      manager_.report(action::segment_map, c->address, c->bytes, c->bytes, list);
+    manager_.count_mapped(list, static_cast<std::int64_t>(end - begin));
+    return &mark_mapped(unmapped, begin, end - begin);
+  }
+  /// Asks the policies how a range grows for a block of `size` bytes. Aborts if the answer is invalid.
+  template <typename Policies>
+  [[nodiscard]] range_growth growth_for(std::size_t size, const Policies& p) const noexcept {
+    const std::size_t mapping = mapping_unit(p, size);
+    if (mapping == 0 || mapping % min_alignment != 0 || mapping > max_request)
+      refuse_answer("growth: mapping_unit", size, mapping,
+                    "mapping_unit is a multiple of min_alignment, above 0 and up to max_request");
+    const page_order kinds = p.pages.backing(mapping);
+    return {align_up(mapping, granularity(kinds)), p.growth.range_size(manager_.provider().capacity()),
+            kinds};
+  }
+  /// Returns the bytes of a free block. For an unmapped block, returns the bytes at its start that pages of
+  /// `granularity` bytes can fill.
+  [[nodiscard]] static std::size_t usable(const block& b, std::size_t granularity) noexcept {
+    if (b.is_free()) return b.size;
+    return b.is_unmapped() && b.address % granularity == 0 ? b.size & ~(granularity - 1) : 0;
+  }
+
+  /// Unmaps the chunks that lie wholly in a free block and for which `which(chunk)` is true. First waits for
+  /// the work that may use them. Calls then(chunk, unmapped block) for each chunk.
+  ///   Returns:  the bytes of the unmapped chunks
+  template <typename Which, typename Then>
+  std::size_t unmap_chunks(block& idle, Which which, Then then) noexcept {
+    free_list& list = *idle.list;
+    std::size_t unmapped = 0;
+    block* left = &idle;
+    bool is_done = false;
+    for_each_chunk(idle, [&](chunk& c) {
+      if (!which(c)) return true;
+      const std::uintptr_t address = c.address;
+      const std::size_t bytes = c.bytes;
+      const bool may_wait = !Manager::traits::uses_events || manager_.may_wait();
+      is_done = is_done || (may_wait && finish_work_of(list));
+      if (!is_done || !manager_.reserve_blocks() || !chunks_.unmap(provider(), c)) return false;
+      block& hole = mark_unmapped(*left, address, bytes);
+      left = hole.next;
+      manager_.report(action::segment_unmap, address, bytes, bytes, list);
+      unmapped += bytes;
+      then(c, hole);
+      return true;
+    });
+    manager_.count_mapped(list, -static_cast<std::int64_t>(unmapped));
+    return unmapped;
+  }
+  /// Calls f(chunk) for each chunk that lies wholly in a block, in the order of addresses. Stops if f returns
+  /// false. There is none while an extension keeps the memory of the group.
+  template <typename F>
+  void for_each_chunk(const block& in, F f) const {
+    if (!manager_.extensions().has_memory(Manager::group_of(*in.list))) return;
+    const std::uintptr_t end = in.end();
+    for (std::uintptr_t at = in.address; chunk* const c = chunks_.first_inside(at, end, alignment_);) {
+      at = c->address + c->bytes;
+      if (!f(*c)) return;
+    }
+  }
+  /// Bytes of the chunks of a free block that could no longer go back if `size` bytes at `offset` were used.
+  ///   Cost:  linear in `size` plus the largest chunk
+  [[nodiscard]] std::size_t newly_held(const block& free, std::size_t offset,
+                                       std::size_t size) const noexcept {
+    const std::uintptr_t begin = free.address + offset;
+    std::uintptr_t at = begin / alignment_ * alignment_;
+    while (at >= free.address && chunks_.first_from(at, at + 1, alignment_) == nullptr) at -= alignment_;
+    if (at < free.address) at = free.address;
+    std::size_t bytes = 0;
+    while (const chunk* const c =
+               at < begin + size ? chunks_.first_inside(at, free.end(), alignment_) : nullptr) {
+      if (c->address >= begin + size) break;
+      at = c->address + c->bytes;
+      bytes += c->bytes;
+    }
+    return bytes;
+  }
+  [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
+    std::size_t bytes = 0;
+    for_each_chunk(idle, [&bytes](const chunk& c) {
+      bytes += c.bytes;
+      return true;
+    });
+    return bytes;
+  }
+  /// Gives back the chunks that lie wholly in a free block. Also gives back the range if nothing is mapped
+  /// there any more.
+  ///   Returns:  the bytes of the chunks
+  std::size_t release(block& idle) noexcept {
+    return unmap_chunks(
+        idle, [](const chunk&) { return true; },
+        [this](chunk& c, block& hole) {
+          chunks_.destroy(provider(), c);
+          if (!hole.is_split()) unreserve_range(hole);
+        });
+  }
+  /// Makes a part of an unmapped block free, and coalesces it with its free neighbours. Returns the block
+  /// that contains the part.
+  ///   Requires:  a preceding reserve_blocks()
+  ///   Requires:  the part lies in the block
+  block& mark_mapped(block& unmapped, std::uintptr_t address, std::size_t bytes) noexcept {
+    const std::size_t low = address - unmapped.address;
+    const std::size_t high = unmapped.size - low - bytes;
+    block* part = &unmapped;
+    if (low > 0) {
+      part = &insert_unmapped(unmapped, address, unmapped.size - low);
+      unmapped.size = low;
+    }
+    if (high > 0) {
+      (void)insert_unmapped(*part, address + bytes, high);
+      part->size = bytes;
+    }
+    unlink_unmapped(*part);
+    block& kept = part->prev->is_free() ? *part->prev : part->next->is_free() ? *part->next : *part;
+    manager_.make_free(*part);
+    return kept;
+  }
+  /// Makes a part of a free block unmapped, and joins it with its unmapped neighbours. Returns the unmapped
+  /// block.
+  ///   Requires:  a preceding reserve_blocks()
+  ///   Requires:  the part lies in the block
+  block& mark_unmapped(block& free, std::uintptr_t address, std::size_t bytes) noexcept {
+    block* hole = &manager_.extract(free, address, bytes);
+    hole->status.state = block::state::unmapped;
+    block* before = hole->prev;
+    while (!before->is_unmapped() && before->status.state != block::state::segment) before = before->prev;
+    link_unmapped(*before, *hole, *before->links[1]);
+    if (hole->next->is_unmapped()) join(*hole, *hole->next);
+    if (hole->prev->is_unmapped()) {
+      hole = hole->prev;
+      join(*hole, *hole->next);
+    }
+    return *hole;
+  }
+
+  /// Frees host memory of unused metadata, and gives back the ranges without mapped memory of groups that
+  /// extensions added and whose idle memory may go back. Also retries to give back memory that the device failed to take.
+  void shrink() noexcept {
+    chunks_.retry_orphaned(provider());
+    for_each_range([this](segment& range) {
+      const auto& owner = Manager::group_of(*range.list);
+      if (owner.is_private() && manager_.may_release(owner)) unreserve_if_empty(range);
+    });
+    chunks_.shrink();
+    manager_.shrink();
+  }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return chunks_.metadata_bytes(); }
+
+  /// Inserts a range without mapped memory. Returns its only block, or null if host memory ran out.
+  [[nodiscard]] block* insert_range(free_list& list, std::uintptr_t address, std::size_t bytes) noexcept {
+    segment* const fresh = manager_.insert_range(address, bytes);
+    if (fresh == nullptr) return nullptr;
+    segment** before = &list.ranges;
+    while (*before != nullptr && (*before)->address < address) before = &(*before)->next_range;
+    fresh->next_range = *before;
+    *before = fresh;
+    ++list.segments;
+    fresh->list = &list;
+    fresh->link(*fresh, *fresh);
+    fresh->links[0] = fresh->links[1] = fresh;
+    return &insert_unmapped(*fresh, address, bytes);
+  }
+  /// Erases a range without mapped memory.
+  void erase_range(block& whole) noexcept {
+    segment& range = segment_of(whole);
+    segment** before = &whole.list->ranges;
+    while (*before != &range) before = &(*before)->next_range;
+    *before = range.next_range;
+    --whole.list->segments;
+    manager_.erase_range(range);
+    manager_.erase_block(whole);
+  }
+
+ private:
+  [[nodiscard]] provider_type& provider() noexcept { return manager_.provider(); }
+
+  /// Alignment of every chunk address, in bytes, for pages of this size: its largest power-of-two divisor.
+  [[nodiscard]] static std::size_t alignment_of(std::size_t page) noexcept { return page & (~page + 1); }
+
+  /// Waits for the work that may use the free blocks of a list. Returns false if the device failed.
+  [[nodiscard]] bool finish_work_of(const free_list& list) noexcept {
+    if constexpr (Manager::traits::uses_events) return provider().synchronize(list.key());
+    return true;
+  }
+  /// Destroys the chunks that begin in [begin, end).
+  void destroy_from(std::uintptr_t begin, std::uintptr_t end) noexcept {
+    while (chunk* const c = chunks_.first_from(begin, end, alignment_)) {
+      begin = c->address + c->bytes;
+      chunks_.destroy(provider(), *c);
+    }
+  }
+  static void link_unmapped(block& low, block& b, block& high) noexcept {
+    b.links[0] = &low;
+    b.links[1] = &high;
+    low.links[1] = &b;
+    high.links[0] = &b;
+  }
+  static void unlink_unmapped(block& b) noexcept {
+    b.links[0]->links[1] = b.links[1];
+    b.links[1]->links[0] = b.links[0];
+  }
+  /// Inserts a new unmapped block directly above another block.
+  block& insert_unmapped(block& below, std::uintptr_t address, std::size_t bytes) noexcept {
+    block& fresh = manager_.new_block();
+    fresh.address = address;
+    fresh.size = bytes;
+    fresh.list = below.list;
+    fresh.status.state = block::state::unmapped;
+    fresh.link(below, *below.next);
+    link_unmapped(below, fresh, *below.links[1]);
+    return fresh;
+  }
+  /// Joins two unmapped neighbours.
+  void join(block& low, block& high) noexcept {
+    low.size += high.size;
+    unlink_unmapped(high);
+    high.unlink();
+    manager_.erase_block(high);
+  }
+
+  Manager& manager_;
+  chunks_type chunks_{manager_.counters().device_bytes};
+  std::size_t alignment_ = std::size_t{1} << 62;
+};
+
+}  // namespace tessera::detail

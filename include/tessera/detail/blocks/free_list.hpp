@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/free_order.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/blocks/block.hpp>
+
+namespace tessera::detail {
+
+/// Orders free blocks by size, then by address. All calls of a free list use the same order, so the list
+/// stores no order.
+struct by_size_and_address {
+  static constexpr bool is_by_size = true;
+  /// Whether `a` comes before `b`. It has no branches, because the processor would mispredict them.
+  [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
+    return (a.size < b.size) | ((a.size == b.size) & (a.address < b.address));
+  }
+};
+
+/// Returns the number of the range that a block lies in.
+///   Cost:  linear in the ranges of its free list
+[[nodiscard]] inline std::uint32_t number_of_range(const block& b) noexcept;
+
+/// Orders free blocks by size, then by segment, the oldest first, then by address.
+template <bool Ranges>
+struct by_size_and_segment {
+  static constexpr bool is_by_size = true;
+  [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
+    if (a.size != b.size) return a.size < b.size;
+    const std::uint32_t one = number_of(a);
+    const std::uint32_t other = number_of(b);
+    return one != other ? static_cast<std::int32_t>(one - other) < 0 : a.address < b.address;
+  }
+
+ private:
+  [[nodiscard]] static std::uint32_t number_of(const block& b) noexcept {
+    if constexpr (Ranges) {
+      return number_of_range(b);
+    } else {
+      return b.segment_number;
+    }
+  }
+};
+
+/// Orders free blocks by size class, up to the next power of two. Within a class, the last inserted block
+/// comes first.
+struct by_recency {
+  static constexpr bool is_by_size = false;
+  [[nodiscard]] static bool precedes(const block&, const block&) noexcept { return false; }
+};
+
+template <free_order Order, bool Ranges>
+using block_order = std::conditional_t<
+    Order == free_order::lowest_address, by_size_and_address,
+    std::conditional_t<Order == free_order::oldest_segment, by_size_and_segment<Ranges>, by_recency>>;
+
+/// The free blocks of one size class, in order.
+///
+/// A bin starts as a circular list. Insertions are fast near both ends, and searches near the first block;
+/// this is the usual case. The first operation elsewhere turns the bin into a treap, until the bin is empty.
+///   Cost:  constant; in a treap, logarithmic
+class bin {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return top_ == nullptr; }
+
+  /// Inserts a block.
+  ///   Returns:  whether it is now the only block
+  template <typename Order = by_size_and_address>
+  bool insert(block& b) noexcept {
+    if (top_ == nullptr) {
+      top_ = b.links[0] = b.links[1] = &b;
+      return true;
+    }
+    block& first = *top_;
+    if (first.status.in_treap) {
+      insert_in_treap<Order>(b);
+      return false;
+    }
+    block& last = *first.links[0];
+    if constexpr (!Order::is_by_size) {
+      link(last, b, first);
+      top_ = &b;
+      return false;
+    }
+    if (Order::precedes(last, b)) {
+      link(last, b, first);
+    } else if (Order::precedes(b, first)) {
+      link(last, b, first);
+      top_ = &b;
+    } else {
+      insert_inside<Order>(b);
+    }
+    return false;
+  }
+
+  /// Erases a block.
+  ///   Returns:  whether the bin is now empty
+  template <typename Order = by_size_and_address>
+  bool erase(block& b) noexcept {
+    if (b.status.in_treap) {
+      erase_from_treap<Order>(b);
+      return top_ == nullptr;
+    }
+    block* const following = b.links[1];
+    if (following == &b) {
+      top_ = nullptr;
+      return true;
+    }
+    b.links[0]->links[1] = following;
+    following->links[0] = b.links[0];
+    if (top_ == &b) top_ = following;
+    return false;
+  }
+
+  /// Returns the first block, or null.
+  [[nodiscard]] block* first() const noexcept {
+    return top_ == nullptr || !top_->status.in_treap ? top_ : end(0);
+  }
+  [[nodiscard]] block* last() const noexcept {
+    return top_ == nullptr ? nullptr : !top_->status.in_treap ? top_->links[0] : end(1);
+  }
+  /// Finds the first block of at least `size` bytes, or null.
+  template <typename Order = by_size_and_address>
+  [[nodiscard]] block* best_fit(std::size_t size) noexcept {
+    if (top_ == nullptr) return nullptr;
+    return !top_->status.in_treap && top_->size >= size ? top_ : search<Order>(size);
+  }
+  /// Returns the next block in order, or null.
+  template <typename Order = by_size_and_address>
+  [[nodiscard]] block* after(const block& b) const noexcept {
+    if (!b.status.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
+    return outermost(0, [&b](const block& at) { return Order::precedes(b, at); });
+  }
+  /// Finds the last block that precedes `wanted`, or null. `wanted` need not be in the bin.
+  template <typename Order = by_size_and_address>
+  [[nodiscard]] block* last_before(const block& wanted) const noexcept {
+    if (top_ == nullptr || top_->status.in_treap)
+      return outermost(1, [&wanted](const block& at) { return Order::precedes(at, wanted); });
+    block* found = top_->links[0];
+    for (; !Order::precedes(*found, wanted); found = found->links[0]) {
+      if (found == top_) return nullptr;
+    }
+    return found;
+  }
+
+ private:
+  // Limit of the steps from an end of a circular list. With 16, a pair among a thousand small live blocks takes
+  // a fifth more time (bench/mixed).
+  static constexpr int max_steps = 40;
+
+  static void link(block& low, block& b, block& high) noexcept {
+    b.links[0] = &low;
+    b.links[1] = &high;
+    low.links[1] = &b;
+    high.links[0] = &b;
+  }
+  template <typename Order>
+  [[gnu::noinline]] void insert_inside(block& b) noexcept {
+    block* low = top_->links[1];
+    block* high = top_->links[0]->links[0];
+    for (int step = 0; step < max_steps; ++step) {
+      if (Order::precedes(b, *low)) return link(*low->links[0], b, *low);
+      if (Order::precedes(*high, b)) return link(*high, b, *high->links[1]);
+      low = low->links[1];
+      high = high->links[0];
+    }
+    become_treap<Order>();
+    insert_in_treap<Order>(b);
+  }
+  template <typename Order>
+  [[gnu::noinline]] block* search(std::size_t size) noexcept {
+    if constexpr (!Order::is_by_size) {
+      for (block* b = top_->links[1]; b != top_; b = b->links[1]) {
+        if (b->size >= size) return b;
+      }
+      return nullptr;
+    }
+    if (!top_->status.in_treap) {
+      block* low = top_;
+      if (low->links[0]->size < size) return nullptr;
+      for (int step = 0; step < max_steps; ++step) {
+        low = low->links[1];
+        if (low->size >= size) return low;
+      }
+      become_treap<Order>();
+    }
+    return outermost(0, [size](const block& at) { return at.size >= size; });
+  }
+
+  // In a treap, links[0] is the subtree of preceding blocks and links[1] the subtree of following blocks. No
+  // block has a higher priority than its parent.
+
+  /// A hash of the descriptor's address, which never changes.
+  [[nodiscard]] static std::uint64_t priority_of(const block& b) noexcept {
+    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
+    return mixed ^ (mixed >> 32);
+  }
+  /// Finds the first (side 0) or last (side 1) qualifying block, or null. The qualifying blocks must be
+  /// contiguous and reach the other end.
+  template <typename Qualifies>
+  [[nodiscard]] block* outermost(int side, Qualifies qualifies) const noexcept {
+    block* found = nullptr;
+    for (block* at = top_; at != nullptr;) {
+      const bool is_one = qualifies(*at);
+      found = is_one ? at : found;
+      at = at->links[is_one ? side : 1 - side];
+    }
+    return found;
+  }
+  [[nodiscard]] block* end(int side) const noexcept {
+    block* b = top_;
+    while (b->links[side] != nullptr) b = b->links[side];
+    return b;
+  }
+  template <typename Order>
+  void become_treap() noexcept {
+    block* const head = top_;
+    block* b = head;
+    top_ = nullptr;
+    do {
+      block* const following = b->links[1];
+      insert_in_treap<Order>(*b);
+      b = following;
+    } while (b != head);
+  }
+  template <typename Order>
+  [[gnu::noinline]] void insert_in_treap(block& b) noexcept {
+    block** at = &top_;
+    const std::uint64_t priority = priority_of(b);
+    while (*at != nullptr && priority_of(**at) >= priority) at = &(*at)->links[!Order::precedes(b, **at)];
+    block* const below = *at;
+    *at = &b;
+    b.status.in_treap = true;
+    split_treap<Order>(b, below);
+  }
+  template <typename Order>
+  [[gnu::noinline]] void erase_from_treap(block& b) noexcept {
+    block** at = &top_;
+    while (*at != &b) at = &(*at)->links[!Order::precedes(b, **at)];
+    *at = join(b.links[0], b.links[1]);
+    b.status.in_treap = false;
+  }
+  /// Splits a tree into the blocks before `b` and the blocks after it. They become the subtrees of `b`.
+  template <typename Order>
+  static void split_treap(block& b, block* tree) noexcept {
+    block** open[2] = {&b.links[0], &b.links[1]};
+    while (tree != nullptr) {
+      const bool is_high = !Order::precedes(*tree, b);
+      *open[is_high] = tree;
+      open[is_high] = &tree->links[!is_high];
+      tree = tree->links[!is_high];
+    }
+    *open[0] = *open[1] = nullptr;
+  }
+  /// Joins two trees. All of `low` precedes all of `high`.
+  [[nodiscard]] static block* join(block* low, block* high) noexcept {
+    block* root = nullptr;
+    block** at = &root;
+    while (low != nullptr && high != nullptr) {
+      const bool low_leads = priority_of(*low) >= priority_of(*high);
+      block*& leader = low_leads ? low : high;
+      *at = leader;
+      at = &leader->links[low_leads];
+      leader = *at;
+    }
+    *at = low != nullptr ? low : high;
+    return root;
+  }
+
+  block* top_ = nullptr;  // first block of the circular list, or root of the treap
+};
+
+struct pool_group;
+
+/// The clock of a pool: it counts searches. Ages of idle memory are measured in searches, unless the eviction
+/// policy has a clock.
+struct search_clock {
+  std::uint64_t searches = 0;
+  std::uint64_t restarted = 0;  ///< the searches, or the time, when all ages were restarted
+};
+
+/// The free blocks of one pool and stream, in order.
+///
+/// Each power of two has 32 bins. Up to 32 KiB, each multiple of 512 bytes therefore has its own bin. A
+/// bitmap finds the next bin that is not empty. The last resized block is kept outside the bins: most
+/// requests are split from the same block again, or coalesce with it.
+///   Cost:  constant, plus the cost of a bin
+class free_list {
+ public:
+  /// The pool of a free list, and what its lists share.
+  struct place {
+    std::size_t pool = 0;
+    pool_group* group = nullptr;  ///< the default pools, or a private pool
+    search_clock* clock = nullptr;
+    bool operator==(const place&) const = default;
+  };
+
+  free_list(const place& where, stream_id key) noexcept : place_(where), key_(key) {
+    set_bit(first_bin + bin_count);
+  }
+
+  [[nodiscard]] std::size_t pool() const noexcept { return place_.pool; }
+  [[nodiscard]] const place& where() const noexcept { return place_; }
+  [[nodiscard]] search_clock& clock() const noexcept { return *place_.clock; }
+  [[nodiscard]] stream_id key() const noexcept { return key_; }
+  [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
+
+  /// Finds the first block in order of at least `size` bytes, or null.
+  template <typename Order = by_size_and_address>
+  [[nodiscard, gnu::always_inline]] block* best_fit(std::size_t size) noexcept {
+    const std::size_t number = bin_of<Order>(size);
+    block* found = bin_at(number).template best_fit<Order>(size);
+    if (found == nullptr) found = bin_at(next_bin(number)).first();
+    if (last_resized_ == nullptr || last_resized_->size < size) return found;
+    return found == nullptr || Order::precedes(*last_resized_, *found) ? last_resized_ : found;
+  }
+
+  template <typename Order = by_size_and_address>
+  void insert(block& b) noexcept {
+    b.status.state = block::state::free;
+    b.status.in_treap = false;
+    insert_in_bin<Order>(b);
+  }
+  template <typename Order = by_size_and_address>
+  void erase(block& b) noexcept {
+    if (&b == last_resized_) {
+      last_resized_ = nullptr;
+    } else {
+      erase_from_bin<Order>(b);
+    }
+  }
+  /// Changes the address and size of a free block, and keeps it outside the bins.
+  template <typename Order = by_size_and_address>
+  void resize(block& b, std::uintptr_t address, std::size_t size) noexcept {
+    if (&b != last_resized_) {
+      flush<Order>();
+      erase_from_bin<Order>(b);
+      last_resized_ = &b;
+    }
+    b.address = address;
+    b.size = size;
+  }
+
+  /// The last resized block, which is outside the bins, or null.
+  [[nodiscard]] const block* last_resized() const noexcept { return last_resized_; }
+  /// Inserts the last resized block into its bin, so that first() and after() reach every block.
+  template <typename Order = by_size_and_address>
+  void flush() noexcept {
+    if (last_resized_ != nullptr) insert_in_bin<Order>(*last_resized_);
+    last_resized_ = nullptr;
+  }
+  /// The first block in the bins, or null.
+  [[nodiscard]] block* first() const noexcept { return bin_at(next_bin(first_bin)).first(); }
+  /// The block after `b`, or null.
+  template <typename Order = by_size_and_address>
+  [[nodiscard, gnu::always_inline]] block* after(const block& b) const noexcept {
+    block* const found = bin_at(b.status.bin).template after<Order>(b);
+    return found != nullptr ? found : bin_at(next_bin(b.status.bin)).first();
+  }
+  /// Finds the last block in the bins that precedes `wanted`, or null. `wanted` need not be in the list.
+  template <typename Order = by_size_and_address>
+  [[nodiscard]] block* last_before(const block& wanted) const noexcept {
+    const std::size_t number = bin_of<Order>(wanted.size);
+    if (block* const found = bin_at(number).template last_before<Order>(wanted); found != nullptr)
+      return found;
+    std::size_t word = word_of(number);
+    std::uint64_t below = words_[word] & ((std::uint64_t{1} << (number % 64)) - 1);
+    while (below == 0 && word > 0) below = words_[--word];
+    const auto bits = static_cast<std::size_t>(std::bit_width(below));  // libstdc++ 12 returns no int
+    return below != 0 ? bin_at(first_bin + word * 64 + bits - 1).last() : nullptr;
+  }
+
+  std::size_t segments = 0;   ///< segments whose blocks join this list; if streams share blocks: blocks
+  segment* ranges = nullptr;  ///< its ranges, in the order of addresses
+  free_list* next = nullptr;  ///< the list of the pool's next stream, in the order of streams
+  free_list* links[2] = {};   ///< in the tree of the pool's lists
+
+ private:
+  static constexpr int step_bits = 5;
+  static constexpr std::size_t first_bin = (1023 + 5) << step_bits;
+  static constexpr std::size_t bin_count = (64 - 5) << step_bits;
+  static constexpr std::size_t word_count = bin_count / 64 + 1;
+  static_assert(first_bin % 64 == 0 && first_bin + bin_count <= 65536 && min_alignment > 32);
+
+  /// Computes the bin of a size; uses the double's exponent as log2, and the upper bits of its mantissa. If
+  /// blocks are not ordered by size, one bin holds all sizes of a class.
+  template <typename Order>
+  [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
+    static_assert(std::numeric_limits<double>::is_iec559);
+    if constexpr (!Order::is_by_size) return bin_of<by_size_and_address>(size - 1) >> step_bits << step_bits;
+    return std::bit_cast<std::uint64_t>(static_cast<double>(static_cast<std::int64_t>(size))) >>
+           (52 - step_bits);
+  }
+  [[nodiscard]] bin& bin_at(std::size_t number) noexcept { return bins_[number - first_bin]; }
+  [[nodiscard]] const bin& bin_at(std::size_t number) const noexcept { return bins_[number - first_bin]; }
+  /// Returns the index of the lowest set bit.
+  ///   Requires:  bits != 0
+  [[nodiscard]] static unsigned lowest_bit(std::uint64_t bits) noexcept {
+#if defined(_MSC_VER) && !defined(__clang__)
+    __assume(bits != 0);
+#else
+    if (bits == 0) __builtin_unreachable();
+#endif
+    return static_cast<unsigned>(std::countr_zero(bits));
+  }
+
+  template <typename Order = by_size_and_address>
+  void insert_in_bin(block& b) noexcept {
+    const std::size_t number = bin_of<Order>(b.size);
+    b.status.bin = static_cast<std::uint16_t>(number);
+    if (bin_at(number).template insert<Order>(b)) set_bit(number);
+  }
+  template <typename Order = by_size_and_address>
+  void erase_from_bin(block& b) noexcept {
+    const std::size_t number = b.status.bin;
+    if (bin_at(number).template erase<Order>(b)) clear_bit(number);
+  }
+  [[nodiscard]] static std::size_t word_of(std::size_t number) noexcept {
+    return number / 64 - first_bin / 64;
+  }
+  void set_bit(std::size_t number) noexcept {
+    words_[word_of(number)] |= std::uint64_t{1} << (number % 64);
+    summary_ |= std::uint64_t{1} << word_of(number);
+  }
+  void clear_bit(std::size_t number) noexcept {
+    const std::uint64_t left = words_[word_of(number)] &= ~(std::uint64_t{1} << (number % 64));
+    // Not a branch, because the processor would mispredict it.
+    summary_ &= ~(std::uint64_t{left == 0} << word_of(number));
+  }
+  /// Finds the first non-empty bin above `number`. The last bin is always marked, which ends each search.
+  [[nodiscard, gnu::always_inline]] std::size_t next_bin(std::size_t number) const noexcept {
+    const std::uint64_t here = words_[word_of(number)] & (~std::uint64_t{1} << (number % 64));
+    if (here != 0) return (number & ~std::size_t{63}) + lowest_bit(here);
+    const std::size_t later = lowest_bit(summary_ & (~std::uint64_t{1} << word_of(number)));
+    return first_bin + later * 64 + lowest_bit(words_[later]);
+  }
+
+  place place_;
+  stream_id key_;
+  block* last_resized_ = nullptr;
+  std::uint64_t summary_ = 0;
+  std::array<std::uint64_t, word_count> words_{};
+  std::array<bin, bin_count + 1> bins_{};
+};
+
+std::uint32_t number_of_range(const block& b) noexcept {
+  std::uint32_t number = 0;
+  for (const segment* range = b.list->ranges; range != nullptr && range->address <= b.address;
+       range = range->next_range)
+    number = range->number;
+  return number;
+}
+
+}  // namespace tessera::detail

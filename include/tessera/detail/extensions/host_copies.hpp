@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <new>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/provider/capabilities.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::detail {
+
+/// Copies between the device and host memory on one stream. If the device copies only page-locked memory
+/// asynchronously, the bytes pass through two page-locked buffers. While the device fills or empties one, the
+/// host works on the other.
+///
+///   Requires:  Provider is a copying_provider and has synchronize()
+///
+/// After a failure, copies may still be running. is_finished() tells whether any may.
+template <typename Provider>
+class host_copies {
+ public:
+  host_copies() = default;
+  host_copies(const host_copies&) = delete;
+  host_copies& operator=(const host_copies&) = delete;
+  /// Leaves the buffers to copies that may still be running.
+  ~host_copies() {
+    for (const buffer& b : buffers_) {
+      if (!b.in_use) delete_bytes(b.bytes);
+    }
+  }
+
+  /// Copies are submitted to this stream from now on.
+  ///   Requires:  is_finished()
+  void begin(stream_id stream) noexcept { stream_ = stream; }
+  /// Copies `bytes` bytes to host memory. The bytes are there after finish().
+  ///   Returns:  false if the device failed or host memory ran out
+  [[nodiscard]] bool to_host(Provider& device, std::byte* to, std::uintptr_t from,
+                             std::size_t bytes) noexcept {
+    return in_pieces(bytes, [&](std::size_t at, std::size_t count) {
+      const void* const source = reinterpret_cast<const void*>(from + at);
+      if constexpr (!buffered) {
+        return device.copy_to_host(to + at, source, count, stream_);
+      } else {
+        buffer* const through = next_buffer(device);
+        if (through == nullptr || !device.copy_to_host(through->bytes, source, count, stream_)) return false;
+        through->target = to + at;
+        mark_in_use(device, *through, count);
+        return true;
+      }
+    });
+  }
+  /// Copies `bytes` bytes from host memory. They have arrived after finish().
+  [[nodiscard]] bool to_device(Provider& device, std::uintptr_t to, const std::byte* from,
+                               std::size_t bytes) noexcept {
+    return in_pieces(bytes, [&](std::size_t at, std::size_t count) {
+      void* const target = reinterpret_cast<void*>(to + at);
+      if constexpr (!buffered) {
+        return device.copy_to_device(target, from + at, count, stream_);
+      } else {
+        buffer* const through = next_buffer(device);
+        if (through == nullptr) return false;
+        std::memcpy(through->bytes, from + at, count);
+        if (!device.copy_to_device(target, through->bytes, count, stream_)) return false;
+        through->target = nullptr;
+        mark_in_use(device, *through, count);
+        return true;
+      }
+    });
+  }
+  /// Waits for all copies, and gives the buffers back.
+  ///   Returns:  false if the device failed; the copies may still be running
+  [[nodiscard]] bool finish(Provider& device) noexcept {
+    for (buffer& b : buffers_) {
+      if (!drain(device, b)) return false;
+      if constexpr (provider::registering_provider<Provider>) {
+        if (b.is_registered) (void)device.unregister_memory(b.bytes);
+      }
+      delete_bytes(b.bytes);
+      b = {};
+    }
+    is_finished_ = is_finished_ || synchronize(device);
+    return is_finished_;
+  }
+  [[nodiscard]] bool is_finished() const noexcept { return is_finished_; }
+
+ private:
+  static constexpr bool buffered = copies_page_locked<Provider>;
+  static constexpr std::size_t buffer_bytes = 4_MiB;
+  static constexpr std::align_val_t page{4096};
+
+  struct buffer {
+    std::byte* bytes = nullptr;
+    std::byte* target = nullptr;  ///< where its bytes go when the copy is done, or null
+    std::size_t count = 0;
+    typename Provider::event done{};
+    bool in_use = false;
+    bool has_event = false;
+    bool is_registered = false;
+  };
+
+  static void delete_bytes(std::byte* p) noexcept { ::operator delete(p, page); }
+
+  template <typename F>
+  bool in_pieces(std::size_t bytes, F copy) noexcept {
+    is_finished_ = false;
+    for (std::size_t at = 0; at < bytes;) {
+      const std::size_t left = bytes - at;
+      const std::size_t count = buffered && left > buffer_bytes ? buffer_bytes : left;
+      if (!copy(at, count)) return false;
+      at += count;
+    }
+    return true;
+  }
+  /// Returns a buffer without a running copy, or null.
+  [[nodiscard]] buffer* next_buffer(Provider& device) noexcept {
+    buffer& next = buffers_[turn_++ % buffers_.size()];
+    if (!drain(device, next)) return nullptr;
+    if (next.bytes == nullptr) {
+      next.bytes = static_cast<std::byte*>(::operator new(buffer_bytes, page, std::nothrow));
+      if (next.bytes == nullptr) return nullptr;
+      // A copy through memory that cannot be locked works, too, but makes the caller wait.
+      if constexpr (provider::registering_provider<Provider>)
+        next.is_registered = device.register_memory(next.bytes, buffer_bytes);
+    }
+    return &next;
+  }
+  void mark_in_use(Provider& device, buffer& b, std::size_t count) noexcept {
+    b.count = count;
+    b.in_use = true;
+    b.has_event = device.record(stream_, b.done);
+  }
+  /// Waits for the copy that uses a buffer.
+  [[nodiscard]] bool drain(Provider& device, buffer& b) noexcept {
+    if (!b.in_use) return true;
+    // Not wait(): a locked allocator would let other threads in.
+    const bool is_done = b.has_event && device.query(b.done);
+    if (b.has_event) device.discard(b.done);
+    b.has_event = false;
+    if (!is_done && !synchronize(device)) return false;
+    if (b.target != nullptr) std::memcpy(b.target, b.bytes, b.count);
+    b.in_use = false;
+    return true;
+  }
+  /// Tries twice. If this fails, the memory cannot be freed, because a copy may still use it.
+  [[nodiscard]] bool synchronize(Provider& device) noexcept {
+    return device.synchronize(stream_) || device.synchronize(stream_);
+  }
+
+  std::array<buffer, buffered ? 2 : 0> buffers_{};
+  std::size_t turn_ = 0;
+  stream_id stream_{};
+  bool is_finished_ = true;
+};
+
+}  // namespace tessera::detail

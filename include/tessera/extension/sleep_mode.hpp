@@ -1,0 +1,688 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/core/error.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/free_list_map.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/detail/extensions/host_copies.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/provider/capabilities.hpp>
+#include <tessera/provider/provider.hpp>
+
+namespace tessera::extension {
+
+/// Chooses between saving and losing the contents of memory that sleeps.
+enum class sleep_contents : unsigned char {
+  discard,  ///< after waking, the contents are undefined
+  save      ///< they are copied to host memory, and back when the pool wakes
+};
+
+/// The result of a call that puts memory to sleep or wakes it. After a failure, the pools sleep or are awake as before.
+struct sleep_result : outcome {
+  std::size_t bytes = 0;    ///< bytes under live blocks that went back to the device, or came from it
+  std::size_t missing = 0;  ///< how many bytes a wake lacked
+};
+
+/// A sleep or wake that worked, for front ends that record requests. The default pool_id stands for all pools, or for the
+/// default pools if `is_one`.
+struct sleep_change {
+  bool is_wake;
+  bool is_one;
+  pool_id pool;
+  sleep_contents contents;
+  stream_id copies;
+};
+
+/// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
+
+}  // namespace tessera::extension
+
+namespace tessera::extension::missing {
+
+struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
+
+}  // namespace tessera::extension::missing
+
+namespace tessera::extension {
+
+/// Puts memory to sleep: gives it back to the device under live blocks, which keep their addresses, and maps memory there
+/// again later. The recipe maps memory into ranges, like stitched. If settings choose the recipe at run time, the calls
+/// fail with words over another one.
+///
+/// Choose it to lend the device to another phase or program, for example between inference and training.
+///
+///     tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device, tessera::extension::sleep_mode> shared;
+///     void* const weights = shared.allocate(1_GiB);
+///     auto memory = shared.get<tessera::extension::sleep_mode>();
+///     if (memory.sleep(tessera::extension::sleep_contents::save)) std::printf("the device is free\n");
+///     (void)memory.wake();
+///     shared.deallocate(weights);
+///
+///   Source:  vLLM's sleep mode, torch_memory_saver
+struct sleep_mode {
+  /// What a group of free lists has while it sleeps.
+  struct in_group {
+    bool is_asleep = false;  ///< whether its memory has gone back while its blocks keep their addresses
+    /// Identifies the call that puts it to sleep or wakes it; null if none does.
+    const void* changed_by = nullptr;
+    [[nodiscard]] bool is_awake() const noexcept { return !is_asleep && changed_by == nullptr; }
+  };
+  template <typename Core>
+  class state;
+  template <typename Allocator>
+  class door;
+  static constexpr const char* needs_ranges =
+      "sleep needs a recipe that maps memory into ranges, such as stitched";
+};
+
+/// The memory that sleeps in one allocator.
+///
+/// A part of memory that sleeps was a physical chunk. No chunk is registered at its address, so that eviction
+/// and stitching leave it alone. No call here lets other threads into a locked allocator.
+template <typename Core>
+class sleep_mode::state : public tessera::detail::extension_defaults {
+  using access = tessera::detail::core_access;
+  using block = tessera::detail::block;
+  using segment = tessera::detail::segment;
+  using group = typename Core::group;
+  using allocator = typename Core::allocator;
+  using manager_type = typename Core::manager;
+  using provider_type = typename Core::provider;
+  using ranges_type = tessera::detail::mapped_ranges<manager_type>;
+  using chunk = typename ranges_type::chunk;
+  static constexpr bool can_copy = provider::copying_provider<provider_type>;
+
+  /// Selects the groups that a call puts to sleep or wakes.
+  struct changed_groups {
+    const void* by;
+    [[nodiscard]] bool operator()(const group& g) const noexcept { return g.changed_by == by; }
+  };
+
+ public:
+  state(allocator& in, const sleep_mode&) noexcept : in_(in) {}
+  state(const state&) = delete;
+  state& operator=(const state&) = delete;
+  ~state() { erase_all(parts_); }
+
+  // Calls of the door.
+
+  sleep_result sleep(sleep_contents contents, stream_id copies) noexcept {
+    return fall_asleep(nullptr, contents, copies);
+  }
+  sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies) noexcept {
+    const group* const found = access::extensions(in_).find_group(pool);
+    if (found == nullptr) return failed(no_such_pool);
+    return found->is_asleep ? failed("the pool sleeps") : fall_asleep(found, contents, copies);
+  }
+  sleep_result wake(stream_id copies) noexcept { return wake_up(nullptr, copies); }
+  sleep_result wake(pool_id pool, stream_id copies) noexcept {
+    const group* const found = access::extensions(in_).find_group(pool);
+    if (found == nullptr) return failed(no_such_pool);
+    return found->is_asleep ? wake_up(found, copies) : failed("the pool does not sleep");
+  }
+  [[nodiscard]] bool is_asleep(pool_id pool) const noexcept {
+    const group* const found = access::extensions(in_).find_group(pool);
+    return found != nullptr && found->is_asleep;
+  }
+
+  // Questions of the core.
+
+  [[nodiscard]] static const char* why_unserved(const group& g) noexcept {
+    return g.is_awake() ? nullptr : "the pool sleeps; wake it first";
+  }
+  [[nodiscard]] static bool has_memory(const group& g) noexcept { return !g.is_asleep; }
+  [[nodiscard]] static bool may_reuse(const block& live) noexcept { return group_of(live).is_awake(); }
+  [[nodiscard]] static const char* why_unusable(const block& live) noexcept {
+    return group_of(live).is_awake() ? nullptr : "the pool of the block sleeps; wake it first";
+  }
+  [[nodiscard]] static const char* why_unfit(const group& g) noexcept {
+    if (g.is_asleep) return "the pool sleeps";
+    return g.is_awake() ? nullptr : "another call puts the pool to sleep or wakes it";
+  }
+  /// Ends copies that a failed call left, while their memory exists.
+  void on_end() noexcept { (void)settle(); }
+  void explain(auto& numbers) const noexcept {
+    if (!manager().group_for(numbers.stream).is_awake())
+      numbers.refuse(refusal("the pool that serves them sleeps, so wake it first"));
+  }
+  /// Forgets the memory that lies in free blocks.
+  void on_trim() noexcept {
+    drop_free([this](const group& g) { return manager().may_release(g); });
+  }
+  [[nodiscard]] const char* audit() const noexcept {
+    const auto sleeps = [](const group& g) { return g.is_asleep; };
+    return manager().own().is_awake() && has_lent(sleeps)
+               ? "what a pool lends sleeps only with the default pools"
+               : nullptr;
+  }
+
+ private:
+  static constexpr const char* no_such_pool = "no such pool exists";
+  static constexpr const char* lends =
+      "a live block of the pool serves a request of the default pools: free it, or put all pools to sleep";
+  static constexpr const char* lent_sleeps =
+      "a pool that sleeps has a live block of the default pools: wake that pool first, or all pools";
+  static constexpr const char* may_not_wait =
+      "an extension forbids to wait for the device, for example while a graph is recorded";
+  /// Calls f(selects) while the selected groups serve no requests: those that are asleep or not, as `asleep`
+  /// says, and no other call changes. With `only`, no other group is selected.
+  template <typename F>
+  sleep_result change(const group* only, bool asleep, F f) noexcept {
+    if (!manager().may_wait()) return failed(may_not_wait);
+    bool is_changing = false;
+    manager().for_each_group([&](const auto& g) {
+      is_changing = is_changing || (g.changed_by != nullptr && (only == nullptr || only == &g));
+    });
+    if (is_changing) return failed("another call puts the pool to sleep or wakes it");
+    const char mark = 0;
+    const changed_groups selects{&mark};
+    manager().for_each_group([&](auto& g) {
+      if (g.changed_by == nullptr && g.is_asleep == asleep && (only == nullptr || only == &g))
+        set_sleep(g, asleep, &mark);
+    });
+    const sleep_result result = f(selects);
+    manager().for_each_group([&](auto& g) {
+      if (selects(g)) set_sleep(g, asleep != static_cast<bool>(result), nullptr);
+    });
+    return result;
+  }
+  /// Waits for the work of the streams of these groups, and of the streams recorded for their live blocks.
+  ///   Returns:  false if the device failed
+  ///   Cost:     linear in the blocks
+  [[nodiscard]] bool finish_work_of(changed_groups selects) noexcept {
+    bool works = true;
+    const auto finish = [&](stream_id s) { return manager().provider().synchronize(s); };
+    manager().for_each_list([&](const auto& list) {
+      if (list.segments > 0 && selects(Core::manager::group_of(list))) works = works && finish(list.key());
+    });
+    manager().for_each_block([&](const block& b) {
+      if (selects(Core::manager::group_of(*b.list)))
+        works = works && manager().pending().for_each_use(b, finish);
+    });
+    return works;
+  }
+  sleep_result fall_asleep(const group* only, sleep_contents contents, stream_id copies) noexcept {
+    return change(only, false, [&](changed_groups selects) -> sleep_result {
+      if (!selects(manager().own()) && has_lent(selects)) return failed(lends);
+      manager().wait_for_pending_of(selects);
+      // Other threads may have run during the wait.
+      if (!manager().may_wait()) return failed(may_not_wait);
+      if (!finish_work_of(selects)) return failed("the device failed to finish the work of a stream");
+      manager().for_each_group([&](group& g) {
+        if (!selects(g)) return;
+        manager().for_each_idle_of(
+            g, [this](block& idle) { return backend().releasable(idle) > 0 && backend().release(idle) > 0; });
+      });
+      return give_back(selects, contents, copies);
+    });
+  }
+  sleep_result wake_up(const group* only, stream_id copies) noexcept {
+    return change(only, true, [&](changed_groups selects) -> sleep_result {
+      if (selects(manager().own()) &&
+          has_lent([selects](const group& g) { return g.is_asleep && !selects(g); }))
+        return failed(lent_sleeps);
+      if (const sleep_result refused = ask_to_wake(selects); !refused) return refused;
+      sleep_result result = take_back(selects, copies);
+      if (result.missing > 0) {
+        (void)access::run_callbacks(in_);
+        if (!manager().may_wait()) return failed(may_not_wait, result.missing);
+        access::empty_cache(in_);
+        if (!manager().may_wait()) return failed(may_not_wait, result.missing);
+        result = take_back(selects, copies);
+      }
+      access::extensions(in_).on_rearrange();
+      return result;
+    });
+  }
+  /// Says why other extensions do not let the selected groups have their memory, if they do not.
+  [[nodiscard]] sleep_result ask_to_wake(changed_groups selects) noexcept {
+    sleep_result result;
+    auto& others = access::extensions(in_);
+    drop_free(selects);
+    manager().for_each_group([&](group& g) {
+      if (!selects(g)) return;
+      others.on_plan(g, bytes_of(g));
+      if (result) result.why = others.why_too_large(g, result.missing);
+    });
+    manager().for_each_group([&](group& g) {
+      if (selects(g)) others.on_plan(g, 0 - bytes_of(g));
+    });
+    return result;
+  }
+
+  [[nodiscard]] static sleep_result failed(const char* why, std::size_t missing = 0) noexcept {
+    return {{why}, 0, missing};
+  }
+  [[nodiscard]] manager_type& manager() const noexcept { return access::manager(in_); }
+  [[nodiscard]] auto& backend() const noexcept { return access::backend(in_); }
+  [[nodiscard]] ranges_type& ranges() const noexcept { return backend().ranges(); }
+  [[gnu::cold]] void set_sleep(group& g, bool is_asleep, const void* changed_by) noexcept {
+    const bool was_awake = g.is_awake();
+    g.visitors += (changed_by != nullptr ? 1u : 0u) - (g.changed_by != nullptr ? 1u : 0u);
+    g.is_asleep = is_asleep;
+    g.changed_by = changed_by;
+    if (!g.is_private())
+      access::extensions(in_).note_exception(static_cast<int>(was_awake) - static_cast<int>(g.is_awake()));
+  }
+
+  // Memory.
+
+  /// Gives back the memory of the selected groups.
+  ///   Requires:  no work uses the memory, and no request adds memory to these groups
+  ///   Returns:   a failure if saving failed; then nothing has changed. Memory that the device fails to unmap
+  ///              stays mapped
+  [[nodiscard]] sleep_result give_back(changed_groups selects, sleep_contents contents,
+                                       stream_id stream) noexcept {
+    if (!can_copy && contents == sleep_contents::save)
+      return failed("the provider is no copying_provider, so it cannot save contents");
+    if (!settle()) return failed(device_fails);
+    part* planned = nullptr;
+    const char* why = plan(selects, contents, planned);
+    if constexpr (can_copy) {
+      if (why == nullptr && contents == sleep_contents::save) {
+        copies_.begin(stream);
+        for (const part* p = planned; p != nullptr && why == nullptr; p = p->next) {
+          if (!copies_.to_host(manager().provider(), p->saved, p->address, p->bytes)) why = copy_fails;
+        }
+        if (!copies_.finish(manager().provider())) why = copy_fails;
+      }
+    }
+    if (why != nullptr) {
+      copying_parts_ = planned;
+      (void)settle();
+      return failed(why);
+    }
+    sleep_result result;
+    part** end = &parts_;
+    while (*end != nullptr) end = &(*end)->next;
+    for (part* following = nullptr; planned != nullptr; planned = following) {
+      following = std::exchange(planned->next, nullptr);
+      if (!give_back(*planned)) {
+        erase(planned);
+        continue;
+      }
+      result.bytes += planned->bytes;
+      *end = planned;
+      end = &planned->next;
+    }
+    return result;
+  }
+
+  /// Maps memory again for the selected groups, all of it or none. May be repeated after a failure.
+  [[nodiscard]] sleep_result take_back(changed_groups selects, stream_id stream) noexcept {
+    if (!settle()) return failed(device_fails);
+    provider_type& device = manager().provider();
+    ranges().chunks().retry_orphaned(device);
+    drop_free(selects);
+    chunk* fresh = nullptr;
+    sleep_result result = create(selects, fresh);
+    if (!result) return result;
+    // All memory exists, so no kind of page is asked for.
+    if (!ranges().chunks().map_all(device, fresh, {})) return failed("the device failed to map memory");
+    if constexpr (can_copy) {
+      copies_.begin(stream);
+      bool works = true;
+      for_each_part(selects, [&](part& s) {
+        if (works && s.saved != nullptr) works = copies_.to_device(device, s.address, s.saved, s.bytes);
+      });
+      if (!copies_.finish(device) || !works) {
+        copying_chunks_ = fresh;
+        (void)settle();
+        return failed(copy_fails);
+      }
+    }
+    for (part** at = &parts_; *at != nullptr;) {
+      part* const s = *at;
+      if (!selects(group_of(*s))) {
+        at = &s->next;
+        continue;
+      }
+      manager().counters().backing_lost(-static_cast<std::int64_t>(s->bytes));
+      manager().count_mapped(*s->range->list, static_cast<std::int64_t>(s->bytes));
+      manager().report(action::wake, s->address, s->bytes, s->bytes, *s->range->list);
+      *at = s->next;
+      erase(s);
+    }
+    return result;
+  }
+  /// Bytes of a group that went back.
+  [[nodiscard]] std::size_t bytes_of(const group& of) const noexcept {
+    std::size_t bytes = 0;
+    for (const part* s = parts_; s != nullptr; s = s->next) bytes += &group_of(*s) == &of ? s->bytes : 0;
+    return bytes;
+  }
+  /// Whether a live block of a group for which which(group) is true serves a request of the default pools.
+  ///   Cost:  linear in the segments, and in the blocks of groups that lend
+  template <typename Which>
+  [[nodiscard]] bool has_lent(Which which) const noexcept {
+    bool any = false;
+    if constexpr (allocator::template has<private_pools>) {
+      std::as_const(manager()).for_each_segment([&](const block& first) {
+        const group& in = group_of(first);
+        if (!in.options.serves_on_oom || !which(in)) return;
+        for (const block *b = &first, *end = first.prev; b != end && !any; b = b->next)
+          any = tessera::detail::is_lent(*b);
+      });
+    }
+    return any;
+  }
+  /// Erases the sleeping parts that lie wholly in free blocks of the groups for which selects(group) is true.
+  /// Their addresses become unmapped.
+  template <typename Selects>
+  void drop_free(Selects selects) noexcept {
+    const segment* range = nullptr;
+    block* b = nullptr;
+    for (part** at = &parts_; *at != nullptr;) {
+      part& s = **at;
+      if (selects(group_of(s))) {
+        if (range != s.range) b = &s.range->first();
+        range = s.range;
+        while (b->end() <= s.address) b = b->next;
+        if (b->is_free() && b->address <= s.address && s.address + s.bytes <= b->end() &&
+            manager().reserve_blocks()) {
+          b = &ranges().mark_unmapped(*b, s.address, s.bytes);
+          manager().counters().backing_lost(-static_cast<std::int64_t>(s.bytes));
+          manager().report(action::segment_unmap, s.address, s.bytes, s.bytes, *b->list);
+          *at = s.next;
+          erase(&s);
+          if (!b->is_split()) {
+            ranges().unreserve_range(*b);
+            range = nullptr;
+          }
+          continue;
+        }
+      }
+      at = &s.next;
+    }
+  }
+
+  using action = typename manager_type::action;
+  static constexpr const char* device_fails = "the device cannot say whether earlier copies are done";
+  static constexpr const char* copy_fails = "a copy between device and host memory failed";
+  static constexpr const char* no_host_memory = "host memory ran out";
+
+  /// The addresses of a chunk that went back.
+  struct part {
+    std::uintptr_t address;
+    std::size_t bytes;
+    segment* range;    ///< the range that it lies in
+    std::byte* saved;  ///< its contents, or null
+    part* next;
+  };
+
+  [[nodiscard]] static const group& group_of(const part& s) noexcept {
+    return manager_type::group_of(*s.range->list);
+  }
+  [[nodiscard]] static const group& group_of(const block& b) noexcept {
+    return manager_type::group_of(*b.list);
+  }
+  static void erase(part* s) noexcept {
+    delete[] s->saved;
+    delete s;
+  }
+  static void erase_all(part*& first) noexcept {
+    while (first != nullptr) erase(std::exchange(first, first->next));
+  }
+  template <typename F>
+  void for_each_part(changed_groups selects, F f) noexcept {
+    for (part* s = parts_; s != nullptr; s = s->next) {
+      if (selects(group_of(*s))) f(*s);
+    }
+  }
+
+  /// Ends what a failed call left, once no copy is running any more.
+  [[nodiscard]] bool settle() noexcept {
+    if constexpr (can_copy) {
+      if (!copies_.is_finished() && !copies_.finish(manager().provider())) return false;
+    }
+    erase_all(copying_parts_);
+    ranges().chunks().destroy_all(manager().provider(), std::exchange(copying_chunks_, nullptr));
+    return true;
+  }
+  /// Lists the chunks of the selected groups, in the order of lists, ranges and addresses. Takes host memory
+  /// for the contents that are to be saved. Returns null, or why it failed.
+  [[nodiscard]] const char* plan(changed_groups selects, sleep_contents contents, part*& first) noexcept {
+    const char* why = nullptr;
+    part** last = &first;
+    ranges().for_each_range([&](segment& range) {
+      if (!selects(manager_type::group_of(*range.list))) return;
+      for (const block* b = &range.first(); b != &range; b = b->next) {
+        std::uintptr_t at = b->address;
+        while (why == nullptr && !b->is_unmapped()) {
+          const chunk* const c = ranges().chunks().first_from(at, b->end(), ranges().alignment());
+          if (c == nullptr) break;
+          at = c->address + c->bytes;
+          part* const fresh = new (std::nothrow) part{c->address, c->bytes, &range, nullptr, nullptr};
+          if (fresh != nullptr) {
+            *last = fresh;
+            last = &fresh->next;
+            if (contents == sleep_contents::save) fresh->saved = new (std::nothrow) std::byte[c->bytes];
+          }
+          if (fresh == nullptr || (contents == sleep_contents::save && fresh->saved == nullptr))
+            why = no_host_memory;
+        }
+      }
+    });
+    return why;
+  }
+  /// Unmaps and destroys the chunk of a part. Returns false if the device failed to unmap it.
+  [[nodiscard]] bool give_back(const part& s) noexcept {
+    auto& chunks = ranges().chunks();
+    chunk& c = *chunks.first_from(s.address, s.address + 1, 1);
+    if (!chunks.unmap(manager().provider(), c)) return false;
+    chunks.destroy(manager().provider(), c);
+    manager().count_mapped(*s.range->list, -static_cast<std::int64_t>(s.bytes));
+    manager().counters().backing_lost(static_cast<std::int64_t>(s.bytes));
+    manager().report(action::sleep, s.address, s.bytes, s.bytes, *s.range->list);
+    return true;
+  }
+  /// Creates the memory of the selected parts, in their order. On failure, destroys it and counts what is
+  /// missing.
+  [[nodiscard]] sleep_result create(changed_groups selects, chunk*& first) noexcept {
+    const auto& p = access::policies(in_);
+    provider_type& device = manager().provider();
+    sleep_result result;
+    std::size_t total = 0;
+    for_each_part(selects, [&total](const part& s) { total += s.bytes; });
+    const std::size_t limit = p.growth.limit.on(device.capacity());
+    if (total > 0 && manager().would_exceed_limit(limit, total)) {
+      const std::size_t reserved = manager().counters().reserved();
+      const std::size_t room = limit > reserved ? limit - reserved : 0;
+      return failed("the limit of the allocator leaves too little", room < total ? total - room : total);
+    }
+    chunk** last = &first;
+    for_each_part(selects, [&](const part& s) {
+      if (!result) return;
+      *last = ranges().chunks().plan(s.address, s.bytes);
+      if (*last == nullptr) {
+        result.why = no_host_memory;
+      } else if (!ranges().chunks().create(device, **last, kinds_for(s))) {
+        result.why = "the device has too little free memory";
+      } else {
+        result.bytes += s.bytes;
+      }
+      if (*last != nullptr) last = &(*last)->next;
+    });
+    if (result) return result;
+    ranges().chunks().destroy_all(device, std::exchange(first, nullptr));
+    std::size_t room = result.bytes;
+    if constexpr (tessera::detail::measured_provider<provider_type>) {
+      if (device.available() < total) room = device.available();
+    }
+    return failed(result.why, total - room);
+  }
+  /// The kinds of pages to ask for, without those that are too large for a part.
+  [[nodiscard]] page_order kinds_for(const part& s) const noexcept {
+    const auto& pages = access::policies(in_).pages;
+    page_order usable{};
+    for (const page_kind& kind : pages.backing(s.bytes)) {
+      if (s.bytes % manager().provider().page_size(kind) == 0) usable.kinds[usable.count++] = kind;
+    }
+    return usable.count > 0 ? usable : pages.backing(s.bytes);
+  }
+
+  /// Replaces host_copies for a provider without copies.
+  struct no_copies {
+    static constexpr bool is_finished() noexcept { return true; }
+  };
+
+  allocator& in_;
+  part* parts_ = nullptr;
+  // While copies may be running, their memory stays.
+  part* copying_parts_ = nullptr;
+  chunk* copying_chunks_ = nullptr;
+  [[no_unique_address]] std::conditional_t<can_copy, tessera::detail::host_copies<provider_type>, no_copies>
+      copies_;
+};
+
+/// No memory sleeps if the recipe maps none into ranges. The calls say so, because the recipe may be chosen at run time.
+template <typename Core>
+  requires(!Core::traits::has_ranges)
+class sleep_mode::state<Core> : public tessera::detail::extension_defaults {
+ public:
+  state(typename Core::allocator&, const sleep_mode&) noexcept {}
+  static sleep_result sleep(auto...) noexcept { return {{sleep_mode::needs_ranges}}; }
+  static sleep_result wake(auto...) noexcept { return {{sleep_mode::needs_ranges}}; }
+  [[nodiscard]] static bool is_asleep(pool_id) noexcept { return false; }
+};
+
+/// What `allocator.get<sleep_mode>()` returns. The default pool_id names the default pools.
+template <typename Allocator>
+class sleep_mode::door {
+ public:
+  using contents_type = sleep_contents;
+  explicit door(Allocator& in) noexcept : in_(&in) {}
+
+  /// Puts the default pools and all private pools to sleep: gives back their memory, even under live blocks.
+  /// Addresses and blocks stay. Until wake, the pools serve no requests, and record_stream refuses their
+  /// blocks. Blocks can still be freed.
+  ///
+  /// First waits for the streams of these blocks, recorded ones too, and empties the cache of these pools.
+  /// Contents that are saved are copied on the stream `copies`, into pageable host memory. Memory that the
+  /// device fails to unmap stays mapped.
+  ///   Requires:  no other work uses the memory. If streams share free lists (reuse_immediately), the caller
+  ///              has waited for the streams.
+  ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a graph is being recorded, the
+  ///              rule of sleep(pool) for `serves_on_oom`, host memory ran out, the device failed, or the
+  ///              provider cannot copy
+  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+    return change({false, false, {}, contents, copies}, [=](auto& s) { return s.sleep(contents, copies); });
+  }
+  /// Puts one pool to sleep like sleep().
+  ///
+  ///   A pool with the option `serves_on_oom` does not sleep under what it lent: under a live block that serves
+  ///   a request of the default pools, unless they fall asleep in the same call. They then do not wake before it.
+  ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps, or lent a live block
+  sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+    return change({false, true, pool, contents, copies},
+                  [=](auto& s) { return s.sleep(pool, contents, copies); });
+  }
+  /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
+  /// them or none. If memory is missing, first empties the cache as trim() does.
+  ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
+  sleep_result wake(stream_id copies = {}) noexcept {
+    return change({true, false, {}, {}, copies}, [=](auto& s) { return s.wake(copies); });
+  }
+  /// Wakes one pool like wake().
+  ///   Returns:  as wake(); also fails if the pool does not exist or does not sleep
+  sleep_result wake(pool_id pool, stream_id copies = {}) noexcept {
+    return change({true, true, pool, {}, copies}, [=](auto& s) { return s.wake(pool, copies); });
+  }
+  /// Whether a pool sleeps.
+  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept {
+    return in_->template visit_extension<sleep_mode>([=](const auto& s) { return s.is_asleep(pool); });
+  }
+
+ private:
+  template <typename F>
+  sleep_result change(const sleep_change& note, F f) noexcept {
+    const sleep_result result = in_->template change_extension<sleep_mode>(f, [](auto&) {});
+    if (result) in_->note_change(note);
+    return result;
+  }
+
+  Allocator* in_;
+};
+
+/// What it returns if no recipe of the allocator maps memory into ranges: its calls do not compile.
+template <typename Allocator>
+  requires(!Allocator::has_ranges)
+class sleep_mode::door<Allocator> {
+ public:
+  using refused = missing::sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
+
+  explicit door(Allocator&) noexcept {}
+  template <typename... Argument>
+  refused sleep(Argument...) noexcept;
+  template <typename... Argument>
+  refused wake(Argument...) noexcept;
+  [[nodiscard]] static bool is_asleep(pool_id = {}) noexcept { return false; }
+};
+
+/// What an any_allocator returns.
+template <std::same_as<any_allocator> Any>
+class sleep_mode::door<Any> : tessera::detail::erased_door<sleep_mode> {
+  using base = tessera::detail::erased_door<sleep_mode>;
+
+ public:
+  explicit door(const Any& in) noexcept : base(in) {}
+
+  sleep_result sleep(sleep_contents contents, stream_id copies = {}) const noexcept {
+    return call(&calls::sleep, contents, copies);
+  }
+  sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies = {}) const noexcept {
+    return call(&calls::sleep_pool, pool, contents, copies);
+  }
+  sleep_result wake(stream_id copies = {}) const noexcept { return call(&calls::wake, copies); }
+  sleep_result wake(pool_id pool, stream_id copies = {}) const noexcept {
+    return call(&calls::wake_pool, pool, copies);
+  }
+  [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept { return call(&calls::is_asleep, pool); }
+
+ private:
+  friend any_allocator;
+  struct calls {
+    sleep_result (*sleep)(void*, sleep_contents, stream_id) noexcept;
+    sleep_result (*sleep_pool)(void*, pool_id, sleep_contents, stream_id) noexcept;
+    sleep_result (*wake)(void*, stream_id) noexcept;
+    sleep_result (*wake_pool)(void*, pool_id, stream_id) noexcept;
+    bool (*is_asleep)(void*, pool_id) noexcept;
+  };
+  template <typename A, typename F>
+  static sleep_result if_ranges(void* allocator, F f) noexcept {
+    if constexpr (A::has_ranges) {
+      return f(base::of<A>(allocator));
+    } else {
+      return {{sleep_mode::needs_ranges}};
+    }
+  }
+  template <typename A>
+  static constexpr calls calls_of = {
+      [](void* a, sleep_contents contents, stream_id copies) noexcept {
+        return if_ranges<A>(a, [=](auto memory) { return memory.sleep(contents, copies); });
+      },
+      [](void* a, pool_id pool, sleep_contents contents, stream_id copies) noexcept {
+        return if_ranges<A>(a, [=](auto memory) { return memory.sleep(pool, contents, copies); });
+      },
+      [](void* a, stream_id copies) noexcept {
+        return if_ranges<A>(a, [=](auto memory) { return memory.wake(copies); });
+      },
+      [](void* a, pool_id pool, stream_id copies) noexcept {
+        return if_ranges<A>(a, [=](auto memory) { return memory.wake(pool, copies); });
+      },
+      [](void* a, pool_id pool) noexcept { return base::of<A>(a).is_asleep(pool); }};
+};
+
+}  // namespace tessera::extension

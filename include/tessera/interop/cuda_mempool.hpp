@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <tessera/core/error.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/fwd.hpp>
+#include <tessera/provider/provider.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+namespace tessera::detail {
+
+/// The attributes of a cuda_mempool, with the numbers of CUDA's CUmemPool_attribute.
+enum class pool_attribute : unsigned char {
+  follow_event_dependencies = 1,    ///< 0 or 1
+  allow_opportunistic = 2,          ///< 0 or 1
+  allow_internal_dependencies = 3,  ///< 0 or 1
+  release_threshold = 4,            ///< bytes that stay reserved at a synchronization; `unlimited` keeps all
+  reserved_current = 5,             ///< bytes
+  reserved_high = 6,                ///< maximum bytes since it was set to 0
+  used_current = 7,                 ///< bytes of live blocks and of pending blocks
+  used_high = 8                     ///< maximum bytes since it was set to 0
+};
+
+}  // namespace tessera::detail
+
+namespace tessera::interop {
+
+/// Gives a caching_allocator the interface of CUDA's memory pools, for code written against cudaMallocAsync.
+/// Allocations and frees are ordered by streams. A synchronization releases reserved memory above a
+/// threshold. A free of an unknown address aborts, as in every tessera allocator.
+///
+///   Requires:  one thread at a time uses it
+///   Requires:  the provider knows all waits between streams
+///
+///     constexpr tessera::stream_id stream{1};
+///     using async_allocator = tessera::caching_allocator<tessera::recipe::cuda_async, tessera::provider::simulated_device>;
+///     using pool_type = tessera::interop::cuda_mempool<async_allocator>;
+///     pool_type driver;
+///     (void)driver.set(pool_type::attribute::release_threshold, 2_GiB);
+///     void* p = driver.allocate_async(5_MiB, stream);
+///     driver.free_async(p, stream);
+///     driver.synchronize(stream);  // releases what is reserved above 2 GiB
+template <typename Allocator>
+class cuda_mempool {
+  using Recipe = typename Allocator::recipe_type;
+  using Provider = typename Allocator::provider_type;
+  static_assert(Recipe::streams::reuses_across_streams,
+                "cuda_mempool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
+
+ public:
+  using attribute = detail::pool_attribute;
+
+  cuda_mempool() : cuda_mempool(Provider{}) {}
+  /// Makes the allocator from these arguments.
+  template <typename... Given>
+  explicit cuda_mempool(Provider device, recipe::policies<Recipe> settings = {}, Given&&... given)
+      : pool_(std::move(device), std::move(settings), std::forward<Given>(given)...) {}
+
+  /// Allocates memory for work that is submitted to `stream` from now on.
+  ///   Returns:  null for 0 bytes
+  ///   Throws:   out_of_memory
+  [[nodiscard]] void* allocate_async(std::size_t bytes, stream_id stream) {
+    void* const p = try_allocate_async(bytes, stream);
+    if (p == nullptr && bytes != 0) detail::raise(pool_.make_out_of_memory(bytes, stream));
+    return p;
+  }
+  /// Allocates memory like allocate_async, but returns null if allocate_async would throw.
+  [[nodiscard]] void* try_allocate_async(std::size_t bytes, stream_id stream) noexcept {
+    void* const p = pool_.try_allocate(bytes, stream);
+    const usage now = pool_.current_usage();
+    if (now.reserved > reserved_high_) reserved_high_ = now.reserved;
+    if (used(now) > used_high_) used_high_ = used(now);
+    return p;
+  }
+
+  /// Frees a block once the work submitted to `stream` so far completes. `stream` may differ from the stream
+  /// of the allocation. The caller orders it after all uses on other streams, except recorded streams.
+  /// Ignores null.
+  ///   Requires:  a live block of this pool and an existing stream; aborts otherwise
+  void free_async(void* p, stream_id stream) noexcept {
+    if (p == nullptr || try_free_async(p, stream)) return;
+    if (!detail::has_stream(pool_.provider(), stream))
+      detail::fatal(detail::fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(),
+                    p);
+    refuse_address(detail::introspect(pool_), "free_async", p);
+  }
+  /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
+  [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
+    return detail::has_stream(pool_.provider(), stream) && pool_.try_deallocate_on(p, stream);
+  }
+  /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for
+  /// the stream of the allocation. Recording only the latter changes nothing.
+  ///   Source:  PyTorch's cudaMallocAsync backend also makes the freeing stream wait for these streams
+  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
+    return pool_.record_stream(p, stream);
+  }
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return pool_.try_record_stream(p, stream);
+  }
+
+  /// Waits for the work of `stream` and releases idle memory above the release threshold.
+  ///   Returns:  false if the device failed
+  bool synchronize(stream_id stream) noexcept { return pool_.synchronize(stream); }
+  /// Releases idle memory until at most `keep` bytes are reserved. Does not wait for pending blocks.
+  void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
+
+  [[nodiscard]] std::uint64_t get(attribute name) noexcept {
+    const recipe::policies<Recipe>& settings = pool_.policies();
+    switch (name) {
+      case attribute::follow_event_dependencies: return settings.streams.follow_dependencies ? 1 : 0;
+      case attribute::allow_opportunistic: return settings.streams.opportunistic ? 1 : 0;
+      case attribute::allow_internal_dependencies: return settings.streams.insert_dependencies ? 1 : 0;
+      case attribute::release_threshold: return settings.eviction.threshold;
+      case attribute::reserved_current: return pool_.current_usage().reserved;
+      case attribute::reserved_high: return reserved_high_;
+      case attribute::used_current: return used(pool_.current_usage());
+      case attribute::used_high: return used_high_;
+    }
+    return 0;
+  }
+  /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
+  ///   Returns:  false, without a change, for any other value and for the current values
+  [[nodiscard]] bool set(attribute name, std::uint64_t value) noexcept {
+    recipe::policies<Recipe>& settings = pool_.policies();
+    switch (name) {
+      case attribute::follow_event_dependencies:
+        return set_switch(settings.streams.follow_dependencies, value);
+      case attribute::allow_opportunistic: return set_switch(settings.streams.opportunistic, value);
+      case attribute::allow_internal_dependencies:
+        return set_switch(settings.streams.insert_dependencies, value);
+      case attribute::release_threshold: settings.eviction.threshold = value; return true;
+      case attribute::reserved_high: return restart(reserved_high_, pool_.current_usage().reserved, value);
+      case attribute::used_high: return restart(used_high_, used(pool_.current_usage()), value);
+      case attribute::reserved_current:
+      case attribute::used_current: return false;
+    }
+    return false;
+  }
+
+  /// The underlying allocator.
+  [[nodiscard]] Allocator& pool() noexcept { return pool_; }
+  [[nodiscard]] Provider& provider() noexcept { return pool_.provider(); }
+  [[nodiscard]] usage current_usage() const noexcept { return pool_.current_usage(); }
+  [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
+
+ private:
+  template <typename Switch>
+  [[nodiscard]] static bool set_switch(Switch& target, std::uint64_t value) noexcept {
+    if (value > 1) return false;
+    target = value == 1;
+    return true;
+  }
+  [[nodiscard]] static bool restart(std::size_t& max, std::size_t current, std::uint64_t value) noexcept {
+    if (value != 0) return false;
+    max = current;
+    return true;
+  }
+  [[nodiscard]] static std::size_t used(const usage& now) noexcept { return now.active; }
+
+  Allocator pool_;
+  std::size_t reserved_high_ = 0;
+  std::size_t used_high_ = 0;
+};
+
+}  // namespace tessera::interop

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/statistics.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/law/law.hpp>
+#include <tessera/policy/evict_after.hpp>
+#include <tessera/policy/eviction.hpp>
+#include <tessera/policy/growth.hpp>
+#include <tessera/policy/pages.hpp>
+#include <tessera/policy/pools.hpp>
+#include <tessera/policy/recovery.hpp>
+#include <tessera/policy/rounding.hpp>
+#include <tessera/policy/split.hpp>
+#include <tessera/policy/streams.hpp>
+
+/// The laws of policies: an overload of law::policy for each axis. It returns true, or stops the compiler and
+/// names the broken law.
+///
+///     static_assert(tessera::law::policy(tessera::policy::grow_by_segments<4_MiB>{}));
+///     static_assert(tessera::law::policy(tessera::policy::split_below<64_MiB>{}));
+
+namespace tessera::law::detail {
+
+/// Bytes of each block that the user does not get: P::padding, or 0 if P has no padding.
+template <typename P>
+inline constexpr std::size_t padding_of = 0;
+template <typename P>
+  requires requires { P::padding; }
+inline constexpr std::size_t padding_of<P> = P::padding;
+
+/// Whether a split_policy splits oversize blocks, too.
+template <typename P>
+inline constexpr bool splits_oversize = false;
+template <typename P>
+  requires requires { P::splits_oversize; }
+inline constexpr bool splits_oversize<P> = P::splits_oversize;
+
+/// Requires that the bytes which may stay idle fall with their age, down to 0.
+template <typename P>
+constexpr void require_decay(const P& p) {
+  constexpr bool is_complete = tessera::detail::decaying_policy<P>;
+  must_hold(is_complete,
+            "eviction: with bytes_to_keep, a policy has decay_time and an age_clock, and names its decay");
+  if constexpr (is_complete) {
+    for (std::size_t n : edge_sizes()) {
+      std::size_t before = n;
+      for (std::uint64_t eighth = 0; eighth < 8; ++eighth) {
+        const std::size_t kept = p.bytes_to_keep(n, p.decay_time() / 8 * eighth);
+        must_hold(kept <= n, "eviction keeps at most what is cached: bytes_to_keep(n, age) <= n");
+        must_hold(kept <= before,
+                  "eviction keeps no more if it is older: bytes_to_keep(n, age) falls with age");
+        before = kept;
+      }
+      must_hold(p.bytes_to_keep(n, p.decay_time()) == 0,
+                "eviction keeps nothing from decay_time() on: bytes_to_keep(n, decay_time()) == 0");
+    }
+  }
+}
+
+}  // namespace tessera::law::detail
+
+namespace tessera::law {
+
+template <policy::rounding_policy P>
+constexpr bool policy(const P& p) {
+  std::size_t before = 0;
+  for (std::size_t n : detail::edge_sizes()) {
+    const std::size_t size = p.block_size(n);
+    detail::must_hold(size >= n, "rounding covers: block_size(n) >= n");
+    detail::must_hold(size % min_alignment == 0,
+                      "rounding is aligned: block_size(n) is a multiple of min_alignment");
+    detail::must_hold(size >= n + detail::padding_of<P>,
+                      "rounding covers the padding: block_size(n) >= n + padding");
+    detail::must_hold(p.block_size(size - detail::padding_of<P>) == size,
+                      "rounding is idempotent: block_size(block_size(n) - padding) == block_size(n)");
+    detail::must_hold(size >= before, "rounding is monotonic: a <= b implies block_size(a) <= block_size(b)");
+    before = size;
+  }
+  return true;
+}
+
+template <policy::pools_policy P>
+constexpr bool policy(const P& p) {
+  detail::must_hold(P::count > 0, "pools exist: count > 0");
+  for (std::size_t n : detail::edge_sizes())
+    detail::must_hold(p.select(n) < P::count, "pools are in range: select(n) < count");
+  return true;
+}
+
+template <policy::streams_policy P>
+constexpr bool policy(const P& p) {
+  constexpr stream_id some[] = {stream_id{0}, stream_id{1}, stream_id{7}, stream_id{~std::uint64_t{0}}};
+  for (stream_id s : some) {
+    const stream_id key = p.reuse_key(s);
+    detail::must_hold(p.reuse_key(key) == key,
+                      "streams: a key is its own key: reuse_key(reuse_key(s)) == reuse_key(s)");
+    detail::must_hold(!P::reuses_across_streams || key == s,
+                      "streams: with reuses_across_streams, each stream is its own key");
+    detail::must_hold(P::reuses_across_streams || p.reuse_rules() == cross_stream_reuse{},
+                      "streams: without reuses_across_streams, reuse_rules() is empty");
+    for (stream_id user : some) {
+      detail::must_hold(P::uses_events || !p.needs_event(key, user),
+                        "streams: needs_event is false without uses_events");
+      detail::must_hold(!p.needs_event(key, s) || p.needs_event(key, user),
+                        "streams of one key need no events for each other, unless every stream needs them");
+    }
+  }
+  return true;
+}
+
+template <policy::split_policy P>
+constexpr bool policy(const P& p) {
+  for (std::size_t n : detail::edge_sizes()) {
+    const std::size_t size = align_up(n, min_alignment);
+    detail::must_hold(!p.should_split(size, size),
+                      "split leaves no empty remainder: should_split(n, n) is false");
+    detail::must_hold(p.may_serve(size, size),
+                      "split lets a block of the wanted size serve: may_serve(n, n)");
+    detail::must_hold(
+        detail::splits_oversize<P> || size < p.oversize_from() || !p.should_split(size, 2 * size),
+        "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize_from() on");
+  }
+  return true;
+}
+
+template <policy::pages_policy P>
+constexpr bool policy(const P& p) {
+  std::size_t before = 0;
+  for (std::size_t n : detail::edge_sizes()) {
+    const page_order order = p.backing(n);
+    detail::must_hold(order.count > 0 && order.count <= order.kinds.size(),
+                      "pages: backing() names one to three kinds");
+    for (std::size_t i = 1; i < order.count; ++i) {
+      for (std::size_t j = 0; j < i; ++j)
+        detail::must_hold(order.kinds[i] != order.kinds[j], "pages: backing() names each kind once");
+    }
+    const std::size_t segment = tessera::detail::in_whole_pages(p, n);
+    detail::must_hold(tessera::detail::in_whole_pages(p, segment) == segment,
+                      "pages are stable: a segment in whole pages stays as it is");
+    detail::must_hold(segment >= before,
+                      "pages are monotonic: a <= b implies in_whole_pages(a) <= in_whole_pages(b)");
+    before = segment;
+    detail::must_hold(P::uses_page_kinds || (order.count == 1 && order.kinds[0] == page_kind::normal),
+                      "pages: without uses_page_kinds, backing() is normal pages only");
+  }
+  return true;
+}
+
+template <policy::growth_policy P>
+constexpr bool policy(const P& p) {
+  for (std::size_t n : detail::edge_sizes()) {
+    const std::size_t size = align_up(n, min_alignment);
+    detail::must_hold(p.segment_size(size, usage{}) >= size, "growth covers: segment_size(n) >= n");
+    detail::must_hold(p.segment_size(size, usage{}) <= unlimited / 2,
+                      "growth stays in range: segment_size(n) < 2^63");
+    if constexpr (tessera::detail::answers_range_questions<P>) {
+      detail::must_hold(p.mapping_unit(size) > 0 && p.mapping_unit(size) % min_alignment == 0,
+                        "growth maps whole units: mapping_unit(n) is a multiple of min_alignment");
+      const std::size_t to = p.base_alignment(size);
+      detail::must_hold(to == 1 || (to > 0 && to % min_alignment == 0),
+                        "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
+      detail::must_hold(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
+    }
+    if constexpr (tessera::detail::answers_moving_questions<P>) {
+      const tessera::detail::growth_state full{
+          .reserved = n, .limit = n, .peak_active = n, .peak_reserved = n};
+      detail::must_hold(p.move_threshold(full) <= n,
+                        "growth takes freely at most its limit: move_threshold(s) <= s.limit");
+      detail::must_hold(p.max_chunk(full) > 0, "growth maps physical chunks: max_chunk(s) > 0");
+      detail::must_hold(p.max_chunk(full) <= unlimited / 2, "growth stays in range: max_chunk(s) < 2^63");
+      detail::must_hold(p.min_chunk(size) <= unlimited / 2, "growth stays in range: min_chunk(n) < 2^63");
+    }
+  }
+  return true;
+}
+
+template <policy::eviction_policy P>
+constexpr bool policy(const P& p) {
+  const usage unused{.limit = 1_GiB};
+  for (policy::eviction_trigger when :
+       {policy::eviction_trigger::before_growth, policy::eviction_trigger::after_free,
+        policy::eviction_trigger::after_synchronize, policy::eviction_trigger::on_request}) {
+    detail::must_hold(p.bytes_to_evict(when, unused) == 0, "eviction evicts nothing if nothing is reserved");
+    const usage full{.allocated = 1_GiB, .active = 1_GiB, .reserved = 1_GiB, .limit = 1_GiB};
+    detail::must_hold(p.bytes_to_evict(when, full) <= full.reserved,
+                      "eviction evicts at most what is reserved");
+    bool before = false;
+    for (std::size_t n : detail::edge_sizes()) {
+      detail::must_hold(!before || p.is_candidate(n, full),
+                        "eviction: what is larger than a candidate is a candidate");
+      before = p.is_candidate(n, full);
+    }
+  }
+  if constexpr (requires { &P::bytes_to_keep; }) detail::require_decay(p);
+  return true;
+}
+
+template <policy::recovery_policy P>
+constexpr bool policy(const P& p) {
+  for (policy::failure_reason why : {policy::failure_reason::by_limit, policy::failure_reason::by_device,
+                                     policy::failure_reason::by_capacity}) {
+    detail::must_hold(p.steps(why).count <= p.steps(why).steps.size(),
+                      "recovery: steps() returns at most four steps");
+  }
+  return true;
+}
+
+}  // namespace tessera::law

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+#include <tessera/law/law.hpp>
+#include <tessera/provider/rules.hpp>
+
+namespace tessera::law {
+
+/// Laws that were not checked, and the reason.
+struct unchecked_law {
+  const char* law;
+  const char* why;
+};
+
+}  // namespace tessera::law
+
+namespace tessera::law::detail {
+
+namespace rules = tessera::detail::rules;
+using rules::rule;
+
+/// Memory at addresses; nothing if `begin` is 0.
+struct trial_segment {
+  std::uintptr_t begin = 0;
+  std::size_t bytes = 0;
+
+  [[nodiscard]] void* at() const noexcept { return reinterpret_cast<void*>(begin); }
+  [[nodiscard]] bool overlaps(const trial_segment& other) const noexcept {
+    if (begin == 0 || other.begin == 0) return false;
+    return begin >= other.begin ? begin - other.begin < other.bytes : other.begin - begin < bytes;
+  }
+};
+[[nodiscard]] inline trial_segment segment_at(const void* p, std::size_t bytes) noexcept {
+  return {reinterpret_cast<std::uintptr_t>(p), bytes};
+}
+
+}  // namespace tessera::law::detail
+
+namespace tessera::law {
+
+/// The first rule that a provider breaks, the values that show it, and the laws that were not checked.
+///
+///     #include <tessera/law/provider_laws.hpp>
+///     tessera::provider::simulated_device device;
+///     const tessera::law::provider_check_result found = tessera::law::provider(device);
+///     if (!found) std::puts(found.message());
+///     for (const auto& [law, why] : found.not_checked()) std::printf("%s: not checked, %s\n", law, why);
+struct provider_check_result : check_result {
+  constexpr provider_check_result() = default;
+
+  /// The broken rule and the values that show it; empty if no rule is broken.
+  [[nodiscard]] const char* message() const noexcept { return text_.c_str(); }
+  [[nodiscard]] std::span<const unchecked_law> not_checked() const noexcept {
+    return {unchecked_.data(), count_};
+  }
+  /// Whether every law of the provider's capabilities was checked and holds.
+  [[nodiscard]] bool is_complete() const noexcept { return broken == nullptr && count_ == 0; }
+  /// The message, and a line for each law that was not checked.
+  ///   Throws:  std::bad_alloc
+  [[nodiscard]] std::string report() const {
+    std::string lines = broken != nullptr ? message() : "no rule is broken";
+    for (const unchecked_law& each : not_checked()) {
+      lines += "\nnot checked: ";
+      lines += each.law;
+      lines += ": ";
+      lines += each.why;
+    }
+    return lines;
+  }
+
+  /// Keeps the first rule that does not hold. The values are pairs of a name and a value; a segment, a stream
+  /// and a kind of pages need no name.
+  template <typename... Values>
+  void must_hold(bool holds, detail::rule law, const Values&... values) noexcept {
+    if (!holds) fail(law, values...);
+  }
+  /// The same for a rule that does not hold.
+  template <typename... Values>
+  void fail(detail::rule law, const Values&... values) noexcept {
+    if (broken != nullptr) return;
+    broken = law.text;
+    text_.add(law.text);
+    add_values(": ", values...);
+  }
+  /// Keeps that laws were not checked.
+  void skip(const char* law, const char* why) noexcept {
+    for (const unchecked_law& each : not_checked())
+      if (each.law == law) return;
+    if (count_ < unchecked_.size()) unchecked_[count_++] = {law, why};
+  }
+  /// Adds the result of further laws.
+  void add(const provider_check_result& next) noexcept {
+    if (broken == nullptr) {
+      broken = next.broken;
+      text_ = next.text_;
+    }
+    for (const unchecked_law& each : next.not_checked()) skip(each.law, each.why);
+  }
+
+ private:
+  static void add_values(const char*) noexcept {}
+  template <typename Value, typename... Rest>
+  void add_values(const char* separator, const char* name, const Value& value, const Rest&... rest) noexcept {
+    text_.add(separator).add(name).add(" ");
+    add_value(value);
+    add_values(", ", rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, detail::trial_segment place, const Rest&... rest) noexcept {
+    add_values(separator, "address", place.at(), "bytes", place.bytes, rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, stream_id stream, const Rest&... rest) noexcept {
+    add_values(separator, "stream", stream, rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, const page_kind& kind, const Rest&... rest) noexcept {
+    add_values(separator, "kind", kind, rest...);
+  }
+  void add_value(const char* value) noexcept { text_.add(value); }
+  void add_value(const void* value) noexcept { text_.add_address(reinterpret_cast<std::uintptr_t>(value)); }
+  void add_value(std::unsigned_integral auto value) noexcept {
+    if constexpr (std::same_as<decltype(value), bool>)
+      text_.add(value ? "true" : "false");
+    else
+      text_.add(std::uint64_t{value});
+  }
+  void add_value(stream_id value) noexcept { text_.add(value.handle); }
+  void add_value(const page_kind& kind) noexcept {
+    text_.add(kind.size == page_kind::page_size::huge_1g ? "1 GiB"
+              : kind.size == page_kind::page_size::huge  ? "2 MiB"
+                                                         : "normal");
+    if (kind.speed == page_kind::bandwidth::low) text_.add(" low-bandwidth");
+    if (kind.speed == page_kind::bandwidth::high) text_.add(" high-bandwidth");
+    if (kind.peer_to_peer) text_.add(" peer-to-peer");
+    if (kind.read_only) text_.add(" read-only");
+    text_.add(" pages");
+  }
+
+  tessera::detail::fixed_text text_;
+  std::array<unchecked_law, 24> unchecked_{};
+  std::size_t count_ = 0;
+};
+
+/// The limits of the laws of a provider. A type derived from it adds the means that the law of providers
+/// lists [law/provider_laws.hpp].
+struct provider_trial {
+  std::size_t at_once = 16_MiB;    ///< bytes held at once in most checks
+  stream_id other_stream{};        ///< a second stream; none if it is the default stream
+  bool fills_host_memory = false;  ///< whether three quarters of memory that the host can access may be taken
+  /// Whether to acquire 0 bytes and to release what is no segment. No allocator does that, and a provider
+  /// over a function such as free() may crash.
+  bool tries_wrong_releases = false;
+};
+
+}  // namespace tessera::law
+
+namespace tessera::law::detail {
+
+/// Returns the result of a law that is checked alone.
+template <typename F>
+[[nodiscard]] provider_check_result result_of(F check) {
+  provider_check_result found;
+  check(found);
+  return found;
+}
+
+/// The provider that does the work behind adaptors.
+template <typename D>
+[[nodiscard]] auto& innermost(D& device) noexcept {
+  if constexpr (requires { device.inner().capacity(); })
+    return innermost(device.inner());
+  else
+    return device;
+}
+
+}  // namespace tessera::law::detail

@@ -1,0 +1,14 @@
+// expect first: name_the_extension_behind_the_provider_as_in_caching_allocator_of_recipe_provider_extension
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quotas.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+int main() {
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device,
+                             tessera::extension::private_pools>
+      memory;
+  tessera::extension::private_pool pool(memory);
+  (void)memory.get<tessera::extension::quotas>().set(pool.id(), {.guaranteed = 1000});
+}

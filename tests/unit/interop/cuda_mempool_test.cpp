@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include <tessera/interop/cuda_mempool.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+namespace {
+
+using namespace tessera;
+using pool_attribute = cuda_mempool<caching_allocator<cuda_async, simulated_device>>::attribute;
+using driver = cuda_mempool<caching_allocator<cuda_async, simulated_device>>;
+constexpr stream_id a{1}, b{2}, c{3};
+constexpr std::uint64_t long_time = 1'000'000'000;
+
+bool is_whole(const driver& pool) { return pool.audit() == nullptr; }
+void only_same_stream(driver& pool) {
+  for (const auto what : {pool_attribute::follow_event_dependencies, pool_attribute::allow_opportunistic,
+                          pool_attribute::allow_internal_dependencies})
+    ASSERT_TRUE(pool.set(what, 0));
+}
+
+TEST(cuda_mempool, serves_and_refuses_as_any_allocator_here) {
+  driver pool{simulated_device{simulated_device::options{.capacity = 4_MiB}}};
+  EXPECT_EQ(pool.allocate_async(0, a), nullptr);
+  void* const p = pool.allocate_async(4_MiB, a);
+  EXPECT_EQ(pool.try_allocate_async(1, a), nullptr);
+  EXPECT_THROW((void)pool.allocate_async(1, a), out_of_memory);
+  EXPECT_FALSE(pool.try_free_async(static_cast<char*>(p) + 512, a));
+  EXPECT_FALSE(pool.try_free_async(nullptr, a));
+  pool.free_async(nullptr, a);
+  pool.free_async(p, a);
+  EXPECT_FALSE(pool.try_free_async(p, a));
+  EXPECT_DEATH(pool.free_async(p, a), "free_async: not the address of a live block");
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_mempool, frees_in_order_of_the_stream_that_frees) {
+  driver pool;
+  only_same_stream(pool);
+  void* const p = pool.allocate_async(2_MiB, a);
+  pool.provider().submit(b, long_time);
+  pool.free_async(p, b);
+  EXPECT_NE(pool.allocate_async(2_MiB, a), p);
+  EXPECT_EQ(pool.allocate_async(2_MiB, b), p);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_mempool, lets_the_stream_that_frees_wait_for_those_that_were_recorded) {
+  driver pool;
+  void* const p = pool.allocate_async(2_MiB, a);
+  ASSERT_TRUE(pool.record_stream(p, b) && pool.record_stream(p, a));
+  pool.provider().submit(a, long_time);
+  pool.provider().submit(b, 2 * long_time);
+  pool.free_async(p, c);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
+  EXPECT_TRUE(pool.provider().is_ordered_after(c, b, 1));
+  EXPECT_TRUE(pool.provider().is_ordered_after(c, a, 1));
+  EXPECT_FALSE(pool.provider().is_ordered_after(a, b, 1));  // the stream of the allocation continues
+  EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
+  EXPECT_EQ(pool.provider().calls().record, 0u);
+  pool.free_async(p, c);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_mempool, keeps_a_block_pending_if_the_join_fails) {
+  driver pool;
+  void* const p = pool.allocate_async(2_MiB, a);
+  ASSERT_TRUE(pool.record_stream(p, b));
+  pool.provider().submit(b, long_time);
+  pool.provider().fail_call(1);
+  pool.free_async(p, c);
+  EXPECT_EQ(pool.current_usage().pending(), 2_MiB);
+  EXPECT_EQ(pool.get(pool_attribute::used_current), 2_MiB);
+  EXPECT_TRUE(is_whole(pool));
+  pool.provider().advance(long_time);
+  EXPECT_EQ(pool.allocate_async(2_MiB, c), p);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_mempool, releases_only_idle_memory_above_the_threshold) {
+  driver pool;
+  ASSERT_TRUE(pool.set(pool_attribute::release_threshold, 5_MiB));
+  void* const small = pool.allocate_async(2_MiB, a);
+  void* const large = pool.allocate_async(4_MiB, a);
+  void* const busy = pool.allocate_async(6_MiB, b);
+  pool.free_async(small, a);
+  pool.free_async(large, a);
+  pool.provider().submit(b, long_time);
+  pool.free_async(busy, b);
+  EXPECT_TRUE(pool.synchronize(a));
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 6_MiB);  // the work of b is not done
+  EXPECT_TRUE(pool.synchronize(b));
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
+}
+
+TEST(cuda_mempool, stops_giving_back_at_the_threshold) {
+  driver pool;
+  ASSERT_TRUE(pool.set(pool_attribute::release_threshold, 3_MiB));
+  void* blocks[3];
+  for (void*& p : blocks) p = pool.allocate_async(2_MiB, a);
+  for (void* p : blocks) pool.free_async(p, a);
+  EXPECT_TRUE(pool.synchronize(a));
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
+}
+
+TEST(cuda_mempool, reports_that_a_stream_could_not_be_waited_for) {
+  driver pool;
+  pool.free_async(pool.allocate_async(2_MiB, a), a);
+  pool.provider().fail_call(1);
+  EXPECT_FALSE(pool.synchronize(a));
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
+  EXPECT_TRUE(pool.synchronize(a));
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
+}
+
+TEST(cuda_mempool, trims_a_segment_whose_parts_were_freed_on_several_streams) {
+  driver pool;
+  only_same_stream(pool);
+  void* const low = pool.allocate_async(1_MiB, a);
+  void* const high = pool.allocate_async(1_MiB, a);
+  pool.free_async(low, b);
+  pool.provider().submit(c, long_time);
+  pool.free_async(high, c);
+  EXPECT_TRUE(is_whole(pool));
+  pool.trim_to(0);
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 2_MiB);
+  pool.provider().advance(long_time);
+  pool.trim_to(0);
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
+  EXPECT_TRUE(is_whole(pool));
+}
+
+TEST(cuda_mempool, begins_with_all_rules_on_and_threshold_0) {
+  driver pool;
+  for (const auto what : {pool_attribute::follow_event_dependencies, pool_attribute::allow_opportunistic,
+                          pool_attribute::allow_internal_dependencies}) {
+    EXPECT_EQ(pool.get(what), 1u);
+    EXPECT_FALSE(pool.set(what, 2));
+    EXPECT_TRUE(pool.set(what, 0));
+    EXPECT_EQ(pool.get(what), 0u);
+    EXPECT_TRUE(pool.set(what, 1));
+    EXPECT_EQ(pool.get(what), 1u);
+  }
+  EXPECT_EQ(pool.get(pool_attribute::release_threshold), 0u);
+  EXPECT_TRUE(pool.set(pool_attribute::release_threshold, std::numeric_limits<std::uint64_t>::max()));
+  EXPECT_EQ(pool.get(pool_attribute::release_threshold), std::numeric_limits<std::uint64_t>::max());
+}
+
+TEST(cuda_mempool, explains_the_failure_of_a_stream) {
+  driver pool{simulated_device{simulated_device::options{.capacity = 4_MiB}}};
+  (void)pool.allocate_async(3_MiB, a);
+  try {
+    (void)pool.allocate_async(2_MiB, b);
+    FAIL();
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.stream(), b);
+    EXPECT_EQ(error.at_failure().allocated, 3_MiB);
+  }
+}
+
+}  // namespace
