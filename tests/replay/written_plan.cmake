@@ -32,7 +32,7 @@ endforeach()
 
 # A large header compiles. Its arrays take 16 bytes an entry and 4 a death.
 run(out ${SCRATCH}/written ${SCRATCH}/large.hpp)
-file(WRITE ${SCRATCH}/large.cpp "#include \"large.hpp\"\nextern const tessera::memory_plan used;\nconst tessera::memory_plan used = plans::large;\n"
+file(WRITE ${SCRATCH}/large.cpp "#include \"large.hpp\"\nextern const tessera::plan::memory_plan used;\nconst tessera::plan::memory_plan used = plans::large;\n"
      "static_assert(plans::large.entries.size() == 100000);\n")
 run(out ${COMPILER} -std=c++20 ${warnings} -I ${INCLUDE} -I ${SCRATCH} -c ${SCRATCH}/large.cpp -o ${SCRATCH}/large.o)
 file(SIZE ${SCRATCH}/large.o bytes)
