@@ -53,7 +53,7 @@ class restoring::state : public tessera::detail::extension_defaults {
     auto& group = manager().group_for(stream);
     const tessera::detail::group_visit in(group);
     auto miss = access::make_miss(in_, access::make_request(in_, bytes, stream, group));
-    block* const found = access::grow(in_, miss);
+    block* const found = access::reuse_or_grow(in_, miss);
     if (found == nullptr) return nullptr;
     return reinterpret_cast<void*>(access::allocate_from(in_, *found, miss.want).address);
   }

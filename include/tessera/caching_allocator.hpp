@@ -624,7 +624,6 @@ class caching_allocator {
     detail::block* found = nullptr;
     policy::failure_reason why{};    // why growth failed last
     policy::recovery_steps steps{};  // what recovery may try
-    usage current{};                 // bytes before growth
     bool exactly = false;            // whether growth asks for exactly the block's size
     bool take(detail::block* b) noexcept { return (found = b) != nullptr; }
   };
@@ -654,9 +653,9 @@ class caching_allocator {
     return relieve_pressure() ? obtain(now.want) : nullptr;
   }
   detail::block* evict_and_grow(miss& now) noexcept {
-    now.current = current_usage();
-    if (evict(policy::eviction_trigger::before_growth, now.current)) now.current = current_usage();
-    return reuse_or_grow(now);
+    const usage current = current_usage();
+    const bool may_differ = evict(policy::eviction_trigger::before_growth, current);
+    return reuse_or_grow(now, may_differ ? current_usage() : current);
   }
   detail::block* recover(miss& now) noexcept {
     for (const policy::recovery_steps::step step : policy::recovery_steps(now.steps)) {
@@ -665,10 +664,9 @@ class caching_allocator {
         continue;
       }
       if (!take_step(step, now.want)) continue;
-      now.current = current_usage();
       const bool exactly = now.exactly;
       now.exactly = exactly || step == policy::recovery_steps::step::retry_exact_size;
-      detail::block* const found = reuse_or_grow(now);
+      detail::block* const found = reuse_or_grow(now, current_usage());
       now.exactly = exactly;
       if (found != nullptr) return found;
     }
@@ -707,8 +705,8 @@ class caching_allocator {
     const bool freed = pressure_.run();
     return (polls_here && process_events()) || freed;
   }
-  /// Gets memory from other streams, if the recipe allows it, or from the device.
-  [[gnu::cold]] detail::block* reuse_or_grow(miss& now) noexcept {
+  /// Gets memory from other streams, if the recipe allows it, or from the device. `current` is the usage just before.
+  [[gnu::cold]] detail::block* reuse_or_grow(miss& now, const usage& current) noexcept {
     const request& want = now.want;
     if (!may_serve(want)) return nullptr;  // another thread may have changed that
     if constexpr (Recipe::streams::reuses_across_streams) {
@@ -717,18 +715,18 @@ class caching_allocator {
       if (auto* const found = admit(sharing_.take_from_other_streams(*list, want.size, policies_), want))
         return found;
     }
-    return grow(now);
+    return grow(now, current);
   }
   /// Asks the device for memory. Sets `why` if it fails.
-  detail::block* grow(miss& now) noexcept {
+  detail::block* grow(miss& now, const usage& current) noexcept {
     const request& want = now.want;
     const std::size_t segment =
-        detail::segment_size_for(manager_, policies_, now.current, want.size, now.exactly);
+        detail::segment_size_for(manager_, policies_, current, want.size, now.exactly);
     if constexpr (!extensions::is_empty) {
       now.why = policy::failure_reason::by_extension;
       if (!extensions_.may_take(*want.group, segment)) return nullptr;
     }
-    now.why = detail::predict_failure(manager_, policies_, segment, now.current);
+    now.why = detail::predict_failure(manager_, policies_, segment, current);
     if (is_growth_pointless(now.why)) return nullptr;
     detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
     detail::block* const found =

@@ -147,15 +147,15 @@ class quotas::state : public tessera::detail::extension_defaults {
     if (stage == miss_stage::growth_failed && miss.why == policy::failure_reason::by_extension) {
       if (access::manager(in_).may_wait()) {
         if (block* const found = access::search_again(in_, miss)) return found;
-        if (block* const found = access::grow(in_, miss)) return found;
+        if (block* const found = access::reuse_or_grow(in_, miss)) return found;
       }
       miss.exactly = miss.why == policy::failure_reason::by_extension;
-      return miss.exactly ? access::grow(in_, miss) : nullptr;
+      return miss.exactly ? access::reuse_or_grow(in_, miss) : nullptr;
     }
     if (stage != miss_stage::last) return nullptr;
     for (int tries = 0; tries < 8 && is_active_; ++tries) {
       miss.exactly = true;
-      if (block* const found = access::grow(in_, miss)) return found;
+      if (block* const found = access::reuse_or_grow(in_, miss)) return found;
       if (miss.why == policy::failure_reason::by_extension || cached() == 0) return nullptr;
       if (!access::take_step(in_, policy::recovery_steps::step::release_cached, miss)) return nullptr;
     }

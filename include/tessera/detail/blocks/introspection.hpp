@@ -80,9 +80,8 @@ struct core_access {
     return in.search_again(miss.want);
   }
   template <typename A>
-  [[nodiscard]] static block* grow(A& in, auto& miss) noexcept {
-    miss.current = in.current_usage();
-    return in.reuse_or_grow(miss);
+  [[nodiscard]] static block* reuse_or_grow(A& in, auto& miss) noexcept {
+    return in.reuse_or_grow(miss, in.current_usage());
   }
   template <typename A, typename Step>
   static bool take_step(A& in, Step step, const auto& miss) noexcept {
