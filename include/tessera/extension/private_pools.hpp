@@ -147,11 +147,10 @@ struct pool_change {
   scope_kind scope{};                      ///< if opened
 };
 
-/// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
-/// says so, and the first line of the error says what is missing.
-
 }  // namespace tessera::extension
 
+/// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
+/// says so, and the first line of the error says what is missing.
 namespace tessera::extension::missing {
 
 struct a_pool_upstream_needs_a_recipe_that_acquires_segments;
@@ -714,8 +713,7 @@ private_pool(Allocator&, const pool_upstream&, pool_options) -> private_pool<All
 /// Directs requests to a private pool while it lives.
 ///
 /// Scopes of several pools may be open at a time, and may end in any order. If several select a stream, the
-/// oldest decides. private_pools::door::open describes what else changes while a
-/// scope of the kind capture is open.
+/// oldest decides. private_pools::door::open describes what else changes while a scope of the kind capture is open.
 ///   Requires:  it ends before the private_pool does; otherwise the program aborts
 template <typename Allocator>
 class pool_scope {

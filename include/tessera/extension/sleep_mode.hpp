@@ -45,10 +45,9 @@ struct sleep_change {
   stream_id copies;
 };
 
-/// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
-
 }  // namespace tessera::extension
 
+/// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
 namespace tessera::extension::missing {
 
 struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;

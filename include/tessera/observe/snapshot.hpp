@@ -238,12 +238,12 @@ template <typename S>
 concept event_store =
     allocator_observer<S> && requires(const S& observer) { observer.for_each(return_argument{}); };
 
-/// The C++ spelling of a type. A namespace of its own, because g++ leaves out the function's namespace.
-
 }  // namespace tessera::detail
 
+/// A namespace of its own, because g++ leaves out the function's namespace.
 namespace tessera::detail::spelling {
 
+/// The C++ spelling of a type.
 template <typename T>
 [[nodiscard]] std::string_view of_type() noexcept {
   const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
@@ -255,8 +255,8 @@ template <typename T>
 
 namespace tessera::detail {
 
-/// The name of a recipe. A variant of a public recipe, such as tessera::recipe::pytorch_native, is named
-/// without `detail::`. A recipe with settings has the name of the recipe without them.
+/// The name of a recipe. A recipe of a front end, such as that of a guarded, is named without `detail::`. A recipe with
+/// settings has the name of the recipe without them.
 template <typename Recipe>
 [[nodiscard]] std::string recipe_name() {
   if constexpr (requires { typename Recipe::base; }) return recipe_name<typename Recipe::base>();

@@ -182,11 +182,10 @@ struct extension_check<Core> {
   static constexpr bool passes = true;
 };
 
-/// The results of get<E>() where there is no such extension: incomplete types. So the call does not compile, `requires`
-/// says so, and the first line of the error says what is missing.
-
 }  // namespace tessera::detail
 
+/// The results of get<E>() where there is no such extension: incomplete types. So the call does not compile, `requires`
+/// says so, and the first line of the error says what is missing.
 namespace tessera::detail::missing {
 
 struct an_arena_has_only_a_part_of_the_memory_so_use_locked_for_this_extension;

@@ -14,12 +14,13 @@
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
+/// What extensions are made with. extension.hpp lists what an extension may answer.
+
 namespace tessera {
 
 class any_allocator;
 
 }  // namespace tessera
-/// What extensions are made with. extension.hpp lists what an extension may answer.
 
 namespace tessera::detail {
 
