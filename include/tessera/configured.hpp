@@ -139,7 +139,11 @@ namespace tessera {
 template <typename Family, typename Allocator>
 class configured : public allocator_adaptor<configured<Family, Allocator>> {
   using adaptor_type = allocator_adaptor<configured>;
-  using Provider = typename Allocator::provider_type;
+
+ public:
+  using provider_type = typename Allocator::provider_type;
+
+ private:
   using any = detail::any_of_family<Family, Allocator>;
   static_assert(detail::first_allocator<any>() != 0,
                 "configured: the provider supports no recipe of the family");
@@ -148,7 +152,6 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
  public:
   using settings_type = typename Family::settings;
   using grammar = typename Family::grammar;
-  using provider_type = Provider;
   static constexpr bool has_ranges = detail::any_has_ranges<any>;
   template <typename E>
   using refused = typename first::template refused<E>;
@@ -158,7 +161,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   /// Each of `given` is an extension of the allocator; the others are made by default.
   ///   Throws:  config::bad_setting if the provider does not support the recipe
   template <typename... Given>
-  explicit configured(const settings_type& settings, Provider device = Provider{}, Given&&... given)
+  explicit configured(const settings_type& settings, provider_type device = provider_type{}, Given&&... given)
       : settings_(settings) {
     make(indices{}, device, std::forward<Given>(given)...);
   }
@@ -172,13 +175,13 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   ///
   ///   Throws:  config::bad_setting if a setting is refused, or as the constructor
   template <typename... Given>
-  [[nodiscard]] static configured from_environment(const char* variable, Provider device = Provider{},
-                                                   Given&&... given) {
+  [[nodiscard]] static configured from_environment(const char* variable,
+                                                   provider_type device = provider_type{}, Given&&... given) {
     return configured(detail::settings_from_environment<Family>(variable), std::move(device),
                       std::forward<Given>(given)...);
   }
   template <typename... Given>
-  [[nodiscard]] static configured from_environment(Provider device = Provider{}, Given&&... given) {
+  [[nodiscard]] static configured from_environment(provider_type device = provider_type{}, Given&&... given) {
     return configured(detail::settings_from_environment<Family>(), std::move(device),
                       std::forward<Given>(given)...);
   }
@@ -261,13 +264,13 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
 
   // Not inlined: g++ would warn that the allocators of other recipes are not initialized.
   template <std::size_t... Index, typename... Given>
-  [[gnu::noinline]] void make(std::index_sequence<Index...>, Provider& device, Given&&... given) {
+  [[gnu::noinline]] void make(std::index_sequence<Index...>, provider_type& device, Given&&... given) {
     const std::size_t wanted = Family::index_for(settings_);
     (void)((wanted == Index && make_one<Index>(device, std::forward<Given>(given)...)) || ...);
   }
   template <std::size_t Index, typename... Given>
-  bool make_one(Provider& device, Given&&... given) {
-    if constexpr (recipe::provider_for<Provider, typename Family::template recipe_at<Index>>) {
+  bool make_one(provider_type& device, Given&&... given) {
+    if constexpr (recipe::provider_for<provider_type, typename Family::template recipe_at<Index>>) {
       any_.template emplace<Index + 1>(std::move(device), settings_, std::forward<Given>(given)...);
     } else {
       const config::setting_error error{{},

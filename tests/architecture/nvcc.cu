@@ -7,6 +7,8 @@
 
 #include <every_header.hpp>
 
+#include <names.hpp>
+
 #include <conformance/shipped.hpp>
 #include <cuda_driver/device.hpp>
 
@@ -37,8 +39,8 @@ template <typename Recipe>
 bool serves_alone_and_in_adaptors(const char* name) {
   static_assert(law::recipe<Recipe>());
   return serves(name, caching_allocator<Recipe, simulated_device>()) &&
-         serves(name, locked<Recipe, simulated_device>()) &&
-         serves(name, per_stream<Recipe, simulated_device>());
+         serves(name, locked<caching_allocator<Recipe, simulated_device>>()) &&
+         serves(name, per_stream<caching_allocator<Recipe, simulated_device>>());
 }
 
 bool serves_shipped() {
@@ -62,8 +64,9 @@ struct round_late {
 /// Recipes of configuration strings, and recipes with explicit policies.
 bool serves_composed() {
   using settled = pytorch<"max_split_size_mb:64,garbage_collection_threshold:0.8,roundup_power2_divisions:4">;
-  using tuned = with<settled, round_to_divisions<512, divisions::all(4)>,
-                     grow_by_segments<2_MiB, tunable(32_MiB)>, fail_fast<recover_by_releasing_oversize, true>>;
+  using tuned =
+      with<settled, round_to_divisions<512, divisions::all(4)>, grow_by_segments<2_MiB, tunable(32_MiB)>,
+           fail_fast<recover_by_releasing_oversize, true>>;
   using pages = with<torch_npu<>, split_below<tunable(64_MiB)>, evict_idle_above<percent(80)>,
                      prefer_pages<page_choice{.pages = page_preference::huge_first, .peer_to_peer = true}>>;
   return serves_alone_and_in_adaptors<settled>("pytorch of a string") &&
@@ -79,7 +82,9 @@ bool serves_composed() {
 
 /// Configured allocators, an allocator for two devices, and the functions for tools.
 bool serves_tools() {
-  configured<pytorch_family, simulated_device, locked, history<>> chosen(config::pytorch::settings{});
+  configured<pytorch_family,
+             locked<caching_allocator<pytorch<>, simulated_device, extension::observer<history<>>>>>
+      chosen(config::pytorch::settings{});
   const bool limits = set_memory_fraction(chosen, 0.5) && memory_fraction(chosen) == 0.5;
   chosen.deallocate(chosen.allocate(5_MiB));
   std::size_t blocks = 0;
@@ -87,7 +92,7 @@ bool serves_tools() {
     for_each_block(one, [&blocks](const segment_view&, const block_view&) { ++blocks; });
   });
   const snapshot taken = take_snapshot(chosen);
-  per_device<stitched, simulated_device, per_stream> all(std::vector<simulated_device>(2));
+  per_device<per_stream<caching_allocator<stitched, simulated_device>>> all(std::vector<simulated_device>(2));
   all.deallocate(all.allocate(5_MiB, 1));
   return limits && blocks > 0 && !taken.traces.empty() && !memory_report(chosen).table().empty() &&
          all.audit() == nullptr;
@@ -95,9 +100,10 @@ bool serves_tools() {
 
 /// The types for other libraries, over memory of this machine.
 bool serves_other_libraries() {
-  using pool_type = shared_allocator<locked<pinned_packed, host_pinned>>;
+  using pool_type = shared_allocator<locked<caching_allocator<pinned_packed, host_pinned>>>;
   const host_pinned::options options{.pin = host_pinned::pinning::never};
-  pool_type pool = shared_allocator<locked<pinned_packed, host_pinned>>::make(host_pinned{options});
+  pool_type pool =
+      shared_allocator<locked<caching_allocator<pinned_packed, host_pinned>>>::make(host_pinned{options});
   {
     pmr_resource memory(pool);
     std::pmr::vector<int> numbers({1, 2, 3}, &memory);
@@ -114,7 +120,7 @@ bool serves_other_libraries() {
 bool serves_a_kernel() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return true;
-  locked<pytorch<>, cuda_driver::gpu> pool{
+  locked<caching_allocator<pytorch<>, cuda_driver::gpu>> pool{
       cuda_driver::gpu(std::make_shared<const cuda_driver::driver>(), 0)};
   float* const numbers = static_cast<float*>(pool.allocate(1_MiB));
   fill<<<1, 256>>>(numbers, 1_MiB / sizeof(float));

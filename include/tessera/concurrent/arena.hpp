@@ -244,7 +244,7 @@ template <typename E>
 struct in_arenas {
   using shared = E;
   using part = E;
-  [[nodiscard]] static const E& part_of(const shared& all) noexcept { return all; }
+  [[nodiscard]] static E part_of(const shared& all) { return all; }
 };
 template <typename Observer>
 struct in_arenas<extension::observer<Observer>> {

@@ -166,9 +166,13 @@ class background_reclaiming
     : public allocator_adaptor<background_reclaiming<Allocator>,
                                locked<typename Allocator::template rebind_provider<
                                    detail::background_events<typename Allocator::provider_type>>>> {
-  using Provider = typename Allocator::provider_type;
+ public:
+  using recipe_type = typename Allocator::recipe_type;
+  using provider_type = typename Allocator::provider_type;
+
+ private:
   using locked_type =
-      locked<typename Allocator::template rebind_provider<detail::background_events<Provider>>>;
+      locked<typename Allocator::template rebind_provider<detail::background_events<provider_type>>>;
   using adaptor_type = allocator_adaptor<background_reclaiming, locked_type>;
 
  public:
@@ -180,17 +184,14 @@ class background_reclaiming
     return {.enabled = settings.pinned_use_background_threads};
   }
 
-  using recipe_type = typename Allocator::recipe_type;
-  using provider_type = Provider;
-
-  background_reclaiming() : background_reclaiming(Provider{}) {}
+  background_reclaiming() : background_reclaiming(provider_type{}) {}
   template <typename... Given>
-  explicit background_reclaiming(Provider device, recipe::policies<recipe_type> settings = {},
+  explicit background_reclaiming(provider_type device, recipe::policies<recipe_type> settings = {},
                                  options worker = {}, Given&&... given)
       : device_(std::move(device)),
         evict_every_(worker.evict_every),
         state_{{&run_round, this, worker.pause, worker.evict_every}},
-        locked_(detail::background_events<Provider>(device_, worker.enabled ? &state_ : nullptr),
+        locked_(detail::background_events<provider_type>(device_, worker.enabled ? &state_ : nullptr),
                 std::move(settings), std::forward<Given>(given)...) {
     const auto reclaim = [](void* self) noexcept {
       return static_cast<background_reclaiming*>(self)->process_events();
@@ -248,7 +249,7 @@ class background_reclaiming
     evict_idle();
   }
 
-  Provider device_;
+  provider_type device_;
   const std::chrono::milliseconds evict_every_;
   std::chrono::steady_clock::time_point evicted_{};
   detail::background_state state_;

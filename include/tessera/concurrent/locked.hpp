@@ -57,19 +57,20 @@ class locked
           locked<Allocator>,
           typename detail::mutex_guarded<
               Allocator, detail::serialized_provider<typename Allocator::provider_type>>::allocator> {
-  using Provider = typename Allocator::provider_type;
-  using inner_type = detail::mutex_guarded<Allocator, detail::serialized_provider<Provider>>;
+ public:
+  using recipe_type = typename Allocator::recipe_type;
+  using provider_type = typename Allocator::provider_type;
+
+ private:
+  using inner_type = detail::mutex_guarded<Allocator, detail::serialized_provider<provider_type>>;
   using allocator = typename inner_type::allocator;
   using adaptor_type = allocator_adaptor<locked, allocator>;
 
  public:
-  using recipe_type = typename Allocator::recipe_type;
-  using provider_type = Provider;
-
-  locked() : locked(Provider{}) {}
+  locked() : locked(provider_type{}) {}
   /// Makes the allocator inside from these arguments.
   template <typename... Given>
-  explicit locked(Provider device, recipe::policies<recipe_type> settings = {}, Given&&... given)
+  explicit locked(provider_type device, recipe::policies<recipe_type> settings = {}, Given&&... given)
       : inner_(guard_, std::move(device), std::move(settings), std::forward<Given>(given)...) {}
 
   using adaptor_type::allocate, adaptor_type::try_allocate;
@@ -107,12 +108,12 @@ class locked
   }
   template <typename F>
   decltype(auto) visit_provider(F f) {
-    if constexpr (detail::is_thread_safe<Provider>) {
+    if constexpr (detail::is_thread_safe<provider_type>) {
       return inner_.provider().visit_provider(f);
     } else {
       using guard = detail::reentrancy_guard;
       guard_.check_lock(guard::lock::device);
-      return inner_.provider().visit_provider([&](Provider& device) -> decltype(auto) {
+      return inner_.provider().visit_provider([&](provider_type& device) -> decltype(auto) {
         const guard::call running(guard_, guard::lock::device,
                                   "visit_provider: the function must not use the allocator");
         return f(device);

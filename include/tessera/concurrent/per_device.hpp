@@ -38,22 +38,22 @@ namespace tessera::concurrent {
 template <typename Front>
 class per_device : private allocator_adaptor<per_device<Front>> {
   using adaptor_type = allocator_adaptor<per_device>;
-  using Provider = typename Front::provider_type;
+  using provider_type = typename Front::provider_type;
   using recipe_type = typename Front::recipe_type;
 
  public:
   /// The allocator of one device.
-  using front_type = typename Front::template rebind_provider<detail::indexed<Provider>>;
+  using front_type = typename Front::template rebind_provider<detail::indexed<provider_type>>;
 
   /// Makes one allocator for each device, with a copy of the settings and of the given extensions.
   template <typename... Given>
-  explicit per_device(std::vector<Provider> devices, const recipe::policies<recipe_type>& settings = {},
+  explicit per_device(std::vector<provider_type> devices, const recipe::policies<recipe_type>& settings = {},
                       const Given&... given)
       : devices_(std::move(devices)) {
     if (devices_.size() > detail::pagemap::max_owners) detail::fatal("per_device: too many devices");
-    for (Provider& device : devices_) {
+    for (provider_type& device : devices_) {
       const auto number = static_cast<detail::pagemap::owner_number>(fronts_.size());
-      fronts_.emplace_back(detail::indexed<Provider>(device, map_, number), settings, Given(given)...);
+      fronts_.emplace_back(detail::indexed<provider_type>(device, map_, number), settings, Given(given)...);
     }
   }
   per_device(const per_device&) = delete;
@@ -119,7 +119,7 @@ class per_device : private allocator_adaptor<per_device<Front>> {
     return result();
   }
 
-  std::vector<Provider> devices_;
+  std::vector<provider_type> devices_;
   detail::pagemap map_;
   std::deque<front_type> fronts_;
 };

@@ -61,9 +61,12 @@ class per_stream
     : public allocator_adaptor<
           per_stream<Allocator>,
           detail::arena<Allocator, detail::serialized_provider<typename Allocator::provider_type>>> {
-  using Recipe = typename Allocator::recipe_type;
-  using Provider = typename Allocator::provider_type;
-  using arena = detail::arena<Allocator, detail::serialized_provider<Provider>>;
+ public:
+  using recipe_type = typename Allocator::recipe_type;
+  using provider_type = typename Allocator::provider_type;
+
+ private:
+  using arena = detail::arena<Allocator, detail::serialized_provider<provider_type>>;
   using allocator = typename arena::allocator;
   using adaptor_type = allocator_adaptor<per_stream, arena>;
   using guard = detail::reentrancy_guard;
@@ -73,20 +76,18 @@ class per_stream
 
  public:
   static constexpr std::size_t max_arenas = 256;
-  using recipe_type = Recipe;
-  using provider_type = Provider;
   static constexpr bool has_ranges = Allocator::has_ranges;
   template <typename E>
-  using refused = std::conditional_t<requires {
-    requires E::spans_arenas;
-  }, void, detail::missing::an_arena_has_only_a_part_of_the_memory_so_use_locked_for_this_extension>;
+  using refused = std::conditional_t<
+      detail::spans_arenas<E>, void,
+      detail::missing::an_arena_has_only_a_part_of_the_memory_so_use_locked_for_this_extension>;
   template <typename E>
   static constexpr bool has = Allocator::template has<E> && std::is_void_v<refused<E>>;
 
-  per_stream() : per_stream(Provider{}) {}
+  per_stream() : per_stream(provider_type{}) {}
   /// Each of `given` is an extension of the allocator; the others are made by default.
   template <typename... Given>
-  explicit per_stream(Provider device, recipe::policies<Recipe> settings = {}, Given&&... given)
+  explicit per_stream(provider_type device, recipe::policies<recipe_type> settings = {}, Given&&... given)
       : device_(std::move(device)),
         settings_(std::move(settings)),
         streams_(settings_.streams),
@@ -194,7 +195,7 @@ class per_stream
   [[nodiscard]] auto statistics() const noexcept
     requires(keeps_statistics)
   {
-    tessera::statistics<Recipe::pools::count> sum =
+    tessera::statistics<recipe_type::pools::count> sum =
         enter(*this, [](const allocator& in) { return in.statistics(); });
     const auto peak = static_cast<std::int64_t>(budget_.peak());
     for (counter* c : {&sum.device_bytes, &sum.all.reserved_bytes}) c->peak = (std::min)(c->peak, peak);
@@ -232,7 +233,7 @@ class per_stream
   template <typename F>
   decltype(auto) visit_provider(F f) {
     const auto call = [&]() -> decltype(auto) { return device_.visit_provider(f); };
-    if constexpr (detail::is_thread_safe<Provider>) {
+    if constexpr (detail::is_thread_safe<provider_type>) {
       return call();
     } else {
       return call_for_user("visit_provider: the function must not use the allocator", call);
@@ -417,10 +418,10 @@ class per_stream
     return any;
   }
 
-  detail::serialized_provider<Provider> device_;
+  detail::serialized_provider<provider_type> device_;
   detail::pagemap map_;
-  recipe::policies<Recipe> settings_;
-  const typename Recipe::streams streams_;
+  recipe::policies<recipe_type> settings_;
+  const typename recipe_type::streams streams_;
   shared_extensions extensions_;
   detail::byte_budget budget_;
   std::mutex mutex_;          // guards the creation of arenas, the settings, the callbacks and has_changes_

@@ -53,31 +53,31 @@ class provider_shadow {
   };
 
   /// Aborts if a call of the provider broke a rule.
-  static void require(bool holds, const char* call, const rule& law, const void* p = nullptr) noexcept {
+  static void expect(bool holds, const char* call, const rule& law, const void* p = nullptr) noexcept {
     if (!holds) fatal(fixed_text().add("checked_provider: ").add(call).add(": ").add(law.text).c_str(), p);
   }
 
   provider_shadow(std::size_t capacity, std::size_t granularity)
       : capacity_(capacity), granularity_(granularity) {
-    require(std::has_single_bit(granularity) && granularity >= min_alignment, "granularity",
-            rules::granularity_is_valid);
+    expect(std::has_single_bit(granularity) && granularity >= min_alignment, "granularity",
+           rules::granularity_is_valid);
   }
   void require_constant(std::size_t capacity, std::size_t granularity) const noexcept {
-    require(capacity == capacity_, "capacity", rules::sizes_are_constant);
-    require(granularity == granularity_, "granularity", rules::sizes_are_constant);
+    expect(capacity == capacity_, "capacity", rules::sizes_are_constant);
+    expect(granularity == granularity_, "granularity", rules::sizes_are_constant);
   }
   void require_available(std::size_t bytes) const noexcept {
-    require(bytes <= capacity_, "available", rules::available_is_at_most_capacity);
+    expect(bytes <= capacity_, "available", rules::available_is_at_most_capacity);
   }
 
   void add_segment(const void* p, std::size_t bytes) noexcept {
-    require(address_of(p) % granularity_ == 0, "acquire", rules::segments_are_aligned, p);
-    require(bytes <= unlimited - address_of(p), "acquire", rules::segments_end_in_address_space, p);
+    expect(address_of(p) % granularity_ == 0, "acquire", rules::segments_are_aligned, p);
+    expect(bytes <= unlimited - address_of(p), "acquire", rules::segments_end_in_address_space, p);
     add(table::segments_and_ranges, "acquire", p, {bytes, true}, rules::segments_do_not_overlap);
   }
   void add_range(const void* p, std::size_t bytes, std::size_t alignment) noexcept {
-    require(address_of(p) % alignment == 0, "reserve", rules::ranges_are_aligned, p);
-    require(bytes <= unlimited - address_of(p), "reserve", rules::reserve_keeps_address_space, p);
+    expect(address_of(p) % alignment == 0, "reserve", rules::ranges_are_aligned, p);
+    expect(bytes <= unlimited - address_of(p), "reserve", rules::reserve_keeps_address_space, p);
     add(table::segments_and_ranges, "reserve", p, {bytes}, rules::ranges_do_not_overlap);
   }
   /// Adds what a call returned or accepted. It must overlap no entry of the table because of a rule.
@@ -107,21 +107,21 @@ class provider_shadow {
     insert(to, call, p, withdrawn.removed, rules::failures_change_nothing);
   }
   void require_unmapped_range(const void* p, const std::optional<withdrawal>& withdrawn) const noexcept {
-    const bool was_reserved = withdrawn && !withdrawn->removed.is_segment;
-    require(was_reserved, "unreserve", rules::unreserve_refuses_unreserved, p);
+    if (!withdrawn || withdrawn->removed.is_segment)
+      return expect(false, "unreserve", rules::unreserve_refuses_unreserved, p);
     const std::lock_guard lock(mutex_);
     // Later maps belong to the next owner of the addresses.
     const auto is_earlier = [&](const entry& e) { return e.number <= withdrawn->added; };
     const bool is_mapped = tables_[1].overlaps(p, withdrawn->removed.bytes, is_earlier);
-    require(!is_mapped, "unreserve", rules::unreserve_refuses_mapped, p);
+    expect(!is_mapped, "unreserve", rules::unreserve_refuses_mapped, p);
   }
 
   /// Records the handle of physical memory. 0 bytes means imported memory.
   void add_handle(const char* call, const std::string& handle, const std::string& empty,
                   physical_memory memory) noexcept {
     const std::lock_guard lock(mutex_);
-    require(handle != empty, call, rules::handles_are_not_empty);
-    require(memory.bytes % memory.page == 0, call, rules::create_refuses_parts);
+    expect(handle != empty, call, rules::handles_are_not_empty);
+    expect(memory.bytes % memory.page == 0, call, rules::create_refuses_parts);
     insert_handle(handle, memory, call, rules::handles_are_unique);
     add_used(memory.bytes, call, rules::create_keeps_capacity);
   }
@@ -181,8 +181,8 @@ class provider_shadow {
     range_map<entry>& entries = tables_[static_cast<std::size_t>(to)];
     const auto is_range = [](const entry& e) { return !e.is_segment; };
     const bool is_in_range = added.is_segment && entries.overlaps(p, added.bytes, is_range);
-    require(!is_in_range, call, rules::ranges_do_not_overlap, p);
-    require(!entries.overlaps(p, added.bytes), call, law, p);
+    expect(!is_in_range, call, rules::ranges_do_not_overlap, p);
+    expect(!entries.overlaps(p, added.bytes), call, law, p);
     require_host_memory(entries.insert(p, added));
     if (added.is_segment) add_used(added.bytes, call, rules::acquire_keeps_capacity);
   }
@@ -190,11 +190,11 @@ class provider_shadow {
                      const rule& law) noexcept {
     bool is_new = false;
     require_host_memory(try_run([&] { is_new = handles_.emplace(handle, memory).second; }));
-    require(is_new, call, law);
+    expect(is_new, call, law);
   }
   void add_used(std::size_t bytes, const char* call, const rule& law) noexcept {
     used_ = saturating_add(used_, bytes);
-    require(used_ <= capacity_, call, law);
+    expect(used_ <= capacity_, call, law);
   }
 
   std::size_t capacity_, granularity_;
@@ -321,8 +321,8 @@ class checked_provider : public provider::provider_adaptor<Device> {
       return true;
     }
     if (detail::completion_may_lag<Device>) return false;
-    shadow().require(!mark.was_ready, "query", detail::rules::ready_event_stays_ready);
-    shadow().require(mark.ended == 0 || mark.ended >= done, "query", detail::rules::earlier_event_is_ready);
+    shadow().expect(!mark.was_ready, "query", detail::rules::ready_event_stays_ready);
+    shadow().expect(mark.ended == 0 || mark.ended >= done, "query", detail::rules::earlier_event_is_ready);
     return false;
   }
   bool wait(event& mark) noexcept
@@ -350,15 +350,15 @@ class checked_provider : public provider::provider_adaptor<Device> {
     requires provider::ordering_provider<Device>
   {
     const bool done = this->inner().is_done(stream, position);
-    shadow().require(done || position != 0, "is_done", detail::rules::position_0_is_done);
+    shadow().expect(done || position != 0, "is_done", detail::rules::position_0_is_done);
     return done;
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t position) noexcept
     requires provider::ordering_provider<Device>
   {
     const bool ordered = this->inner().is_ordered_after(stream, other, position);
-    shadow().require(ordered || position != 0, "is_ordered_after", detail::rules::position_0_is_done);
-    shadow().require(ordered || stream != other, "is_ordered_after", detail::rules::stream_is_after_own_work);
+    shadow().expect(ordered || position != 0, "is_ordered_after", detail::rules::position_0_is_done);
+    shadow().expect(ordered || stream != other, "is_ordered_after", detail::rules::stream_is_after_own_work);
     return ordered;
   }
   bool make_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
@@ -367,7 +367,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
     const bool waits = this->inner().make_wait(stream, other, position);
     const bool is_right = !waits || this->inner().is_ordered_after(stream, other, position) ||
                           this->inner().is_done(other, position);
-    shadow().require(is_right, "make_wait", detail::rules::stream_is_after_awaited_work);
+    shadow().expect(is_right, "make_wait", detail::rules::stream_is_after_awaited_work);
     return waits;
   }
 
@@ -376,7 +376,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
   {
     const std::size_t result = this->inner().page_size(kind);
     const bool is_valid = std::has_single_bit(result) && result % kind.granularity() == 0;
-    shadow().require(is_valid, "page_size", detail::rules::page_size_is_valid);
+    shadow().expect(is_valid, "page_size", detail::rules::page_size_is_valid);
     return result;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
@@ -411,7 +411,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
       const std::string handle = bytes_of(memory);
       const auto withdrawn = shadow().withdraw_handle(handle);
       const bool destroyed = this->inner().destroy(memory);
-      shadow().require(!destroyed || withdrawn, "destroy", detail::rules::unknown_handles_are_refused);
+      shadow().expect(!destroyed || withdrawn, "destroy", detail::rules::unknown_handles_are_refused);
       if (!destroyed && withdrawn) shadow().restore_handle(handle, *withdrawn);
       return destroyed;
     }
@@ -422,7 +422,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
     const rule* law = nullptr;
     if constexpr (knows_handles) law = shadow().why_not_mappable(p, bytes, bytes_of(memory));
     if (!this->inner().map(p, bytes, memory)) return false;
-    if (law != nullptr) shadow().require(false, "map", *law, p);
+    if (law != nullptr) shadow().expect(false, "map", *law, p);
     if constexpr (knows_handles)
       shadow().add(table::mappings, "map", p, {bytes}, detail::rules::map_refuses_mapped);
     if constexpr (Device::map_grants_access)
@@ -434,7 +434,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
   {
     const bool mapped = !knows_handles || shadow().is_mapped(p);
     if (!this->inner().grant(p, bytes)) return false;
-    shadow().require(mapped, "grant", detail::rules::grant_refuses_unmapped, p);
+    shadow().expect(mapped, "grant", detail::rules::grant_refuses_unmapped, p);
     require_readable(p, bytes, "grant", detail::rules::host_reads_mappings);
     return true;
   }
@@ -443,7 +443,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
   {
     const auto make_call = [&] { return this->inner().unmap(p, bytes); };
     const auto [removed, entry] = remove(table::mappings, "unmap", p, make_call);
-    shadow().require(!knows_handles || !removed || entry, "unmap", detail::rules::unmap_refuses_unmapped, p);
+    shadow().expect(!knows_handles || !removed || entry, "unmap", detail::rules::unmap_refuses_unmapped, p);
     return removed;
   }
   bool import_memory(const shareable& name, physical& memory) noexcept
@@ -501,7 +501,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
     if constexpr (knows_order) {
       const bool is_done =
           this->inner().is_done(stream, position) || this->inner().position(stream) < position;
-      shadow().require(is_done, function, law);
+      shadow().expect(is_done, function, law);
     }
   }
   void require_ready(event& mark, const char* function, const rule& law) noexcept {
@@ -517,7 +517,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
   void require_readable(const void* p, std::size_t bytes, const char* function, const rule& law) noexcept {
     if constexpr (detail::is_host_visible<Device>) {
       const void* const last = static_cast<const char*>(p) + bytes - 1;
-      shadow().require(detail::host_can_read(p) && detail::host_can_read(last), function, law, p);
+      shadow().expect(detail::host_can_read(p) && detail::host_can_read(last), function, law, p);
     }
   }
 

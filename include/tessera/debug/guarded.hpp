@@ -108,29 +108,30 @@ namespace tessera::debug {
 template <typename Allocator>
 class guarded
     : public allocator_adaptor<guarded<Allocator>, typename detail::guarded_locked<Allocator>::type> {
-  using Recipe = typename Allocator::recipe_type;
-  using Provider = typename Allocator::provider_type;
+ public:
+  using recipe_type = typename Allocator::recipe_type;
+  using provider_type = typename Allocator::provider_type;
+
+ private:
   using locked_type = typename detail::guarded_locked<Allocator>::type;
   using adaptor_type = allocator_adaptor<guarded, locked_type>;
 
  public:
   using options = detail::guard_options;
-  using recipe_type = Recipe;
-  using provider_type = Provider;
   template <typename E>
   using refused = std::conditional_t<std::is_same_v<E, extension::checkpoints>,
                                      detail::missing::a_guarded_allocator_brings_no_freed_block_back,
                                      typename adaptor_type::template refused<E>>;
 
-  guarded() : guarded(Provider{}) {}
+  guarded() : guarded(provider_type{}) {}
   /// Each of `given` is an extension of the allocator; the others are made by default.
   template <typename... Given>
-  explicit guarded(Provider device, const recipe::policies<Recipe>& settings = {}, options guarding = {},
-                   Given&&... given)
+  explicit guarded(provider_type device, const recipe::policies<recipe_type>& settings = {},
+                   options guarding = {}, Given&&... given)
       : source_(std::move(device)),
         memory_(source_, guarding),
-        locked_(detail::guard_pages<Provider>(memory_),
-                detail::guarded_recipe<Recipe>::from(settings, source_.capacity()),
+        locked_(detail::guard_pages<provider_type>(memory_),
+                detail::guarded_recipe<recipe_type>::from(settings, source_.capacity()),
                 std::forward<Given>(given)...) {}
 
   using adaptor_type::try_allocate, adaptor_type::deallocate;
@@ -197,7 +198,7 @@ class guarded
     return std::forward<F>(f)(me.locked_);
   }
 
-  static constexpr bool has_stream_keys = !detail::has_one_key<typename Recipe::streams>;
+  static constexpr bool has_stream_keys = !detail::has_one_key<typename recipe_type::streams>;
 
   template <typename Block>
   void check_and_free(Block b, const void* p, const std::size_t* passed_bytes) noexcept {
@@ -211,11 +212,11 @@ class guarded
   void free(Block b, const void* p) noexcept {
     if constexpr (has_stream_keys) (void)locked_.record_stream(b, stream_id{shadow().find(p)->stream});
     locked_.deallocate(b);
-    if constexpr (Recipe::streams::uses_events) locked_.process_events();
+    if constexpr (recipe_type::streams::uses_events) locked_.process_events();
   }
 
-  Provider source_;
-  detail::guard_memory<Provider> memory_;
+  provider_type source_;
+  detail::guard_memory<provider_type> memory_;
   locked_type locked_;
 };
 

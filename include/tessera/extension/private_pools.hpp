@@ -580,8 +580,8 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
   [[nodiscard]] pool_id create(pool_options options = {}) const noexcept {
     return call(&calls::create, options);
   }
-  missing::any_allocator_forwards_no_pool_upstream create(const pool_upstream& from,
-                                                          pool_options options = {}) const noexcept;
+  [[nodiscard]] missing::any_allocator_forwards_no_pool_upstream create(
+      const pool_upstream& from, pool_options options = {}) const noexcept;
   [[nodiscard]] outcome retain(pool_id pool) const noexcept { return call(&calls::retain, pool); }
   [[nodiscard]] outcome release(pool_id pool) const noexcept { return call(&calls::release, pool); }
   [[nodiscard]] std::size_t use_count(pool_id pool) const noexcept { return call(&calls::use_count, pool); }

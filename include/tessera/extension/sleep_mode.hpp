@@ -638,14 +638,15 @@ class sleep_mode::door<Any> : tessera::detail::erased_door<sleep_mode> {
  public:
   explicit door(const Any& in) noexcept : base(in) {}
 
-  sleep_result sleep(sleep_contents contents, stream_id copies = {}) const noexcept {
+  [[nodiscard]] sleep_result sleep(sleep_contents contents, stream_id copies = {}) const noexcept {
     return call(&calls::sleep, contents, copies);
   }
-  sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies = {}) const noexcept {
+  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_contents contents,
+                                   stream_id copies = {}) const noexcept {
     return call(&calls::sleep_pool, pool, contents, copies);
   }
-  sleep_result wake(stream_id copies = {}) const noexcept { return call(&calls::wake, copies); }
-  sleep_result wake(pool_id pool, stream_id copies = {}) const noexcept {
+  [[nodiscard]] sleep_result wake(stream_id copies = {}) const noexcept { return call(&calls::wake, copies); }
+  [[nodiscard]] sleep_result wake(pool_id pool, stream_id copies = {}) const noexcept {
     return call(&calls::wake_pool, pool, copies);
   }
   [[nodiscard]] bool is_asleep(pool_id pool = {}) const noexcept { return call(&calls::is_asleep, pool); }

@@ -50,18 +50,21 @@ namespace tessera::interop {
 ///     driver.synchronize(stream);  // releases what is reserved above 2 GiB
 template <typename Allocator>
 class cuda_mempool {
-  using Recipe = typename Allocator::recipe_type;
-  using Provider = typename Allocator::provider_type;
-  static_assert(Recipe::streams::reuses_across_streams,
+ public:
+  using recipe_type = typename Allocator::recipe_type;
+  using provider_type = typename Allocator::provider_type;
+
+ private:
+  static_assert(recipe_type::streams::reuses_across_streams,
                 "cuda_mempool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
 
  public:
   using attribute = detail::pool_attribute;
 
-  cuda_mempool() : cuda_mempool(Provider{}) {}
+  cuda_mempool() : cuda_mempool(provider_type{}) {}
   /// Makes the allocator from these arguments.
   template <typename... Given>
-  explicit cuda_mempool(Provider device, recipe::policies<Recipe> settings = {}, Given&&... given)
+  explicit cuda_mempool(provider_type device, recipe::policies<recipe_type> settings = {}, Given&&... given)
       : pool_(std::move(device), std::move(settings), std::forward<Given>(given)...) {}
 
   /// Allocates memory for work that is submitted to `stream` from now on.
@@ -113,7 +116,7 @@ class cuda_mempool {
   void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
   [[nodiscard]] std::uint64_t get(attribute name) noexcept {
-    const recipe::policies<Recipe>& settings = pool_.policies();
+    const recipe::policies<recipe_type>& settings = pool_.policies();
     switch (name) {
       case attribute::follow_event_dependencies: return settings.streams.follow_dependencies ? 1 : 0;
       case attribute::allow_opportunistic: return settings.streams.opportunistic ? 1 : 0;
@@ -129,7 +132,7 @@ class cuda_mempool {
   /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
   ///   Returns:  false, without a change, for any other value and for the current values
   [[nodiscard]] bool set(attribute name, std::uint64_t value) noexcept {
-    recipe::policies<Recipe>& settings = pool_.policies();
+    recipe::policies<recipe_type>& settings = pool_.policies();
     switch (name) {
       case attribute::follow_event_dependencies:
         return set_switch(settings.streams.follow_dependencies, value);
@@ -147,7 +150,7 @@ class cuda_mempool {
 
   /// The underlying allocator.
   [[nodiscard]] Allocator& pool() noexcept { return pool_; }
-  [[nodiscard]] Provider& provider() noexcept { return pool_.provider(); }
+  [[nodiscard]] provider_type& provider() noexcept { return pool_.provider(); }
   [[nodiscard]] usage current_usage() const noexcept { return pool_.current_usage(); }
   [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
 

@@ -170,9 +170,9 @@ namespace tessera::law::detail {
 
 /// Returns the result of a law that is checked alone.
 template <typename F>
-[[nodiscard]] provider_check_result result_of(F check) {
+[[nodiscard]] provider_check_result result_of(F run_law) {
   provider_check_result found;
-  check(found);
+  run_law(found);
   return found;
 }
 

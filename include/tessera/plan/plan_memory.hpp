@@ -54,7 +54,7 @@ class plan_memory {
     return base_ != 0;
   }
   /// The bytes that back() would take from the device.
-  [[nodiscard]] std::size_t missing(std::size_t /*offset*/, std::size_t /*bytes*/) const noexcept {
+  [[nodiscard]] std::size_t missing_bytes(std::size_t /*offset*/, std::size_t /*bytes*/) const noexcept {
     return base_ == 0 ? bytes_ : 0;
   }
   /// Returns the memory in which nothing is used, until `enough` bytes went back. Calls for_each_used(f), which calls
@@ -156,7 +156,7 @@ class plan_memory<Provider> {
     return true;
   }
 
-  [[nodiscard]] std::size_t missing(std::size_t offset, std::size_t bytes) const noexcept {
+  [[nodiscard]] std::size_t missing_bytes(std::size_t offset, std::size_t bytes) const noexcept {
     const auto from = by_page_.get() + offset / page_, to = by_page_.get() + (offset + bytes - 1) / page_ + 1;
     return page_ * static_cast<std::size_t>(std::count(from, to, nullptr));
   }

@@ -293,7 +293,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   }
   template <typename E>
   using refused = std::conditional_t<std::is_same_v<E, extension::sleep_mode>,
-                                     detail::missing::sleep_needs_an_allocator_without_a_plan,
+                                     tessera::detail::missing::sleep_needs_an_allocator_without_a_plan,
                                      typename adaptor_type::template refused<E>>;
 
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
@@ -472,15 +472,15 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   // Memory of the places.
 
   /// The bytes of the device that the place of an entry lacks.
-  [[nodiscard]] std::size_t missing(std::uint32_t i) const noexcept {
+  [[nodiscard]] std::size_t missing_bytes(std::uint32_t i) const noexcept {
     const node& n = follower_.at(i);
     if ((n.state & follower::is_backed) != 0) return 0;
-    return memory_.missing(follower_.offset_of(n), follower_.bytes_of(n));
+    return memory_.missing_bytes(follower_.offset_of(n), follower_.bytes_of(n));
   }
   [[nodiscard]] bool back(std::uint32_t i) noexcept {
     node& n = follower_.at(i);
     if ((n.state & follower::is_backed) != 0) return true;
-    const std::size_t needed = missing(i);
+    const std::size_t needed = missing_bytes(i);
     if (needed > 0 && !must_not_wait_) make_room(needed, i);
     const std::size_t total = needed > 0 ? reserved() + needed : 0;
     if (total >= refused_total_) return false;

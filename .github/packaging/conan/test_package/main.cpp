@@ -3,7 +3,7 @@
 #include <tessera/tessera.hpp>
 
 int main() {
-  tessera::caching_allocator<tessera::pytorch<>, tessera::simulated_device> allocator;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> allocator;
   allocator.deallocate(allocator.allocate(1000));
   return allocator.audit() == nullptr ? 0 : 1;
 }

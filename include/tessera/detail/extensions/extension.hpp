@@ -152,6 +152,9 @@ struct no_extensions : extension_defaults {
   }
 };
 
+template <typename E>
+concept spans_arenas = requires { requires E::spans_arenas; };
+
 /// What an extension keeps in each group of free lists.
 template <typename E>
 struct no_part {};
