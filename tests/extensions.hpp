@@ -52,8 +52,8 @@ inline constexpr bool can_sleep<A> = A::has_ranges;
 /// The observer among the extensions of an allocator.
 template <typename A>
 struct observed_of;
-template <template <typename> typename Front, typename A>
-struct observed_of<Front<A>> : observed_of<A> {};
+template <template <typename...> typename Front, typename A, typename... Rest>
+struct observed_of<Front<A, Rest...>> : observed_of<A> {};
 template <typename Recipe, typename Provider, typename First, typename... Rest>
 struct observed_of<caching_allocator<Recipe, Provider, First, Rest...>>
     : observed_of<caching_allocator<Recipe, Provider, Rest...>> {};
