@@ -165,6 +165,7 @@ concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p,
 ///   "record succeeds again on the same stream"
 ///   "record succeeds on a busy stream"
 ///   "record succeeds after many discarded events"
+///   "many events can be live at a time"
 ///   "no event is ready before its work is done"
 ///   "an event is ready after a wait for it"
 ///   "a ready event stays ready"

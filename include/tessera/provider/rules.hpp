@@ -63,6 +63,7 @@ inline constexpr rule record_succeeds{"record succeeds on the default stream"};
 inline constexpr rule record_succeeds_again{"record succeeds again on the same stream"};
 inline constexpr rule record_succeeds_on_busy_stream{"record succeeds on a busy stream"};
 inline constexpr rule record_succeeds_after_many{"record succeeds after many discarded events"};
+inline constexpr rule many_events_can_be_live{"many events can be live at a time"};
 inline constexpr rule no_event_is_early{"no event is ready before its work is done"};
 inline constexpr rule event_is_ready_after_wait{"an event is ready after a wait for it"};
 inline constexpr rule ready_event_stays_ready{"a ready event stays ready"};
