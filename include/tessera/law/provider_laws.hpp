@@ -134,7 +134,6 @@ void streams(provider_check_result& found, D& device, Means& means, const provid
   const second_stream<D> second(device, limits.other_stream);
   const stream_id other = second.id();
   if (found) many_events(found, device);
-  if (found) live_events(found, device);
   if constexpr (provider::ordering_provider<D>) {
     if (found) ordering(found, device, other, {});
     if (found) ordering(found, device, {}, other);
@@ -156,6 +155,7 @@ void streams(provider_check_result& found, D& device, Means& means, const provid
   if (!with_work(device, means, limits, check_work))
     found.skip("events while work runs", "the law cannot submit work; give it begin(stream) and ended()");
 
+  if (found) live_events(found, device);
   auto& on = innermost(device);
   const auto start = [&](stream_id s) {
     if constexpr (gives_work<Means>)

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+#include <cstdint>
+
+#include <tessera/core/page.hpp>
+#include <tessera/core/stream.hpp>
+#include <tessera/core/text.hpp>
+
 /// The rules of providers, each with one text. law::provider and checked_provider name the rule that a provider
 /// breaks. The documents of the concepts explain the rules, in the same order [provider/provider.hpp,
 /// provider/capabilities.hpp].
@@ -176,5 +183,52 @@ inline constexpr rule copies_change_one_mapping{"a copy changes one mapping, whi
 inline constexpr rule copies_use_registered_memory{"copies use registered memory"};
 inline constexpr rule copies_refuse_missing_memory{"copies refuse device addresses without memory"};
 inline constexpr rule copies_refuse_missing_stream{"copies refuse a stream that does not exist"};
+
+/// A text to which values can be added: pairs of a name and a value; a segment, a stream and a kind of pages
+/// need no name.
+class values_text : public fixed_text {
+ public:
+  void add_values(const char*) noexcept {}
+  template <typename Value, typename... Rest>
+  void add_values(const char* separator, const char* name, const Value& value, const Rest&... rest) noexcept {
+    add(separator).add(name).add(" ");
+    add_value(value);
+    add_values(", ", rest...);
+  }
+  template <typename Segment, typename... Rest>
+    requires requires(const Segment& s) { s.at(), s.bytes; }
+  void add_values(const char* separator, const Segment& place, const Rest&... rest) noexcept {
+    add_values(separator, "address", place.at(), "bytes", place.bytes, rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, stream_id stream, const Rest&... rest) noexcept {
+    add_values(separator, "stream", stream, rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, const page_kind& kind, const Rest&... rest) noexcept {
+    add_values(separator, "kind", kind, rest...);
+  }
+
+ private:
+  void add_value(const char* value) noexcept { add(value); }
+  void add_value(const void* value) noexcept { add_address(reinterpret_cast<std::uintptr_t>(value)); }
+  void add_value(std::unsigned_integral auto value) noexcept {
+    if constexpr (std::same_as<decltype(value), bool>)
+      add(value ? "true" : "false");
+    else
+      add(std::uint64_t{value});
+  }
+  void add_value(stream_id value) noexcept { add(value.handle); }
+  void add_value(const page_kind& kind) noexcept {
+    add(kind.size == page_kind::page_size::huge_1g ? "1 GiB"
+        : kind.size == page_kind::page_size::huge  ? "2 MiB"
+                                                   : "normal");
+    if (kind.speed == page_kind::bandwidth::low) add(" low-bandwidth");
+    if (kind.speed == page_kind::bandwidth::high) add(" high-bandwidth");
+    if (kind.peer_to_peer) add(" peer-to-peer");
+    if (kind.read_only) add(" read-only");
+    add(" pages");
+  }
+};
 
 }  // namespace tessera::detail::rules
