@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -110,7 +111,13 @@ template <typename Family, std::same_as<const char*>... Variable>
 [[nodiscard]] typename Family::settings settings_from_environment(Variable... variable) {
   const auto read = config::read_environment<typename Family::grammar>(variable...);
   if (const auto* const error = std::get_if<config::setting_error>(&read)) {
-    const std::string_view names[] = {variable..., Family::grammar::name};
+    std::string_view source = Family::grammar::name;  // if each key is a variable, the error names it
+    for (const char* const each : Family::grammar::variables) {
+      if (std::getenv(each) == nullptr) continue;
+      source = each;
+      break;
+    }
+    const std::string_view names[] = {variable..., source};
     raise(config::bad_setting(names[0], *error));
   }
   return std::get<typename Family::settings>(read);
@@ -159,6 +166,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   static constexpr bool has = first::template has<E>;
 
   /// Each of `given` is an extension of the allocator; the others are made by default.
+  ///   Requires:  settings that a configuration text can express
   ///   Throws:  config::bad_setting if the provider does not support the recipe
   template <typename... Given>
   explicit configured(const settings_type& settings, provider_type device = provider_type{}, Given&&... given)
@@ -209,7 +217,8 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   ///   Requires:  settings that a configuration text can express
   ///   Requires:  only one thread calls this; other threads may allocate meanwhile if the front end allows
   ///              that
-  ///   Returns:   nothing, or the error, which names the refused key; then nothing has changed
+  ///   Returns:   nothing, or the error, which names the refused key and has no position; then nothing has
+  ///              changed
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
     return detail::visit_holder(any_, [&](auto& in) { return change_in(in, wanted); });
   }
@@ -276,7 +285,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
       const config::setting_error error{{},
                                         {},
                                         "it does not support these settings",
-                                        0,
+                                        config::setting_error::nowhere,
                                         config::setting_error::error_code::excluded_by,
                                         "the provider"};
       detail::raise(config::bad_setting(grammar::name, error));
@@ -284,6 +293,11 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
     return true;
   }
 
+  [[nodiscard]] static config::setting_error not_changeable(std::string_view key,
+                                                            std::string_view rule) noexcept {
+    using error = config::setting_error;
+    return {key, {}, rule, error::nowhere, error::error_code::not_changeable};
+  }
   template <typename Holder>
   std::optional<config::setting_error> change_in(Holder& in, const settings_type& wanted) noexcept {
     using recipe = typename Holder::recipe;
@@ -296,12 +310,12 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
       if (wrong || key.is_equal(settings_, wanted)) continue;
       key.swap(with_it, without);
       if (Family::index_for(with_it) != index) {
-        wrong = {{key.name, {}, "chooses another recipe, so it cannot change any more"}};
+        wrong = not_changeable(key.name, "chooses another recipe, so it cannot change any more");
       } else if (same_recipe && recipe::configured(with_it) == recipe::configured(settings_) &&
                  (Family::index_for(without) != index ||
                   recipe::configured(without) == recipe::configured(wanted))) {
-        wrong = {
-            {key.name, {}, "is read by no policy of this allocator's recipe, so it cannot change any more"}};
+        wrong = not_changeable(
+            key.name, "is read by no policy of this allocator's recipe, so it cannot change any more");
       }
     }
     if (wrong || !same_recipe) return wrong;

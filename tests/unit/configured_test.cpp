@@ -81,9 +81,13 @@ TEST(configured, refuses_an_impossible_change_and_names_the_key) {
   const auto other_recipe = pool.change("max_split_size_mb:32,expandable_segments:True");
   ASSERT_TRUE(other_recipe);
   EXPECT_EQ(other_recipe->key, "expandable_segments");
+  EXPECT_STREQ(config::bad_setting("--conf", *other_recipe).what(),
+               "--conf: expandable_segments: not changeable: chooses another recipe, so it cannot change any "
+               "more");
   const auto read_before = pool.change("pinned_free_catch_all:True,max_split_size_mb:32");
   ASSERT_TRUE(read_before);
   EXPECT_EQ(read_before->key, "pinned_free_catch_all");
+  EXPECT_EQ(read_before->code, config::setting_error::error_code::not_changeable);
   const auto broken = pool.change("max_split_size_mb:2");
   ASSERT_TRUE(broken);
   EXPECT_EQ(broken->offset, 18u);
@@ -111,6 +115,17 @@ TEST(configured, reads_the_environment) {
   ::unsetenv("TESSERA_TEST_CONF");
   auto absent = chosen::from_environment("TESSERA_TEST_CONF");
   EXPECT_EQ(absent.settings(), config::pytorch::settings{});
+}
+
+TEST(configured, names_the_variable_that_it_read) {
+  ASSERT_EQ(::setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:2", 1), 0);
+  try {
+    (void)chosen::from_environment();
+    ADD_FAILURE();
+  } catch (const config::bad_setting& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("PYTORCH_ALLOC_CONF, character 18: ")) << error.what();
+  }
+  ::unsetenv("PYTORCH_ALLOC_CONF");
 }
 
 struct without_ranges : provider_adaptor<simulated_device> {

@@ -122,7 +122,8 @@ struct prefer_pages {
   [[nodiscard]] constexpr page_order backing(std::size_t segment) const noexcept {
     const page_choice current = choice.get();
     if constexpr (!is_fixed) {
-      if (const char* const rule = current.broken_rule()) detail::fatal(rule);
+      if (const char* const rule = current.broken_rule())
+        detail::fatal(detail::fixed_text().add("prefer_pages: ").add(rule).c_str());
     }
     return current.order(segment);
   }
