@@ -445,7 +445,7 @@ constexpr row rows[] = {
     {fault::available_never_changes, "available falls when memory is acquired", "acquired"},
     {fault::available_counts_kib, "available falls by what is acquired", "taken"},
     {fault::available_is_more_than_the_capacity, "available is at most the capacity", "capacity"},
-    {fault::available_never_rises, "available rises when memory is released", "now"},
+    {fault::available_never_rises, "available falls when memory is acquired", "now"},
     {fault::would_exceed_limit_is_always_true, "acquire refuses what would exceed the limit", "bytes"},
     {fault::reclaim_is_always_true, "reclaim returns false once nothing is idle", "calls"},
     {fault::reasons_are_never_forgotten, "a reason is taken once", "taken"},

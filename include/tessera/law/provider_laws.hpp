@@ -293,8 +293,9 @@ template <provider::device_provider D, typename Means = provider_trial>
   };
   constexpr auto segments = detail::rules::available_rises;
   constexpr auto memories = detail::rules::destroyed_memory_can_be_created;
-  run(segments, [&] { detail::memory(found, device, limits.at_once); });
-  if (!found) return found;  // sizes that are wrong say nothing about the rest
+  if (found)
+    detail::memory(found, device, limits.at_once);  // some providers reserve memory at the first call
+  if (!found) return found;                         // sizes that are wrong say nothing about the rest
   const auto before = detail::holdings_of(device);
   if (limits.tries_wrong_releases)
     run(segments, [&] { detail::wrong_releases(found, device); });
