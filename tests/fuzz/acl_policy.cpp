@@ -60,7 +60,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto* const why = std::get_if<setting_error>(&by_number)) {
     fuzz::expect(!why->rule.empty() && why->offset == setting_error::nowhere,
                  "an error has a rule, and no place in a number");
-    fuzz::expect(why->value.starts_with("bit ") || !why->other_key.empty(), "an error names a bit or two names");
+    fuzz::expect(why->value.starts_with("bit ") || !why->other_key.empty(),
+                 "an error names a bit or two names");
   } else {
     fuzz::expect(interop::acl_malloc_policy::number(std::get<0>(by_number)) == value,
                  "a number is read as it is");

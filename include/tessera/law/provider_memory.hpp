@@ -398,6 +398,7 @@ void must_be_whole(provider_check_result& found, const char* whole, bool is_whol
   found.fail(rules::capabilities_are_whole, whole, why.c_str());
 }
 
+// clang-format off: it breaks requires-expressions in lists, and what follows them
 /// Requires that each capability has all its functions.
 template <provider::device_provider D>
 void capabilities(provider_check_result& found) {
@@ -414,154 +415,85 @@ void capabilities(provider_check_result& found) {
   must_be(own::reclaiming_provider<D>, requires(D& d) { d.reclaim(); }, "reclaim()");
   must_be(own::explaining_provider<D>, requires(D& d) { d.take_refusal(); }, "take_refusal()");
   must_be(own::event_counting_provider<D>, requires(D& d) { d.live_events(); }, "live_events()");
-  must_be(
-      own::stream_listing_provider<D>, requires(D& d, stream_id s) { d.has_stream(s); },
-      "has_stream(stream)");
+  must_be(own::stream_listing_provider<D>, requires(D& d, stream_id s) { d.has_stream(s); },
+          "has_stream(stream)");
   must_be(provider::paged_provider<D>, requires(D& d) { d.acquire(1, page_kind{}); }, "acquire(bytes, kind)");
   if constexpr (requires { typename D::event; }) {
     using event = typename D::event;
     must_be_whole(
         found, "of event_provider", provider::event_provider<D>,
-        requires(D& d, stream_id s, event& e) {
-      d.record(s, e); },
+        requires(D& d, stream_id s, event& e) { d.record(s, e); },
         {{"record(stream, event)",
-          requires(D& d, stream_id s, event& e) { { d.record(s, e) } noexcept -> same_as<bool>;
+          requires(D& d, stream_id s, event& e) { { d.record(s, e) } noexcept -> same_as<bool>; }},
+         {"query(event)", requires(D& d, event& e) { { d.query(e) } noexcept -> same_as<bool>; }},
+         {"wait(event)", requires(D& d, event& e) { { d.wait(e) } noexcept -> same_as<bool>; }},
+         {"discard(event)", requires(D& d, event& e) { { d.discard(e) } noexcept; }}});
   }
-}
-, {"query(event)", requires(D& d, event& e){{d.query(e)} noexcept -> same_as<bool>;
-}  // namespace tessera::law::detail
-}
-, {"wait(event)", requires(D& d, event& e){{d.wait(e)} noexcept -> same_as<bool>;
-}
-}
-, {
-  "discard(event)", requires(D& d, event& e) {
-    { d.discard(e) } noexcept;
-  }
-}
-});
-}
   must_be_whole(
       found, "of ordering_provider", provider::ordering_provider<D>,
-      requires(D& d, stream_id s) {
-  d.make_wait(s, s, 1); },
+      requires(D& d, stream_id s) { d.make_wait(s, s, 1); },
       {{"position(stream)",
-        requires(D& d, stream_id s) { { d.position(s) } noexcept -> same_as<std::uint64_t>;
-  }
-  }
-  , {"is_done(stream, position)", requires(D& d, stream_id s){{d.is_done(s, 1)} noexcept -> same_as<bool>;
-  }
-  }
-  , {"is_ordered_after(stream, other, position)",
-     requires(D& d, stream_id s){{d.is_ordered_after(s, s, 1)} noexcept -> same_as<bool>;
-  }
-  }
-  , {"make_wait(stream, other, position)",
-     requires(D& d, stream_id s){{d.make_wait(s, s, 1)} noexcept -> same_as<bool>;
-  }
-  }
-  , { "record(stream, event)", provider::event_provider<D>, false }
-  });
+        requires(D& d, stream_id s) { { d.position(s) } noexcept -> same_as<std::uint64_t>; }},
+       {"is_done(stream, position)",
+        requires(D& d, stream_id s) { { d.is_done(s, 1) } noexcept -> same_as<bool>; }},
+       {"is_ordered_after(stream, other, position)",
+        requires(D& d, stream_id s) { { d.is_ordered_after(s, s, 1) } noexcept -> same_as<bool>; }},
+       {"make_wait(stream, other, position)",
+        requires(D& d, stream_id s) { { d.make_wait(s, s, 1) } noexcept -> same_as<bool>; }},
+       {"record(stream, event)", provider::event_provider<D>, false}});
   if constexpr (requires { typename D::physical; }) {
     using physical = typename D::physical;
     must_be_whole(
         found, "of virtual_memory_provider", provider::virtual_memory_provider<D>,
-        requires(D& d) {
-    d.reserve(1, 1); },
-        {{"map_grants_access", requires { { D::map_grants_access } -> std::convertible_to<bool>;
-  }
-  , false
-  }
-  , {"unmap_wants_size", requires {{D::unmap_wants_size} -> std::convertible_to<bool>;
-  }
-  , false
-  }
-  , {"page_size(kind)", requires(const D& d, page_kind k){{d.page_size(k)} noexcept -> same_as<std::size_t>;
-  }
-  , false
-  }
-  , {"reserve(bytes, alignment)", requires(D& d){{d.reserve(1, 1)} noexcept -> same_as<void*>;
-  }
-  }
-  , {"unreserve(p, bytes)", requires(D& d, void* p){{d.unreserve(p, 1)} noexcept -> same_as<bool>;
-  }
-  }
-  , {"create(bytes, kind, m)",
-     requires(D& d, page_kind k, physical& m){{d.create(1, k, m)} noexcept -> same_as<bool>;
-  }
-  }
-  , {"destroy(m)", requires(D& d, const physical& m){{d.destroy(m)} noexcept -> same_as<bool>;
-  }
-  }
-  , {"map(p, bytes, m)",
-     requires(D& d, void* p, const physical& m){{d.map(p, 1, m)} noexcept -> same_as<bool>;
-  }
-  }
-  , {"grant(p, bytes)", requires(D& d, void* p){{d.grant(p, 1)} noexcept -> same_as<bool>;
-  }
-  }
-  , {"unmap(p, bytes)", requires(D& d, void* p){{d.unmap(p, 1)} noexcept -> same_as<bool>;
-  }
-  }
-  , {
-    "synchronize(stream)", requires(D& d, stream_id s) {
-      { d.synchronize(s) } noexcept -> same_as<bool>;
-    }, false
-  }
-  });
-  if constexpr (requires { typename D::shareable; }) {
-    using shareable = typename D::shareable;
+        requires(D& d) { d.reserve(1, 1); },
+        {{"map_grants_access", requires { { D::map_grants_access } -> std::convertible_to<bool>; }, false},
+         {"unmap_wants_size", requires { { D::unmap_wants_size } -> std::convertible_to<bool>; }, false},
+         {"page_size(kind)",
+          requires(const D& d, page_kind k) { { d.page_size(k) } noexcept -> same_as<std::size_t>; }, false},
+         {"reserve(bytes, alignment)", requires(D& d) { { d.reserve(1, 1) } noexcept -> same_as<void*>; }},
+         {"unreserve(p, bytes)",
+          requires(D& d, void* p) { { d.unreserve(p, 1) } noexcept -> same_as<bool>; }},
+         {"create(bytes, kind, m)",
+          requires(D& d, page_kind k, physical& m) { { d.create(1, k, m) } noexcept -> same_as<bool>; }},
+         {"destroy(m)", requires(D& d, const physical& m) { { d.destroy(m) } noexcept -> same_as<bool>; }},
+         {"map(p, bytes, m)",
+          requires(D& d, void* p, const physical& m) { { d.map(p, 1, m) } noexcept -> same_as<bool>; }},
+         {"grant(p, bytes)", requires(D& d, void* p) { { d.grant(p, 1) } noexcept -> same_as<bool>; }},
+         {"unmap(p, bytes)", requires(D& d, void* p) { { d.unmap(p, 1) } noexcept -> same_as<bool>; }},
+         {"synchronize(stream)",
+          requires(D& d, stream_id s) { { d.synchronize(s) } noexcept -> same_as<bool>; }, false}});
+    if constexpr (requires { typename D::shareable; }) {
+      using shareable = typename D::shareable;
       must_be_whole(
           found, "of sharing_provider", provider::sharing_provider<D>,
-          provider::virtual_memory_provider<D> && requires(D& d) {
-    d.process(); },
-          {{"process()", requires(const D& d) { { d.process() } noexcept -> same_as<std::int32_t>;
-  }
-  , false
-  }
-  , {"export_memory(m, importers, s)", requires(D& d, const physical& m, importers who, shareable& s){
-                                           {d.export_memory(m, who, s)} noexcept -> same_as<bool>;
-  }
-  }
-  , {"allow(s, process)", requires(D& d, const shareable& s){{d.allow(s, 1)} noexcept -> same_as<bool>;
-  }
-  }
-  , {
-    "import_memory(s, m)", requires(D& d, const shareable& s, physical& m) {
-      { d.import_memory(s, m) } noexcept -> same_as<bool>;
+          provider::virtual_memory_provider<D> && requires(D& d) { d.process(); },
+          {{"process()", requires(const D& d) { { d.process() } noexcept -> same_as<std::int32_t>; }, false},
+           {"export_memory(m, importers, s)",
+            requires(D& d, const physical& m, importers who, shareable& s) {
+              { d.export_memory(m, who, s) } noexcept -> same_as<bool>;
+            }},
+           {"allow(s, process)",
+            requires(D& d, const shareable& s) { { d.allow(s, 1) } noexcept -> same_as<bool>; }},
+           {"import_memory(s, m)", requires(D& d, const shareable& s, physical& m) {
+              { d.import_memory(s, m) } noexcept -> same_as<bool>;
+            }}});
     }
-  }
-  });
-  }
   }
   must_be_whole(
       found, "of registering_provider", provider::registering_provider<D>,
-      requires(D& d, void* p) {
-  d.register_memory(p, 1); },
+      requires(D& d, void* p) { d.register_memory(p, 1); },
       {{"register_memory(p, bytes)",
-        requires(D& d, void* p) { { d.register_memory(p, 1) } noexcept -> same_as<bool>;
-  }
-  }
-  , {
-    "unregister_memory(p)", requires(D& d, void* p) {
-      { d.unregister_memory(p) } noexcept -> same_as<bool>;
-    }
-  }
-  });
+        requires(D& d, void* p) { { d.register_memory(p, 1) } noexcept -> same_as<bool>; }},
+       {"unregister_memory(p)",
+        requires(D& d, void* p) { { d.unregister_memory(p) } noexcept -> same_as<bool>; }}});
   must_be_whole(
       found, "of copying_provider", provider::copying_provider<D>,
-      requires(D& d, void* p, stream_id s) {
-  d.copy_to_host(p, p, 1, s); },
+      requires(D& d, void* p, stream_id s) { d.copy_to_host(p, p, 1, s); },
       {{"copy_to_host(to, from, bytes, stream)",
-        requires(D& d, void* p, stream_id s) { { d.copy_to_host(p, p, 1, s) } noexcept -> same_as<bool>;
-  }
-  }
-  , {"copy_to_device(to, from, bytes, stream)",
-     requires(D& d, void* p, stream_id s){{d.copy_to_device(p, p, 1, s)} noexcept -> same_as<bool>;
-  }
-  }
-  , { "record(stream, event)", provider::event_provider<D>, false }
-  });
-  }
+        requires(D& d, void* p, stream_id s) { { d.copy_to_host(p, p, 1, s) } noexcept -> same_as<bool>; }},
+       {"copy_to_device(to, from, bytes, stream)",
+        requires(D& d, void* p, stream_id s) { { d.copy_to_device(p, p, 1, s) } noexcept -> same_as<bool>; }},
+       {"record(stream, event)", provider::event_provider<D>, false}});
+}
 
-  }  // namespace tessera::law::detail
+}  // namespace tessera::law::detail
