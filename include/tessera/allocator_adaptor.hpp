@@ -8,8 +8,7 @@
 
 #include <tessera/block_handle.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::detail::missing {

@@ -7,8 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::extension {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/detail/blocks/block.hpp>
 
 namespace tessera {

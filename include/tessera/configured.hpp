@@ -12,9 +12,9 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/law/growth_bound.hpp>
 #include <tessera/provider/provider.hpp>

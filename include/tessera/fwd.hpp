@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/core/block_view.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Declares the public types, for headers that only name an allocator. Default template arguments are given

@@ -35,7 +35,7 @@ using classes = types<
     full, private_pools, locked<full>, per_stream<full>, per_device<locked<full>>, configured<pytorch_family, full>, planned<host>, tagged<full>,
     private_pool<full>, private_pools::door<full>, quotas::door<full>, checkpoints::door<full>, sleep_mode::door<full>,
     observer<history<>>::door<full>, background_reclaiming<full>::options, memory_report, usage, device, host_pinned,
-    stream_registry<device>, guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
+    guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
     law::provider_check_result, law::provider_trial, split_below<>, object_addresses<int>, history<>>;
 using enumerations = types<sleep_contents, scope_kind, decay_curve, page_preference>;
 }

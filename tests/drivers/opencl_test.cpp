@@ -23,7 +23,7 @@
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/tessera.hpp>
 
 #include "first_broken_rule.hpp"

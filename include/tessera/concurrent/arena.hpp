@@ -12,13 +12,9 @@
 
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/detail/blocks/counter_names.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/core/types.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/limiting.hpp>

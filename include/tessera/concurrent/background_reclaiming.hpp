@@ -12,7 +12,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/capabilities.hpp>

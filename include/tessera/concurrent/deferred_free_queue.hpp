@@ -7,8 +7,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/provider.hpp>
 

@@ -6,10 +6,9 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/serialized_provider.hpp>
 
 namespace tessera::concurrent {
 

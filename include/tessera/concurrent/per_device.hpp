@@ -9,10 +9,9 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/indexed.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 

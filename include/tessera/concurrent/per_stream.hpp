@@ -14,16 +14,14 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/arena.hpp>
+#include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/serialized_provider.hpp>
 
 namespace tessera::concurrent {
 

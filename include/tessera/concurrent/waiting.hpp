@@ -13,7 +13,7 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::concurrent {
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fixed_string.hpp>
 
 /// Errors in configuration strings, and the definitions of keys.
 

@@ -9,9 +9,7 @@
 #include <new>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::detail {
 

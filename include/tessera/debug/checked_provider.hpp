@@ -16,9 +16,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_can_read.hpp>

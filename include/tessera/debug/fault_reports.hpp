@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/debug/guard_pages.hpp>
 
 namespace tessera::debug {

@@ -17,9 +17,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/capabilities.hpp>

@@ -10,7 +10,7 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/debug/guard_pages.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>

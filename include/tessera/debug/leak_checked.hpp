@@ -12,10 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/block_view.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/observe/inspect.hpp>
 
 namespace tessera::detail {

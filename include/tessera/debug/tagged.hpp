@@ -14,12 +14,11 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
-#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
-#include <tessera/detail/containers/slab.hpp>
 #include <tessera/fwd.hpp>
 
 namespace tessera::detail::missing {

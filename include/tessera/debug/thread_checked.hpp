@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 
 namespace tessera::debug {
 

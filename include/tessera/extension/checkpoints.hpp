@@ -7,11 +7,11 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
-#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/detail/policies/stream_sharing.hpp>
 #include <tessera/extension/private_pools.hpp>

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 
 namespace tessera::detail {

@@ -8,13 +8,12 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/treap.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/policy/recovery.hpp>
 

@@ -6,8 +6,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>

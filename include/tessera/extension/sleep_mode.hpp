@@ -9,9 +9,7 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>

@@ -10,7 +10,7 @@
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/core/page.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 
 namespace tessera::detail {

@@ -5,11 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/block_view.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 

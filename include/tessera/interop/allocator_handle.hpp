@@ -8,7 +8,7 @@
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 

@@ -9,8 +9,7 @@
 #include <string>
 #include <utility>
 
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 

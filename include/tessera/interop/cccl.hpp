@@ -13,7 +13,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/provider/provider.hpp>

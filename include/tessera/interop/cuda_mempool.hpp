@@ -5,10 +5,9 @@
 #include <cstdint>
 #include <utility>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/fwd.hpp>

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/ownership.hpp>
 

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// An allocator for ONNX Runtime: ort_allocator.

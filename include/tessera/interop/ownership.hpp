@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// Owners of blocks and of allocators: unique_block and shared_allocator.

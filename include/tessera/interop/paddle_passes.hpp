@@ -7,8 +7,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 
 /// The decisions of Paddle's memory passes, and allocation in place.
 ///

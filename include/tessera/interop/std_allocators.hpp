@@ -9,7 +9,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 

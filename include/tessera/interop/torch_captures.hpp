@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/private_pools.hpp>
 

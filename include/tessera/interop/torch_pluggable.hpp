@@ -22,13 +22,10 @@
 
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/block_view.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/memory_fraction.hpp>

@@ -10,8 +10,7 @@
 #include <new>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_streams.hpp>

@@ -13,8 +13,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_contents.hpp>

@@ -8,8 +8,7 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_memory.hpp>
 #include <tessera/provider/capabilities.hpp>

@@ -11,8 +11,7 @@
 #include <thread>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_memory.hpp>

@@ -4,11 +4,9 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
-#include <tessera/law/law.hpp>
 #include <tessera/law/policy_laws.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/recipe/recipe.hpp>

@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/range_map.hpp>

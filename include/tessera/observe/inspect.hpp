@@ -3,8 +3,7 @@
 
 #include <cstddef>
 
-#include <tessera/core/block_view.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>

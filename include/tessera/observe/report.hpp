@@ -16,9 +16,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/detail/blocks/counter_names.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/plan/memory_plan.hpp>

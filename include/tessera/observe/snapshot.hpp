@@ -16,11 +16,8 @@
 #include <vector>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/block_view.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>

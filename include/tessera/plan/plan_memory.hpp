@@ -10,9 +10,7 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/provider/provider.hpp>
 

@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/block_view.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/plan/plan_follower.hpp>
 #include <tessera/plan/plan_memory.hpp>
 

@@ -5,7 +5,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/growth.hpp>
 

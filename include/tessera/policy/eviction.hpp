@@ -8,7 +8,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::policy {
 

@@ -5,7 +5,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/expandable_backend.hpp>
 #include <tessera/policy/growth.hpp>
 

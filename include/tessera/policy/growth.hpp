@@ -6,7 +6,7 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/backend.hpp>
 
 namespace tessera::policy {

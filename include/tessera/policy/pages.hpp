@@ -4,8 +4,8 @@
 #include <concepts>
 #include <cstddef>
 
-#include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::policy {
 

@@ -6,9 +6,8 @@
 #include <type_traits>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/policy/pages.hpp>
 
 namespace tessera {

@@ -5,8 +5,8 @@
 #include <concepts>
 #include <cstddef>
 
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/text.hpp>
 
 namespace tessera::policy {
 

@@ -4,8 +4,7 @@
 #include <cstddef>
 
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/policies/stream_sharing.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/streams.hpp>

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::policy {
 

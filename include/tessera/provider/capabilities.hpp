@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// What a provider may have besides what a caching_allocator asks for: capabilities for front ends, extensions and

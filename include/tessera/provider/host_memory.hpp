@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/range_map.hpp>
 

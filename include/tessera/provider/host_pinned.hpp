@@ -15,9 +15,7 @@
 #include <unistd.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/host_sharing.hpp>

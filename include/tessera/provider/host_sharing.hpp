@@ -23,10 +23,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <tessera/core/page.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_system.hpp>
-#include <tessera/provider/importer_list.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/stream_order.hpp>
 
 namespace tessera::detail {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// The Linux calls of host_pinned. Functions that can fail return null on success. Otherwise they return the

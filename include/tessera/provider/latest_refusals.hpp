@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 
 namespace tessera::provider {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>

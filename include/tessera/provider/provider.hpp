@@ -7,9 +7,8 @@
 #include <optional>
 #include <type_traits>
 
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 
 /// The concepts of a provider: the interface between an allocator and a device.
 ///

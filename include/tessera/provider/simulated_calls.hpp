@@ -8,8 +8,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/stream_order.hpp>
 

@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::provider {
 

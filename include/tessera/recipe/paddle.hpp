@@ -6,7 +6,6 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle_flags.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>

@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fixed_string.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The recipe `pytorch<>`. With a configuration string, as in pytorch<"max_split_size_mb:128">, it is in

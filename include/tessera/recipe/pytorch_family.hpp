@@ -5,8 +5,6 @@
 
 #include <tessera/config/pytorch_conf.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fixed_string.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>

@@ -6,8 +6,7 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 #include <tessera/recipe/family.hpp>

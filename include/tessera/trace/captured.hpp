@@ -13,9 +13,8 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/core/types.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/trace/recording.hpp>

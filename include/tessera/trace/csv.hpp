@@ -16,7 +16,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/trace/recording.hpp>
 
 namespace tessera::trace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/observe/snapshot.hpp>

@@ -19,8 +19,8 @@
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider_laws.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../../conformance/first_broken_rule.hpp"

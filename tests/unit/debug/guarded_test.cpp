@@ -23,7 +23,6 @@
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../interop/host_pools.hpp"

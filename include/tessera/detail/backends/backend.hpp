@@ -6,8 +6,7 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/free_order.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>

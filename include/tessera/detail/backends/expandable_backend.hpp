@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/blocks/block.hpp>

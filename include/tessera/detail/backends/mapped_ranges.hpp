@@ -5,9 +5,8 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/detail/blocks/block.hpp>

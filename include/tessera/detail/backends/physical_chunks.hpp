@@ -6,10 +6,8 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/core/types.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {

@@ -7,10 +7,8 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/free_order.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/backends/placement.hpp>

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/containers/containers.hpp>
 
 namespace tessera::detail {
 

@@ -7,19 +7,14 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/free_order.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/counters.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/blocks/pending_frees.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/provider/provider.hpp>
 

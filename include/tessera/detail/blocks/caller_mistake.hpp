@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::detail {
 

@@ -9,8 +9,7 @@
 #include <type_traits>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/free_order.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 
 namespace tessera::detail {

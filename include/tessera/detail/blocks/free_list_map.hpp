@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <new>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/treap.hpp>
+#include <tessera/detail/containers/containers.hpp>
 
 namespace tessera::detail {
 

@@ -5,10 +5,9 @@
 #include <cstdint>
 #include <utility>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {

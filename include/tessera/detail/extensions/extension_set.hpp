@@ -6,10 +6,9 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension.hpp>

@@ -7,7 +7,7 @@
 #include <new>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/provider.hpp>
 

@@ -5,11 +5,8 @@
 #include <cstddef>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Asks the policies of a recipe, and aborts if an answer breaks a law.

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/provider/provider.hpp>
