@@ -199,8 +199,7 @@ class caching_allocator {
         extensions_(*this, std::forward<Given>(given)...),
         manager_(std::move(device), extensions_) {}
 
-  caching_allocator(const caching_allocator&) = delete;
-  caching_allocator& operator=(const caching_allocator&) = delete;
+  caching_allocator& operator=(caching_allocator&&) = delete;
   ~caching_allocator() { extensions_.on_end(); }
 
   /// Serves a request of `bytes` on `stream`.

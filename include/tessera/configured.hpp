@@ -185,8 +185,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
     return configured(detail::settings_from_environment<Family>(), std::move(device),
                       std::forward<Given>(given)...);
   }
-  configured(const configured&) = delete;
-  configured& operator=(const configured&) = delete;
+  configured& operator=(configured&&) = delete;
 
   [[nodiscard]] pool_statistics statistics() const noexcept
     requires detail::keeps_statistics<first>

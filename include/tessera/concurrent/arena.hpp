@@ -154,9 +154,7 @@ class shared_callbacks {
  public:
   using function = bool (*)(void* context) noexcept;
 
-  shared_callbacks() = default;
-  shared_callbacks(const shared_callbacks&) = delete;
-  shared_callbacks& operator=(const shared_callbacks&) = delete;
+  shared_callbacks& operator=(shared_callbacks&&) = delete;
   ~shared_callbacks() {
     for (entry* e = first_.load(); e != nullptr;) delete std::exchange(e, e->next.load());
   }
@@ -274,8 +272,7 @@ class alignas(64) arena {
   arena(stream_id key, reentrancy_guard& guard, arena_device<Device> device,
         recipe::policies<recipe_type> settings, Given&&... given)
       : key_(key), inner_(guard, std::move(device), std::move(settings), std::forward<Given>(given)...) {}
-  arena(const arena&) = delete;
-  arena& operator=(const arena&) = delete;
+  arena& operator=(arena&&) = delete;
   /// Processes the queued frees, so that the observer sees them.
   ~arena() { process_queue(); }
 

@@ -30,8 +30,7 @@ class round_worker {
   round_worker(round work, void* context, std::chrono::microseconds pause,
                std::chrono::milliseconds period = {}) noexcept
       : work_(work), context_(context), pause_(pause), period_(period) {}
-  round_worker(const round_worker&) = delete;
-  round_worker& operator=(const round_worker&) = delete;
+  round_worker& operator=(round_worker&&) = delete;
   ~round_worker() { stop(); }
 
   /// Wakes the thread because there is work. Never waits for a round.

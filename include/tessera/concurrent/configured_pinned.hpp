@@ -99,8 +99,7 @@ class configured_pinned : public allocator_adaptor<configured_pinned<Family, Hos
   [[nodiscard]] static configured_pinned from_environment(Host host, Device&... device) {
     return configured_pinned(detail::settings_from_environment<Family>(), std::move(host), device...);
   }
-  configured_pinned(const configured_pinned&) = delete;
-  configured_pinned& operator=(const configured_pinned&) = delete;
+  configured_pinned& operator=(configured_pinned&&) = delete;
 
   [[nodiscard]] observe::host_statistics statistics() const noexcept {
     return visit([]<typename Allocator>(const Allocator& allocator) {

@@ -50,8 +50,7 @@ class deferred_free_queue {
       if (initial.waits) detail::fatal("deferred_free_queue: to wait, the device must be an event_provider");
     }
   }
-  deferred_free_queue(const deferred_free_queue&) = delete;
-  deferred_free_queue& operator=(const deferred_free_queue&) = delete;
+  deferred_free_queue& operator=(deferred_free_queue&&) = delete;
   ~deferred_free_queue() { finish(); }
 
   /// Takes ownership of a block, which counts as `bytes`. Ignores null.

@@ -50,9 +50,7 @@ class pagemap {
   /// A range taken out of the map.
   using taken = map::node_type;
 
-  pagemap() = default;
-  pagemap(const pagemap&) = delete;
-  pagemap& operator=(const pagemap&) = delete;
+  pagemap& operator=(pagemap&&) = delete;
 
   /// Adds an owner, below max_owners, for `bytes` from `begin`. Returns false and changes nothing if host
   /// memory ran out or an added range begins at `begin`. So it does if the frames would exceed 128 TiB at a

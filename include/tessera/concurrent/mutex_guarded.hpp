@@ -164,8 +164,7 @@ template <typename F>
 struct at_scope_end {
   F call;
   explicit at_scope_end(F f) noexcept : call(std::move(f)) {}
-  at_scope_end(const at_scope_end&) = delete;
-  at_scope_end& operator=(const at_scope_end&) = delete;
+  at_scope_end& operator=(at_scope_end&&) = delete;
   ~at_scope_end() { call(); }
 };
 
@@ -185,8 +184,7 @@ class reentrancy_guard {
       // NOLINTNEXTLINE(cppcoreguidelines-prefer-member-initializer): needs the lock
       next_ = guard_.first_.exchange(this, std::memory_order_relaxed);
     }
-    call(const call&) = delete;
-    call& operator=(const call&) = delete;
+    call& operator=(call&&) = delete;
     ~call() {
       const std::lock_guard changing(guard_.mutex_);
       call* before = guard_.first_.load(std::memory_order_relaxed);
@@ -207,9 +205,7 @@ class reentrancy_guard {
     call* next_ = nullptr;
   };
 
-  reentrancy_guard() = default;
-  reentrancy_guard(const reentrancy_guard&) = delete;
-  reentrancy_guard& operator=(const reentrancy_guard&) = delete;
+  reentrancy_guard& operator=(reentrancy_guard&&) = delete;
 
   /// Aborts if the calling thread must not take a lock. Call it before taking the lock.
   ///   Cost:  one load while no user function runs
@@ -265,8 +261,7 @@ class unlockable_mutex {
       of.newest_ = this;
       of.mutex.unlock();
     }
-    call(const call&) = delete;
-    call& operator=(const call&) = delete;
+    call& operator=(call&&) = delete;
     ~call() {
       of_.mutex.lock();
       link_before() = next_;
@@ -382,8 +377,7 @@ class mutex_guarded {
         allocator_(std::in_place, unlocking_provider<Device>(device_, mutex_), std::move(settings),
                    std::forward<Given>(given)...),
         guard_(&guard) {}
-  mutex_guarded(const mutex_guarded&) = delete;
-  mutex_guarded& operator=(const mutex_guarded&) = delete;
+  mutex_guarded& operator=(mutex_guarded&&) = delete;
   ~mutex_guarded() {
     while (callbacks_ != nullptr) delete std::exchange(callbacks_, callbacks_->next);
     const std::lock_guard lock(mutex_.mutex);  // the allocator unlocks it when it releases its segments

@@ -55,8 +55,7 @@ class per_device : private allocator_adaptor<per_device<Front>> {
       fronts_.emplace_back(detail::indexed<provider_type>(device, map_, number), settings, Given(given)...);
     }
   }
-  per_device(const per_device&) = delete;
-  per_device& operator=(const per_device&) = delete;
+  per_device& operator=(per_device&&) = delete;
 
   [[nodiscard]] std::size_t devices() const noexcept { return fronts_.size(); }
   /// The allocator of one device.

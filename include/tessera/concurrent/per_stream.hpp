@@ -91,8 +91,7 @@ class per_stream
         streams_(settings_.streams),
         extensions_(share(static_cast<extensions*>(nullptr), std::forward<Given>(given)...)),
         budget_(settings_.growth.limit.on(device_.capacity())) {}
-  per_stream(const per_stream&) = delete;
-  per_stream& operator=(const per_stream&) = delete;
+  per_stream& operator=(per_stream&&) = delete;
   ~per_stream() {
     for (auto& slot : arenas_) delete slot.load();
   }

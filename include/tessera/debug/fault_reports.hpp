@@ -37,8 +37,7 @@ class fault_reports {
     }
     detail::fatal("fault_reports: more than 64 at a time");
   }
-  fault_reports(const fault_reports&) = delete;
-  fault_reports& operator=(const fault_reports&) = delete;
+  fault_reports& operator=(fault_reports&&) = delete;
   ~fault_reports() {
     const std::lock_guard lock(mutex);
     slot_->store(nullptr);

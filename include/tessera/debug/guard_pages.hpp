@@ -76,9 +76,7 @@ class guard_shadow {
   static constexpr unsigned char fresh = 0xA5;      ///< in a block that was never written
   static constexpr unsigned char stale = 0x5A;      ///< in a freed block that keeps its memory
 
-  guard_shadow() = default;
-  guard_shadow(const guard_shadow&) = delete;
-  guard_shadow& operator=(const guard_shadow&) = delete;
+  guard_shadow& operator=(guard_shadow&&) = delete;
   ~guard_shadow() {
     for (chunk* c = chunks_.load(); c != nullptr;) delete std::exchange(c, c->next);
   }
@@ -346,8 +344,7 @@ class guard_memory {
     const std::size_t system = host_max_mappings();
     options_.max_mappings = system - system / 16;
   }
-  guard_memory(const guard_memory&) = delete;
-  guard_memory& operator=(const guard_memory&) = delete;
+  guard_memory& operator=(guard_memory&&) = delete;
   ~guard_memory() { drop_quarantine(0); }
 
   /// If the device refuses or too few mappings are left, releases the quarantine step by step.

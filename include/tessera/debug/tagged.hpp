@@ -308,8 +308,7 @@ class tag_scope {
   ///   Throws:  std::bad_alloc
   tag_scope(Tagged& allocator, block_tag tag)
       : allocator_(&allocator), before_(allocator.set_current_tag(tag)) {}
-  tag_scope(const tag_scope&) = delete;
-  tag_scope& operator=(const tag_scope&) = delete;
+  tag_scope& operator=(tag_scope&&) = delete;
   ~tag_scope() { allocator_->set_current_tag(before_); }
 
  private:

@@ -219,8 +219,7 @@ class pool_restore {
  public:
   pool_restore(Manager& manager, const typename Manager::group& pool, const recorded_pool& state) noexcept
       : manager_(manager), pool_(pool), state_(state) {}
-  pool_restore(const pool_restore&) = delete;
-  pool_restore& operator=(const pool_restore&) = delete;
+  pool_restore& operator=(pool_restore&&) = delete;
 
   /// Blocks of at least `oversize_from` bytes are counted as oversize.
   [[nodiscard, gnu::cold]] extension::restore_result run(std::size_t oversize_from) noexcept {
@@ -440,8 +439,7 @@ class checkpoints::state : public tessera::detail::extension_defaults {
 
  public:
   state(allocator& in, const checkpoints&) noexcept : in_(in) {}
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+  state& operator=(state&&) = delete;
 
   [[nodiscard, gnu::cold]] pool_checkpoint record(pool_id pool) noexcept {
     const group* const found = find(pool);

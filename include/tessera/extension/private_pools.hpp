@@ -202,8 +202,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
 
  public:
   state(allocator& in, const private_pools&) noexcept : in_(in) {}
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+  state& operator=(state&&) = delete;
   ~state() {
     while (first_ != nullptr) delete std::exchange(first_, next_of(*first_));
   }
@@ -726,8 +725,7 @@ class pool_scope {
     if (const outcome open = allocator_->template get<private_pools>().open(id_, streams, kind); !open)
       tessera::detail::fatal(tessera::detail::fixed_text().add("pool_scope: ").add(open.why).c_str());
   }
-  pool_scope(const pool_scope&) = delete;
-  pool_scope& operator=(const pool_scope&) = delete;
+  pool_scope& operator=(pool_scope&&) = delete;
   ~pool_scope() { (void)allocator_->template get<private_pools>().close(id_); }
 
  private:

@@ -86,8 +86,7 @@ class quotas::state : public tessera::detail::extension_defaults {
 
  public:
   state(allocator& in, const quotas&) noexcept : in_(in) {}
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+  state& operator=(state&&) = delete;
 
   // Calls of the door.
 

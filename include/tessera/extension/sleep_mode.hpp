@@ -109,8 +109,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
  public:
   state(allocator& in, const sleep_mode&) noexcept : in_(in) {}
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+  state& operator=(state&&) = delete;
   ~state() { erase_all(parts_); }
 
   // Calls of the door.

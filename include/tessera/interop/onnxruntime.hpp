@@ -44,8 +44,7 @@ class ort_allocator final : public Base {
     if constexpr (requires { base.AllocOnStream; }) base.AllocOnStream = &alloc_on_stream;
     if constexpr (requires { base.Shrink; }) base.Shrink = &shrink;
   }
-  ort_allocator(const ort_allocator&) = delete;
-  ort_allocator& operator=(const ort_allocator&) = delete;
+  ort_allocator& operator=(ort_allocator&&) = delete;
 
  private:
   [[nodiscard]] static ort_allocator& self(Base* base) noexcept { return *static_cast<ort_allocator*>(base); }

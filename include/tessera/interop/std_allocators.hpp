@@ -46,8 +46,7 @@ class pmr_resource final : public std::pmr::memory_resource {
  public:
   explicit pmr_resource(detail::handle_argument<A> allocator, stream_id stream = {}) noexcept
       : allocator_(allocator), stream_(stream) {}
-  pmr_resource(const pmr_resource&) = delete;
-  pmr_resource& operator=(const pmr_resource&) = delete;
+  pmr_resource& operator=(pmr_resource&&) = delete;
 
   [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
   [[nodiscard]] stream_id stream() const noexcept { return stream_; }

@@ -232,9 +232,7 @@ class torch_pluggable {
   static constexpr int max_devices = 128;
   static constexpr bool throws = detail::throws_out_of_memory<Definition>;
 
-  torch_pluggable() = default;
-  torch_pluggable(const torch_pluggable&) = delete;
-  torch_pluggable& operator=(const torch_pluggable&) = delete;
+  torch_pluggable& operator=(torch_pluggable&&) = delete;
   ~torch_pluggable() {
     for (auto& device : devices_) delete device.load();
   }

@@ -49,8 +49,7 @@ class second_stream {
       id_ = stream_id{1};
     }
   }
-  second_stream(const second_stream&) = delete;
-  second_stream& operator=(const second_stream&) = delete;
+  second_stream& operator=(second_stream&&) = delete;
   ~second_stream() {
     if constexpr (is_made) {
       if (made_) (void)device_.destroy_stream(id_);

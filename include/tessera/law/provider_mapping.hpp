@@ -24,8 +24,7 @@ class trial_range {
  public:
   trial_range(D& device, std::size_t bytes, std::size_t to) noexcept
       : device_(device), place_(segment_at(device.reserve(bytes, to), bytes)) {}
-  trial_range(const trial_range&) = delete;
-  trial_range& operator=(const trial_range&) = delete;
+  trial_range& operator=(trial_range&&) = delete;
   ~trial_range() {
     if (place_.begin != 0) (void)unreserve();
   }
@@ -50,8 +49,7 @@ template <provider::virtual_memory_provider D>
 class trial_memory {
  public:
   explicit trial_memory(D& device) noexcept : device_(device) {}
-  trial_memory(const trial_memory&) = delete;
-  trial_memory& operator=(const trial_memory&) = delete;
+  trial_memory& operator=(trial_memory&&) = delete;
   ~trial_memory() {
     if (mapped_.begin != 0) (void)unmap();
     if (held_) (void)device_.destroy(name);

@@ -24,8 +24,7 @@ template <provider::event_provider D>
 class trial_event {
  public:
   explicit trial_event(D& device) noexcept : device_(device) {}
-  trial_event(const trial_event&) = delete;
-  trial_event& operator=(const trial_event&) = delete;
+  trial_event& operator=(trial_event&&) = delete;
   ~trial_event() { discard(); }
 
   [[nodiscard]] bool record(stream_id stream) noexcept { return held_ = device_.record(stream, mark); }

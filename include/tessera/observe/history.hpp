@@ -374,8 +374,7 @@ class label_scope {
     });
     if (before_.empty()) detail::fatal("label_scope: the allocator has no history");
   }
-  label_scope(const label_scope&) = delete;
-  label_scope& operator=(const label_scope&) = delete;
+  label_scope& operator=(label_scope&&) = delete;
   ~label_scope() {
     allocator_->for_each_observer([this, i = std::size_t{0}](auto& observer) mutable {
       if constexpr (detail::is_labelled<decltype(observer)>) observer.label(before_[i++]);

@@ -158,8 +158,7 @@ class plan_follower {
     nobody_.next = static_cast<std::uint32_t>(nodes_.size());
     nodes_.push_back({0, 0, 0, 0, 0, 0, is_live, 0});
   }
-  plan_follower(const plan_follower&) = delete;
-  plan_follower& operator=(const plan_follower&) = delete;
+  plan_follower& operator=(plan_follower&&) = delete;
 
   [[nodiscard]] const plan::memory_plan& plan() const noexcept { return plan_; }
   [[nodiscard]] node& at(std::uint32_t i) noexcept { return nodes_[i]; }

@@ -164,8 +164,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     set_budget();
     if (is_prepared && !allocator_.on_pressure(&planned::before_growth, this)) fault_ = "host memory ran out";
   }
-  planned(const planned&) = delete;
-  planned& operator=(const planned&) = delete;
+  planned& operator=(planned&&) = delete;
   ~planned() {
     {
       const std::lock_guard lock(mutex_);

@@ -50,8 +50,7 @@ class host_memory {
   /// Physical memory is numbered from `first`.
   host_memory(std::size_t capacity, host_pinning pin, std::uint64_t first) noexcept
       : capacity_(capacity), pin_(pin), next_(first) {}
-  host_memory(const host_memory&) = delete;
-  host_memory& operator=(const host_memory&) = delete;
+  host_memory& operator=(host_memory&&) = delete;
   ~host_memory() {
     segments_.for_each([](void* p, const host_segment& s) { ::munmap(p, s.bytes); });
   }
@@ -163,8 +162,7 @@ class host_ranges {
   /// Maps physical memory of `memory`.
   ///   Requires:  `memory` outlives it
   explicit host_ranges(host_memory& memory) noexcept : memory_(&memory) {}
-  host_ranges(const host_ranges&) = delete;
-  host_ranges& operator=(const host_ranges&) = delete;
+  host_ranges& operator=(host_ranges&&) = delete;
   ~host_ranges() {
     ranges_.for_each([](void* p, const host_range& r) { ::munmap(p, r.bytes); });
   }
@@ -260,9 +258,7 @@ class host_ranges {
 /// success, else the reason.
 class host_registered {
  public:
-  host_registered() = default;
-  host_registered(const host_registered&) = delete;
-  host_registered& operator=(const host_registered&) = delete;
+  host_registered& operator=(host_registered&&) = delete;
   ~host_registered() { memory_.for_each(unlock); }
 
   [[nodiscard]] const char* add(void* p, std::size_t bytes, host_pinning pin) noexcept {

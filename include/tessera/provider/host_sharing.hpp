@@ -103,8 +103,7 @@ struct host_packet {
     message.msg_iovlen = 1;
     message.msg_control = beside.data();
   }
-  host_packet(const host_packet&) = delete;
-  host_packet& operator=(const host_packet&) = delete;
+  host_packet& operator=(host_packet&&) = delete;
   void expect_file() noexcept { message.msg_controllen = CMSG_LEN(sizeof(int)); }
   void enclose(int file) noexcept {
     expect_file();
@@ -216,8 +215,7 @@ class host_import {
 class host_exports {
  public:
   explicit host_exports(std::uint64_t token) noexcept : token_(token) {}
-  host_exports(const host_exports&) = delete;
-  host_exports& operator=(const host_exports&) = delete;
+  host_exports& operator=(host_exports&&) = delete;
   ~host_exports() {
     if (!service_.joinable()) return;
     const std::uint64_t one = 1;

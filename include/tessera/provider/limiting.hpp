@@ -25,8 +25,7 @@ namespace tessera::detail {
 class byte_budget {
  public:
   explicit byte_budget(std::size_t limit) noexcept : limit_(limit) {}
-  byte_budget(const byte_budget&) = delete;
-  byte_budget& operator=(const byte_budget&) = delete;
+  byte_budget& operator=(byte_budget&&) = delete;
 
   [[nodiscard]] std::size_t limit() const noexcept {
     const std::lock_guard lock(mutex_);

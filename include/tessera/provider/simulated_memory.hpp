@@ -21,9 +21,7 @@ namespace tessera::detail {
 /// The number of counted_ptrs to an object.
 class reference_count {
  public:
-  reference_count() noexcept = default;
-  reference_count(const reference_count&) = delete;
-  reference_count& operator=(const reference_count&) = delete;
+  reference_count& operator=(reference_count&&) = delete;
 
  private:
   template <typename T>
@@ -134,8 +132,7 @@ class simulated_piece : public reference_count {
   ///   Requires:  `bytes` of `kind` were taken from `from`
   simulated_piece(counted_ptr<simulated_memory> from, std::size_t bytes, page_kind kind)
       : from_(std::move(from)), bytes_(bytes), kind_(kind) {}
-  simulated_piece(const simulated_piece&) = delete;
-  simulated_piece& operator=(const simulated_piece&) = delete;
+  simulated_piece& operator=(simulated_piece&&) = delete;
   ~simulated_piece() { from_->give_back(bytes_, kind_); }
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -163,8 +160,7 @@ class simulated_ranges {
   ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
   simulated_ranges(counted_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room) noexcept
       : memory_(std::move(memory)), next_(first), room_(room) {}
-  simulated_ranges(const simulated_ranges&) = delete;
-  simulated_ranges& operator=(const simulated_ranges&) = delete;
+  simulated_ranges& operator=(simulated_ranges&&) = delete;
   ~simulated_ranges() {
     segments_.for_each([this](void*, const segment& s) { memory_->give_back(s.bytes, s.kind); });
   }
@@ -328,8 +324,7 @@ class simulated_process : public reference_count {
         addresses_(memory_, first_of_device() + first_of_process(), max_addresses - first_of_process()) {
     machine_->processes.push_back(this);
   }
-  simulated_process(const simulated_process&) = delete;
-  simulated_process& operator=(const simulated_process&) = delete;
+  simulated_process& operator=(simulated_process&&) = delete;
   ~simulated_process() { machine_->processes[static_cast<std::size_t>(number_ - 1)] = nullptr; }
 
   [[nodiscard]] simulated_outcome create(std::size_t bytes, page_kind kind, std::uint64_t& handle) {

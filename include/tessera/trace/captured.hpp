@@ -29,9 +29,7 @@ struct capture_options {
 /// Keeps events in chunks. It never moves an event, and does not throw.
 class event_log {
  public:
-  event_log() = default;
-  event_log(const event_log&) = delete;
-  event_log& operator=(const event_log&) = delete;
+  event_log& operator=(event_log&&) = delete;
   ~event_log() {
     while (first_ != nullptr) {
       chunk* const following = first_->next;

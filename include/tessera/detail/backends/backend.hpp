@@ -93,8 +93,7 @@ struct segment_backend : backend_defaults {
   class instance {
    public:
     explicit instance(Manager& manager) noexcept : manager_(manager) {}
-    instance(const instance&) = delete;
-    instance& operator=(const instance&) = delete;
+    instance& operator=(instance&&) = delete;
     ~instance() {
       manager_.wait_for_pending();
       manager_.release_all();

@@ -23,8 +23,7 @@ struct expandable_backend : range_backend_defaults {
   class instance {
    public:
     explicit instance(Manager& manager) noexcept : manager_(manager), ranges_(manager) {}
-    instance(const instance&) = delete;
-    instance& operator=(const instance&) = delete;
+    instance& operator=(instance&&) = delete;
     ~instance() { ranges_.release_all(); }
 
     /// Starts at the smallest free block that fits. Moves to the next larger one while that one, with the

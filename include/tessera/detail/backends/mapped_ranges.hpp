@@ -54,8 +54,7 @@ class mapped_ranges {
   using action = typename Manager::action;
 
   explicit mapped_ranges(Manager& manager) noexcept : manager_(manager) {}
-  mapped_ranges(const mapped_ranges&) = delete;
-  mapped_ranges& operator=(const mapped_ranges&) = delete;
+  mapped_ranges& operator=(mapped_ranges&&) = delete;
 
   /// Releases all memory and all ranges when the allocator is destroyed.
   void release_all() noexcept {

@@ -33,8 +33,7 @@ class physical_chunks {
 
   ///   Requires:  `device_bytes` outlives this object
   explicit physical_chunks(Counter& device_bytes) noexcept : device_bytes_(device_bytes) {}
-  physical_chunks(const physical_chunks&) = delete;
-  physical_chunks& operator=(const physical_chunks&) = delete;
+  physical_chunks& operator=(physical_chunks&&) = delete;
 
   /// Describes a chunk to be created later. Returns null if host memory ran out.
   [[nodiscard]] chunk* plan(std::uintptr_t address, std::size_t bytes) noexcept {

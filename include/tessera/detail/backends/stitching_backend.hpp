@@ -27,8 +27,7 @@ class stitched_ranges {
   using chunk = typename mapped_ranges<Manager>::chunk;
 
   explicit stitched_ranges(Manager& manager) noexcept : manager_(manager), ranges_(manager) {}
-  stitched_ranges(const stitched_ranges&) = delete;
-  stitched_ranges& operator=(const stitched_ranges&) = delete;
+  stitched_ranges& operator=(stitched_ranges&&) = delete;
   ~stitched_ranges() {
     release_detached();
     ranges_.release_all();

@@ -63,8 +63,7 @@ class block_manager {
 
   block_manager(Provider provider, extensions_type& extensions)
       : provider_(std::move(provider)), extensions_(extensions) {}
-  block_manager(const block_manager&) = delete;
-  block_manager& operator=(const block_manager&) = delete;
+  block_manager& operator=(block_manager&&) = delete;
 
   [[nodiscard]] Provider& provider() noexcept { return provider_; }
   [[nodiscard]] const Provider& provider() const noexcept { return provider_; }

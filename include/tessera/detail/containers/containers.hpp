@@ -16,9 +16,7 @@ namespace tessera::detail {
 template <typename Node>
 class slab {
  public:
-  slab() = default;
-  slab(const slab&) = delete;
-  slab& operator=(const slab&) = delete;
+  slab& operator=(slab&&) = delete;
   ~slab() {
     while (chunks_ != nullptr) {
       chunk* const following = chunks_->next;
@@ -209,9 +207,7 @@ class treap {
 template <typename Value>
 class key_map {
  public:
-  key_map() = default;
-  key_map(const key_map&) = delete;
-  key_map& operator=(const key_map&) = delete;
+  key_map& operator=(key_map&&) = delete;
   ~key_map() {
     if (capacity() > 0) delete[] entries_;
   }
@@ -320,9 +316,7 @@ class callback_list {
  public:
   using function = bool (*)(void* context) noexcept;
 
-  callback_list() = default;
-  callback_list(const callback_list&) = delete;
-  callback_list& operator=(const callback_list&) = delete;
+  callback_list& operator=(callback_list&&) = delete;
   ~callback_list() {
     while (first_ != nullptr) {
       callback* const following = first_->next;

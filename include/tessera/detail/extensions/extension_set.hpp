@@ -129,8 +129,7 @@ class extension_set : public service_exceptions, public Extension::template stat
   template <typename... Given>
   explicit extension_set(allocator& in, Given&&... given)
       : state<Extension>(in, pick_extension<Extension>(std::forward<Given>(given)...))..., in_(in) {}
-  extension_set(const extension_set&) = delete;
-  extension_set& operator=(const extension_set&) = delete;
+  extension_set& operator=(extension_set&&) = delete;
 
   template <typename E>
   [[nodiscard]] state<E>& get() noexcept {

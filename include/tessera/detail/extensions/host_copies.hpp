@@ -23,9 +23,7 @@ namespace tessera::detail {
 template <typename Provider>
 class host_copies {
  public:
-  host_copies() = default;
-  host_copies(const host_copies&) = delete;
-  host_copies& operator=(const host_copies&) = delete;
+  host_copies& operator=(host_copies&&) = delete;
   /// Leaves the buffers to copies that may still be running.
   ~host_copies() {
     for (const buffer& b : buffers_) {
