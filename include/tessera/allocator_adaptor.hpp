@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/block_handle.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::detail::missing {

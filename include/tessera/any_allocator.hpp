@@ -2,12 +2,9 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::extension {

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/block_handle.hpp>
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/audit.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/block_manager.hpp>
@@ -19,7 +15,6 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The algorithm of a caching allocator: it asks the policies of a recipe, and has the block manager and a backend carry

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -12,12 +11,8 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/law/growth_bound.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -12,11 +11,8 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

@@ -14,13 +14,10 @@
 #include <tessera/config/pytorch_conf.hpp>
 #include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/core/error.hpp>
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/preallocating.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/pinned.hpp>
 
 namespace tessera::detail {

@@ -6,8 +6,6 @@
 #include <atomic>
 #include <bit>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -15,10 +13,7 @@
 #include <new>
 #include <utility>
 
-#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

@@ -3,8 +3,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -14,12 +12,8 @@
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

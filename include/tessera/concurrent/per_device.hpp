@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <deque>
 #include <new>
 #include <utility>
@@ -9,8 +8,6 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/indexed.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <new>
 #include <tuple>
@@ -16,9 +14,6 @@
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/fwd.hpp>

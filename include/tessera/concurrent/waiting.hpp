@@ -5,15 +5,11 @@
 #include <chrono>
 #include <concepts>
 #include <condition_variable>
-#include <cstddef>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 
 namespace tessera::concurrent {
 

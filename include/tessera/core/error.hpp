@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cinttypes>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <new>

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -15,12 +13,8 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_can_read.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/rules.hpp>
 

@@ -3,15 +3,12 @@
 
 #include <array>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <utility>
 
 #include <signal.h>
 #include <unistd.h>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/debug/guard_pages.hpp>
 
 namespace tessera::debug {

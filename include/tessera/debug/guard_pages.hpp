@@ -3,8 +3,6 @@
 
 #include <array>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -16,14 +14,10 @@
 #include <string_view>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

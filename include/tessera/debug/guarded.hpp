@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -9,11 +8,8 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/debug/guard_pages.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::detail {

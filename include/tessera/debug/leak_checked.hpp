@@ -4,15 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <tessera/core/types.hpp>
 #include <tessera/observe/inspect.hpp>
 
 namespace tessera::detail {

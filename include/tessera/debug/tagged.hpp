@@ -3,8 +3,6 @@
 
 #include <array>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -13,8 +11,6 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/containers/containers.hpp>

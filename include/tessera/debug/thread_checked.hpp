@@ -3,13 +3,11 @@
 
 #include <atomic>
 #include <concepts>
-#include <cstdint>
 #include <utility>
 
 #include <unistd.h>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/bytes.hpp>
 
 namespace tessera::debug {
 

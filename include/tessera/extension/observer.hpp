@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 
 namespace tessera::extension {

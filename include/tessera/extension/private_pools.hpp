@@ -2,15 +2,10 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <new>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/containers/containers.hpp>

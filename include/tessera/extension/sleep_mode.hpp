@@ -2,22 +2,16 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <new>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/detail/extensions/host_copies.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::extension {
 

@@ -3,14 +3,11 @@
 
 #include <array>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <string_view>
 #include <variant>
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 
 namespace tessera::detail {

@@ -2,11 +2,7 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 

@@ -3,8 +3,6 @@
 
 #include <bit>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -12,11 +10,8 @@
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// Memory resources for CCCL and RMM: cccl_resource, and rethrowing for libraries with exceptions of their
 /// own.

@@ -2,11 +2,8 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <string>
 
-#include <tessera/core/types.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// An allocator for ONNX Runtime: ort_allocator.

@@ -2,14 +2,10 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
 #include <memory_resource>
 #include <new>
 #include <type_traits>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <compare>
-#include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
@@ -12,7 +11,6 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/private_pools.hpp>
 

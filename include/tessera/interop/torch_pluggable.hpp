@@ -7,8 +7,6 @@
 #include <cinttypes>
 #include <concepts>
 #include <cstdarg>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -22,9 +20,6 @@
 
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/caller_mistake.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/sleep_mode.hpp>
@@ -33,8 +28,6 @@
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/timed.hpp>
 
 /// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads.

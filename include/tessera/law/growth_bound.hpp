@@ -2,12 +2,7 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/split.hpp>

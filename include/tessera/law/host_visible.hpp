@@ -3,8 +3,6 @@
 
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_contents.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::law {
 

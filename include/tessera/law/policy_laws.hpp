@@ -2,11 +2,7 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/growth.hpp>

@@ -3,12 +3,9 @@
 
 #include <array>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/provider/rules.hpp>
 

@@ -3,20 +3,14 @@
 
 #include <algorithm>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_streams.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_can_read.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// The laws of what memory contains: accesses by the host, copies, and registered memory.
 

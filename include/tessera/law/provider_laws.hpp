@@ -5,15 +5,11 @@
 #include <array>
 #include <atomic>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/law/host_visible.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_contents.hpp>
@@ -21,8 +17,6 @@
 #include <tessera/law/provider_memory.hpp>
 #include <tessera/law/provider_streams.hpp>
 #include <tessera/law/provider_threads.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// Checks providers at run time. Use these functions for your own providers, in any test framework.
 

@@ -4,15 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_memory.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// The laws of virtual memory and of its sharing between processes.
 

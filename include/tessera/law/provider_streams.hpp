@@ -4,16 +4,11 @@
 #include <atomic>
 #include <chrono>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// The laws of events, of the order between streams, and of streams that ended.
 

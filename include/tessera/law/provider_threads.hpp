@@ -5,17 +5,12 @@
 #include <array>
 #include <barrier>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <thread>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_memory.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// The law of providers that several threads may call at once.

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/law/policy_laws.hpp>
 #include <tessera/policy/evict_after.hpp>

@@ -5,8 +5,6 @@
 #include <array>
 #include <chrono>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
@@ -17,8 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/range_map.hpp>

@@ -5,15 +5,11 @@
 #include <array>
 #include <cinttypes>
 #include <cstdarg>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/law/growth_bound.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/policy/grow_by_stitching.hpp>

@@ -5,8 +5,6 @@
 #include <array>
 #include <cinttypes>
 #include <cstdarg>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -15,8 +13,6 @@
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/plan/memory_plan.hpp>

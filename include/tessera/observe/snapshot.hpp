@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <compare>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <map>
 #include <span>
@@ -16,8 +14,6 @@
 #include <vector>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>

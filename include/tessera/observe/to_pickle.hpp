@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <limits>
 #include <span>
@@ -13,8 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/observe/snapshot.hpp>
 
 namespace tessera::detail {

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
 
 namespace tessera::plan {

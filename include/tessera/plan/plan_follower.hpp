@@ -3,13 +3,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/plan/memory_plan.hpp>
 
 namespace tessera::detail {

@@ -2,17 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <new>
 #include <span>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/physical_chunks.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

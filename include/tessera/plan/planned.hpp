@@ -3,8 +3,6 @@
 
 #include <bit>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <new>
 #include <type_traits>
@@ -12,9 +10,6 @@
 #include <vector>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/blocks/pending_frees.hpp>
@@ -26,8 +21,6 @@
 #include <tessera/plan/plan_memory.hpp>
 #include <tessera/plan/plan_view.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::plan {
 

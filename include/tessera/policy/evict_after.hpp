@@ -3,8 +3,6 @@
 
 #include <array>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <ctime>
 #include <type_traits>
 #include <utility>
@@ -12,8 +10,6 @@
 #include <chrono>
 #endif
 
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/policy/eviction.hpp>
 
 namespace tessera::detail {

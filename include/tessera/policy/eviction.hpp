@@ -2,11 +2,8 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/types.hpp>
 

@@ -2,11 +2,7 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/backend.hpp>
 
 namespace tessera::policy {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/types.hpp>

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 
 namespace tessera::policy {

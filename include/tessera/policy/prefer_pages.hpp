@@ -2,12 +2,8 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 #include <type_traits>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/policy/pages.hpp>
 
 namespace tessera {

@@ -3,9 +3,7 @@
 
 #include <array>
 #include <concepts>
-#include <cstddef>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 
 namespace tessera::policy {

@@ -3,9 +3,7 @@
 
 #include <bit>
 #include <concepts>
-#include <cstddef>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/types.hpp>
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 #include <utility>
 
 #include <tessera/core/parameter.hpp>

@@ -3,14 +3,9 @@
 
 #include <array>
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::provider {
 

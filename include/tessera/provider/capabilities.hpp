@@ -2,11 +2,8 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
-#include <tessera/core/types.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// What a provider may have besides what a caching_allocator asks for: capabilities for front ends, extensions and

@@ -2,14 +2,10 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
 #include <sys/mman.h>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/range_map.hpp>
 

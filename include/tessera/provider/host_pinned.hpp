@@ -2,8 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -14,15 +12,11 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/host_stream.hpp>
 #include <tessera/provider/host_system.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::provider {
 

@@ -2,13 +2,8 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::provider {
 

@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -23,10 +21,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <tessera/core/types.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_system.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// Sends memory files between processes. The importer connects to a socket named by the exporter's token. It

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -13,8 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// The Linux calls of host_pinned. Functions that can fail return null on success. Otherwise they return the

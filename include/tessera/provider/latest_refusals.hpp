@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <mutex>
 #include <thread>
 #include <utility>

@@ -4,17 +4,12 @@
 #include <algorithm>
 #include <concepts>
 #include <condition_variable>
-#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

@@ -2,12 +2,9 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <type_traits>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
 
 /// The concepts of a provider: the interface between an allocator and a device.

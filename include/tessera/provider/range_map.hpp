@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <utility>
 
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

@@ -2,14 +2,8 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/simulated_memory.hpp>
 
 namespace tessera::provider {

@@ -3,16 +3,10 @@
 
 #include <array>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 

@@ -9,7 +9,6 @@
 #include <tessera/policy/rounding.hpp>
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// A recipe is a struct of eight aliases, one policy for each axis. None of them has a default.
 

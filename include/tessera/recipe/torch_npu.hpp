@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/torch_npu_conf.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 #include <tessera/recipe/family.hpp>

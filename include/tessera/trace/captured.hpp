@@ -2,8 +2,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <new>
 #include <string>
@@ -13,7 +11,6 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>

@@ -3,8 +3,6 @@
 
 #include <array>
 #include <charconv>
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,8 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/trace/recording.hpp>
 
 namespace tessera::trace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -10,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/observe/snapshot.hpp>

@@ -2,11 +2,7 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>

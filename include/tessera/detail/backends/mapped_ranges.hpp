@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

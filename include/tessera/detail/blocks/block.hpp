@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include <tessera/detail/containers/containers.hpp>
 
 namespace tessera::detail {

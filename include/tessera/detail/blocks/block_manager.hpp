@@ -2,13 +2,9 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/counters.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
@@ -16,7 +12,6 @@
 #include <tessera/detail/blocks/pending_frees.hpp>
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

@@ -3,12 +3,9 @@
 
 #include <array>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <type_traits>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 

@@ -2,14 +2,10 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstring>
 #include <new>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 

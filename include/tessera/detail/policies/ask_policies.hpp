@@ -2,11 +2,8 @@
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Asks the policies of a recipe, and aborts if an answer breaks a law.
