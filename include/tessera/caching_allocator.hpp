@@ -6,10 +6,9 @@
 
 #include <tessera/block_handle.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/detail/blocks/audit.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/block_manager.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/counters.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/containers/containers.hpp>

@@ -19,7 +19,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/interop/aligned_request.hpp>
-#include <tessera/law/host_visible.hpp>
+#include <tessera/law/provider_contents.hpp>
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -53,16 +52,10 @@ class round_worker {
 
  private:
   void start() noexcept {
-#if defined(__cpp_exceptions)
-    try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error&) {
+    if (!try_run([this] { thread_ = std::thread([this] { run(); }); })) {
       has_work_ = false;
       return;
     }
-#else
-    thread_ = std::thread([this] { run(); });
-#endif
     running_ = true;
   }
   void run() {

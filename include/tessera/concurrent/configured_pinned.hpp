@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>

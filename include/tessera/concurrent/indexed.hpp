@@ -2,10 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
-#include <concepts>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -13,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include <tessera/core/error.hpp>
 #include <tessera/provider/adaptor.hpp>
 
 namespace tessera::detail {
@@ -196,15 +194,8 @@ class pagemap {
     return found.last >= address ? found.owner : no_owner;
   }
   [[nodiscard]] static bool add_to(map& to, std::uintptr_t first, const range& added) noexcept {
-#if defined(__cpp_exceptions)
-    try {
-      return to.emplace(first, added).second;
-    } catch (...) {
-      return false;
-    }
-#else
-    return to.emplace(first, added).second;
-#endif
+    bool is_new = false;
+    return try_run([&] { is_new = to.emplace(first, added).second; }) && is_new;
   }
 
   /// Computes the code of a frame from the map.

@@ -8,7 +8,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/indexed.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <mutex>
 #include <new>
@@ -14,7 +13,7 @@
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/fwd.hpp>
 

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <concepts>
 #include <condition_variable>
 #include <mutex>
 #include <thread>

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <exception>
-#include <string_view>
 #include <utility>
 
 #include <tessera/core/bytes.hpp>

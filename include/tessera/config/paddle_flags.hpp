@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <string_view>
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>

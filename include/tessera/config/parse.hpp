@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <cstdlib>
-#include <string_view>
 #include <type_traits>
 #include <variant>
 

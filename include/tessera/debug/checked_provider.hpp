@@ -2,8 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
-#include <concepts>
 #include <cstring>
 #include <map>
 #include <memory>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <iterator>
@@ -11,12 +10,11 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/host_system.hpp>
+#include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 
 namespace tessera::detail {

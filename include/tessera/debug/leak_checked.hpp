@@ -2,12 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <concepts>
-#include <cstdio>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <tessera/observe/inspect.hpp>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <concepts>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -11,7 +9,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/containers/per_thread.hpp>

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <bit>
-#include <string_view>
 #include <variant>
 
 #include <tessera/config/grammar.hpp>

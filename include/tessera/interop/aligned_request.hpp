@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 
 namespace tessera::interop {

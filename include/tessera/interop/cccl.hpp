@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <concepts>
 #include <exception>
 #include <stdexcept>
 #include <string>

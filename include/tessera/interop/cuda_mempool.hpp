@@ -4,7 +4,7 @@
 #include <utility>
 
 #include <tessera/core/error.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>

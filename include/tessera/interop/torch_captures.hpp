@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <compare>
 #include <functional>
 #include <list>
 #include <map>
@@ -52,15 +51,8 @@ class torch_capture {
  private:
   /// If the host's function throws, the answer is not known.
   [[nodiscard]] bool is_true_for(void* stream, [[maybe_unused]] bool if_unknown) const noexcept {
-#if defined(__cpp_exceptions)
-    try {
-      return streams_(stream);
-    } catch (...) {
-      return if_unknown;
-    }
-#else
-    return streams_(stream);
-#endif
+    bool result = if_unknown;
+    return try_run([&] { result = streams_(stream); }) ? result : if_unknown;
   }
 
   condition streams_;

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <bit>
 #include <cinttypes>
-#include <concepts>
-#include <cstdarg>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -15,12 +10,11 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/memory_fraction.hpp>

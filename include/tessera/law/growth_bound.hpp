@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/split.hpp>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/growth.hpp>

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
-#include <concepts>
 
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_memory.hpp>

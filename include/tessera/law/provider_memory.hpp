@@ -2,9 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <concepts>
 #include <iterator>
 
 #include <tessera/law/provider_check_result.hpp>

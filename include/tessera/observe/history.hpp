@@ -2,15 +2,12 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <concepts>
 #include <deque>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>

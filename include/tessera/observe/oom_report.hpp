@@ -2,10 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <utility>

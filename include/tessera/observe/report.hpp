@@ -2,13 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -2,13 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
-#include <concepts>
 #include <iterator>
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -2,13 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <iterator>
-#include <limits>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <tessera/observe/snapshot.hpp>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <concepts>
 #include <mutex>
 #include <new>
 #include <type_traits>
@@ -19,7 +17,6 @@
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/plan/plan_follower.hpp>
 #include <tessera/plan/plan_memory.hpp>
-#include <tessera/plan/plan_view.hpp>
 #include <tessera/provider/adaptor.hpp>
 
 namespace tessera::plan {

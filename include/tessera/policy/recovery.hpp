@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <concepts>
 
 #include <tessera/core/parameter.hpp>
 

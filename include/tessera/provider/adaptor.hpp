@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <concepts>
 #include <utility>
 
 #include <tessera/provider/capabilities.hpp>
@@ -49,33 +47,33 @@ class provider_call {
   constexpr operator kind() const noexcept { return kind_; }
 
   [[nodiscard]] constexpr const char* name() const noexcept {
-    constexpr std::array names = {"acquire",
-                                  "release",
-                                  "reserve",
-                                  "unreserve",
-                                  "create",
-                                  "destroy",
-                                  "map",
-                                  "grant",
-                                  "unmap",
-                                  "record",
-                                  "wait",
-                                  "synchronize",
-                                  "make_wait",
-                                  "reclaim",
-                                  "export_memory",
-                                  "allow",
-                                  "import_memory",
-                                  "register_memory",
-                                  "unregister_memory",
-                                  "copy_to_host",
-                                  "copy_to_device",
-                                  "query",
-                                  "discard",
-                                  "has_stream",
-                                  "position",
-                                  "is_done",
-                                  "is_ordered_after"};
+    constexpr const char* names[] = {"acquire",
+                                     "release",
+                                     "reserve",
+                                     "unreserve",
+                                     "create",
+                                     "destroy",
+                                     "map",
+                                     "grant",
+                                     "unmap",
+                                     "record",
+                                     "wait",
+                                     "synchronize",
+                                     "make_wait",
+                                     "reclaim",
+                                     "export_memory",
+                                     "allow",
+                                     "import_memory",
+                                     "register_memory",
+                                     "unregister_memory",
+                                     "copy_to_host",
+                                     "copy_to_device",
+                                     "query",
+                                     "discard",
+                                     "has_stream",
+                                     "position",
+                                     "is_done",
+                                     "is_ordered_after"};
     return names[kind_];
   }
   /// Whether the call may take long, because the device's driver executes it.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -15,7 +14,6 @@
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/host_stream.hpp>
-#include <tessera/provider/host_system.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 
 namespace tessera::provider {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-
 #include <tessera/provider/adaptor.hpp>
 
 namespace tessera::provider {

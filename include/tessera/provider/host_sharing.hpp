@@ -2,11 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -21,7 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <tessera/provider/host_system.hpp>
+#include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// Sends memory files between processes. The importer connects to a socket named by the exporter's token. It

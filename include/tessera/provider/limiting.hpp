@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <condition_variable>
 #include <memory>
 #include <mutex>

@@ -4,24 +4,10 @@
 #include <map>
 #include <utility>
 
+#include <tessera/core/error.hpp>
 #include <tessera/provider/capabilities.hpp>
 
 namespace tessera::detail {
-
-/// Runs code that may throw std::bad_alloc; false if it threw.
-template <typename F>
-[[nodiscard]] bool try_run(F work) noexcept {
-#if defined(__cpp_exceptions)
-  try {
-    work();
-  } catch (...) {
-    return false;
-  }
-#else
-  work();
-#endif
-  return true;
-}
 
 inline constexpr const char* no_host_memory = "host memory for bookkeeping ran out";
 

@@ -17,7 +17,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/law/host_visible.hpp>
+#include <tessera/law/provider_contents.hpp>
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>

@@ -15,7 +15,6 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/per_device.hpp>
-#include <tessera/debug/fault_reports.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/paddle_passes.hpp>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-
 #include <tessera/core/types.hpp>
 
 namespace tessera::detail {

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <bit>
-#include <limits>
 #include <type_traits>
 
 #include <tessera/core/types.hpp>

@@ -228,7 +228,7 @@ template <typename Recipe, typename Provider, typename... Extension>
   return introspection(core_access::manager(of), core_access::backend(of));
 }
 
-/// Calls f(view) with a view of the memory of a plan, if the allocator follows one (plan/plan_view.hpp). Tools
+/// Calls f(view) with a view of the memory of a plan, if the allocator follows one (plan/plan_memory.hpp). Tools
 /// show that memory beside the blocks of each caching_allocator.
 template <typename Allocator, typename F>
 void visit_plan_of(const Allocator& allocator, F f) {
