@@ -179,8 +179,8 @@ class background_reclaiming
       : device_(std::move(device)),
         evict_every_(worker.evict_every),
         state_{{&run_round, this, worker.pause, worker.evict_every}},
-        locked_(detail::background_events<provider_type>(device_, worker.enabled ? &state_ : nullptr),
-                std::move(settings), std::forward<Given>(given)...) {
+        allocator_(detail::background_events<provider_type>(device_, worker.enabled ? &state_ : nullptr),
+                   std::move(settings), std::forward<Given>(given)...) {
     const auto reclaim = [](void* self) noexcept {
       return static_cast<background_reclaiming*>(self)->process_events();
     };
@@ -203,19 +203,15 @@ class background_reclaiming
 
   template <typename F>
   decltype(auto) visit_provider(F f) {
-    return locked_.visit_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
+    return allocator_.visit_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
   }
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.locked_);
-  }
 
   template <typename F>
   decltype(auto) reclaim(F f) {
-    return locked_type::enter(locked_, [&](auto& in) {
+    return locked_type::enter(allocator_, [&](auto& in) {
       state_.is_reclaiming = true;
       const detail::at_scope_end reset([this] { state_.is_reclaiming = false; });
       return f(in);
@@ -241,7 +237,7 @@ class background_reclaiming
   const std::chrono::milliseconds evict_every_;
   std::chrono::steady_clock::time_point evicted_{};
   detail::background_state state_;
-  locked_type locked_;
+  locked_type allocator_;
 };
 
 }  // namespace tessera::concurrent

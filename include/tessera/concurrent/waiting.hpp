@@ -77,10 +77,6 @@ class waiting : public allocator_adaptor<waiting<Allocator, Clock, Changed>, All
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.allocator_);
-  }
 
   static void after_free(waiting& me) noexcept { me.notify(); }
 

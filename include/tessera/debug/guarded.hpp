@@ -218,18 +218,18 @@ class guarded
                    options guarding = {}, Given&&... given)
       : source_(std::move(device)),
         memory_(source_, guarding),
-        locked_(detail::guard_pages<provider_type>(memory_),
-                detail::guarded_recipe<recipe_type>::from(settings, source_.capacity()),
-                std::forward<Given>(given)...) {}
+        allocator_(detail::guard_pages<provider_type>(memory_),
+                   detail::guarded_recipe<recipe_type>::from(settings, source_.capacity()),
+                   std::forward<Given>(given)...) {}
 
   using adaptor_type::try_allocate, adaptor_type::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    void* const p = locked_.try_allocate(bytes, stream);
+    void* const p = allocator_.try_allocate(bytes, stream);
     if (p != nullptr) memory_.shadow().mark_live(p, bytes, stream);
     return p;
   }
   [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    const block_handle h = locked_.allocate_by_handle(bytes, stream);
+    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
     if (h) memory_.shadow().mark_live(h.data(), bytes, stream);
     return h;
   }
@@ -276,15 +276,11 @@ class guarded
 
   template <typename F>
   decltype(auto) visit_provider(F f) {
-    return locked_.visit_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
+    return allocator_.visit_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
   }
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.locked_);
-  }
 
   static constexpr bool has_stream_keys = !detail::has_one_key<typename recipe_type::streams>;
 
@@ -298,14 +294,14 @@ class guarded
   /// that work.
   template <typename Block>
   void free(Block b, const void* p) noexcept {
-    if constexpr (has_stream_keys) (void)locked_.record_stream(b, stream_id{shadow().find(p)->stream});
-    locked_.deallocate(b);
-    if constexpr (recipe_type::streams::uses_events) locked_.process_events();
+    if constexpr (has_stream_keys) (void)allocator_.record_stream(b, stream_id{shadow().find(p)->stream});
+    allocator_.deallocate(b);
+    if constexpr (recipe_type::streams::uses_events) allocator_.process_events();
   }
 
   provider_type source_;
   detail::guard_memory<provider_type> memory_;
-  locked_type locked_;
+  locked_type allocator_;
 };
 
 }  // namespace tessera::debug

@@ -218,10 +218,6 @@ class tagged : public allocator_adaptor<tagged<Allocator>, Allocator> {
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.allocator_);
-  }
 
   struct entry {
     std::uint64_t address;

@@ -355,10 +355,6 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.allocator_);
-  }
 
   /// A planned block for which streams are recorded. It lies in no segment.
   struct used_block : detail::block {

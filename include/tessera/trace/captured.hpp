@@ -480,10 +480,6 @@ class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.allocator_);
-  }
 
   /// Records a free before it: another thread may get the address at once.
   void record_free(const void* p, bool is_by_handle) noexcept {
