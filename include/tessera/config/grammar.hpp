@@ -32,18 +32,6 @@ struct setting_error {
   bool operator==(const setting_error&) const = default;
 };
 
-}  // namespace tessera::config
-
-namespace tessera::config::detail {
-
-using error_code = setting_error::error_code;
-
-using tessera::detail::fixed_string;
-
-}  // namespace tessera::config::detail
-
-namespace tessera::config {
-
 /// Reports a rejected configuration string: source, position, key, value, error and broken rule. Never
 /// allocates.
 class bad_setting final : public std::exception {
@@ -94,6 +82,10 @@ class bad_setting final : public std::exception {
 }  // namespace tessera::config
 
 namespace tessera::config::detail {
+
+using error_code = setting_error::error_code;
+
+using tessera::detail::fixed_string;
 
 /// The format of a value.
 enum class value_format : unsigned char {

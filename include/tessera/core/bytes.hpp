@@ -11,6 +11,35 @@
 #include <limits>
 #include <string_view>
 
+/// Sizes, and numbers that determine sizes. A size is a number of bytes in std::size_t; every prefix is
+/// binary.
+
+namespace tessera {
+
+inline namespace literals {
+[[nodiscard]] constexpr std::size_t operator""_KiB(unsigned long long count) { return count << 10; }
+[[nodiscard]] constexpr std::size_t operator""_MiB(unsigned long long count) { return count << 20; }
+[[nodiscard]] constexpr std::size_t operator""_GiB(unsigned long long count) { return count << 30; }
+}  // namespace literals
+
+/// Means "no bound" if a size is a bound.
+inline constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
+
+/// The largest request that is served: 1 byte below 1 EiB, as in PyTorch, so that rounding a legal size
+/// cannot overflow.
+inline constexpr std::size_t max_request = (std::size_t{1} << 60) - 1;
+
+/// The alignment of every block; its size is a multiple of this, too.
+inline constexpr std::size_t min_alignment = 64;
+
+/// Rounds n up to a multiple of `step`.
+///   Requires:  step > 0; n + step does not overflow
+[[nodiscard]] constexpr std::size_t align_up(std::size_t n, std::size_t step) noexcept {
+  return (n + step - 1) / step * step;
+}
+
+}  // namespace tessera
+
 namespace tessera::detail {
 
 /// Prints the broken rule and aborts the program. For mistakes of the caller that cannot be reported
@@ -59,6 +88,38 @@ class fixed_text {
   std::size_t length_ = 0;
 };
 
+/// Holds a text as a template argument, as in `pytorch<"max_split_size_mb:128">`.
+template <std::size_t Size>
+struct fixed_string {
+  char chars[Size]{};
+
+  consteval fixed_string(const char (&literal)[Size]) noexcept : fixed_string({literal, Size - 1}) {}
+  explicit consteval fixed_string(std::string_view text) noexcept {
+    for (std::size_t i = 0; i + 1 < Size; ++i) chars[i] = text[i];
+  }
+  [[nodiscard]] constexpr std::string_view view() const noexcept { return {chars, Size - 1}; }
+};
+
+/// Whether n is 0 or large enough for a block.
+[[nodiscard]] constexpr bool is_block_size_or_0(std::size_t n) noexcept {
+  return n == 0 || n >= min_alignment;
+}
+
+/// Returns the larger number. std::max would take <algorithm>, which is slow to compile.
+[[nodiscard]] constexpr std::size_t larger(std::size_t a, std::size_t b) noexcept { return a > b ? a : b; }
+
+/// Returns a + b, or `unlimited` if the sum overflows.
+[[nodiscard]] constexpr std::size_t saturating_add(std::size_t a, std::size_t b) noexcept {
+  return a > unlimited - b ? unlimited : a + b;
+}
+
+/// Rounds n up to the next of `parts` equal steps between the powers of two around it; a power of two stays.
+///   Requires:  1 <= n <= 2^63; parts is a power of two and at most n
+[[nodiscard]] constexpr std::size_t next_division(std::size_t n, std::size_t parts) noexcept {
+  const std::size_t step = std::bit_floor(n) >> std::countr_zero(parts);
+  return (n + step - 1) & ~(step - 1);
+}
+
 }  // namespace tessera::detail
 
 namespace tessera {
@@ -106,79 +167,6 @@ class refusal {
  private:
   char text_[capacity + 1] = {};
 };
-
-}  // namespace tessera
-
-namespace tessera::detail {
-
-/// Holds a text as a template argument, as in `pytorch<"max_split_size_mb:128">`.
-template <std::size_t Size>
-struct fixed_string {
-  char chars[Size]{};
-
-  consteval fixed_string(const char (&literal)[Size]) noexcept : fixed_string({literal, Size - 1}) {}
-  explicit consteval fixed_string(std::string_view text) noexcept {
-    for (std::size_t i = 0; i + 1 < Size; ++i) chars[i] = text[i];
-  }
-  [[nodiscard]] constexpr std::string_view view() const noexcept { return {chars, Size - 1}; }
-};
-
-}  // namespace tessera::detail
-
-/// Sizes, and numbers that determine sizes. A size is a number of bytes in std::size_t; every prefix is
-/// binary.
-
-namespace tessera {
-
-inline namespace literals {
-[[nodiscard]] constexpr std::size_t operator""_KiB(unsigned long long count) { return count << 10; }
-[[nodiscard]] constexpr std::size_t operator""_MiB(unsigned long long count) { return count << 20; }
-[[nodiscard]] constexpr std::size_t operator""_GiB(unsigned long long count) { return count << 30; }
-}  // namespace literals
-
-/// Means "no bound" if a size is a bound.
-inline constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
-
-/// The largest request that is served: 1 byte below 1 EiB, as in PyTorch, so that rounding a legal size
-/// cannot overflow.
-inline constexpr std::size_t max_request = (std::size_t{1} << 60) - 1;
-
-/// The alignment of every block; its size is a multiple of this, too.
-inline constexpr std::size_t min_alignment = 64;
-
-/// Rounds n up to a multiple of `step`.
-///   Requires:  step > 0; n + step does not overflow
-[[nodiscard]] constexpr std::size_t align_up(std::size_t n, std::size_t step) noexcept {
-  return (n + step - 1) / step * step;
-}
-
-}  // namespace tessera
-
-namespace tessera::detail {
-
-/// Whether n is 0 or large enough for a block.
-[[nodiscard]] constexpr bool is_block_size_or_0(std::size_t n) noexcept {
-  return n == 0 || n >= min_alignment;
-}
-
-/// Returns the larger number. std::max would take <algorithm>, which is slow to compile.
-[[nodiscard]] constexpr std::size_t larger(std::size_t a, std::size_t b) noexcept { return a > b ? a : b; }
-
-/// Returns a + b, or `unlimited` if the sum overflows.
-[[nodiscard]] constexpr std::size_t saturating_add(std::size_t a, std::size_t b) noexcept {
-  return a > unlimited - b ? unlimited : a + b;
-}
-
-/// Rounds n up to the next of `parts` equal steps between the powers of two around it; a power of two stays.
-///   Requires:  1 <= n <= 2^63; parts is a power of two and at most n
-[[nodiscard]] constexpr std::size_t next_division(std::size_t n, std::size_t parts) noexcept {
-  const std::size_t step = std::bit_floor(n) >> std::countr_zero(parts);
-  return (n + step - 1) & ~(step - 1);
-}
-
-}  // namespace tessera::detail
-
-namespace tessera {
 
 /// A fraction in billionths, so that it can be a template argument.
 struct fraction {

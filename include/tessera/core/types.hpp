@@ -94,44 +94,6 @@ struct page_order {
   }
 };
 
-}  // namespace tessera
-
-namespace tessera::detail {
-
-/// Rounds `bytes` up to whole pages of every kind that a pages_policy asks for.
-template <typename Pages>
-[[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
-  return align_up(bytes, pages.backing(bytes).granularity());
-}
-
-}  // namespace tessera::detail
-
-#pragma once
-
-namespace tessera {
-
-/// Decides which of the fitting free blocks serves first.
-enum class free_order : unsigned char {
-  lowest_address,  ///< the smallest block; among equal sizes, the lowest address
-  oldest_segment,  ///< the smallest block; among equal sizes, the oldest segment, then the lowest address
-  newest_in_class  ///< among blocks up to the next power of two, the last freed block that fits
-};
-
-}  // namespace tessera
-
-namespace tessera::detail {
-
-/// The order of a split_policy; lowest_address by default.
-template <typename Split>
-inline constexpr free_order free_order_of = [] {
-  if constexpr (requires { Split::order; }) return Split::order;
-  return free_order::lowest_address;
-}();
-
-}  // namespace tessera::detail
-
-namespace tessera {
-
 /// A contiguous part of an allocator's memory, for tools. It is a segment, or adjacent mapped pages of a
 /// range of addresses.
 struct segment_view {
@@ -209,17 +171,6 @@ struct usage {
   bool operator==(const usage&) const = default;
 };
 
-}  // namespace tessera
-
-namespace tessera::detail {
-
-/// Stands for the clock of an allocator that measures the age of idle memory in searches of its pool.
-struct pool_searches {};
-
-}  // namespace tessera::detail
-
-namespace tessera {
-
 /// A quantity over time.
 struct counter {
   std::int64_t current = 0;
@@ -275,4 +226,31 @@ struct statistics {
   std::size_t max_split_size = unlimited;  ///< bytes from which a block or segment is oversize
 };
 
+/// Decides which of the fitting free blocks serves first.
+enum class free_order : unsigned char {
+  lowest_address,  ///< the smallest block; among equal sizes, the lowest address
+  oldest_segment,  ///< the smallest block; among equal sizes, the oldest segment, then the lowest address
+  newest_in_class  ///< among blocks up to the next power of two, the last freed block that fits
+};
+
 }  // namespace tessera
+
+namespace tessera::detail {
+
+/// Rounds `bytes` up to whole pages of every kind that a pages_policy asks for.
+template <typename Pages>
+[[nodiscard]] constexpr std::size_t in_whole_pages(const Pages& pages, std::size_t bytes) noexcept {
+  return align_up(bytes, pages.backing(bytes).granularity());
+}
+
+/// The order of a split_policy; lowest_address by default.
+template <typename Split>
+inline constexpr free_order free_order_of = [] {
+  if constexpr (requires { Split::order; }) return Split::order;
+  return free_order::lowest_address;
+}();
+
+/// Stands for the clock of an allocator that measures the age of idle memory in searches of its pool.
+struct pool_searches {};
+
+}  // namespace tessera::detail

@@ -16,6 +16,53 @@
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
+namespace tessera::detail {
+
+/// Behaves like `Streams`, but also counts recorded uses on the block's own stream. A free unmaps the memory,
+/// so no work may still use it.
+template <policy::streams_policy Streams>
+struct record_own_stream : Streams {
+  [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept {
+    return Streams::uses_events;
+  }
+  bool operator==(const record_own_stream&) const = default;
+};
+
+/// Gives each block its own segment. Of `Recipe`, it uses only the streams policy and the limit of growth.
+template <typename Recipe>
+struct guarded_recipe final {
+  using rounding = policy::round_to_multiple<min_alignment>;
+  using pools = policy::pool_together;
+  using streams = record_own_stream<typename Recipe::streams>;
+  using split = policy::split_never<>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_exactly<>;
+  using eviction = policy::evict_at_free<>;
+  using recovery = policy::recover_by_emptying_cache<>;
+
+  [[nodiscard]] static constexpr recipe::policies<guarded_recipe> from(
+      const recipe::policies<Recipe>& settings, std::size_t capacity) noexcept {
+    return {.streams = {settings.streams}, .growth = {.limit = settings.growth.limit.on(capacity)}};
+  }
+};
+
+/// The allocator inside a guarded one.
+template <typename Allocator>
+struct guarded_locked;
+template <typename Recipe, typename Provider, typename... Extension>
+struct guarded_locked<caching_allocator<Recipe, Provider, Extension...>> {
+  using type =
+      concurrent::locked<caching_allocator<guarded_recipe<Recipe>, guard_pages<Provider>, Extension...>>;
+};
+
+}  // namespace tessera::detail
+
+namespace tessera::detail::missing {
+
+struct a_guarded_allocator_brings_no_freed_block_back;
+
+}  // namespace tessera::detail::missing
+
 namespace tessera::debug {
 
 /// Installs a SIGSEGV handler that explains faults in a `guarded` allocator on standard error. It prints the
@@ -102,57 +149,6 @@ class fault_reports {
 
   std::atomic<const detail::guard_shadow*>* slot_ = nullptr;
 };
-
-}  // namespace tessera::debug
-
-namespace tessera::detail {
-
-/// Behaves like `Streams`, but also counts recorded uses on the block's own stream. A free unmaps the memory,
-/// so no work may still use it.
-template <policy::streams_policy Streams>
-struct record_own_stream : Streams {
-  [[nodiscard]] static constexpr bool needs_event(stream_id, stream_id) noexcept {
-    return Streams::uses_events;
-  }
-  bool operator==(const record_own_stream&) const = default;
-};
-
-/// Gives each block its own segment. Of `Recipe`, it uses only the streams policy and the limit of growth.
-template <typename Recipe>
-struct guarded_recipe final {
-  using rounding = policy::round_to_multiple<min_alignment>;
-  using pools = policy::pool_together;
-  using streams = record_own_stream<typename Recipe::streams>;
-  using split = policy::split_never<>;
-  using pages = policy::normal_pages;
-  using growth = policy::grow_exactly<>;
-  using eviction = policy::evict_at_free<>;
-  using recovery = policy::recover_by_emptying_cache<>;
-
-  [[nodiscard]] static constexpr recipe::policies<guarded_recipe> from(
-      const recipe::policies<Recipe>& settings, std::size_t capacity) noexcept {
-    return {.streams = {settings.streams}, .growth = {.limit = settings.growth.limit.on(capacity)}};
-  }
-};
-
-/// The allocator inside a guarded one.
-template <typename Allocator>
-struct guarded_locked;
-template <typename Recipe, typename Provider, typename... Extension>
-struct guarded_locked<caching_allocator<Recipe, Provider, Extension...>> {
-  using type =
-      concurrent::locked<caching_allocator<guarded_recipe<Recipe>, guard_pages<Provider>, Extension...>>;
-};
-
-}  // namespace tessera::detail
-
-namespace tessera::detail::missing {
-
-struct a_guarded_allocator_brings_no_freed_block_back;
-
-}  // namespace tessera::detail::missing
-
-namespace tessera::debug {
 
 /// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages
 /// between guard pages.

@@ -25,6 +25,16 @@ inline void mark_lent(block& live) noexcept {
 
 }  // namespace tessera::detail
 
+/// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
+/// says so, and the first line of the error says what is missing.
+
+namespace tessera::extension::missing {
+
+struct a_pool_upstream_needs_a_recipe_that_acquires_segments;
+struct any_allocator_forwards_no_pool_upstream;
+
+}  // namespace tessera::extension::missing
+
 namespace tessera::extension {
 
 /// Selects the streams whose requests a scope directs to its private pool.
@@ -139,19 +149,6 @@ struct pool_change {
   const stream_filter* streams = nullptr;  ///< if opened
   scope_kind scope{};                      ///< if opened
 };
-
-}  // namespace tessera::extension
-
-/// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
-/// says so, and the first line of the error says what is missing.
-namespace tessera::extension::missing {
-
-struct a_pool_upstream_needs_a_recipe_that_acquires_segments;
-struct any_allocator_forwards_no_pool_upstream;
-
-}  // namespace tessera::extension::missing
-
-namespace tessera::extension {
 
 /// Keeps memory apart: private pools, each with free lists of its own, and scopes that direct requests to them.
 ///

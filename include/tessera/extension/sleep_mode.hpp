@@ -12,6 +12,14 @@
 #include <tessera/detail/extensions/host_copies.hpp>
 #include <tessera/extension/private_pools.hpp>
 
+/// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
+
+namespace tessera::extension::missing {
+
+struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
+
+}  // namespace tessera::extension::missing
+
 namespace tessera::extension {
 
 /// Chooses between saving and losing the contents of memory that sleeps.
@@ -35,17 +43,6 @@ struct sleep_change {
   sleep_contents contents;
   stream_id copies;
 };
-
-}  // namespace tessera::extension
-
-/// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
-namespace tessera::extension::missing {
-
-struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
-
-}  // namespace tessera::extension::missing
-
-namespace tessera::extension {
 
 /// Puts memory to sleep: gives it back to the device under live blocks, which keep their addresses, and maps memory there
 /// again later. The recipe maps memory into ranges, like stitched. If settings choose the recipe at run time, the calls

@@ -7,16 +7,6 @@
 #include <tessera/core/types.hpp>
 #include <tessera/provider/rules.hpp>
 
-namespace tessera::law {
-
-/// Laws that were not checked, and the reason.
-struct unchecked_law {
-  const char* law;
-  const char* why;
-};
-
-}  // namespace tessera::law
-
 namespace tessera::law::detail {
 
 namespace rules = tessera::detail::rules;
@@ -40,6 +30,12 @@ struct trial_segment {
 }  // namespace tessera::law::detail
 
 namespace tessera::law {
+
+/// Laws that were not checked, and the reason.
+struct unchecked_law {
+  const char* law;
+  const char* why;
+};
 
 /// The first rule that a provider breaks, the values that show it, and the laws that were not checked.
 ///

@@ -16,20 +16,6 @@
 #include <tessera/fwd.hpp>
 #include <tessera/provider/range_map.hpp>
 
-namespace tessera::detail {
-
-/// Returns the microseconds since 1970.
-struct wall_time {
-  [[nodiscard]] std::uint64_t operator()() const noexcept {
-    const auto elapsed = std::chrono::system_clock::now().time_since_epoch();
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count());
-  }
-};
-/// The call stacks of a history that takes none.
-struct no_stacks {};
-
-}  // namespace tessera::detail
-
 namespace tessera::observe {
 
 /// A call of a stack, in words. PyTorch names the parts `name`, `filename` and `line`.
@@ -81,6 +67,16 @@ concept stack_source =
 }  // namespace tessera::observe
 
 namespace tessera::detail {
+
+/// Returns the microseconds since 1970.
+struct wall_time {
+  [[nodiscard]] std::uint64_t operator()() const noexcept {
+    const auto elapsed = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count());
+  }
+};
+/// The call stacks of a history that takes none.
+struct no_stacks {};
 
 /// The distinct call stacks of a history, numbered from 1.
 template <typename Stacks>
@@ -144,6 +140,9 @@ class kept_stacks<no_stacks> {
   explicit kept_stacks(no_stacks) noexcept {}
   [[nodiscard]] static constexpr std::uint32_t take() noexcept { return 0; }
 };
+
+template <typename Observer>
+concept is_labelled = requires(Observer observer) { observer.exchange_label({}); };
 
 }  // namespace tessera::detail
 
@@ -327,17 +326,6 @@ class history {
   std::unordered_map<std::uintptr_t, kept> blocks_;  // by address
   std::uint64_t total_ = 0;                          // events observed
 };
-
-}  // namespace tessera::observe
-
-namespace tessera::detail {
-
-template <typename Observer>
-concept is_labelled = requires(Observer observer) { observer.exchange_label({}); };
-
-}  // namespace tessera::detail
-
-namespace tessera::observe {
 
 /// A history that also keeps the call stacks that `Stacks` takes.
 template <typename Stacks>

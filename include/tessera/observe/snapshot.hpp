@@ -200,6 +200,20 @@ struct snapshot {
 
 }  // namespace tessera::observe
 
+/// A namespace of its own, because g++ leaves out the function's namespace.
+
+namespace tessera::detail::spelling {
+
+/// The C++ spelling of a type.
+template <typename T>
+[[nodiscard]] std::string_view of_type() noexcept {
+  const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
+  const std::size_t begin = signature.find("T = ") + 4;
+  return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
+}
+
+}  // namespace tessera::detail::spelling
+
 namespace tessera::detail {
 
 /// PyTorch's names of its actions.
@@ -227,23 +241,6 @@ inline constexpr std::pair<observe::snapshot::action, std::string_view> pytorch_
 template <typename S>
 concept event_store =
     allocator_observer<S> && requires(const S& observer) { observer.for_each(return_argument{}); };
-
-}  // namespace tessera::detail
-
-/// A namespace of its own, because g++ leaves out the function's namespace.
-namespace tessera::detail::spelling {
-
-/// The C++ spelling of a type.
-template <typename T>
-[[nodiscard]] std::string_view of_type() noexcept {
-  const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
-  const std::size_t begin = signature.find("T = ") + 4;
-  return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
-}
-
-}  // namespace tessera::detail::spelling
-
-namespace tessera::detail {
 
 /// The name of a recipe. A recipe of a front end, such as that of a guarded, is named without `detail::`. A recipe with
 /// settings has the name of the recipe without them.

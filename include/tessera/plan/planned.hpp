@@ -19,16 +19,6 @@
 #include <tessera/plan/plan_memory.hpp>
 #include <tessera/provider/adaptor.hpp>
 
-namespace tessera::plan {
-
-/// The statistics of `planned`: those of the allocator inside, and what the plan served.
-template <typename Statistics>
-struct planned_statistics : Statistics {
-  plan_usage by_plan;
-};
-
-}  // namespace tessera::plan
-
 namespace tessera::detail::missing {
 
 struct sleep_needs_an_allocator_without_a_plan;
@@ -71,6 +61,12 @@ class unlock_to_wait {
 }  // namespace tessera::detail
 
 namespace tessera::plan {
+
+/// The statistics of `planned`: those of the allocator inside, and what the plan served.
+template <typename Statistics>
+struct planned_statistics : Statistics {
+  plan_usage by_plan;
+};
 
 /// Serves the requests of a recorded program at places computed before. Serves all other requests by
 /// `Allocator`.

@@ -20,6 +20,9 @@ inline usage& operator+=(usage& sum, const usage& part) noexcept {
   return sum;
 }
 
+template <typename Recipe, provider::device_provider Provider, typename... Extension>
+class caching_allocator;
+
 }  // namespace tessera
 
 namespace tessera::detail {
@@ -56,17 +59,6 @@ inline constexpr event_count<Pools> event_counts[] = {
     {"num_device_alloc", &statistics<Pools>::num_device_alloc},
     {"num_device_free", &statistics<Pools>::num_device_free},
 };
-
-}  // namespace tessera::detail
-
-namespace tessera {
-
-template <typename Recipe, provider::device_provider Provider, typename... Extension>
-class caching_allocator;
-
-}  // namespace tessera
-
-namespace tessera::detail {
 
 /// What extensions and tools use of an allocator.
 struct core_access {
