@@ -426,29 +426,6 @@ class grammar_reader : value_reader {
   occurrence written_[count]{};
 };
 
-/// Names the error when a string that is a template argument is rejected. Compilers print its arguments: the
-/// kind of error, the position, the key and the rule. Never defined.
-template <error_code Code, std::size_t Offset, auto Key, auto Rule>
-struct setting_refused;
-
-/// Parses a string that is a template argument. Does not compile if the string is rejected.
-template <typename Grammar, auto Text>
-[[nodiscard]] consteval typename Grammar::settings settings_in() {
-  if constexpr (Text.view().empty()) {
-    return {};  // the defaults, without compiling the parser
-  } else {
-    constexpr auto parsed = parse<Grammar>(Text.view());
-    if constexpr (parsed.index() == 0) {
-      return std::get<0>(parsed);
-    } else {
-      constexpr setting_error error = std::get<1>(parsed);
-      constexpr fixed_string<error.key.size() + 1> key(error.key);
-      constexpr fixed_string<error.rule.size() + 1> rule(error.rule);
-      return setting_refused<error.code, error.offset, key, rule>{};
-    }
-  }
-}
-
 }  // namespace tessera::config::detail
 
 namespace tessera::config {
@@ -500,3 +477,30 @@ template <typename Grammar>
 }
 
 }  // namespace tessera::config
+
+namespace tessera::config::detail {
+
+/// Names the error when a string that is a template argument is rejected. Compilers print its arguments: the
+/// kind of error, the position, the key and the rule. Never defined.
+template <error_code Code, std::size_t Offset, auto Key, auto Rule>
+struct setting_refused;
+
+/// Parses a string that is a template argument. Does not compile if the string is rejected.
+template <typename Grammar, auto Text>
+[[nodiscard]] consteval typename Grammar::settings settings_in() {
+  if constexpr (Text.view().empty()) {
+    return {};  // the defaults, without compiling the parser
+  } else {
+    constexpr auto parsed = parse<Grammar>(Text.view());
+    if constexpr (parsed.index() == 0) {
+      return std::get<0>(parsed);
+    } else {
+      constexpr setting_error error = std::get<1>(parsed);
+      constexpr fixed_string<error.key.size() + 1> key(error.key);
+      constexpr fixed_string<error.rule.size() + 1> rule(error.rule);
+      return setting_refused<error.code, error.offset, key, rule>{};
+    }
+  }
+}
+
+}  // namespace tessera::config::detail
