@@ -12,7 +12,6 @@
 #include <utility>
 
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/host_can_read.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/rules.hpp>
 

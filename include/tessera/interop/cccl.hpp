@@ -55,10 +55,6 @@ class rethrowing : public allocator_adaptor<rethrowing<Allocator, Raise>, Alloca
 
  private:
   friend allocator_adaptor<rethrowing, Allocator>;
-  template <typename Self, typename F>
-  static decltype(auto) enter(Self& self, F&& f) {
-    return std::forward<F>(f)(self.allocator_);
-  }
 
   Allocator allocator_;
 };

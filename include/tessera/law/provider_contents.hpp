@@ -9,7 +9,6 @@
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_streams.hpp>
-#include <tessera/provider/host_can_read.hpp>
 
 /// The laws of what memory contains: accesses by the host, copies, and registered memory.
 
