@@ -156,7 +156,7 @@ class fault_reports {
 /// Choose it to find memory errors. `Allocator` is a caching_allocator. It has the calls of `locked`, so a program
 /// changes only one type.
 ///
-///     ///     #include <tessera/provider/host_pinned.hpp>
+///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::debug::guarded<tessera::caching_allocator<tessera::recipe::pytorch_pinned<>, tessera::provider::host_pinned>> checked;
 ///     const tessera::debug::fault_reports reports(checked);
 ///     checked.label("batch");
