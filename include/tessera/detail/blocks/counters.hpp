@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::detail {
 
