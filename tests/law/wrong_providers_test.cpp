@@ -462,7 +462,7 @@ constexpr row rows[] = {
     {fault::query_waits, "query and is_done do not wait", "work ended in 5"},
     {fault::query_asks_the_whole_stream, "a ready event stays ready", "stream"},
     {fault::query_fails_at_times, "a ready event stays ready", "queries"},
-    {fault::events_expire_after_1_ms, "a ready event stays ready", "after 2 ms"},
+    {fault::events_expire_after_1_ms, {}, "stream"},  // by an earlier law if the machine is slow
     {fault::events_are_a_ring_of_8, "a ready event stays ready", "after further records"},
     {fault::events_are_at_most_16, "many events can be live at a time", "live events 15"},
     {fault::wait_does_nothing, "wait returns after the work is done", "stream"},
