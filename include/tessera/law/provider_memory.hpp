@@ -432,7 +432,7 @@ void capabilities(provider_check_result& found) {
        {"make_wait(stream, other, position)",
         requires(D& d, stream_id s) { { d.make_wait(s, s, 1) } noexcept -> same_as<bool>; }},
        {"record(stream, event)", provider::event_provider<D>, false}});
-  if constexpr (requires { typename D::physical; }) {
+  if constexpr (requires { requires !std::is_empty_v<typename D::physical>; }) {
     using physical = typename D::physical;
     must_be_whole(
         found, "of virtual_memory_provider", provider::virtual_memory_provider<D>,

@@ -258,7 +258,8 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 /// | expression                  | returns     | effect                                                     |
 /// |-----------------------------|-------------|------------------------------------------------------------|
 /// | D::physical                 |             | a handle of physical memory; empty when default-           |
-/// |                             |             | constructed                                                |
+/// |                             |             | constructed. An adaptor that hides the capability declares |
+/// |                             |             | a type without members                                     |
 /// | D::map_grants_access        | bool        | whether mapped memory can be used without grant            |
 /// | D::unmap_wants_size         | bool        | whether unmap checks `bytes`. Allocators always pass the   |
 /// |                             |             | mapped size                                                |
