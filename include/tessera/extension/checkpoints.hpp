@@ -468,7 +468,7 @@ class checkpoints::state : public tessera::detail::extension_defaults {
   [[nodiscard]] const char* why_refused(const group* in) const noexcept {
     if (in == nullptr) return "no such pool exists";
     if (in->uses == 0) return "the pool has no use";
-    return access::extensions(in_).why_unfit(*in);
+    return access::extensions(in_).why_not_checkpointable(*in);
   }
 
   allocator& in_;

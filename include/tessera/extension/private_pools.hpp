@@ -271,7 +271,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     g.is_open = false;
     --open_;
     captures_ -= g.kind == scope_kind::capture ? 1 : 0;
-    access::extensions(in_).note_exception(-1);
+    access::extensions(in_).note_special_case(-1);
     return {};
   }
   [[nodiscard]] bool is_capturing() const noexcept { return captures_ > 0; }
@@ -423,7 +423,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     if (last_opened_ < number) last_opened_ = number;
     ++open_;
     captures_ += kind == scope_kind::capture ? 1 : 0;
-    access::extensions(in_).note_exception(1);
+    access::extensions(in_).note_special_case(1);
     if (filter.only() != nullptr) {
       (void)by_stream_.insert(g);
       return;

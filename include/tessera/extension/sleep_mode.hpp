@@ -146,7 +146,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static const char* why_unusable(const block& live) noexcept {
     return group_of(live).is_awake() ? nullptr : "the pool of the block sleeps; wake it first";
   }
-  [[nodiscard]] static const char* why_unfit(const group& g) noexcept {
+  [[nodiscard]] static const char* why_not_checkpointable(const group& g) noexcept {
     if (g.is_asleep) return "the pool sleeps";
     return g.is_awake() ? nullptr : "another call puts the pool to sleep or wakes it";
   }
@@ -252,11 +252,11 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     drop_free(selects);
     manager().for_each_group([&](group& g) {
       if (!selects(g)) return;
-      others.on_plan(g, bytes_of(g));
-      if (result) result.why = others.why_too_large(g, result.missing);
+      others.on_in_flight(g, static_cast<std::int64_t>(bytes_of(g)));
+      if (result) result.why = others.why_over_quota(g, result.missing);
     });
     manager().for_each_group([&](group& g) {
-      if (selects(g)) others.on_plan(g, 0 - bytes_of(g));
+      if (selects(g)) others.on_in_flight(g, -static_cast<std::int64_t>(bytes_of(g)));
     });
     return result;
   }
@@ -273,7 +273,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     g.is_asleep = is_asleep;
     g.changed_by = changed_by;
     if (!g.is_private())
-      access::extensions(in_).note_exception(static_cast<int>(was_awake) - static_cast<int>(g.is_awake()));
+      access::extensions(in_).note_special_case(static_cast<int>(was_awake) - static_cast<int>(g.is_awake()));
   }
 
   // Memory.

@@ -12,10 +12,13 @@ namespace tessera::policy {
 
 /// Why an allocator could not grow.
 enum class failure_reason : unsigned char {
-  by_limit,     ///< the limit of the growth policy would be exceeded
+  none,         ///< growth was not tried, or nothing is known to prevent it; never reported to policies
+  by_limit,     ///< the limit of the growth policy would be exceeded, or an extension refused
   by_device,    ///< the device refused the memory
   by_capacity,  ///< the device is too small; reported only to policies whose `checks_capacity` is true
-  by_extension  ///< an extension refused, such as quotas; never reported to policies
+  by_extension,  ///< an extension refused, such as quotas. Policies are asked for the steps of by_limit, which the
+                 ///< extension may change
+  by_host_memory  ///< host memory for metadata ran out, so no step is taken; never reported to policies
 };
 
 /// Recovery steps, in the order in which they are tried. After a step that succeeds, reuse across

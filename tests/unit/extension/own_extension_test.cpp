@@ -44,11 +44,11 @@ struct long_lived {
 
     /// Marks the requests of the calling thread. Returns the state whose requests it marked until now.
     [[nodiscard]] const void* begin() noexcept {
-      access::extensions(in_).note_exception(1);
+      access::extensions(in_).note_special_case(1);
       return std::exchange(marked(), this);
     }
     void end(const void* outer) noexcept {
-      access::extensions(in_).note_exception(-1);
+      access::extensions(in_).note_special_case(-1);
       marked() = outer;
     }
     [[nodiscard]] tessera::pool_id id() const noexcept { return {group_.number}; }
