@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <type_traits>
 #include <utility>
@@ -24,9 +25,9 @@
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-/// The algorithm of a caching allocator: it asks the policies of a recipe, and has the block manager and a backend carry
-/// out the answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. What it asks of extensions is in
-/// tessera/detail/extensions/extension.hpp, and how blocks are kept in tessera/detail/blocks/block_manager.hpp.
+/// The algorithm of a caching allocator: it asks the policies of a recipe, and the block manager and a backend carry out the
+/// answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. tessera/detail/extensions/extension.hpp lists
+/// what it asks extensions, and tessera/detail/blocks/block_manager.hpp keeps the blocks.
 
 namespace tessera {
 
@@ -54,7 +55,7 @@ struct core_types {
     static constexpr bool uses_events = Recipe::streams::uses_events;
     /// Free blocks may serve other streams.
     static constexpr bool reuses_across_streams = Recipe::streams::reuses_across_streams;
-    /// The work of its own stream may still use a free block.
+    /// Earlier work of its own stream may still use a free block.
     static constexpr bool has_stream_order = !uses_events || !has_one_key<typename Recipe::streams>;
     /// Segments are ranges in which memory is mapped page by page.
     static constexpr bool has_ranges = backend_kind::has_ranges;
@@ -164,7 +165,8 @@ class latest_failure<Provider, IsExtended> {
 namespace tessera {
 
 /// A stream-aware caching allocator. `Recipe` decides, and `Provider` gives the memory. Each `Extension`, for example
-/// extension::private_pools, adds a capability, which get<Extension>() hands out.
+/// extension::private_pools, adds a capability: get<Extension>() returns its calls. A recipe written by hand is checked here
+/// for its form only; its laws are checked by static_assert(law::recipe<Recipe>()) [tessera/law/law.hpp] beside the recipe.
 ///
 /// It owns its provider and cannot be moved. Its destructor releases every segment, even if blocks are live;
 /// a leak_checked [tessera/debug/leak_checked.hpp] reports these. Only one thread at a time may use it; a
@@ -192,7 +194,7 @@ class caching_allocator {
   static constexpr bool has_ranges = core::traits::has_ranges;
 
   [[gnu::cold]] caching_allocator() : caching_allocator(Provider{}) {}
-  /// Each of `given` is an `Extension`, for example an observer; the others are made by default.
+  /// Each of `given` is one of the `Extension`s, for example an observer; the others are made by default.
   template <typename... Given>
     requires(detail::named_behind_the_provider<Given, Extension...> && ...)
   [[gnu::cold]] explicit caching_allocator(Provider device, tessera::recipe::policies<Recipe> policies = {},
@@ -207,7 +209,7 @@ class caching_allocator {
 
   /// Serves a request of `bytes` on `stream`.
   ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
-  ///   Throws:   out_of_memory if recovery fails
+  ///   Throws:   out_of_memory if recovery fails, or if an extension refuses the request
   ///   Throws:   out_of_memory at once if `bytes` exceeds max_request
   ///   Cost:     constant on a cache hit; logarithmic among many free blocks of one size range
   ///   Cost:     a query for each completed event, and one for each stream that pending frees wait for
@@ -222,7 +224,7 @@ class caching_allocator {
     const detail::block* const served = serve<false>(bytes, stream);
     return served != nullptr ? reinterpret_cast<void*>(served->address) : nullptr;
   }
-  /// Serves a request and returns a handle. A free by handle looks nothing up.
+  /// Serves a request and returns a handle. A free by handle looks up no address.
   ///   Returns:  an empty handle if try_allocate would return null
   [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
     return block_handle(serve<true>(bytes, stream));
@@ -309,14 +311,14 @@ class caching_allocator {
   }
 
   /// Whether a use by stream `user` delays the reuse of a block of stream `owner`, so that record_stream records
-  /// it. The streams policy decides. A front end with memory of its own asks here.
+  /// it. The streams policy decides. Front ends with memory of their own, such as planned, ask here.
   [[nodiscard]] bool delays_reuse(stream_id owner, stream_id user) const noexcept {
     return detail::delays_reuse(policies_.streams, owner, user);
   }
 
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
-  /// reserved. Then the eviction policy may release more. Does nothing while an extension
-  /// forbids to wait for the device.
+  /// reserved, in live blocks and the cache. Then the eviction policy may release more. Does nothing while an extension
+  /// forbids waiting for the device.
   void trim(std::size_t keep = 0) noexcept {
     if (!manager_.may_wait()) return;
     empty_cache(keep);
@@ -364,8 +366,8 @@ class caching_allocator {
     decay_.restart();
   }
 
-  /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. `call`
-  /// returns whether it freed memory.
+  /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. `call` returns whether it
+  /// freed memory. It stays registered until the allocator is destroyed.
   ///   Returns:  false if host memory ran out
   [[nodiscard]] bool on_pressure(detail::callback_list::function call, void* context) noexcept {
     return pressure_.add(call, context);
@@ -406,7 +408,7 @@ class caching_allocator {
     return detail::audit(manager_, current_usage());
   }
 
-  /// The numbers of the policies; they may be changed at any time.
+  /// The policies; their tunable numbers may be changed at any time.
   [[nodiscard]] tessera::recipe::policies<Recipe>& policies() noexcept { return policies_; }
   [[nodiscard]] Provider& provider() noexcept { return manager_.provider(); }
   /// Whether streams are recorded for any block, live or pending.
@@ -457,7 +459,8 @@ class caching_allocator {
   /// Whether the allocator has an extension.
   template <typename E>
   static constexpr bool has = detail::is_one_of<E, Extension...>;
-  /// Calls f(state) with the state of an extension. For doors of extensions, which front ends forward to.
+  /// Calls f(state) with the state of an extension. Doors of extensions use it in any front end. One of several allocators
+  /// calls f in one of them, with a const state, because all have the same.
   template <typename E, typename F>
   decltype(auto) visit_extension(F f) {
     return f(extensions_.template get<E>());
@@ -466,29 +469,29 @@ class caching_allocator {
   decltype(auto) visit_extension(F f) const {
     return f(extensions_.template get<E>());
   }
-  /// Like visit_extension, for an answer that a front end of several allocators adds up.
+  /// Like visit_extension, but a front end of several allocators adds up the answers of all.
   template <typename E, typename F>
   auto add_up_extension(F f) const {
     return f(extensions_.template get<E>());
   }
-  /// Calls f(state), which returns an outcome. A front end of several allocators calls it in each; if one fails, it
-  /// calls undo(state) in those before.
+  /// Calls f(state), which returns an outcome or a type derived from it. A front end of several allocators calls it in each;
+  /// if one fails, it calls undo(state) in those before.
   template <typename E, typename F, typename Undo>
-  auto change_extension(F f, Undo /*undo*/) {
+  std::derived_from<outcome> auto change_extension(F f, Undo /*undo*/) {
     return f(extensions_.template get<E>());
   }
-  /// Calls f(object) for each object of the program that hears the events, such as a history. f must not use the
+  /// Calls f(object) for each object of the program that receives events, such as a history. f must not use the
   /// allocator. A front end holds its lock meanwhile.
   template <typename F>
   void for_each_observer(F f) {
     extensions_.visit_observers(f);
   }
-  /// Hears of a change that a door made, after it worked. Front ends that record or plan requests use it.
+  /// A door calls it after a change that worked. Front ends that record or plan requests use it.
   static constexpr void note_change(const auto& /*note*/) noexcept {}
-  /// Aborts if an extension runs a function of the user on the calling thread, which must not use the allocator. Front
-  /// ends with a lock call it before they take that.
+  /// Aborts if the calling thread runs a function of the user in which it must not use the allocator, such as an observer.
+  /// Front ends with a lock call it before they take that.
   void check_thread() const noexcept { extensions_.check_thread(); }
-  /// Copies to a new allocator what its extensions must have from the beginning, such as private pools in use.
+  /// Copies from another allocator to this new one what its extensions must have, such as private pools in use.
   ///   Returns:  false if host memory ran out
   [[nodiscard]] bool adopt(const caching_allocator& other) noexcept {
     return extensions_.adopt(other.extensions_);
@@ -501,7 +504,7 @@ class caching_allocator {
     raise(make_out_of_memory(bytes, stream));
   }
 
-  /// A request, with what the policies say of it.
+  /// A request, with the size, pool and key that the policies choose for it.
   struct request {
     typename manager::group* group;  // the free lists that serve it
     std::size_t bytes,               // as requested
@@ -536,17 +539,16 @@ class caching_allocator {
     }
     return &allocate_from<ByHandle>(*found, want);
   }
-  /// Finds a free block if an extension may choose it, or if none is cached. It is a function of its own, so that
-  /// other requests do not pay for the choice.
+  /// Finds a free block in the group that extensions choose, or as a miss. Not inlined, to keep the hit path small.
   [[gnu::noinline]] detail::block* find_slowly(std::size_t bytes, std::size_t size,
                                                stream_id stream) noexcept {
-    // Pool, key and group are asked for again: passing all of the request would slow the hit path.
+    // Pool and key are computed again: passing all of the request would slow the hit path.
     auto& group = extensions::adds_groups ? manager_.group_for(stream) : manager_.own();
     const request want = make_request(bytes, size, stream, group);
     detail::block* const found = uses_fast_path() ? nullptr : obtain(want);
     return found != nullptr ? found : serve_miss(want);
   }
-  /// Whether the allocator's own group serves every request.
+  /// Whether the allocator's own group serves every hit.
   [[nodiscard]] bool uses_fast_path() const noexcept { return extensions_.uses_fast_path(); }
   [[nodiscard]] bool may_serve(const request& want) const noexcept {
     return extensions_.may_serve(*want.group);
@@ -684,7 +686,7 @@ class caching_allocator {
       now.steps = policies_.recovery.steps(now.why == by_extension ? by_limit : now.why);
     extensions_.adjust(now);
   }
-  /// Waits for pending frees, if it may, and searches the free list again.
+  /// If waiting is allowed, waits for pending frees. Then searches the free list again.
   [[gnu::cold]] detail::block* search_again(const request& want) noexcept {
     if (manager_.may_wait()) {
       manager_.wait_for_pending();
@@ -701,7 +703,7 @@ class caching_allocator {
     const bool freed = pressure_.run();
     return (polls_here && process_events()) || freed;
   }
-  /// Gets memory from other streams, if the recipe allows it, or from the device. `current` is the usage just before.
+  /// Gets memory from other streams, if the recipe allows it, or from the device. `current` is the usage before that.
   [[gnu::cold]] detail::block* reuse_or_grow(miss_state& now, const usage& current) noexcept {
     const request& want = now.want;
     if (!may_serve(want)) return nullptr;  // another thread may have put the pool to sleep
@@ -744,8 +746,8 @@ class caching_allocator {
     if (manager_.may_wait() && backend_.releasable(found) > 0) (void)backend_.release(found);
     return nullptr;
   }
-  /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the
-  /// limit.
+  /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the limit. A
+  /// capacity is only a guess of what the device has, so only a recipe that then fails fast trusts it.
   [[nodiscard]] bool is_growth_pointless(policy::failure_reason why) const noexcept {
     if (why == policy::failure_reason::by_extension) return true;
     if (why == policy::failure_reason::by_limit) return !Recipe::growth::backend::moves_memory;

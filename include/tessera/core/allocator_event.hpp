@@ -33,7 +33,7 @@ struct allocator_event {
   std::size_t bytes = 0;       ///< requested bytes, or bytes of the segment
   std::size_t block = 0;       ///< bytes of the block that serves the request
   stream_id stream{};          ///< stream of the request; without a request, the key of the blocks
-  pool_id private_pool{};      ///< the private pool of the memory or of the request, or none
+  pool_id private_pool{};      ///< the pool of the memory or of the request
 };
 
 /// Receives every allocator_event, for extension::observer [tessera/extension/observer.hpp].

@@ -80,13 +80,15 @@ struct statistics {
   /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory
   /// acquired for a failed request, and memory that the device failed to release.
   counter device_bytes;
-  counter unbacked_bytes;                  ///< bytes of blocks without memory, which an extension gave back
-  std::uint64_t num_alloc_retries = 0;     ///< retries of growth after the cache was emptied
-  std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
-  std::uint64_t num_oom_rejections = 0;    ///< of these, requests that failed without recovery
-  std::uint64_t num_sync_all_streams = 0;  ///< waits for all pending frees
-  std::uint64_t num_device_alloc = 0;      ///< segments acquired
-  std::uint64_t num_device_free = 0;       ///< segments released
+  counter unbacked_bytes;               ///< bytes of blocks without memory, which an extension gave back
+  std::uint64_t num_alloc_retries = 0;  ///< retries of growth after the cache was emptied
+  /// Requests that failed, except those above max_request, and those of a pool that serves none because it sleeps.
+  std::uint64_t num_ooms = 0;
+  /// Of these, requests for which no step of recovery was chosen. Extensions may have made attempts of their own.
+  std::uint64_t num_oom_rejections = 0;
+  std::uint64_t num_sync_all_streams = 0;  ///< waits for the pending frees of all groups or of one
+  std::uint64_t num_device_alloc = 0;      ///< segments acquired; in ranges, times that memory was mapped
+  std::uint64_t num_device_free = 0;       ///< segments released; in ranges, times that memory was unmapped
   std::size_t max_split_size = unlimited;  ///< bytes from which a block or segment is oversize
 };
 

@@ -27,11 +27,13 @@ struct stream_id {
   constexpr auto operator<=>(const stream_id&) const = default;
 };
 
-/// Names a private pool of an allocator [tessera/extension/private_pools.hpp]. The default value names none.
+/// Names a private pool of an allocator [tessera/extension/private_pools.hpp]. The default value is default_pools.
 struct pool_id {
   std::uint64_t number = 0;
   constexpr auto operator<=>(const pool_id&) const = default;
 };
+/// Names the pools of an allocator that are not private. Calls that need a private pool refuse it.
+inline constexpr pool_id default_pools{};
 
 /// Rules by which a block freed on one stream may serve another.
 struct cross_stream_reuse {

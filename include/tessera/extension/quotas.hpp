@@ -17,7 +17,7 @@
 
 namespace tessera::extension {
 
-/// Limits what a pool may hold, and sets how much the others leave for it. A pool holds a segment, or in ranges
+/// The limit of a pool, and what is guaranteed to it. A pool holds a segment, or in ranges
 /// a physical chunk, while any block in it is in use. The default value is no quota.
 struct quota {
   std::size_t guaranteed = 0;     ///< bytes that the pool can always hold
@@ -310,7 +310,7 @@ class quotas::state : public tessera::detail::extension_defaults {
     count();
     return demand(of, more).is_admitted();
   }
-  /// Makes the counts exact. It is const, because exact counts change no answer.
+  /// Makes the counts exact. It is const, because that changes no answer.
   ///   Cost:  linear in the segments; in ranges, in the free blocks
   void count() const noexcept {
     auto& manager = access::manager(in_);
@@ -349,7 +349,7 @@ class quotas::state : public tessera::detail::extension_defaults {
   std::size_t more_ = 0;    // what the pool would hold more, as may_use() found
 };
 
-/// What `allocator.get<quotas>()` returns. The default pool_id names the default pools.
+/// What `allocator.get<quotas>()` returns. Its calls take a private pool, or default_pools.
 template <typename Allocator>
 class quotas::door {
  public:
@@ -360,7 +360,7 @@ class quotas::door {
   ///
   /// A pool holds whole segments, or in ranges whole chunks: the pool of a small block may hold 20 MiB. A request
   /// that would make its pool hold too much first waits for the pending frees of all pools, then fails. To give
-  /// a pool what is guaranteed to it, recovery empties the caches, unless an extension forbids to wait. Other programs on
+  /// a pool what is guaranteed to it, recovery empties the caches, unless an extension forbids waiting. Other programs on
   /// the device, or a lower limit set later, may still take that memory.
   ///   Returns:  why nothing changed, if the pool does not exist or has no use, or the quotas cannot all be met
   ///   Cost:     linear in the blocks; a refused request, too

@@ -32,11 +32,10 @@ enum class sleep_contents : unsigned char {
 /// The result of a call that puts memory to sleep or wakes it. After a failure, the pools sleep or are awake as before.
 struct sleep_result : outcome {
   std::size_t bytes = 0;    ///< bytes under live blocks that went back to the device, or came from it
-  std::size_t missing = 0;  ///< how many bytes a wake lacked
+  std::size_t missing = 0;  ///< bytes that the device lacked for a wake
 };
 
-/// A sleep or wake that worked, for front ends that record requests. The default pool_id stands for all pools, or for the
-/// default pools if `is_one`.
+/// A sleep or wake that worked, for front ends that record requests. It is of `pool` if `is_one`, else of all pools.
 struct sleep_change {
   bool is_wake;
   bool is_one;
@@ -57,8 +56,8 @@ struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
 namespace tessera::extension {
 
 /// Puts memory to sleep: gives it back to the device under live blocks, which keep their addresses, and maps memory there
-/// again later. The recipe maps memory into ranges, like stitched. If settings choose the recipe at run time, the calls
-/// fail with words over another one.
+/// again later. The recipe maps memory into ranges, like stitched. If settings choose another recipe at run time, the calls
+/// fail and say so.
 ///
 /// Choose it to lend the device to another phase or program, for example between inference and training.
 ///
@@ -174,7 +173,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   static constexpr const char* lent_sleeps =
       "a pool that sleeps has a live block of the default pools: wake that pool first, or all pools";
   static constexpr const char* may_not_wait =
-      "an extension forbids to wait for the device, for example while a graph is recorded";
+      "an extension forbids waiting for the device, for example while a graph is recorded";
   /// Calls f(selects) while the selected groups serve no requests: those that are asleep or not, as `asleep`
   /// says, and no other call changes. With `only`, no other group is selected.
   template <typename F>
@@ -557,7 +556,7 @@ class sleep_mode::state<Core> : public tessera::detail::extension_defaults {
   [[nodiscard]] static bool is_asleep(pool_id) noexcept { return false; }
 };
 
-/// What `allocator.get<sleep_mode>()` returns. The default pool_id names the default pools.
+/// What `allocator.get<sleep_mode>()` returns. Its calls take a private pool, or default_pools.
 template <typename Allocator>
 class sleep_mode::door {
  public:
@@ -576,7 +575,7 @@ class sleep_mode::door {
   ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a graph is being recorded, the
   ///              rule of sleep(pool) for `serves_on_oom`, host memory ran out, the device failed, or the
   ///              provider cannot copy
-  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+  [[nodiscard]] sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
     return change({false, false, {}, contents, copies}, [=](auto& s) { return s.sleep(contents, copies); });
   }
   /// Puts one pool to sleep like sleep().
@@ -584,19 +583,19 @@ class sleep_mode::door {
   ///   A pool with the option `serves_on_oom` does not sleep under what it lent: under a live block that serves
   ///   a request of the default pools, unless they fall asleep in the same call. They then do not wake before it.
   ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps, or lent a live block
-  sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
     return change({false, true, pool, contents, copies},
                   [=](auto& s) { return s.sleep(pool, contents, copies); });
   }
   /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
   /// them or none. If memory is missing, first empties the cache as trim() does.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
-  sleep_result wake(stream_id copies = {}) noexcept {
+  [[nodiscard]] sleep_result wake(stream_id copies = {}) noexcept {
     return change({true, false, {}, {}, copies}, [=](auto& s) { return s.wake(copies); });
   }
   /// Wakes one pool like wake().
   ///   Returns:  as wake(); also fails if the pool does not exist or does not sleep
-  sleep_result wake(pool_id pool, stream_id copies = {}) noexcept {
+  [[nodiscard]] sleep_result wake(pool_id pool, stream_id copies = {}) noexcept {
     return change({true, true, pool, {}, copies}, [=](auto& s) { return s.wake(pool, copies); });
   }
   /// Whether a pool sleeps.

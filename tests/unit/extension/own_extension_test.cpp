@@ -81,11 +81,18 @@ struct long_lived {
    public:
     explicit door(Allocator& in) noexcept : in_(&in) {}
     [[nodiscard]] const void* begin() noexcept {
-      return in_->template change_extension<long_lived>([](auto& s) { return s.begin(); }, [](auto&) {});
+      const void* outer = nullptr;
+      (void)in_->template change_extension<long_lived>(
+          [&outer](auto& s) {
+            outer = s.begin();
+            return tessera::outcome{};
+          },
+          [](auto&) {});
+      return outer;
     }
     void end(const void* outer) noexcept {
-      in_->template change_extension<long_lived>([outer](auto& s) { return s.end(outer), true; },
-                                                 [](auto&) {});
+      (void)in_->template change_extension<long_lived>(
+          [outer](auto& s) { return s.end(outer), tessera::outcome{}; }, [](auto&) {});
     }
     /// The pool_id that events and tools show for long-lived blocks.
     [[nodiscard]] tessera::pool_id id() const noexcept {

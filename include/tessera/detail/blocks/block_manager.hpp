@@ -154,9 +154,7 @@ class block_manager {
     return extensions().group_for(stream, own_);
   }
   /// Whether the device may be asked for events, and waited for.
-  [[nodiscard]] bool may_wait() const noexcept {
-    return extensions().may_wait();
-  }
+  [[nodiscard]] bool may_wait() const noexcept { return extensions().may_wait(); }
   /// Whether emptying the cache gives back the idle memory of a group.
   [[nodiscard]] bool may_release(const group& in) const noexcept {
     return !in.is_private() || extensions().may_release(in);

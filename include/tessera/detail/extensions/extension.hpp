@@ -108,15 +108,11 @@ struct extension_defaults {
   [[nodiscard]] static constexpr bool may_reuse(const block&) noexcept { return true; }
   [[nodiscard]] static constexpr bool serves_whole(const auto& /*group*/) noexcept { return false; }
   [[nodiscard]] static constexpr bool acquire(auto& /*group*/, std::size_t, void*&) noexcept { return false; }
-  [[nodiscard]] static constexpr bool release(auto& /*group*/, void*, std::size_t, bool&) noexcept {
-    return false;
-  }
+  [[nodiscard]] static constexpr bool release(auto&, void*, std::size_t, bool&) noexcept { return false; }
   [[nodiscard]] static constexpr block* attempt(miss_stage, auto& /*miss*/) noexcept { return nullptr; }
   static constexpr void adjust(auto& /*miss*/) noexcept {}
   [[nodiscard]] static constexpr const char* why_unusable(const block&) noexcept { return nullptr; }
-  [[nodiscard]] static constexpr const char* why_over_quota(auto& /*group*/, std::size_t&) noexcept {
-    return nullptr;
-  }
+  [[nodiscard]] static constexpr const char* why_over_quota(auto&, std::size_t&) noexcept { return nullptr; }
   [[nodiscard]] static constexpr const char* why_not_checkpointable(const auto& /*group*/) noexcept {
     return nullptr;
   }
@@ -152,10 +148,7 @@ struct no_extensions : extension_defaults {
   static constexpr bool watches_frees = false;
   [[nodiscard]] static constexpr bool uses_fast_path() noexcept { return true; }
   [[nodiscard]] static constexpr bool may_serve(const auto& /*group*/) noexcept { return true; }
-  template <typename Group>
-  [[nodiscard]] static constexpr Group& group_for(stream_id, Group& own) noexcept {
-    return own;
-  }
+  [[nodiscard]] static constexpr auto& group_for(stream_id, auto& own) noexcept { return own; }
   static constexpr void for_each_group(auto&& /*function*/) noexcept {}
   static constexpr void visit_observers(auto& /*function*/) noexcept {}
   [[nodiscard]] static constexpr bool has_refused() noexcept { return false; }

@@ -48,6 +48,11 @@ struct needs_extensions {};
   return {__atomic_add_fetch(&last, 1, __ATOMIC_RELAXED)};  // <atomic> is slow to compile
 }
 
+/// Why a call that needs a private pool refuses another pool_id.
+[[nodiscard]] constexpr const char* why_no_private_pool(pool_id pool) noexcept {
+  return pool == default_pools ? "the default pools are not a private pool" : "no such pool exists";
+}
+
 /// Identifies the calling thread. <thread> is slow to compile.
 [[nodiscard]] inline const void* this_thread() noexcept {
   static thread_local const char here = 0;
@@ -181,9 +186,9 @@ class extension_set : public special_cases, public Extension::template state<Cor
   [[nodiscard]] const group& group_for(stream_id stream, const group& own) const noexcept {
     return const_cast<extension_set*>(this)->group_for(stream, const_cast<group&>(own));
   }
-  /// The group of a pool_id, or null. The default pool_id names the allocator's own.
+  /// The group of a pool_id, or null. default_pools names the allocator's own.
   [[nodiscard]] group* find_group(pool_id id) noexcept {
-    if (id == pool_id{}) return &core_access::manager(in_).own();
+    if (id == default_pools) return &core_access::manager(in_).own();
     return first_group([id](auto& s) { return s.find_group(id); });
   }
   template <typename F>
