@@ -25,7 +25,7 @@ struct allocator_event {
     range_reserve,   ///< a range of addresses was reserved
     range_release,   ///< a range was released
     refused,         ///< the device refused `bytes`, host memory for metadata ran out, or the pool sleeps
-    oom,             ///< a request failed after every recovery step
+    oom,             ///< a request failed, after the steps of recovery if there are any
     snapshot         ///< a tool took a snapshot, with `bytes` in use
   };
   action what;
