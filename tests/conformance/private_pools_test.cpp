@@ -506,4 +506,15 @@ TEST(private_pools_threads, of_a_locked_allocator_are_used_side_by_side) {
   EXPECT_EQ(on.audit(), nullptr);
 }
 
+TEST(private_pools_names, of_no_private_pool_are_refused) {
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools> on;
+  auto private_ones = on.get<extension::private_pools>();
+  constexpr const char* of_default = "the default pools are not a private pool";
+  EXPECT_STREQ(private_ones.retain(default_pools).why, of_default);
+  EXPECT_STREQ(private_ones.release(default_pools).why, of_default);
+  EXPECT_STREQ(private_ones.open(default_pools).why, of_default);
+  EXPECT_STREQ(private_ones.release(pool_id{123456789}).why, "no such pool exists");
+  EXPECT_FALSE(private_ones.has(default_pools));
+}
+
 }  // namespace

@@ -150,7 +150,7 @@ struct pool_change {
   scope_kind scope{};                      ///< if opened
 };
 
-/// Keeps memory apart: private pools, each with free lists of its own, and scopes that direct requests to them.
+/// Private pools, each with free lists of its own, and scopes that direct requests to them.
 ///
 /// Choose it for the memory of captured graphs, and for tenants of one device. private_pool and pool_scope, below, call
 /// the door.
@@ -221,13 +221,13 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   [[nodiscard]] outcome retain(pool_id pool) noexcept {
     group* const found = find_group(pool);
-    if (const outcome unfit = has_use(found); !unfit) return unfit;
+    if (const outcome unfit = has_use(pool, found); !unfit) return unfit;
     ++found->uses;
     return {};
   }
   [[nodiscard]] outcome release(pool_id pool) noexcept {
     group* const found = find_group(pool);
-    if (const outcome unfit = has_use(found); !unfit) return unfit;
+    if (const outcome unfit = has_use(pool, found); !unfit) return unfit;
     if (found->uses == 1 && found->is_open) return {"its scope is open"};
     if (--found->uses == 0) access::extensions(in_).on_unused(*found);
     return {};
@@ -241,7 +241,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   [[nodiscard]] group* find_group(pool_id pool) const noexcept { return by_number_.find(pool.number); }
   [[nodiscard]] outcome open(pool_id pool, const stream_filter& filter, scope_kind kind) noexcept {
     group* const found = find_group(pool);
-    if (const outcome unfit = has_use(found); !unfit) return unfit;
+    if (const outcome unfit = has_use(pool, found); !unfit) return unfit;
     if (found->is_open) return {"a scope of the pool is open"};
     if (const char* const why = access::extensions(in_).why_unserved(*found)) return {why};
     open(*found, filter, kind, last_opened_ + 1);
@@ -260,7 +260,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     g.is_open = false;
     --open_;
     captures_ -= g.kind == scope_kind::capture ? 1 : 0;
-    access::extensions(in_).note_exception(-1);
+    access::extensions(in_).note_special_case(-1);
     return {};
   }
   [[nodiscard]] bool is_capturing() const noexcept { return captures_ > 0; }
@@ -386,8 +386,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
 
  private:
   [[nodiscard]] static group* next_of(const group& g) noexcept { return static_cast<group*>(g.next); }
-  [[nodiscard]] static outcome has_use(const group* g) noexcept {
-    if (g == nullptr) return {"no such pool exists"};
+  [[nodiscard]] static outcome has_use(pool_id pool, const group* g) noexcept {
+    if (g == nullptr) return {tessera::detail::why_no_private_pool(pool)};
     return {g->uses > 0 ? nullptr : "the pool has no use"};
   }
   [[nodiscard, gnu::noinline]] group* find_open(stream_id stream) noexcept {
@@ -412,7 +412,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     if (last_opened_ < number) last_opened_ = number;
     ++open_;
     captures_ += kind == scope_kind::capture ? 1 : 0;
-    access::extensions(in_).note_exception(1);
+    access::extensions(in_).note_special_case(1);
     if (filter.only() != nullptr) {
       (void)by_stream_.insert(g);
       return;
@@ -456,7 +456,7 @@ class private_pools::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Creates a private pool with one use. Its blocks serve only requests directed to it, unless its options say more.
-  ///   Returns:  no pool if host memory ran out
+  ///   Returns:  its name; default_pools if host memory ran out
   [[nodiscard]] pool_id create(pool_options options = {}) noexcept { return create_from({}, options); }
   /// Creates a private pool that takes its segments from a source, with the sizes that growth chooses. Their bytes count
   /// as reserved, and under the limit. Recipes that map memory into ranges have no segments.
@@ -521,7 +521,7 @@ class private_pools::door {
   [[nodiscard]] bool is_capturing() const noexcept {
     return in_->template visit_extension<private_pools>([](const auto& s) { return s.is_capturing(); });
   }
-  /// The memory of a pool. The default pool_id names the default pools.
+  /// The memory of a private pool, or of default_pools.
   ///   Returns:  zeros if the pool does not exist
   ///   Cost:     linear in the blocks
   [[nodiscard]] pool_usage usage_of(pool_id pool) const noexcept {
@@ -551,13 +551,13 @@ class private_pools::door {
     const outcome made = change(
         {pool_change::kind::created, name}, [&](auto& s) { return s.create(name, options, from); },
         [=](auto& s) { (void)s.release(name); });
-    return made ? name : pool_id{};
+    return made ? name : default_pools;
   }
 
   Allocator* in_;
 };
 
-/// What an any_allocator returns. It has no memory sources.
+/// What an any_allocator returns. Its pools have no pool_upstream.
 template <std::same_as<any_allocator> Any>
 class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
   using base = tessera::detail::erased_door<private_pools>;
@@ -565,7 +565,7 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
  public:
   explicit door(const Any& in) noexcept : base(in) {}
 
-  ///   Returns:  no pool if host memory ran out, or if the allocator has no private pools
+  ///   Returns:  its name; default_pools if host memory ran out, or if the allocator has no private pools
   [[nodiscard]] pool_id create(pool_options options = {}) const noexcept {
     return call(&calls::create, options);
   }
@@ -687,7 +687,7 @@ class private_pool {
  private:
   static constexpr pool_id moved_from{~std::uint64_t{0}};
   private_pool(Allocator& allocator, pool_id id) : allocator_(&allocator), id_(id) {
-    if (id_ == pool_id{}) tessera::detail::raise(std::bad_alloc());
+    if (id_ == default_pools) tessera::detail::raise(std::bad_alloc());
   }
 
   Allocator* allocator_;
