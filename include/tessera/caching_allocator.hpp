@@ -473,8 +473,8 @@ class caching_allocator {
   }
   /// Calls f(state), which returns an outcome. A front end of several allocators calls it in each; if one fails, it
   /// calls undo(state) in those before.
-  template <typename E, typename F, typename Undo>
-  auto change_extension(F f, Undo /*undo*/) {
+  template <typename E, typename F, typename Undo = detail::ignore_argument>
+  auto change_extension(F f, Undo /*undo*/ = {}) {
     return f(extensions_.template get<E>());
   }
   /// Calls f(object) for each object of the program that hears the events, such as a history. f must not use the

@@ -135,7 +135,7 @@ class pool_checkpoint {
 };
 
 /// The result of a call that restores a checkpoint.
-struct restore_result : outcome {
+struct [[nodiscard]] restore_result : outcome {
   tessera::detail::host_array<void*> freed{};  ///< the blocks that were live before, and were freed
   tessera::detail::host_array<void*>
       allocated{};  ///< the blocks that the checkpoint recorded as live, live again
@@ -486,7 +486,7 @@ class checkpoints::door {
   ///             or has a block that is pending or live by handle, or host memory ran out
   ///   Cost:     linear in the blocks; 32 bytes of host memory for each block of the pool
   [[nodiscard]] pool_checkpoint record(pool_id pool) noexcept {
-    return in_->template change_extension<checkpoints>([=](auto& s) { return s.record(pool); }, [](auto&) {});
+    return in_->template change_extension<checkpoints>([=](auto& s) { return s.record(pool); });
   }
   /// Brings the recorded state of a private pool back. Frees each live block of the pool, also those that
   /// `serves_on_oom` gave to other requests. Then the recorded blocks are live or free again, at their addresses.
@@ -503,7 +503,7 @@ class checkpoints::door {
   ///   Cost:     linear in the blocks of the allocator
   restore_result restore(const pool_checkpoint& from) noexcept {
     restore_result result =
-        in_->template change_extension<checkpoints>([&](auto& s) { return s.restore(from); }, [](auto&) {});
+        in_->template change_extension<checkpoints>([&](auto& s) { return s.restore(from); });
     if (result) in_->note_change(pool_restored{from.pool()});
     return result;
   }

@@ -207,6 +207,11 @@ struct refusal_of<E, Front> {
 
 namespace tessera::detail {
 
+/// Does nothing with its argument. It has a name because nvcc accepts no lambda in a requires-expression.
+struct ignore_argument {
+  void operator()(auto& /*argument*/) const noexcept {}
+};
+
 /// Makes what `allocator.get<E>()` returns.
 template <typename E, typename Front>
   requires(Front::template has<E>)
