@@ -398,6 +398,11 @@ class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
     recorder_.add({event::kind::begin_step, key});
     if constexpr (requires { allocator_.begin_step(key); }) allocator_.begin_step(key);
   }
+  /// Passes the step of one stream to `Allocator` if that has begin_step. The recording has it as a step of all streams.
+  void begin_step(std::uint64_t key, stream_id stream) noexcept {
+    recorder_.add({event::kind::begin_step, key});
+    if constexpr (requires { allocator_.begin_step(key, stream); }) allocator_.begin_step(key, stream);
+  }
 
   using adaptor_type::allocate, adaptor_type::try_allocate;
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
