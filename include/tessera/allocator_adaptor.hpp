@@ -245,8 +245,8 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   auto add_up_extension(F f) const {
     return inside([&f](const auto& in) { return in.template add_up_extension<E>(f); });
   }
-  template <typename E, typename F, typename Undo>
-  auto change_extension(F f, Undo undo) {
+  template <typename E, typename F, typename Undo = detail::ignore_argument>
+  auto change_extension(F f, Undo undo = {}) {
     return inside([&](auto& in) { return in.template change_extension<E>(f, undo); });
   }
   template <typename F>
@@ -260,8 +260,8 @@ class allocator_adaptor : public detail::types_inside<Inner> {
     freed();
   }
 
-  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
-    return inside([=](auto& in) { return in.make_out_of_memory(bytes, stream); });
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
+    return inside([=](const auto& in) { return in.make_out_of_memory(bytes, stream); });
   }
   [[nodiscard]] usage current_usage() const noexcept {
     return inside([](const auto& in) { return in.current_usage(); });
@@ -300,6 +300,17 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   template <typename F>
   void for_each_allocator(F f) {
     inside([&f](auto& in) { in.for_each_allocator(f); });
+  }
+  // Only around a `per_stream`.
+  template <typename F, typename In = Inner>
+    requires requires(In& in, stream_id stream, F f) { in.with_arena(stream, f); }
+  bool with_arena(stream_id stream, F f) {
+    return inside([&](auto& in) { return in.with_arena(stream, f); });
+  }
+  template <typename F, typename In = Inner>
+    requires requires(In& in, stream_id stream, F f) { in.for_each_other_arena(stream, f); }
+  void for_each_other_arena(stream_id stream, F f) {
+    inside([&](auto& in) { in.for_each_other_arena(stream, f); });
   }
   template <typename F>
   void visit_owner(const void* p, F f) {

@@ -317,7 +317,7 @@ class alignas(64) arena {
 
   /// Processes the queued frees, then calls f(allocator) with the mutex held.
   template <typename F>
-  decltype(auto) enter(F&& f) noexcept {
+  decltype(auto) enter(F&& f) {
     return inner_type::enter(inner_, [&](allocator& in) -> decltype(auto) {
       process_queue(in);
       const at_scope_end update([&] {

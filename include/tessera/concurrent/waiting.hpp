@@ -74,7 +74,7 @@ class waiting : public allocator_adaptor<waiting<Allocator, Clock, Changed>, All
   }
 
   /// Returns the exception that allocate would throw, with the time waited.
-  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
     if (bytes <= max_request) numbers.waited_ms = timeout_.count();
     return out_of_memory(numbers);

@@ -424,12 +424,6 @@ template <typename Allocator>
   return report;
 }
 
-/// A function that does nothing with an allocator. nvcc accepts no lambda in a requires-expression.
-struct ignore_call {
-  template <typename Allocator>
-  void operator()(Allocator&) const noexcept {}
-};
-
 /// Returns the report of an allocator of any kind, without hints.
 template <typename Allocator>
 [[nodiscard]] observe::oom_report survey_of_any(Allocator& allocator, std::size_t bytes,
@@ -437,17 +431,14 @@ template <typename Allocator>
   observe::oom_report report{};
   if constexpr (requires { detail::introspect(allocator); }) {
     report = survey_of(allocator, bytes, stream);
-  } else if constexpr (requires { allocator.with_arena(stream, ignore_call{}); }) {
+  } else if constexpr (requires { allocator.with_arena(stream, ignore_argument{}); }) {
     report = survey_of_arenas(allocator, bytes, stream);
-  } else if constexpr (requires { allocator.visit(ignore_call{}); }) {
+  } else if constexpr (requires { allocator.visit(ignore_argument{}); }) {
     allocator.visit([&](auto& inner) { report = survey_of_any(inner, bytes, stream); });
   } else if constexpr (requires { allocator.inner(); }) {
     report = survey_of_any(allocator.inner(), bytes, stream);
   } else {
     allocator.for_each_allocator([&](auto& inner) { report = survey_of(inner, bytes, stream); });
-  }
-  if constexpr (requires { allocator.timeout().count(); }) {
-    if (bytes <= max_request) report.waited_ms = allocator.timeout().count();
   }
   return report;
 }
@@ -475,6 +466,7 @@ namespace tessera::observe {
 template <typename Allocator>
 [[nodiscard]] oom_report explain(Allocator& allocator, std::size_t bytes, stream_id stream = {}) noexcept {
   oom_report report = detail::survey_of_any(allocator, bytes, stream);
+  report.waited_ms = allocator.make_out_of_memory(bytes, stream).numbers().waited_ms;
   detail::visit_plan_of(allocator, [&report](const auto& plan) {
     if (!report.exceeds_max_request()) detail::add_plan(report, plan);
   });

@@ -296,7 +296,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
                                      tessera::detail::missing::sleep_needs_an_allocator_without_a_plan,
                                      typename adaptor_type::template refused<E>>;
 
-  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
     const std::lock_guard lock(mutex_);
     const usage planned_bytes = view().bytes();
