@@ -25,8 +25,8 @@ namespace tessera::debug {
 class fault_reports {
  public:
   template <typename Guarded>
-  explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.shadow()) {}
-  explicit fault_reports(const detail::guard_shadow& blocks) noexcept {
+  [[nodiscard]] explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.shadow()) {}
+  [[nodiscard]] explicit fault_reports(const detail::guard_shadow& blocks) noexcept {
     const std::lock_guard lock(mutex);
     for (auto& slot : shadows) {
       if (slot.load() != nullptr) continue;

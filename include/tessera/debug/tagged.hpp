@@ -307,7 +307,7 @@ template <typename Tagged>
 class tag_scope {
  public:
   ///   Throws:  std::bad_alloc
-  tag_scope(Tagged& allocator, block_tag tag)
+  [[nodiscard]] tag_scope(Tagged& allocator, block_tag tag)
       : allocator_(&allocator), before_(allocator.set_current_tag(tag)) {}
   tag_scope(const tag_scope&) = delete;
   tag_scope& operator=(const tag_scope&) = delete;
