@@ -563,7 +563,7 @@ class private_pools::door {
   }
 
  private:
-  template <typename F, typename Undo = tessera::detail::ignore_argument>
+  template <typename F, typename Undo = tessera::detail::ignore_arguments>
   [[nodiscard]] outcome change(const pool_change& note, F f, Undo undo = {}) noexcept {
     const outcome result = in_->template change_extension<private_pools>(f, undo);
     if (result) in_->note_change(note);
@@ -577,8 +577,8 @@ class private_pools::door {
         is_taken = s.find_group(name) != nullptr;
         return is_taken ? outcome{"another pool has the name"} : s.create(name, options, from);
       };
-      const outcome made = change({pool_change::kind::created, name}, create,
-                                  [=](auto& s) { (void)s.release(name); });
+      const outcome made =
+          change({pool_change::kind::created, name}, create, [=](auto& s) { (void)s.release(name); });
       if (!is_taken) return made ? name : pool_id{};
     }
   }
@@ -741,7 +741,7 @@ class pool_scope {
   ///   Requires:  no scope of the pool is open, no extension keeps it from serving, and it was not moved from; otherwise the
   ///              program aborts
   [[nodiscard]] explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {},
-                      scope_kind kind = scope_kind::capture) noexcept
+                                    scope_kind kind = scope_kind::capture) noexcept
       : allocator_(&pool.allocator()), id_(pool.id()) {
     if (const outcome open = allocator_->template get<private_pools>().open(id_, streams, kind); !open)
       tessera::detail::fatal(tessera::detail::fixed_text().add("pool_scope: ").add(open.why).c_str());
