@@ -21,19 +21,13 @@
 #include <tessera/detail/containers/callbacks.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The algorithm of a caching allocator: it asks the policies of a recipe, and has the block manager and a backend carry
 /// out the answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. What it asks of extensions is in
 /// tessera/detail/extensions/extension.hpp, and how blocks are kept in tessera/detail/blocks/block_manager.hpp.
-
-namespace tessera {
-
-template <typename Recipe, provider::device_provider Provider, typename... Extension>
-class caching_allocator;
-
-}  // namespace tessera
 
 namespace tessera::detail {
 
@@ -473,7 +467,7 @@ class caching_allocator {
   }
   /// Calls f(state), which returns an outcome. A front end of several allocators calls it in each; if one fails, it
   /// calls undo(state) in those before.
-  template <typename E, typename F, typename Undo = detail::ignore_argument>
+  template <typename E, typename F, typename Undo = detail::ignore_arguments>
   auto change_extension(F f, Undo /*undo*/ = {}) {
     return f(extensions_.template get<E>());
   }

@@ -256,7 +256,7 @@ struct in_arenas<extension::observer<Observer>> {
 };
 /// The allocator of an arena, before it gets the provider of the arena.
 template <typename Allocator>
-struct arena_allocator;
+struct arena_allocator : innermost_front<Allocator> {};
 template <typename Recipe, typename Provider, typename... Extension>
 struct arena_allocator<caching_allocator<Recipe, Provider, Extension...>> {
   using type = caching_allocator<Recipe, Provider, typename in_arenas<Extension>::part...>;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <tuple>
@@ -28,7 +29,7 @@
 namespace tessera::concurrent {
 
 /// A caching_allocator for several threads. Each stream has an arena, which is an allocator with its own
-/// mutex. If the streams policy gives all streams one key, there is one arena.
+/// mutex. If the streams policy gives all streams one key, there is one arena. Other front ends go around.
 ///
 /// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events,
 /// trim_without_waiting and pool_upstream, and the extensions that need all memory, such as quotas. No free block and no
@@ -100,7 +101,6 @@ class per_stream
     for (auto& slot : arenas_) delete slot.load();
   }
 
-  using adaptor_type::try_allocate, adaptor_type::deallocate;
   /// Also returns null if host memory for the first arena ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     arena* const own = get_arena(stream);
@@ -162,7 +162,7 @@ class per_stream
   auto add_up_extension(F f) const {
     return enter(*this, [&f](const allocator& in) { return in.template visit_extension<E>(f); });
   }
-  template <typename E, typename F, typename Undo = detail::ignore_argument>
+  template <typename E, typename F, typename Undo = detail::ignore_arguments>
   outcome change_extension(F f, Undo undo = {}) noexcept {
     // A new arena adopts the state of another one, so there must be one.
     if (arena_count() == 0 && get_arena({}) == nullptr) return {"host memory ran out"};
@@ -230,24 +230,15 @@ class per_stream
     guard_.check_lock(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     recipe::policies<recipe_type> wanted = settings_;
-    const auto call = [&]() -> decltype(auto) {
-      const guard::call running(guard_, guard::lock::device,
-                                "visit_policies: the function must not use the allocator");
-      return f(wanted);
-    };
-    const auto commit = [&] {
-      settings_ = std::move(wanted);
+    const detail::at_scope_end commit([&, thrown = std::uncaught_exceptions()] {
+      if (std::uncaught_exceptions() > thrown) return;
+      settings_ = wanted;
       budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
       enter(*this, [this](allocator& in) { in.policies() = settings_; });
-    };
-    if constexpr (std::is_void_v<decltype(call())>) {
-      call();
-      commit();
-    } else {
-      auto result = call();
-      commit();
-      return result;
-    }
+    });
+    const guard::call running(guard_, guard::lock::device,
+                              "visit_policies: the function must not use the allocator");
+    return f(wanted);
   }
   template <typename F>
   decltype(auto) visit_provider(F f) {
@@ -267,21 +258,15 @@ class per_stream
   void for_each_device(F f) {
     f(*this, std::size_t{0});
   }
-  /// Calls f(caching_allocator) for the arena of a stream, with its mutex held. Returns false if host memory
-  /// for it ran out.
+  /// Calls f(caching_allocator, is_own) for the arena of a stream, then for each other arena, with its mutex held. Calls
+  /// nothing if host memory for the first ran out.
   template <typename F>
-  bool with_arena(stream_id stream, F f) {
+  void visit_arenas(stream_id stream, F f) {
     arena* const own = get_arena(stream);
-    if (own != nullptr) own->enter([&f](allocator& in) { f(in); });
-    return own != nullptr;
-  }
-  /// Calls f(caching_allocator) for each arena except the arena of a stream, one after the other, with its
-  /// mutex held.
-  template <typename F>
-  void for_each_other_arena(stream_id stream, F f) {
-    const arena* const own = get_arena(stream);
+    if (own == nullptr) return;
+    own->enter([&f](allocator& in) { f(in, true); });
     for_each_arena([&](arena& a) {
-      if (&a != own) a.enter([&f](allocator& in) { f(in); });
+      if (&a != own) a.enter([&f](allocator& in) { f(in, false); });
     });
   }
 

@@ -412,11 +412,9 @@ template <typename Allocator>
                                                    stream_id stream) noexcept {
   observe::oom_report report{
       .requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
-  const bool has_arena =
-      allocator.with_arena(stream, [&](auto& arena) { report = survey_of(arena, bytes, stream); });
-  if (!has_arena) return report;
-  allocator.for_each_other_arena(stream, [&](auto& arena) {
-    if (!report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
+  allocator.visit_arenas(stream, [&](auto& arena, bool is_own) {
+    if (is_own) report = survey_of(arena, bytes, stream);
+    if (!is_own && !report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
   });
   report.available =
       (std::min)(report.available, observe::oom_report::above(report.capacity, report.now.reserved));
@@ -431,9 +429,9 @@ template <typename Allocator>
   observe::oom_report report{};
   if constexpr (requires { detail::introspect(allocator); }) {
     report = survey_of(allocator, bytes, stream);
-  } else if constexpr (requires { allocator.with_arena(stream, ignore_argument{}); }) {
+  } else if constexpr (requires { allocator.visit_arenas(stream, ignore_arguments{}); }) {
     report = survey_of_arenas(allocator, bytes, stream);
-  } else if constexpr (requires { allocator.visit(ignore_argument{}); }) {
+  } else if constexpr (requires { allocator.visit(ignore_arguments{}); }) {
     allocator.visit([&](auto& inner) { report = survey_of_any(inner, bytes, stream); });
   } else if constexpr (requires { allocator.inner(); }) {
     report = survey_of_any(allocator.inner(), bytes, stream);

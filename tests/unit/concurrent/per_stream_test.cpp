@@ -351,9 +351,8 @@ TEST(per_stream, a_question_creates_no_arena) {
 TEST(per_stream, functions_given_to_it_may_throw) {
   per_stream<caching_allocator<pytorch<>, simulated_device>> pool;
   void* const p = pool.allocate(1000);
-  const auto fail = [](auto&) { throw std::runtime_error("unwilling"); };
-  EXPECT_THROW(pool.with_arena(stream_id{}, fail), std::runtime_error);
-  EXPECT_THROW(pool.for_each_other_arena(stream_id{1}, fail), std::runtime_error);
+  const auto fail = [](auto&, bool = true) { throw std::runtime_error("unwilling"); };
+  EXPECT_THROW(pool.visit_arenas(stream_id{}, fail), std::runtime_error);
   EXPECT_THROW(pool.visit_owner(p, fail), std::runtime_error);
   pool.deallocate(p);
 }

@@ -207,9 +207,9 @@ struct refusal_of<E, Front> {
 
 namespace tessera::detail {
 
-/// Does nothing with its argument. It has a name because nvcc accepts no lambda in a requires-expression.
-struct ignore_argument {
-  void operator()(auto& /*argument*/) const noexcept {}
+/// Does nothing with its arguments. It has a name because nvcc accepts no lambda in a requires-expression.
+struct ignore_arguments {
+  void operator()(auto& /*argument*/, auto... /*more*/) const noexcept {}
 };
 
 /// Makes what `allocator.get<E>()` returns.
