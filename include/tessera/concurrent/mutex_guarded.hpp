@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/stream.hpp>
 #include <tessera/core/text.hpp>
