@@ -15,18 +15,12 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The algorithm of a caching allocator: it asks the policies of a recipe, and the block manager and a backend carry out the
 /// answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. tessera/detail/extensions/extension.hpp lists
 /// what it asks extensions, and tessera/detail/blocks/block_manager.hpp keeps the blocks.
-
-namespace tessera {
-
-template <typename Recipe, provider::device_provider Provider, typename... Extension>
-class caching_allocator;
-
-}  // namespace tessera
 
 namespace tessera::detail {
 
@@ -467,8 +461,8 @@ class caching_allocator {
   }
   /// Calls f(state), which returns an outcome or a type derived from it. A front end of several allocators calls it in each;
   /// if one fails, it calls undo(state) in those before.
-  template <typename E, typename F, typename Undo>
-  std::derived_from<outcome> auto change_extension(F f, Undo /*undo*/) {
+  template <typename E, typename F, typename Undo = detail::ignore_arguments>
+  std::derived_from<outcome> auto change_extension(F f, Undo /*undo*/ = {}) {
     return f(extensions_.template get<E>());
   }
   /// Calls f(object) for each object of the program that receives events, such as a history. f must not use the

@@ -184,7 +184,8 @@ namespace tessera {
 ///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // without expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 ///
-/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, calls of extensions that need ranges say so.
+/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, calls of extensions that need
+/// ranges say so.
 ///
 ///   Cost:  a branch at each call
 template <typename Family, typename Allocator>
@@ -201,6 +202,8 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   using first = decltype(std::variant_alternative_t<detail::first_allocator<any>(), any>::allocator);
 
  public:
+  template <typename Other>
+  using rebind_provider = configured<Family, typename Allocator::template rebind_provider<Other>>;
   using settings_type = typename Family::settings;
   using grammar = typename Family::grammar;
   static constexpr bool has_ranges = detail::any_has_ranges<any>;
@@ -271,7 +274,8 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
     return change(settings_, wanted);
   }
   /// Replaces the settings by those in a text. Settings that it does not name return to their defaults, as in PyTorch. A
-  /// memory limit set at run time stays unless the text names a limit.
+  /// memory limit set at run time stays unless the text names a limit. The texts of the error lie in `text`, so it must
+  /// outlive the error.
   [[nodiscard]] std::optional<config::setting_error> change(std::string_view text) noexcept {
     const auto parsed = config::parse<grammar>(text);
     if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return *error;

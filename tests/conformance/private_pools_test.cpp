@@ -284,9 +284,11 @@ TEST(private_pool, moves_its_use) {
   EXPECT_EQ(pools(on).use_count(id), 1u);
   {
     extension::private_pool third(on);
+    const pool_id given_up = third.id();
     third = std::move(second);
     EXPECT_EQ(third.id(), id);
-    EXPECT_EQ(pools(on).use_count(second.id()), 1u) << "they were swapped";
+    EXPECT_EQ(pools(on).use_count(id), 1u);
+    EXPECT_EQ(pools(on).use_count(given_up), 0u) << "nothing keeps the pool that it had";
   }
   EXPECT_EQ(pools(on).use_count(id), 0u);
 }

@@ -37,7 +37,7 @@ struct oom_numbers {
 namespace tessera {
 
 /// The result of a call that can fail: true if it worked, else why it did not.
-struct outcome {
+struct [[nodiscard]] outcome {
   const char* why = nullptr;  ///< why nothing changed, as text; null if the call worked
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return why == nullptr; }
 };

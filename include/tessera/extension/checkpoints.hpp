@@ -131,7 +131,7 @@ class pool_checkpoint {
 };
 
 /// The result of a call that restores a checkpoint.
-struct restore_result : outcome {
+struct [[nodiscard]] restore_result : outcome {
   tessera::detail::host_array<void*> freed{};  ///< the blocks that were live before, and were freed
   tessera::detail::host_array<void*>
       allocated{};  ///< the blocks that the checkpoint recorded as live, live again
@@ -481,12 +481,10 @@ class checkpoints::door {
   ///   Cost:     linear in the blocks; 32 bytes of host memory for each block of the pool
   [[nodiscard]] pool_checkpoint record(pool_id pool) noexcept {
     pool_checkpoint made;
-    (void)in_->template change_extension<checkpoints>(
-        [&](auto& s) {
-          made = s.record(pool);
-          return outcome{made.why()};
-        },
-        [](auto&) {});
+    (void)in_->template change_extension<checkpoints>([&](auto& s) {
+      made = s.record(pool);
+      return outcome{made.why()};
+    });
     return made;
   }
   /// Brings the recorded state of a private pool back. Frees each live block of the pool, also those that
@@ -504,7 +502,7 @@ class checkpoints::door {
   ///   Cost:     linear in the blocks of the allocator
   restore_result restore(const pool_checkpoint& from) noexcept {
     restore_result result =
-        in_->template change_extension<checkpoints>([&](auto& s) { return s.restore(from); }, [](auto&) {});
+        in_->template change_extension<checkpoints>([&](auto& s) { return s.restore(from); });
     if (result) in_->note_change(pool_restored{from.pool()});
     return result;
   }

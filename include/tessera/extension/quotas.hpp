@@ -358,8 +358,7 @@ class quotas::door {
   ///   Returns:  why nothing changed, if the pool does not exist or has no use, or the quotas cannot all be met
   ///   Cost:     linear in the blocks; a refused request, too
   [[nodiscard]] outcome set(pool_id pool, const quota& wanted) noexcept {
-    return in_->template change_extension<quotas>([&](auto& s) { return s.set(pool, wanted); },
-                                                  [=](auto& s) { (void)s.set(pool, {}); });
+    return in_->template change_extension<quotas>([&](auto& s) { return s.set(pool, wanted); });
   }
   /// The quota of a pool.
   [[nodiscard]] quota get(pool_id pool) const noexcept {

@@ -29,7 +29,7 @@ enum class sleep_contents : unsigned char {
 };
 
 /// The result of a call that puts memory to sleep or wakes it. After a failure, the pools sleep or are awake as before.
-struct sleep_result : outcome {
+struct [[nodiscard]] sleep_result : outcome {
   std::size_t bytes = 0;    ///< bytes under live blocks that went back to the device, or came from it
   std::size_t missing = 0;  ///< bytes that the device lacked for a wake
 };
@@ -593,7 +593,7 @@ class sleep_mode::door {
  private:
   template <typename F>
   sleep_result change(const sleep_change& note, F f) noexcept {
-    const sleep_result result = in_->template change_extension<sleep_mode>(f, [](auto&) {});
+    const sleep_result result = in_->template change_extension<sleep_mode>(f);
     if (result) in_->note_change(note);
     return result;
   }

@@ -211,6 +211,11 @@ struct refusal_of<E, Front> {
 
 namespace tessera::detail {
 
+/// Does nothing with its arguments. It has a name because nvcc accepts no lambda in a requires-expression.
+struct ignore_arguments {
+  void operator()(auto& /*argument*/, auto... /*more*/) const noexcept {}
+};
+
 /// Makes what `allocator.get<E>()` returns.
 template <typename E, typename Front>
   requires(Front::template has<E>)

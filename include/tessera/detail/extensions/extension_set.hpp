@@ -37,8 +37,9 @@ template <typename E, typename First, typename... Rest>
 template <typename... Extension>
 struct needs_extensions {};
 
-/// A new name for a group that an extension adds, unique among all allocators.
-[[nodiscard]] inline pool_id new_pool_id() noexcept {
+/// A new name for a group that an extension adds, unique among all allocators. Shared objects with hidden names use the
+/// same counter if the loader can see it.
+[[nodiscard, gnu::visibility("default")]] inline pool_id new_pool_id() noexcept {
   static constinit std::uint64_t last = 0;
   return {__atomic_add_fetch(&last, 1, __ATOMIC_RELAXED)};  // <atomic> is slow to compile
 }
@@ -49,7 +50,7 @@ struct needs_extensions {};
 }
 
 /// Identifies the calling thread. <thread> is slow to compile.
-[[nodiscard]] inline const void* this_thread() noexcept {
+[[nodiscard, gnu::visibility("default")]] inline const void* this_thread() noexcept {
   static thread_local const char here = 0;
   return &here;
 }
