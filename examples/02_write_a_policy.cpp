@@ -52,12 +52,8 @@ struct inference_server final {
   using eviction = tessera::policy::evict_idle_above<tessera::percent(60)>;
   using recovery = tessera::policy::recover_by_releasing_oversize;
 };
-<<<<<<< HEAD
-static_assert(
-    tessera::law::recipe<inference_server>());  // its policies fit together; with<> checks that by itself
-=======
-static_assert(tessera::law::recipe<inference_server>());  // the policies fit together; with<> checks that
->>>>>>> core
+// The policies fit together. with<> checks that by itself.
+static_assert(tessera::law::recipe<inference_server>());
 
 int main() {
   tessera::caching_allocator<variation, tessera::provider::simulated_device> first;
