@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -12,9 +13,12 @@ namespace tessera::detail {
 /// Finds objects by a 64-bit key that each object carries: `std::uint64_t map_key() const`. It does not own
 /// the objects.
 ///
-/// It uses open addressing with linear probing and is at most three eighths full. A removed entry leaves a
-/// hole, which ends no search. A search ends after the largest number of steps that an insert ever took.
-///   Cost:  one probe in nearly all cases; the host heap is called when the table grows or shrinks
+/// It uses open addressing with linear probing and is at most half full. A removed entry leaves a hole, which ends no
+/// search. A search ends after the largest number of steps that an insert ever took.
+///
+/// It grows and shrinks a part at each call, so that no call takes long. Hashes are compared with the first slot that is
+/// still in the old table: entries below it are in the new table, which has the same order, all others in the old one.
+///   Cost:  one probe in nearly all cases. While it grows or shrinks, a call moves the entries of 32 slots
 template <typename Value>
 class key_map {
  public:
@@ -22,44 +26,43 @@ class key_map {
   key_map(const key_map&) = delete;
   key_map& operator=(const key_map&) = delete;
   ~key_map() {
-    if (capacity() > 0) delete[] entries_;
+    if (capacity() > 0) delete[] now_.slots;
+    delete[] next_.slots;
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return capacity() * sizeof(Value*); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return (capacity() + (is_moving() ? next_.mask + 1 : 0)) * sizeof(Value*);
+  }
 
   /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
-  [[nodiscard]] bool reserve_one() noexcept {
-    if (size_ < grow_at_) return true;
-    return rehash(capacity() == 0 ? 16 : capacity() * 2);
-  }
+  [[nodiscard]] bool reserve_one() noexcept { return size_ < grow_at_ || make_room(); }
   /// Makes sure that the next `count` inserts succeed, even if objects are removed before. Until
   /// end_reserve(), the table does not shrink. Returns false if host memory ran out.
+  ///   Cost:  linear in the objects
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
-    std::size_t wanted = capacity() == 0 ? 16 : capacity();
-    while (wanted / 8 * 3 < size_ + count) wanted *= 2;
-    if (wanted != capacity() && !rehash(wanted)) return false;
+    std::size_t wanted = (std::max)(capacity(), min_capacity);
+    while (wanted / 2 < size_ + count) wanted *= 2;
+    if (!move_to(wanted)) return false;
     shrink_at_ = 0;
     return true;
   }
   /// Ends hold_reserve().
+  ///   Cost:  linear in the objects
   void end_reserve() noexcept {
-    shrink_at_ = min_size(capacity());
-    while (size_ < shrink_at_ && rehash(capacity() / 4)) {
-    }
+    (void)move_to((std::min)(capacity(), (std::max)(std::bit_ceil(size_ * 4), min_capacity)));
+    set_limits();
   }
 
   /// Inserts an object.
   ///   Requires:  a preceding reserve_one()
   ///   Requires:  `key` is the object's key, and no other object in the map has it
   void insert(std::uint64_t key, Value& value) noexcept {
-    std::size_t at = slot_of(key);
-    for (std::size_t step = 1; entries_[at] != nullptr; ++step) {
-      at = (at + 1) & mask_;
-      if (step > longest_) longest_ = step;
-    }
-    entries_[at] = &value;
+    const std::uint64_t hash = hash_of(key);
+    const std::size_t home = now_.home_of(hash);
     ++size_;
+    if (home < moved_) return insert_in_next(hash, value);
+    now_.slots[now_.free_slot(home)] = &value;
   }
 
   /// Finds the object with a key, or null.
@@ -72,56 +75,144 @@ class key_map {
     Value** const found = locate(key);
     if (found == nullptr) return nullptr;
     Value* const removed = std::exchange(*found, nullptr);
-    if (--size_ < shrink_at_) (void)rehash(capacity() / 4);
+    if (--size_ < shrink_at_) shrink();
     return removed;
   }
 
  private:
-  [[nodiscard]] std::size_t capacity() const noexcept { return grow_at_ == 0 ? 0 : mask_ + 1; }
-  /// The number of entries below which a table shrinks.
-  [[nodiscard]] static std::size_t min_size(std::size_t capacity) noexcept {
-    return capacity > 64 ? capacity / 20 : 0;
-  }
-  [[nodiscard]] std::size_t slot_of(std::uint64_t key) const noexcept {
+  struct table {
+    Value** slots;
+    std::size_t mask;
+    int shift;
+    std::size_t longest;  // largest number of steps of an insert
+
+    [[nodiscard]] std::size_t home_of(std::uint64_t hash) const noexcept {
+      return static_cast<std::size_t>(hash >> shift);
+    }
+    [[nodiscard]] std::size_t free_slot(std::size_t at) noexcept {
+      for (std::size_t step = 1; slots[at] != nullptr; ++step) {
+        at = (at + 1) & mask;
+        if (step > longest) longest = step;
+      }
+      return at;
+    }
+    [[nodiscard]] Value** locate(std::size_t at, std::uint64_t key) const noexcept {
+      for (std::size_t step = 0; step <= longest; ++step) {
+        if (slots[at] != nullptr && slots[at]->map_key() == key) return &slots[at];
+        at = (at + 1) & mask;
+      }
+      return nullptr;
+    }
+  };
+  static constexpr std::size_t min_capacity = 16;
+  static constexpr std::size_t slots_a_call = 32;  // that are moved while it grows or shrinks
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return now_.slots == nothing ? 0 : now_.mask + 1; }
+  [[nodiscard]] bool is_moving() const noexcept { return next_.slots != nullptr; }
+  [[nodiscard]] static std::uint64_t hash_of(std::uint64_t key) noexcept {
     // Spreads neighbouring multiples of 512, because most addresses are such multiples.
-    return static_cast<std::size_t>((std::rotr(key, 9) * 0x9E3779B97F4A7C15u) >> shift_);
+    return std::rotr(key, 9) * 0x9E3779B97F4A7C15u;
   }
   [[nodiscard]] Value** locate(std::uint64_t key) const noexcept {
-    std::size_t at = slot_of(key);
-    for (std::size_t step = 0; step <= longest_; ++step) {
-      if (entries_[at] != nullptr && entries_[at]->map_key() == key) return &entries_[at];
-      at = (at + 1) & mask_;
-    }
-    return nullptr;
+    const std::uint64_t hash = hash_of(key);
+    const std::size_t home = now_.home_of(hash);
+    return home < moved_ ? locate_in_next(hash, key) : now_.locate(home, key);
   }
-  [[nodiscard, gnu::noinline]] bool rehash(std::size_t wanted) noexcept {
-    auto* const fresh = new (std::nothrow) Value*[wanted]();
-    if (fresh == nullptr) return false;
-    Value** const old = entries_;
-    const std::size_t count = capacity();
-    entries_ = fresh;
-    mask_ = wanted - 1;
-    grow_at_ = wanted / 8 * 3;
-    shrink_at_ = min_size(wanted);
-    shift_ = 64 - static_cast<int>(std::bit_width(mask_));
-    size_ = 0;
-    longest_ = 0;
-    for (std::size_t at = 0; at < count; ++at) {
-      if (old[at] != nullptr) insert(old[at]->map_key(), *old[at]);
-    }
-    if (count > 0) delete[] old;
+  [[nodiscard, gnu::noinline]] Value** locate_in_next(std::uint64_t hash, std::uint64_t key) const noexcept {
+    return next_.locate(next_.home_of(hash), key);
+  }
+
+  [[nodiscard, gnu::noinline]] bool make_room() noexcept {
+    if (!is_moving()) return begin_move((std::max)(capacity() * 2, min_capacity));
+    move_some();
     return true;
+  }
+  [[gnu::noinline]] void shrink() noexcept {
+    if (is_moving()) {
+      move_some();
+    } else if (!begin_move(capacity() / 4)) {
+      shrink_at_ = size_ / 2;  // without host memory for the small table, the large one stays
+    }
+  }
+  /// Begins to move all entries to a table of another size. Returns false if host memory ran out.
+  [[nodiscard]] bool begin_move(std::size_t wanted) noexcept {
+    auto* const fresh = new (std::nothrow) Value*[wanted];
+    if (fresh == nullptr) return false;
+    next_ = {fresh, wanted - 1, 64 - std::countr_zero(wanted), 0};
+    cleared_ = 0;
+    // Each insert and each remove comes by now.
+    grow_at_ = 0;
+    shrink_at_ = ~std::size_t{0};
+    if (capacity() == 0) {
+      clear_to(wanted);
+      end_move();
+    } else {
+      move_some();
+    }
+    return true;
+  }
+  /// Moves the entries whose homes are the next few slots.
+  void move_some() noexcept {
+    const std::size_t first = moved_;
+    moved_ = first + (std::min)(slots_a_call, capacity() - first);
+    clear_behind();
+    for (std::size_t at = first; at < moved_ + now_.longest; ++at) {
+      Value*& entry = now_.slots[at & now_.mask];
+      if (entry == nullptr) continue;
+      const std::uint64_t hash = hash_of(entry->map_key());
+      if (now_.home_of(hash) - first < moved_ - first) insert_in_next(hash, *std::exchange(entry, nullptr));
+    }
+    if (moved_ == capacity()) end_move();
+  }
+  void end_move() noexcept {
+    if (capacity() > 0) delete[] now_.slots;
+    now_ = next_;
+    next_ = {};
+    moved_ = 0;
+    set_limits();
+  }
+  void set_limits() noexcept {
+    grow_at_ = capacity() / 2;
+    shrink_at_ = capacity() > 64 ? capacity() / 16 : 0;
+  }
+  /// Moves all entries to a table of another size.
+  [[nodiscard]] bool move_to(std::size_t wanted) noexcept {
+    while (is_moving()) move_some();
+    if (wanted == capacity()) return true;
+    if (!begin_move(wanted)) return false;
+    while (is_moving()) move_some();
+    return true;
+  }
+  [[gnu::noinline]] void insert_in_next(std::uint64_t hash, Value& value) noexcept {
+    const std::size_t home = next_.home_of(hash);
+    for (std::size_t step = 0;; ++step) {
+      clear_to(home + step + 1);
+      Value*& slot = next_.slots[(home + step) & next_.mask];
+      if (slot != nullptr) continue;
+      slot = &value;
+      next_.longest = (std::max)(next_.longest, step);
+      break;
+    }
+    clear_behind();
+  }
+  /// Clears the slots of the new table that a search may reach.
+  void clear_behind() noexcept {
+    const std::uint64_t last = (static_cast<std::uint64_t>(moved_) << now_.shift) - 1;
+    clear_to(next_.home_of(last) + next_.longest + 1);
+  }
+  void clear_to(std::size_t end) noexcept {
+    for (; cleared_ < end && cleared_ <= next_.mask; ++cleared_) next_.slots[cleared_] = nullptr;
   }
 
   static inline Value* nothing[2] = {};  // table of an empty map; never written
 
-  Value** entries_ = nothing;
-  std::size_t mask_ = 1;
-  int shift_ = 63;
-  std::size_t longest_ = 0;  // largest number of steps of an insert
+  table now_{nothing, 1, 63, 0};
+  table next_{};
+  std::size_t moved_ = 0;  // entries with a home below are in next_
   std::size_t size_ = 0;
   std::size_t grow_at_ = 0;    // number of entries at which it doubles
   std::size_t shrink_at_ = 0;  // number of entries below which it shrinks
+  std::size_t cleared_ = 0;    // slots of next_ that have a value
 };
 
 }  // namespace tessera::detail
