@@ -93,12 +93,16 @@ class bin {
       insert_in_treap<Order>(b);
       return false;
     }
-    first.status.tally = b.status.tally = static_cast<unsigned char>(tally + 1);
+    const auto now = static_cast<unsigned char>(tally + 1);
+    if (!Order::precedes(last, b) && Order::precedes(b, first)) {
+      link(last, b, first);
+      b.status.tally = now;
+      top_ = &b;
+      return false;
+    }
+    first.status.tally = now;
     if (Order::precedes(last, b)) {
       link(last, b, first);
-    } else if (Order::precedes(b, first)) {
-      link(last, b, first);
-      top_ = &b;
     } else {
       insert_inside<Order>(b);
     }

@@ -13,11 +13,11 @@ namespace tessera::detail {
 /// Finds objects by a 64-bit key that each object carries: `std::uint64_t map_key() const`. It does not own
 /// the objects.
 ///
-/// It uses open addressing with linear probing and is at most half full. A removed entry leaves a hole, which ends no
+/// It uses open addressing with linear probing and is at most three eighths full, with many objects half. A removed entry leaves a hole, which ends no
 /// search. A search ends after the largest number of steps that an insert ever took.
 ///
-/// It grows and shrinks a part at each call, so that no call takes long. Hashes are compared with the first slot that is
-/// still in the old table: entries below it are in the new table, which has the same order, all others in the old one.
+/// It grows and shrinks a part at each call, so that no call takes long. Both tables have the order of hashes: entries
+/// whose first slot in the old table is below a border are in the new table, all others in the old one.
 ///   Cost:  one probe in nearly all cases. While it grows or shrinks, a call moves the entries of 32 slots
 template <typename Value>
 class key_map {
@@ -42,7 +42,7 @@ class key_map {
   ///   Cost:  linear in the objects
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
     std::size_t wanted = (std::max)(capacity(), min_capacity);
-    while (wanted / 2 < size_ + count) wanted *= 2;
+    while (most_in(wanted) < size_ + count) wanted *= 2;
     if (!move_to(wanted)) return false;
     shrink_at_ = 0;
     return true;
@@ -58,11 +58,15 @@ class key_map {
   ///   Requires:  a preceding reserve_one()
   ///   Requires:  `key` is the object's key, and no other object in the map has it
   void insert(std::uint64_t key, Value& value) noexcept {
-    const std::uint64_t hash = hash_of(key);
-    const std::size_t home = now_.home_of(hash);
+    const std::size_t home = now_.home_of(hash_of(key));
     ++size_;
-    if (home < moved_) return insert_in_next(hash, value);
-    now_.slots[now_.free_slot(home)] = &value;
+    if (home < moved_) return insert_in_next(hash_of(key), value);
+    std::size_t at = home;
+    for (std::size_t step = 1; now_.slots[at] != nullptr; ++step) {
+      at = (at + 1) & now_.mask;
+      if (step > now_.longest) now_.longest = step;
+    }
+    now_.slots[at] = &value;
   }
 
   /// Finds the object with a key, or null.
@@ -89,13 +93,6 @@ class key_map {
     [[nodiscard]] std::size_t home_of(std::uint64_t hash) const noexcept {
       return static_cast<std::size_t>(hash >> shift);
     }
-    [[nodiscard]] std::size_t free_slot(std::size_t at) noexcept {
-      for (std::size_t step = 1; slots[at] != nullptr; ++step) {
-        at = (at + 1) & mask;
-        if (step > longest) longest = step;
-      }
-      return at;
-    }
     [[nodiscard]] Value** locate(std::size_t at, std::uint64_t key) const noexcept {
       for (std::size_t step = 0; step <= longest; ++step) {
         if (slots[at] != nullptr && slots[at]->map_key() == key) return &slots[at];
@@ -114,12 +111,12 @@ class key_map {
     return std::rotr(key, 9) * 0x9E3779B97F4A7C15u;
   }
   [[nodiscard]] Value** locate(std::uint64_t key) const noexcept {
-    const std::uint64_t hash = hash_of(key);
-    const std::size_t home = now_.home_of(hash);
-    return home < moved_ ? locate_in_next(hash, key) : now_.locate(home, key);
+    Value** const found = now_.locate(now_.home_of(hash_of(key)), key);
+    return found != nullptr ? found : locate_in_next(key);
   }
-  [[nodiscard, gnu::noinline]] Value** locate_in_next(std::uint64_t hash, std::uint64_t key) const noexcept {
-    return next_.locate(next_.home_of(hash), key);
+  [[nodiscard, gnu::noinline]] Value** locate_in_next(std::uint64_t key) const noexcept {
+    const std::uint64_t hash = hash_of(key);
+    return now_.home_of(hash) < moved_ ? next_.locate(next_.home_of(hash), key) : nullptr;
   }
 
   [[nodiscard, gnu::noinline]] bool make_room() noexcept {
@@ -171,8 +168,13 @@ class key_map {
     moved_ = 0;
     set_limits();
   }
+  /// The most entries of a table. A small table is emptier, because its searches are then shorter; in a large one,
+  /// memory matters more.
+  [[nodiscard]] static std::size_t most_in(std::size_t capacity) noexcept {
+    return capacity < std::size_t{1} << 18 ? capacity / 8 * 3 : capacity / 2;
+  }
   void set_limits() noexcept {
-    grow_at_ = capacity() / 2;
+    grow_at_ = most_in(capacity());
     shrink_at_ = capacity() > 64 ? capacity() / 16 : 0;
   }
   /// Moves all entries to a table of another size.
@@ -186,14 +188,16 @@ class key_map {
   [[gnu::noinline]] void insert_in_next(std::uint64_t hash, Value& value) noexcept {
     const std::size_t home = next_.home_of(hash);
     for (std::size_t step = 0;; ++step) {
-      clear_to(home + step + 1);
+      if (home + step >= cleared_) clear_to(home + step + 1);
       Value*& slot = next_.slots[(home + step) & next_.mask];
       if (slot != nullptr) continue;
       slot = &value;
-      next_.longest = (std::max)(next_.longest, step);
-      break;
+      if (step > next_.longest) {
+        next_.longest = step;
+        clear_behind();
+      }
+      return;
     }
-    clear_behind();
   }
   /// Clears the slots of the new table that a search may reach.
   void clear_behind() noexcept {
@@ -201,7 +205,10 @@ class key_map {
     clear_to(next_.home_of(last) + next_.longest + 1);
   }
   void clear_to(std::size_t end) noexcept {
-    for (; cleared_ < end && cleared_ <= next_.mask; ++cleared_) next_.slots[cleared_] = nullptr;
+    end = (std::min)(end, next_.mask + 1);
+    if (cleared_ >= end) return;
+    std::fill(next_.slots + cleared_, next_.slots + end, nullptr);
+    cleared_ = end;
   }
 
   static inline Value* nothing[2] = {};  // table of an empty map; never written

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +31,11 @@ class slab {
   }
 
   /// Makes sure that the next `count` calls of take() succeed. Returns false if host memory ran out.
+  ///   Requires:  count <= max_reserve
   [[nodiscard]] bool reserve(std::size_t count) noexcept { return waiting_ >= count || refill(count); }
-  /// Does the same, and keeps every spare node until purge(), whatever comes back before.
+  static constexpr std::size_t max_reserve = 8;
+  /// Makes sure that calls of reserve() succeed for the next `count` nodes together. Keeps every spare node until
+  /// purge(), whatever comes back before.
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
     holds_ = true;
     while (spare_ + waiting_ < count) {
@@ -42,10 +46,7 @@ class slab {
 
   /// Takes a node.
   ///   Requires:  a preceding reserve()
-  [[nodiscard]] Node* take() noexcept {
-    if (waiting_ == 0) (void)refill(1);
-    return ::new (latest_[--waiting_]) Node;
-  }
+  [[nodiscard]] Node* take() noexcept { return ::new (latest_[--waiting_]) Node; }
 
   void give_back(Node* node) noexcept {
     node->~Node();
@@ -110,38 +111,30 @@ class slab {
 
   // The rest is not inlined, because rare paths must not keep the hit path from being inlined.
 
-  /// Moves nodes from chunks to the array until it has half of them, at least `count`.
+  /// Moves nodes from chunks to the array until half of it is full, if host memory suffices.
   [[gnu::noinline]] bool refill(std::size_t count) noexcept {
-    const std::size_t wanted = count > latest_.size() / 2 ? count : latest_.size() / 2;
-    if (wanted > latest_.size()) {
-      while (spare_ + waiting_ < count) {
-        if (!begin_chunk()) return false;
-      }
-      return true;
-    }
-    while (waiting_ < wanted) {
+    while (waiting_ < max_reserve) {
       if (open_ == nullptr && !begin_chunk()) return waiting_ >= count;
-      latest_[waiting_++] = take_from_chunk();
+      chunk& from = *open_;
+      if (from.spare == per_chunk) --from.in->empty;
+      const std::size_t moved = (std::min)(max_reserve - waiting_, from.spare);
+      for (std::size_t i = 0; i < moved; ++i) {
+        latest_[waiting_++] = from.unused;
+        from.unused = from.unused->next;
+      }
+      spare_ -= moved;
+      from.spare -= moved;
+      if (from.spare == 0) unlink(from);
     }
     return true;
   }
   [[gnu::noinline]] void return_half() noexcept {
     // The oldest are returned: the latest are probably in the processor's cache.
-    const std::size_t half = latest_.size() / 2;
-    for (std::size_t i = 0; i < half; ++i) {
+    for (std::size_t i = 0; i < max_reserve; ++i) {
       give_to_chunk(latest_[i]);
-      latest_[i] = latest_[half + i];
+      latest_[i] = latest_[max_reserve + i];
     }
-    waiting_ -= half;
-  }
-  [[nodiscard]] void* take_from_chunk() noexcept {
-    chunk& from = *open_;
-    if (from.spare == per_chunk) --from.in->empty;
-    slot* const taken = from.unused;
-    from.unused = taken->next;
-    --spare_;
-    if (--from.spare == 0) unlink(from);
-    return taken;
+    waiting_ -= max_reserve;
   }
   void give_to_chunk(void* node) noexcept {
     chunk& to = chunk_of(node);
@@ -215,13 +208,13 @@ class slab {
   }
   static void free_region(region& r) noexcept { ::operator delete(static_cast<void*>(&r)); }
 
-  std::array<void*, 16> latest_;  // spare nodes that came back last
-  std::size_t waiting_ = 0;       // their number
-  chunk* open_ = nullptr;         // chunks with unused nodes
-  std::size_t spare_ = 0;         // unused nodes of all chunks
-  std::size_t begun_ = 0;         // begun chunks
-  region* regions_ = nullptr;     // the newest comes first; only it may have chunks that have not begun
-  region* kept_ = nullptr;        // the last region that had no nodes in use
+  std::array<void*, 2 * max_reserve> latest_;  // spare nodes that came back last
+  std::size_t waiting_ = 0;                    // their number
+  chunk* open_ = nullptr;                      // chunks with unused nodes
+  std::size_t spare_ = 0;                      // unused nodes of all chunks
+  std::size_t begun_ = 0;                      // begun chunks
+  region* regions_ = nullptr;  // the newest comes first; only it may have chunks that have not begun
+  region* kept_ = nullptr;     // the last region that had no nodes in use
   std::size_t held_bytes_ = 0;
   bool holds_ = false;
 };
