@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/page.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

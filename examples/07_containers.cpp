@@ -10,8 +10,8 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/std_allocators.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

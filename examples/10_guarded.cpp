@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <string_view>
 
-#include <tessera/debug/fault_reports.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>

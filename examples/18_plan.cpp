@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans: the first run of a program is recorded. The second run gets places that were computed from the recording.
-#include <tessera/plan/plan_file.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
@@ -52,8 +52,8 @@ inline constexpr bool can_sleep<A> = A::has_ranges;
 /// The observer among the extensions of an allocator.
 template <typename A>
 struct observed_of;
-template <template <typename> typename Front, typename A>
-struct observed_of<Front<A>> : observed_of<A> {};
+template <template <typename...> typename Front, typename A, typename... Rest>
+struct observed_of<Front<A, Rest...>> : observed_of<A> {};
 template <typename Recipe, typename Provider, typename First, typename... Rest>
 struct observed_of<caching_allocator<Recipe, Provider, First, Rest...>>
     : observed_of<caching_allocator<Recipe, Provider, Rest...>> {};

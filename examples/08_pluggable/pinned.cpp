@@ -11,8 +11,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;

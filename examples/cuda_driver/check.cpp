@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <tessera/law/provider_laws.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 

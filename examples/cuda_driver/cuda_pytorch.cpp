@@ -9,8 +9,8 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/torch_pluggable.hpp>

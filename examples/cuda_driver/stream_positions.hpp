@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/stream_order.hpp>
 
 #include "context.hpp"

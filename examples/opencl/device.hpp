@@ -9,8 +9,8 @@
 #include <new>
 #include <string>
 
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/provider.hpp>

@@ -7,8 +7,8 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/core/types.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/recipe/pytorch.hpp>
 
 #include "device.hpp"

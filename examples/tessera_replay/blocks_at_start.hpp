@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/trace/csv.hpp>
 

@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>

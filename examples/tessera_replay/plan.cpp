@@ -12,7 +12,6 @@
 #include <variant>
 
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/plan_file.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
@@ -24,6 +23,7 @@
 #include "input.hpp"
 #include "plan.hpp"
 #include "planner/make_plan.hpp"
+#include "planner/plan_file.hpp"
 #include "replayed.hpp"
 #include "terminal.hpp"
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "commands.hpp"

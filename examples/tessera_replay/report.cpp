@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "input.hpp"

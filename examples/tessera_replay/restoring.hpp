@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <tessera/core/block_view.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>

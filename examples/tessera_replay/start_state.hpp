@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/trace/recording.hpp>
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 
 #include "memory_map.hpp"
 

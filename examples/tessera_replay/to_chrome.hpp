@@ -15,8 +15,8 @@
 #include <variant>
 #include <vector>
 
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/observe/snapshot.hpp>
 
 #include "blocks_at_start.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 #include <variant>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/observe/snapshot.hpp>
 
 #include "blocks_at_start.hpp"

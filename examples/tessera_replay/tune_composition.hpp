@@ -9,10 +9,8 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>

@@ -11,8 +11,7 @@
 #include <span>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/object_addresses.hpp>
 #include <tessera/provider/provider.hpp>

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/tessera.hpp>
 
 #include "device.hpp"

@@ -16,7 +16,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 
 #include "device.hpp"
 #include "few_objects.hpp"

@@ -12,7 +12,7 @@
 #include <span>
 #include <type_traits>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/stream_order.hpp>
 
 #include "functions.hpp"

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/block_handle.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::detail::missing {
@@ -97,7 +93,8 @@ namespace tessera {
 ///     };
 ///     }
 ///
-///   * `enter` calls f(allocator) and returns its result. It may take a lock or run a check around the call.
+///   * `enter` calls f(allocator) and returns its result. It may take a lock or run a check around the call. By default, it
+///     calls f(self.allocator_).
 ///   * To change a call, define it in the front end. `using allocator_adaptor<...>::name` keeps its other overloads.
 ///   * If `enter` takes a lock, define on_pressure and for_each_device, too. By default, the functions given
 ///     to them run inside `enter`, and would deadlock if they used the allocator.
@@ -317,6 +314,10 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   }
 
  protected:
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    return std::forward<F>(f)(me.allocator_);
+  }
   /// Enters the allocator that owns an address. A front end of several allocators must define its own. If
   /// `call`, the name of a call, is given and a non-null address has no owner, it must abort and name the
   /// call. If `call` is null, it must return a default value.

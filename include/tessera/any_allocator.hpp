@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
 namespace tessera::extension {
@@ -22,17 +17,6 @@ namespace tessera::detail {
 
 template <typename E>
 class erased_door;
-
-}  // namespace tessera::detail
-
-namespace tessera::detail::missing {
-
-struct any_allocator_needs_the_front_of_one_device;
-struct any_allocator_forwards_only_private_pools_and_sleep_mode;
-
-}  // namespace tessera::detail::missing
-
-namespace tessera::detail {
 
 /// An allocator of one device. A per_device has several: use front(d) of one.
 template <typename Allocator>
@@ -50,6 +34,13 @@ concept is_allocator_of_one_device = requires(Allocator& a, void* p, std::size_t
 };
 
 }  // namespace tessera::detail
+
+namespace tessera::detail::missing {
+
+struct any_allocator_needs_the_front_of_one_device;
+struct any_allocator_forwards_only_private_pools_and_sleep_mode;
+
+}  // namespace tessera::detail::missing
 
 namespace tessera {
 

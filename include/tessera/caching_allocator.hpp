@@ -1,27 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/block_handle.hpp>
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/detail/blocks/audit.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/block_manager.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/counters.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
-#include <tessera/detail/containers/callbacks.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The algorithm of a caching allocator: it asks the policies of a recipe, and has the block manager and a backend carry
@@ -201,8 +193,7 @@ class caching_allocator {
         extensions_(*this, std::forward<Given>(given)...),
         manager_(std::move(device), extensions_) {}
 
-  caching_allocator(const caching_allocator&) = delete;
-  caching_allocator& operator=(const caching_allocator&) = delete;
+  caching_allocator& operator=(caching_allocator&&) = delete;
   ~caching_allocator() { extensions_.on_end(); }
 
   /// Serves a request of `bytes` on `stream`.

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
 #include <optional>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -12,12 +9,8 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/law/growth_bound.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -185,8 +178,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
     return configured(detail::settings_from_environment<Family>(), std::move(device),
                       std::forward<Given>(given)...);
   }
-  configured(const configured&) = delete;
-  configured& operator=(const configured&) = delete;
+  configured& operator=(configured&&) = delete;
 
   [[nodiscard]] pool_statistics statistics() const noexcept
     requires detail::keeps_statistics<first>

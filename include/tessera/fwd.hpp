@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
-#include <tessera/core/block_view.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// Declares the public types, for headers that only name an allocator. Default template arguments are given

@@ -42,7 +42,7 @@ expect_fault(policy/split.hpp "# include <tessera/policy/pools.hpp>"
 expect_fault(detail/blocks/block_manager.hpp "#include <tessera/provider/simulated_device.hpp>"
              "may not include <tessera/provider/simulated_device.hpp>; allowed: core, ")
 expect_fault(policy/heap.hpp "#include <tessera/tessera.hpp>" "(folder 'policy') may not include <tessera/tessera.hpp>")
-expect_fault(trace/csv.hpp "#include <tessera/law/law.hpp>" "(folder 'trace') may not include <tessera/law/law.hpp>")
+expect_fault(trace/csv.hpp "#include <tessera/law/policy_laws.hpp>" "(folder 'trace') may not include <tessera/law/policy_laws.hpp>")
 expect_fault(tessera.hpp "#include <tessera/trace/csv.hpp>" "(folder 'root') may not include <tessera/trace/csv.hpp>")
 expect_fault(details/help.hpp "" "details/help.hpp: there is no folder 'details'")
 expect_fault(core/more/a.hpp "" "core/more/a.hpp: there is no folder 'core/more'")
@@ -282,7 +282,7 @@ function(plant_examples text)
   plant(include/tessera/tessera.hpp "#pragma once\nnamespace tessera {\ninline namespace literals {}
 namespace recipe { template <int = 0> struct pytorch; }
 template <typename, typename> struct caching_allocator { void trim(); };\n}")
-  plant(include/tessera/provider/provider_ref.hpp "")
+  plant(include/tessera/provider/adaptor.hpp "")
   plant(include/tessera/provider/simulated_device.hpp "namespace tessera::provider {\nstruct simulated_device;\n}")
   plant(include/tessera/a.hpp "#pragma once\n${text}")
   plant(include/tessera/b.hpp "#pragma once\ninline void in_b() {}")

@@ -6,8 +6,7 @@ cmake_minimum_required(VERSION 3.24)
 set(may_include_core core)
 set(may_include_config core config)
 set(may_include_policy core policy/eviction.hpp policy/growth.hpp policy/pages.hpp policy/streams.hpp detail/backends/backend.hpp
-                       detail/backends/expandable_backend.hpp detail/backends/stitching_backend.hpp detail/policies/decay.hpp
-                       detail/policies/stream_sharing.hpp)
+                       detail/backends/expandable_backend.hpp detail/backends/stitching_backend.hpp detail/policies/stream_sharing.hpp)
 set(may_include_provider core provider)
 set(may_include_detail core provider/provider.hpp provider/capabilities.hpp detail)
 set(may_include_recipe core policy provider/provider.hpp config recipe law/recipe_laws.hpp)
@@ -19,11 +18,11 @@ set(may_include_concurrent core provider config recipe root detail observe concu
 set(may_include_debug core provider config recipe root detail observe concurrent debug)
 set(may_include_interop core provider config policy/prefer_pages.hpp recipe root detail extension observe concurrent interop)
 set(may_include_trace core root detail observe trace)
-set(may_include_plan core provider detail root trace plan)
+set(may_include_plan core provider detail root plan)
 set(slow iostream functional regex ranges)
 set(may_use_functional interop/torch_captures.hpp interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)
-set(may_use_system "^(concurrent/|debug/|interop/|law/provider_threads|provider/|detail/containers/pagemap|detail/containers/per_thread|configured|trace/captured|plan/planned)")
+set(may_use_system "^(concurrent/|debug/|interop/|law/provider_laws|provider/|detail/containers/per_thread|configured|trace/captured|plan/planned)")
 set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
                       version.hpp)                 # for #if
 

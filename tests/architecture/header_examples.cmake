@@ -33,7 +33,7 @@ endfunction()
 
 # Precompiled, because it takes longer than most examples.
 set(all ${SCRATCH}/all.hpp)
-file(WRITE ${all} "#include <cstdio>\n#include <vector>\n#include <tessera/provider/provider_ref.hpp>\n#include <tessera/provider/simulated_device.hpp>\n#include <tessera/tessera.hpp>
+file(WRITE ${all} "#include <cstdio>\n#include <vector>\n#include <tessera/provider/adaptor.hpp>\n#include <tessera/provider/simulated_device.hpp>\n#include <tessera/tessera.hpp>
 using namespace tessera::literals;
 using allocator_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;\n")
 execute_process(COMMAND ${COMPILER} ${flags} -x c++-header ${all} -o ${all}.gch COMMAND_ERROR_IS_FATAL ANY)

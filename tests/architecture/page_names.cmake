@@ -13,7 +13,7 @@ set(others
     dirty_decay_ms empty_cache max_split_size_mb expandable_segments garbage_collection_threshold git malloc memory_stats
     naive_best_fit set_per_process_memory_fraction source static_assert std using vcpkg_from_git
     PascalCase snake_case trailing_ prefer_ evict_ grow_ pool_ recover_ reuse_ round_ split_
-    choose_recipe compared plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
+    choose_recipe compared missing plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
 
 # The types whose members pages mention. A type must not be final.
 set(prelude "
@@ -35,7 +35,7 @@ using classes = types<
     full, private_pools, locked<full>, per_stream<full>, per_device<locked<full>>, configured<pytorch_family, full>, planned<host>, tagged<full>,
     private_pool<full>, private_pools::door<full>, quotas::door<full>, checkpoints::door<full>, sleep_mode::door<full>,
     observer<history<>>::door<full>, background_reclaiming<full>::options, memory_report, usage, device, host_pinned,
-    stream_registry<device>, guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
+    timed<device>, guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
     law::provider_check_result, law::provider_trial, split_below<>, object_addresses<int>, history<>>;
 using enumerations = types<sleep_contents, scope_kind, decay_curve, page_preference>;
 }

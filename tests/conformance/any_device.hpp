@@ -8,8 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace conformance {

@@ -26,8 +26,8 @@
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/history.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/types.hpp>
 
 namespace conformance {
 

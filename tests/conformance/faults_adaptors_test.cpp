@@ -16,10 +16,10 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>

@@ -18,7 +18,7 @@
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/stream_order.hpp>
 #include <tessera/tessera.hpp>

@@ -14,8 +14,7 @@
 #include <vector>
 
 #include <tessera/block_handle.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/simulated_calls.hpp>

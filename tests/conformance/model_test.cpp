@@ -15,7 +15,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>

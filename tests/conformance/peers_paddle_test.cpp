@@ -12,8 +12,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/policy/chunks.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

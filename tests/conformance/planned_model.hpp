@@ -17,12 +17,12 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/planned.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "any_device.hpp"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <tessera/config/pytorch_conf.hpp>
-#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/tessera.hpp>
 
 #include "extensions.hpp"

@@ -7,8 +7,8 @@
 
 #include <tessera/concurrent/deferred_free_queue.hpp>
 #include <tessera/interop/paddle_passes.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/limiting.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"

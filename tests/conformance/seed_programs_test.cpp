@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/configured_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/tessera.hpp>
 
 #include "seed_settings.hpp"

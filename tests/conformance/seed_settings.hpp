@@ -7,7 +7,7 @@
 #include <tessera/config/paddle_flags.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/torch_npu.hpp>

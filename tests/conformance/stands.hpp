@@ -8,11 +8,11 @@
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/preallocating.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 

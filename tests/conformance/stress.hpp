@@ -15,13 +15,13 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/arena.hpp>
-#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/observe/snapshot.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "extensions.hpp"

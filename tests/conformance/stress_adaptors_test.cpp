@@ -19,9 +19,9 @@
 #include <tessera/extension/observer.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/observe/history.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/limiting.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>

@@ -5,8 +5,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/policy/evict_after.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "stress.hpp"

@@ -13,7 +13,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>

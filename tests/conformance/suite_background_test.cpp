@@ -9,7 +9,7 @@
 #include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/configured_pinned.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 #include "suite.hpp"

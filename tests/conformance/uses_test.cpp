@@ -19,8 +19,8 @@
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/limiting.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -19,11 +19,11 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/interop/aligned_request.hpp>
-#include <tessera/law/host_visible.hpp>
+#include <tessera/law/provider_contents.hpp>
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/tessera.hpp>
 
 #include "first_broken_rule.hpp"

@@ -20,7 +20,7 @@
 
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/provider_laws.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/tessera.hpp>
 
 #include "device.hpp"

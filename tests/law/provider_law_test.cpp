@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include <tessera/law/provider_laws.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 namespace {
@@ -80,17 +80,6 @@ TEST(provider_law, holds_for_simulated_devices) {
   EXPECT_STREQ(law::provider(busy).broken, nullptr);
   provider::simulated_device without_huge{provider::simulated_device::options{.huge_budget = 0}};
   EXPECT_STREQ(law::provider(without_huge).broken, nullptr);
-}
-
-TEST(provider_law, keeps_the_first_broken_law) {
-  law::check_result found;
-  EXPECT_TRUE(found);
-  found.must_hold(true, "a");
-  EXPECT_TRUE(found);
-  found.must_hold(false, "b");
-  found.must_hold(false, "c");
-  EXPECT_FALSE(found);
-  EXPECT_STREQ(found.broken, "b");
 }
 
 template <std::size_t Step>

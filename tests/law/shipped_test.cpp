@@ -9,8 +9,8 @@
 #include <tessera/policy/chunks.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>

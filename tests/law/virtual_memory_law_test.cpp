@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <tessera/law/provider_laws.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 namespace {

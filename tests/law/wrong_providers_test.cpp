@@ -20,8 +20,8 @@
 #include <gtest/gtest.h>
 
 #include <tessera/law/provider_laws.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 namespace {

@@ -10,13 +10,13 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
-#include <tessera/plan/plan_file.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "tessera_replay/planner/make_plan.hpp"
+#include "tessera_replay/planner/plan_file.hpp"
 
 namespace {
 

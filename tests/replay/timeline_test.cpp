@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include "tessera_replay/memory_map.hpp"
 
 namespace {

@@ -151,7 +151,7 @@ snapshot full() {
   s.segments.push_back({.device = 2, .address = 4096, .size = 2_MiB, .blocks = {{4096, 2_MiB}}});
   s.traces.resize(3);
   for (std::size_t what = 0; what < std::size(pytorch_actions); ++what) {
-    snapshot::entry e{.what = static_cast<action>(what),
+    snapshot::entry e{.what = pytorch_actions[what].first,
                       .stack = static_cast<std::uint32_t>((what + 2) % 4),
                       .size = 100 + what,
                       .block = what % 2 * 512,
@@ -160,7 +160,7 @@ snapshot full() {
                       .pool = {0, what},
                       .label = what % 3 == 0 ? "" : "\xf0\x9f\x98\x80 \"forward\""};
     if (e.what == action::oom) e.device_free = 12345;
-    if (e.what < action::oom) e.address = 0x7f00'0000'0000 + what;
+    if (e.what < action::sleep) e.address = 0x7f00'0000'0000 + what;
     s.traces[0].push_back(e);
   }
   s.host_segments.push_back(

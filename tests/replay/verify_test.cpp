@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>

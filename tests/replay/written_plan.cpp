@@ -10,12 +10,12 @@
 #include <variant>
 
 #include <tessera/plan/check_plan.hpp>
-#include <tessera/plan/plan_file.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/lifetimes.hpp"
+#include "tessera_replay/planner/plan_file.hpp"
 
 namespace {
 

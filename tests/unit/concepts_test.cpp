@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each concept rejects a type that lacks one member. Nothing runs here: the test passes if it compiles.
 #include <tessera/policy/reuse_across_streams.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

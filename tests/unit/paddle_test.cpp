@@ -8,7 +8,7 @@
 
 #include <tessera/law/recipe_laws.hpp>
 #include <tessera/policy/chunks.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/tessera.hpp>

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -11,13 +11,12 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/plan/made_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "find_steps.hpp"
 #include "place.hpp"
+#include "plan_file.hpp"
 #include "recorded_track.hpp"
 #include "step_tree.hpp"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/trace/recording.hpp>
 
 namespace tessera::detail {

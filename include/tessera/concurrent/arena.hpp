@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <cstddef>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -12,13 +10,7 @@
 
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/detail/blocks/counter_names.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/limiting.hpp>
@@ -158,9 +150,7 @@ class shared_callbacks {
  public:
   using function = bool (*)(void* context) noexcept;
 
-  shared_callbacks() = default;
-  shared_callbacks(const shared_callbacks&) = delete;
-  shared_callbacks& operator=(const shared_callbacks&) = delete;
+  shared_callbacks& operator=(shared_callbacks&&) = delete;
   ~shared_callbacks() {
     for (entry* e = first_.load(); e != nullptr;) delete std::exchange(e, e->next.load());
   }
@@ -278,8 +268,7 @@ class alignas(64) arena {
   arena(stream_id key, reentrancy_guard& guard, arena_device<Device> device,
         recipe::policies<recipe_type> settings, Given&&... given)
       : key_(key), inner_(guard, std::move(device), std::move(settings), std::forward<Given>(given)...) {}
-  arena(const arena&) = delete;
-  arena& operator=(const arena&) = delete;
+  arena& operator=(arena&&) = delete;
   /// Processes the queued frees, so that the observer sees them.
   ~arena() { process_queue(); }
 

@@ -4,19 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstddef>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -30,8 +25,7 @@ class round_worker {
   round_worker(round work, void* context, std::chrono::microseconds pause,
                std::chrono::milliseconds period = {}) noexcept
       : work_(work), context_(context), pause_(pause), period_(period) {}
-  round_worker(const round_worker&) = delete;
-  round_worker& operator=(const round_worker&) = delete;
+  round_worker& operator=(round_worker&&) = delete;
   ~round_worker() { stop(); }
 
   /// Wakes the thread because there is work. Never waits for a round.
@@ -58,16 +52,10 @@ class round_worker {
 
  private:
   void start() noexcept {
-#if defined(__cpp_exceptions)
-    try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error&) {
+    if (!try_run([this] { thread_ = std::thread([this] { run(); }); })) {
       has_work_ = false;
       return;
     }
-#else
-    thread_ = std::thread([this] { run(); });
-#endif
     running_ = true;
   }
   void run() {
@@ -191,8 +179,8 @@ class background_reclaiming
       : device_(std::move(device)),
         evict_every_(worker.evict_every),
         state_{{&run_round, this, worker.pause, worker.evict_every}},
-        locked_(detail::background_events<provider_type>(device_, worker.enabled ? &state_ : nullptr),
-                std::move(settings), std::forward<Given>(given)...) {
+        allocator_(detail::background_events<provider_type>(device_, worker.enabled ? &state_ : nullptr),
+                   std::move(settings), std::forward<Given>(given)...) {
     const auto reclaim = [](void* self) noexcept {
       return static_cast<background_reclaiming*>(self)->process_events();
     };
@@ -215,19 +203,15 @@ class background_reclaiming
 
   template <typename F>
   decltype(auto) visit_provider(F f) {
-    return locked_.visit_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
+    return allocator_.visit_provider([&f](auto& device) -> decltype(auto) { return f(device.inner()); });
   }
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.locked_);
-  }
 
   template <typename F>
   decltype(auto) reclaim(F f) {
-    return locked_type::enter(locked_, [&](auto& in) {
+    return locked_type::enter(allocator_, [&](auto& in) {
       state_.is_reclaiming = true;
       const detail::at_scope_end reset([this] { state_.is_reclaiming = false; });
       return f(in);
@@ -253,7 +237,7 @@ class background_reclaiming
   const std::chrono::milliseconds evict_every_;
   std::chrono::steady_clock::time_point evicted_{};
   detail::background_state state_;
-  locked_type locked_;
+  locked_type allocator_;
 };
 
 }  // namespace tessera::concurrent

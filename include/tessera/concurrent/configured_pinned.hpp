@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -14,13 +13,10 @@
 #include <tessera/config/pytorch_conf.hpp>
 #include <tessera/config/torch_npu_conf.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/core/error.hpp>
 #include <tessera/observe/host_statistics.hpp>
-#include <tessera/provider/capabilities.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/preallocating.hpp>
-#include <tessera/provider/provider.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/recipe/pinned.hpp>
 
 namespace tessera::detail {
@@ -99,8 +95,7 @@ class configured_pinned : public allocator_adaptor<configured_pinned<Family, Hos
   [[nodiscard]] static configured_pinned from_environment(Host host, Device&... device) {
     return configured_pinned(detail::settings_from_environment<Family>(), std::move(host), device...);
   }
-  configured_pinned(const configured_pinned&) = delete;
-  configured_pinned& operator=(const configured_pinned&) = delete;
+  configured_pinned& operator=(configured_pinned&&) = delete;
 
   [[nodiscard]] observe::host_statistics statistics() const noexcept {
     return visit([]<typename Allocator>(const Allocator& allocator) {

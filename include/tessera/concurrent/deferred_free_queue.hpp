@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <new>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -51,8 +46,7 @@ class deferred_free_queue {
       if (initial.waits) detail::fatal("deferred_free_queue: to wait, the device must be an event_provider");
     }
   }
-  deferred_free_queue(const deferred_free_queue&) = delete;
-  deferred_free_queue& operator=(const deferred_free_queue&) = delete;
+  deferred_free_queue& operator=(deferred_free_queue&&) = delete;
   ~deferred_free_queue() { finish(); }
 
   /// Takes ownership of a block, which counts as `bytes`. Ignores null.

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/serialized_provider.hpp>
 
 namespace tessera::concurrent {
 

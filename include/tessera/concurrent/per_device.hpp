@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <deque>
 #include <new>
 #include <utility>
@@ -9,10 +8,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/indexed.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
@@ -56,8 +52,7 @@ class per_device : private allocator_adaptor<per_device<Front>> {
       fronts_.emplace_back(detail::indexed<provider_type>(device, map_, number), settings, Given(given)...);
     }
   }
-  per_device(const per_device&) = delete;
-  per_device& operator=(const per_device&) = delete;
+  per_device& operator=(per_device&&) = delete;
 
   [[nodiscard]] std::size_t devices() const noexcept { return fronts_.size(); }
   /// The allocator of one device.

@@ -2,10 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <new>
 #include <tuple>
@@ -14,16 +11,11 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/arena.hpp>
+#include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/serialized_provider.hpp>
 
 namespace tessera::concurrent {
 
@@ -93,8 +85,7 @@ class per_stream
         streams_(settings_.streams),
         extensions_(share(static_cast<extensions*>(nullptr), std::forward<Given>(given)...)),
         budget_(settings_.growth.limit.on(device_.capacity())) {}
-  per_stream(const per_stream&) = delete;
-  per_stream& operator=(const per_stream&) = delete;
+  per_stream& operator=(per_stream&&) = delete;
   ~per_stream() {
     for (auto& slot : arenas_) delete slot.load();
   }

@@ -3,17 +3,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <concepts>
 #include <condition_variable>
-#include <cstddef>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
 
 namespace tessera::concurrent {
 
@@ -82,10 +77,6 @@ class waiting : public allocator_adaptor<waiting<Allocator, Clock, Changed>, All
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.allocator_);
-  }
 
   static void after_free(waiting& me) noexcept { me.notify(); }
 

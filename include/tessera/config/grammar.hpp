@@ -2,14 +2,10 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <exception>
-#include <string_view>
 #include <utility>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/fixed_string.hpp>
 
 /// Errors in configuration strings, and the definitions of keys.
 
@@ -35,18 +31,6 @@ struct setting_error {
   std::string_view other_key{};  ///< the key that excludes this one
   bool operator==(const setting_error&) const = default;
 };
-
-}  // namespace tessera::config
-
-namespace tessera::config::detail {
-
-using error_code = setting_error::error_code;
-
-using tessera::detail::fixed_string;
-
-}  // namespace tessera::config::detail
-
-namespace tessera::config {
 
 /// Reports a rejected configuration string: source, position, key, value, error and broken rule. Never
 /// allocates.
@@ -98,6 +82,10 @@ class bad_setting final : public std::exception {
 }  // namespace tessera::config
 
 namespace tessera::config::detail {
+
+using error_code = setting_error::error_code;
+
+using tessera::detail::fixed_string;
 
 /// The format of a value.
 enum class value_format : unsigned char {

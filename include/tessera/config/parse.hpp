@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string_view>
 #include <type_traits>
 #include <variant>
 
 #include <tessera/config/grammar.hpp>
-#include <tessera/core/bytes.hpp>
 
 /// Reads configuration strings. A grammar is a struct that describes the strings of one system:
 ///

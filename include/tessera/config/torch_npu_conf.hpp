@@ -2,12 +2,9 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <string_view>
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/core/bytes.hpp>
 
 namespace tessera::config {
 

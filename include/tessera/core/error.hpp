@@ -2,16 +2,9 @@
 #pragma once
 
 #include <cinttypes>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <new>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::detail {
 
@@ -136,6 +129,21 @@ template <typename Error = out_of_memory>
   std::fprintf(stderr, "%s\n", error.what());
   std::abort();
 #endif
+}
+
+/// Runs code that may throw std::bad_alloc; false if it threw.
+template <typename F>
+[[nodiscard]] bool try_run(F work) noexcept {
+#if defined(__cpp_exceptions)
+  try {
+    work();
+  } catch (...) {
+    return false;
+  }
+#else
+  work();
+#endif
+  return true;
 }
 
 }  // namespace tessera::detail

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
 #include <type_traits>
 #include <utility>
 
@@ -63,27 +61,6 @@ struct parameter<Initial> {
   bool operator==(const parameter&) const = default;
 };
 
-}  // namespace tessera
-
-namespace tessera::detail {
-
-/// Returns the value, or initial value, of a parameter in bytes.
-template <auto Value>
-[[nodiscard]] consteval std::size_t initial_bytes() {
-  constexpr auto value = parameter<Value>{}.get();
-  static_assert(std::in_range<std::size_t>(value), "a number of bytes is whole and not below 0");
-  return static_cast<std::size_t>(value);
-}
-
-/// Whether tests have shown that a rounding policy obeys its laws for every request. Its results are then not
-/// checked at run time. False for types derived from such a policy.
-template <typename P>
-inline constexpr bool is_verified_rounding = false;
-
-}  // namespace tessera::detail
-
-namespace tessera {
-
 /// The SmallLimit and Boundary of split and growth policies that take this limit from the pools policy.
 inline constexpr std::size_t limit_of_pools = unlimited;
 
@@ -109,3 +86,20 @@ struct pool_traits {
 };
 
 }  // namespace tessera
+
+namespace tessera::detail {
+
+/// Returns the value, or initial value, of a parameter in bytes.
+template <auto Value>
+[[nodiscard]] consteval std::size_t initial_bytes() {
+  constexpr auto value = parameter<Value>{}.get();
+  static_assert(std::in_range<std::size_t>(value), "a number of bytes is whole and not below 0");
+  return static_cast<std::size_t>(value);
+}
+
+/// Whether tests have shown that a rounding policy obeys its laws for every request. Its results are then not
+/// checked at run time. False for types derived from such a policy.
+template <typename P>
+inline constexpr bool is_verified_rounding = false;
+
+}  // namespace tessera::detail

@@ -2,10 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -15,14 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/host_can_read.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/rules.hpp>
 

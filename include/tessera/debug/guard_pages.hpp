@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -13,19 +10,12 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/host_system.hpp>
+#include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -78,9 +68,7 @@ class guard_shadow {
   static constexpr unsigned char fresh = 0xA5;      ///< in a block that was never written
   static constexpr unsigned char stale = 0x5A;      ///< in a freed block that keeps its memory
 
-  guard_shadow() = default;
-  guard_shadow(const guard_shadow&) = delete;
-  guard_shadow& operator=(const guard_shadow&) = delete;
+  guard_shadow& operator=(guard_shadow&&) = delete;
   ~guard_shadow() {
     for (chunk* c = chunks_.load(); c != nullptr;) delete std::exchange(c, c->next);
   }
@@ -348,8 +336,7 @@ class guard_memory {
     const std::size_t system = host_max_mappings();
     options_.max_mappings = system - system / 16;
   }
-  guard_memory(const guard_memory&) = delete;
-  guard_memory& operator=(const guard_memory&) = delete;
+  guard_memory& operator=(guard_memory&&) = delete;
   ~guard_memory() { drop_quarantine(0); }
 
   /// If the device refuses or too few mappings are left, releases the quarantine step by step.

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/debug/guard_pages.hpp>
 #include <tessera/fwd.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::detail {
@@ -65,13 +65,97 @@ struct a_guarded_allocator_brings_no_freed_block_back;
 
 namespace tessera::debug {
 
+/// Installs a SIGSEGV handler that explains faults in a `guarded` allocator on standard error. It prints the
+/// accessed block, its size, distance and label, and whether it was freed. Then it calls the previous
+/// handler, for example a sanitizer's.
+///
+/// All objects share one handler. Up to 64 objects may exist at a time.
+///   Requires:  the allocator outlives it
+class fault_reports {
+ public:
+  template <typename Guarded>
+  explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.shadow()) {}
+  explicit fault_reports(const detail::guard_shadow& blocks) noexcept {
+    const std::lock_guard lock(mutex);
+    for (auto& slot : shadows) {
+      if (slot.load() != nullptr) continue;
+      slot_ = &slot;
+      slot.store(&blocks);
+      if (++count == 1) install();
+      return;
+    }
+    detail::fatal("fault_reports: more than 64 at a time");
+  }
+  fault_reports& operator=(fault_reports&&) = delete;
+  ~fault_reports() {
+    const std::lock_guard lock(mutex);
+    slot_->store(nullptr);
+    if (--count == 0) uninstall();
+  }
+
+ private:
+  using handler = struct sigaction;
+
+  static void install() noexcept {
+    if (std::exchange(is_installed, true)) return;
+    handler ours{};
+    ours.sa_sigaction = &on_fault;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    ::sigemptyset(&ours.sa_mask);
+    ::sigaction(SIGSEGV, nullptr, &before);  // the handler may read it, so it is set first
+    ::sigaction(SIGSEGV, &ours, nullptr);
+  }
+  /// Does not replace a handler that was installed later, because that handler may call this one.
+  static void uninstall() noexcept {
+    handler now{};
+    ::sigaction(SIGSEGV, nullptr, &now);
+    is_installed = (now.sa_flags & SA_SIGINFO) == 0 || now.sa_sigaction != &on_fault;
+    if (!is_installed) ::sigaction(SIGSEGV, &before, nullptr);
+  }
+
+  static void on_fault(int number, siginfo_t* info, void* context) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+    for (const auto& slot : shadows) {
+      const detail::guard_shadow* const blocks = slot.load();
+      const detail::fixed_text text = blocks != nullptr ? blocks->explain(address) : detail::fixed_text();
+      if (text.empty()) continue;
+      const detail::fixed_text line =
+          detail::fixed_text().add("tessera: guarded: ").add(text.c_str()).add("\n");
+      (void)!::write(STDERR_FILENO, line.c_str(), line.size());
+      break;
+    }
+    call_previous(number, info, context);
+  }
+  static void call_previous(int number, siginfo_t* info, void* context) noexcept {
+    if ((before.sa_flags & SA_SIGINFO) != 0) {
+      before.sa_sigaction(number, info, context);
+    } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+      before.sa_handler(number);
+    } else {
+      // After the return, the access faults again and the default handler ends the program. A signal sent by
+      // a process does not occur again.
+      handler fallback{};
+      fallback.sa_handler = SIG_DFL;
+      ::sigaction(number, &fallback, nullptr);
+      if (info->si_code <= 0) ::raise(number);
+    }
+  }
+
+  static inline std::mutex mutex;
+  static inline std::array<std::atomic<const detail::guard_shadow*>, 64> shadows{};
+  static inline handler before{};
+  static inline int count = 0;
+  static inline bool is_installed = false;  // true if this handler may still be called
+
+  std::atomic<const detail::guard_shadow*>* slot_ = nullptr;
+};
+
 /// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages
 /// between guard pages.
 ///
 /// Choose it to find memory errors. `Allocator` is a caching_allocator. It has the calls of `locked`, so a program
 /// changes only one type.
 ///
-///     #include <tessera/debug/fault_reports.hpp>
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::debug::guarded<tessera::caching_allocator<tessera::recipe::pytorch_pinned<>, tessera::provider::host_pinned>> checked;
 ///     const tessera::debug::fault_reports reports(checked);
@@ -80,7 +164,7 @@ namespace tessera::debug {
 ///     batch[999] = 1;  // deallocate would find batch[1000] = 1; batch[1024] = 1 would fault at once
 ///     checked.deallocate(batch);
 ///
-/// * Accesses to a guard page or a freed block fault at once. fault_reports [tessera/debug/fault_reports.hpp]
+/// * Accesses to a guard page or a freed block fault at once. `fault_reports`
 ///   names the block.
 /// * A block ends at a guard page, or up to min_alignment - 1 bytes before it. The bytes around the block
 ///   have a pattern. deallocate and abort_if_damaged() find writes there.
@@ -130,18 +214,18 @@ class guarded
                    options guarding = {}, Given&&... given)
       : source_(std::move(device)),
         memory_(source_, guarding),
-        locked_(detail::guard_pages<provider_type>(memory_),
-                detail::guarded_recipe<recipe_type>::from(settings, source_.capacity()),
-                std::forward<Given>(given)...) {}
+        allocator_(detail::guard_pages<provider_type>(memory_),
+                   detail::guarded_recipe<recipe_type>::from(settings, source_.capacity()),
+                   std::forward<Given>(given)...) {}
 
   using adaptor_type::try_allocate, adaptor_type::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    void* const p = locked_.try_allocate(bytes, stream);
+    void* const p = allocator_.try_allocate(bytes, stream);
     if (p != nullptr) memory_.shadow().mark_live(p, bytes, stream);
     return p;
   }
   [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
-    const block_handle h = locked_.allocate_by_handle(bytes, stream);
+    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
     if (h) memory_.shadow().mark_live(h.data(), bytes, stream);
     return h;
   }
@@ -188,15 +272,11 @@ class guarded
 
   template <typename F>
   decltype(auto) visit_provider(F f) {
-    return locked_.visit_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
+    return allocator_.visit_provider([&f](auto& adaptor) -> decltype(auto) { return f(adaptor.inner()); });
   }
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.locked_);
-  }
 
   static constexpr bool has_stream_keys = !detail::has_one_key<typename recipe_type::streams>;
 
@@ -210,14 +290,14 @@ class guarded
   /// that work.
   template <typename Block>
   void free(Block b, const void* p) noexcept {
-    if constexpr (has_stream_keys) (void)locked_.record_stream(b, stream_id{shadow().find(p)->stream});
-    locked_.deallocate(b);
-    if constexpr (recipe_type::streams::uses_events) locked_.process_events();
+    if constexpr (has_stream_keys) (void)allocator_.record_stream(b, stream_id{shadow().find(p)->stream});
+    allocator_.deallocate(b);
+    if constexpr (recipe_type::streams::uses_events) allocator_.process_events();
   }
 
   provider_type source_;
   detail::guard_memory<provider_type> memory_;
-  locked_type locked_;
+  locked_type allocator_;
 };
 
 }  // namespace tessera::debug

@@ -2,20 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/block_view.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/observe/inspect.hpp>
 
 namespace tessera::detail {

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -13,13 +9,10 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
-#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
-#include <tessera/detail/containers/slab.hpp>
 #include <tessera/fwd.hpp>
 
 namespace tessera::detail::missing {
@@ -225,10 +218,6 @@ class tagged : public allocator_adaptor<tagged<Allocator>, Allocator> {
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.allocator_);
-  }
 
   struct entry {
     std::uint64_t address;
@@ -309,8 +298,7 @@ class tag_scope {
   ///   Throws:  std::bad_alloc
   tag_scope(Tagged& allocator, block_tag tag)
       : allocator_(&allocator), before_(allocator.set_current_tag(tag)) {}
-  tag_scope(const tag_scope&) = delete;
-  tag_scope& operator=(const tag_scope&) = delete;
+  tag_scope& operator=(tag_scope&&) = delete;
   ~tag_scope() { allocator_->set_current_tag(before_); }
 
  private:

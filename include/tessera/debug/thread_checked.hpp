@@ -2,14 +2,11 @@
 #pragma once
 
 #include <atomic>
-#include <concepts>
-#include <cstdint>
 #include <utility>
 
 #include <unistd.h>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/text.hpp>
 
 namespace tessera::debug {
 

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <new>
 #include <utility>
 
-#include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
-#include <tessera/detail/containers/key_map.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/detail/policies/stream_sharing.hpp>
 #include <tessera/extension/private_pools.hpp>
@@ -219,8 +215,7 @@ class pool_restore {
  public:
   pool_restore(Manager& manager, const typename Manager::group& pool, const recorded_pool& state) noexcept
       : manager_(manager), pool_(pool), state_(state) {}
-  pool_restore(const pool_restore&) = delete;
-  pool_restore& operator=(const pool_restore&) = delete;
+  pool_restore& operator=(pool_restore&&) = delete;
 
   /// Blocks of at least `oversize_from` bytes are counted as oversize.
   [[nodiscard, gnu::cold]] extension::restore_result run(std::size_t oversize_from) noexcept {
@@ -441,8 +436,7 @@ class checkpoints::state : public tessera::detail::extension_defaults {
 
  public:
   state(allocator& in, const checkpoints&) noexcept : in_(in) {}
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+  state& operator=(state&&) = delete;
 
   [[nodiscard, gnu::cold]] pool_checkpoint record(pool_id pool) noexcept {
     const group* const found = find(pool);

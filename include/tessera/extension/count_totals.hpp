@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include <tessera/core/statistics.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 
 namespace tessera::detail {

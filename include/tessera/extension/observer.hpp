@@ -3,8 +3,6 @@
 
 #include <utility>
 
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 
 namespace tessera::extension {
@@ -29,7 +27,7 @@ template <typename Observer>
 struct observer {
   static_assert(allocator_observer<Observer>,
                 "observer<T>: T has a member function on(const allocator_event&) noexcept "
-                "[tessera/core/allocator_event.hpp]");
+                "[tessera/core/types.hpp]");
   static constexpr bool spans_arenas = true;
   Observer to = Observer();
 

@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <new>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/treap.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/policy/recovery.hpp>
 
@@ -31,6 +24,16 @@ inline void mark_lent(block& live) noexcept {
 }
 
 }  // namespace tessera::detail
+
+/// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
+/// says so, and the first line of the error says what is missing.
+
+namespace tessera::extension::missing {
+
+struct a_pool_upstream_needs_a_recipe_that_acquires_segments;
+struct any_allocator_forwards_no_pool_upstream;
+
+}  // namespace tessera::extension::missing
 
 namespace tessera::extension {
 
@@ -147,19 +150,6 @@ struct pool_change {
   scope_kind scope{};                      ///< if opened
 };
 
-}  // namespace tessera::extension
-
-/// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
-/// says so, and the first line of the error says what is missing.
-namespace tessera::extension::missing {
-
-struct a_pool_upstream_needs_a_recipe_that_acquires_segments;
-struct any_allocator_forwards_no_pool_upstream;
-
-}  // namespace tessera::extension::missing
-
-namespace tessera::extension {
-
 /// Keeps memory apart: private pools, each with free lists of its own, and scopes that direct requests to them.
 ///
 /// Choose it for the memory of captured graphs, and for tenants of one device. private_pool and pool_scope, below, call
@@ -203,8 +193,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
 
  public:
   state(allocator& in, const private_pools&) noexcept : in_(in) {}
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+  state& operator=(state&&) = delete;
   ~state() {
     while (first_ != nullptr) delete std::exchange(first_, next_of(*first_));
   }
@@ -727,8 +716,7 @@ class pool_scope {
     if (const outcome open = allocator_->template get<private_pools>().open(id_, streams, kind); !open)
       tessera::detail::fatal(tessera::detail::fixed_text().add("pool_scope: ").add(open.why).c_str());
   }
-  pool_scope(const pool_scope&) = delete;
-  pool_scope& operator=(const pool_scope&) = delete;
+  pool_scope& operator=(pool_scope&&) = delete;
   ~pool_scope() { (void)allocator_->template get<private_pools>().close(id_); }
 
  private:

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
@@ -87,8 +82,7 @@ class quotas::state : public tessera::detail::extension_defaults {
 
  public:
   state(allocator& in, const quotas&) noexcept : in_(in) {}
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+  state& operator=(state&&) = delete;
 
   // Calls of the door.
 

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <new>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/error.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/detail/extensions/host_copies.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
+
+/// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
+
+namespace tessera::extension::missing {
+
+struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
+
+}  // namespace tessera::extension::missing
 
 namespace tessera::extension {
 
@@ -44,17 +43,6 @@ struct sleep_change {
   sleep_contents contents;
   stream_id copies;
 };
-
-}  // namespace tessera::extension
-
-/// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
-namespace tessera::extension::missing {
-
-struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
-
-}  // namespace tessera::extension::missing
-
-namespace tessera::extension {
 
 /// Puts memory to sleep: gives it back to the device under live blocks, which keep their addresses, and maps memory there
 /// again later. The recipe maps memory into ranges, like stitched. If settings choose the recipe at run time, the calls
@@ -111,8 +99,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
  public:
   state(allocator& in, const sleep_mode&) noexcept : in_(in) {}
-  state(const state&) = delete;
-  state& operator=(const state&) = delete;
+  state& operator=(state&&) = delete;
   ~state() { erase_all(parts_); }
 
   // Calls of the door.

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
 #include <variant>
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 
 namespace tessera::detail {

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// Handles of allocators, and what the headers of interop/ require of an allocator. Front ends of interop/
 /// accept a handle in place of an allocator and keep a copy of it. A handle is a shared_allocator, an

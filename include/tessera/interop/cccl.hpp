@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -12,11 +8,8 @@
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// Memory resources for CCCL and RMM: cccl_resource, and rethrowing for libraries with exceptions of their
 /// own.
@@ -62,10 +55,6 @@ class rethrowing : public allocator_adaptor<rethrowing<Allocator, Raise>, Alloca
 
  private:
   friend allocator_adaptor<rethrowing, Allocator>;
-  template <typename Self, typename F>
-  static decltype(auto) enter(Self& self, F&& f) {
-    return std::forward<F>(f)(self.allocator_);
-  }
 
   Allocator allocator_;
 };

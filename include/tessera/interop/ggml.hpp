@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/ownership.hpp>
 
@@ -42,8 +39,7 @@ class ggml_buffer_type {
     type_.iface.is_host = [](buffer_type*) { return true; };
     type_.iface.alloc_buffer = &alloc;
   }
-  ggml_buffer_type(const ggml_buffer_type&) = delete;
-  ggml_buffer_type& operator=(const ggml_buffer_type&) = delete;
+  ggml_buffer_type& operator=(ggml_buffer_type&&) = delete;
 
   /// The type as a ggml_backend_buffer_type_t.
   [[nodiscard]] buffer_type* get() noexcept { return &type_; }

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/ownership.hpp>
 

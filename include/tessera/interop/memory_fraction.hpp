@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include <tessera/core/bytes.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// PyTorch's set_per_process_memory_fraction, for every allocator whose growth has a limit.

@@ -2,12 +2,8 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <string>
 
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// An allocator for ONNX Runtime: ort_allocator.
@@ -45,8 +41,7 @@ class ort_allocator final : public Base {
     if constexpr (requires { base.AllocOnStream; }) base.AllocOnStream = &alloc_on_stream;
     if constexpr (requires { base.Shrink; }) base.Shrink = &shrink;
   }
-  ort_allocator(const ort_allocator&) = delete;
-  ort_allocator& operator=(const ort_allocator&) = delete;
+  ort_allocator& operator=(ort_allocator&&) = delete;
 
  private:
   [[nodiscard]] static ort_allocator& self(Base* base) noexcept { return *static_cast<ort_allocator*>(base); }

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
 /// Owners of blocks and of allocators: unique_block and shared_allocator.

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/types.hpp>
 
 /// The decisions of Paddle's memory passes, and allocation in place.
 ///

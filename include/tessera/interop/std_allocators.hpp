@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <cstddef>
 #include <memory_resource>
 #include <new>
 #include <type_traits>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/interop/allocator_handle.hpp>
 
@@ -46,8 +41,7 @@ class pmr_resource final : public std::pmr::memory_resource {
  public:
   explicit pmr_resource(detail::handle_argument<A> allocator, stream_id stream = {}) noexcept
       : allocator_(allocator), stream_(stream) {}
-  pmr_resource(const pmr_resource&) = delete;
-  pmr_resource& operator=(const pmr_resource&) = delete;
+  pmr_resource& operator=(pmr_resource&&) = delete;
 
   [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
   [[nodiscard]] stream_id stream() const noexcept { return stream_; }

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <compare>
-#include <cstdint>
 #include <functional>
 #include <list>
 #include <map>
@@ -12,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/private_pools.hpp>
 
@@ -54,15 +51,8 @@ class torch_capture {
  private:
   /// If the host's function throws, the answer is not known.
   [[nodiscard]] bool is_true_for(void* stream, [[maybe_unused]] bool if_unknown) const noexcept {
-#if defined(__cpp_exceptions)
-    try {
-      return streams_(stream);
-    } catch (...) {
-      return if_unknown;
-    }
-#else
-    return streams_(stream);
-#endif
+    bool result = if_unknown;
+    return try_run([&] { result = streams_(stream); }) ? result : if_unknown;
   }
 
   condition streams_;

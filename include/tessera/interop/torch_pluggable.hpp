@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <bit>
 #include <cinttypes>
-#include <concepts>
-#include <cstdarg>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -17,18 +10,11 @@
 #include <map>
 #include <mutex>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 
 #include <tessera/concurrent/indexed.hpp>
 #include <tessera/concurrent/mutex_guarded.hpp>
-#include <tessera/core/block_view.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/detail/blocks/caller_mistake.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
+#include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/memory_fraction.hpp>
@@ -36,8 +22,6 @@
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/timed.hpp>
 
 /// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads.
@@ -235,9 +219,7 @@ class torch_pluggable {
   static constexpr int max_devices = 128;
   static constexpr bool throws = detail::throws_out_of_memory<Definition>;
 
-  torch_pluggable() = default;
-  torch_pluggable(const torch_pluggable&) = delete;
-  torch_pluggable& operator=(const torch_pluggable&) = delete;
+  torch_pluggable& operator=(torch_pluggable&&) = delete;
   ~torch_pluggable() {
     for (auto& device : devices_) delete device.load();
   }

@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/split.hpp>

@@ -1,29 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/law/law.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/provider/rules.hpp>
-
-namespace tessera::law {
-
-/// Laws that were not checked, and the reason.
-struct unchecked_law {
-  const char* law;
-  const char* why;
-};
-
-}  // namespace tessera::law
 
 namespace tessera::law::detail {
 
@@ -49,6 +31,12 @@ struct trial_segment {
 
 namespace tessera::law {
 
+/// Laws that were not checked, and the reason.
+struct unchecked_law {
+  const char* law;
+  const char* why;
+};
+
 /// The first rule that a provider breaks, the values that show it, and the laws that were not checked.
 ///
 ///     #include <tessera/law/provider_laws.hpp>
@@ -56,9 +44,10 @@ namespace tessera::law {
 ///     const tessera::law::provider_check_result found = tessera::law::provider(device);
 ///     if (!found) std::puts(found.message());
 ///     for (const auto& [law, why] : found.not_checked()) std::printf("%s: not checked, %s\n", law, why);
-struct provider_check_result : check_result {
-  constexpr provider_check_result() = default;
+struct provider_check_result {
+  const char* broken = nullptr;  ///< the text of the first broken rule; null if all hold
 
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == nullptr; }
   /// The broken rule and the values that show it; empty if no rule is broken.
   [[nodiscard]] const char* message() const noexcept { return text_.c_str(); }
   [[nodiscard]] std::span<const unchecked_law> not_checked() const noexcept {

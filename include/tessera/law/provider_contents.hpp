@@ -2,22 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_mapping.hpp>
 #include <tessera/law/provider_streams.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/host_can_read.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// The laws of what memory contains: accesses by the host, copies, and registered memory.
 
@@ -293,3 +284,19 @@ void registered_copies(provider_check_result& found, D& device) {
 }
 
 }  // namespace tessera::law::detail
+
+namespace tessera::law {
+
+/// Checks that the host can read and write the provider's memory. law::provider checks it, too. It uses four
+/// times the granularity, and three pages of virtual memory. Linux.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     tessera::provider::host_pinned device({.pin = tessera::provider::host_pinned::pinning::never});
+///     if (const auto found = tessera::law::host_visible(device); !found) std::puts(found.message());
+template <provider::device_provider D>
+  requires tessera::detail::is_host_visible<D>
+[[nodiscard]] provider_check_result host_visible(D& device) {
+  return detail::result_of([&](auto& found) { detail::contents(found, device, detail::host_access{}); });
+}
+
+}  // namespace tessera::law

@@ -2,18 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/law/provider_memory.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// The laws of virtual memory and of its sharing between processes.
 
@@ -25,8 +16,7 @@ class trial_range {
  public:
   trial_range(D& device, std::size_t bytes, std::size_t to) noexcept
       : device_(device), place_(segment_at(device.reserve(bytes, to), bytes)) {}
-  trial_range(const trial_range&) = delete;
-  trial_range& operator=(const trial_range&) = delete;
+  trial_range& operator=(trial_range&&) = delete;
   ~trial_range() {
     if (place_.begin != 0) (void)unreserve();
   }
@@ -51,8 +41,7 @@ template <provider::virtual_memory_provider D>
 class trial_memory {
  public:
   explicit trial_memory(D& device) noexcept : device_(device) {}
-  trial_memory(const trial_memory&) = delete;
-  trial_memory& operator=(const trial_memory&) = delete;
+  trial_memory& operator=(trial_memory&&) = delete;
   ~trial_memory() {
     if (mapped_.begin != 0) (void)unmap();
     if (held_) (void)device_.destroy(name);

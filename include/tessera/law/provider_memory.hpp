@@ -2,19 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// The laws of segments: what a device_provider, a paged_provider and the functions about free memory mean.
 

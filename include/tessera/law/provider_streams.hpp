@@ -3,17 +3,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// The laws of events, of the order between streams, and of streams that ended.
 
@@ -24,8 +18,7 @@ template <provider::event_provider D>
 class trial_event {
  public:
   explicit trial_event(D& device) noexcept : device_(device) {}
-  trial_event(const trial_event&) = delete;
-  trial_event& operator=(const trial_event&) = delete;
+  trial_event& operator=(trial_event&&) = delete;
   ~trial_event() { discard(); }
 
   [[nodiscard]] bool record(stream_id stream) noexcept { return held_ = device_.record(stream, mark); }

@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
-#include <tessera/law/law.hpp>
 #include <tessera/law/policy_laws.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/recipe/recipe.hpp>

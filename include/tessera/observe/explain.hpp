@@ -2,28 +2,17 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/backends/placement.hpp>
 #include <tessera/detail/blocks/block.hpp>
-#include <tessera/detail/blocks/counter_names.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/law/growth_bound.hpp>
 #include <tessera/observe/oom_report.hpp>
-#include <tessera/observe/policy_hints.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::detail {

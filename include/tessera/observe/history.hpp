@@ -2,40 +2,19 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/provider/range_map.hpp>
-
-namespace tessera::detail {
-
-/// Returns the microseconds since 1970.
-struct wall_time {
-  [[nodiscard]] std::uint64_t operator()() const noexcept {
-    const auto elapsed = std::chrono::system_clock::now().time_since_epoch();
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count());
-  }
-};
-/// The call stacks of a history that takes none.
-struct no_stacks {};
-
-}  // namespace tessera::detail
 
 namespace tessera::observe {
 
@@ -88,6 +67,16 @@ concept stack_source =
 }  // namespace tessera::observe
 
 namespace tessera::detail {
+
+/// Returns the microseconds since 1970.
+struct wall_time {
+  [[nodiscard]] std::uint64_t operator()() const noexcept {
+    const auto elapsed = std::chrono::system_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count());
+  }
+};
+/// The call stacks of a history that takes none.
+struct no_stacks {};
 
 /// The distinct call stacks of a history, numbered from 1.
 template <typename Stacks>
@@ -151,6 +140,9 @@ class kept_stacks<no_stacks> {
   explicit kept_stacks(no_stacks) noexcept {}
   [[nodiscard]] static constexpr std::uint32_t take() noexcept { return 0; }
 };
+
+template <typename Observer>
+concept is_labelled = requires(Observer observer) { observer.exchange_label({}); };
 
 }  // namespace tessera::detail
 
@@ -335,17 +327,6 @@ class history {
   std::uint64_t total_ = 0;                          // events observed
 };
 
-}  // namespace tessera::observe
-
-namespace tessera::detail {
-
-template <typename Observer>
-concept is_labelled = requires(Observer observer) { observer.exchange_label({}); };
-
-}  // namespace tessera::detail
-
-namespace tessera::observe {
-
 /// A history that also keeps the call stacks that `Stacks` takes.
 template <typename Stacks>
 using history_with_stacks = history<detail::wall_time, Stacks>;
@@ -374,8 +355,7 @@ class label_scope {
     });
     if (before_.empty()) detail::fatal("label_scope: the allocator has no history");
   }
-  label_scope(const label_scope&) = delete;
-  label_scope& operator=(const label_scope&) = delete;
+  label_scope& operator=(label_scope&&) = delete;
   ~label_scope() {
     allocator_->for_each_observer([this, i = std::size_t{0}](auto& observer) mutable {
       if constexpr (detail::is_labelled<decltype(observer)>) observer.label(before_[i++]);

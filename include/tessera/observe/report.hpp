@@ -2,23 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cinttypes>
-#include <cstdarg>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <tessera/caching_allocator.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/detail/blocks/counter_names.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/plan/memory_plan.hpp>

@@ -2,25 +2,15 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/block_view.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>
@@ -128,7 +118,7 @@ struct snapshot {
     bool operator==(const segment&) const = default;
   };
 
-  /// The trace actions of PyTorch, then the actions that only tessera records.
+  /// The actions of allocator_event in their order, then those that only PyTorch records.
   enum class action : unsigned char {
     alloc,
     free_requested,
@@ -137,14 +127,14 @@ struct snapshot {
     segment_free,
     segment_map,
     segment_unmap,
-    oom,            ///< an allocation failed; has `device_free` and no address
-    snapshot,       ///< a snapshot was taken; `size` is the bytes active then
-    annotate,       ///< the user labelled a live block
+    sleep,          ///< memory under live blocks went back to the device
+    wake,           ///< it came back
     range_reserve,  ///< addresses were reserved, without memory
     range_release,
-    refused,  ///< the device refused `size` bytes
-    sleep,    ///< memory under live blocks went back to the device
-    wake,     ///< it came back
+    refused,   ///< the device refused `size` bytes
+    oom,       ///< an allocation failed; has `device_free` and no address
+    snapshot,  ///< a snapshot was taken; `size` is the bytes active then
+    annotate,  ///< the user labelled a live block
     other
   };
   struct entry {
@@ -210,6 +200,20 @@ struct snapshot {
 
 }  // namespace tessera::observe
 
+/// A namespace of its own, because g++ leaves out the function's namespace.
+
+namespace tessera::detail::spelling {
+
+/// The C++ spelling of a type.
+template <typename T>
+[[nodiscard]] std::string_view of_type() noexcept {
+  const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
+  const std::size_t begin = signature.find("T = ") + 4;
+  return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
+}
+
+}  // namespace tessera::detail::spelling
+
 namespace tessera::detail {
 
 /// PyTorch's names of its actions.
@@ -237,23 +241,6 @@ inline constexpr std::pair<observe::snapshot::action, std::string_view> pytorch_
 template <typename S>
 concept event_store =
     allocator_observer<S> && requires(const S& observer) { observer.for_each(return_argument{}); };
-
-}  // namespace tessera::detail
-
-/// A namespace of its own, because g++ leaves out the function's namespace.
-namespace tessera::detail::spelling {
-
-/// The C++ spelling of a type.
-template <typename T>
-[[nodiscard]] std::string_view of_type() noexcept {
-  const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
-  const std::size_t begin = signature.find("T = ") + 4;
-  return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
-}
-
-}  // namespace tessera::detail::spelling
-
-namespace tessera::detail {
 
 /// The name of a recipe. A recipe of a front end, such as that of a guarded, is named without `detail::`. A recipe with
 /// settings has the name of the recipe without them.
@@ -395,7 +382,9 @@ class snapshot_builder {
     result_.segments.back().blocks.push_back({b.address, b.bytes, b.requested, b.is});
   }
   [[nodiscard]] static observe::snapshot::entry entry_of(const allocator_event& e, std::uint64_t time_us) {
-    observe::snapshot::entry entry{.what = action_of(e.what),
+    static_assert(int{static_cast<unsigned char>(allocator_event::action::snapshot)} ==
+                  int{static_cast<unsigned char>(observe::snapshot::action::snapshot)});
+    observe::snapshot::entry entry{.what = static_cast<observe::snapshot::action>(e.what),
                                    .size = e.bytes,
                                    .stream = e.stream,
                                    .time_us = time_us,
@@ -407,27 +396,6 @@ class snapshot_builder {
         e.what == action::alloc || e.what == action::free_requested || e.what == action::free_completed;
     if (is_request || is_oom) entry.block = e.block;
     return entry;
-  }
-  [[nodiscard]] static observe::snapshot::action action_of(allocator_event::action what) noexcept {
-    using from = allocator_event::action;
-    using to = observe::snapshot::action;
-    switch (what) {
-      case from::alloc: return to::alloc;
-      case from::free_requested: return to::free_requested;
-      case from::free_completed: return to::free_completed;
-      case from::segment_alloc: return to::segment_alloc;
-      case from::segment_free: return to::segment_free;
-      case from::segment_map: return to::segment_map;
-      case from::segment_unmap: return to::segment_unmap;
-      case from::sleep: return to::sleep;
-      case from::wake: return to::wake;
-      case from::range_reserve: return to::range_reserve;
-      case from::range_release: return to::range_release;
-      case from::refused: return to::refused;
-      case from::oom: return to::oom;
-      case from::snapshot: return to::snapshot;
-    }
-    return to::other;
   }
 
   /// Converts the policies to PyTorch's settings. Omits settings that PyTorch does not have.

@@ -2,19 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <iterator>
-#include <limits>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/observe/snapshot.hpp>
 
 namespace tessera::detail {

@@ -2,15 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/plan/memory_plan.hpp>
 
 namespace tessera::detail {

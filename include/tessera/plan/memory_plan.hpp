@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::plan {
 
 /// The places of a program's requests, computed from a recording. `planned` serves requests by it.
 ///
 /// It is a view of arrays, which must outlive it. `tessera-replay plan` writes them as a header, or as a file that
-/// plan::read_csv reads.
+/// the planner reads.
 ///
 /// A plan has one track for each recorded stream that it serves, and a track has steps. Its entries are the requests of
 /// these steps, as a tree in preorder. Steps that begin alike share their first entries, and `other` names what

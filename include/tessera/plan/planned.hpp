@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <new>
 #include <type_traits>
@@ -12,35 +8,16 @@
 #include <vector>
 
 #include <tessera/allocator_adaptor.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/error.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/blocks/pending_frees.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/plan/plan_follower.hpp>
-#include <tessera/plan/plan_judge.hpp>
 #include <tessera/plan/plan_memory.hpp>
-#include <tessera/plan/plan_view.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
-
-namespace tessera::plan {
-
-/// The statistics of `planned`: those of the allocator inside, and what the plan served.
-template <typename Statistics>
-struct planned_statistics : Statistics {
-  plan_usage by_plan;
-};
-
-}  // namespace tessera::plan
 
 namespace tessera::detail::missing {
 
@@ -84,6 +61,12 @@ class unlock_to_wait {
 }  // namespace tessera::detail
 
 namespace tessera::plan {
+
+/// The statistics of `planned`: those of the allocator inside, and what the plan served.
+template <typename Statistics>
+struct planned_statistics : Statistics {
+  plan_usage by_plan;
+};
 
 /// Serves the requests of a recorded program at places computed before. Serves all other requests by
 /// `Allocator`.
@@ -167,8 +150,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     set_budget();
     if (is_prepared && !allocator_.on_pressure(&planned::before_growth, this)) fault_ = "host memory ran out";
   }
-  planned(const planned&) = delete;
-  planned& operator=(const planned&) = delete;
+  planned& operator=(planned&&) = delete;
   ~planned() {
     {
       const std::lock_guard lock(mutex_);
@@ -369,10 +351,6 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.allocator_);
-  }
 
   /// A planned block for which streams are recorded. It lies in no segment.
   struct used_block : detail::block {

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
 #include <tessera/detail/backends/stitching_backend.hpp>
 #include <tessera/policy/growth.hpp>
 

@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
 #include <tessera/detail/backends/backend.hpp>
+
+namespace tessera::detail {
+
+/// The limit of a growth policy: bytes, or a share of the device. A `tunable` limit may be assigned.
+template <auto Limit, memory_limit::rounding Rule = memory_limit::rounding::truncate>
+struct growth_limit : parameter<Limit> {
+  using parameter<Limit>::parameter;
+  constexpr growth_limit() noexcept = default;
+  /// Returns the limit in bytes on a device of `capacity` bytes; `unlimited` if there is none.
+  [[nodiscard]] constexpr std::size_t on(std::size_t capacity) const noexcept {
+    return memory_limit(this->get()).on(capacity, Rule);
+  }
+  bool operator==(const growth_limit&) const = default;
+};
+
+}  // namespace tessera::detail
 
 namespace tessera::policy {
 
@@ -52,26 +62,6 @@ concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t b
   { p.segment_size(block, now) } noexcept -> std::same_as<std::size_t>;
   { p.limit.on(block) } noexcept -> std::same_as<std::size_t>;
 };
-
-}  // namespace tessera::policy
-
-namespace tessera::detail {
-
-/// The limit of a growth policy: bytes, or a share of the device. A `tunable` limit may be assigned.
-template <auto Limit, memory_limit::rounding Rule = memory_limit::rounding::truncate>
-struct growth_limit : parameter<Limit> {
-  using parameter<Limit>::parameter;
-  constexpr growth_limit() noexcept = default;
-  /// Returns the limit in bytes on a device of `capacity` bytes; `unlimited` if there is none.
-  [[nodiscard]] constexpr std::size_t on(std::size_t capacity) const noexcept {
-    return memory_limit(this->get()).on(capacity, Rule);
-  }
-  bool operator==(const growth_limit&) const = default;
-};
-
-}  // namespace tessera::detail
-
-namespace tessera::policy {
 
 /// Takes a segment of exactly the block's size.
 template <auto Limit = tunable<memory_limit>{memory_limit::none}>

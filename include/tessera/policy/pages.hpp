@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-
-#include <tessera/core/page.hpp>
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::policy {
 

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-
-#include <tessera/core/bytes.hpp>
 #include <tessera/core/parameter.hpp>
 
 namespace tessera::policy {

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
 #include <type_traits>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/policy/pages.hpp>
 
 namespace tessera {

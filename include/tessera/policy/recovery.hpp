@@ -2,11 +2,8 @@
 #pragma once
 
 #include <array>
-#include <concepts>
-#include <cstddef>
 
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/text.hpp>
 
 namespace tessera::policy {
 

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <concepts>
-#include <cstddef>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/free_order.hpp>
 #include <tessera/core/parameter.hpp>
+#include <tessera/core/types.hpp>
 
 /// The policies of the axis `split`: may a free block serve, and is it split? As in each header of an axis, a concept
 /// lists the questions and the laws of their answers, and the policies follow. tessera/caching_allocator.hpp asks them;

@@ -1,45 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
 #include <utility>
 
 #include <tessera/core/parameter.hpp>
-#include <tessera/core/stream.hpp>
-
-namespace tessera::policy {
-
-/// Decides which streams may reuse a freed block, and when.
-///
-///   P::uses_events                  whether the device must be an event_provider
-///   p.reuse_key(stream)             key of a stream: a stream_id, or stream_id::any if all have the same
-///                                   key; streams with equal keys share free blocks at once, so their work
-///                                   must be ordered
-///   p.needs_event(key, user)        whether a recorded use by stream `user` delays the reuse of a block
-///                                   of `key`; it then waits for an event recorded on `user` at the free
-///   P::reuses_across_streams        whether a block may serve a stream with another key; if so, the device
-///                                   must be an ordering_provider, and P names the mechanism:
-///                                   `template <typename M> using sharing = detail::stream_sharing<M>`
-///                                   [tessera/policy/reuse_across_streams.hpp]
-///   p.reuse_rules()                 the rules for reuse across streams, applied if nothing else fits
-///   p.should_poll_events(events)    whether a request polls the events of pending blocks before it searches,
-///                                   given their number; if not, it polls after a miss, and searches again
-///
-/// Laws, checked by law::policy:
-///   * If needs_event(key, s) is true for a stream s of that key, it is true for every stream.
-///   * With reuses_across_streams, each stream is its own key. Without it, reuse_rules() is empty.
-template <typename P>
-concept streams_policy = detail::regular<P> && requires(const P& p, stream_id stream, std::size_t events) {
-  { P::uses_events } -> std::convertible_to<bool>;
-  { p.reuse_key(stream) } noexcept -> std::convertible_to<stream_id>;
-  { p.needs_event(stream, stream) } noexcept -> std::same_as<bool>;
-  { P::reuses_across_streams } -> std::convertible_to<bool>;
-  { p.reuse_rules() } noexcept -> std::same_as<cross_stream_reuse>;
-  { p.should_poll_events(events) } noexcept -> std::same_as<bool>;
-};
-
-}  // namespace tessera::policy
+#include <tessera/core/types.hpp>
 
 namespace tessera::detail {
 
@@ -78,6 +43,35 @@ struct no_reuse_across_streams {
 }  // namespace tessera::detail
 
 namespace tessera::policy {
+
+/// Decides which streams may reuse a freed block, and when.
+///
+///   P::uses_events                  whether the device must be an event_provider
+///   p.reuse_key(stream)             key of a stream: a stream_id, or stream_id::any if all have the same
+///                                   key; streams with equal keys share free blocks at once, so their work
+///                                   must be ordered
+///   p.needs_event(key, user)        whether a recorded use by stream `user` delays the reuse of a block
+///                                   of `key`; it then waits for an event recorded on `user` at the free
+///   P::reuses_across_streams        whether a block may serve a stream with another key; if so, the device
+///                                   must be an ordering_provider, and P names the mechanism:
+///                                   `template <typename M> using sharing = detail::stream_sharing<M>`
+///                                   [tessera/policy/reuse_across_streams.hpp]
+///   p.reuse_rules()                 the rules for reuse across streams, applied if nothing else fits
+///   p.should_poll_events(events)    whether a request polls the events of pending blocks before it searches,
+///                                   given their number; if not, it polls after a miss, and searches again
+///
+/// Laws, checked by law::policy:
+///   * If needs_event(key, s) is true for a stream s of that key, it is true for every stream.
+///   * With reuses_across_streams, each stream is its own key. Without it, reuse_rules() is empty.
+template <typename P>
+concept streams_policy = detail::regular<P> && requires(const P& p, stream_id stream, std::size_t events) {
+  { P::uses_events } -> std::convertible_to<bool>;
+  { p.reuse_key(stream) } noexcept -> std::convertible_to<stream_id>;
+  { p.needs_event(stream, stream) } noexcept -> std::same_as<bool>;
+  { P::reuses_across_streams } -> std::convertible_to<bool>;
+  { p.reuse_rules() } noexcept -> std::same_as<cross_stream_reuse>;
+  { p.should_poll_events(events) } noexcept -> std::same_as<bool>;
+};
 
 /// Reuses a block at once on its own stream, and never on another. For recorded streams, reuse waits for
 /// their events.

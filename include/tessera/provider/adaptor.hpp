@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::provider {
 
@@ -55,33 +47,33 @@ class provider_call {
   constexpr operator kind() const noexcept { return kind_; }
 
   [[nodiscard]] constexpr const char* name() const noexcept {
-    constexpr std::array names = {"acquire",
-                                  "release",
-                                  "reserve",
-                                  "unreserve",
-                                  "create",
-                                  "destroy",
-                                  "map",
-                                  "grant",
-                                  "unmap",
-                                  "record",
-                                  "wait",
-                                  "synchronize",
-                                  "make_wait",
-                                  "reclaim",
-                                  "export_memory",
-                                  "allow",
-                                  "import_memory",
-                                  "register_memory",
-                                  "unregister_memory",
-                                  "copy_to_host",
-                                  "copy_to_device",
-                                  "query",
-                                  "discard",
-                                  "has_stream",
-                                  "position",
-                                  "is_done",
-                                  "is_ordered_after"};
+    constexpr const char* names[] = {"acquire",
+                                     "release",
+                                     "reserve",
+                                     "unreserve",
+                                     "create",
+                                     "destroy",
+                                     "map",
+                                     "grant",
+                                     "unmap",
+                                     "record",
+                                     "wait",
+                                     "synchronize",
+                                     "make_wait",
+                                     "reclaim",
+                                     "export_memory",
+                                     "allow",
+                                     "import_memory",
+                                     "register_memory",
+                                     "unregister_memory",
+                                     "copy_to_host",
+                                     "copy_to_device",
+                                     "query",
+                                     "discard",
+                                     "has_stream",
+                                     "position",
+                                     "is_done",
+                                     "is_ordered_after"};
     return names[kind_];
   }
   /// Whether the call may take long, because the device's driver executes it.
@@ -394,5 +386,22 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   Device* inner_;
   [[no_unique_address]] Hook hook_;
 };
+
+/// Refers to a provider that it does not own, so that several allocators share one device.
+///
+///     tessera::provider::simulated_device device;
+///     using shared = tessera::provider::provider_ref<tessera::provider::simulated_device>;
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, shared> weights{shared(device)};
+///     tessera::caching_allocator<tessera::recipe::stitched, shared> activations{shared(device)};
+///
+///   Requires:  the provider outlives the reference
+template <device_provider Provider>
+class provider_ref : public provider_adaptor<Provider> {
+ public:
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Provider>;
+  using provider_adaptor<Provider>::provider_adaptor;
+};
+template <device_provider Provider>
+provider_ref(Provider&) -> provider_ref<Provider>;
 
 }  // namespace tessera::provider

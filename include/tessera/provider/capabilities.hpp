@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
-#include <tessera/core/stream.hpp>
 #include <tessera/provider/provider.hpp>
 
 /// What a provider may have besides what a caching_allocator asks for: capabilities for front ends, extensions and

@@ -2,9 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -14,17 +11,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/host_stream.hpp>
-#include <tessera/provider/host_system.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::provider {
 

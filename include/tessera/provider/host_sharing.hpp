@@ -2,13 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -23,11 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <tessera/core/page.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/host_system.hpp>
-#include <tessera/provider/importer_list.hpp>
-#include <tessera/provider/provider.hpp>
+#include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// Sends memory files between processes. The importer connects to a socket named by the exporter's token. It
@@ -104,8 +96,7 @@ struct host_packet {
     message.msg_iovlen = 1;
     message.msg_control = beside.data();
   }
-  host_packet(const host_packet&) = delete;
-  host_packet& operator=(const host_packet&) = delete;
+  host_packet& operator=(host_packet&&) = delete;
   void expect_file() noexcept { message.msg_controllen = CMSG_LEN(sizeof(int)); }
   void enclose(int file) noexcept {
     expect_file();
@@ -217,8 +208,7 @@ class host_import {
 class host_exports {
  public:
   explicit host_exports(std::uint64_t token) noexcept : token_(token) {}
-  host_exports(const host_exports&) = delete;
-  host_exports& operator=(const host_exports&) = delete;
+  host_exports& operator=(host_exports&&) = delete;
   ~host_exports() {
     if (!service_.joinable()) return;
     const std::uint64_t one = 1;

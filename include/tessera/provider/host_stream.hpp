@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -11,8 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/provider/stream_order.hpp>
 
 namespace tessera::detail {
@@ -21,8 +18,7 @@ namespace tessera::detail {
 class host_stream {
  public:
   host_stream() : worker_([this] { run(); }) {}
-  host_stream(const host_stream&) = delete;
-  host_stream& operator=(const host_stream&) = delete;
+  host_stream& operator=(host_stream&&) = delete;
   ~host_stream() { finish(); }
 
   /// Finishes all tasks and ends the thread. Returns false at once if another call has begun or done this.
@@ -133,8 +129,7 @@ class host_stream {
 class host_streams {
  public:
   host_streams() { streams_.emplace(stream_id{}, std::make_shared<host_stream>()); }
-  host_streams(const host_streams&) = delete;
-  host_streams& operator=(const host_streams&) = delete;
+  host_streams& operator=(host_streams&&) = delete;
   /// Finishes the work of all streams, which may still look up streams.
   ~host_streams() {
     while (const std::shared_ptr<host_stream> ending = take_any()) ending->finish();

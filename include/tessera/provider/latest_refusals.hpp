@@ -2,12 +2,11 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <mutex>
 #include <thread>
 #include <utility>
 
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 
 namespace tessera::provider {
 

@@ -2,20 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <condition_variable>
-#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -26,8 +19,7 @@ namespace tessera::detail {
 class byte_budget {
  public:
   explicit byte_budget(std::size_t limit) noexcept : limit_(limit) {}
-  byte_budget(const byte_budget&) = delete;
-  byte_budget& operator=(const byte_budget&) = delete;
+  byte_budget& operator=(byte_budget&&) = delete;
 
   [[nodiscard]] std::size_t limit() const noexcept {
     const std::lock_guard lock(mutex_);

@@ -43,8 +43,7 @@ class object_addresses {
   explicit object_addresses(std::size_t max_bytes) noexcept
       : max_bytes_(max_bytes < largest ? max_bytes : largest),
         shift_(static_cast<unsigned>(std::bit_width(max_bytes_))) {}
-  object_addresses(const object_addresses&) = delete;
-  object_addresses& operator=(const object_addresses&) = delete;
+  object_addresses& operator=(object_addresses&&) = delete;
 
   /// Adds an object of `bytes`. Returns the address of its first byte, which is a multiple of the size of a
   /// range. Returns null if it is larger than `max_bytes`, or if host memory or ranges ran out.

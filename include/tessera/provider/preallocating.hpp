@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
 #include <tessera/provider/adaptor.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -24,8 +18,7 @@ class preallocated_region {
   /// With 0 bytes there is no region, and take() fails.
   preallocated_region(Device& device, std::size_t bytes) noexcept
       : device_(&device), size_(bytes > 0 ? align_up(bytes, device.granularity()) : 0) {}
-  preallocated_region(const preallocated_region&) = delete;
-  preallocated_region& operator=(const preallocated_region&) = delete;
+  preallocated_region& operator=(preallocated_region&&) = delete;
   ~preallocated_region() {
     if (begin_ != 0) (void)device_->release(reinterpret_cast<void*>(begin_), size_);
   }

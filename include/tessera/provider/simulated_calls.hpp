@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/stream_order.hpp>
 

@@ -1,25 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/text.hpp>
-#include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/counted_ptr.hpp>
-#include <tessera/provider/importer_list.hpp>
-#include <tessera/provider/provider.hpp>
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 
 namespace tessera::detail {
+
+/// The number of counted_ptrs to an object.
+class reference_count {
+ public:
+  reference_count& operator=(reference_count&&) = delete;
+
+ private:
+  template <typename T>
+  friend class counted_ptr;
+  std::size_t count_ = 0;
+};
+
+/// A std::shared_ptr for one thread, which compiles ten times faster: <memory> alone takes 0.4 s.
+///   Requires:  T has a public base class reference_count
+template <typename T>
+class counted_ptr {
+ public:
+  counted_ptr() noexcept = default;
+  explicit counted_ptr(T* object) noexcept : object_(object) {
+    if (object_ != nullptr) ++count();
+  }
+  counted_ptr(const counted_ptr& from) noexcept : counted_ptr(from.object_) {}
+  counted_ptr(counted_ptr&& from) noexcept : object_(std::exchange(from.object_, nullptr)) {}
+  counted_ptr& operator=(counted_ptr from) noexcept {
+    std::swap(object_, from.object_);
+    return *this;
+  }
+  ~counted_ptr() {
+    if (object_ != nullptr && --count() == 0) delete object_;
+  }
+
+  [[nodiscard]] T& operator*() const noexcept { return *object_; }
+  [[nodiscard]] T* operator->() const noexcept { return object_; }
+
+ private:
+  [[nodiscard]] std::size_t& count() const noexcept { return static_cast<reference_count*>(object_)->count_; }
+  T* object_ = nullptr;
+};
 
 /// The memory of a simulated device in bytes: the total, and the limit of each kind.
 struct simulated_budgets {
@@ -97,8 +124,7 @@ class simulated_piece : public reference_count {
   ///   Requires:  `bytes` of `kind` were taken from `from`
   simulated_piece(counted_ptr<simulated_memory> from, std::size_t bytes, page_kind kind)
       : from_(std::move(from)), bytes_(bytes), kind_(kind) {}
-  simulated_piece(const simulated_piece&) = delete;
-  simulated_piece& operator=(const simulated_piece&) = delete;
+  simulated_piece& operator=(simulated_piece&&) = delete;
   ~simulated_piece() { from_->give_back(bytes_, kind_); }
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -126,8 +152,7 @@ class simulated_ranges {
   ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
   simulated_ranges(counted_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room) noexcept
       : memory_(std::move(memory)), next_(first), room_(room) {}
-  simulated_ranges(const simulated_ranges&) = delete;
-  simulated_ranges& operator=(const simulated_ranges&) = delete;
+  simulated_ranges& operator=(simulated_ranges&&) = delete;
   ~simulated_ranges() {
     segments_.for_each([this](void*, const segment& s) { memory_->give_back(s.bytes, s.kind); });
   }
@@ -291,8 +316,7 @@ class simulated_process : public reference_count {
         addresses_(memory_, first_of_device() + first_of_process(), max_addresses - first_of_process()) {
     machine_->processes.push_back(this);
   }
-  simulated_process(const simulated_process&) = delete;
-  simulated_process& operator=(const simulated_process&) = delete;
+  simulated_process& operator=(simulated_process&&) = delete;
   ~simulated_process() { machine_->processes[static_cast<std::size_t>(number_ - 1)] = nullptr; }
 
   [[nodiscard]] simulated_outcome create(std::size_t bytes, page_kind kind, std::uint64_t& handle) {

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <new>
-#include <utility>
-
-#include <tessera/core/stream.hpp>
+#include <tessera/provider/range_map.hpp>
 
 namespace tessera::provider {
 
@@ -30,29 +24,15 @@ namespace tessera::provider {
 ///   Cost:  logarithmic in the pairs of streams that ever waited; 0.5 KiB of host memory for each
 class stream_order {
  public:
-  stream_order() noexcept = default;
-  stream_order(stream_order&& from) noexcept { *this = std::move(from); }
-  stream_order& operator=(stream_order&& from) noexcept {
-    std::swap(pairs_, from.pairs_);
-    std::swap(count_, from.count_);
-    std::swap(capacity_, from.capacity_);
-    return *this;
-  }
-  ~stream_order() {
-    for (std::size_t i = 0; i < count_; ++i) delete pairs_[i];
-    delete[] pairs_;
-  }
-
   /// Allocates the host memory that add() needs to record a wait of `stream` for `other`; false if host
   /// memory ran out.
   [[nodiscard]] bool reserve(stream_id stream, stream_id other) noexcept {
     if (stream == other) return true;
-    if (!create({stream.handle, other.handle})) return false;
-    for (std::size_t i = first_of(other); i < count_ && pairs_[i]->key.first == other.handle; ++i) {
-      const stream_pair onward = pairs_[i]->key;
-      if (onward.second != stream.handle && !create({stream.handle, onward.second})) return false;
-      i = lower_bound(onward);  // the index may have changed
-    }
+    if (!create(stream, other.handle)) return false;
+    const awaited* const further = pairs_.find(other.handle);
+    if (further == nullptr) return true;
+    for (const auto& [onward, waits] : further->all())
+      if (onward != stream.handle && !create(stream, onward)) return false;
     return true;
   }
   /// Records that the task of `stream` at `position` waits for `other` up to `other_position`.
@@ -60,12 +40,13 @@ class stream_order {
   bool add(stream_id stream, std::uint64_t position, stream_id other, std::uint64_t other_position) noexcept {
     if (is_ordered_after(stream, other, other_position)) return true;
     if (!reserve(stream, other)) return false;
-    find({stream.handle, other.handle})->add({position, other_position});
-    for (std::size_t i = first_of(other); i < count_ && pairs_[i]->key.first == other.handle; ++i) {
-      const std::uint64_t reached = pairs_[i]->waits.reached_at(other_position);
-      const stream_id third{pairs_[i]->key.second};
-      if (!is_ordered_after(stream, third, reached))
-        find({stream.handle, third.handle})->add({position, reached});
+    const awaited& own = *pairs_.find(stream.handle);
+    own.find(other.handle)->add({position, other_position});
+    const awaited* const further = pairs_.find(other.handle);
+    if (further == nullptr) return true;
+    for (const auto& [onward, waits] : further->all()) {
+      const std::uint64_t reached = static_cast<const history*>(waits)->reached_at(other_position);
+      if (!is_ordered_after(stream, stream_id{onward}, reached)) own.find(onward)->add({position, reached});
     }
     return true;
   }
@@ -73,13 +54,12 @@ class stream_order {
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other,
                                       std::uint64_t position) const noexcept {
     if (stream == other || position == 0) return true;
-    const history* const found = find({stream.handle, other.handle});
+    const awaited* const own = pairs_.find(stream.handle);
+    const history* const found = own != nullptr ? own->find(other.handle) : nullptr;
     return found != nullptr && found->latest() >= position;
   }
 
  private:
-  /// The handles of the waiting stream and of the awaited stream.
-  using stream_pair = std::pair<std::uint64_t, std::uint64_t>;
   struct wait {
     std::uint64_t position;  ///< of the waiting stream
     std::uint64_t at;        ///< of the awaited stream
@@ -107,54 +87,17 @@ class stream_order {
     std::array<wait, 32> waits_;
     std::size_t count_ = 0;
   };
-  /// The waits of one pair of streams.
-  struct pair {
-    stream_pair key;
-    history waits;
-  };
+  /// The waits of one stream, by the handles of the streams that it waited for.
+  using awaited = tessera::detail::ordered_map<history>;
 
-  /// The index of a key, or the index at which to insert it.
-  [[nodiscard]] std::size_t lower_bound(stream_pair key) const noexcept {
-    std::size_t from = 0;
-    for (std::size_t to = count_; from < to;) {
-      const std::size_t middle = from + (to - from) / 2;
-      if (pairs_[middle]->key < key) {
-        from = middle + 1;
-      } else {
-        to = middle;
-      }
-    }
-    return from;
-  }
-  [[nodiscard]] std::size_t first_of(stream_id stream) const noexcept {
-    return lower_bound({stream.handle, 0});
-  }
-  [[nodiscard]] history* find(stream_pair key) const noexcept {
-    const std::size_t at = lower_bound(key);
-    return at < count_ && pairs_[at]->key == key ? &pairs_[at]->waits : nullptr;
-  }
-  /// Makes a pair without waits, unless it exists; false if host memory ran out.
-  [[nodiscard]] bool create(stream_pair key) noexcept {
-    if (find(key) != nullptr) return true;
-    if (count_ == capacity_) {
-      const std::size_t capacity = capacity_ != 0 ? 2 * capacity_ : 8;
-      auto** const grown = new (std::nothrow) pair*[capacity];
-      if (grown == nullptr) return false;
-      for (std::size_t i = 0; i < count_; ++i) grown[i] = pairs_[i];
-      delete[] std::exchange(pairs_, grown);
-      capacity_ = capacity;
-    }
-    auto* const created = new (std::nothrow) pair{key, {}};
-    if (created == nullptr) return false;
-    const std::size_t at = lower_bound(key);
-    for (std::size_t i = count_++; i > at; --i) pairs_[i] = pairs_[i - 1];
-    pairs_[at] = created;
-    return true;
+  /// Makes a pair of streams without waits, unless it exists; false if host memory ran out.
+  [[nodiscard]] bool create(stream_id stream, std::uint64_t other) noexcept {
+    awaited* own = pairs_.find(stream.handle);
+    if (own == nullptr && pairs_.insert(stream.handle, {})) own = pairs_.find(stream.handle);
+    return own != nullptr && (own->find(other) != nullptr || own->insert(other, {}));
   }
 
-  pair** pairs_ = nullptr;  // sorted by key
-  std::size_t count_ = 0;
-  std::size_t capacity_ = 0;
+  tessera::detail::ordered_map<awaited> pairs_;
 };
 
 }  // namespace tessera::provider

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle_flags.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
-#include <tessera/core/bytes.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::config {

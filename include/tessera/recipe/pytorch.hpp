@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/fixed_string.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The recipe `pytorch<>`. With a configuration string, as in pytorch<"max_split_size_mb:128">, it is in

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <tessera/config/pytorch_conf.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/fixed_string.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <tessera/config/pytorch_conf.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/fixed_string.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
@@ -43,6 +38,14 @@ struct pytorch_family
   using pinned_family = detail::family<config::pytorch, pinned>;
 };
 
+/// The recipe for pinned host memory that a PYTORCH_CUDA_ALLOC_CONF chooses.
+///
+///     #include <tessera/provider/host_pinned.hpp>
+///     using recipe = tessera::recipe::pytorch_pinned<"pinned_max_cached_size_mb:64">;
+///     tessera::caching_allocator<recipe, tessera::provider::host_pinned> pinned;
+template <detail::fixed_string Conf = "">
+using pytorch_pinned = pytorch_family::pinned_family::from<Conf>;
+
 }  // namespace tessera::recipe
 
 namespace tessera::detail {
@@ -54,15 +57,3 @@ struct needs_tessera_recipe_pytorch_family_hpp<true> {
 };
 
 }  // namespace tessera::detail
-
-namespace tessera::recipe {
-
-/// The recipe for pinned host memory that a PYTORCH_CUDA_ALLOC_CONF chooses.
-///
-///     #include <tessera/provider/host_pinned.hpp>
-///     using recipe = tessera::recipe::pytorch_pinned<"pinned_max_cached_size_mb:64">;
-///     tessera::caching_allocator<recipe, tessera::provider::host_pinned> pinned;
-template <detail::fixed_string Conf = "">
-using pytorch_pinned = pytorch_family::pinned_family::from<Conf>;
-
-}  // namespace tessera::recipe

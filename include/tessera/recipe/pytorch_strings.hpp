@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <tessera/config/pytorch_conf.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/fixed_string.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pytorch.hpp>
@@ -64,6 +59,25 @@ template <typename Recipe>
   return chosen;
 }
 
+/// The recipe for settings of the native backend.
+template <bool IsAsync>
+struct needs_tessera_recipe_pytorch_family_hpp {
+  template <config::pytorch::settings Settings>
+  using under = typename family<config::pytorch, recipe::pytorch_native,
+                                recipe::pytorch_expandable>::template under<Settings>;
+};
+/// The recipe for the backend cudaMallocAsync. tessera/recipe/pytorch_family.hpp defines it.
+template <>
+struct needs_tessera_recipe_pytorch_family_hpp<true>;
+
+template <std::size_t Size>
+  requires(Size > 1)
+struct pytorch_strings<Size> {
+  template <fixed_string Conf, auto Settings = config::detail::settings_in<config::pytorch, Conf>()>
+  using recipe_of =
+      typename needs_tessera_recipe_pytorch_family_hpp<Settings.async_backend>::template under<Settings>;
+};
+
 }  // namespace tessera::detail
 
 namespace tessera::recipe {
@@ -85,26 +99,3 @@ constexpr recipe::policies<pytorch_expandable> pytorch_expandable::configured(
 }
 
 }  // namespace tessera::recipe
-
-namespace tessera::detail {
-
-/// The recipe for settings of the native backend.
-template <bool IsAsync>
-struct needs_tessera_recipe_pytorch_family_hpp {
-  template <config::pytorch::settings Settings>
-  using under = typename family<config::pytorch, recipe::pytorch_native,
-                                recipe::pytorch_expandable>::template under<Settings>;
-};
-/// The recipe for the backend cudaMallocAsync. tessera/recipe/pytorch_family.hpp defines it.
-template <>
-struct needs_tessera_recipe_pytorch_family_hpp<true>;
-
-template <std::size_t Size>
-  requires(Size > 1)
-struct pytorch_strings<Size> {
-  template <fixed_string Conf, auto Settings = config::detail::settings_in<config::pytorch, Conf>()>
-  using recipe_of =
-      typename needs_tessera_recipe_pytorch_family_hpp<Settings.async_backend>::template under<Settings>;
-};
-
-}  // namespace tessera::detail

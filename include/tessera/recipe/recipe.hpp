@@ -9,7 +9,6 @@
 #include <tessera/policy/rounding.hpp>
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
-#include <tessera/provider/provider.hpp>
 
 /// A recipe is a struct of eight aliases, one policy for each axis. None of them has a default.
 
@@ -57,6 +56,26 @@ concept has_eviction = requires { typename R::eviction; } && policy::eviction_po
 template <typename R>
 concept has_recovery = requires { typename R::recovery; } && policy::recovery_policy<typename R::recovery>;
 
+/// The eight aliases of a recipe, without its other members.
+template <typename Recipe>
+struct aliases_of {
+  using rounding = typename Recipe::rounding;
+  using pools = typename Recipe::pools;
+  using streams = typename Recipe::streams;
+  using split = typename Recipe::split;
+  using pages = typename Recipe::pages;
+  using growth = typename Recipe::growth;
+  using eviction = typename Recipe::eviction;
+  using recovery = typename Recipe::recovery;
+};
+
+/// A recipe equal to `Base` whose policies start with the values that settings give them.
+template <typename Base, auto Settings>
+struct preset final : aliases_of<Base> {
+  using base = Base;
+  static constexpr auto settings = Settings;
+};
+
 }  // namespace tessera::detail
 
 namespace tessera::recipe {
@@ -87,34 +106,6 @@ struct policies {
   [[no_unique_address]] typename Recipe::recovery recovery = typename Recipe::recovery();
   bool operator==(const policies&) const = default;
 };
-
-}  // namespace tessera::recipe
-
-namespace tessera::detail {
-
-/// The eight aliases of a recipe, without its other members.
-template <typename Recipe>
-struct aliases_of {
-  using rounding = typename Recipe::rounding;
-  using pools = typename Recipe::pools;
-  using streams = typename Recipe::streams;
-  using split = typename Recipe::split;
-  using pages = typename Recipe::pages;
-  using growth = typename Recipe::growth;
-  using eviction = typename Recipe::eviction;
-  using recovery = typename Recipe::recovery;
-};
-
-/// A recipe equal to `Base` whose policies start with the values that settings give them.
-template <typename Base, auto Settings>
-struct preset final : aliases_of<Base> {
-  using base = Base;
-  static constexpr auto settings = Settings;
-};
-
-}  // namespace tessera::detail
-
-namespace tessera::recipe {
 
 template <typename Base, auto Settings>
 struct policies<detail::preset<Base, Settings>> : policies<Base> {
@@ -181,10 +172,6 @@ consteval bool check_recipe() {
       "[tessera/policy/recovery.hpp]");
   return tessera::recipe::well_formed<Recipe>;
 }
-
-}  // namespace tessera::detail
-
-namespace tessera::detail {
 
 template <typename Provider, typename Recipe>
 concept has_events_for = !Recipe::streams::uses_events || provider::event_provider<Provider>;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/core/bytes.hpp>
 #include <tessera/policy/grow_by_stitching.hpp>
 #include <tessera/recipe/recipe.hpp>
 

@@ -1,18 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/torch_npu_conf.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/recipe.hpp>
+
+namespace tessera::detail {
+
+/// Returns the policies of a recipe for torch_npu's settings.
+template <typename Recipe>
+[[nodiscard]] constexpr recipe::policies<Recipe> with_torch_npu_settings(
+    const config::torch_npu::settings& settings) noexcept {
+  constexpr std::size_t lazy_threshold = 512;  // pending blocks
+  recipe::policies<Recipe> chosen{};
+  chosen.rounding.inner.table = settings.roundup;
+  chosen.streams.threshold = settings.multi_stream_lazy_reclaim ? lazy_threshold : 0;
+  chosen.split.max = settings.max_split_size;
+  chosen.split.slack = settings.max_non_split_rounding;
+  chosen.pages.choice = page_choice{.pages = settings.huge_1g_pages ? page_preference::huge_1g_first
+                                                                    : page_preference::huge_first};
+  // With 1 GiB pages, segments are rounded up to whole pages, so the key has no effect.
+  chosen.growth.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size;
+  chosen.growth.limit = settings.memory_fraction;
+  chosen.eviction.threshold = settings.garbage_collection_threshold;
+  chosen.recovery.fails_fast = settings.throw_on_oom;
+  return chosen;
+}
+
+}  // namespace tessera::detail
 
 namespace tessera::recipe {
 
@@ -65,34 +84,6 @@ struct torch_npu_expandable final {
 };
 static_assert(recipe::well_formed<torch_npu_expandable>);
 
-}  // namespace tessera::recipe
-
-namespace tessera::detail {
-
-/// Returns the policies of a recipe for torch_npu's settings.
-template <typename Recipe>
-[[nodiscard]] constexpr recipe::policies<Recipe> with_torch_npu_settings(
-    const config::torch_npu::settings& settings) noexcept {
-  constexpr std::size_t lazy_threshold = 512;  // pending blocks
-  recipe::policies<Recipe> chosen{};
-  chosen.rounding.inner.table = settings.roundup;
-  chosen.streams.threshold = settings.multi_stream_lazy_reclaim ? lazy_threshold : 0;
-  chosen.split.max = settings.max_split_size;
-  chosen.split.slack = settings.max_non_split_rounding;
-  chosen.pages.choice = page_choice{.pages = settings.huge_1g_pages ? page_preference::huge_1g_first
-                                                                    : page_preference::huge_first};
-  // With 1 GiB pages, segments are rounded up to whole pages, so the key has no effect.
-  chosen.growth.large = settings.huge_1g_pages ? 20_MiB : settings.large_segment_size;
-  chosen.growth.limit = settings.memory_fraction;
-  chosen.eviction.threshold = settings.garbage_collection_threshold;
-  chosen.recovery.fails_fast = settings.throw_on_oom;
-  return chosen;
-}
-
-}  // namespace tessera::detail
-
-namespace tessera::recipe {
-
 constexpr recipe::policies<torch_npu_native> torch_npu_native::configured(
     const config::torch_npu::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("torch_npu_native::configured: settings for another recipe");
@@ -136,10 +127,6 @@ constexpr recipe::policies<pinned_expandable> pinned_expandable::configured(
   if (!accepts(settings)) detail::fatal("pinned_expandable::configured: settings for another recipe");
   return {};
 }
-
-}  // namespace tessera::recipe
-
-namespace tessera::recipe {
 
 constexpr bool pinned::accepts(const config::torch_npu_settings& settings) noexcept {
   return !settings.pin_memory_expandable_segments;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <type_traits>
 
-#include <tessera/core/parameter.hpp>
 #include <tessera/law/recipe_laws.hpp>
 #include <tessera/recipe/recipe.hpp>
 

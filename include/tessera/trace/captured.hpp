@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <mutex>
 #include <new>
 #include <string>
@@ -13,9 +10,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/block_handle.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/trace/recording.hpp>
@@ -30,9 +25,7 @@ struct capture_options {
 /// Keeps events in chunks. It never moves an event, and does not throw.
 class event_log {
  public:
-  event_log() = default;
-  event_log(const event_log&) = delete;
-  event_log& operator=(const event_log&) = delete;
+  event_log& operator=(event_log&&) = delete;
   ~event_log() {
     while (first_ != nullptr) {
       chunk* const following = first_->next;
@@ -487,10 +480,6 @@ class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
 
  private:
   friend adaptor_type;
-  template <typename Me, typename F>
-  static decltype(auto) enter(Me& me, F&& f) {
-    return std::forward<F>(f)(me.allocator_);
-  }
 
   /// Records a free before it: another thread may get the address at once.
   void record_free(const void* p, bool is_by_handle) noexcept {

@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <charconv>
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/trace/recording.hpp>
 
 namespace tessera::trace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -10,10 +8,23 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 #include <tessera/observe/snapshot.hpp>
+
+namespace tessera::trace::detail {
+
+/// Tells the device of an allocator how to answer event queries. A front end has no provider().
+template <typename Allocator>
+void hold_events(Allocator& allocator, bool held) {
+  if constexpr (requires { allocator.provider(); }) {
+    allocator.provider().hold_events(held);
+  } else {
+    allocator.visit_provider([held](auto& device) { device.hold_events(held); });
+  }
+}
+
+}  // namespace tessera::trace::detail
 
 namespace tessera::trace {
 
@@ -214,24 +225,6 @@ class pool_operations {
   Allocator& allocator_;
   std::map<std::uint64_t, pool> pools_;
 };
-
-}  // namespace tessera::trace
-
-namespace tessera::trace::detail {
-
-/// Tells the device of an allocator how to answer event queries. A front end has no provider().
-template <typename Allocator>
-void hold_events(Allocator& allocator, bool held) {
-  if constexpr (requires { allocator.provider(); }) {
-    allocator.provider().hold_events(held);
-  } else {
-    allocator.visit_provider([held](auto& device) { device.hold_events(held); });
-  }
-}
-
-}  // namespace tessera::trace::detail
-
-namespace tessera::trace {
 
 /// Replays a program on an allocator over a simulated device.
 ///

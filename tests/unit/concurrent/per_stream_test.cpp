@@ -16,8 +16,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/observe/explain.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/tessera.hpp>
 
 #include "devices.hpp"

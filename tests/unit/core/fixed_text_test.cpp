@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 
 namespace {
 

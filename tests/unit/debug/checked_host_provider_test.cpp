@@ -17,10 +17,10 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/law/host_visible.hpp>
+#include <tessera/law/provider_contents.hpp>
 #include <tessera/law/provider_laws.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../../conformance/first_broken_rule.hpp"

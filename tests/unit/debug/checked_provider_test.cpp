@@ -15,10 +15,10 @@
 #include <gtest/gtest.h>
 
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/law/host_visible.hpp>
+#include <tessera/law/provider_contents.hpp>
 #include <tessera/law/provider_laws.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

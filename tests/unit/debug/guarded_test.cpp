@@ -15,7 +15,6 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/per_device.hpp>
-#include <tessera/debug/fault_reports.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/paddle_passes.hpp>
@@ -23,7 +22,6 @@
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../interop/host_pools.hpp"

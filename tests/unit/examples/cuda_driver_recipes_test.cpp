@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/debug/checked_provider.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>

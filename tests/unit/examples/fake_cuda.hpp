@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 
 #include "cuda_driver/driver.hpp"
 #include "loaded_library.hpp"

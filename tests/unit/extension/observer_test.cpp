@@ -5,7 +5,7 @@
 
 #include <tessera/concurrent/arena.hpp>
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

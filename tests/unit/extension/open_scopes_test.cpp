@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/provider/simulated_device.hpp>

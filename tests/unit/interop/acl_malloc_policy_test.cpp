@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/page.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/interop/acl_malloc_policy.hpp>
 #include <tessera/tessera.hpp>
 

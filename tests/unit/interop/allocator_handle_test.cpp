@@ -13,10 +13,10 @@
 #include <tessera/interop/allocator_handle.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>

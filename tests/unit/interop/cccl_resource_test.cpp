@@ -15,8 +15,8 @@
 #include <tessera/configured.hpp>
 #include <tessera/interop/cccl.hpp>
 #include <tessera/interop/ownership.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

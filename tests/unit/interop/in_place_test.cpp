@@ -9,7 +9,7 @@
 
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
-#include <tessera/core/allocator_event.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -9,7 +9,7 @@
 
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>

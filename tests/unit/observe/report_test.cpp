@@ -7,7 +7,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
-#include <tessera/core/text.hpp>
+#include <tessera/core/bytes.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/plan/planned.hpp>

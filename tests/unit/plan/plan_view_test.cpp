@@ -24,7 +24,7 @@
 #include <tessera/observe/report.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/planned.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/captured.hpp>

@@ -12,7 +12,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/plan/planned.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

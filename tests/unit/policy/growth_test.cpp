@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/policy/chunks.hpp>
 #include <tessera/policy/growth.hpp>
 #include <tessera/provider/simulated_device.hpp>

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/policy/streams.hpp>

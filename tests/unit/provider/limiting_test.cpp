@@ -13,8 +13,8 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/observe/explain.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/limiting.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 
 namespace {

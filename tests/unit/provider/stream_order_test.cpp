@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <thread>
 
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
-#include <tessera/provider/provider_ref.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/stream_order.hpp>
 

@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/free_order.hpp>
-#include <tessera/core/statistics.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
@@ -94,8 +87,7 @@ struct segment_backend : backend_defaults {
   class instance {
    public:
     explicit instance(Manager& manager) noexcept : manager_(manager) {}
-    instance(const instance&) = delete;
-    instance& operator=(const instance&) = delete;
+    instance& operator=(instance&&) = delete;
     ~instance() {
       manager_.wait_for_pending();
       manager_.release_all();

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/statistics.hpp>
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/blocks/block.hpp>
@@ -23,8 +18,7 @@ struct expandable_backend : range_backend_defaults {
   class instance {
    public:
     explicit instance(Manager& manager) noexcept : manager_(manager), ranges_(manager) {}
-    instance(const instance&) = delete;
-    instance& operator=(const instance&) = delete;
+    instance& operator=(instance&&) = delete;
     ~instance() { ranges_.release_all(); }
 
     /// Starts at the smallest free block that fits. Moves to the next larger one while that one, with the

@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -55,8 +47,7 @@ class mapped_ranges {
   using action = typename Manager::action;
 
   explicit mapped_ranges(Manager& manager) noexcept : manager_(manager) {}
-  mapped_ranges(const mapped_ranges&) = delete;
-  mapped_ranges& operator=(const mapped_ranges&) = delete;
+  mapped_ranges& operator=(mapped_ranges&&) = delete;
 
   /// Releases all memory and all ranges when the allocator is destroyed.
   void release_all() noexcept {

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
@@ -35,8 +29,7 @@ class physical_chunks {
 
   ///   Requires:  `device_bytes` outlives this object
   explicit physical_chunks(Counter& device_bytes) noexcept : device_bytes_(device_bytes) {}
-  physical_chunks(const physical_chunks&) = delete;
-  physical_chunks& operator=(const physical_chunks&) = delete;
+  physical_chunks& operator=(physical_chunks&&) = delete;
 
   /// Describes a chunk to be created later. Returns null if host memory ran out.
   [[nodiscard]] chunk* plan(std::uintptr_t address, std::size_t bytes) noexcept {

@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <utility>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/free_order.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/parameter.hpp>
-#include <tessera/core/statistics.hpp>
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/backends/placement.hpp>
@@ -29,8 +21,7 @@ class stitched_ranges {
   using chunk = typename mapped_ranges<Manager>::chunk;
 
   explicit stitched_ranges(Manager& manager) noexcept : manager_(manager), ranges_(manager) {}
-  stitched_ranges(const stitched_ranges&) = delete;
-  stitched_ranges& operator=(const stitched_ranges&) = delete;
+  stitched_ranges& operator=(stitched_ranges&&) = delete;
   ~stitched_ranges() {
     release_detached();
     ranges_.release_all();

@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/allocator_event.hpp>
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/free_order.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/statistics.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/counters.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/blocks/pending_frees.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -68,8 +57,7 @@ class block_manager {
 
   block_manager(Provider provider, extensions_type& extensions)
       : provider_(std::move(provider)), extensions_(extensions) {}
-  block_manager(const block_manager&) = delete;
-  block_manager& operator=(const block_manager&) = delete;
+  block_manager& operator=(block_manager&&) = delete;
 
   [[nodiscard]] Provider& provider() noexcept { return provider_; }
   [[nodiscard]] const Provider& provider() const noexcept { return provider_; }

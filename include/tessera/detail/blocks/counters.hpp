@@ -2,11 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
 
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 
 namespace tessera::detail {
 

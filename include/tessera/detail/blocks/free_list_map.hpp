@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <new>
 
-#include <tessera/core/stream.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/treap.hpp>
+#include <tessera/detail/containers/containers.hpp>
 
 namespace tessera::detail {
 
 /// The free lists of one pool, by stream.
 class free_list_map {
  public:
-  free_list_map() = default;
-  free_list_map(const free_list_map&) = delete;
-  free_list_map& operator=(const free_list_map&) = delete;
+  free_list_map& operator=(free_list_map&&) = delete;
   ~free_list_map() {
     while (free_list* const list = first()) erase(*list);
   }
@@ -105,8 +98,7 @@ struct pool_group {
 class group_visit {
  public:
   explicit group_visit(pool_group& in) noexcept : in_(in) { ++in_.visitors; }
-  group_visit(const group_visit&) = delete;
-  group_visit& operator=(const group_visit&) = delete;
+  group_visit& operator=(group_visit&&) = delete;
   ~group_visit() { --in_.visitors; }
 
  private:

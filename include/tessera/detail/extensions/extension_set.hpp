@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <utility>
 
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/error.hpp>
-#include <tessera/core/stream.hpp>
-#include <tessera/core/text.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension.hpp>
@@ -130,8 +125,7 @@ class extension_set : public service_exceptions, public Extension::template stat
   template <typename... Given>
   explicit extension_set(allocator& in, Given&&... given)
       : state<Extension>(in, pick_extension<Extension>(std::forward<Given>(given)...))..., in_(in) {}
-  extension_set(const extension_set&) = delete;
-  extension_set& operator=(const extension_set&) = delete;
+  extension_set& operator=(extension_set&&) = delete;
 
   template <typename E>
   [[nodiscard]] state<E>& get() noexcept {

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstring>
 #include <new>
 
-#include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
 #include <tessera/provider/capabilities.hpp>
-#include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
 
@@ -23,9 +18,7 @@ namespace tessera::detail {
 template <typename Provider>
 class host_copies {
  public:
-  host_copies() = default;
-  host_copies(const host_copies&) = delete;
-  host_copies& operator=(const host_copies&) = delete;
+  host_copies& operator=(host_copies&&) = delete;
   /// Leaves the buffers to copies that may still be running.
   ~host_copies() {
     for (const buffer& b : buffers_) {

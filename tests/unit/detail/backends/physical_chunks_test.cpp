@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/detail/backends/physical_chunks.hpp>
-#include <tessera/provider/provider_ref.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/backends/placement.hpp>
 #include <tessera/detail/blocks/block_manager.hpp>

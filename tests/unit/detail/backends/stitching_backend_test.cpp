@@ -5,10 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/placement.hpp>
 #include <tessera/detail/backends/stitching_backend.hpp>
 #include <tessera/detail/blocks/block.hpp>

@@ -5,10 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/allocator_event.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/core/page.hpp>
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/blocks/block_manager.hpp>
 #include <tessera/detail/blocks/counters.hpp>

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/statistics.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/counters.hpp>
 #include <tessera/extension/count_totals.hpp>
 

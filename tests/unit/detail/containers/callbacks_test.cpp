@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/containers/callbacks.hpp>
+#include <tessera/detail/containers/containers.hpp>
 
 namespace {
 

@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/indexed.hpp>
 #include <tessera/core/bytes.hpp>
-#include <tessera/detail/containers/pagemap.hpp>
 
 namespace {
 

@@ -7,8 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/detail/containers/key_map.hpp>
-#include <tessera/detail/containers/slab.hpp>
+#include <tessera/detail/containers/containers.hpp>
 
 namespace {
 

@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/free_list_map.hpp>
-#include <tessera/detail/containers/treap.hpp>
+#include <tessera/detail/containers/containers.hpp>
 
 namespace {
 
