@@ -455,7 +455,7 @@ class key_map {
   }
   void set_limits() noexcept {
     grow_at_ = most_in(capacity());
-    shrink_at_ = capacity() > 64 ? capacity() / 16 : 0;
+    shrink_at_ = capacity() > 1024 ? capacity() / 16 : 0;
   }
   /// Moves all entries to a table of another size.
   [[nodiscard]] bool move_to(std::size_t wanted) noexcept {
