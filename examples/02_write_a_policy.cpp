@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include <tessera/law/policy_laws.hpp>
+#include <tessera/law/recipe_laws.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -51,6 +52,7 @@ struct inference_server final {
   using eviction = tessera::policy::evict_idle_above<tessera::percent(60)>;
   using recovery = tessera::policy::recover_by_releasing_oversize;
 };
+static_assert(tessera::law::recipe<inference_server>());  // its policies fit together; with<> checks that by itself
 
 int main() {
   tessera::caching_allocator<variation, tessera::provider::simulated_device> first;

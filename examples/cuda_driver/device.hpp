@@ -109,8 +109,12 @@ class gpu {
   }
   bool create(std::size_t bytes, tessera::page_kind kind, physical& made) noexcept {
     const memory_properties properties = properties_on(state_->context.device());
-    const auto ask = [&](auto& cu) { return cu.memory_create(&made.handle, bytes, &properties, 0); };
-    return has(kind) && ask_for("cuMemCreate", ask);
+    // A driver may write into the handle although it fails.
+    physical created;
+    const auto ask = [&](auto& cu) { return cu.memory_create(&created.handle, bytes, &properties, 0); };
+    if (!has(kind) || !ask_for("cuMemCreate", ask)) return false;
+    made = created;
+    return true;
   }
   bool destroy(const physical& leaving) noexcept {
     const auto ask = [&](auto& cu) { return cu.memory_release(leaving.handle); };

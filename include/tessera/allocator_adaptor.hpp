@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <type_traits>
 #include <utility>
 
 #include <tessera/block_handle.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/detail/extensions/extension.hpp>
+#include <tessera/fwd.hpp>
 
 namespace tessera::detail::missing {
 
@@ -38,6 +40,23 @@ struct return_argument {
 /// Whether the optional calls of the allocator inside are unknown.
 template <typename Inner>
 inline constexpr bool has_shared_calls_only = std::is_same_v<Inner, shared_calls_only>;
+/// Whether a type is a caching_allocator, and each of `Given` one of its extensions.
+template <typename Allocator, typename... Given>
+inline constexpr bool are_extensions_of = false;
+template <typename Recipe, typename Provider, typename... Extension, typename... Given>
+inline constexpr bool are_extensions_of<caching_allocator<Recipe, Provider, Extension...>, Given...> =
+    (is_one_of<std::remove_cvref_t<Given>, Extension...> && ...);
+/// Stops the compiler if a front end that must be the innermost one gets another front end.
+template <typename Allocator>
+struct innermost_front {
+  static_assert(are_extensions_of<Allocator>,
+                "locked<A>, per_stream<A>, background_reclaiming<A>, guarded<A>: A is a caching_allocator. "
+                "Other front ends go around, as in tagged<locked<A>>");
+};
+template <typename Allocator>
+inline constexpr bool is_per_device = false;
+template <typename Front>
+inline constexpr bool is_per_device<concurrent::per_device<Front>> = true;
 /// The provider type of an allocator.
 template <typename Allocator>
 using device_of =
@@ -55,6 +74,8 @@ struct types_inside<Inner> {
   using recipe_type = typename Inner::recipe_type;
   using provider_type = typename Inner::provider_type;
 };
+template <typename Self, typename Allocator>
+class wrapping_adaptor;
 /// Makes a front end over the same allocator with another provider or recipe.
 template <typename Front>
 struct rebind_front;
@@ -113,8 +134,8 @@ class allocator_adaptor : public detail::types_inside<Inner> {
       std::conditional_t<requires(Inner& in) { in.allocate_by_handle(0); }, block_handle, no_handle>;
 
  public:
-  /// For a front end of this one, such as per_device, which makes it over a provider of its own. They need a front end
-  /// that is a template of the allocator inside.
+  /// A front end around this one, such as per_device, uses these to rebuild it over another provider. They need a front
+  /// end that is a template of the allocator inside.
   template <typename Other, typename Me = Self>
   using rebind_provider = typename detail::rebind_front<Me>::template provider<Other>;
   template <typename Other, typename Me = Self>
@@ -242,8 +263,8 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   auto add_up_extension(F f) const {
     return inside([&f](const auto& in) { return in.template add_up_extension<E>(f); });
   }
-  template <typename E, typename F, typename Undo>
-  auto change_extension(F f, Undo undo) {
+  template <typename E, typename F, typename Undo = detail::ignore_arguments>
+  auto change_extension(F f, Undo undo = {}) {
     return inside([&](auto& in) { return in.template change_extension<E>(f, undo); });
   }
   template <typename F>
@@ -257,8 +278,8 @@ class allocator_adaptor : public detail::types_inside<Inner> {
     freed();
   }
 
-  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
-    return inside([=](auto& in) { return in.make_out_of_memory(bytes, stream); });
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
+    return inside([=](const auto& in) { return in.make_out_of_memory(bytes, stream); });
   }
   [[nodiscard]] usage current_usage() const noexcept {
     return inside([](const auto& in) { return in.current_usage(); });
@@ -298,6 +319,12 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   void for_each_allocator(F f) {
     inside([&f](auto& in) { in.for_each_allocator(f); });
   }
+  // Only around a `per_stream`.
+  template <typename F, typename In = Inner>
+    requires requires(In& in, stream_id stream, F f) { in.visit_arenas(stream, f); }
+  void visit_arenas(stream_id stream, F f) {
+    inside([&](auto& in) { in.visit_arenas(stream, f); });
+  }
   template <typename F>
   void visit_owner(const void* p, F f) {
     owner(p, nullptr, [&f, p](auto& in) { in.visit_owner(p, f); });
@@ -326,18 +353,20 @@ class allocator_adaptor : public detail::types_inside<Inner> {
     return Self::enter(me, std::forward<F>(f));
   }
 
+  template <typename Failed>
+  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Failed& in, std::size_t bytes,
+                                                                   stream_id stream) {
+    Self::raise(in.make_out_of_memory(bytes, stream));
+  }
   /// Called after each deallocate, trim and evict_idle, and after a try_deallocate or process_events that freed
   /// something.
   static void after_free(Self&) noexcept {}
 
  private:
   friend Self;
+  friend detail::wrapping_adaptor<Self, Inner>;
   allocator_adaptor() = default;
 
-  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Self& self, std::size_t bytes,
-                                                                   stream_id stream) {
-    Self::raise(self.make_out_of_memory(bytes, stream));
-  }
   void freed() noexcept { Self::after_free(static_cast<Self&>(*this)); }
 
   template <typename F>
@@ -355,3 +384,34 @@ class allocator_adaptor : public detail::types_inside<Inner> {
 };
 
 }  // namespace tessera
+
+namespace tessera::detail {
+
+/// The base of a front end that holds the allocator inside and is made from its arguments.
+template <typename Self, typename Allocator>
+class wrapping_adaptor : public allocator_adaptor<Self, Allocator> {
+  static_assert(!is_per_device<Allocator>, "a front end wraps the allocator of one device: use front(d)");
+  static_assert(!std::is_same_v<Allocator, any_allocator>,
+                "a front end needs the type of the allocator inside, which an any_allocator hides");
+
+ public:
+  wrapping_adaptor() = default;
+  template <typename... Args>
+    requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
+  explicit wrapping_adaptor(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
+
+  /// The wrapped allocator.
+  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
+
+ protected:
+  friend allocator_adaptor<Self, Allocator>;
+  template <typename Me, typename F>
+  static decltype(auto) enter(Me& me, F&& f) {
+    std::conditional_t<std::is_const_v<Me>, const wrapping_adaptor, wrapping_adaptor>& holder = me;
+    return std::forward<F>(f)(holder.allocator_);
+  }
+
+  Allocator allocator_;
+};
+
+}  // namespace tessera::detail

@@ -10,9 +10,8 @@ namespace tessera {
 /// if the caller can keep a handle beside each address. A handle is empty by default and after a failed
 /// allocation.
 ///
-/// Free such a block only by its handle: the allocator does not know its address. Two mistakes are not
-/// detected: a handle of another allocator, and a stale handle whose descriptor now belongs to another
-/// handle's block.
+/// Free such a block only by its handle. Two mistakes are not detected: a handle of another allocator, and a
+/// stale handle whose descriptor now belongs to another handle's block.
 ///
 ///     const tessera::block_handle block = allocator.allocate_by_handle(5_MiB);
 ///     void* const context = block.to_pointer();  // for a caller in C, who keeps it and gives it back

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <type_traits>
 #include <utility>
 
@@ -14,18 +15,12 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-/// The algorithm of a caching allocator: it asks the policies of a recipe, and has the block manager and a backend carry
-/// out the answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. What it asks of extensions is in
-/// tessera/detail/extensions/extension.hpp, and how blocks are kept in tessera/detail/blocks/block_manager.hpp.
-
-namespace tessera {
-
-template <typename Recipe, provider::device_provider Provider, typename... Extension>
-class caching_allocator;
-
-}  // namespace tessera
+/// The algorithm of a caching allocator: it asks the policies of a recipe, and the block manager and a backend carry out the
+/// answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. tessera/detail/extensions/extension.hpp lists
+/// what it asks extensions, and tessera/detail/blocks/block_manager.hpp keeps the blocks.
 
 namespace tessera::detail {
 
@@ -46,7 +41,7 @@ struct core_types {
     static constexpr bool uses_events = Recipe::streams::uses_events;
     /// Free blocks may serve other streams.
     static constexpr bool reuses_across_streams = Recipe::streams::reuses_across_streams;
-    /// The work of its own stream may still use a free block.
+    /// Earlier work of its own stream may still use a free block.
     static constexpr bool has_stream_order = !uses_events || !has_one_key<typename Recipe::streams>;
     /// Segments are ranges in which memory is mapped page by page.
     static constexpr bool has_ranges = backend_kind::has_ranges;
@@ -67,9 +62,7 @@ struct core_types {
 
 /// Collects the numbers of a request that fails now.
 ///   Cost:  linear in the blocks
-template <typename Recipe, typename Manager>
-[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers make_oom_numbers(const Manager& blocks,
-                                                                     const recipe::policies<Recipe>& p,
+[[nodiscard, gnu::noinline, gnu::cold]] oom_numbers make_oom_numbers(const auto& blocks, const auto& p,
                                                                      std::size_t bytes,
                                                                      stream_id stream) noexcept {
   oom_numbers numbers{.requested = bytes, .segment = bytes, .stream = stream};
@@ -85,14 +78,12 @@ template <typename Recipe, typename Manager>
   return numbers;
 }
 
-/// Returns the reason for which growth cannot succeed: by_limit or by_capacity. Returns by_device if neither
-/// applies: growth may succeed, and if it fails, the device refused.
-template <typename Recipe, typename Manager>
-[[nodiscard]] policy::failure_reason predict_failure(const Manager& manager,
-                                                     const recipe::policies<Recipe>& p, std::size_t segment,
-                                                     const usage& now) noexcept {
+/// Predicts why growth would fail: by_limit or by_capacity, or none if nothing is known to prevent it.
+template <typename Recipe>
+[[nodiscard]] policy::failure_reason predict_failure(const auto& manager, const recipe::policies<Recipe>& p,
+                                                     std::size_t segment, const usage& now) noexcept {
   const std::size_t capacity = manager.provider().capacity();
-  // now.limit is at most the capacity. A limit above that may be exceeded later than the capacity.
+  // now.limit is at most the capacity. The user's limit may be larger; then the capacity is exceeded first.
   const std::size_t limit = !now.has_limit         ? unlimited
                             : now.limit < capacity ? now.limit
                                                    : p.growth.limit.on(capacity);
@@ -101,42 +92,46 @@ template <typename Recipe, typename Manager>
     if (Recipe::recovery::checks_capacity && manager.would_exceed_limit(capacity, segment))
       return policy::failure_reason::by_capacity;
   }
-  return policy::failure_reason::by_device;
+  return policy::failure_reason::none;
 }
 
-/// Keeps why the provider refused memory for the latest request that failed. Without reasons, it is empty.
-template <typename Provider>
+/// Remembers who refused memory for the latest request that failed, and why. It is empty if none says so.
+template <typename Provider, bool IsExtended>
 class latest_failure {
  public:
   static void begin(Provider&) noexcept {}
-  static void end(Provider&, std::size_t, stream_id, std::size_t) noexcept {}
-  [[nodiscard]] static refusal of(std::size_t, stream_id) noexcept { return {}; }
+  static void end(Provider&, const auto&, std::size_t, bool) noexcept {}
+  static void explain(oom_numbers&) noexcept {}
 };
-template <typename Provider>
-  requires(explaining_provider<Provider> || limit_explaining_provider<Provider>)
-class latest_failure<Provider> {
+template <typename Provider, bool IsExtended>
+  requires(IsExtended || explaining_provider<Provider> || limit_explaining_provider<Provider>)
+class latest_failure<Provider, IsExtended> {
  public:
   /// Forgets what the provider refused before this request.
   void begin(Provider& from) noexcept {
     (void)take_refusal(from);
-    why_ = {};
+    *this = {};
   }
   /// Keeps what the provider refused since, or how `segment` bytes exceed its limit.
-  void end(Provider& from, std::size_t bytes, stream_id stream, std::size_t segment) noexcept {
-    bytes_ = bytes;
-    stream_ = stream;
+  void end(Provider& from, const auto& request, std::size_t segment, bool by_extension) noexcept {
+    bytes_ = request.bytes;
+    stream_ = request.stream;
+    by_extension_ = by_extension;
     why_ = take_refusal(from);
     if (!why_) why_ = explain_limit(from, segment);
   }
-  /// The reason if this was the latest request that failed.
-  [[nodiscard]] refusal of(std::size_t bytes, stream_id stream) const noexcept {
-    return bytes == bytes_ && stream == stream_ ? why_ : refusal();
+  /// Adds to numbers why their request failed, if it was the latest. An extension that gave a reason did so before.
+  void explain(oom_numbers& n) const noexcept {
+    if (n.by_extension || n.requested != bytes_ || n.stream != stream_) return;
+    n.refused = why_;
+    if (by_extension_) n.refuse(refusal("an extension refuses it, and gives no reason"));
   }
 
  private:
   std::size_t bytes_ = 0;
   stream_id stream_{};
   refusal why_{};
+  bool by_extension_ = false;
 };
 
 /// Finds the smallest candidate size of an eviction policy by bisection. Every larger size is a candidate,
@@ -156,7 +151,8 @@ class latest_failure<Provider> {
 namespace tessera {
 
 /// A stream-aware caching allocator. `Recipe` decides, and `Provider` gives the memory. Each `Extension`, for example
-/// extension::private_pools, adds a capability, which get<Extension>() hands out.
+/// extension::private_pools, adds a capability: get<Extension>() returns its calls. A recipe written by hand is checked here
+/// for its form only; its laws are checked by static_assert(law::recipe<Recipe>()) [tessera/law/law.hpp] beside the recipe.
 ///
 /// It owns its provider and cannot be moved. Its destructor releases every segment, even if blocks are live;
 /// a leak_checked [tessera/debug/leak_checked.hpp] reports these. Only one thread at a time may use it; a
@@ -184,9 +180,9 @@ class caching_allocator {
   static constexpr bool has_ranges = core::traits::has_ranges;
 
   [[gnu::cold]] caching_allocator() : caching_allocator(Provider{}) {}
-  /// Each of `given` is an `Extension`, for example an observer; the others are made by default.
+  /// Each of `given` is one of the `Extension`s, for example an observer; the others are made by default.
   template <typename... Given>
-    requires(detail::is_one_of<std::remove_cvref_t<Given>, Extension...> && ...)
+    requires(detail::named_behind_the_provider<Given, Extension...> && ...)
   [[gnu::cold]] explicit caching_allocator(Provider device, tessera::recipe::policies<Recipe> policies = {},
                                            Given&&... given)
       : policies_(std::move(policies)),
@@ -198,7 +194,7 @@ class caching_allocator {
 
   /// Serves a request of `bytes` on `stream`.
   ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
-  ///   Throws:   out_of_memory if recovery fails
+  ///   Throws:   out_of_memory if recovery fails, or if an extension refuses the request
   ///   Throws:   out_of_memory at once if `bytes` exceeds max_request
   ///   Cost:     constant on a cache hit; logarithmic among many free blocks of one size range
   ///   Cost:     a query for each completed event, and one for each stream that pending frees wait for
@@ -213,7 +209,7 @@ class caching_allocator {
     const detail::block* const served = serve<false>(bytes, stream);
     return served != nullptr ? reinterpret_cast<void*>(served->address) : nullptr;
   }
-  /// Serves a request and returns a handle. A free by handle looks nothing up.
+  /// Serves a request and returns a handle. A free by handle looks up no address.
   ///   Returns:  an empty handle if try_allocate would return null
   [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept {
     return block_handle(serve<true>(bytes, stream));
@@ -300,14 +296,14 @@ class caching_allocator {
   }
 
   /// Whether a use by stream `user` delays the reuse of a block of stream `owner`, so that record_stream records
-  /// it. The streams policy decides. A front end with memory of its own asks here.
+  /// it. The streams policy decides. Front ends with memory of their own, such as planned, ask here.
   [[nodiscard]] bool delays_reuse(stream_id owner, stream_id user) const noexcept {
     return detail::delays_reuse(policies_.streams, owner, user);
   }
 
   /// Empties the cache: waits for pending frees, then releases idle segments until at most `keep` bytes are
-  /// reserved. Then the eviction policy may release more. Does nothing while an extension
-  /// forbids to wait for the device.
+  /// reserved, in live blocks and the cache. Then the eviction policy may release more. Does nothing while an extension
+  /// forbids waiting for the device.
   void trim(std::size_t keep = 0) noexcept {
     if (!manager_.may_wait()) return;
     empty_cache(keep);
@@ -355,8 +351,8 @@ class caching_allocator {
     decay_.restart();
   }
 
-  /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. `call`
-  /// returns whether it freed memory.
+  /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. `call` returns whether it
+  /// freed memory. It stays registered until the allocator is destroyed.
   ///   Returns:  false if host memory ran out
   [[nodiscard]] bool on_pressure(detail::callback_list::function call, void* context) noexcept {
     return pressure_.add(call, context);
@@ -365,8 +361,8 @@ class caching_allocator {
   ///   Cost:  linear in the blocks
   [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     detail::oom_numbers numbers = detail::make_oom_numbers(manager_, policies_, bytes, stream);
-    numbers.refused = failure_.of(bytes, stream);
     extensions_.explain(numbers);
+    failure_.explain(numbers);
     return out_of_memory(numbers);
   }
   [[nodiscard]] usage current_usage() const noexcept { return detail::usage_of(manager_, policies_.growth); }
@@ -397,7 +393,7 @@ class caching_allocator {
     return detail::audit(manager_, current_usage());
   }
 
-  /// The numbers of the policies; they may be changed at any time.
+  /// The policies; their tunable numbers may be changed at any time.
   [[nodiscard]] tessera::recipe::policies<Recipe>& policies() noexcept { return policies_; }
   [[nodiscard]] Provider& provider() noexcept { return manager_.provider(); }
   /// Whether streams are recorded for any block, live or pending.
@@ -448,7 +444,8 @@ class caching_allocator {
   /// Whether the allocator has an extension.
   template <typename E>
   static constexpr bool has = detail::is_one_of<E, Extension...>;
-  /// Calls f(state) with the state of an extension. For doors of extensions, which front ends forward to.
+  /// Calls f(state) with the state of an extension. Doors of extensions use it in any front end. One of several allocators
+  /// calls f in one of them, with a const state, because all have the same.
   template <typename E, typename F>
   decltype(auto) visit_extension(F f) {
     return f(extensions_.template get<E>());
@@ -457,29 +454,29 @@ class caching_allocator {
   decltype(auto) visit_extension(F f) const {
     return f(extensions_.template get<E>());
   }
-  /// Like visit_extension, for an answer that a front end of several allocators adds up.
+  /// Like visit_extension, but a front end of several allocators adds up the answers of all.
   template <typename E, typename F>
   auto add_up_extension(F f) const {
     return f(extensions_.template get<E>());
   }
-  /// Calls f(state), which returns an outcome. A front end of several allocators calls it in each; if one fails, it
-  /// calls undo(state) in those before.
-  template <typename E, typename F, typename Undo>
-  auto change_extension(F f, Undo /*undo*/) {
+  /// Calls f(state), which returns an outcome or a type derived from it. A front end of several allocators calls it in each;
+  /// if one fails, it calls undo(state) in those before.
+  template <typename E, typename F, typename Undo = detail::ignore_arguments>
+  std::derived_from<outcome> auto change_extension(F f, Undo /*undo*/ = {}) {
     return f(extensions_.template get<E>());
   }
-  /// Calls f(object) for each object of the program that hears the events, such as a history. f must not use the
+  /// Calls f(object) for each object of the program that receives events, such as a history. f must not use the
   /// allocator. A front end holds its lock meanwhile.
   template <typename F>
   void for_each_observer(F f) {
     extensions_.visit_observers(f);
   }
-  /// Hears of a change that a door made, after it worked. Front ends that record or plan requests use it.
+  /// A door calls it after a change that worked. Front ends that record or plan requests use it.
   static constexpr void note_change(const auto& /*note*/) noexcept {}
-  /// Aborts if an extension runs a function of the user on the calling thread, which must not use the allocator. Front
-  /// ends with a lock call it before they take that.
+  /// Aborts if the calling thread runs a function of the user in which it must not use the allocator, such as an observer.
+  /// Front ends with a lock call it before they take that.
   void check_thread() const noexcept { extensions_.check_thread(); }
-  /// Copies to a new allocator what its extensions must have from the beginning, such as private pools in use.
+  /// Copies from another allocator to this new one what its extensions must have, such as private pools in use.
   ///   Returns:  false if host memory ran out
   [[nodiscard]] bool adopt(const caching_allocator& other) noexcept {
     return extensions_.adopt(other.extensions_);
@@ -492,7 +489,7 @@ class caching_allocator {
     raise(make_out_of_memory(bytes, stream));
   }
 
-  /// A request, with what the policies say of it.
+  /// A request, with the size, pool and key that the policies choose for it.
   struct request {
     typename manager::group* group;  // the free lists that serve it
     std::size_t bytes,               // as requested
@@ -519,30 +516,27 @@ class caching_allocator {
     if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
       evict(policy::eviction_trigger::after_free);
     const request want = make_request(bytes, stream, manager_.own());
-    detail::block* found = serves_plainly() ? search(want) : nullptr;
+    detail::block* found = uses_fast_path() ? search(want) : nullptr;
     if (found == nullptr) {
-      found = choose_block(bytes, want.size, stream);
+      found = find_slowly(bytes, want.size, stream);
       if (found == nullptr) return nullptr;
       if constexpr (extensions::adds_groups) return serve_from_group<ByHandle>(*found, bytes, stream);
     }
     return &allocate_from<ByHandle>(*found, want);
   }
-  /// Finds a free block if an extension may choose it, or if none is cached. It is a function of its own, so that
-  /// other requests do not pay for the choice.
-  [[gnu::noinline]] detail::block* choose_block(std::size_t bytes, std::size_t size,
-                                                stream_id stream) noexcept {
-    // Pool, key and group are asked for again: passing all of the request would slow the hit path.
+  /// Finds a free block in the group that extensions choose, or as a miss. Not inlined, to keep the hit path small.
+  [[gnu::noinline]] detail::block* find_slowly(std::size_t bytes, std::size_t size,
+                                               stream_id stream) noexcept {
+    // Pool and key are computed again: passing all of the request would slow the hit path.
     auto& group = extensions::adds_groups ? manager_.group_for(stream) : manager_.own();
     const request want = make_request(bytes, size, stream, group);
-    detail::block* const found = serves_plainly() ? nullptr : obtain(want);
+    detail::block* const found = uses_fast_path() ? nullptr : obtain(want);
     return found != nullptr ? found : serve_miss(want);
   }
-  /// Whether the allocator's own group serves every request.
-  [[nodiscard]] bool serves_plainly() const noexcept {
-    return extensions::is_empty || extensions_.serves_plainly();
-  }
+  /// Whether the allocator's own group serves every hit.
+  [[nodiscard]] bool uses_fast_path() const noexcept { return extensions_.uses_fast_path(); }
   [[nodiscard]] bool may_serve(const request& want) const noexcept {
-    return extensions::is_empty || extensions_.may_serve(*want.group);
+    return extensions_.may_serve(*want.group);
   }
   /// Serves a request from a block that may belong to a group of an extension.
   template <bool ByHandle>
@@ -609,46 +603,41 @@ class caching_allocator {
 
   // A miss.
 
-  /// A request for which no free block is cached.
-  struct miss {
-    request want;
-    detail::block* found = nullptr;
-    policy::failure_reason why{};    // why growth failed last
-    policy::recovery_steps steps{};  // what recovery may try
+  /// The state of a miss, which extensions get in attempt() and adjust().
+  struct miss_state {
+    const request want;
+    policy::failure_reason why{};    // why the last attempt to grow failed
+    policy::recovery_steps steps{};  // what recovery tries; empty before it begins
     bool exactly = false;            // whether growth asks for exactly the block's size
-    bool take(detail::block* b) noexcept { return (found = b) != nullptr; }
   };
 
-  /// Serves a miss by the first of these attempts that finds a free block.
-  [[gnu::noinline, gnu::cold]] detail::block* serve_miss(const request& want) noexcept {
+  /// Makes these attempts in order. The first that finds a free block serves the request.
+  [[nodiscard, gnu::noinline, gnu::cold]] detail::block* serve_miss(const request& want) noexcept {
     const detail::group_visit in(*want.group);
     failure_.begin(provider());
-    miss now{.want = want};
-    const bool is_served =
-        may_serve(want) &&
-        // The user's callbacks may have freed a block, or events may have completed meanwhile.
-        (now.take(free_under_pressure(now)) ||
-         // Old idle segments go back first, then other streams or the device are asked.
-         now.take(evict_and_grow(now)) || now.take(extended(detail::miss_stage::growth_failed, now)) ||
-         now.take(extended(detail::miss_stage::before_steps, choose_steps(now))) ||
-         // Each step of recovery is followed by another try.
-         now.take(recover(now)) || now.take(extended(detail::miss_stage::last, now)));
-    return is_served ? now.found : fail(now);
+    miss_state now{.want = want};
+    if (!may_serve(want)) return fail(now);
+    // The user's callbacks may have freed a block, or events may have completed meanwhile.
+    if (detail::block* const found = free_under_pressure(now)) return found;
+    // Old idle segments go back first, then other streams serve, then the device.
+    if (detail::block* const found = evict_and_grow(now)) return found;
+    if (detail::block* const found = extensions_.attempt(detail::miss_stage::growth_failed, now))
+      return found;
+    choose_steps(now);
+    if (detail::block* const found = extensions_.attempt(detail::miss_stage::before_steps, now)) return found;
+    if (detail::block* const found = recover(now)) return found;
+    if (detail::block* const found = extensions_.attempt(detail::miss_stage::last, now)) return found;
+    return fail(now);
   }
-  /// What the extensions try at a stage.
-  detail::block* extended(detail::miss_stage at, miss& now) noexcept {
-    if constexpr (extensions::is_empty) return nullptr;
-    return extensions_.attempt(at, now);
-  }
-  detail::block* free_under_pressure(const miss& now) noexcept {
+  detail::block* free_under_pressure(const miss_state& now) noexcept {
     return relieve_pressure() ? obtain(now.want) : nullptr;
   }
-  detail::block* evict_and_grow(miss& now) noexcept {
+  detail::block* evict_and_grow(miss_state& now) noexcept {
     const usage current = current_usage();
     const bool may_differ = evict(policy::eviction_trigger::before_growth, current);
     return reuse_or_grow(now, may_differ ? current_usage() : current);
   }
-  detail::block* recover(miss& now) noexcept {
+  detail::block* recover(miss_state& now) noexcept {
     for (const policy::recovery_steps::step step : policy::recovery_steps(now.steps)) {
       if (step == policy::recovery_steps::step::search_again) {
         if (detail::block* const found = search_again(now.want)) return found;
@@ -663,23 +652,26 @@ class caching_allocator {
     }
     return nullptr;
   }
-  detail::block* fail(const miss& now) noexcept {
+  detail::block* fail(const miss_state& now) noexcept {
     const request& want = now.want;
     if (!may_serve(want)) {
       manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream, *want.group);
       return nullptr;
     }
-    failure_.end(provider(), want.bytes, want.stream,
-                 detail::segment_size_for(manager_, policies_, want.size));
+    failure_.end(provider(), want, detail::segment_size_for(manager_, policies_, want.size),
+                 now.why == policy::failure_reason::by_extension);
     manager_.report_oom(want.bytes, want.size, want.stream, *want.group, now.steps.count == 0);
     return nullptr;
   }
-  miss& choose_steps(miss& now) const noexcept {
-    if (now.why != policy::failure_reason::by_extension) now.steps = policies_.recovery.steps(now.why);
-    if constexpr (!extensions::is_empty) extensions_.adjust(now);
-    return now;
+  /// Asks the recovery policy, then the extensions. The policy hears of a refusal by an extension as of a limit. No step
+  /// gives host memory.
+  void choose_steps(miss_state& now) const noexcept {
+    using enum policy::failure_reason;
+    if (now.why != none && now.why != by_host_memory)
+      now.steps = policies_.recovery.steps(now.why == by_extension ? by_limit : now.why);
+    extensions_.adjust(now);
   }
-  /// Waits for pending frees, if it may, and searches the free list again.
+  /// If waiting is allowed, waits for pending frees. Then searches the free list again.
   [[gnu::cold]] detail::block* search_again(const request& want) noexcept {
     if (manager_.may_wait()) {
       manager_.wait_for_pending();
@@ -696,49 +688,53 @@ class caching_allocator {
     const bool freed = pressure_.run();
     return (polls_here && process_events()) || freed;
   }
-  /// Gets memory from other streams, if the recipe allows it, or from the device. `current` is the usage just before.
-  [[gnu::cold]] detail::block* reuse_or_grow(miss& now, const usage& current) noexcept {
+  /// Gets memory from other streams, if the recipe allows it, or from the device. `current` is the usage before that.
+  [[gnu::cold]] detail::block* reuse_or_grow(miss_state& now, const usage& current) noexcept {
     const request& want = now.want;
-    if (!may_serve(want)) return nullptr;  // another thread may have changed that
+    if (!may_serve(want)) return nullptr;  // another thread may have put the pool to sleep
     if constexpr (Recipe::streams::reuses_across_streams) {
-      detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
+      detail::free_list* const list = prepare_list(now);
       if (list == nullptr) return nullptr;
       if (auto* const found = admit(sharing_.take_from_other_streams(*list, want.size, policies_), want))
         return found;
     }
     return grow(now, current);
   }
+  /// Prepares the free list of a request. Sets `why` if host memory ran out.
+  detail::free_list* prepare_list(miss_state& now) noexcept {
+    detail::free_list* const list = manager_.prepare_list(*now.want.group, now.want.pool, now.want.key);
+    if (list == nullptr) now.why = policy::failure_reason::by_host_memory;
+    return list;
+  }
   /// Asks the device for memory. Sets `why` if it fails.
-  detail::block* grow(miss& now, const usage& current) noexcept {
+  detail::block* grow(miss_state& now, const usage& current) noexcept {
+    using enum policy::failure_reason;
     const request& want = now.want;
     const std::size_t segment =
         detail::segment_size_for(manager_, policies_, current, want.size, now.exactly);
-    if constexpr (!extensions::is_empty) {
-      now.why = policy::failure_reason::by_extension;
-      if (!extensions_.may_take(*want.group, segment)) return nullptr;
-    }
-    now.why = detail::predict_failure(manager_, policies_, segment, current);
+    now.why = extensions_.may_start_growth(*want.group, segment)
+                  ? detail::predict_failure(manager_, policies_, segment, current)
+                  : by_extension;
     if (is_growth_pointless(now.why)) return nullptr;
-    detail::free_list* const list = manager_.prepare_list(*want.group, want.pool, want.key);
-    detail::block* const found =
-        list != nullptr ? backend_.grow(*list, want.size, segment, policies_) : nullptr;
-    if constexpr (extensions::limits_groups) return keep_if_admitted(found, now);
-    return found;
-  }
-  /// Gives new memory back if extensions do not let the request use it.
-  [[gnu::cold]] detail::block* keep_if_admitted(detail::block* found, miss& now) noexcept {
-    if (found == nullptr) {
-      if (extensions_.take_refusal()) now.why = policy::failure_reason::by_extension;
-      return nullptr;
-    }
-    if (admit(found, now.want) != nullptr) return found;
-    now.why = policy::failure_reason::by_extension;
-    if (manager_.may_wait() && backend_.releasable(*found) > 0) (void)backend_.release(*found);
+    detail::free_list* const list = prepare_list(now);
+    if (list == nullptr) return nullptr;
+    detail::block* const found = backend_.grow(*list, want.size, segment, policies_);
+    if (found != nullptr) return admit_new(*found, now);
+    if (extensions_.has_refused()) now.why = by_extension;
+    if (now.why == none) now.why = by_device;
     return nullptr;
   }
-  /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the
-  /// limit.
+  /// Gives new memory back if extensions do not let the request use it.
+  [[gnu::cold]] detail::block* admit_new(detail::block& found, miss_state& now) noexcept {
+    if (admit(&found, now.want) != nullptr) return &found;
+    now.why = policy::failure_reason::by_extension;
+    if (manager_.may_wait() && backend_.releasable(found) > 0) (void)backend_.release(found);
+    return nullptr;
+  }
+  /// Whether a predicted failure makes growth pointless. A backend that moves memory may succeed even at the limit. A
+  /// capacity is only a guess of what the device has, so only a recipe that then fails fast trusts it.
   [[nodiscard]] bool is_growth_pointless(policy::failure_reason why) const noexcept {
+    if (why == policy::failure_reason::by_extension) return true;
     if (why == policy::failure_reason::by_limit) return !Recipe::growth::backend::moves_memory;
     return why == policy::failure_reason::by_capacity && policies_.recovery.steps(why).count == 0;
   }
@@ -851,7 +847,7 @@ class caching_allocator {
   // Destroyed before the manager: the backend's destructor releases memory through it.
   backend backend_{manager_};
   detail::callback_list pressure_;
-  [[no_unique_address]] detail::latest_failure<Provider> failure_;
+  [[no_unique_address]] detail::latest_failure<Provider, !extensions::is_empty> failure_;
   [[no_unique_address]] detail::decay_of<typename Recipe::eviction> decay_;
 };
 

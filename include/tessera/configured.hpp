@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <concepts>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -65,11 +67,61 @@ consteval std::size_t first_allocator() {
   }
 }
 
+template <typename Holder>
+inline constexpr std::size_t pools_of = 0;
+template <typename Recipe, typename Allocator>
+inline constexpr std::size_t pools_of<recipe_holder<Recipe, Allocator>> = Recipe::pools::count;
+/// The most pools that an allocator of a variant has.
+template <typename Variant>
+inline constexpr std::size_t most_pools = 0;
+template <typename... Holder>
+inline constexpr std::size_t most_pools<std::variant<Holder...>> = (std::max)({pools_of<Holder>...});
+
+/// Statistics with further pools, which are empty.
+template <std::size_t Pools, std::size_t Own>
+[[nodiscard]] statistics<Pools> with_pools(const statistics<Own>& from) noexcept {
+  statistics<Pools> result{.all = from.all,
+                           .pool = {},
+                           .oversize_allocations = from.oversize_allocations,
+                           .oversize_segments = from.oversize_segments,
+                           .device_bytes = from.device_bytes,
+                           .unbacked_bytes = from.unbacked_bytes,
+                           .num_alloc_retries = from.num_alloc_retries,
+                           .num_ooms = from.num_ooms,
+                           .num_oom_rejections = from.num_oom_rejections,
+                           .num_sync_all_streams = from.num_sync_all_streams,
+                           .num_device_alloc = from.num_device_alloc,
+                           .num_device_free = from.num_device_free,
+                           .max_split_size = from.max_split_size};
+  std::copy(from.pool.begin(), from.pool.end(), result.pool.begin());
+  return result;
+}
+
 /// Whether any allocator of a variant maps memory into ranges.
 template <typename Variant>
 inline constexpr bool any_has_ranges = false;
 template <typename... Holder>
 inline constexpr bool any_has_ranges<std::variant<Holder...>> = (holds_ranges<Holder> || ...);
+
+/// Assigns the policies that differ between `from` and `to`. The memory limit stays unless it differs, too.
+template <typename Policies>
+void assign_changes(Policies& now, const Policies& from, const Policies& to) noexcept {
+  const auto assign = [](auto& in, const auto& before, const auto& after) {
+    if (before != after) in = after;
+  };
+  const auto limit = now.growth.limit;
+  assign(now.rounding, from.rounding, to.rounding);
+  assign(now.pools, from.pools, to.pools);
+  assign(now.streams, from.streams, to.streams);
+  assign(now.split, from.split, to.split);
+  assign(now.pages, from.pages, to.pages);
+  assign(now.growth, from.growth, to.growth);
+  assign(now.eviction, from.eviction, to.eviction);
+  assign(now.recovery, from.recovery, to.recovery);
+  if constexpr (requires { now.growth.limit = limit; }) {
+    if (from.growth.limit == to.growth.limit) now.growth.limit = limit;
+  }
+}
 
 template <typename Allocator>
 concept keeps_statistics = requires(const Allocator& in) { in.statistics(); };
@@ -103,7 +155,13 @@ template <typename Family, std::same_as<const char*>... Variable>
 [[nodiscard]] typename Family::settings settings_from_environment(Variable... variable) {
   const auto read = config::read_environment<typename Family::grammar>(variable...);
   if (const auto* const error = std::get_if<config::setting_error>(&read)) {
-    const std::string_view names[] = {variable..., Family::grammar::name};
+    std::string_view source = Family::grammar::name;  // if each key is a variable, the error names it
+    for (const char* const each : Family::grammar::variables) {
+      if (std::getenv(each) == nullptr) continue;
+      source = each;
+      break;
+    }
+    const std::string_view names[] = {variable..., source};
     raise(config::bad_setting(names[0], *error));
   }
   return std::get<typename Family::settings>(read);
@@ -126,7 +184,8 @@ namespace tessera {
 ///     if (const auto refused = tuned.change("max_split_size_mb:128"))  // without expandable_segments
 ///       std::printf("%.*s\n", static_cast<int>(refused->rule.size()), refused->rule.data());
 ///
-/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, calls of extensions that need ranges say so.
+/// It offers the extensions of `Allocator`. If the settings choose a recipe without ranges, calls of extensions that need
+/// ranges say so.
 ///
 ///   Cost:  a branch at each call
 template <typename Family, typename Allocator>
@@ -143,6 +202,8 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   using first = decltype(std::variant_alternative_t<detail::first_allocator<any>(), any>::allocator);
 
  public:
+  template <typename Other>
+  using rebind_provider = configured<Family, typename Allocator::template rebind_provider<Other>>;
   using settings_type = typename Family::settings;
   using grammar = typename Family::grammar;
   static constexpr bool has_ranges = detail::any_has_ranges<any>;
@@ -152,6 +213,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   static constexpr bool has = first::template has<E>;
 
   /// Each of `given` is an extension of the allocator; the others are made by default.
+  ///   Requires:  settings that a configuration text can express
   ///   Throws:  config::bad_setting if the provider does not support the recipe
   template <typename... Given>
   explicit configured(const settings_type& settings, provider_type device = provider_type{}, Given&&... given)
@@ -180,10 +242,14 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   }
   configured& operator=(configured&&) = delete;
 
-  [[nodiscard]] pool_statistics statistics() const noexcept
+  /// The statistics of the chosen allocator. If its recipe has fewer pools than another one of the family, further pools
+  /// are empty.
+  [[nodiscard]] tessera::statistics<detail::most_pools<any>> statistics() const noexcept
     requires detail::keeps_statistics<first>
   {
-    return visit([](const auto& allocator) { return allocator.statistics().all; });
+    return visit([](const auto& allocator) {
+      return detail::with_pools<detail::most_pools<any>>(allocator.statistics());
+    });
   }
   void reset_peak_statistics() noexcept
     requires detail::keeps_statistics<first>
@@ -196,21 +262,25 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
     visit([](auto& allocator) { allocator.reset_accumulated_statistics(); });
   }
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
-  /// Replaces the settings for all later decisions. Refuses a change that would choose another recipe. Also
-  /// refuses a setting that no policy of this recipe reads.
+  /// Replaces the settings for all later decisions. A policy whose settings do not change stays as it is, with the numbers
+  /// that the program gave it at run time, and so does the memory limit. Refuses a change that would choose another recipe.
+  /// Also refuses a setting that no policy of this recipe reads.
   ///   Requires:  settings that a configuration text can express
   ///   Requires:  only one thread calls this; other threads may allocate meanwhile if the front end allows
   ///              that
-  ///   Returns:   nothing, or the error, which names the refused key; then nothing has changed
+  ///   Returns:   nothing, or the error, which names the refused key and has no position; then nothing has
+  ///              changed
   [[nodiscard]] std::optional<config::setting_error> change(const settings_type& wanted) noexcept {
-    return detail::visit_holder(any_, [&](auto& in) { return change_in(in, wanted); });
+    return change(settings_, wanted);
   }
-  /// Replaces the settings by those in a text. Keys that it does not name return to their defaults, as in
-  /// PyTorch.
+  /// Replaces the settings by those in a text. Settings that it does not name return to their defaults, as in PyTorch. A
+  /// memory limit set at run time stays unless the text names a limit. The texts of the error lie in `text`, so it must
+  /// outlive the error.
   [[nodiscard]] std::optional<config::setting_error> change(std::string_view text) noexcept {
     const auto parsed = config::parse<grammar>(text);
     if (const auto* const error = std::get_if<config::setting_error>(&parsed)) return *error;
-    return change(std::get<settings_type>(parsed));
+    const auto& wanted = std::get<settings_type>(parsed);
+    return change(before(text, wanted), wanted);
   }
 
   /// Searches a program that makes the recipe with these settings reserve without bound. Call it once the settings
@@ -268,7 +338,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
       const config::setting_error error{{},
                                         {},
                                         "it does not support these settings",
-                                        0,
+                                        config::setting_error::nowhere,
                                         config::setting_error::error_code::excluded_by,
                                         "the provider"};
       detail::raise(config::bad_setting(grammar::name, error));
@@ -276,8 +346,39 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
     return true;
   }
 
+  [[nodiscard]] static config::setting_error not_changeable(std::string_view key,
+                                                            std::string_view rule) noexcept {
+    using error = config::setting_error;
+    return {key, {}, rule, error::nowhere, error::error_code::not_changeable};
+  }
+  /// The current settings, with another value for each setting that a text names, so that it counts as changed.
+  [[nodiscard]] settings_type before(std::string_view text, const settings_type& wanted) const noexcept {
+    settings_type from = settings_;
+    for (const auto& key : grammar::keys) {
+      settings_type other = from;
+      if (text.find(key.name) == text.npos) continue;
+      key.member.visit([&](auto member) {
+        auto& value = other.*member;
+        if (value != wanted.*member) return;
+        if constexpr (std::is_same_v<decltype(value), bool&>) {
+          value = !value;
+        } else if constexpr (std::is_same_v<decltype(value), fraction&>) {
+          value = value == percent(100) ? fraction{} : percent(100);
+        } else {
+          value = settings_type{}.*member;
+        }
+      });
+      if (Family::index_for(other) == Family::index_for(settings_)) from = other;
+    }
+    return from;
+  }
+  std::optional<config::setting_error> change(const settings_type& from,
+                                              const settings_type& wanted) noexcept {
+    return detail::visit_holder(any_, [&](auto& in) { return change_in(in, from, wanted); });
+  }
   template <typename Holder>
-  std::optional<config::setting_error> change_in(Holder& in, const settings_type& wanted) noexcept {
+  std::optional<config::setting_error> change_in(Holder& in, const settings_type& from,
+                                                 const settings_type& wanted) noexcept {
     using recipe = typename Holder::recipe;
     const std::size_t index = Family::index_for(settings_);
     const bool same_recipe = Family::index_for(wanted) == index;
@@ -288,16 +389,18 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
       if (wrong || key.is_equal(settings_, wanted)) continue;
       key.swap(with_it, without);
       if (Family::index_for(with_it) != index) {
-        wrong = {{key.name, {}, "chooses another recipe, so it cannot change any more"}};
+        wrong = not_changeable(key.name, "chooses another recipe, so it cannot change any more");
       } else if (same_recipe && recipe::configured(with_it) == recipe::configured(settings_) &&
                  (Family::index_for(without) != index ||
                   recipe::configured(without) == recipe::configured(wanted))) {
-        wrong = {
-            {key.name, {}, "is read by no policy of this allocator's recipe, so it cannot change any more"}};
+        wrong = not_changeable(
+            key.name, "is read by no policy of this allocator's recipe, so it cannot change any more");
       }
     }
     if (wrong || !same_recipe) return wrong;
-    in.allocator.visit_policies([&](auto& policies) { policies = recipe::configured(wanted); });
+    in.allocator.visit_policies([&](auto& policies) {
+      detail::assign_changes(policies, recipe::configured(from), recipe::configured(wanted));
+    });
     settings_ = wanted;
     return {};
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The library's version, for the preprocessor. CMake reads it from here.
+/// The library's version, for the preprocessor. CMake reads it from here. No namespace carries it: all parts of a program
+/// use one version.
 ///
 ///     #include <tessera/version.hpp>
 ///     #if TESSERA_VERSION < 100

@@ -15,6 +15,7 @@ if(NOT guides)
 endif()
 foreach(name IN ITEMS README.md .github/CONTRIBUTING.md examples/README.md ${guides})
   file(READ ${ROOT}/${name} page)
+  string(REGEX REPLACE "\n +```" "\n```" page "${page}")  # a block in a list is indented
   set(count 0)
   while(TRUE)
     string(FIND "${page}" "```cpp\n" begin)

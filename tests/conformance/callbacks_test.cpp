@@ -22,6 +22,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/observe/explain.hpp>
@@ -358,6 +359,41 @@ TEST_F(callbacks_in_threads_death, no_function_uses_the_allocator_that_is_locked
   expect_rules_of<many>([](auto lend, const char* rule) { expect_that_nobody_uses<many>(lend, rule); });
   expect_that_nobody_uses<background>([](background& pool, auto f) { pool.visit_provider(f); },
                                       "visit_provider: .* must not use");
+}
+
+/// Asks the allocator that calls it, as the function of a scope or as the source of a pool.
+template <typename Pool>
+struct asking_source {
+  Pool* pool;
+  void* acquire(std::size_t) noexcept { return (void)pool->current_usage(), nullptr; }
+  bool release(void*, std::size_t) noexcept { return true; }
+};
+template <typename Pool>
+void let_a_scope_ask() {
+  const watchdog guard("a stream_filter uses the allocator", std::chrono::seconds(60));
+  Pool pool{of(room)};
+  extension::private_pool own(pool);
+  const extension::pool_scope scope(own, {[](void* asked, stream_id) noexcept {
+                                            return static_cast<Pool*>(asked)->current_usage().reserved == 0;
+                                          },
+                                          &pool});
+  (void)pool.try_allocate(1000);
+}
+template <typename Pool>
+void let_a_source_ask() {
+  const watchdog guard("a pool_upstream uses the allocator", std::chrono::seconds(60));
+  Pool pool{of(room)};
+  asking_source<Pool> from{&pool};
+  extension::private_pool own(pool, extension::pool_upstream(from));
+  const extension::pool_scope scope(own);
+  (void)pool.try_allocate(1000);
+}
+TEST_F(callbacks_in_threads_death, no_scope_and_no_source_of_a_pool_uses_the_allocator) {
+  using inside = caching_allocator<pytorch<>, device_type, extension::private_pools>;
+  constexpr const char* rule = "a stream_filter or pool_upstream must not use the allocator that calls it";
+  EXPECT_DEATH(let_a_scope_ask<locked<inside>>(), rule);
+  EXPECT_DEATH(let_a_scope_ask<per_stream<inside>>(), rule);
+  EXPECT_DEATH(let_a_source_ask<locked<inside>>(), rule);
 }
 
 /// Requests more memory than there is from the allocator that calls it.

@@ -241,7 +241,7 @@ TYPED_TEST(checkpoints, are_refused_without_a_state) {
   extension::private_pool pool(on);
   void* const p = this->allocate(pool, 5_MiB);
   EXPECT_EQ(this->refuse(pool, extension::pool_checkpoint()), "the checkpoint is empty");
-  EXPECT_STREQ(checkpoints_of(on).record(pool_id{}).why(), "no such pool exists");
+  EXPECT_STREQ(checkpoints_of(on).record(pool_id{}).why(), "the default pools are not a private pool");
   EXPECT_STREQ(checkpoints_of(on).record(pool_id{123456789}).why(), "no such pool exists");
   const extension::pool_checkpoint none = checkpoints_of(on).record(pool_id{123456789});
   EXPECT_EQ(none.pool(), pool_id{});
@@ -724,7 +724,7 @@ TEST(checkpoint_front_ends, forward_the_calls) {
   const extension::restore_result result = checkpoints_of(pool).restore(made);
   ASSERT_TRUE(result) << result.why;
   EXPECT_EQ(in(result.allocated), (addresses{p}));
-  EXPECT_STREQ(checkpoints_of(on).record(pool_id{}).why(), "no such pool exists");
+  EXPECT_STREQ(checkpoints_of(on).record(pool_id{}).why(), "the default pools are not a private pool");
   on.deallocate(p);
   EXPECT_FALSE(on.try_deallocate(p));
   EXPECT_EQ(on.audit(), nullptr);

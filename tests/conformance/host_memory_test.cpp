@@ -125,6 +125,24 @@ TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+// No memory of the device gives host memory, so recovery does not empty the cache.
+TYPED_TEST(host_memory, that_has_run_out_is_no_reason_to_empty_the_cache) {
+  caching_allocator<TypeParam, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 600_MiB}}};
+  for (int i = 0; i < 4; ++i) pool.deallocate(pool.allocate(30_MiB, stream_id{1}));
+  asked = 0;
+  fails_at = 1;
+  fails_for = ~std::uint64_t{0} - 1;
+  const auto before = pool.current_usage();
+  // More streams than reserved host memory has room for.
+  for (std::uint64_t stream = 100; stream < 200; ++stream)
+    (void)pool.try_allocate(300_MiB, stream_id{stream});
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
+  EXPECT_EQ(pool.current_usage(), before);
+  fails_at = 0;
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
 /// The addresses, bytes and states of the blocks of a private pool.
 template <typename Allocator>
 std::vector<std::size_t> blocks_of(Allocator& on, pool_id pool) {

@@ -284,9 +284,11 @@ TEST(private_pool, moves_its_use) {
   EXPECT_EQ(pools(on).use_count(id), 1u);
   {
     extension::private_pool third(on);
+    const pool_id given_up = third.id();
     third = std::move(second);
     EXPECT_EQ(third.id(), id);
-    EXPECT_EQ(pools(on).use_count(second.id()), 1u) << "they were swapped";
+    EXPECT_EQ(pools(on).use_count(id), 1u);
+    EXPECT_EQ(pools(on).use_count(given_up), 0u) << "nothing keeps the pool that it had";
   }
   EXPECT_EQ(pools(on).use_count(id), 0u);
 }
@@ -504,6 +506,17 @@ TEST(private_pools_threads, of_a_locked_allocator_are_used_side_by_side) {
   on.trim();
   EXPECT_EQ(on.current_usage().reserved, 0u);
   EXPECT_EQ(on.audit(), nullptr);
+}
+
+TEST(private_pools_names, of_no_private_pool_are_refused) {
+  caching_allocator<pytorch<>, simulated_device, extension::private_pools> on;
+  auto private_ones = on.get<extension::private_pools>();
+  constexpr const char* of_default = "the default pools are not a private pool";
+  EXPECT_STREQ(private_ones.retain(default_pools).why, of_default);
+  EXPECT_STREQ(private_ones.release(default_pools).why, of_default);
+  EXPECT_STREQ(private_ones.open(default_pools).why, of_default);
+  EXPECT_STREQ(private_ones.release(pool_id{123456789}).why, "no such pool exists");
+  EXPECT_FALSE(private_ones.has(default_pools));
 }
 
 }  // namespace

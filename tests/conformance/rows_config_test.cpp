@@ -106,7 +106,7 @@ TEST(torch_row, n053_a_memory_fraction_out_of_range_is_an_error_that_names_its_k
   const auto expect = [&](std::string_view value, error_code what) {
     expect_refused_by_both(std::string(key) + ":" + std::string(value), what, key, value);
   };
-  expect("-0.1", error_code::not_a_number);
+  expect("-0.1", error_code::out_of_range);
   expect("1.1", error_code::out_of_range);
   expect("2.0", error_code::out_of_range);
   expect("", error_code::missing_value);

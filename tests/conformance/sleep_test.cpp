@@ -436,7 +436,7 @@ TYPED_TEST(sleeping, says_why_it_is_refused) {
   {
     const extension::pool_scope scope(pool);
     EXPECT_STREQ(sleep_mode_of(on).sleep(discard).why,
-                 "an extension forbids to wait for the device, for example while a graph is recorded");
+                 "an extension forbids waiting for the device, for example while a graph is recorded");
   }
   EXPECT_STREQ(sleep_mode_of(on).sleep(pool_id{123456789}, discard).why, "no such pool exists");
   EXPECT_STREQ(sleep_mode_of(on).wake(pool.id()).why, "the pool does not sleep");

@@ -1,4 +1,4 @@
-// expect first: split_if_remainder_at_least<Remainder>: a remainder of 0 bytes is no block
+// expect first: split_if_remainder_at_least<Remainder>: the remainder must be above 0 bytes
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>

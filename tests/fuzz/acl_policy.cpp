@@ -58,8 +58,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto value = static_cast<std::uint32_t>(fuzz::input(data, size).number(4));
   const auto by_number = interop::acl_malloc_policy::parse(value);
   if (const auto* const why = std::get_if<setting_error>(&by_number)) {
-    fuzz::expect(!why->rule.empty() && why->offset < 32, "an error has a rule and a bit");
-    fuzz::expect((value >> why->offset & 1) != 0, "the bit is set");
+    fuzz::expect(!why->rule.empty() && why->offset == setting_error::nowhere,
+                 "an error has a rule, and no place in a number");
+    fuzz::expect(why->value.starts_with("bit ") || !why->other_key.empty(),
+                 "an error names a bit or two names");
   } else {
     fuzz::expect(interop::acl_malloc_policy::number(std::get<0>(by_number)) == value,
                  "a number is read as it is");

@@ -134,7 +134,7 @@ const std::string sleeps =
 TEST(write_decisions, say_what_sleeps_and_wakes) {
   EXPECT_EQ(decisions_of<tessera::recipe::pytorch_family::expandable>(tessera::trace::read_csv(sleeps, "T")),
             "0 b 1 uses=1\nV+ 1 96636764160\nM+ 1 0 20971520\n1 a 0 4194304 0 -> 1+0 blk=4194304\n"
-            "2 s 1 -> error: an extension forbids to wait for the device, for example while a graph is "
+            "2 s 1 -> error: an extension forbids waiting for the device, for example while a graph is "
             "recorded\n3 n 1\n"
             "V+ 2 96636764160\nM+ 2 0 20971520\n4 a 1 4194304 0 -> 2+0 blk=4194304\n"
             "5 s 1 bytes=20971520\n6 r 0\n7 s 1 -> error: the pool sleeps\n8 b 1 -> error\n"

@@ -9,6 +9,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/debug/tagged.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/allocator_handle.hpp>
@@ -138,7 +139,7 @@ TEST(any_allocator, has_no_pool_if_its_allocator_has_none) {
   without_pools allocator;
   any_allocator any(allocator);
   EXPECT_EQ(pools(any).create(), pool_id{});
-  EXPECT_THROW(extension::private_pool<any_allocator>{any}, std::bad_alloc);
+  EXPECT_THROW((void)extension::private_pool<any_allocator>{any}, std::bad_alloc);
   const pool_id other{1};
   EXPECT_FALSE(pools(any).has(other) || pools(any).retain(other) || pools(any).release(other));
   EXPECT_FALSE(pools(any).open(other, {}) || pools(any).close(other));
@@ -165,6 +166,14 @@ TEST(any_allocator, is_equal_to_another_of_the_same_allocator) {
   EXPECT_EQ(a, same);
   EXPECT_EQ(a, copy);
   EXPECT_NE(a, other);
+}
+
+TEST(any_allocator, is_not_equal_to_one_of_the_allocator_inside) {
+  debug::tagged<locked<caching_allocator<pytorch<>, simulated_device>>> outer;
+  const any_allocator around(outer);
+  const any_allocator within(outer.inner());
+  EXPECT_NE(around, within) << "a free through the one would leave the tag of the other";
+  EXPECT_EQ(around, any_allocator(outer));
 }
 
 TEST(any_allocator_death, aborts_as_its_allocator_does) {

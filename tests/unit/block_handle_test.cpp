@@ -70,10 +70,13 @@ TEST(block_handle_death, is_not_taken_from_any_pointer) {
 TEST(block_handle_death, of_no_live_block_is_not_recorded) {
   pool_type pool;
   const block_handle h = pool.allocate_by_handle(1_MiB);
+  EXPECT_DEATH((void)pool.record_stream(h.data(), stream_id{1}),
+               "record_stream: this block was allocated by handle; pass its handle");
+  EXPECT_DEATH(pool.deallocate(h.data()), "deallocate: this block was allocated by handle; pass its handle");
   EXPECT_DEATH(
-      (void)pool.record_stream(h.data(), stream_id{1}),
-      "record_stream: not the address of a live block; it lies 0 bytes into a live block of 1048576 bytes at "
-      "0x[0-9a-f]+, stream 0, which was given as a handle");
+      pool.deallocate(static_cast<char*>(h.data()) + 64),
+      "deallocate: not the address of a live block; it lies 64 bytes into a live block of 1048576 bytes "
+      "at 0x[0-9a-f]+, stream 0, which was given as a handle");
   pool.deallocate(h);
   EXPECT_DEATH((void)pool.record_stream(h, stream_id{1}), "record_stream: not the handle of a live block");
 }

@@ -41,7 +41,7 @@ TEST(configured, chooses_the_recipe_that_serves_the_settings) {
     EXPECT_EQ(pool.visit([]<typename Pool>(Pool&) { return is_expandable<Pool>; }), expandable);
     void* const p = pool.allocate(30_MiB);
     EXPECT_EQ(pool.current_usage().reserved, expandable ? 40_MiB : 30_MiB);
-    EXPECT_EQ(pool.statistics().allocation.current, 1);
+    EXPECT_EQ(pool.statistics().all.allocation.current, 1);
     EXPECT_STREQ(pool.audit(), nullptr);
     pool.deallocate(p, 30_MiB);
     pool.trim();
@@ -81,9 +81,13 @@ TEST(configured, refuses_an_impossible_change_and_names_the_key) {
   const auto other_recipe = pool.change("max_split_size_mb:32,expandable_segments:True");
   ASSERT_TRUE(other_recipe);
   EXPECT_EQ(other_recipe->key, "expandable_segments");
+  EXPECT_STREQ(config::bad_setting("--conf", *other_recipe).what(),
+               "--conf: expandable_segments: not changeable: chooses another recipe, so it cannot change any "
+               "more");
   const auto read_before = pool.change("pinned_free_catch_all:True,max_split_size_mb:32");
   ASSERT_TRUE(read_before);
   EXPECT_EQ(read_before->key, "pinned_free_catch_all");
+  EXPECT_EQ(read_before->code, config::setting_error::error_code::not_changeable);
   const auto broken = pool.change("max_split_size_mb:2");
   ASSERT_TRUE(broken);
   EXPECT_EQ(broken->offset, 18u);
@@ -111,6 +115,17 @@ TEST(configured, reads_the_environment) {
   ::unsetenv("TESSERA_TEST_CONF");
   auto absent = chosen::from_environment("TESSERA_TEST_CONF");
   EXPECT_EQ(absent.settings(), config::pytorch::settings{});
+}
+
+TEST(configured, names_the_variable_that_it_read) {
+  ASSERT_EQ(::setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:2", 1), 0);
+  try {
+    (void)chosen::from_environment();
+    ADD_FAILURE();
+  } catch (const config::bad_setting& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("PYTORCH_ALLOC_CONF, character 18: ")) << error.what();
+  }
+  ::unsetenv("PYTORCH_ALLOC_CONF");
 }
 
 struct without_ranges : provider_adaptor<simulated_device> {
@@ -215,6 +230,61 @@ TEST(configured, decides_as_the_string_and_as_the_recipe_written_by_hand) {
   EXPECT_EQ(addresses_of(by_settings), expected);
   caching_allocator<pytorch<>, simulated_device> otherwise{small_device()};
   EXPECT_NE(addresses_of(otherwise), expected);
+}
+
+// Like PyTorch's _set_allocator_settings, which does not touch the fraction that the program set.
+TEST(configured, keeps_what_the_program_set_at_run_time) {
+  using segments = configured<pytorch_family, caching_allocator<pytorch<>, simulated_device>>;
+  segments pool({.memory_fraction = percent(50)}, small_device());
+  const std::size_t capacity = pool.visit_provider([](auto& d) { return d.capacity(); });
+  const auto limit = [&] { return pool.current_usage().limit; };
+  ASSERT_TRUE(set_memory_fraction(pool, 0.25));
+  EXPECT_FALSE(pool.change("per_process_memory_fraction:0.5,max_split_size_mb:128"));
+  EXPECT_EQ(limit(), capacity / 2) << "the text names the fraction";
+  ASSERT_TRUE(set_memory_fraction(pool, 0.25));
+  EXPECT_FALSE(pool.change({.max_split_size = 256_MiB, .memory_fraction = percent(50)}));
+  EXPECT_EQ(limit(), capacity / 4);
+  EXPECT_FALSE(pool.change({.max_split_size = 256_MiB, .memory_fraction = percent(100)}));
+  EXPECT_EQ(limit(), capacity) << "the settings change the fraction";
+  ASSERT_TRUE(set_memory_fraction(pool, 0.25));
+  EXPECT_FALSE(pool.change("max_split_size_mb:128,large_segment_size_mb:40"));
+  EXPECT_EQ(limit(), capacity / 4) << "another number of the growth policy changes";
+  EXPECT_EQ(pool.try_allocate(capacity / 2), nullptr);
+  EXPECT_FALSE(pool.change("per_process_memory_fraction:1.0"));
+  EXPECT_EQ(limit(), capacity) << "the text names the default";
+
+  pool.visit_policies([](auto& s) {
+    if constexpr (requires { s.eviction.threshold = percent(60); }) s.eviction.threshold = percent(60);
+  });
+  const auto threshold = [&] {
+    fraction found{};
+    pool.visit_policies([&found](auto& s) {
+      if constexpr (requires { found = s.eviction.threshold; }) found = s.eviction.threshold;
+    });
+    return found;
+  };
+  EXPECT_FALSE(pool.change("max_split_size_mb:64"));
+  EXPECT_EQ(threshold(), percent(60));
+  EXPECT_FALSE(pool.change("garbage_collection_threshold:0.8"));
+  EXPECT_EQ(threshold(), percent(80));
+  EXPECT_FALSE(pool.change("max_split_size_mb:64"));
+  EXPECT_EQ(threshold(), fraction{}) << "a setting returns to its default";
+}
+
+TEST(configured, has_the_statistics_of_its_allocator) {
+  configured<pytorch_family, plain> pool({});
+  const void* const p = pool.allocate(5_MiB);
+  EXPECT_EQ(pool.try_allocate(1_GiB << 20), nullptr);
+  const auto found = pool.statistics();
+  EXPECT_EQ(found.num_ooms, 1u);
+  EXPECT_EQ(found.num_device_alloc, 1u);
+  EXPECT_EQ(found.pool[1].allocation.current, 1);
+  EXPECT_EQ(found.all.allocation.current, 1);
+  EXPECT_NE(p, nullptr);
+  configured<pytorch_family, plain> of_one_pool({.async_backend = true});
+  (void)of_one_pool.allocate(5_MiB);
+  EXPECT_EQ(of_one_pool.statistics().pool[0].allocation.current, 1);
+  EXPECT_EQ(of_one_pool.statistics().pool[1].allocation.current, 0);
 }
 
 TEST(configured, goes_with_what_serves_other_allocators) {

@@ -207,7 +207,7 @@ TEST(optional_calls, front_ends_have_those_of_the_allocator_inside) {
   EXPECT_CALLS(of_segments - resets, locked<lean<segments>>);
   EXPECT_CALLS(of_segments, background_reclaiming<full<segments>>);
   EXPECT_CALLS(of_ranges, background_reclaiming<full<ranges>>);
-  EXPECT_CALLS(of_segments - words{"checkpoints"},
+  EXPECT_CALLS((of_segments - words{"checkpoints", "is_asleep"}),
                guarded<full<pytorch_pinned<>>::rebind_provider<host_pinned>>);
   EXPECT_CALLS(of_segments, plain_front<full<segments>>);
   EXPECT_CALLS(of_ranges - resets, plain_front<locked<lean<ranges>>>);
@@ -252,7 +252,7 @@ TEST(optional_calls, wrappers_nest) {
   EXPECT_CALLS(of_segments, waiting<captured<background_reclaiming<full<segments>>>>);
   EXPECT_CALLS((of_ranges - tags - words{"sleep", "is_asleep"}),
                tagged<captured<planned<locked<full<ranges>>>>>);
-  EXPECT_CALLS(of_segments - words{"checkpoints"},
+  EXPECT_CALLS((of_segments - words{"checkpoints", "is_asleep"}),
                captured<guarded<full<pytorch_pinned<>>::rebind_provider<host_pinned>>>);
 }
 

@@ -246,7 +246,7 @@ struct in_arenas<extension::observer<Observer>> {
 };
 /// The allocator of an arena, before it gets the provider of the arena.
 template <typename Allocator>
-struct arena_allocator;
+struct arena_allocator : innermost_front<Allocator> {};
 template <typename Recipe, typename Provider, typename... Extension>
 struct arena_allocator<caching_allocator<Recipe, Provider, Extension...>> {
   using type = caching_allocator<Recipe, Provider, typename in_arenas<Extension>::part...>;
@@ -306,7 +306,7 @@ class alignas(64) arena {
 
   /// Processes the queued frees, then calls f(allocator) with the mutex held.
   template <typename F>
-  decltype(auto) enter(F&& f) noexcept {
+  decltype(auto) enter(F&& f) {
     return inner_type::enter(inner_, [&](allocator& in) -> decltype(auto) {
       process_queue(in);
       const at_scope_end update([&] {

@@ -132,7 +132,7 @@ struct background_options {
 namespace tessera::concurrent {
 
 /// A locked allocator with a thread that frees blocks whose events have completed, so that a cache hit
-/// queries no events.
+/// queries no events. `Allocator` is a caching_allocator; other front ends go around.
 ///
 /// Choose it if event queries are slow and many blocks have recorded streams, for example pinned memory for
 /// copies. On a cache miss, the caller also reclaims before it asks the device for memory.
@@ -174,6 +174,7 @@ class background_reclaiming
 
   background_reclaiming() : background_reclaiming(provider_type{}) {}
   template <typename... Given>
+    requires(detail::are_extensions_of<Allocator, Given...>)
   explicit background_reclaiming(provider_type device, recipe::policies<recipe_type> settings = {},
                                  options worker = {}, Given&&... given)
       : device_(std::move(device)),

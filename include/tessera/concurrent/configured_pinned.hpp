@@ -85,9 +85,10 @@ class configured_pinned : public allocator_adaptor<configured_pinned<Family, Hos
     } else if constexpr (sizeof...(Device) > 0) {
       any_.template emplace<2>(settings, host_, device...);
     } else {
-      detail::raise(config::bad_setting(Family::grammar::name,
-                                        {key, "True", "there is no device to register with", 0,
-                                         config::setting_error::error_code::excluded_by, "the provider"}));
+      detail::raise(config::bad_setting(
+          Family::grammar::name,
+          {key, "True", "there is no device to register with", config::setting_error::nowhere,
+           config::setting_error::error_code::excluded_by, "the provider"}));
     }
   }
   /// Reads the settings from the environment variables that the family's system reads.

@@ -11,7 +11,7 @@ namespace tessera::concurrent {
 
 /// A caching_allocator with a mutex, for several threads. It takes the arguments of `Allocator` and makes the same
 /// decisions. Instead of policies() and provider(), call visit_policies and visit_provider. Call for_each_allocator for
-/// introspect and synchronize.
+/// introspect and synchronize. Other front ends go around, as in tagged<locked<Allocator>>.
 ///
 /// Choose it by default if threads share an allocator. per_stream scales better if each thread has its own
 /// stream.
@@ -66,15 +66,16 @@ class locked
   locked() : locked(provider_type{}) {}
   /// Makes the allocator inside from these arguments.
   template <typename... Given>
+    requires(detail::are_extensions_of<Allocator, Given...>)
   explicit locked(provider_type device, recipe::policies<recipe_type> settings = {}, Given&&... given)
       : inner_(guard_, std::move(device), std::move(settings), std::forward<Given>(given)...) {}
 
-  using adaptor_type::allocate, adaptor_type::try_allocate;
   /// Serves a request like caching_allocator. The numbers of the exception are those of the moment when the
   /// request failed.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     return inner_.try_allocate(
-        bytes, stream, [](allocator&) {}, [=](allocator& in) { raise_failure(in, bytes, stream); });
+        bytes, stream, [](allocator&) {},
+        [=](allocator& in) { adaptor_type::raise_failure(in, bytes, stream); });
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     return inner_.try_allocate(bytes, stream, [](allocator&) {}, [](allocator&) {});
@@ -135,10 +136,6 @@ class locked
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     return inner_type::enter(me.inner_, std::forward<F>(f));
-  }
-  [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(allocator& in, std::size_t bytes,
-                                                                   stream_id stream) {
-    locked::raise(in.make_out_of_memory(bytes, stream));
   }
 
   mutable detail::reentrancy_guard guard_;

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/latest_refusals.hpp>
@@ -355,11 +356,12 @@ class unlock_slow_calls {
 template <typename Device>
 using unlocking_provider = provider::provider_adaptor<Device, unlock_slow_calls>;
 
-/// An allocator and its mutex. `Allocator` is made over another provider: the mutex is unlocked while the device acquires or releases segments or
-/// waits for events, and while a callback of on_pressure runs. `Device` must accept concurrent calls.
+/// An allocator and its mutex. `Allocator` is rebuilt over a provider that unlocks the mutex during slow calls: while the
+/// device acquires or releases segments or waits for events. A callback of on_pressure runs without the mutex, too.
+/// `Device` must accept concurrent calls.
 ///   Requires:  `guard`, which several allocators may share, outlives it
 template <typename Allocator, typename Device>
-class mutex_guarded {
+class mutex_guarded : innermost_front<Allocator> {
  public:
   using allocator = typename Allocator::template rebind_provider<unlocking_provider<Device>>;
   using recipe_type = typename Allocator::recipe_type;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <deque>
 #include <new>
 #include <utility>
@@ -34,12 +35,18 @@ namespace tessera::concurrent {
 template <typename Front>
 class per_device : private allocator_adaptor<per_device<Front>> {
   using adaptor_type = allocator_adaptor<per_device>;
-  using provider_type = typename Front::provider_type;
-  using recipe_type = typename Front::recipe_type;
+  static_assert(
+      requires { typename Front::recipe_type; },
+      "per_device<Front>: Front has one recipe. Make a configured for each device instead");
 
  public:
+  using provider_type = typename Front::provider_type;
+  using recipe_type = typename Front::recipe_type;
   /// The allocator of one device.
   using front_type = typename Front::template rebind_provider<detail::indexed<provider_type>>;
+  static_assert(std::constructible_from<front_type, detail::indexed<provider_type>,
+                                        const recipe::policies<recipe_type>&>,
+                "per_device<Front>: Front is made from a device and policies, unlike planned");
 
   /// Makes one allocator for each device, with a copy of the settings and of the given extensions.
   template <typename... Given>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <tuple>
@@ -20,7 +21,7 @@
 namespace tessera::concurrent {
 
 /// A caching_allocator for several threads. Each stream has an arena, which is an allocator with its own
-/// mutex. If the streams policy gives all streams one key, there is one arena.
+/// mutex. If the streams policy gives all streams one key, there is one arena. Other front ends go around.
 ///
 /// Choose it if many threads allocate, mostly on their own streams. It lacks handles, process_events,
 /// trim_without_waiting and pool_upstream, and the extensions that need all memory, such as quotas. No free block and no
@@ -47,7 +48,8 @@ namespace tessera::concurrent {
 /// * Each arena locks and unlocks its mutex as `locked` does. The rules of `locked` for user code apply here,
 ///   too.
 ///
-/// Apart from this list, it makes the same decisions as a caching_allocator if one thread uses it.
+/// Apart from this list, it makes the same decisions as a caching_allocator if one thread uses it. A call that is const
+/// creates no arena, but it processes queued frees.
 template <typename Allocator>
 class per_stream
     : public allocator_adaptor<
@@ -90,7 +92,6 @@ class per_stream
     for (auto& slot : arenas_) delete slot.load();
   }
 
-  using adaptor_type::try_allocate, adaptor_type::deallocate;
   /// Also returns null if host memory for the first arena ran out.
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     arena* const own = get_arena(stream);
@@ -152,24 +153,24 @@ class per_stream
   auto add_up_extension(F f) const {
     return enter(*this, [&f](const allocator& in) { return in.template visit_extension<E>(f); });
   }
-  template <typename E, typename F, typename Undo>
-  outcome change_extension(F f, Undo undo) noexcept {
+  template <typename E, typename F, typename Undo = detail::ignore_arguments>
+  outcome change_extension(F f, Undo undo = {}) noexcept {
     // A new arena adopts the state of another one, so there must be one.
     if (arena_count() == 0 && get_arena({}) == nullptr) return {"host memory ran out"};
     return in_all_arenas(
         [this, &f](allocator& in) {
           has_changes_ = true;
-          return in.template change_extension<E>(f, [](auto&) {});
+          return in.template change_extension<E>(f);
         },
         [&undo](allocator& in) { in.template visit_extension<E>(undo); });
   }
 
   /// Returns the exception that allocate would throw. It has the numbers of the stream's arena and the usage
   /// of all arenas.
-  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     detail::oom_numbers numbers{.requested = bytes, .block = bytes, .segment = bytes, .stream = stream};
-    (void)with_arena(stream,
-                     [&](allocator& in) { numbers = in.make_out_of_memory(bytes, stream).numbers(); });
+    if (arena* const own = find_arena(streams_.reuse_key(stream)))
+      own->enter([&](const allocator& in) { numbers = in.make_out_of_memory(bytes, stream).numbers(); });
     numbers.now = current_usage();
     return out_of_memory(numbers);
   }
@@ -213,13 +214,22 @@ class per_stream
   }
 
   /// Calls f(policies), then copies the policies to all arenas, one after the other. The streams policy does
-  /// not change.
+  /// not change. If f throws, nothing changes.
+  ///   Returns:  a copy of the result of f
   template <typename F>
-  void visit_policies(F f) {
-    call_for_user("visit_policies: the function must not use the allocator", [&] { f(settings_); });
+  auto visit_policies(F f) {
+    guard_.check_lock(guard::lock::settings);
     const std::lock_guard lock(mutex_);
-    budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
-    enter(*this, [this](allocator& in) { in.policies() = settings_; });
+    recipe::policies<recipe_type> wanted = settings_;
+    const detail::at_scope_end commit([&, thrown = std::uncaught_exceptions()] {
+      if (std::uncaught_exceptions() > thrown) return;
+      settings_ = wanted;
+      budget_.set_limit(settings_.growth.limit.on(device_.capacity()));
+      enter(*this, [this](allocator& in) { in.policies() = settings_; });
+    });
+    const guard::call running(guard_, guard::lock::device,
+                              "visit_policies: the function must not use the allocator");
+    return f(wanted);
   }
   template <typename F>
   decltype(auto) visit_provider(F f) {
@@ -239,21 +249,15 @@ class per_stream
   void for_each_device(F f) {
     f(*this, std::size_t{0});
   }
-  /// Calls f(caching_allocator) for the arena of a stream, with its mutex held. Returns false if host memory
-  /// for it ran out.
+  /// Calls f(caching_allocator, is_own) for the arena of a stream, then for each other arena, with its mutex held. Calls
+  /// nothing if host memory for the first ran out.
   template <typename F>
-  bool with_arena(stream_id stream, F f) noexcept {
+  void visit_arenas(stream_id stream, F f) {
     arena* const own = get_arena(stream);
-    if (own != nullptr) own->enter([&f](allocator& in) { f(in); });
-    return own != nullptr;
-  }
-  /// Calls f(caching_allocator) for each arena except the arena of a stream, one after the other, with its
-  /// mutex held.
-  template <typename F>
-  void for_each_other_arena(stream_id stream, F f) noexcept {
-    const arena* const own = get_arena(stream);
+    if (own == nullptr) return;
+    own->enter([&f](allocator& in) { f(in, true); });
     for_each_arena([&](arena& a) {
-      if (&a != own) a.enter([&f](allocator& in) { f(in); });
+      if (&a != own) a.enter([&f](allocator& in) { f(in, false); });
     });
   }
 
@@ -294,15 +298,23 @@ class per_stream
   /// out.
   [[nodiscard]] arena* get_arena(stream_id stream) noexcept {
     const stream_id key = streams_.reuse_key(stream);
-    const auto first = static_cast<std::size_t>((key.handle * 0x9E3779B97F4A7C15u) >> 56);
+    arena* const found = find_arena(key);
+    return found != nullptr ? found : create_arena(key);
+  }
+  [[nodiscard]] static std::size_t first_slot(stream_id key) noexcept {
+    return static_cast<std::size_t>((key.handle * 0x9E3779B97F4A7C15u) >> 56);
+  }
+  /// Returns null if there is none yet.
+  [[nodiscard]] arena* find_arena(stream_id key) const noexcept {
+    const std::size_t first = first_slot(key);
     for (std::size_t probe = 0; probe < max_probes; ++probe) {
       arena* const found = arenas_[(first + probe) % max_arenas].load(std::memory_order_acquire);
-      if (found == nullptr) return create_arena(key, first);
-      if (found->key() == key) return found;
+      if (found == nullptr || found->key() == key) return found;
     }
     return arenas_[(first + key.handle % max_probes) % max_arenas].load(std::memory_order_acquire);
   }
-  [[nodiscard, gnu::noinline]] arena* create_arena(stream_id key, std::size_t first) noexcept {
+  [[nodiscard, gnu::noinline]] arena* create_arena(stream_id key) noexcept {
+    const std::size_t first = first_slot(key);
     guard_.check_lock(guard::lock::settings);
     const std::lock_guard lock(mutex_);
     for (std::size_t probe = 0; probe < max_probes; ++probe) {

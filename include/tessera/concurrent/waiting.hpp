@@ -33,28 +33,24 @@ namespace tessera::concurrent {
 ///   Source:  Paddle's gpu_allocator_retry_time; Paddle may miss a free
 template <typename Allocator, typename Clock = std::chrono::steady_clock,
           typename Changed = std::condition_variable>
-class waiting : public allocator_adaptor<waiting<Allocator, Clock, Changed>, Allocator> {
-  using adaptor_type = allocator_adaptor<waiting, Allocator>;
+class waiting : public detail::wrapping_adaptor<waiting<Allocator, Clock, Changed>, Allocator> {
+  using adaptor_type = detail::wrapping_adaptor<waiting, Allocator>;
+  using adaptor_type::allocator_;
 
  public:
   static constexpr std::chrono::milliseconds default_timeout{10'000};
 
   waiting() = default;
-  /// Makes the allocator from `args`.
-  template <typename... Args>
-    requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
-  explicit waiting(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
+  /// Makes the allocator from the arguments. Frees through inner() wake no waiting thread.
+  using adaptor_type::adaptor_type;
   /// Makes the allocator from `args`, with a timeout. With a timeout of 0 or less, it never waits.
   template <typename... Args>
     requires std::constructible_from<Allocator, Args...>
   explicit waiting(std::chrono::milliseconds timeout, Args&&... args)
-      : allocator_(std::forward<Args>(args)...), timeout_(timeout < max_timeout ? timeout : max_timeout) {}
+      : adaptor_type(std::forward<Args>(args)...), timeout_(timeout < max_timeout ? timeout : max_timeout) {}
 
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
-  /// The wrapped allocator. Frees through it wake no waiting thread.
-  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
 
-  using adaptor_type::try_allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     const auto once = [&] { return allocator_.try_allocate(bytes, stream); };
     void* const p = try_in_time(bytes, once);
@@ -69,14 +65,14 @@ class waiting : public allocator_adaptor<waiting<Allocator, Clock, Changed>, All
   }
 
   /// Returns the exception that allocate would throw, with the time waited.
-  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
     if (bytes <= max_request) numbers.waited_ms = timeout_.count();
     return out_of_memory(numbers);
   }
 
  private:
-  friend adaptor_type;
+  friend allocator_adaptor<waiting, Allocator>;
 
   static void after_free(waiting& me) noexcept { me.notify(); }
 
@@ -125,7 +121,6 @@ class waiting : public allocator_adaptor<waiting<Allocator, Clock, Changed>, All
     changed_.notify_all();
   }
 
-  Allocator allocator_;
   std::chrono::milliseconds timeout_ = default_timeout;
   std::atomic<std::size_t> waiters_{0};
   std::mutex mutex_;

@@ -20,13 +20,15 @@ struct setting_error {
     not_a_number,
     unknown_value,  ///< the key does not allow this value
     out_of_range,
-    excluded_by  ///< conflicts with `other_key`
+    excluded_by,    ///< conflicts with `other_key`
+    not_changeable  ///< the allocator exists already
   };
+  static constexpr std::size_t nowhere = ~std::size_t{0};  ///< the offset if there is no string
 
   std::string_view key;
   std::string_view value;  ///< empty if the key itself is wrong, or no value follows
   std::string_view rule;   ///< the rule that is broken
-  std::size_t offset = 0;  ///< in characters from the beginning of the string
+  std::size_t offset = 0;  ///< in characters from the beginning of the string, or `nowhere`
   error_code code = error_code::malformed;
   std::string_view other_key{};  ///< the key that excludes this one
   bool operator==(const setting_error&) const = default;
@@ -39,14 +41,14 @@ class bad_setting final : public std::exception {
   /// `source` names the source of the string, for example an environment variable.
   bad_setting(std::string_view source, const setting_error& error) noexcept {
     constexpr std::string_view kinds[] = {"malformed",     "unknown key",  "missing value", "not a number",
-                                          "unknown value", "out of range", "excluded by "};
+                                          "unknown value", "out of range", "excluded by ",  "not changeable"};
     append(source);
-    if (!error.key.empty()) {
+    if (error.offset != setting_error::nowhere) {
       append(", character ");
       append_number(error.offset);
-      append(": ");
-      append(error.key);
     }
+    if (!error.key.empty()) append(": ");
+    append(error.key);
     if (!error.value.empty()) append(" ");
     append(error.value);
     append(": ");
@@ -143,12 +145,11 @@ struct key_definition {
   std::string_view rule = {};  ///< the text for a value outside the range
 
   /// A key that is off by default.
-  [[nodiscard]] static constexpr key_definition flag(std::string_view name, pointer member,
-                                                     std::string_view effect,
-                                                     std::string_view allowed = "False, True",
-                                                     std::string_view default_value = "False") noexcept {
-    return {name, member, value_format::choice,   allowed, default_value, effect,
-            0,    0,      "must be True or False"};
+  [[nodiscard]] static constexpr key_definition flag(
+      std::string_view name, pointer member, std::string_view effect,
+      std::string_view allowed = "False, True", std::string_view default_value = "False",
+      std::string_view rule = "must be True or False") noexcept {
+    return {name, member, value_format::choice, allowed, default_value, effect, 0, 0, rule};
   }
   /// A fraction from 0 to 1.
   [[nodiscard]] static constexpr key_definition ratio(std::string_view name, pointer member,

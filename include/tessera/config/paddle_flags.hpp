@@ -43,6 +43,7 @@ struct paddle {
   static constexpr std::string_view assign_rule = "a '=' must follow the flag";
 
   static constexpr std::string_view true_or_false = "False|false|0, True|true|1";
+  static constexpr std::string_view not_bool = "must be True, true, 1, False, false or 0";
   using s = settings;
   using format = detail::value_format;
   using key = detail::key_definition<s>;
@@ -67,9 +68,10 @@ struct paddle {
       key::size("FLAGS_auto_growth_chunk_size_in_mb", &s::auto_growth_chunk_size,
                 "auto_growth with one pool: minimum chunk size; 0 for the size of the request"),
       key::flag("FLAGS_free_idle_chunk", &s::free_idle_chunk, "auto_growth: each free releases idle chunks",
-                true_or_false),
+                true_or_false, "False", not_bool),
       key::flag("FLAGS_free_when_no_cache_hit", &s::free_when_no_cache_hit,
-                "auto_growth: idle chunks are released before a new chunk is reserved", true_or_false),
+                "auto_growth: idle chunks are released before a new chunk is reserved", true_or_false,
+                "False", not_bool),
       {"FLAGS_small_pool_size_in_mb", &s::small_pool_size, format::mebibytes, "integer", "0",
        "auto_growth: maximum size of a block in the small pool; 0 for one pool"},
       key::size("FLAGS_small_pool_auto_growth_chunk_size_in_mb", &s::small_pool_chunk_size,
@@ -85,7 +87,7 @@ struct paddle {
                  "choose_collected: the fraction of all bytes that is collected, largest variables first"),
       key::flag("FLAGS_fast_eager_deletion_mode", &s::fast_eager_deletion,
                 "deferred_free_queue: memory is freed without waiting for the stream that uses it",
-                true_or_false, "True"),
+                true_or_false, "True", not_bool),
   }};
   static constexpr std::array<detail::exclusion, 0> exclusions{};
   static constexpr std::array<detail::min_size, 0> min_sizes{};

@@ -154,6 +154,20 @@ class value_reader {
   constexpr void must_hold(bool condition, const token& at, error_code code, std::string_view rule) noexcept {
     if (!condition) fail(at, code, rule);
   }
+  /// The code for a value that is not the number that is asked for: a negative one, or one with other places.
+  [[nodiscard]] static constexpr error_code code_of(const token& value) noexcept {
+    bool has_digits = false, has_point = false;
+    for (const char& c : value.text) {
+      const bool is_sign = (c == '-' || c == '+') && &c == value.text.data();
+      const bool is_point = c == '.' && !has_point;
+      if (c >= '0' && c <= '9')
+        has_digits = true;
+      else if (!is_sign && !is_point && !is_blank(c))
+        return error_code::not_a_number;
+      has_point = has_point || is_point;
+    }
+    return has_digits ? error_code::out_of_range : error_code::not_a_number;
+  }
   constexpr bool expect(std::string_view delimiter, error_code code, std::string_view rule) noexcept {
     const token next = tokens_.next();
     must_hold(next.equals(delimiter), next, code, rule);
@@ -189,8 +203,8 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, rule);
     const token::number number = value.as_integer();
     const bool has_zeros = value.text.size() > 1 && value.text[0] == '0';
-    must_hold(number.valid, value, error_code::not_a_number, rule);
-    must_hold(allow_leading_zeros || !has_zeros, value, error_code::not_a_number,
+    must_hold(number.valid, value, code_of(value), rule);
+    must_hold(allow_leading_zeros || !has_zeros, value, error_code::malformed,
               "must be written without leading zeros");
     must_hold(in.contains(number.value), value, error_code::out_of_range, in.rule);
     must_hold(number.fits, value, error_code::out_of_range, "must be less than 2^64");
@@ -209,7 +223,7 @@ class value_reader {
   constexpr fraction read_decimal(const range& in) noexcept {
     const token value = next_value(error_code::not_a_number, not_decimal);
     const token::number number = value.as_billionths();
-    must_hold(number.valid, value, error_code::not_a_number, not_decimal);
+    must_hold(number.valid, value, code_of(value), not_decimal);
     must_hold(in.contains(number.value), value, error_code::out_of_range, in.rule);
     return {number.value};
   }
@@ -218,7 +232,7 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, not_decimal);
     const bool negative = value.text.starts_with('-');
     const token::number number = token{value.text.substr(negative)}.as_billionths();
-    must_hold(number.valid, value, error_code::not_a_number, not_decimal);
+    must_hold(number.valid, value, code_of(value), not_decimal);
     must_hold(negative || in.contains(number.value), value, error_code::out_of_range, in.rule);
     return negative && number.value > 0 ? unlimited : gibibytes(number.value);
   }
@@ -228,7 +242,7 @@ class value_reader {
     const token value = next_value(error_code::not_a_number, rule);
     const bool in_gib = value.text.ends_with('G') || value.text.ends_with('g');
     const token::number number = token{value.text.substr(0, value.text.size() - in_gib)}.as_billionths();
-    must_hold(number.valid, value, error_code::not_a_number, rule);
+    must_hold(number.valid, value, code_of(value), rule);
     must_hold(number.value > 0, value, error_code::out_of_range, rule);
     return in_gib ? memory_limit(gibibytes(number.value)) : memory_limit(fraction{number.value});
   }
@@ -284,7 +298,7 @@ class value_reader {
     constexpr std::string_view rule = "a size must be a power of two in MiB, or >";
     const token::number mib = size.as_integer();
     must_hold(!size.text.empty(), size, error_code::missing_value, rule);
-    must_hold(mib.valid, size, error_code::not_a_number, rule);
+    must_hold(mib.valid, size, code_of(size), rule);
     must_hold(std::has_single_bit(mib.value), size, error_code::out_of_range, rule);
     const auto log2 = static_cast<std::size_t>(std::countr_zero(mib.value));
     return log2 < divisions::slot_count ? log2 : divisions::slot_count - 1;
@@ -296,7 +310,7 @@ class value_reader {
     const bool is_missing = value.text.empty() || tokens_.is_delimiter(value);
     const bool is_power = std::has_single_bit(count.value) || (count.value == 0 && allow_zero);
     must_hold(!is_missing, value, error_code::missing_value, rule);
-    must_hold(count.valid, value, error_code::not_a_number, rule);
+    must_hold(count.valid, value, code_of(value), rule);
     must_hold(is_power && count.value >> 32 == 0, value, error_code::out_of_range, rule);
     return failed_ ? 0 : static_cast<std::uint32_t>(count.value);
   }

@@ -22,7 +22,7 @@ struct oom_numbers {
   std::int64_t waited_ms = -1;        ///< wait of a front end for other threads; negative if none
   refusal refused{};                  ///< why the provider or an extension refuses the request, if it says so
   std::size_t plan = 0;               ///< of the reserved bytes: those of a plan [tessera/plan/planned.hpp]
-  bool by_extension = false;  ///< whether `refused` is the rule of an extension; the rest then matters less
+  bool by_extension = false;          ///< whether an extension refuses; the other numbers then matter less
 
   /// Notes the rule of an extension that refuses the request, unless another one refuses it, too.
   void refuse(const refusal& rule) noexcept {
@@ -37,12 +37,13 @@ struct oom_numbers {
 namespace tessera {
 
 /// The result of a call that can fail: true if it worked, else why it did not.
-struct outcome {
+struct [[nodiscard]] outcome {
   const char* why = nullptr;  ///< why nothing changed, as text; null if the call worked
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return why == nullptr; }
 };
 
-/// Thrown if the device is full and recovery failed. Carries the numbers, and a text of at most four lines.
+/// Thrown if a request gets no memory: the device or a limit is full and recovery failed, an extension refuses, or the
+/// request exceeds max_request. Carries the numbers, and a text of at most four lines.
 /// explain() [tessera/observe/explain.hpp] says why the request failed, and suggests settings.
 ///
 ///     try {

@@ -32,11 +32,13 @@ struct stream_id {
   constexpr auto operator<=>(const stream_id&) const = default;
 };
 
-/// Names a private pool of an allocator [tessera/extension/private_pools.hpp]. The default value names none.
+/// Names a private pool of an allocator [tessera/extension/private_pools.hpp]. The default value is default_pools.
 struct pool_id {
   std::uint64_t number = 0;
   constexpr auto operator<=>(const pool_id&) const = default;
 };
+/// Names the pools of an allocator that are not private. Calls that need a private pool refuse it.
+inline constexpr pool_id default_pools{};
 
 /// Rules by which a block freed on one stream may serve another.
 struct cross_stream_reuse {
@@ -136,7 +138,7 @@ struct allocator_event {
     range_reserve,   ///< a range of addresses was reserved
     range_release,   ///< a range was released
     refused,         ///< the device refused `bytes`, host memory for metadata ran out, or the pool sleeps
-    oom,             ///< a request failed after every recovery step
+    oom,             ///< a request failed, after the steps of recovery if there are any
     snapshot         ///< a tool took a snapshot, with `bytes` in use
   };
   action what;
@@ -144,7 +146,7 @@ struct allocator_event {
   std::size_t bytes = 0;       ///< requested bytes, or bytes of the segment
   std::size_t block = 0;       ///< bytes of the block that serves the request
   stream_id stream{};          ///< stream of the request; without a request, the key of the blocks
-  pool_id private_pool{};      ///< the private pool of the memory or of the request, or none
+  pool_id private_pool{};      ///< the pool of the memory or of the request
 };
 
 /// Receives every allocator_event, for extension::observer [tessera/extension/observer.hpp].
@@ -216,13 +218,15 @@ struct statistics {
   /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory
   /// acquired for a failed request, and memory that the device failed to release.
   counter device_bytes;
-  counter unbacked_bytes;                  ///< bytes of blocks without memory, which an extension gave back
-  std::uint64_t num_alloc_retries = 0;     ///< retries of growth after the cache was emptied
-  std::uint64_t num_ooms = 0;              ///< requests that failed, except those above max_request
-  std::uint64_t num_oom_rejections = 0;    ///< of these, requests that failed without recovery
-  std::uint64_t num_sync_all_streams = 0;  ///< waits for all pending frees
-  std::uint64_t num_device_alloc = 0;      ///< segments acquired
-  std::uint64_t num_device_free = 0;       ///< segments released
+  counter unbacked_bytes;               ///< bytes of blocks without memory, which an extension gave back
+  std::uint64_t num_alloc_retries = 0;  ///< retries of growth after the cache was emptied
+  /// Requests that failed, except those above max_request, and those of a pool that serves none because it sleeps.
+  std::uint64_t num_ooms = 0;
+  /// Of these, requests for which no step of recovery was chosen. Extensions may have made attempts of their own.
+  std::uint64_t num_oom_rejections = 0;
+  std::uint64_t num_sync_all_streams = 0;  ///< waits for the pending frees of all groups or of one
+  std::uint64_t num_device_alloc = 0;      ///< segments acquired; in ranges, times that memory was mapped
+  std::uint64_t num_device_free = 0;       ///< segments released; in ranges, times that memory was unmapped
   std::size_t max_split_size = unlimited;  ///< bytes from which a block or segment is oversize
 };
 

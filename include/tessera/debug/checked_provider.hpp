@@ -10,6 +10,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/range_map.hpp>
@@ -29,6 +30,8 @@ class provider_shadow {
     std::size_t bytes;
     bool is_segment = false;
     std::uint64_t number = 0;  ///< grows with each entry that is added
+    const void* begin = nullptr;
+    const char* failed_call = nullptr;  ///< a call that did not take it back; null if none failed
   };
   enum class table : unsigned char { segments_and_ranges, mappings, registered };
   /// An entry that was withdrawn, and how many entries had been added at that time.
@@ -41,38 +44,63 @@ class provider_shadow {
     std::size_t page = 1;
   };
 
-  /// Aborts if a call of the provider broke a rule.
-  static void expect(bool holds, const char* call, const rule& law, const void* p = nullptr) noexcept {
-    if (!holds) fatal(fixed_text().add("checked_provider: ").add(call).add(": ").add(law.text).c_str(), p);
+  /// Aborts if a call of the provider broke a rule. The message has the values that show it.
+  template <typename... Values>
+  static void expect(bool holds, const char* call, const rule& law, const Values&... values) noexcept {
+    if (holds) return;
+    rules::values_text text;
+    text.add("checked_provider: ").add(call).add(": ").add(law.text);
+    text.add_values(": ", values...);
+    fatal(text.c_str());
   }
 
-  provider_shadow(std::size_t capacity, std::size_t granularity)
-      : capacity_(capacity), granularity_(granularity) {
+  /// Whether two handles, as bytes, are equal.
+  using equality = bool (*)(const std::string& one, const std::string& other) noexcept;
+
+  provider_shadow(std::size_t capacity, std::size_t granularity, equality are_equal)
+      : capacity_(capacity), granularity_(granularity), are_equal_(are_equal) {
     expect(std::has_single_bit(granularity) && granularity >= min_alignment, "granularity",
-           rules::granularity_is_valid);
+           rules::granularity_is_valid, "granularity", granularity);
   }
   void require_constant(std::size_t capacity, std::size_t granularity) const noexcept {
-    expect(capacity == capacity_, "capacity", rules::sizes_are_constant);
-    expect(granularity == granularity_, "granularity", rules::sizes_are_constant);
+    expect(capacity == capacity_, "capacity", rules::sizes_are_constant, "at first", capacity_, "now",
+           capacity);
+    expect(granularity == granularity_, "granularity", rules::sizes_are_constant, "at first", granularity_,
+           "now", granularity);
+  }
+  void require_constant_page(page_kind kind, std::size_t size) noexcept {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [known, first] : page_sizes_) {
+      if (known != kind) continue;
+      return expect(size == first, "page_size", rules::page_size_is_constant, kind, "at first", first, "now",
+                    size);
+    }
+    require_host_memory(try_run([&] { page_sizes_.emplace_back(kind, size); }));
   }
   void require_available(std::size_t bytes) const noexcept {
-    expect(bytes <= capacity_, "available", rules::available_is_at_most_capacity);
+    expect(bytes <= capacity_, "available", rules::available_is_at_most_capacity, "available", bytes,
+           "capacity", capacity_);
   }
 
   void add_segment(const void* p, std::size_t bytes) noexcept {
-    expect(address_of(p) % granularity_ == 0, "acquire", rules::segments_are_aligned, p);
-    expect(bytes <= unlimited - address_of(p), "acquire", rules::segments_end_in_address_space, p);
+    expect(address_of(p) % granularity_ == 0, "acquire", rules::segments_are_aligned, "address", p,
+           "granularity", granularity_);
+    expect(bytes <= unlimited - address_of(p), "acquire", rules::segments_end_in_address_space, "address", p,
+           "bytes", bytes);
     add(table::segments_and_ranges, "acquire", p, {bytes, true}, rules::segments_do_not_overlap);
   }
   void add_range(const void* p, std::size_t bytes, std::size_t alignment) noexcept {
-    expect(address_of(p) % alignment == 0, "reserve", rules::ranges_are_aligned, p);
-    expect(bytes <= unlimited - address_of(p), "reserve", rules::reserve_keeps_address_space, p);
+    expect(address_of(p) % alignment == 0, "reserve", rules::ranges_are_aligned, "address", p, "alignment",
+           alignment);
+    expect(bytes <= unlimited - address_of(p), "reserve", rules::reserve_keeps_address_space, "address", p,
+           "bytes", bytes);
     add(table::segments_and_ranges, "reserve", p, {bytes}, rules::ranges_do_not_overlap);
   }
   /// Adds what a call returned or accepted. It must overlap no entry of the table because of a rule.
   void add(table to, const char* call, const void* p, entry added, const rule& law) noexcept {
     const std::lock_guard lock(mutex_);
     added.number = ++added_;
+    added.begin = p;
     insert(to, call, p, added, law);
   }
   [[nodiscard]] bool is_mapped(const void* p) const noexcept {
@@ -91,32 +119,47 @@ class provider_shadow {
     return result;
   }
   /// Restores a withdrawn entry, because the provider did not take the memory back.
-  void restore(table to, const char* call, const void* p, const withdrawal& withdrawn) noexcept {
+  void restore(table to, const char* call, const void* p, withdrawal withdrawn) noexcept {
     const std::lock_guard lock(mutex_);
+    withdrawn.removed.failed_call = call;
     insert(to, call, p, withdrawn.removed, rules::failures_change_nothing);
+  }
+  /// Aborts because a provider took back what begins at no entry: inside of one, or nowhere.
+  void refuse_unknown(table from, const char* call, const void* p, const rule& inside,
+                      const rule& unknown) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const entry* const around = tables_[static_cast<std::size_t>(from)].around(p, 0);
+    if (around != nullptr)
+      expect(false, call, inside, "address", p, "inside of", around->begin, "bytes", around->bytes);
+    expect(false, call, unknown, "address", p);
   }
   void require_unmapped_range(const void* p, const std::optional<withdrawal>& withdrawn) const noexcept {
     if (!withdrawn || withdrawn->removed.is_segment)
-      return expect(false, "unreserve", rules::unreserve_refuses_unreserved, p);
+      return expect(false, "unreserve", rules::unreserve_refuses_unreserved, "address", p);
     const std::lock_guard lock(mutex_);
     // Later maps belong to the next owner of the addresses.
     const auto is_earlier = [&](const entry& e) { return e.number <= withdrawn->added; };
     const bool is_mapped = tables_[1].overlaps(p, withdrawn->removed.bytes, is_earlier);
-    expect(!is_mapped, "unreserve", rules::unreserve_refuses_mapped, p);
+    expect(!is_mapped, "unreserve", rules::unreserve_refuses_mapped, "address", p, "bytes",
+           withdrawn->removed.bytes);
   }
 
   /// Records the handle of physical memory. 0 bytes means imported memory.
   void add_handle(const char* call, const std::string& handle, const std::string& empty,
                   physical_memory memory) noexcept {
     const std::lock_guard lock(mutex_);
-    expect(handle != empty, call, rules::handles_are_not_empty);
-    expect(memory.bytes % memory.page == 0, call, rules::create_refuses_parts);
+    expect(!is_same(handle, empty), call, rules::handles_are_not_empty, "bytes", memory.bytes);
+    expect(memory.bytes % memory.page == 0, call, rules::create_refuses_parts, "bytes", memory.bytes,
+           "page size", memory.page);
     insert_handle(handle, memory, call, rules::handles_are_unique);
     add_used(memory.bytes, call, rules::create_keeps_capacity);
   }
+  [[nodiscard]] bool is_same(const std::string& one, const std::string& other) const noexcept {
+    return are_equal_ != nullptr ? are_equal_(one, other) : one == other;
+  }
   [[nodiscard]] std::optional<physical_memory> withdraw_handle(const std::string& handle) noexcept {
     const std::lock_guard lock(mutex_);
-    const auto found = handles_.find(handle);
+    const auto found = find_handle(handle);
     if (found == handles_.end()) return {};
     const physical_memory memory = found->second;
     handles_.erase(found);
@@ -134,7 +177,7 @@ class provider_shadow {
   [[nodiscard]] const rule* why_not_mappable(const void* p, std::size_t bytes,
                                              const std::string& handle) const noexcept {
     const std::lock_guard lock(mutex_);
-    const auto found = handles_.find(handle);
+    const auto found = find_handle(handle);
     if (found == handles_.end()) return &rules::unknown_handles_are_refused;
     const physical_memory& memory = found->second;
     if (memory.bytes != 0 && bytes != memory.bytes) return &rules::map_refuses_other_size;
@@ -168,25 +211,38 @@ class provider_shadow {
   }
   void insert(table to, const char* call, const void* p, const entry& added, const rule& law) noexcept {
     range_map<entry>& entries = tables_[static_cast<std::size_t>(to)];
-    const auto is_range = [](const entry& e) { return !e.is_segment; };
-    const bool is_in_range = added.is_segment && entries.overlaps(p, added.bytes, is_range);
-    expect(!is_in_range, call, rules::ranges_do_not_overlap, p);
-    expect(!entries.overlaps(p, added.bytes), call, law, p);
+    const entry* other = nullptr;
+    if (entries.overlaps(p, added.bytes, [&other](const entry& e) { return other = &e, true; })) {
+      const bool is_in_range = added.is_segment && !other->is_segment;
+      const char* const failed = other->failed_call;
+      expect(false, failed != nullptr ? failed : call,
+             failed != nullptr ? rules::failures_change_nothing
+             : is_in_range     ? rules::ranges_do_not_overlap
+                               : law,
+             "address", p, "bytes", added.bytes, "held already", other->begin, "its bytes", other->bytes);
+    }
     require_host_memory(entries.insert(p, added));
     if (added.is_segment) add_used(added.bytes, call, rules::acquire_keeps_capacity);
   }
   void insert_handle(const std::string& handle, const physical_memory& memory, const char* call,
                      const rule& law) noexcept {
-    bool is_new = false;
-    require_host_memory(try_run([&] { is_new = handles_.emplace(handle, memory).second; }));
-    expect(is_new, call, law);
+    expect(find_handle(handle) == handles_.end(), call, law, "bytes", memory.bytes);
+    require_host_memory(try_run([&] { handles_.emplace(handle, memory); }));
+  }
+  [[nodiscard]] std::map<std::string, physical_memory>::const_iterator find_handle(
+      const std::string& handle) const noexcept {
+    if (are_equal_ == nullptr) return handles_.find(handle);
+    const auto is_it = [&](const auto& each) { return are_equal_(each.first, handle); };
+    return std::find_if(handles_.begin(), handles_.end(), is_it);
   }
   void add_used(std::size_t bytes, const char* call, const rule& law) noexcept {
     used_ = saturating_add(used_, bytes);
-    expect(used_ <= capacity_, call, law);
+    expect(used_ <= capacity_, call, law, "bytes", bytes, "held then", used_, "capacity", capacity_);
   }
 
   std::size_t capacity_, granularity_;
+  equality are_equal_;  // null if handles are equal when their bytes are
+  std::vector<std::pair<page_kind, std::size_t>> page_sizes_;
   mutable std::mutex mutex_;
   range_map<entry> tables_[3];  // by `table`
   std::map<std::string, physical_memory> handles_;
@@ -225,7 +281,7 @@ namespace tessera::debug {
 /// * segments and ranges: alignment, overlap, capacity, the end of the address space
 /// * host-visible memory: the host can read both ends
 /// * physical memory: empty or reused handles; maps outside of ranges or over other maps
-/// * calls that report success although they had no effect
+/// * calls that report success although they had no effect, and calls that fail although they had one
 /// * events: ready too early, after a later event, or no longer ready; not if the provider declares
 ///   completion_may_lag
 /// * capacity, granularity and page size: constant and valid
@@ -234,24 +290,34 @@ namespace tessera::debug {
 /// memory that is mapped elsewhere or too short, and memory that never becomes reusable. The laws
 /// [tessera/law/provider_laws.hpp] find them.
 ///
-/// If D::physical has padding bytes, handles are not compared and their maps are not checked. It is
-/// thread-safe if the provider is. It holds no lock during the provider's calls.
+/// Handles with padding bytes are compared with their operator==. Without one, handles are not compared and
+/// their maps are not checked: checks_handles is false. It is thread-safe if the provider is. It holds no lock
+/// during the provider's calls.
 ///   Cost:  logarithmic in the segments, ranges and maps for each call about memory; two ticks and a look-up
-///          for each call about events; a position for each record
+///          for each call about events; a position for each record; linear in the handles if they have
+///          padding bytes
+///   Requires:  the provider holds no memory at first that is released through this
 template <provider::device_provider Device>
 class checked_provider : public provider::provider_adaptor<Device> {
   using table = detail::provider_shadow::table;
   using rule = detail::provider_shadow::rule;
   static constexpr bool knows_order =
       provider::ordering_provider<Device> && !detail::completion_may_lag<Device>;
-  static constexpr bool knows_handles = [] {
-    if constexpr (requires { typename Device::physical; })
-      return std::has_unique_object_representations_v<typename Device::physical>;
-    else
-      return false;
-  }();
+  template <typename Handle>
+  static constexpr bool has_padding =
+      std::is_trivially_copyable_v<Handle> && !std::has_unique_object_representations_v<Handle>;
 
  public:
+  /// Whether handles of physical memory are compared, and their maps checked.
+  static constexpr bool checks_handles = [] {
+    if constexpr (requires { typename Device::physical; }) {
+      using handle = typename Device::physical;
+      return std::is_trivially_copyable_v<handle> &&
+             (!has_padding<handle> || std::equality_comparable<handle>);
+    } else {
+      return false;
+    }
+  }();
   using event = detail::checked_event<Device>;
   using typename provider::provider_adaptor<Device>::physical;
   using typename provider::provider_adaptor<Device>::shareable;
@@ -272,7 +338,11 @@ class checked_provider : public provider::provider_adaptor<Device> {
   }
   bool release(void* p, std::size_t bytes) noexcept {
     const auto make_call = [&] { return this->inner().release(p, bytes); };
-    return remove(table::segments_and_ranges, "release", p, make_call).first;
+    const auto [removed, entry] = remove(table::segments_and_ranges, "release", p, make_call);
+    if (removed && !(entry && entry->removed.is_segment))
+      shadow().refuse_unknown(table::segments_and_ranges, "release", p, detail::rules::release_refuses_inside,
+                              detail::rules::release_refuses_released);
+    return removed;
   }
   [[nodiscard]] std::size_t capacity() const noexcept {
     const std::size_t result = this->inner().capacity();
@@ -310,8 +380,9 @@ class checked_provider : public provider::provider_adaptor<Device> {
       return true;
     }
     if (detail::completion_may_lag<Device>) return false;
-    shadow().expect(!mark.was_ready, "query", detail::rules::ready_event_stays_ready);
-    shadow().expect(mark.ended == 0 || mark.ended >= done, "query", detail::rules::earlier_event_is_ready);
+    shadow().expect(!mark.was_ready, "query", detail::rules::ready_event_stays_ready, mark.stream);
+    shadow().expect(mark.ended == 0 || mark.ended >= done, "query", detail::rules::earlier_event_is_ready,
+                    mark.stream);
     return false;
   }
   bool wait(event& mark) noexcept
@@ -339,15 +410,17 @@ class checked_provider : public provider::provider_adaptor<Device> {
     requires provider::ordering_provider<Device>
   {
     const bool done = this->inner().is_done(stream, position);
-    shadow().expect(done || position != 0, "is_done", detail::rules::position_0_is_done);
+    shadow().expect(done || position != 0, "is_done", detail::rules::position_0_is_done, stream);
     return done;
   }
   [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id other, std::uint64_t position) noexcept
     requires provider::ordering_provider<Device>
   {
     const bool ordered = this->inner().is_ordered_after(stream, other, position);
-    shadow().expect(ordered || position != 0, "is_ordered_after", detail::rules::position_0_is_done);
-    shadow().expect(ordered || stream != other, "is_ordered_after", detail::rules::stream_is_after_own_work);
+    shadow().expect(ordered || position != 0, "is_ordered_after", detail::rules::position_0_is_done, stream,
+                    "other stream", other);
+    shadow().expect(ordered || stream != other, "is_ordered_after", detail::rules::stream_is_after_own_work,
+                    stream, "position", position);
     return ordered;
   }
   bool make_wait(stream_id stream, stream_id other, std::uint64_t position) noexcept
@@ -356,7 +429,8 @@ class checked_provider : public provider::provider_adaptor<Device> {
     const bool waits = this->inner().make_wait(stream, other, position);
     const bool is_right = !waits || this->inner().is_ordered_after(stream, other, position) ||
                           this->inner().is_done(other, position);
-    shadow().expect(is_right, "make_wait", detail::rules::stream_is_after_awaited_work);
+    shadow().expect(is_right, "make_wait", detail::rules::stream_is_after_awaited_work, stream,
+                    "waits for stream", other, "position", position);
     return waits;
   }
 
@@ -365,7 +439,8 @@ class checked_provider : public provider::provider_adaptor<Device> {
   {
     const std::size_t result = this->inner().page_size(kind);
     const bool is_valid = std::has_single_bit(result) && result % kind.granularity() == 0;
-    shadow().expect(is_valid, "page_size", detail::rules::page_size_is_valid);
+    shadow().expect(is_valid, "page_size", detail::rules::page_size_is_valid, kind, "page size", result);
+    shadow().require_constant_page(kind, result);
     return result;
   }
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
@@ -386,15 +461,21 @@ class checked_provider : public provider::provider_adaptor<Device> {
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
     requires provider::virtual_memory_provider<Device>
   {
-    if (!this->inner().create(bytes, kind, memory)) return false;
-    if constexpr (knows_handles)
+    const physical before = memory;
+    if (!this->inner().create(bytes, kind, memory)) {
+      if constexpr (checks_handles)
+        shadow().expect(shadow().is_same(bytes_of(before), bytes_of(memory)), "create",
+                        detail::rules::refused_create_keeps_handle, kind, "bytes", bytes);
+      return false;
+    }
+    if constexpr (checks_handles)
       shadow().add_handle("create", bytes_of(memory), bytes_of(physical{}), {bytes, page_size(kind)});
     return true;
   }
   bool destroy(const physical& memory) noexcept
     requires provider::virtual_memory_provider<Device>
   {
-    if constexpr (!knows_handles) {
+    if constexpr (!checks_handles) {
       return this->inner().destroy(memory);
     } else {
       const std::string handle = bytes_of(memory);
@@ -409,10 +490,10 @@ class checked_provider : public provider::provider_adaptor<Device> {
     requires provider::virtual_memory_provider<Device>
   {
     const rule* law = nullptr;
-    if constexpr (knows_handles) law = shadow().why_not_mappable(p, bytes, bytes_of(memory));
+    if constexpr (checks_handles) law = shadow().why_not_mappable(p, bytes, bytes_of(memory));
     if (!this->inner().map(p, bytes, memory)) return false;
-    if (law != nullptr) shadow().expect(false, "map", *law, p);
-    if constexpr (knows_handles)
+    if (law != nullptr) shadow().expect(false, "map", *law, "address", p, "bytes", bytes);
+    if constexpr (checks_handles)
       shadow().add(table::mappings, "map", p, {bytes}, detail::rules::map_refuses_mapped);
     if constexpr (Device::map_grants_access)
       require_readable(p, bytes, "map", detail::rules::host_reads_mappings);
@@ -421,9 +502,9 @@ class checked_provider : public provider::provider_adaptor<Device> {
   bool grant(void* p, std::size_t bytes) noexcept
     requires provider::virtual_memory_provider<Device>
   {
-    const bool mapped = !knows_handles || shadow().is_mapped(p);
+    const bool mapped = !checks_handles || shadow().is_mapped(p);
     if (!this->inner().grant(p, bytes)) return false;
-    shadow().expect(mapped, "grant", detail::rules::grant_refuses_unmapped, p);
+    shadow().expect(mapped, "grant", detail::rules::grant_refuses_unmapped, "address", p, "bytes", bytes);
     require_readable(p, bytes, "grant", detail::rules::host_reads_mappings);
     return true;
   }
@@ -432,14 +513,15 @@ class checked_provider : public provider::provider_adaptor<Device> {
   {
     const auto make_call = [&] { return this->inner().unmap(p, bytes); };
     const auto [removed, entry] = remove(table::mappings, "unmap", p, make_call);
-    shadow().expect(!knows_handles || !removed || entry, "unmap", detail::rules::unmap_refuses_unmapped, p);
+    shadow().expect(!checks_handles || !removed || entry, "unmap", detail::rules::unmap_refuses_unmapped,
+                    "address", p, "bytes", bytes);
     return removed;
   }
   bool import_memory(const shareable& name, physical& memory) noexcept
     requires provider::sharing_provider<Device>
   {
     if (!this->inner().import_memory(name, memory)) return false;
-    if constexpr (knows_handles)
+    if constexpr (checks_handles)
       shadow().add_handle("import_memory", bytes_of(memory), bytes_of(physical{}), {});
     return true;
   }
@@ -455,13 +537,30 @@ class checked_provider : public provider::provider_adaptor<Device> {
     requires provider::registering_provider<Device>
   {
     const auto make_call = [&] { return this->inner().unregister_memory(p); };
-    return remove(table::registered, "unregister_memory", p, make_call).first;
+    const auto [removed, entry] = remove(table::registered, "unregister_memory", p, make_call);
+    if (removed && !entry)
+      shadow().refuse_unknown(table::registered, "unregister_memory", p,
+                              detail::rules::unregister_refuses_inside,
+                              detail::rules::unregister_refuses_others);
+    return removed;
   }
 
  private:
+  [[nodiscard]] static constexpr detail::provider_shadow::equality equality_of_handles() noexcept {
+    if constexpr (checks_handles) {
+      if constexpr (has_padding<physical>)
+        return [](const std::string& one, const std::string& other) noexcept {
+          physical a{}, b{};
+          std::memcpy(&a, one.data(), sizeof a);
+          std::memcpy(&b, other.data(), sizeof b);
+          return a == b;
+        };
+    }
+    return nullptr;
+  }
   struct owned_device {
     explicit owned_device(Device own)
-        : device(std::move(own)), shadow(device.capacity(), device.granularity()) {}
+        : device(std::move(own)), shadow(device.capacity(), device.granularity(), equality_of_handles()) {}
     Device device;
     detail::provider_shadow shadow;
   };
@@ -490,7 +589,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
     if constexpr (knows_order) {
       const bool is_done =
           this->inner().is_done(stream, position) || this->inner().position(stream) < position;
-      shadow().expect(is_done, function, law);
+      shadow().expect(is_done, function, law, stream, "position", position);
     }
   }
   void require_ready(event& mark, const char* function, const rule& law) noexcept {
@@ -506,7 +605,8 @@ class checked_provider : public provider::provider_adaptor<Device> {
   void require_readable(const void* p, std::size_t bytes, const char* function, const rule& law) noexcept {
     if constexpr (detail::is_host_visible<Device>) {
       const void* const last = static_cast<const char*>(p) + bytes - 1;
-      shadow().expect(detail::host_can_read(p) && detail::host_can_read(last), function, law, p);
+      shadow().expect(detail::host_can_read(p) && detail::host_can_read(last), function, law, "address", p,
+                      "bytes", bytes);
     }
   }
 

@@ -48,7 +48,7 @@ struct guarded_recipe final {
 
 /// The allocator inside a guarded one.
 template <typename Allocator>
-struct guarded_locked;
+struct guarded_locked : innermost_front<Allocator> {};
 template <typename Recipe, typename Provider, typename... Extension>
 struct guarded_locked<caching_allocator<Recipe, Provider, Extension...>> {
   using type =
@@ -60,6 +60,7 @@ struct guarded_locked<caching_allocator<Recipe, Provider, Extension...>> {
 namespace tessera::detail::missing {
 
 struct a_guarded_allocator_brings_no_freed_block_back;
+struct a_guarded_allocator_maps_no_ranges;
 
 }  // namespace tessera::detail::missing
 
@@ -74,8 +75,8 @@ namespace tessera::debug {
 class fault_reports {
  public:
   template <typename Guarded>
-  explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.shadow()) {}
-  explicit fault_reports(const detail::guard_shadow& blocks) noexcept {
+  [[nodiscard]] explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.shadow()) {}
+  [[nodiscard]] explicit fault_reports(const detail::guard_shadow& blocks) noexcept {
     const std::lock_guard lock(mutex);
     for (auto& slot : shadows) {
       if (slot.load() != nullptr) continue;
@@ -153,7 +154,7 @@ class fault_reports {
 /// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages
 /// between guard pages.
 ///
-/// Choose it to find memory errors. `Allocator` is a caching_allocator. It has the calls of `locked`, so a program
+/// Choose it to find memory errors. `Allocator` is a caching_allocator; other front ends go around. It has the calls of `locked`, so a program
 /// changes only one type.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
@@ -205,11 +206,14 @@ class guarded
   template <typename E>
   using refused = std::conditional_t<std::is_same_v<E, extension::checkpoints>,
                                      detail::missing::a_guarded_allocator_brings_no_freed_block_back,
-                                     typename adaptor_type::template refused<E>>;
+                                     std::conditional_t<std::is_same_v<E, extension::sleep_mode>,
+                                                        detail::missing::a_guarded_allocator_maps_no_ranges,
+                                                        typename adaptor_type::template refused<E>>>;
 
   guarded() : guarded(provider_type{}) {}
   /// Each of `given` is an extension of the allocator; the others are made by default.
   template <typename... Given>
+    requires(detail::are_extensions_of<Allocator, Given...>)
   explicit guarded(provider_type device, const recipe::policies<recipe_type>& settings = {},
                    options guarding = {}, Given&&... given)
       : source_(std::move(device)),
@@ -218,7 +222,6 @@ class guarded
                    detail::guarded_recipe<recipe_type>::from(settings, source_.capacity()),
                    std::forward<Given>(given)...) {}
 
-  using adaptor_type::try_allocate, adaptor_type::deallocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     void* const p = allocator_.try_allocate(bytes, stream);
     if (p != nullptr) memory_.shadow().mark_live(p, bytes, stream);

@@ -65,8 +65,9 @@ struct tag_usage {
 /// It is as thread-safe as `Allocator`.
 ///   Cost:  a mutex and a look-up for each allocation and free; about 70 bytes of host memory for a live block
 template <typename Allocator>
-class tagged : public allocator_adaptor<tagged<Allocator>, Allocator> {
-  using adaptor_type = allocator_adaptor<tagged, Allocator>;
+class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
+  using adaptor_type = detail::wrapping_adaptor<tagged, Allocator>;
+  using adaptor_type::allocator_;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
 
  public:
@@ -75,15 +76,8 @@ class tagged : public allocator_adaptor<tagged<Allocator>, Allocator> {
                                      detail::missing::a_tagged_allocator_brings_no_tags_back,
                                      typename adaptor_type::template refused<E>>;
 
-  tagged() = default;
-  template <typename... Args>
-    requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
-  explicit tagged(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
-
-  /// The wrapped allocator.
-  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
-
-  using adaptor_type::allocate, adaptor_type::try_allocate;
+  using adaptor_type::adaptor_type;
+  using adaptor_type::allocate;
   /// Serves a request, and gives the block a tag.
   ///   Throws:  out_of_memory, also if host memory for the tag ran out
   [[nodiscard]] void* allocate(std::size_t bytes, block_tag tag, stream_id stream = {}) {
@@ -217,8 +211,6 @@ class tagged : public allocator_adaptor<tagged<Allocator>, Allocator> {
   }
 
  private:
-  friend adaptor_type;
-
   struct entry {
     std::uint64_t address;
     std::size_t bytes;
@@ -282,7 +274,6 @@ class tagged : public allocator_adaptor<tagged<Allocator>, Allocator> {
     detail::refuse_stranger(call, p);
   }
 
-  Allocator allocator_;
   mutable std::mutex mutex_;  // guards the members below; it is not held while the allocator inside is called
   detail::per_thread<block_tag> current_;
   detail::key_map<entry> by_address_;
@@ -296,7 +287,7 @@ template <typename Tagged>
 class tag_scope {
  public:
   ///   Throws:  std::bad_alloc
-  tag_scope(Tagged& allocator, block_tag tag)
+  [[nodiscard]] tag_scope(Tagged& allocator, block_tag tag)
       : allocator_(&allocator), before_(allocator.set_current_tag(tag)) {}
   tag_scope& operator=(tag_scope&&) = delete;
   ~tag_scope() { allocator_->set_current_tag(before_); }

@@ -24,12 +24,12 @@ namespace tessera::debug {
 /// The system may reuse the number of a thread that ended. The new thread then counts as the old thread.
 ///   Cost:  two loads for each call
 template <typename Allocator>
-class thread_checked : public allocator_adaptor<thread_checked<Allocator>, Allocator> {
+class thread_checked : public detail::wrapping_adaptor<thread_checked<Allocator>, Allocator> {
+  using adaptor_type = detail::wrapping_adaptor<thread_checked, Allocator>;
+  using adaptor_type::allocator_;
+
  public:
-  thread_checked() = default;
-  template <typename... Args>
-    requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
-  explicit thread_checked(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
+  using adaptor_type::adaptor_type;
 
   /// Ends the ownership. The next thread that uses the allocator owns it, and sees all changes made before.
   void detach_from_thread() noexcept {
@@ -45,8 +45,16 @@ class thread_checked : public allocator_adaptor<thread_checked<Allocator>, Alloc
     own_or_abort();
     return allocator_;
   }
-  [[nodiscard]] auto& policies() noexcept { return inner().policies(); }
-  [[nodiscard]] auto& provider() noexcept { return inner().provider(); }
+  [[nodiscard]] auto& policies() noexcept
+    requires requires(Allocator& in) { in.policies(); }
+  {
+    return inner().policies();
+  }
+  [[nodiscard]] auto& provider() noexcept
+    requires requires(Allocator& in) { in.provider(); }
+  {
+    return inner().provider();
+  }
 
  private:
   friend allocator_adaptor<thread_checked, Allocator>;
@@ -81,7 +89,6 @@ class thread_checked : public allocator_adaptor<thread_checked<Allocator>, Alloc
     detail::fatal(text.c_str());
   }
 
-  Allocator allocator_;
   mutable std::atomic<thread_number> owner_{no_thread};
 };
 

@@ -118,8 +118,8 @@ class pool_checkpoint {
   [[nodiscard]] explicit operator bool() const noexcept { return why_ == nullptr; }
   /// Why it holds no state, as text; null if it holds one.
   [[nodiscard]] const char* why() const noexcept { return why_; }
-  /// The pool whose state it holds; the default value if it holds none.
-  [[nodiscard]] pool_id pool() const noexcept { return why_ == nullptr ? state_.pool : pool_id{}; }
+  /// The private pool whose state it holds; default_pools if it holds none.
+  [[nodiscard]] pool_id pool() const noexcept { return why_ == nullptr ? state_.pool : default_pools; }
   /// The state as the allocator recorded it.
   [[nodiscard]] const tessera::detail::recorded_pool& state() const noexcept { return state_; }
 
@@ -131,7 +131,7 @@ class pool_checkpoint {
 };
 
 /// The result of a call that restores a checkpoint.
-struct restore_result : outcome {
+struct [[nodiscard]] restore_result : outcome {
   tessera::detail::host_array<void*> freed{};  ///< the blocks that were live before, and were freed
   tessera::detail::host_array<void*>
       allocated{};  ///< the blocks that the checkpoint recorded as live, live again
@@ -440,7 +440,7 @@ class checkpoints::state : public tessera::detail::extension_defaults {
 
   [[nodiscard, gnu::cold]] pool_checkpoint record(pool_id pool) noexcept {
     const group* const found = find(pool);
-    if (const char* const why = why_refused(found)) return pool_checkpoint(why);
+    if (const char* const why = why_refused(pool, found)) return pool_checkpoint(why);
     return tessera::detail::record_pool(access::manager(in_), *found);
   }
   [[nodiscard, gnu::cold]] restore_result restore(const pool_checkpoint& from) noexcept {
@@ -448,7 +448,7 @@ class checkpoints::state : public tessera::detail::extension_defaults {
     if (!from) return {{from.why()}};
     if (from.state().owner != &manager) return {{"the checkpoint is of another allocator"}};
     const group* const found = find(from.pool());
-    if (const char* const why = why_refused(found)) return {{why}};
+    if (const char* const why = why_refused(from.pool(), found)) return {{why}};
     tessera::detail::pool_restore restoring(manager, *found, from.state());
     restore_result result = restoring.run(access::policies(in_).split.oversize_from());
     if (!result.freed.empty()) access::evict_after_free(in_);
@@ -457,13 +457,13 @@ class checkpoints::state : public tessera::detail::extension_defaults {
 
  private:
   [[nodiscard]] const group* find(pool_id pool) const noexcept {
-    return pool != pool_id{} ? access::extensions(in_).find_group(pool) : nullptr;
+    return pool != default_pools ? access::extensions(in_).find_group(pool) : nullptr;
   }
   /// Why the state of a private pool can be neither recorded nor restored, or null.
-  [[nodiscard]] const char* why_refused(const group* in) const noexcept {
-    if (in == nullptr) return "no such pool exists";
+  [[nodiscard]] const char* why_refused(pool_id pool, const group* in) const noexcept {
+    if (in == nullptr) return tessera::detail::why_no_private_pool(pool);
     if (in->uses == 0) return "the pool has no use";
-    return access::extensions(in_).why_unfit(*in);
+    return access::extensions(in_).why_not_checkpointable(*in);
   }
 
   allocator& in_;
@@ -481,7 +481,12 @@ class checkpoints::door {
   ///             or has a block that is pending or live by handle, or host memory ran out
   ///   Cost:     linear in the blocks; 32 bytes of host memory for each block of the pool
   [[nodiscard]] pool_checkpoint record(pool_id pool) noexcept {
-    return in_->template change_extension<checkpoints>([=](auto& s) { return s.record(pool); }, [](auto&) {});
+    pool_checkpoint made;
+    (void)in_->template change_extension<checkpoints>([&](auto& s) {
+      made = s.record(pool);
+      return outcome{made.why()};
+    });
+    return made;
   }
   /// Brings the recorded state of a private pool back. Frees each live block of the pool, also those that
   /// `serves_on_oom` gave to other requests. Then the recorded blocks are live or free again, at their addresses.
@@ -498,7 +503,7 @@ class checkpoints::door {
   ///   Cost:     linear in the blocks of the allocator
   restore_result restore(const pool_checkpoint& from) noexcept {
     restore_result result =
-        in_->template change_extension<checkpoints>([&](auto& s) { return s.restore(from); }, [](auto&) {});
+        in_->template change_extension<checkpoints>([&](auto& s) { return s.restore(from); });
     if (result) in_->note_change(pool_restored{from.pool()});
     return result;
   }

@@ -150,7 +150,7 @@ struct pool_change {
   scope_kind scope{};                      ///< if opened
 };
 
-/// Keeps memory apart: private pools, each with free lists of its own, and scopes that direct requests to them.
+/// Private pools, each with free lists of its own, and scopes that direct requests to them.
 ///
 /// Choose it for the memory of captured graphs, and for tenants of one device. private_pool and pool_scope, below, call
 /// the door.
@@ -221,13 +221,13 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   [[nodiscard]] outcome retain(pool_id pool) noexcept {
     group* const found = find_group(pool);
-    if (const outcome unfit = has_use(found); !unfit) return unfit;
+    if (const outcome unfit = has_use(pool, found); !unfit) return unfit;
     ++found->uses;
     return {};
   }
   [[nodiscard]] outcome release(pool_id pool) noexcept {
     group* const found = find_group(pool);
-    if (const outcome unfit = has_use(found); !unfit) return unfit;
+    if (const outcome unfit = has_use(pool, found); !unfit) return unfit;
     if (found->uses == 1 && found->is_open) return {"its scope is open"};
     if (--found->uses == 0) access::extensions(in_).on_unused(*found);
     return {};
@@ -238,10 +238,11 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   /// Finds a private pool, or returns null.
   ///   Cost:  constant
-  [[nodiscard]] group* find_group(pool_id pool) const noexcept { return by_number_.find(pool.number); }
+  [[nodiscard]] group* find_group(pool_id pool) noexcept { return by_number_.find(pool.number); }
+  [[nodiscard]] const group* find_group(pool_id pool) const noexcept { return by_number_.find(pool.number); }
   [[nodiscard]] outcome open(pool_id pool, const stream_filter& filter, scope_kind kind) noexcept {
     group* const found = find_group(pool);
-    if (const outcome unfit = has_use(found); !unfit) return unfit;
+    if (const outcome unfit = has_use(pool, found); !unfit) return unfit;
     if (found->is_open) return {"a scope of the pool is open"};
     if (const char* const why = access::extensions(in_).why_unserved(*found)) return {why};
     open(*found, filter, kind, last_opened_ + 1);
@@ -260,7 +261,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     g.is_open = false;
     --open_;
     captures_ -= g.kind == scope_kind::capture ? 1 : 0;
-    access::extensions(in_).note_exception(-1);
+    access::extensions(in_).note_special_case(-1);
     return {};
   }
   [[nodiscard]] bool is_capturing() const noexcept { return captures_ > 0; }
@@ -321,12 +322,12 @@ class private_pools::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static bool may_release(const group& g) noexcept { return g.uses == 0; }
   [[nodiscard]] static bool may_reuse(const block& live) noexcept { return !tessera::detail::is_lent(live); }
   [[nodiscard]] static bool serves_whole(const group& g) noexcept { return g.options.never_splits; }
-  [[nodiscard]] static bool acquire(group& g, std::size_t bytes, void*& memory) noexcept {
-    if (g.source) memory = g.source.acquire(bytes);
+  [[nodiscard]] bool acquire(group& g, std::size_t bytes, void*& memory) noexcept {
+    if (g.source) memory = call_user([&] { return g.source.acquire(bytes); });
     return static_cast<bool>(g.source);
   }
-  [[nodiscard]] static bool release(group& g, void* memory, std::size_t bytes, bool& works) noexcept {
-    if (g.source) works = g.source.release(memory, bytes);
+  [[nodiscard]] bool release(group& g, void* memory, std::size_t bytes, bool& works) noexcept {
+    if (g.source) works = call_user([&] { return g.source.release(memory, bytes); });
     return static_cast<bool>(g.source);
   }
   /// Finds a free block for a request of the allocator's own group in a private pool that lends to it.
@@ -383,12 +384,24 @@ class private_pools::state : public tessera::detail::extension_defaults {
     return true;
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return by_number_.metadata_bytes(); }
+  void check_thread() const noexcept {
+    if (__atomic_load_n(&calling_, __ATOMIC_RELAXED) == tessera::detail::this_thread())
+      tessera::detail::fatal("a stream_filter or pool_upstream must not use the allocator that calls it");
+  }
 
  private:
   [[nodiscard]] static group* next_of(const group& g) noexcept { return static_cast<group*>(g.next); }
-  [[nodiscard]] static outcome has_use(const group* g) noexcept {
-    if (g == nullptr) return {"no such pool exists"};
+  [[nodiscard]] static outcome has_use(pool_id pool, const group* g) noexcept {
+    if (g == nullptr) return {tessera::detail::why_no_private_pool(pool)};
     return {g->uses > 0 ? nullptr : "the pool has no use"};
+  }
+  /// Calls a function of the program, which must not use the allocator.
+  template <typename F>
+  auto call_user(F f) noexcept {
+    __atomic_store_n(&calling_, tessera::detail::this_thread(), __ATOMIC_RELAXED);
+    const auto result = f();
+    __atomic_store_n(&calling_, nullptr, __ATOMIC_RELAXED);
+    return result;
   }
   [[nodiscard, gnu::noinline]] group* find_open(stream_id stream) noexcept {
     in_group* one =
@@ -397,7 +410,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
     // A scope that selects every stream ends the search. Only functions are asked one by one.
     for (in_group* g = first_wide_; g != nullptr && (one == nullptr || g->opened < one->opened);
          g = g->next_wide) {
-      if (g->filter.selects(stream)) return static_cast<group*>(g);
+      if (g->filter.selects_all() || call_user([&] { return g->filter.selects(stream); }))
+        return static_cast<group*>(g);
     }
     return static_cast<group*>(one);
   }
@@ -412,7 +426,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     if (last_opened_ < number) last_opened_ = number;
     ++open_;
     captures_ += kind == scope_kind::capture ? 1 : 0;
-    access::extensions(in_).note_exception(1);
+    access::extensions(in_).note_special_case(1);
     if (filter.only() != nullptr) {
       (void)by_stream_.insert(g);
       return;
@@ -443,6 +457,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   std::size_t open_ = 0;
   std::size_t captures_ = 0;
   tessera::detail::key_map<group> by_number_;
+  const void* calling_ = nullptr;  // the thread that runs a function of the program now
 };
 
 /// What `allocator.get<private_pools>()` returns. A front end calls all this under its lock; per_stream, in each arena.
@@ -456,7 +471,7 @@ class private_pools::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Creates a private pool with one use. Its blocks serve only requests directed to it, unless its options say more.
-  ///   Returns:  no pool if host memory ran out
+  ///   Returns:  its name; default_pools if host memory ran out
   [[nodiscard]] pool_id create(pool_options options = {}) noexcept { return create_from({}, options); }
   /// Creates a private pool that takes its segments from a source, with the sizes that growth chooses. Their bytes count
   /// as reserved, and under the limit. Recipes that map memory into ranges have no segments.
@@ -515,13 +530,13 @@ class private_pools::door {
   /// Closes the scope of a private pool.
   ///   Returns:  why not, if it has none
   [[nodiscard]] outcome close(pool_id pool) noexcept {
-    return change({pool_change::kind::closed, pool}, [=](auto& s) { return s.close(pool); }, [](auto&) {});
+    return change({pool_change::kind::closed, pool}, [=](auto& s) { return s.close(pool); });
   }
   /// Whether any scope of the kind capture is open.
   [[nodiscard]] bool is_capturing() const noexcept {
     return in_->template visit_extension<private_pools>([](const auto& s) { return s.is_capturing(); });
   }
-  /// The memory of a pool. The default pool_id names the default pools.
+  /// The memory of a private pool, or of default_pools.
   ///   Returns:  zeros if the pool does not exist
   ///   Cost:     linear in the blocks
   [[nodiscard]] pool_usage usage_of(pool_id pool) const noexcept {
@@ -530,34 +545,37 @@ class private_pools::door {
   /// Releases the idle memory of a private pool without uses. First waits for its pending frees. Does nothing during a
   /// capture.
   void trim(pool_id pool) noexcept {
-    (void)change(
-        {pool_change::kind::trimmed, pool},
-        [=](auto& s) {
-          s.trim(pool);
-          return outcome{};
-        },
-        [](auto&) {});
+    (void)change({pool_change::kind::trimmed, pool}, [=](auto& s) {
+      s.trim(pool);
+      return outcome{};
+    });
   }
 
  private:
-  template <typename F, typename Undo>
-  [[nodiscard]] outcome change(const pool_change& note, F f, Undo undo) noexcept {
+  template <typename F, typename Undo = tessera::detail::ignore_arguments>
+  [[nodiscard]] outcome change(const pool_change& note, F f, Undo undo = {}) noexcept {
     const outcome result = in_->template change_extension<private_pools>(f, undo);
     if (result) in_->note_change(note);
     return result;
   }
   [[nodiscard]] pool_id create_from(const pool_upstream& from, pool_options options) noexcept {
-    const pool_id name = tessera::detail::new_pool_id();
-    const outcome made = change(
-        {pool_change::kind::created, name}, [&](auto& s) { return s.create(name, options, from); },
-        [=](auto& s) { (void)s.release(name); });
-    return made ? name : pool_id{};
+    // A shared object may have a counter of its own, so a pool of another one may have the name.
+    for (bool is_taken = false;; is_taken = false) {
+      const pool_id name = tessera::detail::new_pool_id();
+      const auto create = [&](auto& s) {
+        is_taken = s.find_group(name) != nullptr;
+        return is_taken ? outcome{"another pool has the name"} : s.create(name, options, from);
+      };
+      const outcome made =
+          change({pool_change::kind::created, name}, create, [=](auto& s) { (void)s.release(name); });
+      if (!is_taken) return made ? name : default_pools;
+    }
   }
 
   Allocator* in_;
 };
 
-/// What an any_allocator returns. It has no memory sources.
+/// What an any_allocator returns. Its pools have no pool_upstream.
 template <std::same_as<any_allocator> Any>
 class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
   using base = tessera::detail::erased_door<private_pools>;
@@ -565,7 +583,7 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
  public:
   explicit door(const Any& in) noexcept : base(in) {}
 
-  ///   Returns:  no pool if host memory ran out, or if the allocator has no private pools
+  ///   Returns:  its name; default_pools if host memory ran out, or if the allocator has no private pools
   [[nodiscard]] pool_id create(pool_options options = {}) const noexcept {
     return call(&calls::create, options);
   }
@@ -655,12 +673,12 @@ template <typename Allocator>
 class private_pool {
  public:
   ///   Throws:  std::bad_alloc if host memory ran out, or if the allocator of an any_allocator has no pools
-  explicit private_pool(Allocator& allocator, pool_options options = {})
+  [[nodiscard]] explicit private_pool(Allocator& allocator, pool_options options = {})
       : private_pool(allocator, allocator.template get<private_pools>().create(options)) {}
   /// Takes the segments of the pool from a source. The recipe must not map memory into ranges.
   ///   Requires:  the object of the source outlives the allocator
   ///   Throws:    std::bad_alloc if host memory ran out
-  private_pool(Allocator& allocator, const pool_upstream& from, pool_options options = {})
+  [[nodiscard]] private_pool(Allocator& allocator, const pool_upstream& from, pool_options options = {})
     requires tessera::detail::takes_pool_upstreams<Allocator>
       : private_pool(allocator, allocator.template get<private_pools>().create(from, options)) {}
   template <typename Missing = missing::a_pool_upstream_needs_a_recipe_that_acquires_segments>
@@ -669,8 +687,9 @@ class private_pool {
   private_pool(private_pool&& other) noexcept
       : allocator_(other.allocator_), id_(std::exchange(other.id_, moved_from)) {}
   private_pool& operator=(private_pool&& other) noexcept {
-    std::swap(allocator_, other.allocator_);
-    std::swap(id_, other.id_);
+    private_pool moved(std::move(other));
+    std::swap(allocator_, moved.allocator_);
+    std::swap(id_, moved.id_);
     return *this;
   }
   /// Removes the object's use of the pool.
@@ -687,7 +706,7 @@ class private_pool {
  private:
   static constexpr pool_id moved_from{~std::uint64_t{0}};
   private_pool(Allocator& allocator, pool_id id) : allocator_(&allocator), id_(id) {
-    if (id_ == pool_id{}) tessera::detail::raise(std::bad_alloc());
+    if (id_ == default_pools) tessera::detail::raise(std::bad_alloc());
   }
 
   Allocator* allocator_;
@@ -710,8 +729,8 @@ class pool_scope {
   /// Directs the requests of the streams that `streams` selects; by default, of all streams.
   ///   Requires:  no scope of the pool is open, no extension keeps it from serving, and it was not moved from; otherwise the
   ///              program aborts
-  explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {},
-                      scope_kind kind = scope_kind::capture) noexcept
+  [[nodiscard]] explicit pool_scope(const private_pool<Allocator>& pool, stream_filter streams = {},
+                                    scope_kind kind = scope_kind::capture) noexcept
       : allocator_(&pool.allocator()), id_(pool.id()) {
     if (const outcome open = allocator_->template get<private_pools>().open(id_, streams, kind); !open)
       tessera::detail::fatal(tessera::detail::fixed_text().add("pool_scope: ").add(open.why).c_str());

@@ -11,7 +11,7 @@
 
 namespace tessera::extension {
 
-/// Limits what a pool may hold, and sets how much the others leave for it. A pool holds a segment, or in ranges
+/// The limit of a pool, and what is guaranteed to it. A pool holds a segment, or in ranges
 /// a physical chunk, while any block in it is in use. The default value is no quota.
 struct quota {
   std::size_t guaranteed = 0;     ///< bytes that the pool can always hold
@@ -111,53 +111,58 @@ class quotas::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static bool may_release(const group& g) noexcept { return g.has_quota(); }
   /// Lets a free block be used in part, if its pool may hold the bytes that can then no longer go back.
   [[nodiscard]] bool may_use(const block& free, std::size_t offset, std::size_t size) noexcept {
-    if (!is_active_) return true;
     group& of = group_of(free);
-    const std::size_t more = releases(of) ? access::backend(in_).newly_held(free, offset, size) : 0;
-    if (more == 0) return true;
-    if (!may_hold(of, more)) return false;
-    of.held += more;
-    update_sums(of);
-    return true;
+    more_ = is_active_ && releases(of) ? access::backend(in_).newly_held(free, offset, size) : 0;
+    const bool works = more_ == 0 || may_hold(of, more_);
+    refused_ = refused_ || !works;
+    return works;
   }
-  /// A range grows by parts, so that only may_grow() and may_use() know.
-  [[nodiscard]] bool may_take(group& of, std::size_t bytes) noexcept {
-    refused_ = false;
-    return !is_active_ || has_ranges || may_hold(of, bytes);
+  /// Counts what the preceding may_use() asked for.
+  void on_use(const block& free, std::size_t /*offset*/, std::size_t /*size*/) noexcept {
+    if (more_ == 0) return;
+    group& of = group_of(free);
+    of.held += more_;
+    update_sums(of);
+  }
+  /// A range grows by parts, so that only may_acquire() and may_use() know.
+  [[nodiscard]] bool may_start_growth(group& of, std::size_t bytes) noexcept {
+    refused_ = is_active_ && !has_ranges && !may_hold(of, bytes);
+    return !refused_;
   }
   /// A pool that gives its cache back may get more than it may hold: may_use() decides what is used. A segment is used
   /// at once.
-  [[nodiscard]] bool may_grow(group& of, std::size_t bytes) noexcept {
+  [[nodiscard]] bool may_acquire(group& of, std::size_t bytes) noexcept {
     const bool works = !is_active_ || (has_ranges && releases(of)) || may_hold(of, bytes);
     refused_ = refused_ || !works;
     return works;
   }
-  [[nodiscard]] bool take_refusal() noexcept { return std::exchange(refused_, false); }
   /// A request that was refused waits for pending frees and tries again, then with a segment of exactly the block's
   /// size. At last, it tries what the quotas admit: after the caches were emptied, growth may have wanted a larger
   /// segment, or other threads may have filled their caches again.
   [[nodiscard]] block* attempt(tessera::detail::miss_stage stage, auto& miss) noexcept {
     using tessera::detail::miss_stage;
-    if (stage == miss_stage::growth_failed && miss.why == policy::failure_reason::by_extension) {
+    if (stage == miss_stage::growth_failed && is_refused(miss)) {
       if (access::manager(in_).may_wait()) {
         if (block* const found = access::search_again(in_, miss)) return found;
         if (block* const found = access::reuse_or_grow(in_, miss)) return found;
       }
-      miss.exactly = miss.why == policy::failure_reason::by_extension;
+      miss.exactly = is_refused(miss);
       return miss.exactly ? access::reuse_or_grow(in_, miss) : nullptr;
     }
     if (stage != miss_stage::last) return nullptr;
     for (int tries = 0; tries < 8 && is_active_; ++tries) {
       miss.exactly = true;
       if (block* const found = access::reuse_or_grow(in_, miss)) return found;
-      if (miss.why == policy::failure_reason::by_extension || cached() == 0) return nullptr;
+      if (!is_full(miss) || cached() == 0) return nullptr;
       if (!access::take_step(in_, policy::recovery_steps::step::release_cached, miss)) return nullptr;
     }
     return nullptr;
   }
-  /// The cache is emptied in any case: it may have memory that is guaranteed to another pool.
+  /// If a quota refused, attempt() tries what may help, and no step does. If the device or the limit is full, the cache
+  /// is emptied in any case: it may have memory that is guaranteed to another pool.
   void adjust(auto& miss) const noexcept {
-    if (!is_active_ || miss.why == policy::failure_reason::by_extension) return;
+    if (is_refused(miss)) miss.steps = {};
+    if (!is_active_ || !is_full(miss)) return;
     bool empties = false, searches = false;
     for (const policy::recovery_steps::step step : miss.steps) {
       empties = empties || step == policy::recovery_steps::step::release_cached;
@@ -181,7 +186,7 @@ class quotas::state : public tessera::detail::extension_defaults {
         format_bytes(d.of.guaranteed).text(), format_bytes(d.others).text(), format_bytes(d.limit).text()));
   }
   /// Why a group must not hold the bytes that calls in progress may add, or null. Sets how many are too many.
-  [[nodiscard]] const char* why_too_large(group& of, std::size_t& missing) noexcept {
+  [[nodiscard]] const char* why_over_quota(group& of, std::size_t& missing) noexcept {
     if (!is_active_) return nullptr;
     count();
     const quota_demand d = demand(of, 0);
@@ -192,7 +197,7 @@ class quotas::state : public tessera::detail::extension_defaults {
     return d.held > d.of.limit ? "the limit of the pool is less than what it would hold" : kept_by_others;
   }
   /// Why the state of a group cannot be recorded, or null.
-  [[nodiscard]] static const char* why_unfit(const group& g) noexcept {
+  [[nodiscard]] static const char* why_not_checkpointable(const group& g) noexcept {
     return g.has_quota() ? "the pool has a quota, so its memory may go back at any time" : nullptr;
   }
   /// Counts a free. The freed bytes are now at `offset` in a free block.
@@ -205,8 +210,8 @@ class quotas::state : public tessera::detail::extension_defaults {
     update_sums(of);
   }
   void on_change(group& of) noexcept { update_sums(of); }
-  void on_plan(group& of, std::size_t bytes) noexcept {
-    of.planned += bytes;
+  void on_in_flight(group& of, std::int64_t bytes) noexcept {
+    of.planned += static_cast<std::size_t>(bytes);
     update_sums(of);
   }
   /// Without uses, a pool does not hold its idle memory.
@@ -257,6 +262,14 @@ class quotas::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static group& group_of(const block& b) noexcept {
     return static_cast<group&>(*b.list->where().group);
   }
+  /// Whether a quota refused the latest growth.
+  [[nodiscard]] bool is_refused(const auto& miss) const noexcept {
+    return refused_ && miss.why == policy::failure_reason::by_extension;
+  }
+  [[nodiscard]] static bool is_full(const auto& miss) noexcept {
+    using enum policy::failure_reason;
+    return miss.why == by_limit || miss.why == by_device || miss.why == by_capacity;
+  }
   [[nodiscard]] bool releases(const group& of) const noexcept { return access::manager(in_).may_release(of); }
   /// Returns the bytes that a group holds, with those that it may get. If its idle memory does not go back, it holds
   /// that, too.
@@ -269,7 +282,7 @@ class quotas::state : public tessera::detail::extension_defaults {
     const bool was_active = is_active_;
     is_active_ = false;
     access::manager(in_).for_each_group([this](const group& g) { is_active_ = is_active_ || g.has_quota(); });
-    access::extensions(in_).note_exception(static_cast<int>(is_active_) - static_cast<int>(was_active));
+    access::extensions(in_).note_special_case(static_cast<int>(is_active_) - static_cast<int>(was_active));
   }
   /// Updates the sums over the groups after this one has changed. A demand then looks at no other group.
   void update_sums(group& of) const noexcept {
@@ -290,7 +303,7 @@ class quotas::state : public tessera::detail::extension_defaults {
     count();
     return demand(of, more).is_admitted();
   }
-  /// Makes the counts exact. It is const, because exact counts change no answer.
+  /// Makes the counts exact. It is const, because that changes no answer.
   ///   Cost:  linear in the segments; in ranges, in the free blocks
   void count() const noexcept {
     auto& manager = access::manager(in_);
@@ -325,10 +338,11 @@ class quotas::state : public tessera::detail::extension_defaults {
   mutable wide_sum held_;
   mutable wide_sum claimed_;
   bool is_active_ = false;  // whether any group has a quota
-  bool refused_ = false;
+  bool refused_ = false;    // whether a quota refused what the latest growth needed
+  std::size_t more_ = 0;    // what the pool would hold more, as may_use() found
 };
 
-/// What `allocator.get<quotas>()` returns. The default pool_id names the default pools.
+/// What `allocator.get<quotas>()` returns. Its calls take a private pool, or default_pools.
 template <typename Allocator>
 class quotas::door {
  public:
@@ -339,13 +353,12 @@ class quotas::door {
   ///
   /// A pool holds whole segments, or in ranges whole chunks: the pool of a small block may hold 20 MiB. A request
   /// that would make its pool hold too much first waits for the pending frees of all pools, then fails. To give
-  /// a pool what is guaranteed to it, recovery empties the caches, unless an extension forbids to wait. Other programs on
+  /// a pool what is guaranteed to it, recovery empties the caches, unless an extension forbids waiting. Other programs on
   /// the device, or a lower limit set later, may still take that memory.
   ///   Returns:  why nothing changed, if the pool does not exist or has no use, or the quotas cannot all be met
   ///   Cost:     linear in the blocks; a refused request, too
   [[nodiscard]] outcome set(pool_id pool, const quota& wanted) noexcept {
-    return in_->template change_extension<quotas>([&](auto& s) { return s.set(pool, wanted); },
-                                                  [=](auto& s) { (void)s.set(pool, {}); });
+    return in_->template change_extension<quotas>([&](auto& s) { return s.set(pool, wanted); });
   }
   /// The quota of a pool.
   [[nodiscard]] quota get(pool_id pool) const noexcept {

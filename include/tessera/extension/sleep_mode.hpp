@@ -29,13 +29,12 @@ enum class sleep_contents : unsigned char {
 };
 
 /// The result of a call that puts memory to sleep or wakes it. After a failure, the pools sleep or are awake as before.
-struct sleep_result : outcome {
+struct [[nodiscard]] sleep_result : outcome {
   std::size_t bytes = 0;    ///< bytes under live blocks that went back to the device, or came from it
-  std::size_t missing = 0;  ///< how many bytes a wake lacked
+  std::size_t missing = 0;  ///< bytes that the device lacked for a wake
 };
 
-/// A sleep or wake that worked, for front ends that record requests. The default pool_id stands for all pools, or for the
-/// default pools if `is_one`.
+/// A sleep or wake that worked, for front ends that record requests. It is of `pool` if `is_one`, else of all pools.
 struct sleep_change {
   bool is_wake;
   bool is_one;
@@ -45,8 +44,8 @@ struct sleep_change {
 };
 
 /// Puts memory to sleep: gives it back to the device under live blocks, which keep their addresses, and maps memory there
-/// again later. The recipe maps memory into ranges, like stitched. If settings choose the recipe at run time, the calls
-/// fail with words over another one.
+/// again later. The recipe maps memory into ranges, like stitched. If settings choose another recipe at run time, the calls
+/// fail and say so.
 ///
 /// Choose it to lend the device to another phase or program, for example between inference and training.
 ///
@@ -133,7 +132,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static const char* why_unusable(const block& live) noexcept {
     return group_of(live).is_awake() ? nullptr : "the pool of the block sleeps; wake it first";
   }
-  [[nodiscard]] static const char* why_unfit(const group& g) noexcept {
+  [[nodiscard]] static const char* why_not_checkpointable(const group& g) noexcept {
     if (g.is_asleep) return "the pool sleeps";
     return g.is_awake() ? nullptr : "another call puts the pool to sleep or wakes it";
   }
@@ -161,7 +160,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   static constexpr const char* lent_sleeps =
       "a pool that sleeps has a live block of the default pools: wake that pool first, or all pools";
   static constexpr const char* may_not_wait =
-      "an extension forbids to wait for the device, for example while a graph is recorded";
+      "an extension forbids waiting for the device, for example while a graph is recorded";
   /// Calls f(selects) while the selected groups serve no requests: those that are asleep or not, as `asleep`
   /// says, and no other call changes. With `only`, no other group is selected.
   template <typename F>
@@ -239,11 +238,11 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     drop_free(selects);
     manager().for_each_group([&](group& g) {
       if (!selects(g)) return;
-      others.on_plan(g, bytes_of(g));
-      if (result) result.why = others.why_too_large(g, result.missing);
+      others.on_in_flight(g, static_cast<std::int64_t>(bytes_of(g)));
+      if (result) result.why = others.why_over_quota(g, result.missing);
     });
     manager().for_each_group([&](group& g) {
-      if (selects(g)) others.on_plan(g, 0 - bytes_of(g));
+      if (selects(g)) others.on_in_flight(g, -static_cast<std::int64_t>(bytes_of(g)));
     });
     return result;
   }
@@ -260,7 +259,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     g.is_asleep = is_asleep;
     g.changed_by = changed_by;
     if (!g.is_private())
-      access::extensions(in_).note_exception(static_cast<int>(was_awake) - static_cast<int>(g.is_awake()));
+      access::extensions(in_).note_special_case(static_cast<int>(was_awake) - static_cast<int>(g.is_awake()));
   }
 
   // Memory.
@@ -544,7 +543,7 @@ class sleep_mode::state<Core> : public tessera::detail::extension_defaults {
   [[nodiscard]] static bool is_asleep(pool_id) noexcept { return false; }
 };
 
-/// What `allocator.get<sleep_mode>()` returns. The default pool_id names the default pools.
+/// What `allocator.get<sleep_mode>()` returns. Its calls take a private pool, or default_pools.
 template <typename Allocator>
 class sleep_mode::door {
  public:
@@ -563,7 +562,7 @@ class sleep_mode::door {
   ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a graph is being recorded, the
   ///              rule of sleep(pool) for `serves_on_oom`, host memory ran out, the device failed, or the
   ///              provider cannot copy
-  sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
+  [[nodiscard]] sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
     return change({false, false, {}, contents, copies}, [=](auto& s) { return s.sleep(contents, copies); });
   }
   /// Puts one pool to sleep like sleep().
@@ -571,19 +570,19 @@ class sleep_mode::door {
   ///   A pool with the option `serves_on_oom` does not sleep under what it lent: under a live block that serves
   ///   a request of the default pools, unless they fall asleep in the same call. They then do not wake before it.
   ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps, or lent a live block
-  sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
+  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
     return change({false, true, pool, contents, copies},
                   [=](auto& s) { return s.sleep(pool, contents, copies); });
   }
   /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
   /// them or none. If memory is missing, first empties the cache as trim() does.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
-  sleep_result wake(stream_id copies = {}) noexcept {
+  [[nodiscard]] sleep_result wake(stream_id copies = {}) noexcept {
     return change({true, false, {}, {}, copies}, [=](auto& s) { return s.wake(copies); });
   }
   /// Wakes one pool like wake().
   ///   Returns:  as wake(); also fails if the pool does not exist or does not sleep
-  sleep_result wake(pool_id pool, stream_id copies = {}) noexcept {
+  [[nodiscard]] sleep_result wake(pool_id pool, stream_id copies = {}) noexcept {
     return change({true, true, pool, {}, copies}, [=](auto& s) { return s.wake(pool, copies); });
   }
   /// Whether a pool sleeps.
@@ -594,7 +593,7 @@ class sleep_mode::door {
  private:
   template <typename F>
   sleep_result change(const sleep_change& note, F f) noexcept {
-    const sleep_result result = in_->template change_extension<sleep_mode>(f, [](auto&) {});
+    const sleep_result result = in_->template change_extension<sleep_mode>(f);
     if (result) in_->note_change(note);
     return result;
   }

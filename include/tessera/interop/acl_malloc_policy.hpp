@@ -49,6 +49,25 @@ inline constexpr std::array<page_choice, 8> acl_page_choices{
      {.pages = page_preference::huge_1g_only},
      {.pages = page_preference::huge_1g_only, .peer_to_peer = true}}};
 
+/// Names each bit of a number: "bit 12 (0x1000)".
+struct acl_bit_name {
+  char text[24] = "bit ";
+  std::size_t size = 4;
+  constexpr void add(char c) noexcept { text[size++] = c; }
+};
+inline constexpr std::array<acl_bit_name, 32> acl_bit_names = [] {
+  std::array<acl_bit_name, 32> names{};
+  for (unsigned bit = 0; bit < names.size(); ++bit) {
+    acl_bit_name& name = names[bit];
+    if (bit >= 10) name.add(static_cast<char>('0' + bit / 10));
+    name.add(static_cast<char>('0' + bit % 10));
+    for (const char c : {' ', '(', '0', 'x', "1248"[bit % 4]}) name.add(c);
+    for (unsigned i = 0; i < bit / 4; ++i) name.add('0');
+    name.add(')');
+  }
+  return names;
+}();
+
 /// Never defined. A call in a constant expression stops the compiler, which prints the rule.
 void acl_policy_refused(const char* rule);
 constexpr void refuse_acl_policy(std::string_view broken, const char* rule) {
@@ -76,6 +95,11 @@ namespace tessera::interop {
 struct acl_malloc_policy {
   using parsed = std::variant<page_choice, config::setting_error>;
 
+ private:
+  using error = config::setting_error;
+  using code = error::error_code;
+
+ public:
   /// The groups of products in ACL's document.
   enum class product : unsigned char {
     atlas_a3,
@@ -107,36 +131,43 @@ struct acl_malloc_policy {
   }
 
   /// Parses a number of aclrtMemMallocPolicy.
-  ///   Returns:  the choice, or an error. Its offset is the lowest unknown bit; if two enumerators exclude
-  ///             each other, the bit of the second one
+  ///   Returns:  the choice, or an error. Its value names the lowest unknown bit; if two enumerators exclude
+  ///             each other, they are its key and other_key
   [[nodiscard]] static constexpr parsed parse(std::uint32_t value) noexcept {
     const std::uint32_t unknown =
         value & ~(detail::acl_page_mask | detail::acl_low | detail::acl_high | detail::acl_read_only);
     if (unknown != 0) {
-      const auto bit = static_cast<std::size_t>(std::countr_zero(unknown));
-      return config::setting_error{"aclrtMemMallocPolicy", {}, "a bit that no enumerator has", bit};
+      const detail::acl_bit_name& bit =
+          detail::acl_bit_names[static_cast<unsigned>(std::countr_zero(unknown))];
+      return error{"aclrtMemMallocPolicy",
+                   {bit.text, bit.size},
+                   "a bit that no enumerator has",
+                   error::nowhere,
+                   code::unknown_key};
     }
     const bool low = (value & detail::acl_low) != 0;
     const bool high = (value & detail::acl_high) != 0;
     const std::string_view low_name = detail::acl_enumerators[8].name;
     const std::string_view high_name = detail::acl_enumerators[9].name;
     if (low && high)
-      return config::setting_error{low_name, high_name, "low and high bandwidth exclude each other", 12};
+      return error{high_name,         {},      "low and high bandwidth exclude each other", error::nowhere,
+                   code::excluded_by, low_name};
     page_choice choice = detail::acl_page_choices[value & detail::acl_page_mask];
     choice.speed = low    ? page_kind::bandwidth::low
                    : high ? page_kind::bandwidth::high
                           : page_kind::bandwidth::any;
     choice.read_only = (value & detail::acl_read_only) != 0;
     if (const char* const rule = choice.broken_rule()) {
-      return config::setting_error{detail::acl_enumerators[value & detail::acl_page_mask].name,
-                                   low ? low_name : high_name, rule, std::size_t{low ? 8u : 12u}};
+      const std::string_view page_name = detail::acl_enumerators[value & detail::acl_page_mask].name;
+      return error{low ? low_name : high_name, {}, rule, error::nowhere, code::excluded_by, page_name};
     }
     return choice;
   }
 
   /// Parses names of aclrtMemMallocPolicy joined by `|`, with or without blanks around them. Rejects two of
   /// the first eight names, even if the sum of their numbers is the number of a third name.
-  ///   Returns:  the choice, or an error with the offset of the name that causes it
+  ///   Returns:  the choice, or an error with the offset of the name that causes it; other_key is a name that
+  ///             excludes it
   ///   Cost:     linear in the length of `text`; usable in constant expressions
   [[nodiscard]] static constexpr parsed parse(std::string_view text) noexcept {
     std::uint32_t value = 0;
@@ -148,27 +179,35 @@ struct acl_malloc_policy {
       while (begin < end && config::detail::is_blank(text[begin])) ++begin;
       while (end > begin && config::detail::is_blank(text[end - 1])) --end;
       const std::string_view name = text.substr(begin, end - begin);
-      if (name.empty()) return config::setting_error{name, {}, "an enumerator is expected", begin};
+      if (name.empty()) return error{name, {}, "an enumerator is expected", begin, code::missing_value};
       const detail::acl_enumerator* found = nullptr;
       for (const detail::acl_enumerator& enumerator : detail::acl_enumerators) {
         if (enumerator.name == name) found = &enumerator;
       }
       if (found == nullptr)
-        return config::setting_error{name, {}, "no such enumerator of aclrtMemMallocPolicy", begin};
+        return error{name, {}, "no such enumerator of aclrtMemMallocPolicy", begin, code::unknown_key};
       if (found->value <= detail::acl_page_mask) {
         if (!page_name.empty())
-          return config::setting_error{page_name, name, "only one page size may be named", begin};
+          return error{name, {}, "only one page size may be named", begin, code::excluded_by, page_name};
         page_name = name;
       }
       value |= found->value;
       auto choice = parse(value);
-      if (config::setting_error* const error = std::get_if<config::setting_error>(&choice)) {
-        error->offset = begin;
+      if (error* const found_error = std::get_if<error>(&choice)) {
+        found_error->offset = begin;
+        if (found_error->key != name) std::swap(found_error->key, found_error->other_key);
         return choice;
       }
       if (next > text.size()) return choice;
       begin = next;
     }
+  }
+
+  /// The same for a text that may be null, for example of std::getenv. Null is an error.
+  template <std::same_as<char> Char>
+  [[nodiscard]] static constexpr parsed parse(const Char* text) noexcept {
+    if (text != nullptr) return parse(std::string_view(text));
+    return error{{}, {}, "there is no text", error::nowhere, code::missing_value};
   }
 
   /// The statement of ACL's document about a choice on a product.
@@ -225,18 +264,19 @@ struct acl_malloc_policy {
 
   /// Returns the choice, or reports the broken rule to the compiler.
   [[nodiscard]] static constexpr page_choice checked(const parsed& result) {
-    if (const auto* const error = std::get_if<config::setting_error>(&result)) {
+    if (const auto* const why = std::get_if<config::setting_error>(&result)) {
       // One call for each rule, because compilers print only literal arguments.
-      detail::refuse_acl_policy(error->rule, "a bit that no enumerator has");
-      detail::refuse_acl_policy(error->rule, "an enumerator is expected");
-      detail::refuse_acl_policy(error->rule, "no such enumerator of aclrtMemMallocPolicy");
-      detail::refuse_acl_policy(error->rule, "only one page size may be named");
-      detail::refuse_acl_policy(error->rule, "low and high bandwidth exclude each other");
+      detail::refuse_acl_policy(why->rule, "a bit that no enumerator has");
+      detail::refuse_acl_policy(why->rule, "an enumerator is expected");
+      detail::refuse_acl_policy(why->rule, "there is no text");
+      detail::refuse_acl_policy(why->rule, "no such enumerator of aclrtMemMallocPolicy");
+      detail::refuse_acl_policy(why->rule, "only one page size may be named");
+      detail::refuse_acl_policy(why->rule, "low and high bandwidth exclude each other");
       detail::refuse_acl_policy(
-          error->rule, "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
-      detail::refuse_acl_policy(error->rule, "low or high bandwidth does not go with peer-to-peer memory");
+          why->rule, "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages");
+      detail::refuse_acl_policy(why->rule, "low or high bandwidth does not go with peer-to-peer memory");
       // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): the rules are literals
-      detail::acl_policy_refused(error->rule.data());
+      detail::acl_policy_refused(why->rule.data());
     }
     return std::get<page_choice>(result);
   }

@@ -34,17 +34,13 @@ namespace tessera::interop {
 ///
 ///   Cost:  none unless the allocation fails
 template <typename Allocator, typename Raise>
-class rethrowing : public allocator_adaptor<rethrowing<Allocator, Raise>, Allocator> {
+class rethrowing : public tessera::detail::wrapping_adaptor<rethrowing<Allocator, Raise>, Allocator> {
+  using adaptor_type = tessera::detail::wrapping_adaptor<rethrowing, Allocator>;
   static_assert(std::is_default_constructible_v<Raise> && std::is_invocable_v<Raise, const std::exception&>,
                 "rethrowing: Raise must be a function object that takes a const std::exception&");
 
  public:
-  template <typename... Args>
-    requires std::constructible_from<Allocator, Args...>
-  explicit rethrowing(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
-
-  /// The wrapped allocator.
-  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
+  using adaptor_type::adaptor_type;
 
   /// Throws `error` in the same way as this allocator's own errors.
   template <typename Error>
@@ -52,11 +48,6 @@ class rethrowing : public allocator_adaptor<rethrowing<Allocator, Raise>, Alloca
     Raise{}(error);
     tessera::detail::raise(error);
   }
-
- private:
-  friend allocator_adaptor<rethrowing, Allocator>;
-
-  Allocator allocator_;
 };
 
 }  // namespace tessera::interop

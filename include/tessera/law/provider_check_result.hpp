@@ -80,7 +80,7 @@ struct provider_check_result {
     if (broken != nullptr) return;
     broken = law.text;
     text_.add(law.text);
-    add_values(": ", values...);
+    text_.add_values(": ", values...);
   }
   /// Keeps that laws were not checked.
   void skip(const char* law, const char* why) noexcept {
@@ -98,46 +98,7 @@ struct provider_check_result {
   }
 
  private:
-  static void add_values(const char*) noexcept {}
-  template <typename Value, typename... Rest>
-  void add_values(const char* separator, const char* name, const Value& value, const Rest&... rest) noexcept {
-    text_.add(separator).add(name).add(" ");
-    add_value(value);
-    add_values(", ", rest...);
-  }
-  template <typename... Rest>
-  void add_values(const char* separator, detail::trial_segment place, const Rest&... rest) noexcept {
-    add_values(separator, "address", place.at(), "bytes", place.bytes, rest...);
-  }
-  template <typename... Rest>
-  void add_values(const char* separator, stream_id stream, const Rest&... rest) noexcept {
-    add_values(separator, "stream", stream, rest...);
-  }
-  template <typename... Rest>
-  void add_values(const char* separator, const page_kind& kind, const Rest&... rest) noexcept {
-    add_values(separator, "kind", kind, rest...);
-  }
-  void add_value(const char* value) noexcept { text_.add(value); }
-  void add_value(const void* value) noexcept { text_.add_address(reinterpret_cast<std::uintptr_t>(value)); }
-  void add_value(std::unsigned_integral auto value) noexcept {
-    if constexpr (std::same_as<decltype(value), bool>)
-      text_.add(value ? "true" : "false");
-    else
-      text_.add(std::uint64_t{value});
-  }
-  void add_value(stream_id value) noexcept { text_.add(value.handle); }
-  void add_value(const page_kind& kind) noexcept {
-    text_.add(kind.size == page_kind::page_size::huge_1g ? "1 GiB"
-              : kind.size == page_kind::page_size::huge  ? "2 MiB"
-                                                         : "normal");
-    if (kind.speed == page_kind::bandwidth::low) text_.add(" low-bandwidth");
-    if (kind.speed == page_kind::bandwidth::high) text_.add(" high-bandwidth");
-    if (kind.peer_to_peer) text_.add(" peer-to-peer");
-    if (kind.read_only) text_.add(" read-only");
-    text_.add(" pages");
-  }
-
-  tessera::detail::fixed_text text_;
+  tessera::detail::rules::values_text text_;
   std::array<unchecked_law, 24> unchecked_{};
   std::size_t count_ = 0;
 };

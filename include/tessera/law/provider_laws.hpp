@@ -252,6 +252,7 @@ void streams(provider_check_result& found, D& device, Means& means, const provid
   if (!with_work(device, means, limits, check_work))
     found.skip("events while work runs", "the law cannot submit work; give it begin(stream) and ended()");
 
+  if (found) live_events(found, device);
   auto& on = innermost(device);
   const auto start = [&](stream_id s) {
     if constexpr (gives_work<Means>)
@@ -364,11 +365,16 @@ namespace tessera::law {
 ///     const auto found = tessera::law::provider(device, simulated_work(device));
 ///     if (!found.is_complete()) std::puts(found.report().c_str());
 ///
-/// It takes up to three quarters of the memory that the device says it has, in few pieces, for moments. So a
-/// capacity that is too large is found. It does not access most of that memory. Memory that the host can
-/// access is not taken that way unless fills_host_memory is set; then at most `at_once` bytes, three pages of
-/// one kind, and 7 times the granularity are held. It gives back all memory that the device accepts. It
-/// misuses the provider: each rule that says "refuses" is tried, those of release() only on request.
+/// It briefly takes up to three quarters of the memory that the device says is free, in few pieces. So a
+/// capacity that is too large is found, unless available() says that a part of it is not free; then it is
+/// listed as not checked. It does not access most of that memory. Memory that the host can access is not taken
+/// that way unless fills_host_memory is set; then at most `at_once` bytes, four pages of one kind, and 7 times
+/// the granularity are held. It gives back all memory that the device accepts. It misuses the provider: each
+/// rule that says "refuses" is tried, those of release() and of destroyed memory only on request.
+///
+/// Some faults end the program instead of a law: an exception from a function that is noexcept calls
+/// std::terminate, a provider that wrongly declares is_thread_safe may crash, and a wait that never returns
+/// hangs.
 ///
 ///   Requires:  nothing else uses the device; its capacity is at least 8 times the granularity; no endless
 ///              work runs on the streams
@@ -379,44 +385,51 @@ template <provider::device_provider D, typename Means = provider_trial>
   const provider_trial& limits = means;
   provider_check_result found;
   detail::capabilities<D>(found);
-  if (found) detail::memory(found, device, limits.at_once);
-  if (!found) return found;  // sizes that are wrong say nothing about the rest
+  const auto run = [&](detail::rule law, auto run_check) {
+    detail::without_leak(found, device, limits, law, run_check);
+  };
+  constexpr auto segments = detail::rules::available_rises;
+  constexpr auto memories = detail::rules::destroyed_memory_can_be_created;
+  if (found)
+    detail::memory(found, device, limits.at_once);  // some providers reserve memory at the first call
+  if (!found) return found;                         // sizes that are wrong say nothing about the rest
   const auto before = detail::holdings_of(device);
   if (limits.tries_wrong_releases)
-    detail::wrong_releases(found, device);
+    run(segments, [&] { detail::wrong_releases(found, device); });
   else
     found.skip("wrong releases",
                "a provider without a table of segments may crash; set tries_wrong_releases");
   if constexpr (tessera::detail::measured_provider<D>)
-    if (found) detail::available(found, device, limits.at_once);
-  if (found) detail::segment_amounts(found, device, limits);
+    run(segments, [&] { detail::available(found, device, limits.at_once); });
+  run(segments, [&] { detail::segment_amounts(found, device, limits); });
   if constexpr (provider::event_provider<D>)
-    if (found) detail::streams(found, device, means, limits);
+    run(segments, [&] { detail::streams(found, device, means, limits); });
   if constexpr (provider::paged_provider<D>)
-    if (found) detail::page_kinds(found, device, limits);
+    run(segments, [&] { detail::page_kinds(found, device, limits); });
   if constexpr (provider::virtual_memory_provider<D>) {
-    if (found) detail::virtual_memory(found, device, limits.at_once);
-    if (found) detail::mapping_amounts(found, device, limits);
-    if (found && limits.tries_wrong_releases) detail::wrong_destroys(found, device);
+    run(memories, [&] { detail::virtual_memory(found, device, limits.at_once); });
+    run(memories, [&] { detail::mapping_amounts(found, device, limits); });
+    if (limits.tries_wrong_releases) run(memories, [&] { detail::wrong_destroys(found, device); });
   }
   if constexpr (provider::registering_provider<D>)
     if (found) detail::registering(found, device);
   if constexpr (provider::copying_provider<D>) {
-    if (found) detail::copying(found, device);
+    run(segments, [&] { detail::copying(found, device); });
     if constexpr (provider::registering_provider<D>)
-      if (found) detail::registered_copies(found, device);
+      run(segments, [&] { detail::registered_copies(found, device); });
   }
-  if (found) detail::contents_of(found, device);
+  run(segments, [&] { detail::contents_of(found, device); });
   if constexpr (provider::sharing_provider<D>)
-    if (found) detail::sharing_of(found, device, means, limits.at_once);
-  if (found) detail::limits_and_reclaim(found, device);
+    run(detail::rules::shared_memory_is_freed,
+        [&] { detail::sharing_of(found, device, means, limits.at_once); });
+  run(segments, [&] { detail::limits_and_reclaim(found, device); });
   if constexpr (tessera::detail::explaining_provider<D>)
-    if (found) detail::refusals(found, device);
+    run(segments, [&] { detail::refusals(found, device); });
   if constexpr (tessera::detail::is_thread_safe<D>)
     if (found) detail::threads(found, device, limits);
   // After all that was refused.
-  if (found) detail::memory(found, device, limits.at_once);
-  if (found) detail::segment_amounts(found, device, limits);
+  run(segments, [&] { detail::memory(found, device, limits.at_once); });
+  run(segments, [&] { detail::segment_amounts(found, device, limits); });
   if (found) detail::nothing_left(found, device, before);
   return found;
 }

@@ -98,6 +98,13 @@ void addresses(provider_check_result& found, D& device, page_kind kind) {
   if (!first.unreserve()) return found.fail(rules::unreserve_succeeds, one);
   if (device.unreserve(one.at(), one.bytes)) return found.fail(rules::unreserve_refuses_unreserved, one);
   if (!second.unreserve()) return found.fail(rules::unreserve_succeeds, two);
+  // After one page, an address is aligned to more than a page only if the provider aligns it.
+  const trial_range<D> page(device, step, step);
+  for (const std::size_t pages : {std::size_t{4}, std::size_t{64}, std::size_t{512}}) {
+    const trial_range<D> aligned(device, step, pages * step);
+    if (aligned.place().begin % (pages * step) != 0)
+      return found.fail(rules::ranges_are_aligned, aligned.place(), "alignment", pages * step);
+  }
   const trial_range<D> beyond(device, unlimited / 2 / step * step, step);
   if (beyond.place().begin != 0) return found.fail(rules::reserve_keeps_address_space, beyond.place());
 }
@@ -107,8 +114,9 @@ template <provider::virtual_memory_provider D>
 void impossible_memory(provider_check_result& found, D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind);
   trial_range<D> range(device, step, step);
-  trial_memory<D> none(device), page(device);
+  trial_memory<D> none(device), page(device), pages(device);
   const trial_segment place = range.place();
+  if (place.begin == 0) return found.fail(rules::reserve_succeeds, place, "alignment", step);
   if (none.destroy() || none.map(place.at(), step))
     return found.fail(rules::empty_handles_are_refused, place);
   for (const std::size_t bytes : {std::size_t{0}, step + step / 2}) {
@@ -125,6 +133,15 @@ void impossible_memory(provider_check_result& found, D& device, page_kind kind) 
   if constexpr (std::equality_comparable<typename D::physical>) {
     if (none.name != typename D::physical{})
       return found.fail(rules::refused_create_keeps_handle, kind, "capacity", device.capacity());
+  }
+  const bool has_pages = pages.create(2 * step, kind);
+  for (const std::uintptr_t at : {place.begin - step, place.begin, place.begin + step}) {
+    if (at != place.begin && page.map(trial_segment{at, step}.at(), step))
+      return found.fail(rules::map_refuses_unreserved, trial_segment{at, step}, "the range", place.at(),
+                        "its bytes", step);
+    if (has_pages && pages.map(trial_segment{at, step}.at(), 2 * step))
+      return found.fail(rules::map_refuses_unreserved, trial_segment{at, 2 * step}, "the range", place.at(),
+                        "its bytes", step);
   }
   if (!range.unreserve()) return found.fail(rules::unreserve_succeeds, place);
   if (page.map(place.at(), step)) return found.fail(rules::map_refuses_unreserved, place);
@@ -146,15 +163,23 @@ template <provider::virtual_memory_provider D>
 void mapped_memory(provider_check_result& found, D& device, page_kind kind) {
   const std::size_t step = device.page_size(kind);
   trial_range<D> range(device, 4 * step, step);
-  trial_memory<D> one(device), two(device);
+  trial_memory<D> gone(device), one(device), two(device);
+  const std::uintptr_t begin = range.place().begin;
+  if (begin == 0) return found.fail(rules::reserve_succeeds, "bytes", 4 * step, "alignment", step);
+  const bool has_gone = gone.create(step, kind);
   if (!one.create(2 * step, kind) || !two.create(step, kind)) return;
   const auto broken = [&](rule law, std::size_t page, std::size_t pages) {
-    found.fail(law, kind, segment_at(range.at(page * step), pages * step), "page size", step);
+    found.fail(law, kind, trial_segment{begin + page * step, pages * step}, "page size", step);
   };
+  const std::size_t capacity = device.capacity(), granularity = device.granularity();
   if constexpr (std::equality_comparable<typename D::physical>) {
     if (one.name == typename D::physical{} || two.name == typename D::physical{})
       return broken(rules::handles_are_not_empty, 0, 2);
     if (one.name == two.name) return broken(rules::handles_are_unique, 0, 2);
+    trial_memory<D> next(device);
+    if (has_gone && !gone.destroy()) return broken(rules::destroy_succeeds, 0, 1);
+    if (next.create(step, kind) && (next.name == one.name || next.name == two.name))
+      return broken(rules::handles_are_unique, 0, 1);
   }
   if (step > 1 && one.map(range.at(step / 2), 2 * step))
     return found.fail(rules::map_refuses_inside_page, kind, "address", range.at(step / 2), "page size", step);
@@ -164,6 +189,9 @@ void mapped_memory(provider_check_result& found, D& device, page_kind kind) {
     return broken(rules::map_refuses_mapped, 1, 2);
   if (!two.map(range.at(3 * step), step)) return broken(rules::refused_map_changes_nothing, 3, 1);
   if (!one.grant() || !two.grant()) return broken(rules::grant_succeeds, 1, 3);
+  if (device.capacity() != capacity || device.granularity() != granularity)
+    return found.fail(rules::sizes_are_constant, "capacity at first", capacity, "while memory is mapped",
+                      device.capacity(), "granularity at first", granularity, "now", device.granularity());
   if (device.grant(range.at(0), step)) return broken(rules::grant_refuses_unmapped, 0, 1);
   if (range.unreserve()) return broken(rules::unreserve_refuses_mapped, 0, 4);
   if (device.unmap(range.at(0), step)) return broken(rules::unmap_refuses_unmapped, 0, 1);
@@ -184,6 +212,8 @@ void memory_often(provider_check_result& found, D& device, page_kind kind, std::
   const std::size_t step = device.page_size(kind);
   std::size_t bytes = whole_steps((std::min)(at_once, device.capacity()), step);
   trial_range<D> range(device, bytes, step);
+  if (range.place().begin == 0) return found.fail(rules::reserve_succeeds, "bytes", bytes, "alignment", step);
+  const bool counts = why_not_filled(device, provider_trial{}) == nullptr;
   std::size_t enough = 1;
   for (std::size_t i = 0; i < enough; ++i) {
     const auto broken = [&](rule law) {
@@ -200,7 +230,13 @@ void memory_often(provider_check_result& found, D& device, page_kind kind, std::
     // Tries both orders, because a device may leak memory in only one of them.
     const bool unmaps_first = i % 2 == 0;
     if (unmaps_first && !memory.unmap()) return broken(rules::unmap_succeeds_once);
+    // A budget of an adaptor may count handles.
+    const std::size_t before = said_to_be_left(innermost(device));
     if (!memory.destroy()) return broken(rules::destroy_succeeds);
+    const std::size_t now = said_to_be_left(innermost(device));
+    if (!unmaps_first && counts && now >= before + bytes)
+      return found.fail(rules::destroyed_memory_stays_mapped, kind, "bytes", bytes, "available before",
+                        before, "while still mapped", now);
     if (!unmaps_first && !memory.unmap()) return broken(rules::destroyed_memory_stays_mapped);
   }
 }
@@ -210,6 +246,8 @@ template <provider::virtual_memory_provider D>
 void virtual_memory(provider_check_result& found, D& device, std::size_t at_once = trial_bytes) {
   for (const page_kind kind : trial_kinds) {
     const std::size_t step = device.page_size(kind);
+    if (const std::size_t now = device.page_size(kind); now != step)
+      return found.fail(rules::page_size_is_constant, kind, "at first", step, "now", now);
     if (!std::has_single_bit(step) || step % kind.granularity() != 0)
       return found.fail(rules::page_size_is_valid, kind, "page size", step, "granularity of the kind",
                         kind.granularity());

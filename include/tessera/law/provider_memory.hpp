@@ -60,6 +60,35 @@ void require_refused(provider_check_result& found, D& device, const trial_segmen
   (void)device.release(made.at(), made.bytes);
 }
 
+/// The reason why large amounts of a device's memory are not taken; null if they may be.
+template <provider::device_provider D>
+[[nodiscard]] const char* why_not_filled(const D& device, const provider_trial& limits) noexcept {
+  if (tessera::detail::is_host_visible<D> && !limits.fills_host_memory)
+    return "three quarters of host memory might be missing elsewhere; set fills_host_memory to allow it";
+  if (device.capacity() > std::size_t{1} << 52) return "no process has addresses for so much memory";
+  return nullptr;
+}
+
+/// Bytes that the device says it can still give.
+template <provider::device_provider D>
+[[nodiscard]] std::size_t said_to_be_left(const D& device) noexcept {
+  return (std::min)(tessera::detail::left_on(device, 0), device.capacity());
+}
+
+/// Calls run_check(), and requires that a device that measures its free memory has as much as before. A leak
+/// of few calls then breaks the rule of these calls, not one of a later check.
+template <provider::device_provider D, typename F>
+void without_leak(provider_check_result& found, D& device, const provider_trial& limits, rule law,
+                  F run_check) {
+  if (!found) return;
+  const std::size_t before = said_to_be_left(device);
+  run_check();
+  // A driver keeps some memory for itself, and other programs use the host's.
+  if (why_not_filled(device, limits) != nullptr) return;
+  const std::size_t now = said_to_be_left(device), kept = limits.at_once / 2;
+  found.must_hold(now + kept >= before, law, "available before", before, "now", now);
+}
+
 /// Acquires several segments and releases them, twice and in two orders.
 template <provider::device_provider D>
 void several_segments(provider_check_result& found, D& device) {
@@ -80,9 +109,11 @@ void several_segments(provider_check_result& found, D& device) {
     const rule gives = round == 0 ? rules::acquire_succeeds : rules::released_memory_can_be_acquired;
     for (std::size_t i = 0; i < 4; ++i) take(i, (i % 2 + 1) * step, gives);
     // The sum of the last ones and of what is held overflows.
-    for (const std::size_t bytes : {whole, most, most - 4 * step, unlimited / 2 / step * step + step})
-      require_refused(found, device, acquire(device, (std::max)(bytes, whole)), rules::acquire_keeps_capacity,
-                      "held already", 6 * step);
+    without_leak(found, device, {}, rules::refused_acquire_changes_nothing, [&] {
+      for (const std::size_t bytes : {whole, most, most - 4 * step, unlimited / 2 / step * step + step})
+        require_refused(found, device, acquire(device, (std::max)(bytes, whole)),
+                        rules::acquire_keeps_capacity, "held already", 6 * step);
+    });
     take(4, step, rules::refused_acquire_changes_nothing);
     require_constant();
     for (std::size_t i = 0; i < held.size(); ++i)
@@ -140,21 +171,6 @@ void wrong_releases(provider_check_result& found, D& device) {
   require_release(found, device, held);
 }
 
-/// The reason why large amounts of a device's memory are not taken; null if they may be.
-template <provider::device_provider D>
-[[nodiscard]] const char* why_not_filled(const D& device, const provider_trial& limits) noexcept {
-  if (tessera::detail::is_host_visible<D> && !limits.fills_host_memory)
-    return "three quarters of host memory might be missing elsewhere; set fills_host_memory to allow it";
-  if (device.capacity() > std::size_t{1} << 52) return "no process has addresses for so much memory";
-  return nullptr;
-}
-
-/// Bytes that the device says it can still give.
-template <provider::device_provider D>
-[[nodiscard]] std::size_t said_to_be_left(const D& device) noexcept {
-  return (std::min)(tessera::detail::left_on(device, 0), device.capacity());
-}
-
 /// The rules about amounts: of segments, or of physical memory.
 struct amount_rules {
   rule gives, refuses, gives_again;
@@ -173,14 +189,22 @@ void amounts(provider_check_result& found, D& device, std::size_t step, const pr
   };
   const std::size_t capacity = device.capacity(), left = said_to_be_left(device);
   const std::size_t wanted = left / 4 * 3 / step * step;
+  if (left < capacity / 16 * 15)
+    found.skip("a capacity that is too large", "available() says that a part of it is not free");
   if (wanted < 8 * step) return;
   std::array<held_piece, 256> held{};
+  std::array<trial_segment, held.size()> places{};  // of segments; physical memory has none
   std::size_t count = 0, taken = 0;
+  const auto require_piece_place = [&](const Piece& piece, std::size_t size, trial_segment& place) {
+    if constexpr (std::same_as<Piece, void*>)
+      require_place(found, place = segment_at(piece, size), device.granularity(), places);
+  };
   std::size_t bytes = whole_steps(left / 4, step);
   const std::size_t smallest = whole_steps((std::min)(limits.at_once, wanted / 16), step);
   while (taken < wanted && bytes >= smallest && count < held.size()) {
     bytes = (std::min)(bytes, align_up(wanted - taken, step));
     if (take(bytes, held[count].piece)) {
+      require_piece_place(held[count].piece, bytes, places[count]);
       held[count++].bytes = bytes;
       taken += bytes;
     } else {
@@ -208,6 +232,7 @@ void amounts(provider_check_result& found, D& device, std::size_t step, const pr
   for (std::size_t i = 0; i < count; ++i) {
     found.must_hold(give(held[i].piece, held[i].bytes), laws.gives_again, "bytes", held[i].bytes, "pieces",
                     count, "given back", i);
+    places[i] = {};
   }
   require_available(rules::available_rises, left - left / 8, unlimited, "released");
   for (const std::size_t part : {std::size_t{2}, std::size_t{16}, std::size_t{256}}) {
@@ -216,6 +241,7 @@ void amounts(provider_check_result& found, D& device, std::size_t step, const pr
       Piece piece{};
       const bool took = take(size, piece);
       if (!took && i == 0) break;  // larger than a segment may be
+      if (took) require_piece_place(piece, size, places[0]);
       found.must_hold(took && give(piece, size), laws.gives_again, "bytes", size, "times", i, "capacity",
                       capacity);
     }
@@ -338,40 +364,127 @@ void limits_and_reclaim(provider_check_result& found, D& device) {
   }
 }
 
-/// Whether a device has a function that records events.
-template <typename D>
-concept records_events =
-    requires { typename D::event; } && requires(D& d, typename D::event& e) { d.record(stream_id{}, e); };
+/// A function of a capability, and whether a provider has it as the concept asks.
+struct trial_function {
+  const char* name;
+  bool fits;
+  bool says_it = true;  ///< whether a provider with this function means to have the capability
+};
+/// Requires that a provider with some functions of a concept has all of them. Otherwise a misspelt name, a
+/// missing `noexcept` or another result type hides the capability from allocators.
+template <std::size_t N>
+void must_be_whole(provider_check_result& found, const char* whole, bool is_whole, bool has_some,
+                   const trial_function (&functions)[N]) noexcept {
+  const char* wrong = nullptr;
+  for (const trial_function& each : functions) {
+    has_some = has_some || (each.fits && each.says_it);
+    if (!each.fits && wrong == nullptr) wrong = each.name;
+  }
+  if (is_whole || !has_some) return;
+  tessera::detail::fixed_text why;
+  if (wrong != nullptr)
+    why.add(wrong).add(" is missing, is not noexcept or const as it must be, or has another result type");
+  else
+    why.add("one of its types does not fit");
+  found.fail(rules::capabilities_are_whole, whole, why.c_str());
+}
 
-/// Requires that a provider with one function of a concept has all of them. A missing `noexcept` or another
-/// result type otherwise hides the capability from allocators.
+// clang-format off: it breaks requires-expressions in lists, and what follows them
+/// Requires that each capability has all its functions.
 template <provider::device_provider D>
 void capabilities(provider_check_result& found) {
-  [[maybe_unused]] const auto must_be = [&found](bool has_all, const char* function, const char* whole) {
-    found.must_hold(has_all, rules::capabilities_are_whole, "it has", function, "but is no", whole,
-                    "functions that fit", std::size_t{0});
+  namespace own = tessera::detail;
+  using provider::importers;
+  using std::same_as;
+  // For a function that is a capability by itself.
+  const auto must_be = [&found](bool fits, bool exists, const char* name) {
+    must_be_whole(found, "of a capability", fits, exists, {{name, fits}});
   };
-  if constexpr (requires(const D& d) { d.available(); })
-    must_be(tessera::detail::measured_provider<D>, "available", "provider that measures free memory");
-  if constexpr (requires(const D& d) { d.would_exceed_limit(1); })
-    must_be(tessera::detail::limited_provider<D>, "would_exceed_limit", "provider with a limit");
-  if constexpr (requires(D& d) { d.reclaim(); })
-    must_be(tessera::detail::reclaiming_provider<D>, "reclaim", "provider that reclaims");
-  if constexpr (requires(D& d) { d.has_stream(stream_id{}); })
-    must_be(tessera::detail::stream_listing_provider<D>, "has_stream", "provider that knows its streams");
-  if constexpr (requires(D& d) { d.acquire(1, page_kind{}); })
-    must_be(provider::paged_provider<D>, "acquire(bytes, kind)", "paged_provider");
-  if constexpr (records_events<D>) must_be(provider::event_provider<D>, "record", "event_provider");
-  if constexpr (requires(D& d) { d.make_wait(stream_id{}, stream_id{}, 1); })
-    must_be(provider::ordering_provider<D>, "make_wait", "ordering_provider");
-  if constexpr (requires(D& d) { d.reserve(1, 1); })
-    must_be(provider::virtual_memory_provider<D>, "reserve", "virtual_memory_provider");
-  if constexpr (provider::virtual_memory_provider<D> && requires(const D& d) { d.process(); })
-    must_be(provider::sharing_provider<D>, "process", "sharing_provider");
-  if constexpr (requires(D& d, void* p) { d.register_memory(p, 1); })
-    must_be(provider::registering_provider<D>, "register_memory", "registering_provider");
-  if constexpr (requires(D& d, void* p) { d.copy_to_host(p, p, 1, stream_id{}); })
-    must_be(provider::copying_provider<D>, "copy_to_host", "copying_provider");
+  must_be(own::measured_provider<D>, requires(D& d) { d.available(); }, "available()");
+  must_be(own::limited_provider<D>, requires(D& d) { d.would_exceed_limit(1); }, "would_exceed_limit(bytes)");
+  must_be(own::limit_explaining_provider<D>, requires(D& d) { d.explain_limit(1); }, "explain_limit(bytes)");
+  must_be(own::reclaiming_provider<D>, requires(D& d) { d.reclaim(); }, "reclaim()");
+  must_be(own::explaining_provider<D>, requires(D& d) { d.take_refusal(); }, "take_refusal()");
+  must_be(own::event_counting_provider<D>, requires(D& d) { d.live_events(); }, "live_events()");
+  must_be(own::stream_listing_provider<D>, requires(D& d, stream_id s) { d.has_stream(s); },
+          "has_stream(stream)");
+  must_be(provider::paged_provider<D>, requires(D& d) { d.acquire(1, page_kind{}); }, "acquire(bytes, kind)");
+  if constexpr (requires { typename D::event; }) {
+    using event = typename D::event;
+    must_be_whole(
+        found, "of event_provider", provider::event_provider<D>,
+        requires(D& d, stream_id s, event& e) { d.record(s, e); },
+        {{"record(stream, event)",
+          requires(D& d, stream_id s, event& e) { { d.record(s, e) } noexcept -> same_as<bool>; }},
+         {"query(event)", requires(D& d, event& e) { { d.query(e) } noexcept -> same_as<bool>; }},
+         {"wait(event)", requires(D& d, event& e) { { d.wait(e) } noexcept -> same_as<bool>; }},
+         {"discard(event)", requires(D& d, event& e) { { d.discard(e) } noexcept; }}});
+  }
+  must_be_whole(
+      found, "of ordering_provider", provider::ordering_provider<D>,
+      requires(D& d, stream_id s) { d.make_wait(s, s, 1); },
+      {{"position(stream)",
+        requires(D& d, stream_id s) { { d.position(s) } noexcept -> same_as<std::uint64_t>; }},
+       {"is_done(stream, position)",
+        requires(D& d, stream_id s) { { d.is_done(s, 1) } noexcept -> same_as<bool>; }},
+       {"is_ordered_after(stream, other, position)",
+        requires(D& d, stream_id s) { { d.is_ordered_after(s, s, 1) } noexcept -> same_as<bool>; }},
+       {"make_wait(stream, other, position)",
+        requires(D& d, stream_id s) { { d.make_wait(s, s, 1) } noexcept -> same_as<bool>; }},
+       {"record(stream, event)", provider::event_provider<D>, false}});
+  if constexpr (requires { requires !std::is_empty_v<typename D::physical>; }) {
+    using physical = typename D::physical;
+    must_be_whole(
+        found, "of virtual_memory_provider", provider::virtual_memory_provider<D>,
+        requires(D& d) { d.reserve(1, 1); },
+        {{"map_grants_access", requires { { D::map_grants_access } -> std::convertible_to<bool>; }, false},
+         {"unmap_wants_size", requires { { D::unmap_wants_size } -> std::convertible_to<bool>; }, false},
+         {"page_size(kind)",
+          requires(const D& d, page_kind k) { { d.page_size(k) } noexcept -> same_as<std::size_t>; }, false},
+         {"reserve(bytes, alignment)", requires(D& d) { { d.reserve(1, 1) } noexcept -> same_as<void*>; }},
+         {"unreserve(p, bytes)",
+          requires(D& d, void* p) { { d.unreserve(p, 1) } noexcept -> same_as<bool>; }},
+         {"create(bytes, kind, m)",
+          requires(D& d, page_kind k, physical& m) { { d.create(1, k, m) } noexcept -> same_as<bool>; }},
+         {"destroy(m)", requires(D& d, const physical& m) { { d.destroy(m) } noexcept -> same_as<bool>; }},
+         {"map(p, bytes, m)",
+          requires(D& d, void* p, const physical& m) { { d.map(p, 1, m) } noexcept -> same_as<bool>; }},
+         {"grant(p, bytes)", requires(D& d, void* p) { { d.grant(p, 1) } noexcept -> same_as<bool>; }},
+         {"unmap(p, bytes)", requires(D& d, void* p) { { d.unmap(p, 1) } noexcept -> same_as<bool>; }},
+         {"synchronize(stream)",
+          requires(D& d, stream_id s) { { d.synchronize(s) } noexcept -> same_as<bool>; }, false}});
+    if constexpr (requires { typename D::shareable; }) {
+      using shareable = typename D::shareable;
+      must_be_whole(
+          found, "of sharing_provider", provider::sharing_provider<D>,
+          provider::virtual_memory_provider<D> && requires(D& d) { d.process(); },
+          {{"process()", requires(const D& d) { { d.process() } noexcept -> same_as<std::int32_t>; }, false},
+           {"export_memory(m, importers, s)",
+            requires(D& d, const physical& m, importers who, shareable& s) {
+              { d.export_memory(m, who, s) } noexcept -> same_as<bool>;
+            }},
+           {"allow(s, process)",
+            requires(D& d, const shareable& s) { { d.allow(s, 1) } noexcept -> same_as<bool>; }},
+           {"import_memory(s, m)", requires(D& d, const shareable& s, physical& m) {
+              { d.import_memory(s, m) } noexcept -> same_as<bool>;
+            }}});
+    }
+  }
+  must_be_whole(
+      found, "of registering_provider", provider::registering_provider<D>,
+      requires(D& d, void* p) { d.register_memory(p, 1); },
+      {{"register_memory(p, bytes)",
+        requires(D& d, void* p) { { d.register_memory(p, 1) } noexcept -> same_as<bool>; }},
+       {"unregister_memory(p)",
+        requires(D& d, void* p) { { d.unregister_memory(p) } noexcept -> same_as<bool>; }}});
+  must_be_whole(
+      found, "of copying_provider", provider::copying_provider<D>,
+      requires(D& d, void* p, stream_id s) { d.copy_to_host(p, p, 1, s); },
+      {{"copy_to_host(to, from, bytes, stream)",
+        requires(D& d, void* p, stream_id s) { { d.copy_to_host(p, p, 1, s) } noexcept -> same_as<bool>; }},
+       {"copy_to_device(to, from, bytes, stream)",
+        requires(D& d, void* p, stream_id s) { { d.copy_to_device(p, p, 1, s) } noexcept -> same_as<bool>; }},
+       {"record(stream, event)", provider::event_provider<D>, false}});
 }
 
 }  // namespace tessera::law::detail

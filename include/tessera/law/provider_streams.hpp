@@ -5,6 +5,8 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include <tessera/law/provider_check_result.hpp>
 #include <tessera/provider/capabilities.hpp>
@@ -43,7 +45,8 @@ void events(provider_check_result& found, D& device, stream_id stream = {}) {
   trial_event<D> first(device);
   if (!first.record(stream)) return found.fail(rules::record_succeeds, stream, "recorded", false);
   typename D::event copy = first.mark;
-  must_hold(first.wait(), rules::wait_waits);
+  const bool waited = first.wait();
+  found.must_hold(waited, rules::wait_waits, stream, "returned", waited);
   must_hold(first.query(), rules::event_is_ready_after_wait);
   must_hold(device.query(copy), rules::copies_of_event_agree);
   trial_event<D> second(device);
@@ -52,6 +55,43 @@ void events(provider_check_result& found, D& device, stream_id stream = {}) {
   must_hold(first.query(), rules::ready_event_stays_ready);
   first.discard();
   if (again) must_hold(second.wait() && second.query(), rules::discard_changes_one_event);
+}
+
+/// Records 1,024 events, while an earlier one is ready, and discards them after all are done.
+template <provider::event_provider D>
+void live_events(provider_check_result& found, D& device) {
+  constexpr std::size_t enough = 1'024, queries = 200;
+  trial_event<D> earlier(device);
+  if (!earlier.record({}) || !earlier.wait()) return found.fail(rules::record_and_wait_succeed, stream_id{});
+  std::size_t asked = 0;
+  const auto stays_ready = [&](const char* when) {
+    const bool is_ready = tessera::detail::completion_may_lag<D> || earlier.query();
+    found.must_hold(is_ready, rules::ready_event_stays_ready, stream_id{}, "queries", ++asked, "asked", when);
+  };
+  for (std::size_t i = 0; i < queries && found; ++i) stays_ready("at once");
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  stays_ready("after 2 ms");
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  std::vector<typename D::event> live;
+  live.reserve(enough);
+  const auto must_hold = [&](bool holds, std::size_t i, const char* call) {
+    found.must_hold(holds, rules::many_events_can_be_live, "event", i, "live events", live.size(), "call",
+                    call);
+  };
+  while (live.size() < enough && found && std::chrono::steady_clock::now() < end) {
+    typename D::event mark{};
+    const bool recorded = device.record({}, mark);
+    must_hold(recorded, live.size(), "record");
+    if (recorded) live.push_back(mark);
+  }
+  if (live.size() < enough && found) found.skip("many live events", "1024 events took more than a second");
+  stays_ready("after further records");
+  if (!live.empty()) must_hold(device.wait(live.back()), live.size() - 1, "wait");
+  for (std::size_t i = 0; i < live.size() && found; ++i) {
+    if (!tessera::detail::completion_may_lag<D>) must_hold(device.query(live[i]), i, "query");
+    must_hold(device.wait(live[i]), i, "wait");
+  }
+  for (typename D::event& mark : live) device.discard(mark);
 }
 
 /// Records and discards many events, for at most about a second.
@@ -191,12 +231,14 @@ template <provider::event_provider D, typename Begin, typename Ended>
     must_hold(!done || work.ended(), rules::no_position_is_early, "is_done");
     if (!was_over && done) ++waited;
   }
-  must_hold(second.wait() && work.ended(), rules::wait_waits, "wait");
+  const bool waited_for = second.wait(), is_over = waited_for && work.ended();
+  found.must_hold(is_over, rules::wait_waits, stream, "returned", waited_for, "work ended", is_over);
   found.must_hold(second.query() && first.query(), rules::earlier_event_is_ready, stream, "call", "query");
   if constexpr (requires { device.synchronize(stream); }) {
     if (found) {
       work.begin(stream);
-      must_hold(device.synchronize(stream) && work.ended(), rules::synchronize_waits, "synchronize");
+      const bool done = device.synchronize(stream), ended = done && work.ended();
+      found.must_hold(ended, rules::synchronize_waits, stream, "returned", done, "work ended", ended);
     }
   }
   return ran;

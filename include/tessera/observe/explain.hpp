@@ -401,23 +401,15 @@ template <typename Allocator>
                                                    stream_id stream) noexcept {
   observe::oom_report report{
       .requested = bytes, .stream = stream, .block = bytes, .segment = bytes, .wanted = bytes};
-  const bool has_arena =
-      allocator.with_arena(stream, [&](auto& arena) { report = survey_of(arena, bytes, stream); });
-  if (!has_arena) return report;
-  allocator.for_each_other_arena(stream, [&](auto& arena) {
-    if (!report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
+  allocator.visit_arenas(stream, [&](auto& arena, bool is_own) {
+    if (is_own) report = survey_of(arena, bytes, stream);
+    if (!is_own && !report.exceeds_max_request()) add_arena(report, survey_of(arena, bytes, stream));
   });
   report.available =
       (std::min)(report.available, observe::oom_report::above(report.capacity, report.now.reserved));
   report.device_is_limited = false;  // that limit is the arenas' shared budget, set by growth
   return report;
 }
-
-/// A function that does nothing with an allocator. nvcc accepts no lambda in a requires-expression.
-struct ignore_call {
-  template <typename Allocator>
-  void operator()(Allocator&) const noexcept {}
-};
 
 /// Returns the report of an allocator of any kind, without hints.
 template <typename Allocator>
@@ -426,17 +418,14 @@ template <typename Allocator>
   observe::oom_report report{};
   if constexpr (requires { detail::introspect(allocator); }) {
     report = survey_of(allocator, bytes, stream);
-  } else if constexpr (requires { allocator.with_arena(stream, ignore_call{}); }) {
+  } else if constexpr (requires { allocator.visit_arenas(stream, ignore_arguments{}); }) {
     report = survey_of_arenas(allocator, bytes, stream);
-  } else if constexpr (requires { allocator.visit(ignore_call{}); }) {
+  } else if constexpr (requires { allocator.visit(ignore_arguments{}); }) {
     allocator.visit([&](auto& inner) { report = survey_of_any(inner, bytes, stream); });
   } else if constexpr (requires { allocator.inner(); }) {
     report = survey_of_any(allocator.inner(), bytes, stream);
   } else {
     allocator.for_each_allocator([&](auto& inner) { report = survey_of(inner, bytes, stream); });
-  }
-  if constexpr (requires { allocator.timeout().count(); }) {
-    if (bytes <= max_request) report.waited_ms = allocator.timeout().count();
   }
   return report;
 }
@@ -464,6 +453,7 @@ namespace tessera::observe {
 template <typename Allocator>
 [[nodiscard]] oom_report explain(Allocator& allocator, std::size_t bytes, stream_id stream = {}) noexcept {
   oom_report report = detail::survey_of_any(allocator, bytes, stream);
+  report.waited_ms = allocator.make_out_of_memory(bytes, stream).numbers().waited_ms;
   detail::visit_plan_of(allocator, [&report](const auto& plan) {
     if (!report.exceeds_max_request()) detail::add_plan(report, plan);
   });

@@ -348,7 +348,7 @@ class label_scope {
  public:
   ///   Requires:  an extension::observer of the allocator has a history; otherwise the program aborts
   ///   Throws:    std::bad_alloc
-  label_scope(Allocator& allocator, std::string_view text) : allocator_(&allocator) {
+  [[nodiscard]] label_scope(Allocator& allocator, std::string_view text) : allocator_(&allocator) {
     allocator.for_each_observer([&](auto& observer) {
       if constexpr (detail::is_labelled<decltype(observer)>)
         before_.emplace_back().assign(observer.exchange_label(text));

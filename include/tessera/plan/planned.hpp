@@ -27,16 +27,19 @@ struct sleep_needs_an_allocator_without_a_plan;
 
 namespace tessera::detail {
 
+/// The statistics of `planned`: those of the allocator inside, and what the plan served.
+template <typename Statistics>
+struct planned_statistics : Statistics {
+  plan::plan_usage by_plan;
+};
 /// Locks nothing, for an allocator that one thread at a time uses.
 struct no_mutex {
   void lock() noexcept {}
   void unlock() noexcept {}
 };
+/// The mutex of a front end around an allocator. A front end inside may lock, so only a caching_allocator needs none.
 template <typename Allocator>
-concept gives_provider = requires(Allocator& a) { a.provider(); };
-/// The mutex of a front end around an allocator. Only allocators without a lock give access to their provider.
-template <typename Allocator>
-using mutex_like_in = std::conditional_t<gives_provider<Allocator>, no_mutex, std::mutex>;
+using mutex_like_in = std::conditional_t<are_extensions_of<Allocator>, no_mutex, std::mutex>;
 
 /// The hook of a provider adaptor that unlocks a mutex while the device waits for an event. With `Unlocks` false, it
 /// changes nothing: a provider that is not thread-safe has a lock of its own, which must be taken after the mutex.
@@ -89,8 +92,8 @@ struct planned_statistics : Statistics {
 /// safe with any program.
 ///
 /// A plan steps aside when the program leaves it. That is when it has places for less than half of the last 100
-/// requests, or for less than nine tenths of their bytes. It then waits for the
-/// streams that use the plan, gives idle memory back, and serves nothing. Each 100 requests later, it gives back the
+/// requests, or for less than nine tenths of their bytes. It then waits for the streams that use the plan, gives idle
+/// memory back, and serves nothing. Each 100 requests later, it gives back the
 /// memory whose blocks have died. After trim(0), it serves again.
 ///
 /// * Streams share no bytes of the plan. Stream 0 follows the recorded stream 0. Each other stream follows the
@@ -98,26 +101,33 @@ struct planned_statistics : Statistics {
 /// * With virtual memory, the plan's places are a range, and pages are mapped when a place is first used. Without,
 ///   they are one segment. Memory that no planned block uses goes back to the device in trim(0), and if a request
 ///   would fail. Both wait for the streams that use the plan.
-/// * It also goes back before the plan and the allocator inside together reserve more than a bound. That is 2 % above
-///   the most bytes that were in use at a time. Unless the plan steps aside, the bound covers all of its places. If
-///   that is not enough while the allocator inside grows, its cache is emptied, too. A plan that steps aside before it
-///   has served much leaves that cache alone. None of this waits: while the plan's streams have work, nothing goes back.
+/// * Idle places are also released to keep plan and allocator inside together below a bound: 2 % above the most bytes in
+///   use at one time. Unless the plan steps aside, the bound covers all of its places. If that is not enough while the
+///   allocator inside grows, its cache is emptied, too. A plan that steps aside before it has served much leaves that
+///   cache alone. None of this waits: while the plan's streams have work, nothing goes back.
 /// * If the device refuses memory for a place, it is not asked for more until memory went back.
 /// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. The guarantee of
 ///   a pool does not bind the plan. A limit of the provider counts its bytes.
-/// * Requests by handle are neither planned nor counted. The same holds while the scope of a private pool is open. If they would fail, the plan's memory goes back, too.
+/// * Requests by handle are neither planned nor counted. The same holds while the scope of a private pool is open. If they
+///   would fail, the plan's memory goes back, too.
 /// * A recorded use delays the reuse of a place if the streams policy of the allocator inside says so.
 /// * Snapshots, reports and lists of blocks show the plan's memory, too. Observers see the allocator inside only.
 /// * It cannot sleep.
-/// * Front ends that wait or look for leaks go around it, as in `waiting<planned<...>>`: inside, they do not see the plan.
+/// * Front ends that wait or look for leaks go around it, as in `waiting<planned<...>>`: inside, they do not see the
+///   plan.
 ///
 /// It is as thread-safe as `Allocator`.
 ///   Cost:  constant for a planned request and its free; logarithmic after the program left its plan. The plan takes about
 ///          60 bytes of host memory an entry.
 template <typename Allocator>
-class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
-  using adaptor_type = allocator_adaptor<planned, Allocator>;
+class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
+  using adaptor_type = detail::wrapping_adaptor<planned, Allocator>;
+  using adaptor_type::allocator_;
+
+ public:
   using provider_type = detail::device_of<Allocator>;
+
+ private:
   using mutex = detail::mutex_like_in<Allocator>;
   using memory = detail::plan_memory<provider_type>;
   using unlocking_provider =
@@ -135,7 +145,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   template <typename... Args>
     requires std::constructible_from<Allocator, Args...>
   explicit planned(const memory_plan& plan, Args&&... args)
-      : allocator_(std::forward<Args>(args)...),
+      : adaptor_type(std::forward<Args>(args)...),
         fault_(plan::find_fault(plan)),
         follower_(fault_ == nullptr ? plan : memory_plan{}) {
     if (follower_.plan().empty()) return;
@@ -163,8 +173,6 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     });
   }
 
-  /// The wrapped allocator.
-  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
   [[nodiscard]] provider_type& provider() noexcept
     requires requires(Allocator& in) { in.provider(); }
   {
@@ -183,7 +191,6 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     follower_.begin_step(key, &stream);
   }
 
-  using adaptor_type::allocate;
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     std::uint32_t unbacked = follower::none;
     {
@@ -278,7 +285,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
                                      tessera::detail::missing::sleep_needs_an_allocator_without_a_plan,
                                      typename adaptor_type::template refused<E>>;
 
-  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) noexcept {
+  [[nodiscard]] out_of_memory make_out_of_memory(std::size_t bytes, stream_id stream = {}) const noexcept {
     detail::oom_numbers numbers = allocator_.make_out_of_memory(bytes, stream).numbers();
     const std::lock_guard lock(mutex_);
     const usage planned_bytes = view().bytes();
@@ -309,7 +316,7 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     requires requires(const Allocator& in) { in.statistics(); }
   {
     using inside = std::remove_cvref_t<decltype(allocator_.statistics())>;
-    planned_statistics<inside> all{{allocator_.statistics()}, {}};
+    detail::planned_statistics<inside> all{{allocator_.statistics()}, {}};
     const std::lock_guard lock(mutex_);
     all.by_plan = used_;
     all.by_plan.device_bytes = memory_.device_bytes();
@@ -350,8 +357,6 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
   }
 
  private:
-  friend adaptor_type;
-
   /// A planned block for which streams are recorded. It lies in no segment.
   struct used_block : detail::block {
     std::uint32_t number;
@@ -675,7 +680,6 @@ class planned : public allocator_adaptor<planned<Allocator>, Allocator> {
     detail::fatal(text.add(follower_.at(i).bytes).add(" were requested").c_str(), p);
   }
 
-  Allocator allocator_;
   mutable mutex mutex_;  // guards the members below; it is not held while the allocator inside is called
   const char* fault_;
   follower follower_;

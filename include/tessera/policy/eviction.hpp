@@ -24,11 +24,11 @@ struct idle_segment {
   /// mean age of their bytes. Without a clock: number of searches of its pool since then, about one per
   /// request.
   std::uint64_t age = 0;
-  std::size_t candidates = 0;   ///< number of idle segments that may be released
-  std::uint64_t total_age = 0;  ///< sum of their ages
-  std::size_t remaining = 0;    ///< bytes still to be evicted
-  std::uint64_t max_age = 0;    ///< age of the oldest candidate
-  std::size_t excess = 0;       ///< bytes of the candidates beyond those that bytes_to_keep lets stay
+  std::size_t candidates = 0;                               ///< number of idle segments that may be released
+  std::uint64_t total_age = 0;                              ///< sum of their ages
+  std::size_t remaining = 0;                                ///< bytes still to be evicted
+  std::uint64_t max_age = 0;                                ///< age of the oldest candidate
+  std::size_t excess = 0;                                   ///< bytes of the candidates above bytes_to_keep
   eviction_trigger trigger = eviction_trigger::on_request;  ///< that of bytes_to_evict
 };
 
@@ -94,7 +94,7 @@ namespace tessera::policy {
 ///   p.should_evict(segment)           whether this candidate is released
 ///
 /// should_evict is called in passes, each with new totals. A pass asks it for every candidate, in no order of
-/// age. A policy that tests `remaining` may refuse the later candidates of a pass. No pass follows once enough is
+/// age. A policy may spare the later candidates of a pass by testing `remaining`. No pass follows once enough is
 /// released, or after one that released nothing. A segment is released whole, so more than bytes_to_evict may be released.
 ///
 /// Optional members. Without them, they cost nothing:
@@ -151,8 +151,8 @@ struct evict_at_free {
   bool operator==(const evict_at_free&) const = default;
 };
 
-/// Releases all old idle segments before growth if more than `threshold` of the limit is reserved. Repeats
-/// this until less is reserved, or until a pass releases nothing. One pass may release far more than needed.
+/// If more than `threshold` of the limit is reserved, releases all old idle segments before growth, in passes until less is
+/// reserved or a pass releases nothing. One pass may release far more than needed, as in PyTorch.
 ///
 /// Choose it on a shared device, with a limit. A segment is old if its age is at least the average age of the
 /// candidates. Segments of up to `Ignored` bytes stay. A threshold of 0 switches the policy off. With

@@ -37,9 +37,9 @@ struct page_choice {
   /// Returns the kinds of pages to ask for, in order, for a segment of `segment` bytes.
   ///
   /// If smaller pages may serve, small segments get them: normal pages up to 1 MiB, 2 MiB pages up to 2 MiB.
-  /// ACL's documentation says that huge-first memory is rounded up to 2 MiB. It also says that up to 1 MiB
-  /// takes normal pages. Both hold if only larger requests are rounded. The second sentence covers plain
-  /// huge-first only; ACL applies it to peers, too.
+  /// Only larger requests are rounded up. That agrees with both sentences of ACL's documentation: huge-first
+  /// memory is rounded up to 2 MiB, and up to 1 MiB takes normal pages. The second is about plain huge-first
+  /// only; ACL applies it to peers, too.
   [[nodiscard]] constexpr page_order order(std::size_t segment) const noexcept {
     const page_kind normal{page_kind::page_size::normal, speed, peer_to_peer, read_only};
     const page_kind huge{page_kind::page_size::huge, speed, peer_to_peer, read_only};
@@ -116,7 +116,8 @@ struct prefer_pages {
   [[nodiscard]] constexpr page_order backing(std::size_t segment) const noexcept {
     const page_choice current = choice.get();
     if constexpr (!is_fixed) {
-      if (const char* const rule = current.broken_rule()) detail::fatal(rule);
+      if (const char* const rule = current.broken_rule())
+        detail::fatal(detail::fixed_text().add("prefer_pages: ").add(rule).c_str());
     }
     return current.order(segment);
   }

@@ -9,19 +9,22 @@ namespace tessera::policy {
 
 /// Why an allocator could not grow.
 enum class failure_reason : unsigned char {
-  by_limit,     ///< the limit of the growth policy would be exceeded
+  none,         ///< growth was not tried, or nothing is known to prevent it; never reported to policies
+  by_limit,     ///< the limit of the growth policy would be exceeded, or an extension refused
   by_device,    ///< the device refused the memory
   by_capacity,  ///< the device is too small; reported only to policies whose `checks_capacity` is true
-  by_extension  ///< an extension refused, such as quotas; never reported to policies
+  by_extension,  ///< an extension refused, such as quotas. Policies are asked for the steps of by_limit, which the
+                 ///< extension may change
+  by_host_memory  ///< host memory for metadata ran out, so no step is taken; never reported to policies
 };
 
 /// Recovery steps, in the order in which they are tried. After a step that succeeds, reuse across
-/// streams and growth are tried again. The usual search of the free list is a step of its own, because PyTorch
-/// does not repeat it.
+/// streams and growth are tried again. A search of the free list is a step of its own, search_again, because PyTorch does
+/// not search again.
 struct recovery_steps {
   enum class step : unsigned char {
-    release_oversize,  ///< releases free oversize blocks of the stream until they sum to the block's size;
-                       ///< fails if they do not
+    release_oversize,  ///< releases one free oversize block of the stream that is large enough, else the largest ones
+                       ///< until they sum to the block's size; fails if they do not
     release_cached,    ///< waits for pending frees, then releases every idle segment
     retry_exact_size,  ///< asks for a segment of exactly the block's size, whatever the growth policy says
     search_again  ///< waits for pending frees, if they may be waited for, and searches the free list again
@@ -40,7 +43,8 @@ struct recovery_steps {
 ///
 ///   p.steps(reason)   the steps; with none, the allocation fails at once
 ///
-/// Optional member: `checks_capacity`, if true, lets the allocator predict by_capacity, too.
+/// Optional members: `checks_capacity`, if true, lets the allocator predict by_capacity, too. `hint` is the text by which
+/// explain() suggests a policy of tessera, on each axis [tessera/observe/policy_hints.hpp]; others need none.
 template <typename P>
 concept recovery_policy = detail::regular<P> && requires(const P& p, failure_reason reason) {
   { p.steps(reason) } noexcept -> std::same_as<recovery_steps>;
@@ -55,8 +59,8 @@ struct recover_never {
 /// Empties the cache, then asks the device once more. Then, with `accepts_exact_size`, it asks for a segment
 /// of the block's size.
 ///
-/// Choose it unless you need PyTorch's order of steps. Accept the exact size with large chunks: a small
-/// request then does not fail because a whole chunk is unavailable.
+/// Choose it unless you need PyTorch's order of steps. Set `accepts_exact_size` if segments are large: a small request
+/// otherwise fails if no whole segment is available.
 ///   Source:  Paddle, which never asks for the exact size
 template <auto AcceptsExactSize = false>
 struct recover_by_emptying_cache {
@@ -117,8 +121,8 @@ struct fail_fast {
 /// again.
 ///
 /// Choose it if frees are pending or other threads free blocks while memory is short. Recovery then completes
-/// frees whose segments cannot go back, because they hold live blocks, too. PyTorch does not look for these
-/// blocks: the request fails, and the same request then succeeds.
+/// frees whose segments cannot go back, because they hold live blocks, too. PyTorch does not search for these
+/// blocks: the request fails, although the same request then succeeds. `Recovery` has at most three steps.
 ///
 ///     using recovery = tessera::policy::last_search<tessera::recipe::pytorch<>::recovery>;
 ///     tessera::caching_allocator<tessera::recipe::with<tessera::recipe::pytorch<>, recovery>, tessera::provider::simulated_device> patient;
@@ -136,7 +140,8 @@ struct last_search : Recovery {
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
     recovery_steps all = Recovery::steps(reason);
     if (fails_at_once(reason)) return all;
-    if (all.count < all.steps.size()) all.steps[all.count++] = recovery_steps::step::search_again;
+    if (all.count < all.steps.size()) all.steps[all.count] = recovery_steps::step::search_again;
+    ++all.count;  // too many steps are a broken law
     return all;
   }
   bool operator==(const last_search&) const = default;

@@ -4,9 +4,9 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/types.hpp>
 
-/// The policies of the axis `split`: may a free block serve, and is it split? As in each header of an axis, a concept
-/// lists the questions and the laws of their answers, and the policies follow. tessera/caching_allocator.hpp asks them;
-/// read it next.
+/// The policies of the axis `split`: may a free block serve, and is it split? As in each header of an axis, a concept with
+/// the required members and their laws comes first, then the policies. tessera/caching_allocator.hpp asks them; read it
+/// next.
 
 namespace tessera::policy {
 
@@ -16,10 +16,10 @@ enum class block_end : unsigned char { low, high };
 
 /// Decides whether the best-fitting free block may serve a request, and whether it is split.
 ///
-///   p.may_serve(wanted, block)      whether the best fit, a free block of `block` bytes, serves; if not, the
-///                                   request is a miss, even if a larger free block would serve
-///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, it serves whole
-///   p.allocated_end()               the end that serves when a block is split
+///   p.may_serve(wanted, block)      whether the best fit, a free block of `block` bytes, may be used; if not, the
+///                                   request is a miss, even if a larger free block would fit
+///   p.should_split(wanted, block)   whether the block is split at `wanted` bytes; if not, all of it is used
+///   p.allocated_end()               the end of a split block that is allocated
 ///   p.oversize_from()               size in bytes from which a block is oversize; `unlimited` for none
 ///
 /// Optional members: `order`, a free_order, decides which of the fitting free blocks serves; the default is
@@ -69,7 +69,7 @@ struct split_never {
 template <std::size_t Remainder, block_end End = block_end::low>
 struct split_if_remainder_at_least : split_never<> {
   static constexpr const char* hint = "split_if_remainder_at_least";  ///< what explain() suggests
-  static_assert(Remainder > 0, "split_if_remainder_at_least<Remainder>: a remainder of 0 bytes is no block");
+  static_assert(Remainder > 0, "split_if_remainder_at_least<Remainder>: the remainder must be above 0 bytes");
 
   [[nodiscard]] static constexpr bool should_split(std::size_t wanted, std::size_t block) noexcept {
     return block - wanted >= Remainder;
@@ -81,9 +81,9 @@ struct split_if_remainder_at_least : split_never<> {
 /// Splits blocks of less than `max` bytes. Blocks of `max` bytes or more are oversize, and serve only
 /// requests of at least `max` bytes.
 ///
-/// Choose a finite `max` to keep small requests from splitting huge segments. The pools policy tells the limit
-/// of small blocks; if it does not, that is 1 MiB. `SmallLimit` states a limit that the pools policy must have,
-/// too. `max` must stay above the limit. The rules, all in bytes:
+/// Choose a finite `max` to keep small requests from splitting huge segments. The limit of small
+/// blocks is that of the pools policy, or 1 MiB if that has none. With `SmallLimit`, the pools policy must have this
+/// limit. `max` must stay above the limit. The rules, all in bytes:
 ///   * A request of up to the limit splits a block if anything remains.
 ///   * A larger request, below `max`, splits a block if more than `Waste` remains, by default the limit.
 ///   * An oversize block serves a request of at least `max` that leaves less than `slack` unused.

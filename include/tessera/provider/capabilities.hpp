@@ -64,9 +64,9 @@ concept sharing_provider =
 ///
 /// | expression                  | returns | effect                                                         |
 /// |-----------------------------|---------|----------------------------------------------------------------|
-/// | d.register_memory(p, bytes) | bool    | false if `p` is no multiple of the host's page, or a part   |
-/// |                             |         | is registered or the provider's already                        |
-/// | d.unregister_memory(p)      | bool    | false if no registered memory begins at `p`                 |
+/// | d.register_memory(p, bytes) | bool    | false if `p` is no multiple of the host's page, or a part is   |
+/// |                             |         | registered or already belongs to the provider                  |
+/// | d.unregister_memory(p)      | bool    | false if no registered memory begins at `p`                    |
 ///
 /// Rules:
 ///   "the user's memory can be registered"

@@ -67,7 +67,7 @@ class host_registering : public provider_adaptor<Device> {
     const refusal of_device = detail::take_refusal(this->inner());
     return of_memory ? of_memory : of_device;
   }
-  void reserve(std::size_t bytes, std::size_t alignment) = delete;
+  struct physical {};  // hides the device's virtual memory
   // The device does not copy from or to host memory as if it were its own.
   void copy_to_host(void* to, const void* from, std::size_t bytes, stream_id stream) = delete;
   void copy_to_device(void* to, const void* from, std::size_t bytes, stream_id stream) = delete;

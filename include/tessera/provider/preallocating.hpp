@@ -2,8 +2,10 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/range_map.hpp>
 
 namespace tessera::detail {
 
@@ -11,6 +13,7 @@ namespace tessera::detail {
 ///
 /// The first take() acquires it, and the destructor releases it. The space after the last segment in use is
 /// available again. It is thread-safe if the provider is.
+///   Cost:      about 100 bytes of host memory for each segment
 ///   Requires:  the provider outlives it
 template <provider::device_provider Device>
 class preallocated_region {
@@ -24,25 +27,29 @@ class preallocated_region {
   }
 
   /// Cuts a segment. The first call asks the provider for the region; no later call does.
-  ///   Returns:  null if there is no room, or if the provider refused the region
+  ///   Returns:  null if there is no room, or if the provider refused the region, or for 0 bytes
   [[nodiscard]] void* take(std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
+    if (bytes == 0) return nullptr;
     if (!was_acquired_ && bytes <= size_) {
       was_acquired_ = true;
       begin_ = reinterpret_cast<std::uintptr_t>(device_->acquire(size_));
     }
     if (begin_ == 0 || bytes > size_ - used_) return nullptr;
     void* const segment = reinterpret_cast<void*>(begin_ + used_);
+    if (!segments_.insert(segment, {bytes})) return nullptr;
     used_ += bytes;
-    ++segments_;
     return segment;
   }
-  ///   Returns:  false if the segment is not from this region
-  [[nodiscard]] bool put_back(void* p, std::size_t bytes) noexcept {
+  ///   Returns:  nothing if the address is not in this region; false if no segment of this size begins there
+  [[nodiscard]] std::optional<bool> put_back(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     const auto address = reinterpret_cast<std::uintptr_t>(p);
-    if (begin_ == 0 || address < begin_ || address - begin_ >= size_) return false;
-    if (--segments_ == 0) {
+    if (begin_ == 0 || address < begin_ || address - begin_ >= size_) return std::nullopt;
+    const cut* const held = segments_.find(p);
+    if (held == nullptr || held->bytes != bytes) return false;
+    (void)segments_.extract(p);
+    if (segments_.bytes() == 0) {
       used_ = 0;
     } else if (address + bytes == begin_ + used_) {
       used_ -= bytes;
@@ -52,13 +59,17 @@ class preallocated_region {
   [[nodiscard]] Device& device() const noexcept { return *device_; }
 
  private:
+  struct cut {
+    std::size_t bytes;
+  };
+
   Device* device_;
   std::size_t size_;
   std::mutex mutex_;
   bool was_acquired_ = false;
   std::uintptr_t begin_ = 0;
-  std::size_t used_ = 0;      // bytes up to the end of the last segment
-  std::size_t segments_ = 0;  // in use
+  std::size_t used_ = 0;     // bytes up to the end of the last segment
+  range_map<cut> segments_;  // in use
 };
 
 }  // namespace tessera::detail
@@ -100,7 +111,8 @@ class preallocating : public provider_adaptor<Device> {
     return kind == page_kind::normal ? acquire(bytes) : this->inner().acquire(bytes, kind);
   }
   bool release(void* p, std::size_t bytes) noexcept {
-    return region_->put_back(p, bytes) || this->inner().release(p, bytes);
+    const std::optional<bool> was_cut = region_->put_back(p, bytes);
+    return was_cut ? *was_cut : this->inner().release(p, bytes);
   }
 
  private:

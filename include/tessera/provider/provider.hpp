@@ -36,11 +36,11 @@
 /// |                             |             | its own cache is empty. A locked allocator calls only a   |
 /// |                             |             | thread-safe provider                                      |
 /// | d.has_stream(s)             | bool        | whether a stream exists. Without it, every stream exists  |
-/// | d.take_refusal()            | refusal     | why a call for memory failed: the latest failed acquire,  |
-/// |                             |             | reserve, create, map, grant or register_memory of the     |
-/// |                             |             | calling thread since it last took a refusal. Empty if     |
-/// |                             |             | none failed, or without a reason. An allocator takes one  |
-/// |                             |             | before it asks for memory, and one if a request fails. A  |
+/// | d.take_refusal()            | refusal     | the reason of the calling thread's latest failed call for |
+/// |                             |             | memory since it last called this; empty if there is none. |
+/// |                             |             | Calls for memory are acquire, reserve, create, map, grant |
+/// |                             |             | and register_memory. An allocator takes one before it     |
+/// |                             |             | asks for memory, and one if a request fails. A            |
 /// |                             |             | thread-safe provider keeps them in latest_refusals        |
 /// | c.live_events()             | std::size_t | events that were recorded and not discarded               |
 ///
@@ -55,8 +55,10 @@
 /// |                    |         | need it                                                                |
 /// | release_waits      | true    | release() waits for running work that uses the segment. cudaFree       |
 /// |                    |         | waits; aclrtFree does not. If false, and the provider has events, the  |
-/// |                    |         | allocator waits for the block's own stream before release(). It has    |
-/// |                    |         | waited for the recorded streams before, when the block became free     |
+/// |                    |         | allocator waits for the block's own stream before release(). Recorded  |
+/// |                    |         | streams need no second wait: the block became free only after their    |
+/// |                    |         | events. Without events nobody waits: then the work must have ended     |
+/// |                    |         | when the program frees the memory                                      |
 /// | completion_may_lag | false   | query() and is_done() may report finished work as unfinished, because  |
 /// |                    |         | a query to the device can fail. Memory then only stays pending longer  |
 /// | copies_page_locked | false   | Copies are asynchronous only from and to page-locked host memory.      |
@@ -64,7 +66,7 @@
 /// | has_contents       | true    | The memory keeps what is copied to it. False for a device that is      |
 /// |                    |         | simulated: its copies move no bytes                                    |
 ///
-/// Rules for all of them:
+/// Conventions:
 ///
 ///   Units:   sizes are in bytes
 ///   Errors:  no member throws; a member that fails returns false or null and changes nothing
@@ -74,19 +76,32 @@
 /// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory. gpu
 /// [examples/cuda_driver/device.hpp] uses CUDA's driver.
 ///
-/// law::provider [law/provider_laws.hpp] tests a provider. checked_provider [debug/checked_provider.hpp] checks the
-/// calls of a program. Each concept lists the rules; the quoted text is in the messages of both. Allocators never
-/// misuse a provider, but a provider must still refuse the misuse that the rules name. Rules that are marked "on
-/// request" are tried only if the caller of the law asks for it. A provider without a table of its memory may
-/// crash. Rules that are marked "by checked_provider" are checked only there, because a law cannot try them on
-/// every provider.
+/// What callers guarantee; a provider need not check it, except where a rule below says that it refuses:
 ///
-/// Rules for all of them:
+///   Sizes:      `bytes` of acquire() are a multiple of the granularity, those of reserve() and create() a
+///               multiple of the page size, and none is 0. release(), unreserve() and unmap() get the `bytes` of
+///               the call that gave the memory
+///   Events:     nobody queries, waits for or discards an event that is empty or was discarded, nor a copy of
+///               it; record() gets an event that is empty or was discarded
+///   Mappings:   grant() gets exactly one mapping, after map(). Allocators leave it out if map_grants_access is
+///               true; it then succeeds, too
+///   Destructor: all memory was given back, and all events were discarded, unless the provider refused to take
+///               them or the program leaks. Work on the memory has ended, unless release() waits for it
+///
+/// law::provider [law/provider_laws.hpp] tests a provider. checked_provider [debug/checked_provider.hpp] checks the
+/// calls of a program. Each concept lists the rules; the quoted text is in the messages of both.
+///
+///   Required:    all rules without a mark, also those that refuse misuse, which the law tries
+///   On request:  recommended. The law tries such misuse only if its caller asks for it, because a provider
+///                without a table of its memory may crash. Allocators never misuse a provider like this
+///   By checked_provider: checked only there, because a law cannot try it on every provider
+///
+/// Rules with a text, for all of them:
 ///   "each capability has all its functions, which are noexcept"
 ///   "several threads may call the provider at once", if it declares is_thread_safe
 ///   "the provider holds what it held before", if it has held()
 ///   "a call that fails changes nothing", by checked_provider
-/// Rules for those that have the functions above:
+/// For those that have the functions above:
 ///   "available is at most the capacity"
 ///   "available falls when memory is acquired"
 ///   "available falls by what is acquired"
@@ -103,7 +118,7 @@
 ///   "synchronize succeeds for a stream that does not exist"
 ///   "the work of a stream that does not exist is done"
 ///   "a stream that ended does not exist"
-/// Rules for those that declare is_host_visible:
+/// For those that declare is_host_visible:
 ///   "the host can read a segment from end to end"
 ///   "a host write changes one segment, which keeps it"
 ///   "the host can read a mapping from end to end"
@@ -160,6 +175,7 @@ concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p,
 ///   "record succeeds again on the same stream"
 ///   "record succeeds on a busy stream"
 ///   "record succeeds after many discarded events"
+///   "many events can be live at a time"
 ///   "no event is ready before its work is done"
 ///   "an event is ready after a wait for it"
 ///   "a ready event stays ready"
@@ -222,7 +238,7 @@ concept ordering_provider = event_provider<D> && requires(D& d, stream_id s, std
 };
 
 /// Serves segments in pages of a kind: d.acquire(bytes, kind). It returns null if no such pages are left.
-/// Portable callers pass a multiple of kind.granularity(). Segments start at a multiple of the granularity of
+/// Allocators always pass a multiple of kind.granularity(). Segments start at a multiple of the granularity of
 /// the device. Every device has normal pages; it may lack each other kind.
 ///
 /// Rules:
@@ -236,14 +252,16 @@ concept paged_provider = device_provider<D> && requires(D& d, std::size_t bytes,
 
 /// Maps physical memory into reserved ranges of addresses.
 ///
-/// A map() maps all of the physical memory. Physical memory is mapped at one address at a time.
+/// A map() maps all of the physical memory. Callers map it at one address at a time; a provider need not refuse
+/// a second one.
 ///
 /// | expression                  | returns     | effect                                                     |
 /// |-----------------------------|-------------|------------------------------------------------------------|
 /// | D::physical                 |             | a handle of physical memory; empty when default-           |
-/// |                             |             | constructed                                                |
+/// |                             |             | constructed. An adaptor that hides the capability declares |
+/// |                             |             | a type without members                                     |
 /// | D::map_grants_access        | bool        | whether mapped memory can be used without grant            |
-/// | D::unmap_wants_size         | bool        | whether unmap checks `bytes`; portable callers pass the    |
+/// | D::unmap_wants_size         | bool        | whether unmap checks `bytes`. Allocators always pass the   |
 /// |                             |             | mapped size                                                |
 /// | c.page_size(kind)           | std::size_t | sizes and addresses of mappings of `kind` are multiples of |
 /// |                             |             | it; a power of two                                         |

@@ -72,6 +72,7 @@ inline constexpr rule record_succeeds{"record succeeds on the default stream"};
 inline constexpr rule record_succeeds_again{"record succeeds again on the same stream"};
 inline constexpr rule record_succeeds_on_busy_stream{"record succeeds on a busy stream"};
 inline constexpr rule record_succeeds_after_many{"record succeeds after many discarded events"};
+inline constexpr rule many_events_can_be_live{"many events can be live at a time"};
 inline constexpr rule no_event_is_early{"no event is ready before its work is done"};
 inline constexpr rule event_is_ready_after_wait{"an event is ready after a wait for it"};
 inline constexpr rule ready_event_stays_ready{"a ready event stays ready"};
@@ -184,6 +185,53 @@ inline constexpr rule copies_change_one_mapping{"a copy changes one mapping, whi
 inline constexpr rule copies_use_registered_memory{"copies use registered memory"};
 inline constexpr rule copies_refuse_missing_memory{"copies refuse device addresses without memory"};
 inline constexpr rule copies_refuse_missing_stream{"copies refuse a stream that does not exist"};
+
+/// A text to which values can be added: pairs of a name and a value; a segment, a stream and a kind of pages
+/// need no name.
+class values_text : public fixed_text {
+ public:
+  void add_values(const char*) noexcept {}
+  template <typename Value, typename... Rest>
+  void add_values(const char* separator, const char* name, const Value& value, const Rest&... rest) noexcept {
+    add(separator).add(name).add(" ");
+    add_value(value);
+    add_values(", ", rest...);
+  }
+  template <typename Segment, typename... Rest>
+    requires requires(const Segment& s) { s.at(), s.bytes; }
+  void add_values(const char* separator, const Segment& place, const Rest&... rest) noexcept {
+    add_values(separator, "address", place.at(), "bytes", place.bytes, rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, stream_id stream, const Rest&... rest) noexcept {
+    add_values(separator, "stream", stream, rest...);
+  }
+  template <typename... Rest>
+  void add_values(const char* separator, const page_kind& kind, const Rest&... rest) noexcept {
+    add_values(separator, "kind", kind, rest...);
+  }
+
+ private:
+  void add_value(const char* value) noexcept { add(value); }
+  void add_value(const void* value) noexcept { add_address(reinterpret_cast<std::uintptr_t>(value)); }
+  void add_value(std::unsigned_integral auto value) noexcept {
+    if constexpr (std::same_as<decltype(value), bool>)
+      add(value ? "true" : "false");
+    else
+      add(std::uint64_t{value});
+  }
+  void add_value(stream_id value) noexcept { add(value.handle); }
+  void add_value(const page_kind& kind) noexcept {
+    add(kind.size == page_kind::page_size::huge_1g ? "1 GiB"
+        : kind.size == page_kind::page_size::huge  ? "2 MiB"
+                                                   : "normal");
+    if (kind.speed == page_kind::bandwidth::low) add(" low-bandwidth");
+    if (kind.speed == page_kind::bandwidth::high) add(" high-bandwidth");
+    if (kind.peer_to_peer) add(" peer-to-peer");
+    if (kind.read_only) add(" read-only");
+    add(" pages");
+  }
+};
 
 }  // namespace tessera::detail::rules
 

@@ -352,8 +352,9 @@ namespace tessera::trace {
 ///   Cost:  a mutex for each recorded call, and a look-up for each block; 32 bytes of host memory for an event,
 ///          and about 70 for a live block
 template <typename Allocator>
-class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
-  using adaptor_type = allocator_adaptor<captured, Allocator>;
+class captured : public tessera::detail::wrapping_adaptor<captured<Allocator>, Allocator> {
+  using adaptor_type = tessera::detail::wrapping_adaptor<captured, Allocator>;
+  using adaptor_type::allocator_;
   static constexpr bool has_handles = requires(Allocator& a) { a.allocate_by_handle(0); };
   static constexpr bool has_pools = tessera::detail::offers<Allocator, extension::private_pools>;
   using filter = std::conditional_t<has_pools, extension::stream_filter, detail::no_filter>;
@@ -362,17 +363,12 @@ class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
   using options = detail::capture_options;
 
   captured() = default;
-  /// Makes the allocator from `args`.
-  template <typename... Args>
-    requires(sizeof...(Args) > 0 && std::constructible_from<Allocator, Args...>)
-  explicit captured(Args&&... args) : allocator_(std::forward<Args>(args)...) {}
+  /// Makes the allocator from the arguments.
+  using adaptor_type::adaptor_type;
   template <typename... Args>
     requires std::constructible_from<Allocator, Args...>
   explicit captured(options chosen, Args&&... args)
-      : allocator_(std::forward<Args>(args)...), recorder_(chosen) {}
-
-  /// The wrapped allocator.
-  [[nodiscard]] Allocator& inner() noexcept { return allocator_; }
+      : adaptor_type(std::forward<Args>(args)...), recorder_(chosen) {}
 
   /// Returns the program so far. Other threads may go on meanwhile.
   ///   Throws:  std::bad_alloc
@@ -391,8 +387,12 @@ class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
     recorder_.add({event::kind::begin_step, key});
     if constexpr (requires { allocator_.begin_step(key); }) allocator_.begin_step(key);
   }
+  /// Passes the step of one stream to `Allocator` if that has begin_step. The recording has it as a step of all streams.
+  void begin_step(std::uint64_t key, stream_id stream) noexcept {
+    recorder_.add({event::kind::begin_step, key});
+    if constexpr (requires { allocator_.begin_step(key, stream); }) allocator_.begin_step(key, stream);
+  }
 
-  using adaptor_type::allocate, adaptor_type::try_allocate;
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     void* const p = allocator_.allocate(bytes, stream);
     recorder_.add_allocation(p, bytes, stream, false);
@@ -479,8 +479,6 @@ class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
   }
 
  private:
-  friend adaptor_type;
-
   /// Records a free before it: another thread may get the address at once.
   void record_free(const void* p, bool is_by_handle) noexcept {
     if (p != nullptr && !recorder_.add_free(p, is_by_handle)) recorder_.count_if_stopped();
@@ -511,7 +509,6 @@ class captured : public allocator_adaptor<captured<Allocator>, Allocator> {
                                  saves ? 1 : 0, note.is_wake || saves ? note.copies : stream_id{});
   }
 
-  Allocator allocator_;
   detail::program_recorder<filter> recorder_{
       options{}};  // its mutex is not held while the allocator is called
 };

@@ -5,11 +5,13 @@
 #include <functional>
 #include <random>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/background_reclaiming.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/observe/explain.hpp>
@@ -24,6 +26,11 @@
 namespace {
 
 using namespace tessera;
+using unobserved = caching_allocator<pytorch<>, simulated_device>;
+static_assert(
+    !std::is_constructible_v<locked<unobserved>, simulated_device, recipe::policies<pytorch<>>, int>);
+static_assert(!std::is_constructible_v<background_reclaiming<unobserved>, simulated_device,
+                                       recipe::policies<pytorch<>>, detail::background_options, int>);
 using adaptor_tests::gated_device;
 using adaptor_tests::gated_ref;
 using adaptor_tests::run_streams_in_host_memory;

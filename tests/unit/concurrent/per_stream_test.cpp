@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 #include <string_view>
 #include <thread>
 #include <type_traits>
@@ -315,6 +316,47 @@ std::size_t keep_one_limit_together() {
   pool.deallocate(p);
   return peak;
 }
+TEST(per_stream, policies_change_in_all_arenas_or_in_none) {
+  per_stream<caching_allocator<pytorch<>, simulated_device>> pool;
+  (void)pool.allocate(1000, stream_id{1});
+  (void)pool.allocate(1000, stream_id{2});
+  const auto limits = [&pool] {
+    std::vector<std::size_t> found;
+    pool.for_each_allocator([&found](auto& in) { found.push_back(in.policies().growth.limit.on(1_GiB)); });
+    return found;
+  };
+  const std::vector<std::size_t> before = limits();
+  const auto fail = [](auto& settings) {
+    settings.growth.limit = 100_MiB;
+    throw std::runtime_error("no such limit");
+  };
+  EXPECT_THROW(pool.visit_policies(fail), std::runtime_error);
+  EXPECT_EQ(limits(), before);
+  EXPECT_FALSE(pool.current_usage().has_limit);
+  const int result = pool.visit_policies([](auto& settings) {
+    settings.growth.limit = 50_MiB;
+    return 7;
+  });
+  EXPECT_EQ(result, 7);
+  EXPECT_EQ(limits(), (std::vector<std::size_t>{50_MiB, 50_MiB}));
+  EXPECT_EQ(pool.current_usage().limit, 50_MiB);
+}
+TEST(per_stream, a_question_creates_no_arena) {
+  const per_stream<caching_allocator<pytorch<>, simulated_device>> pool;
+  const out_of_memory error = pool.make_out_of_memory(5_MiB, stream_id{3});
+  EXPECT_EQ(error.requested(), 5_MiB);
+  EXPECT_EQ(error.stream(), stream_id{3});
+  EXPECT_EQ(pool.arena_count(), 0u);
+}
+TEST(per_stream, functions_given_to_it_may_throw) {
+  per_stream<caching_allocator<pytorch<>, simulated_device>> pool;
+  void* const p = pool.allocate(1000);
+  const auto fail = [](auto&, bool = true) { throw std::runtime_error("unwilling"); };
+  EXPECT_THROW(pool.visit_arenas(stream_id{}, fail), std::runtime_error);
+  EXPECT_THROW(pool.visit_owner(p, fail), std::runtime_error);
+  pool.deallocate(p);
+}
+
 TEST(per_stream_threads, keep_one_limit_together) {
   const std::size_t in_segments = keep_one_limit_together<torch>();
   EXPECT_LE(in_segments, 150_MiB);

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <mutex>
 #include <optional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/locked.hpp>
 #include <tessera/debug/leak_checked.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/interop/ownership.hpp>
 #include <tessera/interop/paddle_passes.hpp>
 #include <tessera/observe/explain.hpp>
+#include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -51,6 +55,26 @@ TEST(thread_checked_threads, serves_its_thread_as_the_allocator_does) {
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+/// A front end that locks may give its provider, too.
+struct locked_with_provider : locked<plain> {
+  simulated_device& provider() noexcept;
+};
+static_assert(std::is_same_v<detail::mutex_like_in<plain>, detail::no_mutex>);
+static_assert(std::is_same_v<detail::mutex_like_in<thread_checked<plain>>, std::mutex>);
+static_assert(std::is_same_v<detail::mutex_like_in<locked_with_provider>, std::mutex>);
+template <typename Pool>
+concept gives_policies = requires(Pool& pool) {
+  pool.policies();
+  pool.provider();
+};
+static_assert(gives_policies<checked> && !gives_policies<thread_checked<locked<plain>>>);
+
+TEST(thread_checked_threads, goes_inside_a_planned) {
+  planned<thread_checked<locked<plain>>> pool(plan::memory_plan{});
+  pool.deallocate(pool.allocate(5_MiB));
+  EXPECT_EQ(pool.current_usage().cached, 20_MiB);
 }
 
 TEST(thread_checked_threads, belongs_to_the_first_user_until_it_is_passed_on) {

@@ -436,6 +436,7 @@ int cuMemCreate(address* made, std::size_t bytes, const properties* wanted, unsi
   if (const int failed = begin("cuMemCreate", false)) return failed;
   if (!d.virtual_memory) return not_supported;
   if (!are_plain(d, wanted) || flags != 0) return misused("cuMemCreate of something else");
+  *made = ~address{0};  // a driver may write although it fails
   if (bytes == 0 || bytes % granularity != 0) return invalid_value;
   if (!take(d, wanted->where.id, bytes)) return out_of_memory;
   *made = d.next_handle++;

@@ -3,6 +3,8 @@
 // hidden names.
 #include "library_pool.hpp"
 
+#include <cstdint>
+
 #include "../layout.hpp"
 
 #define FOR_ALL_TO_SEE extern "C" [[gnu::visibility("default")]]
@@ -15,6 +17,9 @@ FOR_ALL_TO_SEE shared_pool* pool_make(std::size_t capacity) {
 FOR_ALL_TO_SEE void pool_destroy(shared_pool* pool) { delete pool; }
 FOR_ALL_TO_SEE void* pool_allocate(shared_pool* pool, std::size_t bytes) { return pool->allocate(bytes); }
 FOR_ALL_TO_SEE void pool_free(shared_pool* pool, void* p) { pool->deallocate(p); }
+FOR_ALL_TO_SEE std::uint64_t pool_create_private(shared_pool* pool) {
+  return pool->get<tessera::extension::private_pools>().create().number;
+}
 FOR_ALL_TO_SEE std::size_t pool_caught(shared_pool* pool, std::size_t bytes, allocate_function* by) {
   try {
     by(pool, bytes);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // C++ libraries that were built as other standards, independently of each other, share pools and exceptions.
 #include <cstddef>
+#include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +26,7 @@ struct pool_library : loaded_library {
         destroy(find<void(shared_pool*)>("pool_destroy")),
         allocate(find<allocate_function>("pool_allocate")),
         free(find<void(shared_pool*, void*)>("pool_free")),
+        create_private(find<std::uint64_t(shared_pool*)>("pool_create_private")),
         caught(find<std::size_t(shared_pool*, std::size_t, allocate_function*)>("pool_caught")) {}
 
   long (*standard)();
@@ -32,6 +35,7 @@ struct pool_library : loaded_library {
   void (*destroy)(shared_pool*);
   allocate_function* allocate;
   void (*free)(shared_pool*, void*);
+  std::uint64_t (*create_private)(shared_pool*);
   std::size_t (*caught)(shared_pool*, std::size_t, allocate_function*);
 };
 
@@ -59,6 +63,20 @@ TEST_P(two_libraries, free_what_the_other_one_allocated) {
   second.free(pool, r);
   pool->deallocate(q);
   EXPECT_EQ(pool->current_usage().allocated, 0u);
+  EXPECT_EQ(pool->audit(), nullptr);
+  second.destroy(pool);
+}
+
+TEST_P(two_libraries, name_private_pools_apart) {
+  shared_pool* const pool = first.make(64_MiB);
+  std::set<std::uint64_t> names;
+  for (int i = 0; i < 3; ++i) {
+    names.insert(first.create_private(pool));
+    names.insert(second.create_private(pool));
+    names.insert(pool->get<tessera::extension::private_pools>().create().number);
+  }
+  EXPECT_EQ(names.size(), 9u);
+  EXPECT_FALSE(names.contains(0));
   EXPECT_EQ(pool->audit(), nullptr);
   second.destroy(pool);
 }

@@ -65,7 +65,7 @@ TEST(open_scopes, direct_a_stream_to_the_oldest_that_selects_it) {
       }
     }
     ASSERT_EQ(destination(in, stream), expected) << step;
-    ASSERT_EQ(detail::core_access::extensions(in).serves_plainly(), open.empty());
+    ASSERT_EQ(detail::core_access::extensions(in).uses_fast_path(), open.empty());
     if (step % 64 == 0) {
       allocator copies;
       ASSERT_TRUE(copies.adopt(in));

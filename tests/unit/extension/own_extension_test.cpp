@@ -43,11 +43,11 @@ struct long_lived {
 
     /// Marks the requests of the calling thread. Returns the state whose requests it marked until now.
     [[nodiscard]] const void* begin() noexcept {
-      access::extensions(in_).note_exception(1);
+      access::extensions(in_).note_special_case(1);
       return std::exchange(marked(), this);
     }
     void end(const void* outer) noexcept {
-      access::extensions(in_).note_exception(-1);
+      access::extensions(in_).note_special_case(-1);
       marked() = outer;
     }
     [[nodiscard]] tessera::pool_id id() const noexcept { return {group_.number}; }
@@ -80,11 +80,18 @@ struct long_lived {
    public:
     explicit door(Allocator& in) noexcept : in_(&in) {}
     [[nodiscard]] const void* begin() noexcept {
-      return in_->template change_extension<long_lived>([](auto& s) { return s.begin(); }, [](auto&) {});
+      const void* outer = nullptr;
+      (void)in_->template change_extension<long_lived>(
+          [&outer](auto& s) {
+            outer = s.begin();
+            return tessera::outcome{};
+          },
+          [](auto&) {});
+      return outer;
     }
     void end(const void* outer) noexcept {
-      in_->template change_extension<long_lived>([outer](auto& s) { return s.end(outer), true; },
-                                                 [](auto&) {});
+      (void)in_->template change_extension<long_lived>(
+          [outer](auto& s) { return s.end(outer), tessera::outcome{}; }, [](auto&) {});
     }
     /// The pool_id that events and tools show for long-lived blocks.
     [[nodiscard]] tessera::pool_id id() const noexcept {

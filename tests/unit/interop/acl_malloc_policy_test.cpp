@@ -26,6 +26,7 @@ namespace {
 
 using namespace tessera;
 using config::setting_error;
+using code = setting_error::error_code;
 
 constexpr page_choice choice(std::uint32_t value) {
   return std::get<page_choice>(acl_malloc_policy::parse(value));
@@ -137,19 +138,25 @@ TEST(acl_malloc_policy, strict_huge_stays_strict_with_bandwidth) {
 TEST(acl_malloc_policy, a_number_out_of_range_is_an_error) {
   for (std::uint32_t value : {8u, 0xFFu, 0x200u, 0x101108u, 0x80000000u, 0xFFFFFFFFu})
     EXPECT_FALSE(is_legal(value));
-  EXPECT_EQ(error(8), (setting_error{"aclrtMemMallocPolicy", {}, "a bit that no enumerator has", 3}));
-  EXPECT_EQ(error(0x80000001).offset, 31u);
+  EXPECT_EQ(error(8), (setting_error{"aclrtMemMallocPolicy", "bit 3 (0x8)", "a bit that no enumerator has",
+                                     setting_error::nowhere, code::unknown_key}));
+  EXPECT_EQ(error(0x80000001).value, "bit 31 (0x80000000)");
+  EXPECT_EQ(error(0x2000).value, "bit 13 (0x2000)");
+  EXPECT_STREQ(config::bad_setting("policy", error(0x400)).what(),
+               "policy: aclrtMemMallocPolicy bit 10 (0x400): unknown key: a bit that no enumerator has");
 }
 
 TEST(acl_malloc_policy, conflicting_numbers) {
-  EXPECT_EQ(error(0x1100), (setting_error{"ACL_MEM_TYPE_LOW_BAND_WIDTH", "ACL_MEM_TYPE_HIGH_BAND_WIDTH",
-                                          "low and high bandwidth exclude each other", 12}));
-  EXPECT_EQ(error(0x103), (setting_error{"ACL_MEM_MALLOC_HUGE_FIRST_P2P", "ACL_MEM_TYPE_LOW_BAND_WIDTH",
-                                         "low or high bandwidth does not go with peer-to-peer memory", 8}));
-  EXPECT_EQ(
-      error(0x1006),
-      (setting_error{"ACL_MEM_MALLOC_HUGE1G_ONLY", "ACL_MEM_TYPE_HIGH_BAND_WIDTH",
-                     "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages", 12}));
+  const auto excluded = [](std::string_view key, std::string_view by, std::string_view rule) {
+    return setting_error{key, {}, rule, setting_error::nowhere, code::excluded_by, by};
+  };
+  EXPECT_EQ(error(0x1100), excluded("ACL_MEM_TYPE_HIGH_BAND_WIDTH", "ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                                    "low and high bandwidth exclude each other"));
+  EXPECT_EQ(error(0x103), excluded("ACL_MEM_TYPE_LOW_BAND_WIDTH", "ACL_MEM_MALLOC_HUGE_FIRST_P2P",
+                                   "low or high bandwidth does not go with peer-to-peer memory"));
+  EXPECT_EQ(error(0x1006),
+            excluded("ACL_MEM_TYPE_HIGH_BAND_WIDTH", "ACL_MEM_MALLOC_HUGE1G_ONLY",
+                     "low or high bandwidth goes with normal and 2 MiB pages, not with 1 GiB pages"));
 }
 
 using config_tests::refused;
@@ -173,27 +180,30 @@ constexpr std::string_view no_giants =
 
 INSTANTIATE_TEST_SUITE_P(
     names, acl_malloc_policy_errors,
-    testing::Values(refused{"", {"", "", missing, 0}}, refused{"  ", {"", "", missing, 2}},
-                    refused{"|", {"", "", missing, 0}},
-                    refused{"ACL_MEM_MALLOC_HUGE_ONLY|", {"", "", missing, 25}},
-                    refused{"ACL_MEM_MALLOC_HUGE_ONLY||ACL_MEM_TYPE_LOW_BAND_WIDTH", {"", "", missing, 25}},
-                    refused{"0x1001", {"0x1001", "", unknown, 0}},
-                    refused{"acl_mem_malloc_huge_only", {"acl_mem_malloc_huge_only", "", unknown, 0}},
-                    refused{"ACL_MEM_MALLOC_HUGE_ONLY | HUGE", {"HUGE", "", unknown, 27}},
-                    refused{"ACL_MEM_MALLOC_HUGE_ONLY,ACL_MEM_TYPE_LOW_BAND_WIDTH",
-                            {"ACL_MEM_MALLOC_HUGE_ONLY,ACL_MEM_TYPE_LOW_BAND_WIDTH", "", unknown, 0}},
-                    refused{"ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_NORMAL_ONLY",
-                            {huge_only, "ACL_MEM_MALLOC_NORMAL_ONLY", two_sizes, 25}},
-                    refused{"ACL_MEM_MALLOC_HUGE_FIRST|ACL_MEM_MALLOC_HUGE_ONLY",
-                            {"ACL_MEM_MALLOC_HUGE_FIRST", huge_only, two_sizes, 26}},
-                    refused{"ACL_MEM_TYPE_HIGH_BAND_WIDTH|ACL_MEM_TYPE_LOW_BAND_WIDTH",
-                            {low, high, two_speeds, 29}},
-                    refused{"ACL_MEM_MALLOC_HUGE_ONLY_P2P|ACL_MEM_TYPE_LOW_BAND_WIDTH",
-                            {huge_for_peers, low, no_peers, 29}},
-                    refused{"ACL_MEM_TYPE_LOW_BAND_WIDTH|ACL_MEM_MALLOC_HUGE_ONLY_P2P",
-                            {huge_for_peers, low, no_peers, 28}},
-                    refused{"ACL_MEM_MALLOC_HUGE1G_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH",
-                            {"ACL_MEM_MALLOC_HUGE1G_ONLY", high, no_giants, 27}}));
+    testing::Values(
+        refused{"", {"", "", missing, 0, code::missing_value}},
+        refused{"  ", {"", "", missing, 2, code::missing_value}},
+        refused{"|", {"", "", missing, 0, code::missing_value}},
+        refused{"ACL_MEM_MALLOC_HUGE_ONLY|", {"", "", missing, 25, code::missing_value}},
+        refused{"ACL_MEM_MALLOC_HUGE_ONLY||ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                {"", "", missing, 25, code::missing_value}},
+        refused{"0x1001", {"0x1001", "", unknown, 0, code::unknown_key}},
+        refused{"acl_mem_malloc_huge_only", {"acl_mem_malloc_huge_only", "", unknown, 0, code::unknown_key}},
+        refused{"ACL_MEM_MALLOC_HUGE_ONLY | HUGE", {"HUGE", "", unknown, 27, code::unknown_key}},
+        refused{"ACL_MEM_MALLOC_HUGE_ONLY,ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                {"ACL_MEM_MALLOC_HUGE_ONLY,ACL_MEM_TYPE_LOW_BAND_WIDTH", "", unknown, 0, code::unknown_key}},
+        refused{"ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_NORMAL_ONLY",
+                {"ACL_MEM_MALLOC_NORMAL_ONLY", "", two_sizes, 25, code::excluded_by, huge_only}},
+        refused{"ACL_MEM_MALLOC_HUGE_FIRST|ACL_MEM_MALLOC_HUGE_ONLY",
+                {huge_only, "", two_sizes, 26, code::excluded_by, "ACL_MEM_MALLOC_HUGE_FIRST"}},
+        refused{"ACL_MEM_TYPE_HIGH_BAND_WIDTH|ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                {low, "", two_speeds, 29, code::excluded_by, high}},
+        refused{"ACL_MEM_MALLOC_HUGE_ONLY_P2P|ACL_MEM_TYPE_LOW_BAND_WIDTH",
+                {low, "", no_peers, 29, code::excluded_by, huge_for_peers}},
+        refused{"ACL_MEM_TYPE_LOW_BAND_WIDTH|ACL_MEM_MALLOC_HUGE_ONLY_P2P",
+                {huge_for_peers, "", no_peers, 28, code::excluded_by, low}},
+        refused{"ACL_MEM_MALLOC_HUGE1G_ONLY|ACL_MEM_TYPE_HIGH_BAND_WIDTH",
+                {high, "", no_giants, 27, code::excluded_by, "ACL_MEM_MALLOC_HUGE1G_ONLY"}}));
 
 // Compilers print only literal arguments. So each rule has a call of its own, before the last call reports any rule.
 TEST_P(acl_malloc_policy_errors, are_reported_to_the_compiler_by_a_literal) {
@@ -201,6 +211,20 @@ TEST_P(acl_malloc_policy_errors, are_reported_to_the_compiler_by_a_literal) {
   EXPECT_THROW((void)acl_malloc_policy::checked(acl_malloc_policy::parse(GetParam().text)),
                std::bad_variant_access);
   EXPECT_EQ(reported_rules, std::vector<std::string>(2, std::string(GetParam().why.rule)));
+}
+
+TEST(acl_malloc_policy, an_error_without_a_name_has_a_position) {
+  const auto words = [](auto text) {
+    return std::string(
+        config::bad_setting("policy", std::get<setting_error>(acl_malloc_policy::parse(text))).what());
+  };
+  EXPECT_EQ(words(""), "policy, character 0: missing value: an enumerator is expected");
+  EXPECT_EQ(words("ACL_MEM_MALLOC_HUGE_ONLY|"),
+            "policy, character 25: missing value: an enumerator is expected");
+  EXPECT_EQ(words(static_cast<const char*>(nullptr)), "policy: missing value: there is no text");
+  EXPECT_EQ(words("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_HUGE_FIRST"),
+            "policy, character 25: ACL_MEM_MALLOC_HUGE_FIRST: excluded by ACL_MEM_MALLOC_HUGE_ONLY: only one "
+            "page size may be named");
 }
 
 TEST(acl_malloc_policy, nothing_is_reported_for_legal_policies) {

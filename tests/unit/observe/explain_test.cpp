@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <cstddef>
 #include <initializer_list>
 #include <string>
@@ -7,6 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/per_stream.hpp>
+#include <tessera/concurrent/waiting.hpp>
+#include <tessera/interop/ownership.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -420,6 +424,19 @@ TEST(explain, warns_of_growth_without_bound) {
   EXPECT_LE(text.find('\n', at + 1) - at, 161u);
   caching_allocator<pytorch<>, simulated_device> bounded;
   EXPECT_EQ(std::string(explain(bounded, 100_GiB).text().c_str()).find("warning"), std::string::npos);
+}
+
+TEST(explain, adds_up_the_arenas_behind_a_handle) {
+  using arenas = per_stream<over<pytorch<>>>;
+  auto pool = interop::shared_allocator<waiting<arenas>>::make(std::chrono::milliseconds(1), of(630_MiB));
+  void* const p = pool.allocate(500_MiB, stream_id{1});
+  (void)pool.allocate(130_MiB, stream_id{2});
+  pool.deallocate(p);
+  const oom_report report = explain(pool, 600_MiB, stream_id{2});
+  EXPECT_EQ(report.now, pool.current_usage());
+  EXPECT_EQ(report.now.reserved, 630_MiB);
+  EXPECT_EQ(report.elsewhere, 500_MiB);
+  EXPECT_EQ(report.waited_ms, 1);
 }
 
 TEST(explain, suggests_to_try_again) {

@@ -276,7 +276,7 @@ TEST(history, label_scopes_of_several_histories) {
 }
 TEST(history_death, a_label_scope_needs_a_history) {
   caching_allocator<pytorch<>, simulated_device> pool;
-  EXPECT_DEATH(label_scope(pool, "none"), "label_scope: the allocator has no history");
+  EXPECT_DEATH((void)label_scope(pool, "none"), "label_scope: the allocator has no history");
 }
 
 TEST(history, keeps_the_call_stacks_of_live_blocks) {

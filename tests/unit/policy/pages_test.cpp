@@ -260,7 +260,8 @@ TEST(pages, allocator_requests_the_kind_chosen_at_run_time) {
 TEST(pages_death, an_invalid_choice_at_run_time_aborts) {
   direct<prefer_pages<>> pool;
   pool.policies().pages.choice = page_choice{.speed = page_kind::bandwidth::low, .peer_to_peer = true};
-  EXPECT_DEATH((void)pool.try_allocate(1), "low or high bandwidth does not go with peer-to-peer memory");
+  EXPECT_DEATH((void)pool.try_allocate(1),
+               "prefer_pages: low or high bandwidth does not go with peer-to-peer memory");
 }
 
 TEST(pages, budget_of_the_simulated_device_runs_out) {

@@ -57,6 +57,18 @@ TEST(last_search, adds_a_search_unless_the_request_must_fail_at_once) {
   EXPECT_TRUE((last_search<pytorch_2_14_family::native::recovery>::checks_capacity));
 }
 
+struct recovers_in_four_steps {
+  [[nodiscard]] static constexpr recovery_steps steps(failure_reason) noexcept {
+    using enum recovery_steps::step;
+    return {{release_oversize, release_cached, retry_exact_size, release_cached}, 4};
+  }
+  bool operator==(const recovers_in_four_steps&) const = default;
+};
+TEST(last_search_death, has_no_room_after_four_steps) {
+  EXPECT_DEATH((void)last_search<recovers_in_four_steps>{}.steps(failure_reason::by_device).end(),
+               "steps\\(\\) returns at most four steps");
+}
+
 /// A full device of 40 MiB, on which stream 1 still uses a freed block of 8 MiB beside a live one.
 template <typename Recipe>
 struct full_device {

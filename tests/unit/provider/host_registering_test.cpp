@@ -52,7 +52,8 @@ TEST(host_registering, keeps_the_law_of_providers) {
   host_pinned device{host_pinned::options{.pin = host_pinned::pinning::where_allowed}};
   host_pinned unlocked{host_pinned::options{.capacity = 1_MiB, .pin = host_pinned::pinning::never}};
   host_registering<host_pinned, host_pinned> both(unlocked, device);
-  EXPECT_STREQ(law::provider(both).broken, nullptr);
+  const law::provider_check_result found = law::provider(both);
+  EXPECT_STREQ(found.broken, nullptr) << found.report();
   EXPECT_EQ(device.held().registered, 0u);
   EXPECT_EQ(unlocked.used(), 0u);
 }

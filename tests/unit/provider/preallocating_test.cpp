@@ -20,7 +20,20 @@ TEST(preallocating, keeps_the_law_of_providers) {
   simulated_device device;
   region reserved(device, 1_MiB);
   provider from(reserved);
-  EXPECT_STREQ(law::provider(from).broken, nullptr);
+  const law::provider_check_result found = law::provider(from, {.tries_wrong_releases = true});
+  EXPECT_TRUE(found) << found.report();
+}
+
+TEST(preallocating, takes_back_only_segments_that_it_gave) {
+  simulated_device device;
+  region reserved(device, 1_MiB);
+  provider from(reserved);
+  EXPECT_EQ(from.acquire(0), nullptr);
+  auto* const first = static_cast<std::byte*>(from.acquire(256_KiB));
+  EXPECT_FALSE(from.release(first + 4_KiB, 4_KiB));
+  EXPECT_FALSE(from.release(first, 1_MiB)) << "the region itself";
+  EXPECT_TRUE(from.release(first, 256_KiB));
+  EXPECT_FALSE(from.release(first, 256_KiB));
 }
 
 TEST(preallocating, serves_many_segments_with_one_call_and_then_asks_the_device) {

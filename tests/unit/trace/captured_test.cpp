@@ -67,7 +67,10 @@ concept frees_handles = requires(Pool& pool, block_handle h) {
   pool.allocate_by_handle(1);
 };
 static_assert(frees_handles<captured<shared>> && !frees_handles<captured<streamed>>);
-static_assert(!std::is_default_constructible_v<captured<any_allocator>>);
+struct made_of_a_number : plain {
+  explicit made_of_a_number(int) {}
+};
+static_assert(!std::is_default_constructible_v<captured<made_of_a_number>>);
 
 /// The recording of a program, after it was written to a file and read again.
 template <typename Pool>
@@ -323,13 +326,16 @@ TEST(captured, ignores_blocks_of_the_allocator_inside) {
 /// An allocator to which a program says that a step begins.
 struct with_steps : plain {
   void begin_step(std::uint64_t key) noexcept { keys.push_back(key); }
+  void begin_step(std::uint64_t key, stream_id stream) noexcept { keys.push_back(key + 100 * stream.handle); }
   std::vector<std::uint64_t> keys;
 };
 TEST(captured, passes_steps_on) {
   captured<with_steps> pool;
   pool.begin_step(3);
   pool.begin_step();
-  EXPECT_EQ(pool.inner().keys, (std::vector<std::uint64_t>{3, 0}));
+  pool.begin_step(4, stream_id{2});
+  any_allocator(pool).begin_step(5, stream_id{3});
+  EXPECT_EQ(pool.inner().keys, (std::vector<std::uint64_t>{3, 0, 204, 305}));
   captured<plain> other;
   const recording read = written_and_read(pool);
   EXPECT_EQ(trace::replay(program(read), other), 0u);

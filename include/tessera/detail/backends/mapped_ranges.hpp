@@ -155,7 +155,7 @@ class mapped_ranges {
       end += (*last)->bytes;
       last = &(*last)->next;
     }
-    works = works && manager_.may_grow(Manager::group_of(list), end - begin);
+    works = works && manager_.may_acquire(Manager::group_of(list), end - begin);
     if (!works) chunks_.destroy_all(provider(), fresh);
     if (!works || !chunks_.map_all(provider(), fresh, growth.kinds)) {
       manager_.report(action::refused, 0, growth.mapping, growth.mapping, list);

@@ -108,7 +108,7 @@ class stitched_ranges {
       }
     }
     works =
-        works && manager_.may_grow(Manager::group_of(list), bytes) && manager_.reserve_blocks(2 * holes + 2);
+        works && manager_.may_acquire(Manager::group_of(list), bytes) && manager_.reserve_blocks(2 * holes + 2);
     for (chunk* c = planned; works && c != nullptr; c = c->next) use_detached(*c);
     release_detached();
     if (!works) ranges_.chunks().destroy_all(manager_.provider(), planned);

@@ -51,7 +51,6 @@ class block_manager {
   using counters_type = typename Traits::template counters<Traits::pools>;
   using order = block_order<Traits::order, Traits::has_ranges>;
   using group = typename Traits::template group<Traits::pools>;
-  static constexpr bool is_extended = !extensions_type::is_empty;
   static constexpr bool has_clock = !std::is_same_v<typename Traits::clock, pool_searches>;
   using time = std::conditional_t<has_clock, std::uint64_t, pool_searches>;
 
@@ -143,10 +142,7 @@ class block_manager {
     return extensions().group_for(stream, own_);
   }
   /// Whether the device may be asked for events, and waited for.
-  [[nodiscard]] bool may_wait() const noexcept {
-    if constexpr (is_extended) return extensions().may_wait();
-    return true;
-  }
+  [[nodiscard]] bool may_wait() const noexcept { return extensions().may_wait(); }
   /// Whether emptying the cache gives back the idle memory of a group.
   [[nodiscard]] bool may_release(const group& in) const noexcept {
     return !in.is_private() || extensions().may_release(in);
@@ -298,7 +294,7 @@ class block_manager {
   [[nodiscard, gnu::cold]] block* acquire(free_list& list, std::size_t bytes, bool oversize,
                                           const page_order& kinds) noexcept {
     group& in = group_of(list);
-    if (!may_grow(in, bytes)) return nullptr;
+    if (!may_acquire(in, bytes)) return nullptr;
     const stream_id key = list.key();
     requested_from_device_ += bytes;
     ++list.segments;  // other threads may erase lists without segments during the call
@@ -315,7 +311,7 @@ class block_manager {
       counters_.segment_rejected(bytes, give_back(in, address, bytes));
     }
     requested_from_device_ -= bytes;
-    if constexpr (is_extended) extensions().on_plan(in, 0 - bytes);
+    extensions().on_in_flight(in, -static_cast<std::int64_t>(bytes));
     const bool works = whole != nullptr;
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key, in);
     return whole;
@@ -403,9 +399,8 @@ class block_manager {
         with_releasing);
   }
   /// Whether a group may get `bytes` more from the device.
-  [[nodiscard]] bool may_grow(group& in, std::size_t bytes) noexcept {
-    if constexpr (is_extended) return extensions().may_grow(in, bytes);
-    return true;
+  [[nodiscard]] bool may_acquire(group& in, std::size_t bytes) noexcept {
+    return extensions().may_acquire(in, bytes);
   }
   [[nodiscard]] static group& group_of(const free_list& list) noexcept {
     return static_cast<group&>(*list.where().group);
@@ -590,10 +585,8 @@ class block_manager {
   /// Takes memory for a group from an extension or the provider. Returns null if both refuse.
   [[nodiscard]] void* take_memory(group& in, std::size_t bytes, const page_order& kinds) noexcept {
     void* memory = nullptr;
-    if constexpr (is_extended) {
-      extensions().on_plan(in, bytes);
-      if (extensions().acquire(in, bytes, memory)) return memory;
-    }
+    extensions().on_in_flight(in, static_cast<std::int64_t>(bytes));
+    if (extensions().acquire(in, bytes, memory)) return memory;
     for (const page_kind *kind = kinds.begin(), *end = kinds.end(); kind != end && memory == nullptr;
          ++kind) {
       if constexpr (provider::paged_provider<Provider>) {
@@ -607,10 +600,8 @@ class block_manager {
   /// Releases a segment of a group to an extension or the provider.
   [[nodiscard]] bool give_back(group& of, std::uintptr_t address, std::size_t bytes) noexcept {
     void* const memory = reinterpret_cast<void*>(address);
-    if constexpr (is_extended) {
-      bool works = false;
-      if (extensions().release(of, memory, bytes, works)) return works;
-    }
+    bool works = false;
+    if (extensions().release(of, memory, bytes, works)) return works;
     return provider_.release(memory, bytes);
   }
 
@@ -772,7 +763,7 @@ class block_manager {
   /// Adds to the reserved bytes of a group, modulo 2^64.
   void change_reserved(group& of, std::size_t more) noexcept {
     of.reserved += more;
-    if constexpr (is_extended) extensions().on_change(of);
+    extensions().on_change(of);
   }
 
   Provider provider_;

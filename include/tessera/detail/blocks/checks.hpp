@@ -47,7 +47,12 @@ template <typename Blocks>
 [[noreturn, gnu::noinline, gnu::cold]] void refuse_address(const Blocks& blocks, const char* call,
                                                            const void* p) noexcept {
   fixed_text text;
-  text.add(call).add(": not the address of a live block; ");
+  text.add(call).add(": ");
+  blocks.for_each_block([&](const block& b) {
+    if (b.is_by_handle() && b.address == reinterpret_cast<std::uintptr_t>(p))
+      fatal(text.add("this block was allocated by handle; pass its handle").c_str(), p);
+  });
+  text.add("not the address of a live block; ");
   if (!add_block_at(text, blocks, p)) text.add(in_no_segment);
   fatal(text.c_str(), p);
 }

@@ -109,7 +109,7 @@ struct core_access {
   }
   template <typename A>
   [[nodiscard]] static auto make_miss(A&, const auto& request) noexcept {
-    return typename A::miss{.want = request};
+    return typename A::miss_state{.want = request};
   }
   template <typename A>
   [[nodiscard]] static block* obtain(A& in, const auto& request) noexcept {

@@ -6,7 +6,7 @@
 #include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 
-/// What the core of an allocator asks its extensions, and what it tells them.
+/// The questions by which the core of an allocator lets extensions decide, and the reports by which they hear of changes.
 ///
 /// An extension is a struct that the program names behind the provider:
 /// `caching_allocator<stitched, device, extension::private_pools, extension::quotas>`. The core includes no
@@ -15,39 +15,41 @@
 ///
 /// | member of an extension E  |                                                                          |
 /// |---------------------------|--------------------------------------------------------------------------|
-/// | E::state<Core>            | its data in one allocator, made from `E` and the allocator               |
+/// | E::state<Core>            | its data in one allocator, made from the allocator and `E`               |
 /// | E::door<Allocator>        | what the program calls: `allocator.get<E>()` returns one                 |
 /// | E::in_group               | its data in each group of free lists (optional)                          |
 /// | E::needs                  | extensions that it needs, as types of `needs_extensions` (optional)      |
 /// | E::spans_arenas           | true if it works in the arenas of per_stream (optional)                  |
 /// | E::check<Core>()          | true, or an error of the compiler that says why not (optional)           |
 ///
+/// `Core` has the types `allocator`, `group`, `manager`, `backend`, `provider`, `recipe` and `traits`. The state is made
+/// before the manager and the provider exist, so its constructor may keep a reference to the allocator, but not use it.
+///
 /// A state derives from extension_defaults, and redefines the members for the questions that it answers. `g` is a group of
 /// free lists, `b` a block. The group of the allocator itself always exists; an extension may add others.
 ///
 /// | question                     | answer                                                                |
 /// |------------------------------|-----------------------------------------------------------------------|
-/// | group_for(stream)            | the group that serves a request of a stream; null for the allocator's own |
+/// | group_for(stream) *          | the group that serves a request of a stream; null for the allocator's own |
 /// | find_group(id)               | a group by its pool_id, or null                                       |
 /// | for_each_group(f)            | calls f(group) for each group that it added                           |
 /// | may_wait()                   | whether the device may be asked for events, and waited for            |
-/// | why_unserved(g)              | why a group serves no requests, as text, or null                      |
-/// | may_use(b, offset, size)     | whether these bytes of a free block may be used; counts them if so    |
-/// | may_take(g, bytes)           | whether to ask the device for a segment of so many bytes              |
-/// | may_grow(g, bytes)           | the same, just before the device is asked                             |
+/// | why_unserved(g) *            | why a group serves no requests, as text, or null                      |
+/// | may_use(b, offset, size) *   | whether these bytes of a free block may be used                       |
+/// | may_start_growth(g, bytes)   | whether to try growth by so many bytes; asked before limits are       |
+/// | may_acquire(g, bytes)        | whether to ask the device for so many bytes, just before that         |
 /// | may_release(g)               | whether idle memory of an added group may go back to the device       |
 /// | has_memory(g)                | whether the memory of a group is mapped                               |
 /// | may_reuse(b)                 | whether a live block may get another request                          |
 /// | why_unusable(b)              | why no stream may be recorded for a live block, as text, or null      |
 /// | serves_whole(g)              | whether the blocks of a group are never split                         |
-/// | acquire(g, bytes, memory)    | gives memory instead of the provider; false if it does not            |
-/// | release(g, p, bytes, works)  | takes memory back instead of the provider; false if it does not       |
+/// | acquire(g, bytes, memory)    | true if it gives the memory instead of the provider, null if it fails |
+/// | release(g, p, bytes, works)  | true if it takes the memory back instead of the provider              |
 /// | attempt(stage, miss)         | a free block that serves a miss, or null                              |
 /// | adjust(miss)                 | changes the steps of recovery                                         |
-/// | take_refusal()               | whether it refused growth since the last call                         |
 /// | adopt(other)                 | copies what another allocator's state has; false if host memory ran out |
-/// | why_too_large(g, missing)    | why a group must not get what calls in progress may add, or null      |
-/// | why_unfit(g)                 | why the blocks of a group cannot be recorded, or null                 |
+/// | why_over_quota(g, missing)   | why a group must not get what calls in progress may add, or null; sleep_mode asks |
+/// | why_not_checkpointable(g)    | why the blocks of a group cannot be recorded, or null; checkpoints asks |
 /// | explain(numbers)             | adds why a request fails to its oom_numbers                           |
 /// | audit()                      | null, or the broken invariant as text                                 |
 /// | metadata_bytes()             | bytes of host memory                                                  |
@@ -56,15 +58,24 @@
 /// | report                       |                                                                       |
 /// |------------------------------|-----------------------------------------------------------------------|
 /// | on_event(event)              | an allocator_event                                                    |
-/// | on_served(b, wanted)         | a block serves a request that group `wanted` should have served       |
+/// | on_use(b, offset, size) *    | every extension lets these bytes be used; right after may_use         |
+/// | on_served(b, wanted) *       | a block serves a request of group `wanted`, perhaps from another group |
 /// | on_free(b, offset, size)     | these bytes of a free block became free                               |
 /// | on_change(g)                 | the reserved bytes of a group changed                                 |
-/// | on_plan(g, bytes)            | a call that may add these bytes to a group began, or ended if negative |
+/// | on_in_flight(g, bytes)       | a call that may add these bytes to a group began, or ended if negative |
 /// | on_unused(g), on_erase(g)    | an added group lost its last use; it is about to be erased            |
 /// | on_rearrange()               | blocks changed otherwise than by requests and frees                   |
 /// | check_thread()               | a front end will take its lock; abort if that cannot work here        |
 /// | on_end()                     | the allocator is about to release all memory                          |
 /// | on_trim(), erase_unused()    | the cache was emptied; added groups without memory may go             |
+///
+/// Rows with a * hold for misses. A hit asks and reports these only while note_special_case() is in force, and on_served
+/// also needs an extension that has for_each_group. So on_free reports blocks for which there was no on_use.
+///
+/// If an extension refuses in may_start_growth, may_acquire or may_use, the miss goes on as at a limit: its `why` is
+/// by_extension, and it takes the steps that the recovery policy has for by_limit. adjust() may replace `miss.steps`.
+/// caching_allocator::miss_state is what attempt() and adjust() get: the request `want` with its group, stream, bytes,
+/// and the size and pool of its block; `why` growth failed; the `steps`; and whether growth asks `exactly` for the size.
 
 namespace tessera::detail {
 
@@ -72,49 +83,47 @@ struct core_access;
 
 /// The stages of a miss at which extensions may try to serve it.
 enum class miss_stage : unsigned char {
-  growth_failed,  ///< the device was asked once
+  growth_failed,  ///< growth failed for the first time
   before_steps,   ///< before the first step of recovery
   last            ///< after every step of recovery
 };
 
-/// The base of the states of extensions: what an extension answers that does not care. Four members are missing here.
-/// An extension that has one of them changes the path of a request or a free: for_each_group, may_use, on_event and on_free.
+/// The base of the states of extensions, with the default answers. Four members are missing here, because an extension
+/// that has one changes the path of a request or a free: for_each_group, may_use, on_event and on_free.
 struct extension_defaults {
-  [[nodiscard]] static constexpr auto* group_for(stream_id) noexcept {
-    return static_cast<no_group*>(nullptr);
-  }
-  [[nodiscard]] static constexpr auto* find_group(pool_id) noexcept {
-    return static_cast<no_group*>(nullptr);
-  }
+  [[nodiscard]] static constexpr std::nullptr_t group_for(stream_id) noexcept { return nullptr; }
+  [[nodiscard]] static constexpr std::nullptr_t find_group(pool_id) noexcept { return nullptr; }
   [[nodiscard]] static constexpr bool may_wait() noexcept { return true; }
   [[nodiscard]] static constexpr const char* why_unserved(const auto& /*group*/) noexcept { return nullptr; }
-  [[nodiscard]] static constexpr bool may_take(const auto& /*group*/, std::size_t) noexcept { return true; }
-  [[nodiscard]] static constexpr bool may_grow(const auto& /*group*/, std::size_t) noexcept { return true; }
+  [[nodiscard]] static constexpr bool may_start_growth(const auto& /*group*/, std::size_t) noexcept {
+    return true;
+  }
+  [[nodiscard]] static constexpr bool may_acquire(const auto& /*group*/, std::size_t) noexcept {
+    return true;
+  }
   [[nodiscard]] static constexpr bool may_release(const auto& /*group*/) noexcept { return false; }
   [[nodiscard]] static constexpr bool has_memory(const auto& /*group*/) noexcept { return true; }
   [[nodiscard]] static constexpr bool may_reuse(const block&) noexcept { return true; }
   [[nodiscard]] static constexpr bool serves_whole(const auto& /*group*/) noexcept { return false; }
   [[nodiscard]] static constexpr bool acquire(auto& /*group*/, std::size_t, void*&) noexcept { return false; }
-  [[nodiscard]] static constexpr bool release(auto& /*group*/, void*, std::size_t, bool&) noexcept {
-    return false;
-  }
+  [[nodiscard]] static constexpr bool release(auto&, void*, std::size_t, bool&) noexcept { return false; }
   [[nodiscard]] static constexpr block* attempt(miss_stage, auto& /*miss*/) noexcept { return nullptr; }
   static constexpr void adjust(auto& /*miss*/) noexcept {}
-  [[nodiscard]] static constexpr bool take_refusal() noexcept { return false; }
   [[nodiscard]] static constexpr const char* why_unusable(const block&) noexcept { return nullptr; }
-  [[nodiscard]] static constexpr const char* why_too_large(auto& /*group*/, std::size_t&) noexcept {
+  [[nodiscard]] static constexpr const char* why_over_quota(auto&, std::size_t&) noexcept { return nullptr; }
+  [[nodiscard]] static constexpr const char* why_not_checkpointable(const auto& /*group*/) noexcept {
     return nullptr;
   }
-  [[nodiscard]] static constexpr const char* why_unfit(const auto& /*group*/) noexcept { return nullptr; }
   static constexpr void explain(auto& /*numbers*/) noexcept {}
   [[nodiscard]] static constexpr bool adopt(const auto& /*other*/) noexcept { return true; }
   static constexpr void visit_observer(auto& /*function*/) noexcept {}
   [[nodiscard]] static constexpr const char* audit() noexcept { return nullptr; }
   [[nodiscard]] static constexpr std::size_t metadata_bytes() noexcept { return 0; }
 
+  static constexpr void on_use(const block&, std::size_t, std::size_t) noexcept {}
   static constexpr void on_served(block&, const auto& /*wanted*/) noexcept {}
   static constexpr void on_change(auto& /*group*/) noexcept {}
-  static constexpr void on_plan(auto& /*group*/, std::size_t) noexcept {}
+  static constexpr void on_in_flight(auto& /*group*/, std::int64_t) noexcept {}
   static constexpr void on_unused(auto& /*group*/) noexcept {}
   static constexpr void on_erase(auto& /*group*/) noexcept {}
   static constexpr void on_rearrange() noexcept {}
@@ -122,9 +131,6 @@ struct extension_defaults {
   static constexpr void on_trim() noexcept {}
   static constexpr void on_end() noexcept {}
   static constexpr void erase_unused() noexcept {}
-
- private:
-  struct no_group;
 };
 
 /// The extensions of an allocator that has none. All answers are constant.
@@ -138,17 +144,12 @@ struct no_extensions : extension_defaults {
   static constexpr bool limits_groups = false;
   static constexpr bool hears_events = false;
   static constexpr bool watches_frees = false;
-  [[nodiscard]] static constexpr bool serves_plainly() noexcept { return true; }
+  [[nodiscard]] static constexpr bool uses_fast_path() noexcept { return true; }
   [[nodiscard]] static constexpr bool may_serve(const auto& /*group*/) noexcept { return true; }
-  template <typename Group>
-  [[nodiscard]] static constexpr Group& group_for(stream_id, Group& own) noexcept {
-    return own;
-  }
+  [[nodiscard]] static constexpr auto& group_for(stream_id, auto& own) noexcept { return own; }
   static constexpr void for_each_group(auto&& /*function*/) noexcept {}
   static constexpr void visit_observers(auto& /*function*/) noexcept {}
-  [[nodiscard]] static constexpr bool may_use(const block&, std::size_t, std::size_t) noexcept {
-    return true;
-  }
+  [[nodiscard]] static constexpr bool has_refused() noexcept { return false; }
 };
 
 template <typename E>
@@ -171,6 +172,10 @@ using group_part = typename group_part_of<E>::type;
 
 template <typename T, typename... Of>
 inline constexpr bool is_one_of = (std::is_same_v<T, Of> || ...);
+
+/// Whether an object is of one of the extensions that an allocator names.
+template <typename Given, typename... Extension>
+concept named_behind_the_provider = is_one_of<std::remove_cvref_t<Given>, Extension...>;
 
 /// Whether an allocator of any kind offers an extension.
 template <typename Allocator, typename E>
@@ -205,6 +210,11 @@ struct refusal_of<E, Front> {
 }  // namespace tessera::detail::missing
 
 namespace tessera::detail {
+
+/// Does nothing with its arguments. It has a name because nvcc accepts no lambda in a requires-expression.
+struct ignore_arguments {
+  void operator()(auto& /*argument*/, auto... /*more*/) const noexcept {}
+};
 
 /// Makes what `allocator.get<E>()` returns.
 template <typename E, typename Front>

@@ -9,7 +9,7 @@
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
-/// What extensions are made with. extension.hpp lists what an extension may answer.
+/// Support for writing extensions. extension.hpp lists what an extension may answer.
 
 namespace tessera {
 
@@ -35,19 +35,22 @@ template <typename E, typename First, typename... Rest>
 
 /// The extensions that another one needs.
 template <typename... Extension>
-struct needs_extensions {
-  template <typename... All>
-  static constexpr bool are_in = (is_one_of<Extension, All...> && ...);
-};
+struct needs_extensions {};
 
-/// A new name for a group that an extension adds. No other group has it, also of another allocator.
-[[nodiscard]] inline pool_id new_pool_id() noexcept {
+/// A new name for a group that an extension adds, unique among all allocators. Shared objects with hidden names use the
+/// same counter if the loader can see it.
+[[nodiscard, gnu::visibility("default")]] inline pool_id new_pool_id() noexcept {
   static constinit std::uint64_t last = 0;
   return {__atomic_add_fetch(&last, 1, __ATOMIC_RELAXED)};  // <atomic> is slow to compile
 }
 
+/// Why a call that needs a private pool refuses another pool_id.
+[[nodiscard]] constexpr const char* why_no_private_pool(pool_id pool) noexcept {
+  return pool == default_pools ? "the default pools are not a private pool" : "no such pool exists";
+}
+
 /// Identifies the calling thread. <thread> is slow to compile.
-[[nodiscard]] inline const void* this_thread() noexcept {
+[[nodiscard, gnu::visibility("default")]] inline const void* this_thread() noexcept {
   static thread_local const char here = 0;
   return &here;
 }
@@ -90,6 +93,25 @@ struct extension_of_types {
   };
 };
 
+/// The questions and reports that extension_defaults lacks.
+struct optional_names {
+  void for_each_group();
+  void may_use();
+  void on_event();
+  void on_free();
+};
+/// If a state has one of these names, with any arguments, the name is ambiguous here.
+template <typename State>
+struct ambiguous_names : State, optional_names {};
+template <typename State>
+concept lacks_for_each_group = requires { &ambiguous_names<State>::for_each_group; };
+template <typename State>
+concept lacks_may_use = requires { &ambiguous_names<State>::may_use; };
+template <typename State>
+concept lacks_on_event = requires { &ambiguous_names<State>::on_event; };
+template <typename State>
+concept lacks_on_free = requires { &ambiguous_names<State>::on_free; };
+
 template <typename State, typename Group>
 concept answers_for_groups = requires(State& s, void (&f)(Group&)) { s.for_each_group(f); };
 template <typename State>
@@ -99,23 +121,23 @@ concept answers_on_event = requires(State& s, const allocator_event& event) { s.
 template <typename State>
 concept answers_on_free = requires(State& s, const block& b) { s.on_free(b, 0, 0); };
 
-/// Counts the reasons for which an allocator does not serve every request as without extensions.
-class service_exceptions {
+/// Counts the reasons for which hits must ask the extensions.
+class special_cases {
  public:
-  /// Whether the allocator's own group serves every request, as without extensions. An extension changes it by
-  /// note_exception().
-  [[nodiscard]] bool serves_plainly() const noexcept { return exceptions_ == 0; }
+  /// Whether the allocator's own group serves every hit, as without extensions.
+  [[nodiscard]] bool uses_fast_path() const noexcept { return count_ == 0; }
   /// Notes that from now on an extension decides which group serves, or whether it may; or, with -1, that it no
   /// longer does.
-  void note_exception(int more) noexcept { exceptions_ += static_cast<std::size_t>(more); }
+  void note_special_case(int more) noexcept { count_ += static_cast<std::size_t>(more); }
 
  private:
-  std::size_t exceptions_ = 0;
+  std::size_t count_ = 0;
 };
 
-/// The states of the extensions of an allocator. Each question is asked of all of them.
+/// The states of the extensions of an allocator, which are asked in the order of their names behind the provider. A
+/// question ends at the first that decides it; may_start_growth and may_acquire are asked of all of them.
 template <typename Core, typename... Extension>
-class extension_set : public service_exceptions, public Extension::template state<Core>... {
+class extension_set : public special_cases, public Extension::template state<Core>... {
   using allocator = typename Core::allocator;
   using group = typename Core::group;
   template <typename E>
@@ -136,6 +158,16 @@ class extension_set : public service_exceptions, public Extension::template stat
     return *this;
   }
 
+  static_assert(((lacks_for_each_group<state<Extension>> || answers_for_groups<state<Extension>, group>) &&
+                 ...),
+                "for_each_group(F&) of an extension's state cannot be called with a function of a group");
+  static_assert(((lacks_may_use<state<Extension>> || answers_may_use<state<Extension>>) && ...),
+                "may_use of an extension's state must take (const block&, std::size_t, std::size_t)");
+  static_assert(((lacks_on_event<state<Extension>> || answers_on_event<state<Extension>>) && ...),
+                "on_event of an extension's state must take (const allocator_event&)");
+  static_assert(((lacks_on_free<state<Extension>> || answers_on_free<state<Extension>>) && ...),
+                "on_free of an extension's state must take (const block&, std::size_t, std::size_t)");
+
   static constexpr bool is_empty = false;
   static constexpr bool adds_groups = (answers_for_groups<state<Extension>, group> || ...);
   static constexpr bool limits_groups = (answers_may_use<state<Extension>> || ...);
@@ -149,9 +181,9 @@ class extension_set : public service_exceptions, public Extension::template stat
   [[nodiscard]] const group& group_for(stream_id stream, const group& own) const noexcept {
     return const_cast<extension_set*>(this)->group_for(stream, const_cast<group&>(own));
   }
-  /// The group of a pool_id, or null. The default pool_id names the allocator's own.
+  /// The group of a pool_id, or null. default_pools names the allocator's own.
   [[nodiscard]] group* find_group(pool_id id) noexcept {
-    if (id == pool_id{}) return &core_access::manager(in_).own();
+    if (id == default_pools) return &core_access::manager(in_).own();
     return first_group([id](auto& s) { return s.find_group(id); });
   }
   template <typename F>
@@ -164,15 +196,26 @@ class extension_set : public service_exceptions, public Extension::template stat
     return first_text(get<Extension>().why_unserved(g)...);
   }
   [[nodiscard]] bool may_serve(const group& g) const noexcept { return why_unserved(g) == nullptr; }
+  /// Asks whether bytes of a free block may be used. If so, tells all of them.
   [[nodiscard]] bool may_use(const block& b, std::size_t offset, std::size_t size) noexcept {
-    return (may_use_of(get<Extension>(), b, offset, size) && ...);
+    const bool may = (may_use_of(get<Extension>(), b, offset, size) && ...);
+    if (may) (get<Extension>().on_use(b, offset, size), ...);
+    return may;
   }
-  [[nodiscard]] bool may_take(group& g, std::size_t bytes) noexcept {
-    return (get<Extension>().may_take(g, bytes) && ...);
+  [[nodiscard]] bool may_start_growth(group& g, std::size_t bytes) noexcept {
+    bool may = true;
+    ((may = get<Extension>().may_start_growth(g, bytes) && may), ...);
+    has_refused_ = false;
+    return may;
   }
-  [[nodiscard]] bool may_grow(group& g, std::size_t bytes) noexcept {
-    return (get<Extension>().may_grow(g, bytes) && ...);
+  [[nodiscard]] bool may_acquire(group& g, std::size_t bytes) noexcept {
+    bool may = true;
+    ((may = get<Extension>().may_acquire(g, bytes) && may), ...);
+    has_refused_ = has_refused_ || !may;
+    return may;
   }
+  /// Whether any of them refused what growth needed, since may_start_growth().
+  [[nodiscard]] bool has_refused() const noexcept { return has_refused_; }
   [[nodiscard]] bool may_release(const group& g) const noexcept {
     return (get<Extension>().may_release(g) || ...);
   }
@@ -191,7 +234,6 @@ class extension_set : public service_exceptions, public Extension::template stat
   [[nodiscard]] bool release(group& g, void* memory, std::size_t bytes, bool& works) noexcept {
     return (get<Extension>().release(g, memory, bytes, works) || ...);
   }
-  [[nodiscard]] bool take_refusal() noexcept { return (get<Extension>().take_refusal() || ...); }
   [[nodiscard]] block* attempt(miss_stage stage, auto& miss) noexcept {
     block* found = nullptr;
     (void)(((found = get<Extension>().attempt(stage, miss)) != nullptr) || ...);
@@ -200,11 +242,11 @@ class extension_set : public service_exceptions, public Extension::template stat
   [[nodiscard]] const char* why_unusable(const block& b) const noexcept {
     return first_text(get<Extension>().why_unusable(b)...);
   }
-  [[nodiscard]] const char* why_too_large(group& g, std::size_t& missing) noexcept {
-    return first_text(get<Extension>().why_too_large(g, missing)...);
+  [[nodiscard]] const char* why_over_quota(group& g, std::size_t& missing) noexcept {
+    return first_text(get<Extension>().why_over_quota(g, missing)...);
   }
-  [[nodiscard]] const char* why_unfit(const group& g) const noexcept {
-    return first_text(get<Extension>().why_unfit(g)...);
+  [[nodiscard]] const char* why_not_checkpointable(const group& g) const noexcept {
+    return first_text(get<Extension>().why_not_checkpointable(g)...);
   }
   [[nodiscard]] const char* audit() const noexcept { return first_text(get<Extension>().audit()...); }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
@@ -225,7 +267,7 @@ class extension_set : public service_exceptions, public Extension::template stat
     (report_free_to(get<Extension>(), b, offset, size), ...);
   }
   void on_change(group& g) noexcept { (get<Extension>().on_change(g), ...); }
-  void on_plan(group& g, std::size_t bytes) noexcept { (get<Extension>().on_plan(g, bytes), ...); }
+  void on_in_flight(group& g, std::int64_t bytes) noexcept { (get<Extension>().on_in_flight(g, bytes), ...); }
   void on_unused(group& g) noexcept { (get<Extension>().on_unused(g), ...); }
   void on_erase(group& g) noexcept { (get<Extension>().on_erase(g), ...); }
   void on_rearrange() noexcept { (get<Extension>().on_rearrange(), ...); }
@@ -238,7 +280,7 @@ class extension_set : public service_exceptions, public Extension::template stat
   template <typename F>
   [[nodiscard]] group* first_group(F f) noexcept {
     group* found = nullptr;
-    const auto look = [&](auto* one) {
+    const auto look = [&](auto one) {
       if constexpr (std::is_same_v<decltype(one), group*>) found = found != nullptr ? found : one;
     };
     (look(f(get<Extension>())), ...);
@@ -270,17 +312,28 @@ class extension_set : public service_exceptions, public Extension::template stat
   }
 
   allocator& in_;
+  bool has_refused_ = false;
 };
 
+/// The compiler shows the two names.
+template <typename Extension, typename Needed, typename... All>
+consteval bool check_need() {
+  static_assert(
+      is_one_of<Needed, All...>,
+      "an extension needs another one, which its `needs` names; name that behind the provider, too");
+  return true;
+}
+template <typename E, typename... All, typename... Needed>
+consteval void check_needs(needs_extensions<Needed...>) {
+  (check_need<E, Needed, All...>(), ...);
+}
 template <typename Core, typename E, typename... All>
 consteval bool check_extension() {
+  static_assert((0 + ... + std::is_same_v<E, All>) == 1, "an extension is named twice behind the provider");
   static_assert(
       requires { typename E::template state<Core>; },
       "an argument behind the provider is no extension; name one, as tessera::extension::private_pools");
-  if constexpr (requires { typename E::needs; })
-    static_assert(
-        E::needs::template are_in<All...>,
-        "an extension needs another one, which its `needs` names; name that behind the provider, too");
+  if constexpr (requires { typename E::needs; }) check_needs<E, All...>(typename E::needs{});
   if constexpr (requires { E::template check<Core>(); }) static_assert(E::template check<Core>());
   return true;
 }

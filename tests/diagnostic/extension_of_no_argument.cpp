@@ -1,0 +1,10 @@
+// expect: named_behind_the_provider
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+int main() {
+  tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> pool{
+      {}, {}, tessera::extension::private_pools{}};
+}

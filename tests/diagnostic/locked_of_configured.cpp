@@ -1,0 +1,10 @@
+// expect first: A is a caching_allocator. Other front ends go around, as in tagged<locked<A>>
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/tessera.hpp>
+
+using plain = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+
+int main() { tessera::concurrent::locked<tessera::configured<tessera::recipe::pytorch_family, plain>> pool; }
