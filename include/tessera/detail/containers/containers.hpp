@@ -16,8 +16,8 @@ namespace tessera::detail {
 /// use, but the last such region stays for the next nodes. The destructor does not destroy nodes in use.
 ///
 /// Each chunk has a list of its spare nodes. The nodes that came back last wait in an array, and are reused first.
-///   Cost:  a few instructions; every eighth call moves eight nodes between the array and their chunks. A call
-///          that begins a chunk links its nodes. None takes more steps than a region has chunks, or a chunk nodes
+///   Cost:  a few instructions. Of 32 calls, one moves 32 nodes between the array and their chunks, and may link the
+///          nodes of a chunk; one in many allocates a region or frees one
 template <typename Node>
 class slab {
  public:
@@ -33,7 +33,7 @@ class slab {
   /// Makes sure that the next `count` calls of take() succeed. Returns false if host memory ran out.
   ///   Requires:  count <= max_reserve
   [[nodiscard]] bool reserve(std::size_t count) noexcept { return waiting_ >= count || refill(count); }
-  static constexpr std::size_t max_reserve = 8;
+  static constexpr std::size_t max_reserve = 32;
   /// Makes sure that calls of reserve() succeed for the next `count` nodes together. Keeps every spare node until
   /// purge(), whatever comes back before.
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
@@ -50,7 +50,7 @@ class slab {
 
   void give_back(Node* node) noexcept {
     node->~Node();
-    if (waiting_ == latest_.size()) return_half();
+    if (waiting_ >= limit_) make_room();
     latest_[waiting_++] = node;
   }
 
@@ -111,13 +111,14 @@ class slab {
 
   // The rest is not inlined, because rare paths must not keep the hit path from being inlined.
 
-  /// Moves nodes from chunks to the array until half of it is full, if host memory suffices.
+  /// Moves nodes from chunks to the array, if host memory suffices.
   [[gnu::noinline]] bool refill(std::size_t count) noexcept {
-    while (waiting_ < max_reserve) {
+    const std::size_t wanted = (std::max)(count, limit_ / 2);
+    while (waiting_ < wanted) {
       if (open_ == nullptr && !begin_chunk()) return waiting_ >= count;
       chunk& from = *open_;
       if (from.spare == per_chunk) --from.in->empty;
-      const std::size_t moved = (std::min)(max_reserve - waiting_, from.spare);
+      const std::size_t moved = (std::min)(wanted - waiting_, from.spare);
       for (std::size_t i = 0; i < moved; ++i) {
         latest_[waiting_++] = from.unused;
         from.unused = from.unused->next;
@@ -128,13 +129,15 @@ class slab {
     }
     return true;
   }
-  [[gnu::noinline]] void return_half() noexcept {
-    // The oldest are returned: the latest are probably in the processor's cache.
-    for (std::size_t i = 0; i < max_reserve; ++i) {
-      give_to_chunk(latest_[i]);
-      latest_[i] = latest_[max_reserve + i];
-    }
-    waiting_ -= max_reserve;
+  /// Moves the oldest nodes of the array to their chunks; the latest are probably in the processor's cache. If only few
+  /// of many nodes are in use, few stay, because each may keep a region.
+  [[gnu::noinline]] void make_room() noexcept {
+    const bool few = begun_ > 2 * max_chunks && spare_ > begun_ * per_chunk / 4 * 3;
+    limit_ = few ? latest_.size() / 8 : latest_.size();
+    const std::size_t moved = waiting_ - (std::min)(waiting_, limit_ / 2);
+    for (std::size_t i = 0; i < moved; ++i) give_to_chunk(latest_[i]);
+    for (std::size_t i = moved; i < waiting_; ++i) latest_[i - moved] = latest_[i];
+    waiting_ -= moved;
   }
   void give_to_chunk(void* node) noexcept {
     chunk& to = chunk_of(node);
@@ -210,6 +213,7 @@ class slab {
 
   std::array<void*, 2 * max_reserve> latest_;  // spare nodes that came back last
   std::size_t waiting_ = 0;                    // their number
+  std::size_t limit_ = 2 * max_reserve;        // the number at which some return to their chunks
   chunk* open_ = nullptr;                      // chunks with unused nodes
   std::size_t spare_ = 0;                      // unused nodes of all chunks
   std::size_t begun_ = 0;                      // begun chunks
@@ -300,7 +304,7 @@ class treap {
 ///
 /// It grows and shrinks a part at each call, so that no call takes long. Both tables have the order of hashes: entries
 /// whose first slot in the old table is below a border are in the new table, all others in the old one.
-///   Cost:  one probe in nearly all cases. While it grows or shrinks, a call moves the entries of 32 slots
+///   Cost:  one probe in nearly all cases. While it grows or shrinks, a call moves the entries of 64 slots
 template <typename Value>
 class key_map {
  public:
@@ -381,8 +385,8 @@ class key_map {
       return nullptr;
     }
   };
-  static constexpr std::size_t min_capacity = 16;
-  static constexpr std::size_t slots_a_call = 32;  // that are moved while it grows or shrinks
+  static constexpr std::size_t min_capacity = 64;
+  static constexpr std::size_t slots_a_call = 64;  // that are moved while it grows or shrinks
 
   [[nodiscard]] std::size_t capacity() const noexcept { return now_.slots == nothing ? 0 : now_.mask + 1; }
   [[nodiscard]] bool is_moving() const noexcept { return next_.slots != nullptr; }
