@@ -365,6 +365,7 @@ class pool_restore {
     block* from = &p.found->first();
     for (const recorded_block* r = begin_of(p); r != end_of(p); ++r) {
       while (from->end() <= r->address) from = from->next;
+      (void)manager_.reserve_blocks();  // succeeds, because the memory is held
       block& served = manager_.allocate(*from, r->bytes, r->bytes, r->address - from->address,
                                         r->bytes >= oversize_from, r->stream);
       if (r->is_lent) tessera::detail::mark_lent(served);

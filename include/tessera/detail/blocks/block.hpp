@@ -50,7 +50,7 @@ struct block {
       flag_set flags;     ///< while live_flagged
     };
     block::state state;
-    bool in_treap;  ///< while free: whether the bin is a treap
+    unsigned char tally;  ///< of the first block of a bin: the blocks of the bin, or that it is a treap
   };
 
   std::uintptr_t address;

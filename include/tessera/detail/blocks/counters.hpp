@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include <tessera/core/types.hpp>
 
 namespace tessera::detail {
 
-/// Counts all statistics of an allocator with few additions for each call. It stores the peak of each
-/// quantity and the room below the peak. For pools, it also stores the bytes freed since the last reset.
-/// report() computes the rest.
+/// Counts all statistics of an allocator with few additions for each call. For each quantity of a pool, it stores the
+/// room below a level, and what was freed since the last reset. A level is at most the pool's peak, and the levels of all
+/// pools together are at most the peak of their sum. So a pool within its level raises neither peak, and the sum needs no
+/// counting of its own. report() computes the rest.
 template <std::size_t Pools>
 class full_counters {
  public:
@@ -121,11 +124,11 @@ class full_counters {
     for (std::size_t account = 0; account <= all; ++account) {
       for (std::size_t k = 0; k < quantities; ++k) {
         peak_[k][account] = current(account, k);
-        room_[k][account] = 0;
       }
       pending_[account].active_peak = active(account);
       pending_[account].active_bytes_peak = active_bytes(account);
     }
+    for (std::size_t k = 0; k < quantities; ++k) set_levels(k, 0);
     for (counter* c : {&oversize_allocations, &oversize_segments, &device_bytes, &unbacked_bytes})
       c->peak = c->current;
   }
@@ -173,7 +176,10 @@ class full_counters {
   static constexpr std::size_t as_bytes(std::int64_t n) noexcept { return static_cast<std::size_t>(n); }
 
   [[nodiscard]] std::int64_t current(std::size_t account, std::size_t k) const noexcept {
-    return peak_[k][account] - room_[k][account];
+    if (account != all) return level_[k][account] - room_[k][account];
+    std::int64_t sum = 0;
+    for (std::size_t pool = 0; pool < Pools; ++pool) sum += level_[k][pool] - room_[k][pool];
+    return sum;
   }
   [[nodiscard]] std::int64_t active(std::size_t account) const noexcept {
     return current(account, blocks) + pending_[account].count;
@@ -182,22 +188,29 @@ class full_counters {
     return current(account, block_bytes) + pending_[account].bytes;
   }
 
-  void use_room(std::size_t account, std::size_t k, std::int64_t by) noexcept {
-    room_[k][account] -= by;
-    if (room_[k][account] < 0) raise_peak(account, k);
-  }
-  [[gnu::noinline, gnu::cold]] void raise_peak(std::size_t account, std::size_t k) noexcept {
-    peak_[k][account] -= room_[k][account];
-    room_[k][account] = 0;
-  }
   void increase(std::size_t pool, quantity what, std::int64_t by) noexcept {
-    use_room(pool, what, by);
-    use_room(all, what, by);
+    if ((room_[what][pool] -= by) < 0) raise_peaks(pool, what);
   }
   void decrease(std::size_t pool, quantity what, std::int64_t by) noexcept {
     room_[what][pool] += by;
     freed_[what][pool] += by;
-    room_[what][all] += by;
+  }
+  [[gnu::noinline, gnu::cold]] void raise_peaks(std::size_t pool, std::size_t k) noexcept {
+    for (const std::size_t account : {pool, all})
+      peak_[k][account] = (std::max)(peak_[k][account], current(account, k));
+    set_levels(k, pool);
+  }
+  /// Divides the room below the peak of the sum among the pools. The pool that grows gets most, the others the rest.
+  void set_levels(std::size_t k, std::size_t growing) noexcept {
+    std::int64_t left = peak_[k][all] - current(all, k);
+    for (std::size_t i = 0; i < Pools; ++i) {
+      const std::size_t pool = (growing + i) % Pools;
+      const std::int64_t now = current(pool, k);
+      const std::int64_t most = i + 1 < Pools ? left - left / 4 : left;
+      room_[k][pool] = (std::min)(peak_[k][pool] - now, most);
+      level_[k][pool] = now + room_[k][pool];
+      left -= room_[k][pool];
+    }
   }
 
   // While no block is pending, the active blocks are the allocated blocks. Their peaks are then not stored.
@@ -234,12 +247,14 @@ class full_counters {
             .inactive_split_bytes = of(split_bytes)};
   }
 
-  // Each row holds one quantity for all accounts. If numbers that change together were neighbours, compilers
+  // Each row holds one quantity of all pools. If numbers that change together were neighbours, compilers
   // would read and write them as pairs. A processor stalls if it reads a pair right after one half was
   // written.
   using row = std::array<std::int64_t, Pools + 1>;
-  std::array<row, quantities> room_{};
+  std::array<std::array<std::int64_t, Pools>, quantities>
+      room_{};  // what the current value lacks of the level
   std::array<std::array<std::int64_t, Pools>, quantities> freed_{};  // since the last reset
+  std::array<std::array<std::int64_t, Pools>, quantities> level_{};
   std::array<row, quantities> peak_{};
   std::array<row, quantities> base_{};  // current at the last reset
   std::array<pending_account, Pools + 1> pending_{};

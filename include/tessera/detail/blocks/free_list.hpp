@@ -57,9 +57,9 @@ using block_order = std::conditional_t<
 
 /// The free blocks of one size class, in order.
 ///
-/// A bin starts as a circular list. Insertions are fast near both ends, and searches near the first block;
-/// this is the usual case. The first operation elsewhere turns the bin into a treap, until the bin is empty.
-///   Cost:  constant; in a treap, logarithmic
+/// A bin starts as a circular list, which is fastest for few blocks. With more, it becomes a treap, until it is empty.
+/// A list stays short, so that neither a search nor the change to a treap takes many steps.
+///   Cost:  constant; in a treap, logarithmic. If blocks are not ordered by size, a search is linear
 class bin {
  public:
   [[nodiscard]] bool empty() const noexcept { return top_ == nullptr; }
@@ -70,24 +70,32 @@ class bin {
   bool insert(block& b) noexcept {
     if (top_ == nullptr) {
       top_ = b.links[0] = b.links[1] = &b;
+      b.status.tally = 1;
       return true;
     }
     block& first = *top_;
-    if (first.status.in_treap) {
-      insert_in_treap<Order>(b);
-      return false;
-    }
     block& last = *first.links[0];
     if constexpr (!Order::is_by_size) {
       link(last, b, first);
+      b.status.tally = 1;
       top_ = &b;
       return false;
     }
+    const unsigned char tally = first.status.tally;
+    if (tally >= max_list) {
+      insert_in_treap<Order>(b);
+      return false;
+    }
+    const auto now = static_cast<unsigned char>(tally + 1);
+    if (!Order::precedes(last, b) && Order::precedes(b, first)) {
+      link(last, b, first);
+      b.status.tally = now;
+      top_ = &b;
+      return false;
+    }
+    first.status.tally = now;
     if (Order::precedes(last, b)) {
       link(last, b, first);
-    } else if (Order::precedes(b, first)) {
-      link(last, b, first);
-      top_ = &b;
     } else {
       insert_inside<Order>(b);
     }
@@ -98,7 +106,7 @@ class bin {
   ///   Returns:  whether the bin is now empty
   template <typename Order = by_size_and_address>
   bool erase(block& b) noexcept {
-    if (b.status.in_treap) {
+    if (top_->status.tally == in_treap) {
       erase_from_treap<Order>(b);
       return top_ == nullptr;
     }
@@ -109,33 +117,33 @@ class bin {
     }
     b.links[0]->links[1] = following;
     following->links[0] = b.links[0];
+    const unsigned char tally = top_->status.tally;
     if (top_ == &b) top_ = following;
+    if constexpr (Order::is_by_size) top_->status.tally = static_cast<unsigned char>(tally - 1);
     return false;
   }
 
   /// Returns the first block, or null.
-  [[nodiscard]] block* first() const noexcept {
-    return top_ == nullptr || !top_->status.in_treap ? top_ : end(0);
-  }
+  [[nodiscard]] block* first() const noexcept { return top_ == nullptr || is_list() ? top_ : end(0); }
   [[nodiscard]] block* last() const noexcept {
-    return top_ == nullptr ? nullptr : !top_->status.in_treap ? top_->links[0] : end(1);
+    return top_ == nullptr ? nullptr : is_list() ? top_->links[0] : end(1);
   }
   /// Finds the first block of at least `size` bytes, or null.
   template <typename Order = by_size_and_address>
   [[nodiscard]] block* best_fit(std::size_t size) noexcept {
     if (top_ == nullptr) return nullptr;
-    return !top_->status.in_treap && top_->size >= size ? top_ : search<Order>(size);
+    return is_list() && top_->size >= size ? top_ : search<Order>(size);
   }
   /// Returns the next block in order, or null.
   template <typename Order = by_size_and_address>
   [[nodiscard]] block* after(const block& b) const noexcept {
-    if (!b.status.in_treap) return b.links[1] != top_ ? b.links[1] : nullptr;
+    if (is_list()) return b.links[1] != top_ ? b.links[1] : nullptr;
     return outermost(0, [&b](const block& at) { return Order::precedes(b, at); });
   }
   /// Finds the last block that precedes `wanted`, or null. `wanted` need not be in the bin.
   template <typename Order = by_size_and_address>
   [[nodiscard]] block* last_before(const block& wanted) const noexcept {
-    if (top_ == nullptr || top_->status.in_treap)
+    if (top_ == nullptr || !is_list())
       return outermost(1, [&wanted](const block& at) { return Order::precedes(at, wanted); });
     block* found = top_->links[0];
     for (; !Order::precedes(*found, wanted); found = found->links[0]) {
@@ -145,9 +153,10 @@ class bin {
   }
 
  private:
-  // Limit of the steps from an end of a circular list. With 16, a pair among a thousand small live blocks takes
-  // a fifth more time (bench/mixed).
-  static constexpr int max_steps = 40;
+  // The most blocks of a list.
+  static constexpr unsigned char max_list = 40;
+  static constexpr unsigned char in_treap = 255;
+  [[nodiscard]] bool is_list() const noexcept { return top_->status.tally != in_treap; }
 
   static void link(block& low, block& b, block& high) noexcept {
     b.links[0] = &low;
@@ -159,31 +168,21 @@ class bin {
   [[gnu::noinline]] void insert_inside(block& b) noexcept {
     block* low = top_->links[1];
     block* high = top_->links[0]->links[0];
-    for (int step = 0; step < max_steps; ++step) {
+    while (true) {
       if (Order::precedes(b, *low)) return link(*low->links[0], b, *low);
       if (Order::precedes(*high, b)) return link(*high, b, *high->links[1]);
       low = low->links[1];
       high = high->links[0];
     }
-    become_treap<Order>();
-    insert_in_treap<Order>(b);
   }
   template <typename Order>
   [[gnu::noinline]] block* search(std::size_t size) noexcept {
-    if constexpr (!Order::is_by_size) {
+    if (!Order::is_by_size || is_list()) {
+      if (Order::is_by_size && top_->links[0]->size < size) return nullptr;
       for (block* b = top_->links[1]; b != top_; b = b->links[1]) {
         if (b->size >= size) return b;
       }
       return nullptr;
-    }
-    if (!top_->status.in_treap) {
-      block* low = top_;
-      if (low->links[0]->size < size) return nullptr;
-      for (int step = 0; step < max_steps; ++step) {
-        low = low->links[1];
-        if (low->size >= size) return low;
-      }
-      become_treap<Order>();
     }
     return outermost(0, [size](const block& at) { return at.size >= size; });
   }
@@ -214,7 +213,7 @@ class bin {
     return b;
   }
   template <typename Order>
-  void become_treap() noexcept {
+  [[gnu::noinline]] void become_treap() noexcept {
     block* const head = top_;
     block* b = head;
     top_ = nullptr;
@@ -226,12 +225,13 @@ class bin {
   }
   template <typename Order>
   [[gnu::noinline]] void insert_in_treap(block& b) noexcept {
+    if (top_ != nullptr && is_list()) become_treap<Order>();
     block** at = &top_;
     const std::uint64_t priority = priority_of(b);
     while (*at != nullptr && priority_of(**at) >= priority) at = &(*at)->links[!Order::precedes(b, **at)];
     block* const below = *at;
     *at = &b;
-    b.status.in_treap = true;
+    b.status.tally = in_treap;
     split_treap<Order>(b, below);
   }
   template <typename Order>
@@ -239,7 +239,6 @@ class bin {
     block** at = &top_;
     while (*at != &b) at = &(*at)->links[!Order::precedes(b, **at)];
     *at = join(b.links[0], b.links[1]);
-    b.status.in_treap = false;
   }
   /// Splits a tree into the blocks before `b` and the blocks after it. They become the subtrees of `b`.
   template <typename Order>
@@ -319,7 +318,6 @@ class free_list {
   template <typename Order = by_size_and_address>
   void insert(block& b) noexcept {
     b.status.state = block::state::free;
-    b.status.in_treap = false;
     insert_in_bin<Order>(b);
   }
   template <typename Order = by_size_and_address>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -9,120 +11,216 @@
 
 namespace tessera::detail {
 
-/// Allocates default-initialised nodes of one type from small chunks, and frees empty chunks. The last
-/// returned node is reused first. The destructor does not destroy nodes in use.
+/// Allocates default-initialised nodes of one type from chunks of 4 KiB. The chunks are parts of regions, which
+/// grow with the number of nodes up to 31 chunks; a region goes back to the host heap when none of its nodes is in
+/// use, but the last such region stays for the next nodes. The destructor does not destroy nodes in use.
 ///
-///   Cost:  constant, amortised; some calls allocate a chunk, or search the unused nodes for empty chunks
+/// Each chunk has a list of its spare nodes. The nodes that came back last wait in an array, and are reused first.
+///   Cost:  a few instructions. Of 32 calls, one moves 32 nodes between the array and their chunks, and may link the
+///          nodes of a chunk; one in many allocates a region or frees one
 template <typename Node>
 class slab {
  public:
   slab& operator=(slab&&) = delete;
   ~slab() {
-    while (chunks_ != nullptr) {
-      chunk* const following = chunks_->next;
-      free_chunk(*chunks_);
-      chunks_ = following;
+    while (regions_ != nullptr) {
+      region* const following = regions_->next;
+      free_region(*regions_);
+      regions_ = following;
     }
   }
 
   /// Makes sure that the next `count` calls of take() succeed. Returns false if host memory ran out.
-  [[nodiscard]] bool reserve(std::size_t count) noexcept { return spare_ >= count || grow(count); }
-  /// Does the same, and keeps every spare node until purge(), whatever comes back before.
+  ///   Requires:  count <= max_reserve
+  [[nodiscard]] bool reserve(std::size_t count) noexcept { return waiting_ >= count || refill(count); }
+  static constexpr std::size_t max_reserve = 32;
+  /// Makes sure that calls of reserve() succeed for the next `count` nodes together. Keeps every spare node until
+  /// purge(), whatever comes back before.
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
-    purge_at_ = ~std::size_t{0};
-    return reserve(count);
+    holds_ = true;
+    while (spare_ + waiting_ < count) {
+      if (!begin_chunk()) return false;
+    }
+    return true;
   }
 
   /// Takes a node.
   ///   Requires:  a preceding reserve()
-  [[nodiscard]] Node* take() noexcept {
-    slot* const taken = latest_;
-    latest_ = taken->next;
-    --spare_;
-    return ::new (static_cast<void*>(taken)) Node;
-  }
+  [[nodiscard]] Node* take() noexcept { return ::new (latest_[--waiting_]) Node; }
 
   void give_back(Node* node) noexcept {
     node->~Node();
-    latest_ = ::new (static_cast<void*>(node)) slot{latest_};
-    if (++spare_ >= purge_at_) purge();
+    if (waiting_ >= limit_) make_room();
+    latest_[waiting_++] = node;
   }
 
-  /// Frees the chunks without nodes in use, and ends hold_reserve(). It also runs by itself once a quarter of all nodes have come back
-  /// since the last time.
-  ///   Cost:  linear in the spare nodes
+  /// Frees the regions without nodes in use, and ends hold_reserve().
+  ///   Cost:  linear in the regions
   [[gnu::noinline]] void purge() noexcept {
-    for (chunk* c = chunks_; c != nullptr; c = c->next) c->spare = 0;
-    for (const slot* s = latest_; s != nullptr; s = s->next) ++chunk_of(s).spare;
-    for (slot** at = &latest_; *at != nullptr;) {
-      slot& here = **at;
-      if (chunk_of(&here).spare == per_chunk) {
-        *at = here.next;
-      } else {
-        at = &here.next;
-      }
+    holds_ = false;
+    while (waiting_ > 0) give_to_chunk(latest_[--waiting_]);
+    for (region* at = regions_; at != nullptr;) {
+      region& here = *at;
+      at = here.next;
+      if (here.is_empty()) release(here);
     }
-    for (chunk** at = &chunks_; *at != nullptr;) {
-      chunk& here = **at;
-      if (here.spare != per_chunk) {
-        at = &here.next;
-        continue;
-      }
-      *at = here.next;
-      free_chunk(here);
-      --held_;
-      spare_ -= per_chunk;
-    }
-    purge_at_ = spare_ + held_ * per_chunk / 4 + 2 * per_chunk;
   }
 
   /// Number of nodes in use.
-  [[nodiscard]] std::size_t in_use() const noexcept { return held_ * per_chunk - spare_; }
+  [[nodiscard]] std::size_t in_use() const noexcept { return begun_ * per_chunk - spare_ - waiting_; }
   /// Bytes held from the host heap.
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return held_ * chunk_bytes; }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return held_bytes_; }
 
  private:
   struct slot {
     slot* next;
   };
   static_assert(sizeof(Node) >= sizeof(slot) && alignof(Node) >= alignof(slot));
+  struct region;
   struct chunk {
+    slot* unused;
+    std::size_t spare;  // its unused nodes
+    chunk* previous;    // in the list of chunks with unused nodes
     chunk* next;
-    std::size_t spare;  // spare nodes, counted by purge()
+    region* in;
+  };
+  struct region {
+    region* previous;
+    region* next;
+    unsigned char* first_chunk;
+    std::size_t size;   // chunks
+    std::size_t begun;  // chunks whose nodes are linked
+    std::size_t empty;  // begun chunks without nodes in use
+    [[nodiscard]] bool is_empty() const noexcept { return empty == begun; }
   };
   static constexpr std::size_t chunk_bytes = 4096;  // size and alignment of a chunk
-  static constexpr std::size_t header = 64;         // keeps each node of 64 bytes on its own cache line
-  static constexpr std::size_t heap_header = 64;    // left to the host heap for its metadata between blocks
-  static constexpr std::size_t per_chunk = (chunk_bytes - heap_header - header) / sizeof(Node);
-  static_assert(sizeof(chunk) <= header && header % alignof(Node) == 0 && per_chunk > 1);
+  static constexpr std::size_t line = 64;
+  static constexpr std::size_t per_chunk = (chunk_bytes - line) / sizeof(Node);
+  static constexpr std::size_t max_chunks = 31;  // with the bytes lost to alignment, 128 KiB
+  static_assert(sizeof(chunk) <= line && line % alignof(Node) == 0 && per_chunk > 1);
 
-  // Not inlined, because rare paths must not keep the hit path from being inlined.
-  [[gnu::noinline]] bool grow(std::size_t count) noexcept {
-    while (spare_ < count) {
-      void* const memory =
-          ::operator new(chunk_bytes - heap_header, std::align_val_t{chunk_bytes}, std::nothrow);
-      if (memory == nullptr) return false;
-      chunks_ = ::new (memory) chunk{chunks_, 0};
-      auto* const nodes = static_cast<unsigned char*>(memory) + header;
-      for (std::size_t i = per_chunk; i-- > 0;) latest_ = ::new (nodes + i * sizeof(Node)) slot{latest_};
-      spare_ += per_chunk;
-      ++held_;
+  /// Returns the chunk that begins at an address. If nodes fill a cache line, its head stands in another line than
+  /// that of its neighbours, because the first lines of all chunks would share a set of the processor's cache.
+  [[nodiscard]] static void* head_of(std::uintptr_t begin) noexcept {
+    if constexpr (sizeof(Node) == line) begin |= (begin >> 6) & (chunk_bytes - line);
+    return reinterpret_cast<void*>(begin);
+  }
+  [[nodiscard]] static chunk& chunk_of(const void* node) noexcept {
+    return *static_cast<chunk*>(head_of(reinterpret_cast<std::uintptr_t>(node) & ~(chunk_bytes - 1)));
+  }
+
+  // The rest is not inlined, because rare paths must not keep the hit path from being inlined.
+
+  /// Moves nodes from chunks to the array, if host memory suffices.
+  [[gnu::noinline]] bool refill(std::size_t count) noexcept {
+    const std::size_t wanted = (std::max)(count, limit_ / 2);
+    while (waiting_ < wanted) {
+      if (open_ == nullptr && !begin_chunk()) return waiting_ >= count;
+      chunk& from = *open_;
+      if (from.spare == per_chunk) --from.in->empty;
+      const std::size_t moved = (std::min)(wanted - waiting_, from.spare);
+      for (std::size_t i = 0; i < moved; ++i) {
+        latest_[waiting_++] = from.unused;
+        from.unused = from.unused->next;
+      }
+      spare_ -= moved;
+      from.spare -= moved;
+      if (from.spare == 0) unlink(from);
     }
     return true;
   }
-
-  [[nodiscard]] static chunk& chunk_of(const slot* s) noexcept {
-    return *reinterpret_cast<chunk*>(reinterpret_cast<std::uintptr_t>(s) & ~(chunk_bytes - 1));
+  /// Moves the oldest nodes of the array to their chunks; the latest are probably in the processor's cache. If only few
+  /// of many nodes are in use, few stay, because each may keep a region.
+  [[gnu::noinline]] void make_room() noexcept {
+    const bool few = begun_ > 2 * max_chunks && spare_ > begun_ * per_chunk / 4 * 3;
+    limit_ = few ? latest_.size() / 8 : latest_.size();
+    const std::size_t moved = waiting_ - (std::min)(waiting_, limit_ / 2);
+    for (std::size_t i = 0; i < moved; ++i) give_to_chunk(latest_[i]);
+    for (std::size_t i = moved; i < waiting_; ++i) latest_[i - moved] = latest_[i];
+    waiting_ -= moved;
   }
-  static void free_chunk(chunk& one) noexcept {
-    ::operator delete(static_cast<void*>(&one), std::align_val_t{chunk_bytes});
+  void give_to_chunk(void* node) noexcept {
+    chunk& to = chunk_of(node);
+    to.unused = ::new (node) slot{to.unused};
+    ++spare_;
+    if (to.spare++ == 0) link(to);
+    if (to.spare == per_chunk && ++to.in->empty == to.in->begun) keep_one_empty(*to.in);
+  }
+  void link(chunk& c) noexcept {
+    c.previous = nullptr;
+    c.next = open_;
+    if (open_ != nullptr) open_->previous = &c;
+    open_ = &c;
+  }
+  void unlink(chunk& c) noexcept {
+    (c.previous != nullptr ? c.previous->next : open_) = c.next;
+    if (c.next != nullptr) c.next->previous = c.previous;
   }
 
-  slot* latest_ = nullptr;
-  std::size_t spare_ = 0;
-  std::size_t purge_at_ = 2 * per_chunk;
-  chunk* chunks_ = nullptr;
-  std::size_t held_ = 0;
+  /// Links the nodes of another chunk. Returns false if host memory ran out.
+  [[nodiscard]] bool begin_chunk() noexcept {
+    if ((regions_ == nullptr || regions_->begun == regions_->size) && !grow()) return false;
+    region& in = *regions_;
+    unsigned char* const begin = in.first_chunk + in.begun * chunk_bytes;
+    chunk& fresh = *::new (head_of(reinterpret_cast<std::uintptr_t>(begin)))
+                       chunk{nullptr, per_chunk, nullptr, nullptr, &in};
+    unsigned char* const head = reinterpret_cast<unsigned char*>(&fresh);
+    unsigned char* node = begin + (sizeof(Node) == line ? 0 : line);
+    for (std::size_t i = 0; i < per_chunk; ++i, node += sizeof(Node)) {
+      if (node == head) node += line;
+      fresh.unused = ::new (node) slot{fresh.unused};
+    }
+    link(fresh);
+    ++in.begun;
+    ++in.empty;
+    ++begun_;
+    spare_ += per_chunk;
+    return true;
+  }
+  [[nodiscard]] bool grow() noexcept {
+    const std::size_t size = begun_ < 2 ? 1 : begun_ / 2 < max_chunks ? begun_ / 2 : max_chunks;
+    void* const memory = ::operator new(bytes_of(size), std::nothrow);
+    if (memory == nullptr) return false;
+    const std::uintptr_t after = reinterpret_cast<std::uintptr_t>(memory) + sizeof(region);
+    const std::size_t lost = (0 - after) & (chunk_bytes - 1);
+    auto* const first = static_cast<unsigned char*>(memory) + sizeof(region) + lost;
+    regions_ = ::new (memory) region{nullptr, regions_, first, size, 0, 0};
+    if (regions_->next != nullptr) regions_->next->previous = regions_;
+    held_bytes_ += bytes_of(size);
+    return true;
+  }
+  [[nodiscard]] static constexpr std::size_t bytes_of(std::size_t size) noexcept {
+    return sizeof(region) + chunk_bytes - alignof(std::max_align_t) + size * chunk_bytes;
+  }
+
+  /// Keeps a region that has no nodes in use, instead of the one that was kept before.
+  void keep_one_empty(region& now) noexcept {
+    region* const before = kept_;
+    kept_ = &now;
+    if (!holds_ && before != nullptr && before != &now && before->is_empty()) release(*before);
+  }
+  void release(region& r) noexcept {
+    for (std::size_t i = 0; i < r.begun; ++i) unlink(chunk_of(r.first_chunk + i * chunk_bytes));
+    spare_ -= r.begun * per_chunk;
+    begun_ -= r.begun;
+    held_bytes_ -= bytes_of(r.size);
+    if (kept_ == &r) kept_ = nullptr;
+    (r.previous != nullptr ? r.previous->next : regions_) = r.next;
+    if (r.next != nullptr) r.next->previous = r.previous;
+    free_region(r);
+  }
+  static void free_region(region& r) noexcept { ::operator delete(static_cast<void*>(&r)); }
+
+  std::array<void*, 2 * max_reserve> latest_;  // spare nodes that came back last
+  std::size_t waiting_ = 0;                    // their number
+  std::size_t limit_ = 2 * max_reserve;        // the number at which some return to their chunks
+  chunk* open_ = nullptr;                      // chunks with unused nodes
+  std::size_t spare_ = 0;                      // unused nodes of all chunks
+  std::size_t begun_ = 0;                      // begun chunks
+  region* regions_ = nullptr;  // the newest comes first; only it may have chunks that have not begun
+  region* kept_ = nullptr;     // the last region that had no nodes in use
+  std::size_t held_bytes_ = 0;
+  bool holds_ = false;
 };
 
 /// A balanced search tree of objects that it does not own. Each has two pointers, `Node* links[2]`, so an insert
@@ -201,52 +299,58 @@ class treap {
 /// Finds objects by a 64-bit key that each object carries: `std::uint64_t map_key() const`. It does not own
 /// the objects.
 ///
-/// It uses open addressing with linear probing and is at most three eighths full. A removed entry leaves a
-/// hole, which ends no search. A search ends after the largest number of steps that an insert ever took.
-///   Cost:  one probe in nearly all cases; the host heap is called when the table grows or shrinks
+/// It uses open addressing with linear probing and is at most three eighths full, with many objects half. A removed entry leaves a hole, which ends no
+/// search. A search ends after the largest number of steps that an insert ever took.
+///
+/// It grows and shrinks a part at each call, so that no call takes long. Both tables have the order of hashes: entries
+/// whose first slot in the old table is below a border are in the new table, all others in the old one.
+///   Cost:  one probe in nearly all cases. While it grows or shrinks, a call moves the entries of 64 slots
 template <typename Value>
 class key_map {
  public:
   key_map& operator=(key_map&&) = delete;
   ~key_map() {
-    if (capacity() > 0) delete[] entries_;
+    if (capacity() > 0) delete[] now_.slots;
+    delete[] next_.slots;
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return capacity() * sizeof(Value*); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return (capacity() + (is_moving() ? next_.mask + 1 : 0)) * sizeof(Value*);
+  }
 
   /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
-  [[nodiscard]] bool reserve_one() noexcept {
-    if (size_ < grow_at_) return true;
-    return rehash(capacity() == 0 ? 16 : capacity() * 2);
-  }
+  [[nodiscard]] bool reserve_one() noexcept { return size_ < grow_at_ || make_room(); }
   /// Makes sure that the next `count` inserts succeed, even if objects are removed before. Until
   /// end_reserve(), the table does not shrink. Returns false if host memory ran out.
+  ///   Cost:  linear in the objects
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
-    std::size_t wanted = capacity() == 0 ? 16 : capacity();
-    while (wanted / 8 * 3 < size_ + count) wanted *= 2;
-    if (wanted != capacity() && !rehash(wanted)) return false;
+    std::size_t wanted = (std::max)(capacity(), min_capacity);
+    while (most_in(wanted) < size_ + count) wanted *= 2;
+    if (!move_to(wanted)) return false;
     shrink_at_ = 0;
     return true;
   }
   /// Ends hold_reserve().
+  ///   Cost:  linear in the objects
   void end_reserve() noexcept {
-    shrink_at_ = min_size(capacity());
-    while (size_ < shrink_at_ && rehash(capacity() / 4)) {
-    }
+    (void)move_to((std::min)(capacity(), (std::max)(std::bit_ceil(size_ * 4), min_capacity)));
+    set_limits();
   }
 
   /// Inserts an object.
   ///   Requires:  a preceding reserve_one()
   ///   Requires:  `key` is the object's key, and no other object in the map has it
   void insert(std::uint64_t key, Value& value) noexcept {
-    std::size_t at = slot_of(key);
-    for (std::size_t step = 1; entries_[at] != nullptr; ++step) {
-      at = (at + 1) & mask_;
-      if (step > longest_) longest_ = step;
-    }
-    entries_[at] = &value;
+    const std::size_t home = now_.home_of(hash_of(key));
     ++size_;
+    if (home < moved_) return insert_in_next(hash_of(key), value);
+    std::size_t at = home;
+    for (std::size_t step = 1; now_.slots[at] != nullptr; ++step) {
+      at = (at + 1) & now_.mask;
+      if (step > now_.longest) now_.longest = step;
+    }
+    now_.slots[at] = &value;
   }
 
   /// Finds the object with a key, or null.
@@ -259,56 +363,147 @@ class key_map {
     Value** const found = locate(key);
     if (found == nullptr) return nullptr;
     Value* const removed = std::exchange(*found, nullptr);
-    if (--size_ < shrink_at_) (void)rehash(capacity() / 4);
+    if (--size_ < shrink_at_) shrink();
     return removed;
   }
 
  private:
-  [[nodiscard]] std::size_t capacity() const noexcept { return grow_at_ == 0 ? 0 : mask_ + 1; }
-  /// The number of entries below which a table shrinks.
-  [[nodiscard]] static std::size_t min_size(std::size_t capacity) noexcept {
-    return capacity > 64 ? capacity / 20 : 0;
-  }
-  [[nodiscard]] std::size_t slot_of(std::uint64_t key) const noexcept {
+  struct table {
+    Value** slots;
+    std::size_t mask;
+    int shift;
+    std::size_t longest;  // largest number of steps of an insert
+
+    [[nodiscard]] std::size_t home_of(std::uint64_t hash) const noexcept {
+      return static_cast<std::size_t>(hash >> shift);
+    }
+    [[nodiscard]] Value** locate(std::size_t at, std::uint64_t key) const noexcept {
+      for (std::size_t step = 0; step <= longest; ++step) {
+        if (slots[at] != nullptr && slots[at]->map_key() == key) return &slots[at];
+        at = (at + 1) & mask;
+      }
+      return nullptr;
+    }
+  };
+  static constexpr std::size_t min_capacity = 64;
+  static constexpr std::size_t slots_a_call = 64;  // that are moved while it grows or shrinks
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return now_.slots == nothing ? 0 : now_.mask + 1; }
+  [[nodiscard]] bool is_moving() const noexcept { return next_.slots != nullptr; }
+  [[nodiscard]] static std::uint64_t hash_of(std::uint64_t key) noexcept {
     // Spreads neighbouring multiples of 512, because most addresses are such multiples.
-    return static_cast<std::size_t>((std::rotr(key, 9) * 0x9E3779B97F4A7C15u) >> shift_);
+    return std::rotr(key, 9) * 0x9E3779B97F4A7C15u;
   }
   [[nodiscard]] Value** locate(std::uint64_t key) const noexcept {
-    std::size_t at = slot_of(key);
-    for (std::size_t step = 0; step <= longest_; ++step) {
-      if (entries_[at] != nullptr && entries_[at]->map_key() == key) return &entries_[at];
-      at = (at + 1) & mask_;
-    }
-    return nullptr;
+    Value** const found = now_.locate(now_.home_of(hash_of(key)), key);
+    return found != nullptr ? found : locate_in_next(key);
   }
-  [[nodiscard, gnu::noinline]] bool rehash(std::size_t wanted) noexcept {
-    auto* const fresh = new (std::nothrow) Value*[wanted]();
-    if (fresh == nullptr) return false;
-    Value** const old = entries_;
-    const std::size_t count = capacity();
-    entries_ = fresh;
-    mask_ = wanted - 1;
-    grow_at_ = wanted / 8 * 3;
-    shrink_at_ = min_size(wanted);
-    shift_ = 64 - static_cast<int>(std::bit_width(mask_));
-    size_ = 0;
-    longest_ = 0;
-    for (std::size_t at = 0; at < count; ++at) {
-      if (old[at] != nullptr) insert(old[at]->map_key(), *old[at]);
-    }
-    if (count > 0) delete[] old;
+  [[nodiscard, gnu::noinline]] Value** locate_in_next(std::uint64_t key) const noexcept {
+    const std::uint64_t hash = hash_of(key);
+    return now_.home_of(hash) < moved_ ? next_.locate(next_.home_of(hash), key) : nullptr;
+  }
+
+  [[nodiscard, gnu::noinline]] bool make_room() noexcept {
+    if (!is_moving()) return begin_move((std::max)(capacity() * 2, min_capacity));
+    move_some();
     return true;
+  }
+  [[gnu::noinline]] void shrink() noexcept {
+    if (is_moving()) {
+      move_some();
+    } else if (!begin_move(capacity() / 4)) {
+      shrink_at_ = size_ / 2;  // without host memory for the small table, the large one stays
+    }
+  }
+  /// Begins to move all entries to a table of another size. Returns false if host memory ran out.
+  [[nodiscard]] bool begin_move(std::size_t wanted) noexcept {
+    auto* const fresh = new (std::nothrow) Value*[wanted];
+    if (fresh == nullptr) return false;
+    next_ = {fresh, wanted - 1, 64 - std::countr_zero(wanted), 0};
+    cleared_ = 0;
+    // Each insert and each remove comes by now.
+    grow_at_ = 0;
+    shrink_at_ = ~std::size_t{0};
+    if (capacity() == 0) {
+      clear_to(wanted);
+      end_move();
+    } else {
+      move_some();
+    }
+    return true;
+  }
+  /// Moves the entries whose homes are the next few slots.
+  void move_some() noexcept {
+    const std::size_t first = moved_;
+    moved_ = first + (std::min)(slots_a_call, capacity() - first);
+    clear_behind();
+    for (std::size_t at = first; at < moved_ + now_.longest; ++at) {
+      Value*& entry = now_.slots[at & now_.mask];
+      if (entry == nullptr) continue;
+      const std::uint64_t hash = hash_of(entry->map_key());
+      if (now_.home_of(hash) - first < moved_ - first) insert_in_next(hash, *std::exchange(entry, nullptr));
+    }
+    if (moved_ == capacity()) end_move();
+  }
+  void end_move() noexcept {
+    if (capacity() > 0) delete[] now_.slots;
+    now_ = next_;
+    next_ = {};
+    moved_ = 0;
+    set_limits();
+  }
+  /// The most entries of a table. A small table is emptier, because its searches are then shorter; in a large one,
+  /// memory matters more.
+  [[nodiscard]] static std::size_t most_in(std::size_t capacity) noexcept {
+    return capacity < std::size_t{1} << 18 ? capacity / 8 * 3 : capacity / 2;
+  }
+  void set_limits() noexcept {
+    grow_at_ = most_in(capacity());
+    shrink_at_ = capacity() > 1024 ? capacity() / 16 : 0;
+  }
+  /// Moves all entries to a table of another size.
+  [[nodiscard]] bool move_to(std::size_t wanted) noexcept {
+    while (is_moving()) move_some();
+    if (wanted == capacity()) return true;
+    if (!begin_move(wanted)) return false;
+    while (is_moving()) move_some();
+    return true;
+  }
+  [[gnu::noinline]] void insert_in_next(std::uint64_t hash, Value& value) noexcept {
+    const std::size_t home = next_.home_of(hash);
+    for (std::size_t step = 0;; ++step) {
+      if (home + step >= cleared_) clear_to(home + step + 1);
+      Value*& slot = next_.slots[(home + step) & next_.mask];
+      if (slot != nullptr) continue;
+      slot = &value;
+      if (step > next_.longest) {
+        next_.longest = step;
+        clear_behind();
+      }
+      return;
+    }
+  }
+  /// Clears the slots of the new table that a search may reach.
+  void clear_behind() noexcept {
+    const std::uint64_t last = (static_cast<std::uint64_t>(moved_) << now_.shift) - 1;
+    clear_to(next_.home_of(last) + next_.longest + 1);
+  }
+  void clear_to(std::size_t end) noexcept {
+    end = (std::min)(end, next_.mask + 1);
+    if (cleared_ >= end) return;
+    std::fill(next_.slots + cleared_, next_.slots + end, nullptr);
+    cleared_ = end;
   }
 
   static inline Value* nothing[2] = {};  // table of an empty map; never written
 
-  Value** entries_ = nothing;
-  std::size_t mask_ = 1;
-  int shift_ = 63;
-  std::size_t longest_ = 0;  // largest number of steps of an insert
+  table now_{nothing, 1, 63, 0};
+  table next_{};
+  std::size_t moved_ = 0;  // entries with a home below are in next_
   std::size_t size_ = 0;
   std::size_t grow_at_ = 0;    // number of entries at which it doubles
   std::size_t shrink_at_ = 0;  // number of entries below which it shrinks
+  std::size_t cleared_ = 0;    // slots of next_ that have a value
 };
 
 /// User functions, called in the order of their registration.

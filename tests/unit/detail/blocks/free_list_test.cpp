@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -100,7 +101,7 @@ TEST(bin, answers_as_an_ordered_set_does) {
       ASSERT_EQ(tested.best_fit(size), first_not_before(reference, size, 0));
       ASSERT_EQ(tested.last_before(key_of(size, address)), last_before(reference, size, address));
       if (i % 100 == 0) expect_walk(tested, reference);
-      for (const block* kept : reference) any_treap = any_treap || kept->status.in_treap;
+      for (const block* kept : reference) any_treap = any_treap || kept->status.tally == 255;
     }
     EXPECT_EQ(any_treap, most == 400);
   }
@@ -118,7 +119,7 @@ TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
     storage[i].size = 4096 + at * 64;
     tested.insert(storage[i]);
   }
-  ASSERT_TRUE(storage[0].status.in_treap);
+  ASSERT_EQ(storage[0].status.tally, 255);
   std::set<const block*> below_others;
   for (const block& b : storage) {
     for (const block* below : b.links) below_others.insert(below);
@@ -141,6 +142,46 @@ TEST(bin, finds_a_block_in_a_treap_in_few_steps) {
   }
   EXPECT_EQ(seen, count);
   EXPECT_LT(depth, 80u);  // five times its logarithm and more
+}
+
+// Counts the comparisons of an order.
+struct counting_order : tessera::detail::by_size_and_address {
+  static inline std::size_t comparisons = 0;
+  [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
+    ++comparisons;
+    return by_size_and_address::precedes(a, b);
+  }
+};
+
+// The blocks come and go in order, from both ends, and at random.
+TEST(bin, takes_few_steps_in_each_call_with_many_blocks) {
+  constexpr std::size_t count = 300000;
+  std::vector<block> storage(count);
+  std::vector<std::size_t> order(count);
+  std::mt19937_64 random(8);
+  for (const int way : {0, 1, 2}) {
+    bin tested;
+    std::size_t most = 0;
+    const auto steps_of = [&most](auto call) {
+      counting_order::comparisons = 0;
+      call();
+      most = std::max(most, counting_order::comparisons);
+    };
+    for (std::size_t i = 0; i < count; ++i) order[i] = way == 1 ? count - 1 - i : i;
+    if (way == 2) std::shuffle(order.begin(), order.end(), random);
+    for (std::size_t i : order) {
+      storage[i].address = i * 64;
+      storage[i].size = 4096 + i % 2 * 64;
+      steps_of([&] { tested.insert<counting_order>(storage[i]); });
+    }
+    std::shuffle(order.begin(), order.end(), random);
+    for (std::size_t i : order) {
+      steps_of([&] { ASSERT_NE(tested.best_fit<counting_order>(4096), nullptr); });
+      steps_of([&] { tested.erase<counting_order>(storage[i]); });
+    }
+    ASSERT_TRUE(tested.empty());
+    EXPECT_LE(most, 200u) << "way " << way;
+  }
 }
 
 TEST(free_list, find_the_largest_before_a_size_however_far_below) {
