@@ -65,12 +65,6 @@ class unlock_to_wait {
 
 namespace tessera::plan {
 
-/// The statistics of `planned`: those of the allocator inside, and what the plan served.
-template <typename Statistics>
-struct planned_statistics : Statistics {
-  plan_usage by_plan;
-};
-
 /// Serves the requests of a recorded program at places computed before. Serves all other requests by
 /// `Allocator`.
 ///
