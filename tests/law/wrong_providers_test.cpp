@@ -222,7 +222,7 @@ struct device : provider::simulated_device {
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
     if (is(fault::page_size_is_zero)) return 0;
     if (is(fault::page_size_is_no_power_of_two)) return 3 * provider::simulated_device::page_size(kind);
-    if (is(fault::page_size_alternates) && ++asked % 2 == 0)
+    if (is(fault::page_size_alternates) && ++page_sizes_asked % 2 == 0)
       return 2 * provider::simulated_device::page_size(kind);
     return is(fault::page_size_ignores_the_kind) ? 2_MiB : provider::simulated_device::page_size(kind);
   }
@@ -394,7 +394,7 @@ struct device : provider::simulated_device {
   std::vector<std::pair<void*, std::size_t>> short_of{};
   std::size_t ended_events = 0, leaked = 0, registrations = 0, destroyed_but_mapped = 0;
   std::uint64_t records = 0, queries = 0, live = 0;
-  mutable std::uint64_t asked = 0;
+  mutable std::uint64_t page_sizes_asked = 0;
   std::map<std::uint64_t, std::uint64_t> ring{};
   std::map<std::uint64_t, std::chrono::steady_clock::time_point> recorded_at{};
   std::map<std::uint64_t, physical> named{};
