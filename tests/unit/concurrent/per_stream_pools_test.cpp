@@ -175,13 +175,17 @@ TEST(pools_of_arenas_sleep, begin_everywhere_or_nowhere) {
   for (std::uint64_t stream = 0; stream < 4; ++stream) (void)on.allocate(1_MiB, stream_id{stream});
   const extension::private_pool pool(on);
   on.visit_arenas(three, [&](auto& in, bool is_own) {
-    if (is_own) EXPECT_TRUE(sleep_mode_of(in).sleep(pool.id(), extension::sleep_contents::discard));
+    if (is_own) {
+      EXPECT_TRUE(sleep_mode_of(in).sleep(pool.id(), extension::sleep_contents::discard));
+    }
     EXPECT_EQ(sleep_mode_of(in).is_asleep(pool.id()), is_own);
   });
   EXPECT_FALSE(pools(on).open(pool.id(), {}));
   EXPECT_FALSE(pools(on).is_capturing());
   on.visit_arenas(three, [&](auto& in, bool is_own) {
-    if (is_own) EXPECT_TRUE(sleep_mode_of(in).wake(pool.id()));
+    if (is_own) {
+      EXPECT_TRUE(sleep_mode_of(in).wake(pool.id()));
+    }
     EXPECT_FALSE(sleep_mode_of(in).is_asleep(pool.id()));
   });
   EXPECT_TRUE(pools(on).open(pool.id(), {}));
