@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <tessera/core/stream.hpp>
+#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/observe/explain.hpp>
