@@ -126,7 +126,7 @@ struct meter {
   };
   template <typename Allocator>
   struct door {
-    explicit door(Allocator& in) noexcept : in(&in) {}
+    explicit door(Allocator& allocator) noexcept : in(&allocator) {}
     void begin() noexcept {
       in->template visit_extension<meter>([](auto& s) { s.begin(); });
     }
