@@ -274,7 +274,7 @@ TEST(refusal, costs_nothing_without_reasons) {
         simulated_device::granularity;
   };
   static_assert(device_provider<silent> && !detail::explaining_provider<silent>);
-  static_assert(std::is_empty_v<detail::latest_failure<silent>>);
+  static_assert(std::is_empty_v<detail::latest_failure<silent, false>>);
   static_assert(!detail::explaining_provider<detail::serialized_provider<silent>>);
   static_assert(std::is_empty_v<decltype(detail::serialized_calls<silent>::refusals)>);
 }
