@@ -469,6 +469,7 @@ template <provider::virtual_memory_provider Device>
 class guard_pages : public provider::provider_adaptor<Device> {
  public:
   static constexpr bool is_thread_safe = tessera::detail::is_thread_safe<Device>;
+  struct physical {};  // hides the device's virtual memory, in which the guarded pages are
 
   explicit guard_pages(guard_memory<Device>& memory) noexcept
       : provider::provider_adaptor<Device>(memory.device()), memory_(&memory) {}

@@ -570,6 +570,7 @@ class block_manager {
     });
     extensions().erase_unused();
     blocks_.purge();
+    live_.end_reserve();
     segments_.shrink();
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {

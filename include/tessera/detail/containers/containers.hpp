@@ -388,7 +388,8 @@ class key_map {
   static constexpr std::size_t min_capacity = 64;
   static constexpr std::size_t slots_a_call = 64;  // that are moved while it grows or shrinks
 
-  [[nodiscard]] std::size_t capacity() const noexcept { return now_.slots == nothing ? 0 : now_.mask + 1; }
+  // Shared objects with hidden names have their own `nothing`, so only the size says that there is no table.
+  [[nodiscard]] std::size_t capacity() const noexcept { return now_.mask == 1 ? 0 : now_.mask + 1; }
   [[nodiscard]] bool is_moving() const noexcept { return next_.slots != nullptr; }
   [[nodiscard]] static std::uint64_t hash_of(std::uint64_t key) noexcept {
     // Spreads neighbouring multiples of 512, because most addresses are such multiples.
