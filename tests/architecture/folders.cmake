@@ -22,7 +22,7 @@ set(may_include_plan core provider detail root plan)
 set(slow iostream functional regex ranges)
 set(may_use_functional interop/torch_captures.hpp interop/torch_pluggable.hpp)  # PyTorch passes a std::function
 set(with_threads mutex thread condition_variable)
-set(may_use_system "^(concurrent/|debug/|interop/|law/provider_laws|provider/|detail/containers/per_thread|configured|trace/captured|plan/planned)")
+set(may_use_system "^(concurrent/|debug/|interop/|law/provider_(laws|streams)|provider/|detail/containers/per_thread|configured|trace/captured|plan/planned)")
 set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
                       version.hpp)                 # for #if
 

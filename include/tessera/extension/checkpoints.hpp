@@ -230,7 +230,7 @@ class pool_restore {
           (void)manager_.deallocate(state_.newest_free[i]);
       }
     } else {
-      result = {{no_host_memory}};
+      result.why = no_host_memory;
     }
     if constexpr (shares) keep_lists(-1);
     manager_.end_reserve();

@@ -189,7 +189,9 @@ class full_counters {
   }
 
   void increase(std::size_t pool, quantity what, std::int64_t by) noexcept {
-    if ((room_[what][pool] -= by) < 0) raise_peaks(pool, what);
+    std::int64_t& room = room_[what][pool];
+    room -= by;
+    if (room < 0) raise_peaks(pool, what);
   }
   void decrease(std::size_t pool, quantity what, std::int64_t by) noexcept {
     room_[what][pool] += by;

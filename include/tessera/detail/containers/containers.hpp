@@ -164,7 +164,7 @@ class slab {
     unsigned char* const begin = in.first_chunk + in.begun * chunk_bytes;
     chunk& fresh = *::new (head_of(reinterpret_cast<std::uintptr_t>(begin)))
                        chunk{nullptr, per_chunk, nullptr, nullptr, &in};
-    unsigned char* const head = reinterpret_cast<unsigned char*>(&fresh);
+    auto* const head = reinterpret_cast<unsigned char*>(&fresh);
     unsigned char* node = begin + (sizeof(Node) == line ? 0 : line);
     for (std::size_t i = 0; i < per_chunk; ++i, node += sizeof(Node)) {
       if (node == head) node += line;
@@ -310,8 +310,8 @@ class key_map {
  public:
   key_map& operator=(key_map&&) = delete;
   ~key_map() {
-    if (capacity() > 0) delete[] now_.slots;
-    delete[] next_.slots;
+    if (capacity() > 0) delete[] now_.entries;
+    delete[] next_.entries;
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
@@ -346,11 +346,11 @@ class key_map {
     ++size_;
     if (home < moved_) return insert_in_next(hash_of(key), value);
     std::size_t at = home;
-    for (std::size_t step = 1; now_.slots[at] != nullptr; ++step) {
+    for (std::size_t step = 1; now_.entries[at] != nullptr; ++step) {
       at = (at + 1) & now_.mask;
       if (step > now_.longest) now_.longest = step;
     }
-    now_.slots[at] = &value;
+    now_.entries[at] = &value;
   }
 
   /// Finds the object with a key, or null.
@@ -369,7 +369,7 @@ class key_map {
 
  private:
   struct table {
-    Value** slots;
+    Value** entries;
     std::size_t mask;
     int shift;
     std::size_t longest;  // largest number of steps of an insert
@@ -379,7 +379,7 @@ class key_map {
     }
     [[nodiscard]] Value** locate(std::size_t at, std::uint64_t key) const noexcept {
       for (std::size_t step = 0; step <= longest; ++step) {
-        if (slots[at] != nullptr && slots[at]->map_key() == key) return &slots[at];
+        if (entries[at] != nullptr && entries[at]->map_key() == key) return &entries[at];
         at = (at + 1) & mask;
       }
       return nullptr;
@@ -390,7 +390,7 @@ class key_map {
 
   // Shared objects with hidden names have their own `nothing`, so only the size says that there is no table.
   [[nodiscard]] std::size_t capacity() const noexcept { return now_.mask == 1 ? 0 : now_.mask + 1; }
-  [[nodiscard]] bool is_moving() const noexcept { return next_.slots != nullptr; }
+  [[nodiscard]] bool is_moving() const noexcept { return next_.entries != nullptr; }
   [[nodiscard]] static std::uint64_t hash_of(std::uint64_t key) noexcept {
     // Spreads neighbouring multiples of 512, because most addresses are such multiples.
     return std::rotr(key, 9) * 0x9E3779B97F4A7C15u;
@@ -439,7 +439,7 @@ class key_map {
     moved_ = first + (std::min)(slots_a_call, capacity() - first);
     clear_behind();
     for (std::size_t at = first; at < moved_ + now_.longest; ++at) {
-      Value*& entry = now_.slots[at & now_.mask];
+      Value*& entry = now_.entries[at & now_.mask];
       if (entry == nullptr) continue;
       const std::uint64_t hash = hash_of(entry->map_key());
       if (now_.home_of(hash) - first < moved_ - first) insert_in_next(hash, *std::exchange(entry, nullptr));
@@ -447,7 +447,7 @@ class key_map {
     if (moved_ == capacity()) end_move();
   }
   void end_move() noexcept {
-    if (capacity() > 0) delete[] now_.slots;
+    if (capacity() > 0) delete[] now_.entries;
     now_ = next_;
     next_ = {};
     moved_ = 0;
@@ -474,7 +474,7 @@ class key_map {
     const std::size_t home = next_.home_of(hash);
     for (std::size_t step = 0;; ++step) {
       if (home + step >= cleared_) clear_to(home + step + 1);
-      Value*& slot = next_.slots[(home + step) & next_.mask];
+      Value*& slot = next_.entries[(home + step) & next_.mask];
       if (slot != nullptr) continue;
       slot = &value;
       if (step > next_.longest) {
@@ -492,7 +492,7 @@ class key_map {
   void clear_to(std::size_t end) noexcept {
     end = (std::min)(end, next_.mask + 1);
     if (cleared_ >= end) return;
-    std::fill(next_.slots + cleared_, next_.slots + end, nullptr);
+    std::fill(next_.entries + cleared_, next_.entries + end, nullptr);
     cleared_ = end;
   }
 
