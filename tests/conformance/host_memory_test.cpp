@@ -244,7 +244,7 @@ TEST(host_memory_for_checkpoints, goes_back_after_a_restore) {
   fill(20'000);
   EXPECT_GT(on.metadata_bytes(), metadata_bytes + 1_MiB);
   ASSERT_TRUE(checkpoints_of(pool).restore(made));
-  EXPECT_LT(on.metadata_bytes(), metadata_bytes + 100_KiB);
+  EXPECT_LT(on.metadata_bytes(), metadata_bytes + 768_KiB);  // live blocks may hold a few regions
   EXPECT_STREQ(on.audit(), nullptr);
 }
 
@@ -272,10 +272,10 @@ void expect_no_untagged_blocks(Allocate allocate) {
       pool;
   pool.set_current_tag(tag);
   std::size_t served = 0;
-  for (std::uint64_t k = 1; served < 500; ++k) {
+  for (std::uint64_t k = 1; served < 2000; ++k) {
     asked = 0;
     fails_at = 1 + k % 3;
-    fails_for = 1;
+    fails_for = 4;  // also where a miss asks again
     const bool works = allocate(pool);
     fails_at = 0;
     served += works ? 1 : 0;

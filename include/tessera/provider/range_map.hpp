@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <new>
 #include <utility>
 
 #include <tessera/core/error.hpp>
@@ -47,6 +48,15 @@ class ordered_map {
       is_new = index_.emplace(key, added).second;
     };
     if (try_run(add) && is_new) return true;
+    delete added;
+    return false;
+  }
+  /// Adds a default value, which is allocated without exceptions; false as above.
+  [[nodiscard]] bool insert_default(std::uint64_t key) noexcept {
+    auto* const added = new (std::nothrow) Value;
+    bool is_new = false;
+    if (added != nullptr && try_run([&] { is_new = index_.emplace(key, added).second; }) && is_new)
+      return true;
     delete added;
     return false;
   }

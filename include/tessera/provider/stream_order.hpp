@@ -93,8 +93,8 @@ class stream_order {
   /// Makes a pair of streams without waits, unless it exists; false if host memory ran out.
   [[nodiscard]] bool create(stream_id stream, std::uint64_t other) noexcept {
     awaited* own = pairs_.find(stream.handle);
-    if (own == nullptr && pairs_.insert(stream.handle, {})) own = pairs_.find(stream.handle);
-    return own != nullptr && (own->find(other) != nullptr || own->insert(other, {}));
+    if (own == nullptr && pairs_.insert_default(stream.handle)) own = pairs_.find(stream.handle);
+    return own != nullptr && (own->find(other) != nullptr || own->insert_default(other));
   }
 
   tessera::detail::ordered_map<awaited> pairs_;
