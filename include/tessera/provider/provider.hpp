@@ -57,8 +57,8 @@
 /// |                    |         | waits; aclrtFree does not. If false, and the provider has events, the  |
 /// |                    |         | allocator waits for the block's own stream before release(). Recorded  |
 /// |                    |         | streams need no second wait: the block became free only after their    |
-/// |                    |         | events. Without events nobody waits: then the work must have ended     |
-/// |                    |         | when the program frees the memory                                      |
+/// |                    |         | events. Without events the allocator cannot wait, so the program may   |
+/// |                    |         | free memory only after the work on it has ended                        |
 /// | completion_may_lag | false   | query() and is_done() may report finished work as unfinished, because  |
 /// |                    |         | a query to the device can fail. Memory then only stays pending longer  |
 /// | copies_page_locked | false   | Copies are asynchronous only from and to page-locked host memory.      |
@@ -81,8 +81,8 @@
 ///   Sizes:      `bytes` of acquire() are a multiple of the granularity, those of reserve() and create() a
 ///               multiple of the page size, and none is 0. release(), unreserve() and unmap() get the `bytes` of
 ///               the call that gave the memory
-///   Events:     nobody queries, waits for or discards an event that is empty or was discarded, nor a copy of
-///               it; record() gets an event that is empty or was discarded
+///   Events:     query(), wait() and discard() get recorded events. After a discard, neither the event nor a copy of it
+///               is used again, except that record() may fill it anew. An empty event is only recorded
 ///   Mappings:   grant() gets exactly one mapping, after map(). Allocators leave it out if map_grants_access is
 ///               true; it then succeeds, too
 ///   Destructor: all memory was given back, and all events were discarded, unless the provider refused to take

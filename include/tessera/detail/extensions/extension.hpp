@@ -8,7 +8,7 @@
 
 /// The questions by which the core of an allocator lets extensions decide, and the reports by which they hear of changes.
 ///
-/// An extension is a struct that the program names behind the provider:
+/// An extension is a struct that the program names after the provider:
 /// `caching_allocator<stitched, device, extension::private_pools, extension::quotas>`. The core includes no
 /// extension. Without one, each question below has a constant answer, and each report does nothing.
 /// tessera/extension/README.md shows how to write one.
@@ -69,8 +69,9 @@
 /// | on_end()                     | the allocator is about to release all memory                          |
 /// | on_trim(), erase_unused()    | the cache was emptied; added groups without memory may go             |
 ///
-/// Rows with a * hold for misses. A hit asks and reports these only while note_special_case() is in force, and on_served
-/// also needs an extension that has for_each_group. So on_free reports blocks for which there was no on_use.
+/// A miss always asks and reports the rows with a *. A hit does so only while note_special_case() is in force,
+/// because the questions cost time; on_served also needs an extension that has for_each_group. So on_free may report bytes
+/// for which there was no on_use.
 ///
 /// If an extension refuses in may_start_growth, may_acquire or may_use, the miss goes on as at a limit: its `why` is
 /// by_extension, and it takes the steps that the recovery policy has for by_limit. adjust() may replace `miss.steps`.

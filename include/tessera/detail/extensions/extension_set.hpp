@@ -134,7 +134,7 @@ class special_cases {
   std::size_t count_ = 0;
 };
 
-/// The states of the extensions of an allocator, which are asked in the order of their names behind the provider. A
+/// The states of the extensions of an allocator, which are asked in the order in which they are named. A
 /// question ends at the first that decides it; may_start_growth and may_acquire are asked of all of them.
 template <typename Core, typename... Extension>
 class extension_set : public special_cases, public Extension::template state<Core>... {
