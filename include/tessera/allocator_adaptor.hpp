@@ -46,10 +46,12 @@ inline constexpr bool are_extensions_of = false;
 template <typename Recipe, typename Provider, typename... Extension, typename... Given>
 inline constexpr bool are_extensions_of<caching_allocator<Recipe, Provider, Extension...>, Given...> =
     (is_one_of<std::remove_cvref_t<Given>, Extension...> && ...);
+template <typename Allocator>
+inline constexpr bool is_caching_allocator = are_extensions_of<Allocator>;
 /// Stops the compiler if a front end that must be the innermost one gets another front end.
 template <typename Allocator>
 struct innermost_front {
-  static_assert(are_extensions_of<Allocator>,
+  static_assert(is_caching_allocator<Allocator>,
                 "locked<A>, per_stream<A>, background_reclaiming<A>, guarded<A>: A is a caching_allocator. "
                 "Other front ends go around, as in tagged<locked<A>>");
 };
@@ -405,6 +407,7 @@ class wrapping_adaptor : public allocator_adaptor<Self, Allocator> {
 
  protected:
   friend allocator_adaptor<Self, Allocator>;
+  // As the default does, but through this class: a front end may name `allocator_` among its private members.
   template <typename Me, typename F>
   static decltype(auto) enter(Me& me, F&& f) {
     std::conditional_t<std::is_const_v<Me>, const wrapping_adaptor, wrapping_adaptor>& holder = me;

@@ -95,7 +95,8 @@ template <typename Recipe>
   return policy::failure_reason::none;
 }
 
-/// Remembers who refused memory for the latest request that failed, and why. It is empty if none says so.
+/// Remembers who refused memory for the latest request that failed, and why. It is an empty class if neither extensions
+/// nor the provider give reasons.
 template <typename Provider, bool IsExtended>
 class latest_failure {
  public:

@@ -212,7 +212,11 @@ class provider_shadow {
   void insert(table to, const char* call, const void* p, const entry& added, const rule& law) noexcept {
     range_map<entry>& entries = tables_[static_cast<std::size_t>(to)];
     const entry* other = nullptr;
-    if (entries.overlaps(p, added.bytes, [&other](const entry& e) { return other = &e, true; })) {
+    const auto keep_first = [&other](const entry& e) {
+      other = &e;
+      return true;
+    };
+    if (entries.overlaps(p, added.bytes, keep_first)) {
       const bool is_in_range = added.is_segment && !other->is_segment;
       const char* const failed = other->failed_call;
       expect(false, failed != nullptr ? failed : call,

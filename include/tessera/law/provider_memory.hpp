@@ -196,8 +196,10 @@ void amounts(provider_check_result& found, D& device, std::size_t step, const pr
   std::array<trial_segment, held.size()> places{};  // of segments; physical memory has none
   std::size_t count = 0, taken = 0;
   const auto require_piece_place = [&](const Piece& piece, std::size_t size, trial_segment& place) {
-    if constexpr (std::same_as<Piece, void*>)
-      require_place(found, place = segment_at(piece, size), device.granularity(), places);
+    if constexpr (std::same_as<Piece, void*>) {
+      place = segment_at(piece, size);
+      require_place(found, place, device.granularity(), places);
+    }
   };
   std::size_t bytes = whole_steps(left / 4, step);
   const std::size_t smallest = whole_steps((std::min)(limits.at_once, wanted / 16), step);

@@ -39,7 +39,7 @@ struct no_mutex {
 };
 /// The mutex of a front end around an allocator. A front end inside may lock, so only a caching_allocator needs none.
 template <typename Allocator>
-using mutex_like_in = std::conditional_t<are_extensions_of<Allocator>, no_mutex, std::mutex>;
+using mutex_like_in = std::conditional_t<is_caching_allocator<Allocator>, no_mutex, std::mutex>;
 
 /// The hook of a provider adaptor that unlocks a mutex while the device waits for an event. With `Unlocks` false, it
 /// changes nothing: a provider that is not thread-safe has a lock of its own, which must be taken after the mutex.

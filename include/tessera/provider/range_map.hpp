@@ -42,23 +42,11 @@ class ordered_map {
   /// Adds a value; false if host memory ran out, or if a value has this key.
   [[nodiscard]] bool insert(std::uint64_t key, Value value) noexcept {
     Value* added = nullptr;
-    bool is_new = false;
-    const auto add = [&] {
-      added = move_to_heap(value);
-      is_new = index_.emplace(key, added).second;
-    };
-    if (try_run(add) && is_new) return true;
-    delete added;
-    return false;
+    return try_run([&] { added = move_to_heap(value); }) && insert_owned(key, added);
   }
   /// Adds a default value, which is allocated without exceptions; false as above.
   [[nodiscard]] bool insert_default(std::uint64_t key) noexcept {
-    auto* const added = new (std::nothrow) Value;
-    bool is_new = false;
-    if (added != nullptr && try_run([&] { is_new = index_.emplace(key, added).second; }) && is_new)
-      return true;
-    delete added;
-    return false;
+    return insert_owned(key, new (std::nothrow) Value);
   }
   /// The value with this key, or null.
   [[nodiscard]] Value* find(std::uint64_t key) const noexcept {
@@ -79,6 +67,14 @@ class ordered_map {
   [[nodiscard]] const index& all() const noexcept { return index_; }
 
  private:
+  /// Adds a value of the heap, or deletes it. Null means that host memory ran out.
+  [[nodiscard]] bool insert_owned(std::uint64_t key, Value* added) noexcept {
+    bool is_new = false;
+    if (added != nullptr && try_run([&] { is_new = index_.emplace(key, added).second; }) && is_new)
+      return true;
+    delete added;
+    return false;
+  }
   ///   Throws:  std::bad_alloc
   [[nodiscard]] static Value* move_to_heap(Value& value) { return new Value(std::move(value)); }
 

@@ -93,7 +93,7 @@ class block_manager {
   }
   void end_reserve() noexcept {
     blocks_.purge();
-    live_.end_reserve();
+    live_.shrink_to_fit();
   }
 
   // Free lists and searches.
@@ -570,7 +570,7 @@ class block_manager {
     });
     extensions().erase_unused();
     blocks_.purge();
-    live_.end_reserve();
+    live_.shrink_to_fit();
     segments_.shrink();
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {

@@ -322,7 +322,7 @@ class key_map {
   /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
   [[nodiscard]] bool reserve_one() noexcept { return size_ < grow_at_ || make_room(); }
   /// Makes sure that the next `count` inserts succeed, even if objects are removed before. Until
-  /// end_reserve(), the table does not shrink. Returns false if host memory ran out.
+  /// shrink_to_fit(), the table does not shrink. Returns false if host memory ran out.
   ///   Cost:  linear in the objects
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
     std::size_t wanted = (std::max)(capacity(), min_capacity);
@@ -331,9 +331,9 @@ class key_map {
     shrink_at_ = 0;
     return true;
   }
-  /// Ends hold_reserve().
+  /// Moves to the smallest table that suffices, and ends hold_reserve().
   ///   Cost:  linear in the objects
-  void end_reserve() noexcept {
+  void shrink_to_fit() noexcept {
     (void)move_to((std::min)(capacity(), (std::max)(std::bit_ceil(size_ * 4), min_capacity)));
     set_limits();
   }

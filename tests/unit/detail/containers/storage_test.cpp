@@ -116,9 +116,9 @@ TEST(key_map, keeps_a_held_reserve_while_objects_are_removed) {
     for (thing& t : things) ASSERT_EQ(map.remove(t.key), &t);
     ASSERT_EQ(map.metadata_bytes(), full);
   }
-  map.end_reserve();
+  map.shrink_to_fit();
   EXPECT_LT(map.metadata_bytes(), full / 100);
-  map.end_reserve();
+  map.shrink_to_fit();
   ASSERT_TRUE(map.hold_reserve(0));
 }
 
