@@ -58,11 +58,14 @@ def load(path):
 
 
 def copy(_, pattern, src, dst):
-    for path in pathlib.Path(src).rglob("*"):
-        relative = path.relative_to(src)
-        if path.is_file() and fnmatch.fnmatch(str(relative), pattern):
-            (dst / relative).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, dst / relative)
+    # Other tests create and remove folders in the build folder meanwhile: os.walk passes over what is gone, and rglob does not.
+    for folder, _, names in os.walk(src):
+        for name in names:
+            path = pathlib.Path(folder) / name
+            relative = path.relative_to(src)
+            if fnmatch.fnmatch(str(relative), pattern):
+                (dst / relative).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, dst / relative)
 
 
 class Members(types.SimpleNamespace):
