@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto plain = replay::read_pickle(bytes, "file");
   if (const auto* const values = fuzz::accepted(plain, "file")) walk(*values, size);
   const auto read = replay::read_snapshot(bytes, "file");
-  const snapshot* const source = fuzz::accepted(read, "file");
+  const observe::snapshot* const source = fuzz::accepted(read, "file");
   if (source == nullptr) return 0;
   expect_same_when_read_again(*source);
   for (std::size_t device = 0; device < std::min<std::size_t>(source->devices(), 3); ++device)
