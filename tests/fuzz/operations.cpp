@@ -140,7 +140,7 @@ class user {
         break;
       case 27: set(); break;
       case 28: give_back_what_is_not_held(); break;
-      case 29: observe::explain(); break;
+      case 29: explain(); break;
       case 30: pool_.reset_peak_statistics(), pool_.reset_accumulated_statistics(); break;
       default:
         if (!called_back_) called_back_ = pool_.on_pressure(&user::relieve, this);
