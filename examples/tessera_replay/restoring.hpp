@@ -113,7 +113,7 @@ class restoring::state : public tessera::detail::extension_defaults {
     for (const tessera::block_view& r : recorded) {
       if (!manager().reserve_blocks()) return false;
       block* const following = r.bytes < rest->size ? rest : nullptr;
-      (void)manager().allocate(*rest, r.requested, r.bytes, 0, false, rest->list->key());
+      (void)manager().allocate(*rest, r.requested, r.bytes, 0, false, rest->list->key);
       rest = following;
     }
     for (const tessera::block_view& r : recorded) {

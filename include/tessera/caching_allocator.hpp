@@ -100,7 +100,7 @@ template <typename Recipe>
 template <typename Provider, bool IsExtended>
 class latest_failure {
  public:
-  static void begin(Provider&) noexcept {}
+  static void begin(auto& /*manager*/) noexcept {}
   static void end(Provider&, const auto&, std::size_t, bool) noexcept {}
   static void explain(oom_numbers&) noexcept {}
 };
@@ -109,8 +109,8 @@ template <typename Provider, bool IsExtended>
 class latest_failure<Provider, IsExtended> {
  public:
   /// Forgets what the provider refused before this request.
-  void begin(Provider& from) noexcept {
-    (void)take_refusal(from);
+  void begin(auto& manager) noexcept {
+    (void)take_refusal(manager.provider());
     *this = {};
   }
   /// Keeps what the provider refused since, or how `segment` bytes exceed its limit.
@@ -261,9 +261,9 @@ class caching_allocator {
     auto& in = manager::group_of(*live->list);
     const bool fits = live->size >= size && policies_.split.may_serve(size, live->size) &&
                       (extensions_.serves_whole(in) || !detail::should_split(policies_, size, live->size)) &&
-                      policies_.pools.select(size) == live->list->pool() &&
+                      policies_.pools.select(size) == live->list->where.pool &&
                       &manager_.group_for(stream) == &in &&
-                      stream_id(policies_.streams.reuse_key(stream)) == live->list->key();
+                      stream_id(policies_.streams.reuse_key(stream)) == live->list->key;
     if (fits) manager_.reuse_in_place(*live, bytes, stream);
     return fits;
   }
@@ -499,14 +499,11 @@ class caching_allocator {
     stream_id stream;
     [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
-  request make_request(std::size_t bytes, std::size_t size, stream_id stream,
-                       typename manager::group& group) const noexcept {
+  request make_request(std::size_t bytes, stream_id stream, typename manager::group& group) const noexcept {
+    const std::size_t size = detail::block_size_for(policies_.rounding, bytes);
     return {&group, bytes,
             size,   detail::pool_for(policies_.pools, size),
             stream, policies_.streams.reuse_key(stream)};
-  }
-  request make_request(std::size_t bytes, stream_id stream, typename manager::group& group) const noexcept {
-    return make_request(bytes, detail::block_size_for(policies_.rounding, bytes), stream, group);
   }
 
   // A hit.
@@ -514,30 +511,35 @@ class caching_allocator {
   template <bool ByHandle>
   [[gnu::always_inline]] detail::block* serve(std::size_t bytes, stream_id stream) noexcept {
     if (bytes == 0 || bytes > max_request) return nullptr;
-    if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
-      evict(policy::eviction_trigger::after_free);
+    if (manager_.pending_events() > 0) poll_events();
     const request want = make_request(bytes, stream, manager_.own());
     detail::block* found = uses_fast_path() ? search(want) : nullptr;
     if (found == nullptr) {
-      found = find_slowly(bytes, want.size, stream);
+      found = find_slowly(bytes, want.size, want.pool, stream);
       if (found == nullptr) return nullptr;
       if constexpr (extensions::adds_groups) return serve_from_group<ByHandle>(*found, bytes, stream);
     }
     return &allocate_from<ByHandle>(*found, want);
   }
+  [[gnu::noinline]] void poll_events() noexcept {
+    if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
+      evict(policy::eviction_trigger::after_free);
+  }
   /// Finds a free block in the group that extensions choose, or as a miss. Not inlined, to keep the hit path small.
-  [[gnu::noinline]] detail::block* find_slowly(std::size_t bytes, std::size_t size,
+  [[gnu::noinline]] detail::block* find_slowly(std::size_t bytes, std::size_t size, std::size_t pool,
                                                stream_id stream) noexcept {
-    // Pool and key are computed again: passing all of the request would slow the hit path.
+    // The request is passed in registers: in memory, it would slow the hit path.
     auto& group = extensions::adds_groups ? manager_.group_for(stream) : manager_.own();
-    const request want = make_request(bytes, size, stream, group);
+    const request want{&group, bytes, size, pool, stream, policies_.streams.reuse_key(stream)};
     detail::block* const found = uses_fast_path() ? nullptr : obtain(want);
     return found != nullptr ? found : serve_miss(want);
   }
   /// Whether the allocator's own group serves every hit.
-  [[nodiscard]] bool uses_fast_path() const noexcept { return extensions_.uses_fast_path(); }
+  [[nodiscard]] bool uses_fast_path() const noexcept {
+    return extensions::is_empty || extensions_.uses_fast_path();
+  }
   [[nodiscard]] bool may_serve(const request& want) const noexcept {
-    return extensions_.may_serve(*want.group);
+    return extensions::is_empty || extensions_.may_serve(*want.group);
   }
   /// Serves a request from a block that may belong to a group of an extension.
   template <bool ByHandle>
@@ -598,8 +600,8 @@ class caching_allocator {
     return extensions_.why_unusable(live) == nullptr;
   }
   bool record(detail::block* live, stream_id stream) noexcept {
-    return live != nullptr && (!policies_.streams.needs_event(live->list->key(), stream) ||
-                               manager_.record_stream(*live, stream));
+    return live != nullptr &&
+           (!policies_.streams.needs_event(live->list->key, stream) || manager_.record_stream(*live, stream));
   }
 
   // A miss.
@@ -615,7 +617,7 @@ class caching_allocator {
   /// Makes these attempts in order. The first that finds a free block serves the request.
   [[nodiscard, gnu::noinline, gnu::cold]] detail::block* serve_miss(const request& want) noexcept {
     const detail::group_visit in(*want.group);
-    failure_.begin(provider());
+    failure_.begin(manager_);
     miss_state now{.want = want};
     if (!may_serve(want)) return fail(now);
     // The user's callbacks may have freed a block, or events may have completed meanwhile.
@@ -713,9 +715,8 @@ class caching_allocator {
     const request& want = now.want;
     const std::size_t segment =
         detail::segment_size_for(manager_, policies_, current, want.size, now.exactly);
-    now.why = extensions_.may_start_growth(*want.group, segment)
-                  ? detail::predict_failure(manager_, policies_, segment, current)
-                  : by_extension;
+    const bool may_start = extensions::is_empty || extensions_.may_start_growth(*want.group, segment);
+    now.why = may_start ? detail::predict_failure(manager_, policies_, segment, current) : by_extension;
     if (is_growth_pointless(now.why)) return nullptr;
     detail::free_list* const list = prepare_list(now);
     if (list == nullptr) return nullptr;
@@ -792,7 +793,7 @@ class caching_allocator {
     (void)evict(when, current_usage());
   }
   /// Returns whether it tried to evict.
-  [[gnu::always_inline]] bool evict(policy::eviction_trigger when, const usage& current) noexcept {
+  bool evict(policy::eviction_trigger when, const usage& current) noexcept {
     const std::size_t wanted = policies_.eviction.bytes_to_evict(when, current);
     if (wanted > 0) evict_bytes(when, current, wanted);
     return wanted > 0;

@@ -39,7 +39,7 @@ std::size_t held_by(const Allocator& allocator, pool_id pool) {
   const auto view = tessera::detail::introspect(allocator);
   std::size_t held = 0;
   view.for_each_segment([&](const detail::block& first) {
-    if (first.list->where().group->number != pool.number) return;
+    if (first.list->where.group->number != pool.number) return;
     const detail::block* const end = first.prev;
     const auto is_used_in = [&](std::uintptr_t from, std::uintptr_t to) {
       for (const detail::block* b = &first; b != end; b = b->next) {

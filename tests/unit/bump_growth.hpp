@@ -77,7 +77,7 @@ struct bump_backend : tessera::detail::backend_defaults {
     /// The private pool or 0, the pool and the stream.
     using key = std::array<std::uint64_t, 3>;
     static key key_of(const free_list& list) noexcept {
-      return {list.where().group->number, list.pool(), list.key().handle};
+      return {list.where.group->number, list.where.pool, list.key.handle};
     }
     /// The free block that contains the next address.
     [[nodiscard]] block* block_at(const arena& current) const noexcept {

@@ -105,8 +105,15 @@ struct fixed_string {
   return n == 0 || n >= min_alignment;
 }
 
-/// Returns the larger number. std::max would take <algorithm>, which is slow to compile.
-[[nodiscard]] constexpr std::size_t larger(std::size_t a, std::size_t b) noexcept { return a > b ? a : b; }
+/// Returns the larger or the smaller number. std::max and std::min would take <algorithm>, which is slow to compile.
+template <typename Number>
+[[nodiscard]] constexpr Number larger(Number a, Number b) noexcept {
+  return a > b ? a : b;
+}
+template <typename Number>
+[[nodiscard]] constexpr Number smaller(Number a, Number b) noexcept {
+  return a < b ? a : b;
+}
 
 /// Returns a + b, or `unlimited` if the sum overflows.
 [[nodiscard]] constexpr std::size_t saturating_add(std::size_t a, std::size_t b) noexcept {

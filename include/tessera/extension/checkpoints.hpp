@@ -145,7 +145,7 @@ namespace tessera::detail {
 template <typename Manager, typename F>
 void for_each_segment_of(Manager& manager, const pool_group& in, F f) {
   manager.for_each_segment([&](block& first) {
-    if (first.list->where().group == &in) f(first);
+    if (first.list->where.group == &in) f(first);
   });
 }
 
@@ -197,10 +197,10 @@ template <typename Manager>
     const std::size_t before = state.blocks.size();
     for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
       if (!b->is_unmapped())
-        state.blocks.add({b->address, b->size, b->list->key(), !b->is_free(), tessera::detail::is_lent(*b)});
+        state.blocks.add({b->address, b->size, b->list->key, !b->is_free(), tessera::detail::is_lent(*b)});
     }
     const std::size_t count = state.blocks.size() - before;
-    if (count > 0) state.segments.add({first.address, first.list->pool(), before, count});
+    if (count > 0) state.segments.add({first.address, first.list->where.pool, before, count});
   });
   return extension::pool_checkpoint(std::move(state));
 }
@@ -304,11 +304,11 @@ class pool_restore {
     if (b.status.state == block::state::pending) return "a block of a recorded segment is pending";
     if (is_live(b) && b.flags().has_recorded_streams)
       return "streams are recorded for a live block of a recorded segment";
-    if (b.list->pool() != pool) return "a recorded segment now serves another pool";
-    if (b.list->key() == r.stream) return nullptr;
+    if (b.list->where.pool != pool) return "a recorded segment now serves another pool";
+    if (b.list->key == r.stream) return nullptr;
     if constexpr (shares) {
       auto& device = manager_.provider();
-      const stream_id key = b.list->key();
+      const stream_id key = b.list->key;
       const bool is_done =
           b.is_free() ? manager_.is_stream_work_done(b) : device.is_done(key, device.position(key));
       return is_done ? nullptr : "another stream has unfinished work on a recorded block";
@@ -341,7 +341,7 @@ class pool_restore {
     return true;
   }
   [[nodiscard]] static free_list* list_of(const place& p, const recorded_block& r) noexcept {
-    return Manager::find_or_create_list(p.found->first().list->where(), r.stream);
+    return Manager::find_or_create_list(p.found->first().list->where, r.stream);
   }
 
   /// Frees the live blocks of the pool.

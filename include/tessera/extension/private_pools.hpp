@@ -273,7 +273,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     if (!manager.may_release(*found)) return now;
     std::as_const(manager).for_each_segment(
         [&](const block& first) {
-          if (first.list->where().group != found) return;
+          if (first.list->where.group != found) return;
           if constexpr (!allocator::has_ranges) {
             now.non_releasable -= tessera::detail::idle_bytes(first);
           } else {
@@ -347,7 +347,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   /// Marks a block that a private pool lends.
   static void on_served(block& served, const group& wanted) noexcept {
-    if (served.list->where().group != &wanted) tessera::detail::mark_lent(served);
+    if (served.list->where.group != &wanted) tessera::detail::mark_lent(served);
   }
   /// Erases the private pools that have no use, no scope and no memory.
   [[gnu::cold]] void erase_unused() noexcept {

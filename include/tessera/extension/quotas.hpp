@@ -260,7 +260,7 @@ class quotas::state : public tessera::detail::extension_defaults {
   };
 
   [[nodiscard]] static group& group_of(const block& b) noexcept {
-    return static_cast<group&>(*b.list->where().group);
+    return static_cast<group&>(*b.list->where.group);
   }
   /// Whether a quota refused the latest growth.
   [[nodiscard]] bool is_refused(const auto& miss) const noexcept {

@@ -190,7 +190,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     bool works = true;
     const auto finish = [&](stream_id s) { return manager().provider().synchronize(s); };
     manager().for_each_list([&](const auto& list) {
-      if (list.segments > 0 && selects(Core::manager::group_of(list))) works = works && finish(list.key());
+      if (list.segments > 0 && selects(Core::manager::group_of(list))) works = works && finish(list.key);
     });
     manager().for_each_block([&](const block& b) {
       if (selects(Core::manager::group_of(*b.list)))

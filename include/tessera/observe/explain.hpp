@@ -102,8 +102,8 @@ class failure_survey {
         if (b->is_free()) add_free(*b);
         const bool is_used = !b->is_unused() && b->status.state != block::state::pending;
         if (is_used) add_live(*b);
-        const bool is_usable = !is_used && !b->is_unmapped() && is_of_pool(*b) && b->list->key() == key_;
-        if (b->list->where().group->is_private() && !b->is_unmapped()) report_.private_bytes += b->size;
+        const bool is_usable = !is_used && !b->is_unmapped() && is_of_pool(*b) && b->list->key == key_;
+        if (b->list->where.group->is_private() && !b->is_unmapped()) report_.private_bytes += b->size;
         usable = is_usable ? usable + b->size : 0;
         if (usable > report_.after_pending && settings_.split.may_serve(report_.block, usable))
           report_.after_pending = usable;
@@ -120,7 +120,7 @@ class failure_survey {
   void add_free(const block& b) noexcept {
     const reason why = reason_for(b);
     if (b.size > report_.largest.bytes) {
-      report_.largest = {b.address, b.size, b.list->pool(), b.list->key()};
+      report_.largest = {b.address, b.size, b.list->where.pool, b.list->key};
       report_.largest_is = why;
     }
     if (why == reason::too_small) return;
@@ -131,7 +131,7 @@ class failure_survey {
     return blocks_.serves_requests(b, report_.pool, report_.stream);
   }
   [[nodiscard]] bool belongs_to_other_stream(const block& b) const noexcept {
-    return b.list->key() != key_ && !settings_.streams.reuse_rules().insert_dependencies;
+    return b.list->key != key_ && !settings_.streams.reuse_rules().insert_dependencies;
   }
   [[nodiscard]] int count_reasons(const block& b) const noexcept {
     return !is_of_pool(b) + belongs_to_other_stream(b) + !settings_.split.may_serve(report_.block, b.size);

@@ -10,9 +10,9 @@ namespace tessera::detail {
 
 [[nodiscard]] inline block_view view_of(const block& b) noexcept {
   using state = block_view::state;
-  if (b.is_free()) return {b.address, b.size, 0, state::free, b.list->key()};
+  if (b.is_free()) return {b.address, b.size, 0, state::free, b.list->key};
   const state is = b.status.state == block::state::pending ? state::pending : state::live;
-  return {b.address, b.size, b.request.bytes, is, b.list->key()};
+  return {b.address, b.size, b.request.bytes, is, b.list->key};
 }
 
 /// Describes the segment that begins with a block, without its bytes.
@@ -21,10 +21,10 @@ template <typename Introspection>
   const free_list& list = *first.list;
   return {first.address,
           0,
-          list.key(),
-          list.pool(),
+          list.key,
+          list.where.pool,
           Introspection::has_ranges,
-          {list.where().group->number},
+          {list.where.group->number},
           !blocks.has_memory(first)};
 }
 

@@ -112,11 +112,12 @@ struct split_below {
   [[no_unique_address]] parameter<Slack> slack{};
 
   [[nodiscard]] constexpr bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
-    return wanted < max ? block < max : block < detail::saturating_add(wanted, slack);
+    return block < max || (wanted >= max && block < detail::saturating_add(wanted, slack));
   }
   [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block,
                                             pool_traits in = {}) const noexcept {
-    const std::size_t limit = in.small_limit_or(SmallLimit != limit_of_pools ? SmallLimit : 1_MiB);
+    constexpr std::size_t otherwise = SmallLimit != limit_of_pools ? SmallLimit : 1_MiB;
+    const std::size_t limit = in.small_limit_or(otherwise);
     const bool splits_any = wanted <= limit || splits_oversize;
     const std::size_t waste = Waste != limit_of_pools ? Waste : limit;
     const std::size_t max_waste = splits_any ? 0 : wanted < max ? waste : unlimited;

@@ -94,7 +94,8 @@ struct segment_backend : backend_defaults {
     }
 
     template <typename Policies>
-    [[nodiscard]] block* obtain_block(free_list& list, std::size_t size, const Policies&) noexcept {
+    [[nodiscard, gnu::always_inline]] block* obtain_block(free_list& list, std::size_t size,
+                                                          const Policies&) noexcept {
       return manager_.best_fit(list, size);
     }
     template <typename Policies>

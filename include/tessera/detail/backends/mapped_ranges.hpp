@@ -283,7 +283,7 @@ class mapped_ranges {
   ///   Requires:  a preceding reserve_blocks()
   ///   Requires:  the part lies in the block
   block& mark_unmapped(block& free, std::uintptr_t address, std::size_t bytes) noexcept {
-    block* hole = &manager_.extract(free, address, bytes);
+    block* hole = &manager_.extract(free, address - free.address, bytes);
     hole->status.state = block::state::unmapped;
     block* before = hole->prev;
     while (!before->is_unmapped() && before->status.state != block::state::segment) before = before->prev;
@@ -342,7 +342,7 @@ class mapped_ranges {
 
   /// Waits for the work that may use the free blocks of a list. Returns false if the device failed.
   [[nodiscard]] bool finish_work_of(const free_list& list) noexcept {
-    if constexpr (Manager::traits::uses_events) return provider().synchronize(list.key());
+    if constexpr (Manager::traits::uses_events) return provider().synchronize(list.key);
     return true;
   }
   /// Destroys the chunks that begin in [begin, end).

@@ -53,9 +53,11 @@ struct block {
     unsigned char tally;  ///< of the first block of a bin: the blocks of the bin, or that it is a treap
   };
 
+  // Members that change together are not neighbours. Compilers would join neighbours in a register to write them as a
+  // pair, which takes more instructions; and a processor stalls if it reads a pair right after one half was written.
   std::uintptr_t address;
-  std::size_t size;  ///< bytes
   block* prev;       ///< the lower neighbour in the segment, or the segment
+  std::size_t size;  ///< bytes
   block* next;       ///< the upper neighbour in the segment, or the segment
   union {
     block* links[2];       ///< while free: previous and next in its bin; while unmapped: in its range

@@ -51,6 +51,7 @@ class block_manager {
   using counters_type = typename Traits::template counters<Traits::pools>;
   using order = block_order<Traits::order, Traits::has_ranges>;
   using group = typename Traits::template group<Traits::pools>;
+  static constexpr bool is_extended = !extensions_type::is_empty;
   static constexpr bool has_clock = !std::is_same_v<typename Traits::clock, pool_searches>;
   using time = std::conditional_t<has_clock, std::uint64_t, pool_searches>;
 
@@ -72,7 +73,7 @@ class block_manager {
   /// Reports an event of the blocks of a free list.
   void report(action what, std::uintptr_t address, std::size_t bytes, std::size_t block,
               const free_list& of) noexcept {
-    report(what, address, bytes, block, of.key(), *of.where().group);
+    report(what, address, bytes, block, of.key, *of.where.group);
   }
   void report_oom(std::size_t requested, std::size_t size, stream_id stream, const pool_group& in,
                   bool rejected) noexcept {
@@ -83,7 +84,7 @@ class block_manager {
 
   /// Reserves host memory for `blocks` new descriptors and one live block. The default suffices for any
   /// request. Returns false, and changes nothing, if host memory ran out.
-  [[nodiscard]] bool reserve_blocks(std::size_t blocks = 2) noexcept {
+  [[nodiscard, gnu::always_inline]] bool reserve_blocks(std::size_t blocks = 2) noexcept {
     return blocks_.reserve(blocks) && live_.reserve_one();
   }
   /// Reserves host memory for `blocks` new descriptors and `live` live blocks. Frees do not give it back until
@@ -149,7 +150,7 @@ class block_manager {
   }
   /// Finds the first free block in order that holds `size` bytes, or null. Counts as a search of the pool.
   [[nodiscard, gnu::always_inline]] block* best_fit(free_list& list, std::size_t size) noexcept {
-    ++list.clock().searches;
+    ++list.where.clock->searches;
     return list.template best_fit<order>(size);
   }
   /// Finds the live block that begins at an address, or null.
@@ -169,15 +170,14 @@ class block_manager {
   template <bool ByHandle = false>
   [[gnu::always_inline]] block& allocate(block& from, std::size_t requested, std::size_t size,
                                          std::size_t offset, bool oversize, stream_id stream) noexcept {
-    const std::size_t pool = from.list->pool();
-    const std::uintptr_t address = from.address + offset;
+    const std::size_t pool = from.list->where.pool;
     count_split_off(from, size, offset);
-    block& served = extract(from, address, size);
+    block& served = extract(from, offset, size);
     if constexpr (ByHandle) {
       served.status.state = block::state::live_by_handle;
     } else {
       served.status.state = block::state::live;
-      live_.insert(address, served);
+      live_.insert(served.address, served);
     }
     served.request.bytes = requested;
     counters_.allocated(pool, requested, size);
@@ -185,7 +185,7 @@ class block_manager {
       counters_.oversize_allocations.increase(1);
       served.set_flags({true, false, ByHandle, false});
     }
-    report(action::alloc, address, requested, size, stream, *served.list->where().group);
+    report(action::alloc, served.address, requested, size, stream, *served.list->where.group);
     return served;
   }
 
@@ -208,14 +208,14 @@ class block_manager {
   [[gnu::always_inline]] free_result finish_deallocate(block& live) noexcept {
     report(action::free_requested, live.address, live.request.bytes, live.size, *live.list);
     if (live.status.state != block::state::live && defer_free(live)) return free_result::pending;
-    counters_.freed(live.list->pool(), live.request.bytes, live.size);
+    counters_.freed(live.list->where.pool, live.request.bytes, live.size);
     complete_free(live);
     return free_result::free;
   }
 
   /// Frees a live block and allocates it again at once, as a whole.
   void reuse_in_place(block& live, std::size_t requested, stream_id stream) noexcept {
-    const std::size_t pool = live.list->pool();
+    const std::size_t pool = live.list->where.pool;
     const std::size_t before = live.request.bytes;
     const bool oversize = live.flags().oversize;
     report(action::free_requested, live.address, before, live.size, *live.list);
@@ -225,7 +225,7 @@ class block_manager {
     live.request.bytes = requested;
     counters_.allocated(pool, requested, live.size);
     if (oversize) counters_.oversize_allocations.increase(1);
-    report(action::alloc, live.address, requested, live.size, stream, *live.list->where().group);
+    report(action::alloc, live.address, requested, live.size, stream, *live.list->where.group);
   }
 
   // Streams.
@@ -258,33 +258,32 @@ class block_manager {
 
   /// Whether the work before the free of a block is done; true if streams do not share blocks.
   [[nodiscard]] bool is_stream_work_done(const block& free) noexcept {
-    if constexpr (Traits::reuses_across_streams)
-      return provider_.is_done(free.list->key(), position_of(free));
+    if constexpr (Traits::reuses_across_streams) return provider_.is_done(free.list->key, position_of(free));
     return true;
   }
   /// Whether the work of its own stream no longer uses a free block. Never waits.
   [[nodiscard, gnu::cold]] bool is_unused(const block& free) noexcept {
     if constexpr (Traits::reuses_across_streams) return is_stream_work_done(free);
     constexpr bool waits = Traits::has_stream_order || Traits::has_ranges;  // before a release
-    return !waits || is_work_done(provider_, free.list->key());
+    return !waits || is_work_done(provider_, free.list->key);
   }
   /// Waits for the work that may use a free block, if release() of the device does not. Returns false if the
   /// device failed, or must not be waited for.
   [[nodiscard, gnu::cold]] bool wait_before_release_of(const block& free) noexcept {
     if constexpr (!must_wait_before_release<Provider> || !Traits::has_stream_order) return true;
     if (Traits::reuses_across_streams && is_stream_work_done(free)) return true;
-    return may_wait() && wait_before_release(provider_, free.list->key());
+    return may_wait() && wait_before_release(provider_, free.list->key);
   }
   /// If streams share blocks: the position after which a block is free. The position may be conservative.
   [[nodiscard]] std::uint64_t position_of(const block& free) noexcept {
-    const std::uint64_t now = provider_.position(free.list->key());
+    const std::uint64_t now = provider_.position(free.list->key);
     const std::uint32_t since = static_cast<std::uint32_t>(now) - free.free_after;
     return since <= now ? now - since : now;
   }
   /// If streams share blocks: marks a block as free after all work submitted to its list's stream.
   void mark_free_after_submitted(block& b) noexcept {
     if constexpr (Traits::reuses_across_streams)
-      b.free_after = static_cast<std::uint32_t>(provider_.position(b.list->key()));
+      b.free_after = static_cast<std::uint32_t>(provider_.position(b.list->key));
   }
 
   // Segments.
@@ -295,8 +294,8 @@ class block_manager {
                                           const page_order& kinds) noexcept {
     group& in = group_of(list);
     if (!may_acquire(in, bytes)) return nullptr;
-    const stream_id key = list.key();
-    requested_from_device_ += bytes;
+    const stream_id key = list.key;
+    note_in_flight(in, static_cast<std::int64_t>(bytes));
     ++list.segments;  // other threads may erase lists without segments during the call
     void* const memory = take_memory(in, bytes, kinds);
     --list.segments;
@@ -304,14 +303,13 @@ class block_manager {
     const bool has_room = memory != nullptr && live_.reserve_one();
     block* const whole = has_room ? insert_segment(list, address, bytes, oversize) : nullptr;
     if (whole != nullptr) {
-      counters_.segment_acquired(list.pool(), bytes);
+      counters_.segment_acquired(list.where.pool, bytes);
       change_reserved(in, bytes);
       if (oversize) counters_.oversize_segments.increase(1);
     } else if (memory != nullptr) {
       counters_.segment_rejected(bytes, give_back(in, address, bytes));
     }
-    requested_from_device_ -= bytes;
-    extensions().on_in_flight(in, -static_cast<std::int64_t>(bytes));
+    note_in_flight(in, -static_cast<std::int64_t>(bytes));
     const bool works = whole != nullptr;
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key, in);
     return whole;
@@ -331,7 +329,7 @@ class block_manager {
       return 0;
     }
     report(action::segment_free, address, bytes, bytes, *idle.list);
-    counters_.segment_released(idle.list->pool(), bytes);
+    counters_.segment_released(idle.list->where.pool, bytes);
     change_reserved(group_of(*idle.list), 0 - bytes);
     if (owner.oversize) counters_.oversize_segments.decrease(1);
     segments_.erase(owner, bytes);
@@ -342,7 +340,7 @@ class block_manager {
   /// Releases every segment when the allocator is destroyed, even if blocks are live.
   [[gnu::cold]] void release_all() noexcept {
     for_each_segment([this](block& first) {
-      (void)wait_before_release(provider_, first.list->key());
+      (void)wait_before_release(provider_, first.list->key);
       (void)give_back(group_of(*first.list), first.address, segment_bytes(first));
     });
   }
@@ -350,7 +348,7 @@ class block_manager {
   [[nodiscard]] block* insert_segment(free_list& list, std::uintptr_t address, std::size_t bytes,
                                       bool oversize) noexcept {
     if (!segments_.reserve_one() || !blocks_.reserve(3)) return nullptr;
-    segment& fresh = segments_.insert(ticks_of(list.clock()), oversize);
+    segment& fresh = segments_.insert(ticks_of(*list.where.clock), oversize);
     block& whole = *blocks_.take();
     fresh.number = ++last_number_;
     if constexpr (numbers_blocks) whole.segment_number = fresh.number;
@@ -400,15 +398,15 @@ class block_manager {
   }
   /// Whether a group may get `bytes` more from the device.
   [[nodiscard]] bool may_acquire(group& in, std::size_t bytes) noexcept {
-    return extensions().may_acquire(in, bytes);
+    return !is_extended || extensions().may_acquire(in, bytes);
   }
   [[nodiscard]] static group& group_of(const free_list& list) noexcept {
-    return static_cast<group&>(*list.where().group);
+    return static_cast<group&>(*list.where.group);
   }
   /// Counts memory that was mapped in the ranges of a list, or unmapped if negative.
   void count_mapped(const free_list& list, std::int64_t bytes) noexcept {
-    if (bytes > 0) counters_.mapped(list.pool(), static_cast<std::size_t>(bytes));
-    if (bytes < 0) counters_.unmapped(list.pool(), static_cast<std::size_t>(-bytes));
+    if (bytes > 0) counters_.mapped(list.where.pool, static_cast<std::size_t>(bytes));
+    if (bytes < 0) counters_.unmapped(list.where.pool, static_cast<std::size_t>(-bytes));
     change_reserved(group_of(list), static_cast<std::size_t>(bytes));
   }
   /// Bytes that the device is being asked for.
@@ -423,41 +421,42 @@ class block_manager {
   [[nodiscard]] block& new_block() noexcept { return *blocks_.take(); }
   void erase_block(block& b) noexcept { blocks_.give_back(&b); }
 
-  /// Removes `size` bytes at `address` from the free blocks: takes the whole block, or splits the bytes off
-  /// it.
-  [[nodiscard, gnu::always_inline]] block& extract(block& from, std::uintptr_t address,
+  /// Removes `size` bytes at `offset` in a free block from the free blocks: takes the whole block, or splits the bytes
+  /// off it.
+  [[nodiscard, gnu::always_inline]] block& extract(block& from, std::size_t offset,
                                                    std::size_t size) noexcept {
-    const bool low_end = address == from.address;
     if constexpr (Traits::has_ranges || Traits::places_blocks) {
-      if (!low_end && address + size < from.end()) {  // from the middle
-        block& above = split(from, address, from.end() - address, false);
+      if (offset > 0 && offset + size < from.size) {  // from the middle
+        block& above = split(from, from.size - offset, false);
         above.list->template insert<order>(above);
         if constexpr (Traits::has_ranges) above.free_since = from.free_since;
-        return split(above, address, size, true);
+        return split(above, size, true);
       }
     }
-    if (size < from.size) return split(from, address, size, low_end);
+    if (size < from.size) return split(from, size, offset == 0);
     from.list->template erase<order>(from);
     return from;
   }
-  /// Splits `size` bytes, which begin at `address`, off one end of a free block. The rest stays free.
+  /// Splits `size` bytes off the low or the high end of a free block. The rest stays free.
   ///   Requires:  a preceding reserve_blocks()
   ///   Requires:  size < rest.size
-  [[nodiscard, gnu::always_inline]] block& split(block& rest, std::uintptr_t address, std::size_t size,
-                                                 bool low_end) noexcept {
+  [[nodiscard, gnu::always_inline]] block& split(block& rest, std::size_t size, bool low_end) noexcept {
     block& part = *blocks_.take();
-    part.address = address;
-    part.size = size;
-    part.list = rest.list;
-    if constexpr (numbers_blocks) part.segment_number = rest.segment_number;
-    count_in(*rest.list, 1);
+    free_list& list = *rest.list;
+    count_in(list, 1);
+    list.template begin_resize<order>(rest);
+    rest.size -= size;
+    part.address = rest.address;
     if (low_end) {
+      rest.address += size;
       part.link(*rest.prev, rest);
-      rest.list->template resize<order>(rest, address + size, rest.size - size);
     } else {
+      part.address += rest.size;
       part.link(rest, *rest.next);
-      rest.list->template resize<order>(rest, rest.address, rest.size - size);
     }
+    part.size = size;
+    part.list = &list;
+    if constexpr (numbers_blocks) part.segment_number = rest.segment_number;
     return part;
   }
   /// Inserts a block into the free blocks, and coalesces it with its free neighbours.
@@ -466,17 +465,17 @@ class block_manager {
     if (may_coalesce(*freed.next, freed))
       return coalesce(*freed.next, freed.address, freed, freed.next->size, 1);
     freed.list->template insert<order>(freed);
-    if (!mark_idle(freed)) count_split(freed.list->pool(), 1, freed.size);
+    if (!mark_idle(freed)) count_split(freed.list->where.pool, 1, freed.size);
   }
   /// Starts the age of a free block that can go back to the device as a whole.
   ///   Returns:  whether it can go back
   [[nodiscard, gnu::always_inline]] bool mark_idle(block& free) noexcept {
     if constexpr (Traits::has_ranges) {
-      free.free_since = static_cast<std::uint32_t>(ticks_of(free.list->clock()));
+      free.free_since = static_cast<std::uint32_t>(ticks_of(*free.list->where.clock));
       return true;
     }
     if (free.is_split()) return false;
-    segment_of(free).idle_since = ticks_of(free.list->clock());
+    segment_of(free).idle_since = ticks_of(*free.list->where.clock);
     return true;
   }
 
@@ -498,8 +497,8 @@ class block_manager {
   /// The ticks since a segment became idle. In a range: since the block became free. With a clock, a block that
   /// was coalesced has the mean age of its bytes.
   [[nodiscard]] static std::uint64_t age(const block& idle, time at = now()) noexcept {
-    const std::uint64_t ticks = ticks_of(idle.list->clock(), at);
-    const std::uint64_t max = ticks - idle.list->clock().restarted;
+    const std::uint64_t ticks = ticks_of(*idle.list->where.clock, at);
+    const std::uint64_t max = ticks - idle.list->where.clock->restarted;
     std::uint64_t age = 0;
     if constexpr (Traits::has_ranges) {
       age = static_cast<std::uint32_t>(ticks) - idle.free_since;
@@ -586,8 +585,7 @@ class block_manager {
   /// Takes memory for a group from an extension or the provider. Returns null if both refuse.
   [[nodiscard]] void* take_memory(group& in, std::size_t bytes, const page_order& kinds) noexcept {
     void* memory = nullptr;
-    extensions().on_in_flight(in, static_cast<std::int64_t>(bytes));
-    if (extensions().acquire(in, bytes, memory)) return memory;
+    if (is_extended && extensions().acquire(in, bytes, memory)) return memory;
     for (const page_kind *kind = kinds.begin(), *end = kinds.end(); kind != end && memory == nullptr;
          ++kind) {
       if constexpr (provider::paged_provider<Provider>) {
@@ -602,7 +600,7 @@ class block_manager {
   [[nodiscard]] bool give_back(group& of, std::uintptr_t address, std::size_t bytes) noexcept {
     void* const memory = reinterpret_cast<void*>(address);
     bool works = false;
-    if (extensions().release(of, memory, bytes, works)) return works;
+    if (is_extended && extensions().release(of, memory, bytes, works)) return works;
     return provider_.release(memory, bytes);
   }
 
@@ -636,10 +634,9 @@ class block_manager {
     if constexpr (!Traits::has_ranges) counters_.inactive_split_grew(pool, count, bytes);
   }
   /// Counts the free blocks that allocate() splits off.
-  [[gnu::always_inline]] void count_split_off(const block& from, std::size_t size,
-                                              std::size_t offset) noexcept {
+  void count_split_off(const block& from, std::size_t size, std::size_t offset) noexcept {
     if constexpr (Traits::has_ranges) return;
-    const std::size_t pool = from.list->pool();
+    const std::size_t pool = from.list->where.pool;
     const std::size_t rest = from.size - size;
     const bool in_middle = Traits::places_blocks && offset > 0 && offset < rest;
     if (!from.is_split()) {
@@ -657,10 +654,10 @@ class block_manager {
     const auto other = static_cast<double>(other_age) * static_cast<double>(other_bytes);
     const double mean = (own + other) / static_cast<double>(bytes + other_bytes);
     // Rounded up as often as the fraction says. Else each small block would take a tick from a large one.
-    const std::uint64_t mixed = free.list->clock().searches * 0x9E3779B97F4A7C15u;
+    const std::uint64_t mixed = free.list->where.clock->searches * 0x9E3779B97F4A7C15u;
     const double carry = static_cast<double>(mixed >> 32) / 4294967296.0;
     const auto rounded = static_cast<std::uint64_t>(mean + carry);
-    free.free_since = static_cast<std::uint32_t>(ticks_of(free.list->clock(), at) - rounded);
+    free.free_since = static_cast<std::uint32_t>(ticks_of(*free.list->where.clock, at) - rounded);
   }
 
   [[nodiscard, gnu::always_inline]] static bool may_coalesce(const block& neighbour,
@@ -690,10 +687,12 @@ class block_manager {
   /// `before` bytes become one block.
   [[gnu::always_inline]] void coalesce(block& into, std::uintptr_t address, block& freed, std::size_t before,
                                        int joined) noexcept {
-    const std::size_t pool = into.list->pool();
+    const std::size_t pool = into.list->where.pool;
     const std::size_t added = freed.size;
     if constexpr (mixes_ages) mix_ages(into, before, added, 0, now());
-    into.list->template resize<order>(into, address, before + added);
+    into.list->template begin_resize<order>(into);
+    into.address = address;
+    into.size = before + added;
     count_in(*into.list, -1);
     if constexpr (Traits::reuses_across_streams) into.free_after = freed.free_after;  // the latest
     freed.unlink();
@@ -719,7 +718,7 @@ class block_manager {
     } else if (!pending_.defer(freed, provider_)) {
       return false;
     }
-    counters_.free_deferred(freed.list->pool(), freed.size);
+    counters_.free_deferred(freed.list->where.pool, freed.size);
     return true;
   }
   [[gnu::noinline]] bool process_waiting() noexcept {
@@ -740,7 +739,7 @@ class block_manager {
     pending_.wait(provider_, which, complete);
   }
   [[gnu::noinline]] void complete_pending(block& pending) noexcept {
-    counters_.free_completed(pending.list->pool(), pending.request.bytes, pending.size);
+    counters_.free_completed(pending.list->where.pool, pending.request.bytes, pending.size);
     complete_free(pending);
   }
   [[gnu::always_inline]] void complete_free(block& freed) noexcept {
@@ -761,10 +760,15 @@ class block_manager {
     make_free(freed);
     extensions().on_free(into, address - into.address, size);
   }
+  /// Adds to the bytes that the device is being asked for.
+  void note_in_flight([[maybe_unused]] group& in, std::int64_t more) noexcept {
+    requested_from_device_ += static_cast<std::size_t>(more);
+    if constexpr (is_extended) extensions().on_in_flight(in, more);
+  }
   /// Adds to the reserved bytes of a group, modulo 2^64.
   void change_reserved(group& of, std::size_t more) noexcept {
     of.reserved += more;
-    extensions().on_change(of);
+    if constexpr (is_extended) extensions().on_change(of);
   }
 
   Provider provider_;

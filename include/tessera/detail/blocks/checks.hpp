@@ -30,7 +30,7 @@ bool add_block_at(fixed_text& text, const Blocks& blocks, const void* p) noexcep
   text.add("it lies ").add(inside).add(inside == 1 ? " byte into a " : " bytes into a ");
   text.add(is_free ? "free" : found->status.state == block::state::pending ? "freed, still used" : "live");
   text.add(" block of ").add(is_free ? found->size : found->request.bytes).add(" bytes at ");
-  text.add_address(found->address).add(", stream ").add(stream_id(found->list->key()).handle);
+  text.add_address(found->address).add(", stream ").add(stream_id(found->list->key).handle);
   if (!is_free && found->is_by_handle()) text.add(", which was given as a handle");
   if (is_free && inside == 0) text.add(", perhaps freed before");
   return true;
@@ -100,7 +100,7 @@ template <typename Manager>
     must_hold(!end->is_free(), "a segment closes its list of blocks");
     for (const block* b = &head; b != end; b = b->next) {
       must_hold(b->size > 0, "no block is empty");
-      must_hold(b->list == head.list || (shares && b->list->where() == head.list->where()),
+      must_hold(b->list == head.list || (shares && b->list->where == head.list->where),
                 "all blocks of a segment share one pool, and one stream unless streams share blocks");
       in_lists += shares ? 1 : 0;
       must_hold(b->next->prev == b, "neighbours agree");

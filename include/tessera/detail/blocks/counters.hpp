@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-
 #include <tessera/core/types.hpp>
 
 namespace tessera::detail {
@@ -199,7 +197,7 @@ class full_counters {
   }
   [[gnu::noinline, gnu::cold]] void raise_peaks(std::size_t pool, std::size_t k) noexcept {
     for (const std::size_t account : {pool, all})
-      peak_[k][account] = (std::max)(peak_[k][account], current(account, k));
+      peak_[k][account] = larger(peak_[k][account], current(account, k));
     set_levels(k, pool);
   }
   /// Divides the room below the peak of the sum among the pools. The pool that grows gets most, the others the rest.
@@ -209,7 +207,7 @@ class full_counters {
       const std::size_t pool = (growing + i) % Pools;
       const std::int64_t now = current(pool, k);
       const std::int64_t most = i + 1 < Pools ? left - left / 4 : left;
-      room_[k][pool] = (std::min)(peak_[k][pool] - now, most);
+      room_[k][pool] = smaller(peak_[k][pool] - now, most);
       level_[k][pool] = now + room_[k][pool];
       left -= room_[k][pool];
     }

@@ -74,9 +74,8 @@ class bin {
       return true;
     }
     block& first = *top_;
-    block& last = *first.links[0];
     if constexpr (!Order::is_by_size) {
-      link(last, b, first);
+      link(*first.links[0], b, first);
       b.status.tally = 1;
       top_ = &b;
       return false;
@@ -86,6 +85,7 @@ class bin {
       insert_in_treap<Order>(b);
       return false;
     }
+    block& last = *first.links[0];
     const auto now = static_cast<unsigned char>(tally + 1);
     if (!Order::precedes(last, b) && Order::precedes(b, first)) {
       link(last, b, first);
@@ -295,15 +295,13 @@ class free_list {
     bool operator==(const place&) const = default;
   };
 
-  free_list(const place& where, stream_id key) noexcept : place_(where), key_(key) {
+  free_list(const place& its_place, stream_id its_key) noexcept : where(its_place), key(its_key) {
     set_bit(first_bin + bin_count);
   }
 
-  [[nodiscard]] std::size_t pool() const noexcept { return place_.pool; }
-  [[nodiscard]] const place& where() const noexcept { return place_; }
-  [[nodiscard]] search_clock& clock() const noexcept { return *place_.clock; }
-  [[nodiscard]] stream_id key() const noexcept { return key_; }
-  [[nodiscard]] std::uint64_t map_key() const noexcept { return key_.handle; }
+  const place where;
+  const stream_id key;  ///< what the streams policy gives for the streams that use the list
+  [[nodiscard]] std::uint64_t map_key() const noexcept { return key.handle; }
 
   /// Finds the first block in order of at least `size` bytes, or null.
   template <typename Order = by_size_and_address>
@@ -328,23 +326,20 @@ class free_list {
       erase_from_bin<Order>(b);
     }
   }
-  /// Changes the address and size of a free block, and keeps it outside the bins.
+  /// Takes a free block out of its bin, so that the caller may change its address and size.
   template <typename Order = by_size_and_address>
-  void resize(block& b, std::uintptr_t address, std::size_t size) noexcept {
-    if (&b != last_resized_) {
-      flush<Order>();
-      erase_from_bin<Order>(b);
-      last_resized_ = &b;
-    }
-    b.address = address;
-    b.size = size;
+  [[gnu::always_inline]] void begin_resize(block& b) noexcept {
+    if (&b == last_resized_) return;
+    flush<Order>();
+    erase_from_bin<Order>(b);
+    last_resized_ = &b;
   }
 
   /// The last resized block, which is outside the bins, or null.
   [[nodiscard]] const block* last_resized() const noexcept { return last_resized_; }
   /// Inserts the last resized block into its bin, so that first() and after() reach every block.
   template <typename Order = by_size_and_address>
-  void flush() noexcept {
+  [[gnu::noinline]] void flush() noexcept {
     if (last_resized_ != nullptr) insert_in_bin<Order>(*last_resized_);
     last_resized_ = nullptr;
   }
@@ -352,7 +347,7 @@ class free_list {
   [[nodiscard]] block* first() const noexcept { return bin_at(next_bin(first_bin)).first(); }
   /// The block after `b`, or null.
   template <typename Order = by_size_and_address>
-  [[nodiscard, gnu::always_inline]] block* after(const block& b) const noexcept {
+  [[nodiscard]] block* after(const block& b) const noexcept {
     block* const found = bin_at(b.status.bin).template after<Order>(b);
     return found != nullptr ? found : bin_at(next_bin(b.status.bin)).first();
   }
@@ -410,7 +405,7 @@ class free_list {
     if (bin_at(number).template insert<Order>(b)) set_bit(number);
   }
   template <typename Order = by_size_and_address>
-  void erase_from_bin(block& b) noexcept {
+  [[gnu::always_inline]] void erase_from_bin(block& b) noexcept {
     const std::size_t number = b.status.bin;
     if (bin_at(number).template erase<Order>(b)) clear_bit(number);
   }
@@ -434,8 +429,6 @@ class free_list {
     return first_bin + later * 64 + lowest_bit(words_[later]);
   }
 
-  place place_;
-  stream_id key_;
   block* last_resized_ = nullptr;
   std::uint64_t summary_ = 0;
   std::array<std::uint64_t, word_count> words_{};

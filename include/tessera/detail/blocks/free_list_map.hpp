@@ -23,7 +23,7 @@ class free_list_map {
   /// Finds the free list of a stream, or creates it. Returns null if host memory ran out.
   ///   Cost:  constant; logarithmic in the lists if it creates a list
   [[nodiscard]] free_list* find_or_create(stream_id key) noexcept {
-    return recent_ != nullptr && recent_->key() == key ? recent_ : look_up_or_create(key);
+    return recent_ != nullptr && recent_->key.handle == key.handle ? recent_ : look_up_or_create(key);
   }
   [[nodiscard]] free_list* find_or_create(stream_id::any key) noexcept {
     return recent_ != nullptr ? recent_ : look_up_or_create(key);
@@ -67,14 +67,14 @@ class free_list_map {
   }
   void erase(free_list& list) noexcept {
     if (free_list* const before = by_stream_.erase(list)) before->next = list.next;
-    by_key_.remove(list.key().handle);
+    by_key_.remove(list.key.handle);
     if (recent_ == &list) recent_ = nullptr;
     delete &list;
   }
 
   struct stream_order {
     [[nodiscard]] static bool precedes(const free_list& a, const free_list& b) noexcept {
-      return a.key() < b.key();
+      return a.key < b.key;
     }
   };
 

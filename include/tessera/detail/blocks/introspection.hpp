@@ -174,7 +174,7 @@ class introspection {
 
   /// Whether a block belongs to the pool that serves requests of a stream.
   [[nodiscard]] bool serves_requests(const block& b, std::size_t pool, stream_id stream) const noexcept {
-    return b.list->pool() == pool && b.list->where().group == &manager_->group_for(stream);
+    return b.list->where.pool == pool && b.list->where.group == &manager_->group_for(stream);
   }
   /// Whether emptying the cache gives back the idle memory of a block's pool.
   [[nodiscard]] bool may_release(const block& b) const noexcept {

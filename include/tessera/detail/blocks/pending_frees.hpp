@@ -44,7 +44,7 @@ struct use_queue {
 template <typename Provider, bool UsesEvents>
 class pending_frees {
  public:
-  [[nodiscard]] bool empty() const noexcept { return waiting_ == nullptr && first_aside_ == nullptr; }
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   /// Number of uses whose completion has not been observed.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether streams are recorded for any block, live or pending.

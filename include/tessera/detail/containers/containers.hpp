@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -9,20 +8,24 @@
 #include <new>
 #include <utility>
 
+#include <tessera/core/bytes.hpp>
+
 namespace tessera::detail {
 
-/// Allocates default-initialised nodes of one type from chunks of 4 KiB. The chunks are parts of regions, which
+/// Gives out room for nodes of one size, from chunks of 4 KiB. The chunks are parts of regions, which
 /// grow with the number of nodes up to 31 chunks; a region goes back to the host heap when none of its nodes is in
-/// use, but the last such region stays for the next nodes. The destructor does not destroy nodes in use.
+/// use, but the last such region stays for the next nodes.
 ///
 /// Each chunk has a list of its spare nodes. The nodes that came back last wait in an array, and are reused first.
 ///   Cost:  a few instructions. Of 32 calls, one moves 32 nodes between the array and their chunks, and may link the
 ///          nodes of a chunk; one in many allocates a region or frees one
-template <typename Node>
-class slab {
+/// It knows no type, because its code is then compiled once for all slabs of an allocator.
+class node_storage {
  public:
-  slab& operator=(slab&&) = delete;
-  ~slab() {
+  constexpr explicit node_storage(std::size_t node_bytes) noexcept
+      : node_bytes_(node_bytes), per_chunk_((chunk_bytes - line) / node_bytes) {}
+  node_storage& operator=(node_storage&&) = delete;
+  ~node_storage() {
     while (regions_ != nullptr) {
       region* const following = regions_->next;
       free_region(*regions_);
@@ -34,6 +37,8 @@ class slab {
   ///   Requires:  count <= max_reserve
   [[nodiscard]] bool reserve(std::size_t count) noexcept { return waiting_ >= count || refill(count); }
   static constexpr std::size_t max_reserve = 32;
+  static constexpr std::size_t chunk_bytes = 4096;  // size and alignment of a chunk
+  static constexpr std::size_t line = 64;
   /// Makes sure that calls of reserve() succeed for the next `count` nodes together. Keeps every spare node until
   /// purge(), whatever comes back before.
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
@@ -44,12 +49,11 @@ class slab {
     return true;
   }
 
-  /// Takes a node.
+  /// Takes the room of a node.
   ///   Requires:  a preceding reserve()
-  [[nodiscard]] Node* take() noexcept { return ::new (latest_[--waiting_]) Node; }
+  [[nodiscard]] void* take() noexcept { return latest_[--waiting_]; }
 
-  void give_back(Node* node) noexcept {
-    node->~Node();
+  void give_back(void* node) noexcept {
     if (waiting_ >= limit_) make_room();
     latest_[waiting_++] = node;
   }
@@ -67,7 +71,7 @@ class slab {
   }
 
   /// Number of nodes in use.
-  [[nodiscard]] std::size_t in_use() const noexcept { return begun_ * per_chunk - spare_ - waiting_; }
+  [[nodiscard]] std::size_t in_use() const noexcept { return begun_ * per_chunk_ - spare_ - waiting_; }
   /// Bytes held from the host heap.
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return held_bytes_; }
 
@@ -75,7 +79,6 @@ class slab {
   struct slot {
     slot* next;
   };
-  static_assert(sizeof(Node) >= sizeof(slot) && alignof(Node) >= alignof(slot));
   struct region;
   struct chunk {
     slot* unused;
@@ -93,32 +96,29 @@ class slab {
     std::size_t empty;  // begun chunks without nodes in use
     [[nodiscard]] bool is_empty() const noexcept { return empty == begun; }
   };
-  static constexpr std::size_t chunk_bytes = 4096;  // size and alignment of a chunk
-  static constexpr std::size_t line = 64;
-  static constexpr std::size_t per_chunk = (chunk_bytes - line) / sizeof(Node);
   static constexpr std::size_t max_chunks = 31;  // with the bytes lost to alignment, 128 KiB
-  static_assert(sizeof(chunk) <= line && line % alignof(Node) == 0 && per_chunk > 1);
+  static_assert(sizeof(chunk) <= line);
 
   /// Returns the chunk that begins at an address. If nodes fill a cache line, its head stands in another line than
   /// that of its neighbours, because the first lines of all chunks would share a set of the processor's cache.
-  [[nodiscard]] static void* head_of(std::uintptr_t begin) noexcept {
-    if constexpr (sizeof(Node) == line) begin |= (begin >> 6) & (chunk_bytes - line);
+  [[nodiscard]] void* head_of(std::uintptr_t begin) const noexcept {
+    if (node_bytes_ == line) begin |= (begin >> 6) & (chunk_bytes - line);
     return reinterpret_cast<void*>(begin);
   }
-  [[nodiscard]] static chunk& chunk_of(const void* node) noexcept {
+  [[nodiscard]] chunk& chunk_of(const void* node) const noexcept {
     return *static_cast<chunk*>(head_of(reinterpret_cast<std::uintptr_t>(node) & ~(chunk_bytes - 1)));
   }
 
   // The rest is not inlined, because rare paths must not keep the hit path from being inlined.
 
   /// Moves nodes from chunks to the array, if host memory suffices.
-  [[gnu::noinline]] bool refill(std::size_t count) noexcept {
-    const std::size_t wanted = (std::max)(count, limit_ / 2);
+  [[gnu::noinline, gnu::cold]] bool refill(std::size_t count) noexcept {
+    const std::size_t wanted = larger(count, limit_ / 2);
     while (waiting_ < wanted) {
       if (open_ == nullptr && !begin_chunk()) return waiting_ >= count;
       chunk& from = *open_;
-      if (from.spare == per_chunk) --from.in->empty;
-      const std::size_t moved = (std::min)(wanted - waiting_, from.spare);
+      if (from.spare == per_chunk_) --from.in->empty;
+      const std::size_t moved = smaller(wanted - waiting_, from.spare);
       for (std::size_t i = 0; i < moved; ++i) {
         latest_[waiting_++] = from.unused;
         from.unused = from.unused->next;
@@ -131,10 +131,10 @@ class slab {
   }
   /// Moves the oldest nodes of the array to their chunks; the latest are probably in the processor's cache. If only few
   /// of many nodes are in use, few stay, because each may keep a region.
-  [[gnu::noinline]] void make_room() noexcept {
-    const bool few = begun_ > 2 * max_chunks && spare_ > begun_ * per_chunk / 4 * 3;
+  [[gnu::noinline, gnu::cold]] void make_room() noexcept {
+    const bool few = begun_ > 2 * max_chunks && spare_ > begun_ * per_chunk_ / 4 * 3;
     limit_ = few ? latest_.size() / 8 : latest_.size();
-    const std::size_t moved = waiting_ - (std::min)(waiting_, limit_ / 2);
+    const std::size_t moved = waiting_ - smaller(waiting_, limit_ / 2);
     for (std::size_t i = 0; i < moved; ++i) give_to_chunk(latest_[i]);
     for (std::size_t i = moved; i < waiting_; ++i) latest_[i - moved] = latest_[i];
     waiting_ -= moved;
@@ -144,7 +144,7 @@ class slab {
     to.unused = ::new (node) slot{to.unused};
     ++spare_;
     if (to.spare++ == 0) link(to);
-    if (to.spare == per_chunk && ++to.in->empty == to.in->begun) keep_one_empty(*to.in);
+    if (to.spare == per_chunk_ && ++to.in->empty == to.in->begun) keep_one_empty(*to.in);
   }
   void link(chunk& c) noexcept {
     c.previous = nullptr;
@@ -163,10 +163,10 @@ class slab {
     region& in = *regions_;
     unsigned char* const begin = in.first_chunk + in.begun * chunk_bytes;
     chunk& fresh = *::new (head_of(reinterpret_cast<std::uintptr_t>(begin)))
-                       chunk{nullptr, per_chunk, nullptr, nullptr, &in};
+                       chunk{nullptr, per_chunk_, nullptr, nullptr, &in};
     auto* const head = reinterpret_cast<unsigned char*>(&fresh);
-    unsigned char* node = begin + (sizeof(Node) == line ? 0 : line);
-    for (std::size_t i = 0; i < per_chunk; ++i, node += sizeof(Node)) {
+    unsigned char* node = begin + (node_bytes_ == line ? 0 : line);
+    for (std::size_t i = 0; i < per_chunk_; ++i, node += node_bytes_) {
       if (node == head) node += line;
       fresh.unused = ::new (node) slot{fresh.unused};
     }
@@ -174,7 +174,7 @@ class slab {
     ++in.begun;
     ++in.empty;
     ++begun_;
-    spare_ += per_chunk;
+    spare_ += per_chunk_;
     return true;
   }
   [[nodiscard]] bool grow() noexcept {
@@ -201,7 +201,7 @@ class slab {
   }
   void release(region& r) noexcept {
     for (std::size_t i = 0; i < r.begun; ++i) unlink(chunk_of(r.first_chunk + i * chunk_bytes));
-    spare_ -= r.begun * per_chunk;
+    spare_ -= r.begun * per_chunk_;
     begun_ -= r.begun;
     held_bytes_ -= bytes_of(r.size);
     if (kept_ == &r) kept_ = nullptr;
@@ -211,6 +211,8 @@ class slab {
   }
   static void free_region(region& r) noexcept { ::operator delete(static_cast<void*>(&r)); }
 
+  std::size_t node_bytes_;
+  std::size_t per_chunk_;
   std::array<void*, 2 * max_reserve> latest_;  // spare nodes that came back last
   std::size_t waiting_ = 0;                    // their number
   std::size_t limit_ = 2 * max_reserve;        // the number at which some return to their chunks
@@ -221,6 +223,29 @@ class slab {
   region* kept_ = nullptr;     // the last region that had no nodes in use
   std::size_t held_bytes_ = 0;
   bool holds_ = false;
+};
+
+/// Allocates default-initialised nodes of one type. The destructor does not destroy nodes in use.
+template <typename Node>
+class slab {
+ public:
+  static constexpr std::size_t max_reserve = node_storage::max_reserve;
+  static_assert(sizeof(Node) >= sizeof(void*) && alignof(Node) >= alignof(void*));
+  static_assert(sizeof(Node) <= node_storage::chunk_bytes / 4 && node_storage::line % alignof(Node) == 0);
+
+  [[nodiscard, gnu::always_inline]] bool reserve(std::size_t count) noexcept { return nodes_.reserve(count); }
+  [[nodiscard]] bool hold_reserve(std::size_t count) noexcept { return nodes_.hold_reserve(count); }
+  [[nodiscard]] Node* take() noexcept { return ::new (nodes_.take()) Node; }
+  void give_back(Node* node) noexcept {
+    node->~Node();
+    nodes_.give_back(node);
+  }
+  void purge() noexcept { nodes_.purge(); }
+  [[nodiscard]] std::size_t in_use() const noexcept { return nodes_.in_use(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return nodes_.metadata_bytes(); }
+
+ private:
+  node_storage nodes_{sizeof(Node)};
 };
 
 /// A balanced search tree of objects that it does not own. Each has two pointers, `Node* links[2]`, so an insert
@@ -296,80 +321,84 @@ class treap {
   Node* root_ = nullptr;
 };
 
-/// Finds objects by a 64-bit key that each object carries: `std::uint64_t map_key() const`. It does not own
-/// the objects.
+/// Finds objects by a 64-bit key that each object carries. It does not own the objects, and knows no type: calls that
+/// may read the keys of other objects get a function that does.
 ///
-/// It uses open addressing with linear probing and is at most three eighths full, with many objects half. A removed entry leaves a hole, which ends no
-/// search. A search ends after the largest number of steps that an insert ever took.
+/// It uses open addressing with linear probing and is at most three eighths full, with many objects half. A removed
+/// entry leaves a hole, which ends no search. A search ends after the largest number of steps that an insert ever took.
 ///
 /// It grows and shrinks a part at each call, so that no call takes long. Both tables have the order of hashes: entries
 /// whose first slot in the old table is below a border are in the new table, all others in the old one.
 ///   Cost:  one probe in nearly all cases. While it grows or shrinks, a call moves the entries of 64 slots
-template <typename Value>
-class key_map {
+class pointer_map {
  public:
-  key_map& operator=(key_map&&) = delete;
-  ~key_map() {
+  using key_function = std::uint64_t (*)(const void* object) noexcept;
+
+  constexpr pointer_map() noexcept = default;
+  pointer_map& operator=(pointer_map&&) = delete;
+  ~pointer_map() {
     if (capacity() > 0) delete[] now_.entries;
     delete[] next_.entries;
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return (capacity() + (is_moving() ? next_.mask + 1 : 0)) * sizeof(Value*);
+    return (capacity() + (is_moving() ? next_.mask + 1 : 0)) * sizeof(void*);
   }
 
   /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
-  [[nodiscard]] bool reserve_one() noexcept { return size_ < grow_at_ || make_room(); }
+  [[nodiscard]] bool reserve_one(key_function key_of) noexcept {
+    return size_ < grow_at_ || make_room(key_of);
+  }
   /// Makes sure that the next `count` inserts succeed, even if objects are removed before. Until
   /// shrink_to_fit(), the table does not shrink. Returns false if host memory ran out.
   ///   Cost:  linear in the objects
-  [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
-    std::size_t wanted = (std::max)(capacity(), min_capacity);
+  [[nodiscard]] bool hold_reserve(std::size_t count, key_function key_of) noexcept {
+    std::size_t wanted = larger(capacity(), min_capacity);
     while (most_in(wanted) < size_ + count) wanted *= 2;
-    if (!move_to(wanted)) return false;
+    if (!move_to(wanted, key_of)) return false;
     shrink_at_ = 0;
     return true;
   }
   /// Moves to the smallest table that suffices, and ends hold_reserve().
   ///   Cost:  linear in the objects
-  void shrink_to_fit() noexcept {
-    (void)move_to((std::min)(capacity(), (std::max)(std::bit_ceil(size_ * 4), min_capacity)));
+  void shrink_to_fit(key_function key_of) noexcept {
+    (void)move_to(smaller(capacity(), larger(std::bit_ceil(size_ * 4), min_capacity)), key_of);
     set_limits();
   }
 
   /// Inserts an object.
   ///   Requires:  a preceding reserve_one()
   ///   Requires:  `key` is the object's key, and no other object in the map has it
-  void insert(std::uint64_t key, Value& value) noexcept {
+  void insert(std::uint64_t key, void* object) noexcept {
     const std::size_t home = now_.home_of(hash_of(key));
     ++size_;
-    if (home < moved_) return insert_in_next(hash_of(key), value);
+    if (home < moved_) return insert_in_next(hash_of(key), object);
     std::size_t at = home;
     for (std::size_t step = 1; now_.entries[at] != nullptr; ++step) {
       at = (at + 1) & now_.mask;
       if (step > now_.longest) now_.longest = step;
     }
-    now_.entries[at] = &value;
+    now_.entries[at] = object;
   }
 
   /// Finds the object with a key, or null.
-  [[nodiscard]] Value* find(std::uint64_t key) const noexcept {
-    Value* const* const found = locate(key);
+  [[nodiscard, gnu::always_inline]] void* find(std::uint64_t key, key_function key_of) const noexcept {
+    void* const* const found = locate(key, key_of);
     return found != nullptr ? *found : nullptr;
   }
   /// Removes the object with a key and returns it, or null.
-  Value* remove(std::uint64_t key) noexcept {
-    Value** const found = locate(key);
+  [[gnu::always_inline]] void* remove(std::uint64_t key, key_function key_of) noexcept {
+    void** const found = locate(key, key_of);
     if (found == nullptr) return nullptr;
-    Value* const removed = std::exchange(*found, nullptr);
-    if (--size_ < shrink_at_) shrink();
+    void* const removed = std::exchange(*found, nullptr);
+    if (--size_ < shrink_at_) shrink(key_of);
     return removed;
   }
 
  private:
   struct table {
-    Value** entries;
+    void** entries;
     std::size_t mask;
     int shift;
     std::size_t longest;  // largest number of steps of an insert
@@ -377,10 +406,16 @@ class key_map {
     [[nodiscard]] std::size_t home_of(std::uint64_t hash) const noexcept {
       return static_cast<std::size_t>(hash >> shift);
     }
-    [[nodiscard]] Value** locate(std::size_t at, std::uint64_t key) const noexcept {
-      for (std::size_t step = 0; step <= longest; ++step) {
-        if (entries[at] != nullptr && entries[at]->map_key() == key) return &entries[at];
+    [[nodiscard, gnu::always_inline]] void** locate(std::size_t at, std::uint64_t key,
+                                                    key_function key_of) const noexcept {
+      void** const first = entries + at;
+      return *first != nullptr && key_of(*first) == key ? first : locate_behind(at, key, key_of);
+    }
+    [[nodiscard, gnu::always_inline]] void** locate_behind(std::size_t at, std::uint64_t key,
+                                                           key_function key_of) const noexcept {
+      for (std::size_t step = 0; step < longest; ++step) {
         at = (at + 1) & mask;
+        if (entries[at] != nullptr && key_of(entries[at]) == key) return &entries[at];
       }
       return nullptr;
     }
@@ -395,30 +430,31 @@ class key_map {
     // Spreads neighbouring multiples of 512, because most addresses are such multiples.
     return std::rotr(key, 9) * 0x9E3779B97F4A7C15u;
   }
-  [[nodiscard]] Value** locate(std::uint64_t key) const noexcept {
-    Value** const found = now_.locate(now_.home_of(hash_of(key)), key);
-    return found != nullptr ? found : locate_in_next(key);
+  [[nodiscard, gnu::always_inline]] void** locate(std::uint64_t key, key_function key_of) const noexcept {
+    void** const found = now_.locate(now_.home_of(hash_of(key)), key, key_of);
+    return found != nullptr ? found : locate_in_next(key, key_of);
   }
-  [[nodiscard, gnu::noinline]] Value** locate_in_next(std::uint64_t key) const noexcept {
+  [[nodiscard, gnu::noinline, gnu::cold]] void** locate_in_next(std::uint64_t key,
+                                                                key_function key_of) const noexcept {
     const std::uint64_t hash = hash_of(key);
-    return now_.home_of(hash) < moved_ ? next_.locate(next_.home_of(hash), key) : nullptr;
+    return now_.home_of(hash) < moved_ ? next_.locate(next_.home_of(hash), key, key_of) : nullptr;
   }
 
-  [[nodiscard, gnu::noinline]] bool make_room() noexcept {
-    if (!is_moving()) return begin_move((std::max)(capacity() * 2, min_capacity));
-    move_some();
+  [[nodiscard, gnu::noinline, gnu::cold]] bool make_room(key_function key_of) noexcept {
+    if (!is_moving()) return begin_move(larger(capacity() * 2, min_capacity), key_of);
+    move_some(key_of);
     return true;
   }
-  [[gnu::noinline]] void shrink() noexcept {
+  [[gnu::noinline, gnu::cold]] void shrink(key_function key_of) noexcept {
     if (is_moving()) {
-      move_some();
-    } else if (!begin_move(capacity() / 4)) {
+      move_some(key_of);
+    } else if (!begin_move(capacity() / 4, key_of)) {
       shrink_at_ = size_ / 2;  // without host memory for the small table, the large one stays
     }
   }
   /// Begins to move all entries to a table of another size. Returns false if host memory ran out.
-  [[nodiscard]] bool begin_move(std::size_t wanted) noexcept {
-    auto* const fresh = new (std::nothrow) Value*[wanted];
+  [[nodiscard]] bool begin_move(std::size_t wanted, key_function key_of) noexcept {
+    auto* const fresh = new (std::nothrow) void*[wanted];
     if (fresh == nullptr) return false;
     next_ = {fresh, wanted - 1, 64 - std::countr_zero(wanted), 0};
     cleared_ = 0;
@@ -429,20 +465,20 @@ class key_map {
       clear_to(wanted);
       end_move();
     } else {
-      move_some();
+      move_some(key_of);
     }
     return true;
   }
   /// Moves the entries whose homes are the next few slots.
-  void move_some() noexcept {
+  void move_some(key_function key_of) noexcept {
     const std::size_t first = moved_;
-    moved_ = first + (std::min)(slots_a_call, capacity() - first);
+    moved_ = first + smaller(slots_a_call, capacity() - first);
     clear_behind();
     for (std::size_t at = first; at < moved_ + now_.longest; ++at) {
-      Value*& entry = now_.entries[at & now_.mask];
+      void*& entry = now_.entries[at & now_.mask];
       if (entry == nullptr) continue;
-      const std::uint64_t hash = hash_of(entry->map_key());
-      if (now_.home_of(hash) - first < moved_ - first) insert_in_next(hash, *std::exchange(entry, nullptr));
+      const std::uint64_t hash = hash_of(key_of(entry));
+      if (now_.home_of(hash) - first < moved_ - first) insert_in_next(hash, std::exchange(entry, nullptr));
     }
     if (moved_ == capacity()) end_move();
   }
@@ -463,20 +499,20 @@ class key_map {
     shrink_at_ = capacity() > 1024 ? capacity() / 16 : 0;
   }
   /// Moves all entries to a table of another size.
-  [[nodiscard]] bool move_to(std::size_t wanted) noexcept {
-    while (is_moving()) move_some();
+  [[nodiscard]] bool move_to(std::size_t wanted, key_function key_of) noexcept {
+    while (is_moving()) move_some(key_of);
     if (wanted == capacity()) return true;
-    if (!begin_move(wanted)) return false;
-    while (is_moving()) move_some();
+    if (!begin_move(wanted, key_of)) return false;
+    while (is_moving()) move_some(key_of);
     return true;
   }
-  [[gnu::noinline]] void insert_in_next(std::uint64_t hash, Value& value) noexcept {
+  [[gnu::noinline, gnu::cold]] void insert_in_next(std::uint64_t hash, void* object) noexcept {
     const std::size_t home = next_.home_of(hash);
     for (std::size_t step = 0;; ++step) {
       if (home + step >= cleared_) clear_to(home + step + 1);
-      Value*& slot = next_.entries[(home + step) & next_.mask];
+      void*& slot = next_.entries[(home + step) & next_.mask];
       if (slot != nullptr) continue;
-      slot = &value;
+      slot = object;
       if (step > next_.longest) {
         next_.longest = step;
         clear_behind();
@@ -490,13 +526,11 @@ class key_map {
     clear_to(next_.home_of(last) + next_.longest + 1);
   }
   void clear_to(std::size_t end) noexcept {
-    end = (std::min)(end, next_.mask + 1);
-    if (cleared_ >= end) return;
-    std::fill(next_.entries + cleared_, next_.entries + end, nullptr);
-    cleared_ = end;
+    end = smaller(end, next_.mask + 1);
+    while (cleared_ < end) next_.entries[cleared_++] = nullptr;
   }
 
-  static inline Value* nothing[2] = {};  // table of an empty map; never written
+  static inline void* nothing[2] = {};  // table of an empty map; never written
 
   table now_{nothing, 1, 63, 0};
   table next_{};
@@ -505,6 +539,29 @@ class key_map {
   std::size_t grow_at_ = 0;    // number of entries at which it doubles
   std::size_t shrink_at_ = 0;  // number of entries below which it shrinks
   std::size_t cleared_ = 0;    // slots of next_ that have a value
+};
+
+/// A pointer_map of one type, whose objects tell their keys: `std::uint64_t map_key() const`.
+template <typename Value>
+class key_map {
+ public:
+  [[nodiscard]] std::size_t size() const noexcept { return objects_.size(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return objects_.metadata_bytes(); }
+  [[nodiscard, gnu::always_inline]] bool reserve_one() noexcept { return objects_.reserve_one(key_of); }
+  [[nodiscard]] bool hold_reserve(std::size_t count) noexcept { return objects_.hold_reserve(count, key_of); }
+  void shrink_to_fit() noexcept { objects_.shrink_to_fit(key_of); }
+  void insert(std::uint64_t key, Value& value) noexcept { objects_.insert(key, &value); }
+  [[nodiscard]] Value* find(std::uint64_t key) const noexcept {
+    return static_cast<Value*>(objects_.find(key, key_of));
+  }
+  Value* remove(std::uint64_t key) noexcept { return static_cast<Value*>(objects_.remove(key, key_of)); }
+
+ private:
+  [[nodiscard]] static std::uint64_t key_of(const void* value) noexcept {
+    return static_cast<const Value*>(value)->map_key();
+  }
+
+  pointer_map objects_;
 };
 
 /// User functions, called in the order of their registration.

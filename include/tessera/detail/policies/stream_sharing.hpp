@@ -20,7 +20,7 @@ void move_to(Manager& manager, block& live, free_list& list) noexcept {
 template <typename Manager>
 void coalesce_run(Manager& manager, block& whole, const block* end, free_list& list) noexcept {
   using order = typename Manager::order;
-  const std::size_t pool = list.pool();
+  const std::size_t pool = list.where.pool;
   const bool was_split = whole.is_split();
   int count = 0;
   std::size_t bytes = 0;
@@ -64,11 +64,11 @@ class stream_sharing {
   [[nodiscard]] free_result deallocate_on(const void* p, stream_id after) noexcept {
     block* const live = p != nullptr ? manager_.remove_live(p) : nullptr;
     if (live == nullptr) return free_result::unknown;
-    const stream_id own = live->list->key();
+    const stream_id own = live->list->key;
     const bool has_recorded_streams = live->flags().has_recorded_streams;
-    if (free_list* const list = manager_.find_or_create_list(live->list->where(), after))
+    if (free_list* const list = manager_.find_or_create_list(live->list->where, after))
       move_to(manager_, *live, *list);
-    const stream_id to = live->list->key();  // equals `after`, unless host memory ran out
+    const stream_id to = live->list->key;  // equals `after`, unless host memory ran out
     manager_.pending().drop_uses_while(*live,
                                        [&](stream_id user) { return make_wait_for_submitted(to, user); });
     if (to != after && !make_wait_for_submitted(to, after)) (void)wait_for(after);
@@ -82,7 +82,7 @@ class stream_sharing {
   template <typename Policies>
   [[nodiscard]] block* take_from_other_streams(free_list& list, std::size_t size,
                                                const Policies& p) noexcept {
-    if (!has_several_lists(list.where())) return nullptr;
+    if (!has_several_lists(list.where)) return nullptr;
     const cross_stream_reuse all = p.streams.reuse_rules();
     const cross_stream_reuse steps[] = {
         {all.follow_dependencies, false, false}, {all.follow_dependencies, all.opportunistic, false}, all};
@@ -90,8 +90,8 @@ class stream_sharing {
     for (const cross_stream_reuse& rules : steps) {
       if (rules == tried) continue;
       tried = rules;
-      run found = smallest_run(list.where(), size, [&](const block& b) {
-        return rules.insert_dependencies || b.list == &list || may_serve_now(b, list.key(), rules);
+      run found = smallest_run(list.where, size, [&](const block& b) {
+        return rules.insert_dependencies || b.list == &list || may_serve_now(b, list.key, rules);
       });
       if (found.first == nullptr) continue;
       block* last = found.first;
@@ -126,7 +126,7 @@ class stream_sharing {
     bool any = false;
     stream_id last;
     while (free_list* const next = list_after(any, last)) {  // lists may come and go during a wait
-      last = next->key();
+      last = next->key;
       if (has_unfinished_work(last)) (void)wait_for(last);
       any = true;
     }
@@ -160,7 +160,7 @@ class stream_sharing {
   [[nodiscard]] run smallest_run(const free_list::place& pool, std::size_t size, F usable) noexcept {
     run best;
     manager_.for_each_segment([&](block& head) {
-      if (head.list->where() != pool) return;
+      if (head.list->where != pool) return;
       run current;
       for (block* b = &head; current.end != head.prev; b = b->next) {
         if (b->is_free() && usable(*b)) {
@@ -186,20 +186,20 @@ class stream_sharing {
   [[nodiscard]] bool may_serve_now(const block& free, stream_id to,
                                    const cross_stream_reuse& rules) noexcept {
     return (rules.follow_dependencies &&
-            manager_.provider().is_ordered_after(to, free.list->key(), manager_.position_of(free))) ||
+            manager_.provider().is_ordered_after(to, free.list->key, manager_.position_of(free))) ||
            (rules.opportunistic && manager_.is_stream_work_done(free));
   }
   /// Splits `size` bytes off the low end of a free block. Both parts stay free.
   ///   Requires:  a preceding reserve_blocks()
   ///   Requires:  size < rest.size
   block& split_free(block& rest, std::size_t size) noexcept {
-    const std::size_t pool = rest.list->pool();
+    const std::size_t pool = rest.list->where.pool;
     if (rest.is_split()) {
       manager_.counters().inactive_split_grew(pool, 1, 0);
     } else {
       manager_.counters().inactive_split_grew(pool, 2, rest.size);
     }
-    block& part = manager_.split(rest, rest.address, size, true);
+    block& part = manager_.split(rest, size, true);
     part.free_after = rest.free_after;
     part.list->template insert<typename Manager::order>(part);
     return part;
@@ -208,8 +208,8 @@ class stream_sharing {
   block* take_over(run found, block& last, std::size_t surplus, free_list& list,
                    const cross_stream_reuse& rules) noexcept {
     for (block* b = found.first; b != found.end; b = b->next) {
-      if (b->list != &list && !may_serve_now(*b, list.key(), rules) &&
-          !manager_.provider().make_wait(list.key(), b->list->key(), manager_.position_of(*b)))
+      if (b->list != &list && !may_serve_now(*b, list.key, rules) &&
+          !manager_.provider().make_wait(list.key, b->list->key, manager_.position_of(*b)))
         return nullptr;
     }
     if (surplus > 0) {
@@ -227,7 +227,7 @@ class stream_sharing {
   [[nodiscard]] free_list* list_after(bool any, stream_id last) noexcept {
     free_list* found = nullptr;
     manager_.for_each_list([&](free_list& list) {
-      if ((!any || last < list.key()) && (found == nullptr || list.key() < found->key())) found = &list;
+      if ((!any || last < list.key) && (found == nullptr || list.key < found->key)) found = &list;
     });
     return found;
   }
@@ -235,7 +235,7 @@ class stream_sharing {
   [[nodiscard]] bool has_unfinished_work(stream_id stream) noexcept {
     bool any = false;
     manager_.for_each_list([&](const free_list& list) {
-      if (list.key() != stream) return;
+      if (list.key != stream) return;
       if (const block* const b = list.last_resized(); b != nullptr)
         any = any || !manager_.is_stream_work_done(*b);
       for (const block* b = list.first(); b != nullptr && !any; b = list.template after<order>(*b))

@@ -43,7 +43,7 @@ TEST(free_list_map, erases_lists_without_segments_before_their_number_doubles) {
     for (const free_list* list = lists.first(); list != nullptr; list = list->next) {
       ++count;
       if (list->next != nullptr) {
-        ASSERT_LT(list->key(), list->next->key());
+        ASSERT_LT(list->key, list->next->key);
       }
     }
     max = count > max ? count : max;
@@ -212,18 +212,18 @@ TEST(stream_sharing, finds_the_smallest_run_and_the_lowest_among_equals) {
   }
   ASSERT_NE(manager.insert_segment(*elsewhere, 99_GiB, 15_MiB, false), nullptr);
   const auto any = [](const block&) { return true; };
-  const auto found = sharing.smallest_run(list->where(), 15_MiB, any);
+  const auto found = sharing.smallest_run(list->where, 15_MiB, any);
   ASSERT_NE(found.first, nullptr);
   EXPECT_EQ(found.first->address, 2_GiB);
   EXPECT_EQ(found.bytes, 20_MiB);
-  EXPECT_EQ(sharing.smallest_run(list->where(), 20_MiB + 1, any).first->address, 1_GiB);
-  EXPECT_EQ(sharing.smallest_run(list->where(), 10_MiB, any).first->address, 5_GiB);
-  EXPECT_EQ(sharing.smallest_run(list->where(), 31_MiB, any).first, nullptr);
-  EXPECT_EQ(sharing.smallest_run(elsewhere->where(), 1_MiB, any).first->address, 99_GiB);
-  EXPECT_FALSE(sharing.has_several_lists(list->where()));
+  EXPECT_EQ(sharing.smallest_run(list->where, 20_MiB + 1, any).first->address, 1_GiB);
+  EXPECT_EQ(sharing.smallest_run(list->where, 10_MiB, any).first->address, 5_GiB);
+  EXPECT_EQ(sharing.smallest_run(list->where, 31_MiB, any).first, nullptr);
+  EXPECT_EQ(sharing.smallest_run(elsewhere->where, 1_MiB, any).first->address, 99_GiB);
+  EXPECT_FALSE(sharing.has_several_lists(list->where));
   ASSERT_NE(manager.find_or_create_list(manager.own(), 0, stream_id{2}), nullptr);
-  EXPECT_TRUE(sharing.has_several_lists(list->where()));
-  EXPECT_FALSE(sharing.has_several_lists(elsewhere->where()));
+  EXPECT_TRUE(sharing.has_several_lists(list->where));
+  EXPECT_FALSE(sharing.has_several_lists(elsewhere->where));
 }
 
 }  // namespace

@@ -84,14 +84,14 @@ TEST(free_list_map, leads_through_its_lists_in_the_order_of_streams) {
       streams.clear();
       for (const free_list* l = lists.first(); l != nullptr; l = l->next) {
         ASSERT_EQ(l->segments, 1u);
-        streams.insert(l->key());
+        streams.insert(l->key);
       }
     }
     stream_id last{};
     for (const free_list* l = lists.first(); l != nullptr; l = l->next) {
-      ASSERT_TRUE(l == lists.first() || last < l->key());
-      last = l->key();
-      ASSERT_EQ(lists.find_or_create(l->key()), l);
+      ASSERT_TRUE(l == lists.first() || last < l->key);
+      last = l->key;
+      ASSERT_EQ(lists.find_or_create(l->key), l);
     }
   }
   EXPECT_GT(streams.size(), 50u);
