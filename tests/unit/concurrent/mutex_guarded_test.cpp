@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <cstddef>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -94,6 +96,30 @@ TEST(mutex_guarded_threads, keep_the_mutex_while_pages_are_mapped_and_unmapped) 
   EXPECT_EQ(calls.without, strings{"wait"});
   EXPECT_EQ(calls.with_mutex,
             (strings{"reserve", "create", "map", "grant", "synchronize", "unmap", "destroy", "unreserve"}));
+}
+
+TEST(short_mutex, excludes_threads_and_wakes_those_that_sleep) {
+  detail::short_mutex mutex;
+  int entered = 0;
+  mutex.lock();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 10000; ++i) {
+        const std::lock_guard lock(mutex);
+        ++entered;
+      }
+    });
+  }
+  // All threads sleep by now. Each unlock must wake one of them.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(mutex.try_lock());
+  EXPECT_EQ(entered, 0);
+  mutex.unlock();
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(entered, 40000);
+  EXPECT_TRUE(mutex.try_lock());
+  mutex.unlock();
 }
 
 }  // namespace
