@@ -19,6 +19,11 @@ struct no_sharing {
   explicit no_sharing(Manager&) noexcept {}
   static constexpr void coalesce_idle() noexcept {}
   static constexpr void wait_for_unfinished_work() noexcept {}
+  // Never called. In an explicit instantiation, clang 14 compiles the calls, although their callers are constrained.
+  static constexpr auto deallocate_on(const void*, stream_id) noexcept {
+    return typename Manager::outcome_of_free{};
+  }
+  static constexpr bool wait_for(stream_id) noexcept { return false; }
 };
 template <typename Streams, typename Manager>
 struct sharing_of_policy {

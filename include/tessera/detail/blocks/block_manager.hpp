@@ -34,7 +34,7 @@ namespace tessera::detail {
 /// do, and cold functions compile faster.
 ///
 /// Functions of the hit path are always_inline if that saves instructions. Without any of them, recorded
-/// programs take 11 % more instructions at -O2, and 3 % more at -O3 (bench/replay under callgrind, g++ 12).
+/// programs take 17 % more instructions at -O2, and 11 % more at -O3 (bench/replay under callgrind, g++ 12).
 template <provider::device_provider Provider, typename Traits>
 class block_manager {
   static_assert(!Traits::has_ranges || !Traits::reuses_across_streams,
@@ -47,6 +47,7 @@ class block_manager {
   using provider_type = Provider;
   using traits = Traits;
   using action = allocator_event::action;
+  using outcome_of_free = free_result;
   using extensions_type = typename Traits::extensions;
   using counters_type = typename Traits::template counters<Traits::pools>;
   using order = block_order<Traits::order, Traits::has_ranges>;
