@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <tessera/block_handle.hpp>
+#include <tessera/caching_allocator.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
