@@ -12,16 +12,19 @@
 
 namespace tessera::detail {
 
-/// Gives out room for nodes of one size, from chunks of 4 KiB. The chunks are parts of regions, which
-/// grow with the number of nodes up to 31 chunks; a region goes back to the host heap when none of its nodes is in
-/// use, but the last such region stays for the next nodes.
+/// Gives out room for nodes of one size, from chunks of 4 KiB. The chunks are parts of regions, which grow with the
+/// number of nodes up to 31 chunks; a region goes back to the host heap when none of its nodes is in use, but the last
+/// such region stays for the next nodes. It knows no type, so that its code is compiled once for all slabs.
 ///
 /// Each chunk has a list of its spare nodes. The nodes that came back last wait in an array, and are reused first.
 ///   Cost:  a few instructions. Of 32 calls, one moves 32 nodes between the array and their chunks, and may link the
 ///          nodes of a chunk; one in many allocates a region or frees one
-/// It knows no type, because its code is then compiled once for all slabs of an allocator.
 class node_storage {
  public:
+  static constexpr std::size_t max_reserve = 32;
+  static constexpr std::size_t chunk_bytes = 4096;  // size and alignment of a chunk
+  static constexpr std::size_t line = 64;           // of the processor's cache
+
   constexpr explicit node_storage(std::size_t node_bytes) noexcept
       : node_bytes_(node_bytes), per_chunk_((chunk_bytes - line) / node_bytes) {}
   node_storage& operator=(node_storage&&) = delete;
@@ -36,9 +39,6 @@ class node_storage {
   /// Makes sure that the next `count` calls of take() succeed. Returns false if host memory ran out.
   ///   Requires:  count <= max_reserve
   [[nodiscard]] bool reserve(std::size_t count) noexcept { return waiting_ >= count || refill(count); }
-  static constexpr std::size_t max_reserve = 32;
-  static constexpr std::size_t chunk_bytes = 4096;  // size and alignment of a chunk
-  static constexpr std::size_t line = 64;
   /// Makes sure that calls of reserve() succeed for the next `count` nodes together. Keeps every spare node until
   /// purge(), whatever comes back before.
   [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
@@ -225,7 +225,8 @@ class node_storage {
   bool holds_ = false;
 };
 
-/// Allocates default-initialised nodes of one type. The destructor does not destroy nodes in use.
+/// A node_storage of one type, which also makes the nodes, default-initialised. Its destructor does not destroy those in
+/// use.
 template <typename Node>
 class slab {
  public:
@@ -324,7 +325,7 @@ class treap {
 /// Finds objects by a 64-bit key that each object carries. It does not own the objects, and knows no type: calls that
 /// may read the keys of other objects get a function that does.
 ///
-/// It uses open addressing with linear probing and is at most three eighths full, with many objects half. A removed
+/// It uses open addressing with linear probing. It is at most three eighths full, and with many objects half. A removed
 /// entry leaves a hole, which ends no search. A search ends after the largest number of steps that an insert ever took.
 ///
 /// It grows and shrinks a part at each call, so that no call takes long. Both tables have the order of hashes: entries
@@ -408,11 +409,8 @@ class pointer_map {
     }
     [[nodiscard, gnu::always_inline]] void** locate(std::size_t at, std::uint64_t key,
                                                     key_function key_of) const noexcept {
-      void** const first = entries + at;
-      return *first != nullptr && key_of(*first) == key ? first : locate_behind(at, key, key_of);
-    }
-    [[nodiscard, gnu::always_inline]] void** locate_behind(std::size_t at, std::uint64_t key,
-                                                           key_function key_of) const noexcept {
+      // Before the loop, because most searches end here.
+      if (entries[at] != nullptr && key_of(entries[at]) == key) return &entries[at];
       for (std::size_t step = 0; step < longest; ++step) {
         at = (at + 1) & mask;
         if (entries[at] != nullptr && key_of(entries[at]) == key) return &entries[at];
