@@ -15,12 +15,16 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
-#include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 /// The algorithm of a caching allocator: it asks the policies of a recipe, and the block manager and a backend carry out the
 /// answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. tessera/detail/extensions/extension.hpp lists
 /// what it asks extensions, and tessera/detail/blocks/block_manager.hpp keeps the blocks.
+
+namespace tessera {
+template <typename Recipe, provider::device_provider Provider, typename... Extension>
+class caching_allocator;
+}  // namespace tessera
 
 namespace tessera::detail {
 
@@ -501,9 +505,8 @@ class caching_allocator {
   };
   request make_request(std::size_t bytes, stream_id stream, typename manager::group& group) const noexcept {
     const std::size_t size = detail::block_size_for(policies_.rounding, bytes);
-    return {&group, bytes,
-            size,   detail::pool_for(policies_.pools, size),
-            stream, policies_.streams.reuse_key(stream)};
+    const std::size_t pool = detail::pool_for(policies_.pools, size);
+    return {&group, bytes, size, pool, stream, policies_.streams.reuse_key(stream)};
   }
 
   // A hit.
@@ -694,7 +697,7 @@ class caching_allocator {
   /// Gets memory from other streams, if the recipe allows it, or from the device. `current` is the usage before that.
   [[gnu::cold]] detail::block* reuse_or_grow(miss_state& now, const usage& current) noexcept {
     const request& want = now.want;
-    if (!may_serve(want)) return nullptr;  // another thread may have put the pool to sleep
+    if (!may_serve(want)) return nullptr;  // another thread may have forbidden it meanwhile
     if constexpr (Recipe::streams::reuses_across_streams) {
       detail::free_list* const list = prepare_list(now);
       if (list == nullptr) return nullptr;

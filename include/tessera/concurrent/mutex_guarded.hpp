@@ -222,8 +222,8 @@ class reentrancy_guard {
 };
 
 /// A mutex that is held for tens of nanoseconds. A thread that finds it locked tries again for some ten microseconds
-/// before it sleeps, because sleeping and waking take thousands of nanoseconds. A waiting thread tries ever less often, so
-/// that the holder keeps the allocator in its processor's cache for several calls.
+/// before it blocks, because blocking and waking take thousands of nanoseconds. It tries ever less often, so that the other
+/// thread has the allocator in its processor's cache for several calls.
 ///
 /// A pair of allocations and frees takes a third of the instructions that it takes with std::mutex, and with two threads
 /// less than half of the time (bench/threads).
@@ -247,7 +247,7 @@ class short_mutex {
   enum class state : int {
     unlocked,
     locked,
-    awaited  ///< locked, and a thread may sleep until it is unlocked
+    awaited  ///< locked, and a thread may be blocked until it is unlocked
   };
 
   [[gnu::noinline, gnu::cold]] void lock_slowly() noexcept {

@@ -106,14 +106,8 @@ struct fixed_string {
 }
 
 /// Returns the larger or the smaller number. std::max and std::min would take <algorithm>, which is slow to compile.
-template <typename Number>
-[[nodiscard]] constexpr Number larger(Number a, Number b) noexcept {
-  return a > b ? a : b;
-}
-template <typename Number>
-[[nodiscard]] constexpr Number smaller(Number a, Number b) noexcept {
-  return a < b ? a : b;
-}
+[[nodiscard]] constexpr std::size_t larger(std::size_t a, std::size_t b) noexcept { return a > b ? a : b; }
+[[nodiscard]] constexpr std::size_t smaller(std::size_t a, std::size_t b) noexcept { return a < b ? a : b; }
 
 /// Returns a + b, or `unlimited` if the sum overflows.
 [[nodiscard]] constexpr std::size_t saturating_add(std::size_t a, std::size_t b) noexcept {

@@ -3,6 +3,7 @@
 
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/eviction.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/policy/growth.hpp>
 #include <tessera/policy/pages.hpp>
 #include <tessera/policy/pools.hpp>

@@ -21,7 +21,7 @@ struct no_sharing {
   static constexpr void wait_for_unfinished_work() noexcept {}
   // Never called. In an explicit instantiation, clang 14 compiles the calls, although their callers are constrained.
   static constexpr auto deallocate_on(const void*, stream_id) noexcept {
-    return typename Manager::outcome_of_free{};
+    return typename Manager::free_outcome{};
   }
   static constexpr bool wait_for(stream_id) noexcept { return false; }
 };

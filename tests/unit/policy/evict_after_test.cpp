@@ -243,8 +243,7 @@ TYPED_TEST(evict_after_in, smooth_releases_the_oldest_first) {
     std::uint64_t youngest_stream = 0;
     std::size_t left = 0;
     tessera::detail::introspect(pool).for_each_idle([&](const detail::block& b, std::uint64_t) {
-      if (youngest_stream == 0 || b.list->key.handle < youngest_stream)
-        youngest_stream = b.list->key.handle;
+      if (youngest_stream == 0 || b.list->key.handle < youngest_stream) youngest_stream = b.list->key.handle;
       ++left;
     });
     if (left > 0) {

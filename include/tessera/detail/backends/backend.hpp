@@ -53,32 +53,6 @@ struct backend_defaults {
   static constexpr bool accepts_growth = true;
 };
 
-/// The members of a policy whose backend maps memory into ranges.
-template <typename P>
-concept answers_range_questions = requires(const P& p, std::size_t bytes) {
-  { p.mapping_unit(bytes) } noexcept -> std::same_as<std::size_t>;
-  { p.range_size(bytes) } noexcept -> std::same_as<std::size_t>;
-  { p.base_alignment(bytes) } noexcept -> std::same_as<std::size_t>;
-};
-
-/// The bytes that a growth policy sees if idle memory moves.
-struct growth_state {
-  std::size_t reserved = 0;       ///< reserved now
-  std::size_t limit = 0;          ///< bytes that may be reserved
-  std::size_t peak_active = 0;    ///< peak of live, pending and wanted bytes, at times of growth
-  std::size_t peak_reserved = 0;  ///< only shrink() with nothing reserved resets the peaks
-};
-
-/// The members of a policy whose backend also moves idle memory.
-template <typename P>
-concept answers_moving_questions =
-    answers_range_questions<P> && requires(const P& p, const growth_state& state, std::size_t bytes) {
-      { p.move_threshold(state) } noexcept -> std::same_as<std::size_t>;
-      { p.max_chunk(state) } noexcept -> std::same_as<std::size_t>;
-      { p.min_chunk(bytes) } noexcept -> std::same_as<std::size_t>;
-      { p.should_save_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
-    };
-
 /// Acquires and releases whole segments.
 struct segment_backend : backend_defaults {
   static constexpr bool supports_stream_reuse = true;

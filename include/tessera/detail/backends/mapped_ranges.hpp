@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+#include <cstddef>
+
 #include <tessera/detail/backends/backend.hpp>
 #include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/detail/blocks/block.hpp>
@@ -8,6 +11,32 @@
 #include <tessera/detail/policies/ask_policies.hpp>
 
 namespace tessera::detail {
+
+/// The members of a policy whose backend maps memory into ranges.
+template <typename P>
+concept answers_range_questions = requires(const P& p, std::size_t bytes) {
+  { p.mapping_unit(bytes) } noexcept -> std::same_as<std::size_t>;
+  { p.range_size(bytes) } noexcept -> std::same_as<std::size_t>;
+  { p.base_alignment(bytes) } noexcept -> std::same_as<std::size_t>;
+};
+
+/// The bytes that a growth policy sees if idle memory moves.
+struct growth_state {
+  std::size_t reserved = 0;       ///< reserved now
+  std::size_t limit = 0;          ///< bytes that may be reserved
+  std::size_t peak_active = 0;    ///< peak of live, pending and wanted bytes, at times of growth
+  std::size_t peak_reserved = 0;  ///< only shrink() with nothing reserved resets the peaks
+};
+
+/// The members of a policy whose backend also moves idle memory.
+template <typename P>
+concept answers_moving_questions =
+    answers_range_questions<P> && requires(const P& p, const growth_state& state, std::size_t bytes) {
+      { p.move_threshold(state) } noexcept -> std::same_as<std::size_t>;
+      { p.max_chunk(state) } noexcept -> std::same_as<std::size_t>;
+      { p.min_chunk(bytes) } noexcept -> std::same_as<std::size_t>;
+      { p.should_save_pages(bytes, bytes) } noexcept -> std::same_as<bool>;
+    };
 
 /// The members that all backends with ranges share.
 struct range_backend_defaults : backend_defaults {

@@ -47,7 +47,7 @@ class block_manager {
   using provider_type = Provider;
   using traits = Traits;
   using action = allocator_event::action;
-  using outcome_of_free = free_result;
+  using free_outcome = free_result;
   using extensions_type = typename Traits::extensions;
   using counters_type = typename Traits::template counters<Traits::pools>;
   using order = block_order<Traits::order, Traits::has_ranges>;

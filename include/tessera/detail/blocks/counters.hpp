@@ -197,7 +197,7 @@ class full_counters {
   }
   [[gnu::noinline, gnu::cold]] void raise_peaks(std::size_t pool, std::size_t k) noexcept {
     for (const std::size_t account : {pool, all})
-      peak_[k][account] = larger(peak_[k][account], current(account, k));
+      if (const std::int64_t now = current(account, k); now > peak_[k][account]) peak_[k][account] = now;
     set_levels(k, pool);
   }
   /// Divides the room below the peak of the sum among the pools. The pool that grows gets most, the others the rest.
@@ -207,7 +207,8 @@ class full_counters {
       const std::size_t pool = (growing + i) % Pools;
       const std::int64_t now = current(pool, k);
       const std::int64_t most = i + 1 < Pools ? left - left / 4 : left;
-      room_[k][pool] = smaller(peak_[k][pool] - now, most);
+      const std::int64_t room = peak_[k][pool] - now;
+      room_[k][pool] = room < most ? room : most;
       level_[k][pool] = now + room_[k][pool];
       left -= room_[k][pool];
     }

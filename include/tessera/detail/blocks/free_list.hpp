@@ -62,8 +62,6 @@ using block_order = std::conditional_t<
 ///   Cost:  constant; in a treap, logarithmic. If blocks are not ordered by size, a search is linear
 class bin {
  public:
-  [[nodiscard]] bool empty() const noexcept { return top_ == nullptr; }
-
   /// Inserts a block.
   ///   Returns:  whether it is now the only block
   template <typename Order = by_size_and_address>
@@ -187,30 +185,13 @@ class bin {
     return outermost(0, [size](const block& at) { return at.size >= size; });
   }
 
-  // In a treap, links[0] is the subtree of preceding blocks and links[1] the subtree of following blocks. No
-  // block has a higher priority than its parent.
-
-  /// A hash of the descriptor's address, which never changes.
-  [[nodiscard]] static std::uint64_t priority_of(const block& b) noexcept {
-    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&b) * 0xD6E8FEB86659FD93u;
-    return mixed ^ (mixed >> 32);
-  }
-  /// Finds the first (side 0) or last (side 1) qualifying block, or null. The qualifying blocks must be
-  /// contiguous and reach the other end.
+  /// Finds the first (side 0) or last (side 1) qualifying block of a treap.
   template <typename Qualifies>
   [[nodiscard]] block* outermost(int side, Qualifies qualifies) const noexcept {
-    block* found = nullptr;
-    for (block* at = top_; at != nullptr;) {
-      const bool is_one = qualifies(*at);
-      found = is_one ? at : found;
-      at = at->links[is_one ? side : 1 - side];
-    }
-    return found;
+    return treap<block, by_size_and_address>::outermost(top_, side, qualifies);
   }
   [[nodiscard]] block* end(int side) const noexcept {
-    block* b = top_;
-    while (b->links[side] != nullptr) b = b->links[side];
-    return b;
+    return outermost(side, [](const block&) { return true; });
   }
   template <typename Order>
   [[gnu::noinline]] void become_treap() noexcept {
@@ -226,45 +207,12 @@ class bin {
   template <typename Order>
   [[gnu::noinline]] void insert_in_treap(block& b) noexcept {
     if (top_ != nullptr && is_list()) become_treap<Order>();
-    block** at = &top_;
-    const std::uint64_t priority = priority_of(b);
-    while (*at != nullptr && priority_of(**at) >= priority) at = &(*at)->links[!Order::precedes(b, **at)];
-    block* const below = *at;
-    *at = &b;
+    treap<block, Order>::insert(top_, b);
     b.status.tally = in_treap;
-    split_treap<Order>(b, below);
   }
   template <typename Order>
   [[gnu::noinline]] void erase_from_treap(block& b) noexcept {
-    block** at = &top_;
-    while (*at != &b) at = &(*at)->links[!Order::precedes(b, **at)];
-    *at = join(b.links[0], b.links[1]);
-  }
-  /// Splits a tree into the blocks before `b` and the blocks after it. They become the subtrees of `b`.
-  template <typename Order>
-  static void split_treap(block& b, block* tree) noexcept {
-    block** open[2] = {&b.links[0], &b.links[1]};
-    while (tree != nullptr) {
-      const bool is_high = !Order::precedes(*tree, b);
-      *open[is_high] = tree;
-      open[is_high] = &tree->links[!is_high];
-      tree = tree->links[!is_high];
-    }
-    *open[0] = *open[1] = nullptr;
-  }
-  /// Joins two trees. All of `low` precedes all of `high`.
-  [[nodiscard]] static block* join(block* low, block* high) noexcept {
-    block* root = nullptr;
-    block** at = &root;
-    while (low != nullptr && high != nullptr) {
-      const bool low_leads = priority_of(*low) >= priority_of(*high);
-      block*& leader = low_leads ? low : high;
-      *at = leader;
-      at = &leader->links[low_leads];
-      leader = *at;
-    }
-    *at = low != nullptr ? low : high;
-    return root;
+    treap<block, Order>::erase(top_, b);
   }
 
   block* top_ = nullptr;  // first block of the circular list, or root of the treap

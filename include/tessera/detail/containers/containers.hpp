@@ -228,63 +228,49 @@ class node_storage {
 /// A node_storage of one type, which also makes the nodes, default-initialised. Its destructor does not destroy those in
 /// use.
 template <typename Node>
-class slab {
+class slab : public node_storage {
  public:
-  static constexpr std::size_t max_reserve = node_storage::max_reserve;
-  static_assert(sizeof(Node) >= sizeof(void*) && alignof(Node) >= alignof(void*));
-  static_assert(sizeof(Node) <= node_storage::chunk_bytes / 4 && node_storage::line % alignof(Node) == 0);
+  static_assert(sizeof(Node) >= sizeof(void*) && sizeof(Node) <= chunk_bytes / 4);
+  static_assert(alignof(Node) >= alignof(void*) && line % alignof(Node) == 0);
 
-  [[nodiscard, gnu::always_inline]] bool reserve(std::size_t count) noexcept { return nodes_.reserve(count); }
-  [[nodiscard]] bool hold_reserve(std::size_t count) noexcept { return nodes_.hold_reserve(count); }
-  [[nodiscard]] Node* take() noexcept { return ::new (nodes_.take()) Node; }
+  constexpr slab() noexcept : node_storage(sizeof(Node)) {}
+  [[nodiscard]] Node* take() noexcept { return ::new (node_storage::take()) Node; }
   void give_back(Node* node) noexcept {
     node->~Node();
-    nodes_.give_back(node);
+    node_storage::give_back(node);
   }
-  void purge() noexcept { nodes_.purge(); }
-  [[nodiscard]] std::size_t in_use() const noexcept { return nodes_.in_use(); }
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return nodes_.metadata_bytes(); }
-
- private:
-  node_storage nodes_{sizeof(Node)};
 };
 
 /// A balanced search tree of objects that it does not own. Each has two pointers, `Node* links[2]`, so an insert
-/// takes no host memory and cannot fail. Order::precedes(a, b) orders them.
+/// takes no host memory and cannot fail. Order::precedes(a, b) orders them. The static functions serve owners that keep
+/// the root themselves.
 ///
-/// No node has a higher priority than its parent. The priority is a hash of the address, which never changes.
+/// In links[0] is the subtree of preceding nodes, in links[1] that of following ones. No node has a higher priority than
+/// its parent. The priority is a hash of the address, which never changes.
 ///   Cost:  logarithmic on average
 template <typename Node, typename Order>
 class treap {
  public:
-  [[nodiscard]] bool empty() const noexcept { return root_ == nullptr; }
-
-  /// Inserts a node. Returns the node before it, or null.
-  Node* insert(Node& fresh) noexcept {
-    Node* before = nullptr;
-    Node** at = &root_;
-    while (*at != nullptr && priority_of(**at) >= priority_of(fresh)) at = step(**at, fresh, before);
+  static void insert(Node*& root, Node& fresh) noexcept {
+    Node** at = &root;
+    const std::uint64_t priority = priority_of(fresh);
+    while (*at != nullptr && priority_of(**at) >= priority) at = &(*at)->links[Order::precedes(**at, fresh)];
     Node* rest = *at;
     *at = &fresh;
     Node** open[2] = {&fresh.links[0], &fresh.links[1]};
     while (rest != nullptr) {
       const bool is_high = !Order::precedes(*rest, fresh);
-      if (!is_high) before = rest;
       *open[is_high] = rest;
       open[is_high] = &rest->links[!is_high];
       rest = rest->links[!is_high];
     }
     *open[0] = *open[1] = nullptr;
-    return before;
   }
-  /// Erases a node. Returns the node before it, or null.
-  Node* erase(Node& old) noexcept {
-    Node* before = nullptr;
-    Node** at = &root_;
-    while (*at != &old) at = step(**at, old, before);
+  static void erase(Node*& root, const Node& old) noexcept {
+    Node** at = &root;
+    while (*at != &old) at = &(*at)->links[Order::precedes(**at, old)];
     Node* low = old.links[0];
     Node* high = old.links[1];
-    for (Node* last = low; last != nullptr; last = last->links[1]) before = last;
     while (low != nullptr && high != nullptr) {
       const bool low_leads = priority_of(*low) >= priority_of(*high);
       Node*& leader = low_leads ? low : high;
@@ -293,18 +279,35 @@ class treap {
       leader = *at;
     }
     *at = low != nullptr ? low : high;
-    return before;
+  }
+  /// Finds the first (side 0) or last (side 1) qualifying node, or null. The qualifying nodes must be contiguous and reach
+  /// the other end.
+  template <typename F>
+  [[nodiscard]] static Node* outermost(Node* root, int side, F qualifies) noexcept {
+    Node* found = nullptr;
+    for (Node* at = root; at != nullptr;) {
+      const bool is_one = qualifies(*at);
+      found = is_one ? at : found;
+      at = at->links[is_one ? side : 1 - side];
+    }
+    return found;
+  }
+
+  [[nodiscard]] bool empty() const noexcept { return root_ == nullptr; }
+  /// Inserts a node. Returns the node before it, or null.
+  Node* insert(Node& fresh) noexcept {
+    insert(root_, fresh);
+    return last_before(fresh);
+  }
+  /// Erases a node. Returns the node before it, or null.
+  Node* erase(const Node& old) noexcept {
+    erase(root_, old);
+    return last_before(old);
   }
   /// Finds the first node for which is_before(node) is false, or null. No node for which it is true may follow.
   template <typename F>
   [[nodiscard]] Node* find(F is_before) const noexcept {
-    Node* found = nullptr;
-    for (Node* at = root_; at != nullptr;) {
-      const bool goes_on = is_before(*at);
-      if (!goes_on) found = at;
-      at = at->links[goes_on];
-    }
-    return found;
+    return outermost(root_, 0, [&is_before](const Node& n) { return !is_before(n); });
   }
 
  private:
@@ -312,18 +315,15 @@ class treap {
     const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&n) * 0xD6E8FEB86659FD93u;
     return mixed ^ (mixed >> 32);
   }
-  /// Goes from a node towards another. Sets `before` to the node if it precedes the other.
-  [[nodiscard]] static Node** step(Node& from, const Node& to, Node*& before) noexcept {
-    const bool is_low = Order::precedes(from, to);
-    if (is_low) before = &from;
-    return &from.links[is_low];
+  [[nodiscard]] Node* last_before(const Node& n) const noexcept {
+    return outermost(root_, 1, [&n](const Node& other) { return Order::precedes(other, n); });
   }
 
   Node* root_ = nullptr;
 };
 
-/// Finds objects by a 64-bit key that each object carries. It does not own the objects, and knows no type: calls that
-/// may read the keys of other objects get a function that does.
+/// Finds objects by a 64-bit key that each object carries. It does not own the objects. It knows no type, so that its code
+/// is compiled once for all maps: a function reads the keys.
 ///
 /// It uses open addressing with linear probing. It is at most three eighths full, and with many objects half. A removed
 /// entry leaves a hole, which ends no search. A search ends after the largest number of steps that an insert ever took.
@@ -335,7 +335,7 @@ class pointer_map {
  public:
   using key_function = std::uint64_t (*)(const void* object) noexcept;
 
-  constexpr pointer_map() noexcept = default;
+  constexpr explicit pointer_map(key_function key_of) noexcept : key_of_(key_of) {}
   pointer_map& operator=(pointer_map&&) = delete;
   ~pointer_map() {
     if (capacity() > 0) delete[] now_.entries;
@@ -348,23 +348,21 @@ class pointer_map {
   }
 
   /// Makes sure that the next insert succeeds. Returns false if host memory ran out.
-  [[nodiscard]] bool reserve_one(key_function key_of) noexcept {
-    return size_ < grow_at_ || make_room(key_of);
-  }
+  [[nodiscard]] bool reserve_one() noexcept { return size_ < grow_at_ || make_room(); }
   /// Makes sure that the next `count` inserts succeed, even if objects are removed before. Until
   /// shrink_to_fit(), the table does not shrink. Returns false if host memory ran out.
   ///   Cost:  linear in the objects
-  [[nodiscard]] bool hold_reserve(std::size_t count, key_function key_of) noexcept {
+  [[nodiscard]] bool hold_reserve(std::size_t count) noexcept {
     std::size_t wanted = larger(capacity(), min_capacity);
     while (most_in(wanted) < size_ + count) wanted *= 2;
-    if (!move_to(wanted, key_of)) return false;
+    if (!move_to(wanted)) return false;
     shrink_at_ = 0;
     return true;
   }
   /// Moves to the smallest table that suffices, and ends hold_reserve().
   ///   Cost:  linear in the objects
-  void shrink_to_fit(key_function key_of) noexcept {
-    (void)move_to(smaller(capacity(), larger(std::bit_ceil(size_ * 4), min_capacity)), key_of);
+  void shrink_to_fit() noexcept {
+    (void)move_to(smaller(capacity(), larger(std::bit_ceil(size_ * 4), min_capacity)));
     set_limits();
   }
 
@@ -383,18 +381,15 @@ class pointer_map {
     now_.entries[at] = object;
   }
 
-  /// Finds the object with a key, or null.
-  [[nodiscard, gnu::always_inline]] void* find(std::uint64_t key, key_function key_of) const noexcept {
-    void* const* const found = locate(key, key_of);
-    return found != nullptr ? *found : nullptr;
+ protected:
+  // `key_of` is the function of the map. It is an argument, so that it is inlined.
+  [[nodiscard, gnu::always_inline]] void** locate(std::uint64_t key, key_function key_of) const noexcept {
+    void** const found = now_.locate(now_.home_of(hash_of(key)), key, key_of);
+    return found != nullptr ? found : locate_in_next(key);
   }
-  /// Removes the object with a key and returns it, or null.
-  [[gnu::always_inline]] void* remove(std::uint64_t key, key_function key_of) noexcept {
-    void** const found = locate(key, key_of);
-    if (found == nullptr) return nullptr;
-    void* const removed = std::exchange(*found, nullptr);
-    if (--size_ < shrink_at_) shrink(key_of);
-    return removed;
+  void erase(void** found) noexcept {
+    *found = nullptr;
+    if (--size_ < shrink_at_) shrink();
   }
 
  private:
@@ -428,30 +423,25 @@ class pointer_map {
     // Spreads neighbouring multiples of 512, because most addresses are such multiples.
     return std::rotr(key, 9) * 0x9E3779B97F4A7C15u;
   }
-  [[nodiscard, gnu::always_inline]] void** locate(std::uint64_t key, key_function key_of) const noexcept {
-    void** const found = now_.locate(now_.home_of(hash_of(key)), key, key_of);
-    return found != nullptr ? found : locate_in_next(key, key_of);
-  }
-  [[nodiscard, gnu::noinline, gnu::cold]] void** locate_in_next(std::uint64_t key,
-                                                                key_function key_of) const noexcept {
+  [[nodiscard, gnu::noinline, gnu::cold]] void** locate_in_next(std::uint64_t key) const noexcept {
     const std::uint64_t hash = hash_of(key);
-    return now_.home_of(hash) < moved_ ? next_.locate(next_.home_of(hash), key, key_of) : nullptr;
+    return now_.home_of(hash) < moved_ ? next_.locate(next_.home_of(hash), key, key_of_) : nullptr;
   }
 
-  [[nodiscard, gnu::noinline, gnu::cold]] bool make_room(key_function key_of) noexcept {
-    if (!is_moving()) return begin_move(larger(capacity() * 2, min_capacity), key_of);
-    move_some(key_of);
+  [[nodiscard, gnu::noinline, gnu::cold]] bool make_room() noexcept {
+    if (!is_moving()) return begin_move(larger(capacity() * 2, min_capacity));
+    move_some();
     return true;
   }
-  [[gnu::noinline, gnu::cold]] void shrink(key_function key_of) noexcept {
+  [[gnu::noinline, gnu::cold]] void shrink() noexcept {
     if (is_moving()) {
-      move_some(key_of);
-    } else if (!begin_move(capacity() / 4, key_of)) {
+      move_some();
+    } else if (!begin_move(capacity() / 4)) {
       shrink_at_ = size_ / 2;  // without host memory for the small table, the large one stays
     }
   }
   /// Begins to move all entries to a table of another size. Returns false if host memory ran out.
-  [[nodiscard]] bool begin_move(std::size_t wanted, key_function key_of) noexcept {
+  [[nodiscard]] bool begin_move(std::size_t wanted) noexcept {
     auto* const fresh = new (std::nothrow) void*[wanted];
     if (fresh == nullptr) return false;
     next_ = {fresh, wanted - 1, 64 - std::countr_zero(wanted), 0};
@@ -463,19 +453,19 @@ class pointer_map {
       clear_to(wanted);
       end_move();
     } else {
-      move_some(key_of);
+      move_some();
     }
     return true;
   }
   /// Moves the entries whose homes are the next few slots.
-  void move_some(key_function key_of) noexcept {
+  void move_some() noexcept {
     const std::size_t first = moved_;
     moved_ = first + smaller(slots_a_call, capacity() - first);
     clear_behind();
     for (std::size_t at = first; at < moved_ + now_.longest; ++at) {
       void*& entry = now_.entries[at & now_.mask];
       if (entry == nullptr) continue;
-      const std::uint64_t hash = hash_of(key_of(entry));
+      const std::uint64_t hash = hash_of(key_of_(entry));
       if (now_.home_of(hash) - first < moved_ - first) insert_in_next(hash, std::exchange(entry, nullptr));
     }
     if (moved_ == capacity()) end_move();
@@ -497,11 +487,11 @@ class pointer_map {
     shrink_at_ = capacity() > 1024 ? capacity() / 16 : 0;
   }
   /// Moves all entries to a table of another size.
-  [[nodiscard]] bool move_to(std::size_t wanted, key_function key_of) noexcept {
-    while (is_moving()) move_some(key_of);
+  [[nodiscard]] bool move_to(std::size_t wanted) noexcept {
+    while (is_moving()) move_some();
     if (wanted == capacity()) return true;
-    if (!begin_move(wanted, key_of)) return false;
-    while (is_moving()) move_some(key_of);
+    if (!begin_move(wanted)) return false;
+    while (is_moving()) move_some();
     return true;
   }
   [[gnu::noinline, gnu::cold]] void insert_in_next(std::uint64_t hash, void* object) noexcept {
@@ -528,6 +518,7 @@ class pointer_map {
     while (cleared_ < end) next_.entries[cleared_++] = nullptr;
   }
 
+  key_function key_of_;
   static inline void* nothing[2] = {};  // table of an empty map; never written
 
   table now_{nothing, 1, 63, 0};
@@ -541,25 +532,29 @@ class pointer_map {
 
 /// A pointer_map of one type, whose objects tell their keys: `std::uint64_t map_key() const`.
 template <typename Value>
-class key_map {
+class key_map : public pointer_map {
  public:
-  [[nodiscard]] std::size_t size() const noexcept { return objects_.size(); }
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return objects_.metadata_bytes(); }
-  [[nodiscard, gnu::always_inline]] bool reserve_one() noexcept { return objects_.reserve_one(key_of); }
-  [[nodiscard]] bool hold_reserve(std::size_t count) noexcept { return objects_.hold_reserve(count, key_of); }
-  void shrink_to_fit() noexcept { objects_.shrink_to_fit(key_of); }
-  void insert(std::uint64_t key, Value& value) noexcept { objects_.insert(key, &value); }
+  constexpr key_map() noexcept : pointer_map(&key_of) {}
+
+  void insert(std::uint64_t key, Value& value) noexcept { pointer_map::insert(key, &value); }
+  /// Finds the object with a key, or null.
   [[nodiscard]] Value* find(std::uint64_t key) const noexcept {
-    return static_cast<Value*>(objects_.find(key, key_of));
+    void* const* const found = locate(key, &key_of);
+    return found != nullptr ? static_cast<Value*>(*found) : nullptr;
   }
-  Value* remove(std::uint64_t key) noexcept { return static_cast<Value*>(objects_.remove(key, key_of)); }
+  /// Removes the object with a key and returns it, or null.
+  Value* remove(std::uint64_t key) noexcept {
+    void** const found = locate(key, &key_of);
+    if (found == nullptr) return nullptr;
+    auto* const removed = static_cast<Value*>(*found);
+    erase(found);
+    return removed;
+  }
 
  private:
   [[nodiscard]] static std::uint64_t key_of(const void* value) noexcept {
     return static_cast<const Value*>(value)->map_key();
   }
-
-  pointer_map objects_;
 };
 
 /// User functions, called in the order of their registration.

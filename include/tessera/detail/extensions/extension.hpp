@@ -48,7 +48,7 @@
 /// | attempt(stage, miss)         | a free block that serves a miss, or null                              |
 /// | adjust(miss)                 | changes the steps of recovery                                         |
 /// | adopt(other)                 | copies what another allocator's state has; false if host memory ran out |
-/// | why_over_quota(g, missing)   | why a group must not get what calls in progress may add, or null; sleep_mode asks |
+/// | why_over_quota(g, missing)   | why a group must not get what calls in progress may add, or null; other extensions ask |
 /// | why_not_checkpointable(g)    | why the blocks of a group cannot be recorded, or null; checkpoints asks |
 /// | explain(numbers)             | adds why a request fails to its oom_numbers                           |
 /// | audit()                      | null, or the broken invariant as text                                 |
