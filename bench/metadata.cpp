@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host memory for the descriptions of blocks, and requests to the host heap for each hit.
 //
-// The numbers are counts. Every request to the host heap counts, except those of the simulated device.
+// The numbers of `metadata` are counts. Every request to the host heap counts, except those of the simulated device.
+// `resident` shows how much physical memory the process takes for each live block. This includes the pages that the host
+// heap keeps, and leaves out pages that nothing has touched yet.
 
 #include <benchmark/benchmark.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include <tessera/block_handle.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -36,7 +41,7 @@ void* counted(void* p) {
   }
   return p;
 }
-void uncounted(void* p) {
+[[gnu::noinline]] void uncounted(void* p) {  // inlined, g++ would warn that free() takes what new returned
   if (p != nullptr && !host.paused)
     host.bytes -= static_cast<std::int64_t>(malloc_usable_size(p) + sizeof(std::size_t));
   std::free(p);
@@ -156,9 +161,54 @@ void metadata<host_heap>(benchmark::State& state) {
   }
 }
 
+/// Allocates by handle.
+struct by_handle {
+  struct {
+    tessera::caching_allocator<tessera::recipe::pytorch<>, uncounted_device> inside;
+    tessera::block_handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
+    void deallocate(tessera::block_handle h) { inside.deallocate(h); }
+    [[nodiscard]] std::size_t metadata_bytes() const { return inside.metadata_bytes(); }
+  } pool;
+};
+
+/// Returns the bytes of physical memory of this process, or 0 if the system does not tell.
+double resident_bytes() {
+  long pages = 0;
+  if (std::FILE* const statm = std::fopen("/proc/self/statm", "r"); statm != nullptr) {
+    if (std::fscanf(statm, "%*d %ld", &pages) != 1) pages = 0;
+    std::fclose(statm);
+  }
+  return static_cast<double>(pages) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+/// The blocks are so small that the device has few segments. Its own host memory is then less than a byte for each block.
+template <typename Subject>
+void resident(benchmark::State& state) {
+  const auto count = static_cast<std::size_t>(state.range(0));
+  using block = decltype(Subject{}.pool.try_allocate(1));
+  std::vector<block> blocks(count);  // writes to all its pages
+  for (auto _ : state) {
+    malloc_trim(
+        0);  // otherwise the allocator might get pages that an earlier benchmark left in the host heap
+    const double before = resident_bytes();
+    Subject subject;
+    for (block& b : blocks) b = subject.pool.try_allocate(512);
+    const double after = resident_bytes();
+    state.counters["resident_per_live"] = (after - before) / static_cast<double>(count);
+    if constexpr (requires { subject.pool.metadata_bytes(); })
+      state.counters["footprint_per_live"] =
+          static_cast<double>(subject.pool.metadata_bytes()) / static_cast<double>(count);
+    for (block& b : blocks) subject.pool.deallocate(b);
+  }
+}
+
 void counts(benchmark::internal::Benchmark* b) {
   b->RangeMultiplier(10)->Range(100, 1'000'000)->Iterations(1)->Repetitions(1);
 }
+// First, because the others leave a host heap that is large and in pieces.
+BENCHMARK(resident<tessera_pytorch>)->Arg(1'000'000)->Iterations(1)->Repetitions(1);
+BENCHMARK(resident<by_handle>)->Arg(1'000'000)->Iterations(1)->Repetitions(1);
+BENCHMARK(resident<reference>)->Arg(1'000'000)->Iterations(1)->Repetitions(1);
 BENCHMARK(metadata<tessera_pytorch>)->Apply(counts);
 BENCHMARK(metadata<reference>)->Apply(counts);
 BENCHMARK(metadata<host_heap>)->Arg(100)->Arg(1'000)->Arg(10'000)->Iterations(1)->Repetitions(1);
