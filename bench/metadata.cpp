@@ -188,8 +188,7 @@ void resident(benchmark::State& state) {
   using block = decltype(Subject{}.pool.try_allocate(1));
   std::vector<block> blocks(count);  // writes to all its pages
   for (auto _ : state) {
-    malloc_trim(
-        0);  // otherwise the allocator might get pages that an earlier benchmark left in the host heap
+    malloc_trim(0);  // otherwise the heap might have pages that an earlier benchmark left
     const double before = resident_bytes();
     Subject subject;
     for (block& b : blocks) b = subject.pool.try_allocate(512);
