@@ -225,8 +225,8 @@ class reentrancy_guard {
 /// before it blocks, because blocking and waking take thousands of nanoseconds. It tries ever less often, so that the other
 /// thread has the allocator in its processor's cache for several calls.
 ///
-/// A pair of allocations and frees takes a third of the instructions that it takes with std::mutex, and with two threads
-/// less than half of the time (bench/threads).
+/// An allocation and its free take 26 instructions more than without a mutex; with std::mutex, they take 140 more (callgrind,
+/// g++ 12). One thread takes a fifth less time than with std::mutex, two threads a tenth less (bench/threads).
 class short_mutex {
  public:
   [[nodiscard]] bool try_lock() noexcept {
@@ -251,7 +251,7 @@ class short_mutex {
   };
 
   [[gnu::noinline, gnu::cold]] void lock_slowly() noexcept {
-    for (int pauses = 1; pauses <= 256; pauses *= 2) {
+    for (int pauses = 16; pauses <= 256; pauses *= 2) {
       for (int i = 0; i < pauses; ++i) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
