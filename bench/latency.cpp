@@ -12,15 +12,7 @@ using namespace tessera::literals;
 template <typename Subject>
 void hot_pair(benchmark::State& state) {
   Subject subject;
-  auto& pool = subject.pool;
-  const auto bytes = static_cast<std::size_t>(state.range(0));
-  void* const segment_stays = pool.try_allocate(512);
-  for (auto _ : state) {
-    void* p = pool.try_allocate(bytes);
-    benchmark::DoNotOptimize(p);
-    pool.deallocate(p);
-  }
-  pool.deallocate(segment_stays);
+  bench::run_hot_pairs(state, subject.pool);
 }
 
 BENCHMARK(hot_pair<bench::tessera_pytorch>)->Arg(1_KiB)->Arg(5_MiB);

@@ -20,15 +20,10 @@
 
 namespace {
 
-/// Allocates and frees by handle.
 struct by_handle {
-  struct {
-    tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device> inside{
-        bench::unlimited_device()};
-    tessera::block_handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
-    void deallocate(tessera::block_handle h) { inside.deallocate(h); }
-    tessera::provider::simulated_device& provider() { return inside.provider(); }
-  } pool;
+  bench::handles_of<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>>
+      pool{bench::unlimited_device()};
 };
 
 template <typename Subject>

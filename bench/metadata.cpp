@@ -22,7 +22,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-#include "reference_implementation.hpp"
+#include "subjects.hpp"
 #include "xorshift.hpp"
 
 namespace {
@@ -161,14 +161,8 @@ void metadata<host_heap>(benchmark::State& state) {
   }
 }
 
-/// Allocates by handle.
 struct by_handle {
-  struct {
-    tessera::caching_allocator<tessera::recipe::pytorch<>, uncounted_device> inside;
-    tessera::block_handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
-    void deallocate(tessera::block_handle h) { inside.deallocate(h); }
-    [[nodiscard]] std::size_t metadata_bytes() const { return inside.metadata_bytes(); }
-  } pool;
+  bench::handles_of<tessera::caching_allocator<tessera::recipe::pytorch<>, uncounted_device>> pool;
 };
 
 /// Returns the bytes of physical memory of this process, or 0 if the system does not tell.
@@ -185,7 +179,7 @@ double resident_bytes() {
 template <typename Subject>
 void resident(benchmark::State& state) {
   const auto count = static_cast<std::size_t>(state.range(0));
-  using block = decltype(Subject{}.pool.try_allocate(1));
+  using block = decltype(std::declval<Subject&>().pool.try_allocate(1));
   std::vector<block> blocks(count);  // writes to all its pages
   for (auto _ : state) {
     malloc_trim(0);  // otherwise the heap might have pages that an earlier benchmark left

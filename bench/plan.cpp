@@ -18,6 +18,7 @@
 #include <tessera/trace/recording.hpp>
 
 #include "recorded.hpp"
+#include "subjects.hpp"
 #include "tessera_replay/planner/make_plan.hpp"
 
 namespace {
@@ -62,19 +63,10 @@ recording pairs(std::size_t bytes) {
   return run;
 }
 
-/// A block is freed before the next allocation, as in bench/latency.cpp.
 template <typename Allocator>
 void hit_pair(benchmark::State& state) {
-  const auto bytes = static_cast<std::size_t>(state.range(0));
-  subject<Allocator> of(pairs(bytes));
-  auto& pool = of.pool;
-  void* const segment_stays = pool.try_allocate(512);
-  for (auto _ : state) {
-    void* p = pool.try_allocate(bytes);
-    benchmark::DoNotOptimize(p);
-    pool.deallocate(p);
-  }
-  pool.deallocate(segment_stays);
+  subject<Allocator> of(pairs(static_cast<std::size_t>(state.range(0))));
+  bench::run_hot_pairs(state, of.pool);
   state.counters["planned"] = of.planned();
 }
 

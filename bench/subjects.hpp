@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <benchmark/benchmark.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
+#include <tessera/block_handle.hpp>
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/core/bytes.hpp>
@@ -45,6 +49,32 @@ struct tessera_per_stream {
 struct reference_with_mutex {
   reference_implementation<tessera::provider::simulated_device, std::mutex> pool{unlimited_device()};
 };
+
+/// Allocates and frees by handle.
+template <typename Allocator>
+struct handles_of {
+  template <typename... Given>
+  explicit handles_of(Given&&... given) : inside(std::forward<Given>(given)...) {}
+
+  Allocator inside;
+  tessera::block_handle try_allocate(std::size_t bytes) { return inside.allocate_by_handle(bytes); }
+  void deallocate(tessera::block_handle h) { inside.deallocate(h); }
+  auto& provider() { return inside.provider(); }
+  [[nodiscard]] std::size_t metadata_bytes() const { return inside.metadata_bytes(); }
+};
+
+/// Frees each block before the next allocation. Another block keeps the segment.
+template <typename Pool>
+void run_hot_pairs(benchmark::State& state, Pool& pool) {
+  const auto bytes = static_cast<std::size_t>(state.range(0));
+  void* const segment_stays = pool.try_allocate(512);
+  for (auto _ : state) {
+    void* p = pool.try_allocate(bytes);
+    benchmark::DoNotOptimize(p);
+    pool.deallocate(p);
+  }
+  pool.deallocate(segment_stays);
+}
 
 /// malloc and free, which know no streams and no device.
 struct host_heap {

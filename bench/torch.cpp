@@ -83,19 +83,10 @@ struct pytorch {
   torch_allocator pool;
 };
 
-/// Frees each block before the next allocation, as in bench/latency.cpp.
 template <typename Subject>
 void hot_pair_beside_torch(benchmark::State& state) {
   Subject subject;
-  auto& pool = subject.pool;
-  const auto bytes = static_cast<std::size_t>(state.range(0));
-  void* const segment_stays = pool.try_allocate(512);
-  for (auto _ : state) {
-    void* p = pool.try_allocate(bytes);
-    benchmark::DoNotOptimize(p);
-    pool.deallocate(p);
-  }
-  pool.deallocate(segment_stays);
+  bench::run_hot_pairs(state, subject.pool);
 }
 BENCHMARK(hot_pair_beside_torch<pytorch>)->Arg(1_KiB)->Arg(5_MiB);
 BENCHMARK(hot_pair_beside_torch<bench::tessera_pytorch>)->Arg(1_KiB)->Arg(5_MiB);

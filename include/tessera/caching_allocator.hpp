@@ -105,7 +105,7 @@ template <typename Provider, bool IsExtended>
 class latest_failure {
  public:
   static void begin(auto& /*manager*/) noexcept {}
-  static void end(Provider&, const auto&, std::size_t, bool) noexcept {}
+  static void end(auto& /*manager*/, const auto&, std::size_t, bool) noexcept {}
   static void explain(oom_numbers&) noexcept {}
 };
 template <typename Provider, bool IsExtended>
@@ -118,7 +118,8 @@ class latest_failure<Provider, IsExtended> {
     *this = {};
   }
   /// Keeps what the provider refused since, or how `segment` bytes exceed its limit.
-  void end(Provider& from, const auto& request, std::size_t segment, bool by_extension) noexcept {
+  void end(auto& manager, const auto& request, std::size_t segment, bool by_extension) noexcept {
+    Provider& from = manager.provider();
     bytes_ = request.bytes;
     stream_ = request.stream;
     by_extension_ = by_extension;
@@ -525,8 +526,7 @@ class caching_allocator {
     return &allocate_from<ByHandle>(*found, want);
   }
   [[gnu::noinline]] void poll_events() noexcept {
-    if (policies_.streams.should_poll_events(manager_.pending_events()) && manager_.process_events())
-      evict(policy::eviction_trigger::after_free);
+    if (policies_.streams.should_poll_events(manager_.pending_events())) (void)process_events();
   }
   /// Finds a free block in the group that extensions choose, or as a miss. Not inlined, to keep the hit path small.
   [[gnu::noinline]] detail::block* find_slowly(std::size_t bytes, std::size_t size, std::size_t pool,
@@ -664,7 +664,7 @@ class caching_allocator {
       manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream, *want.group);
       return nullptr;
     }
-    failure_.end(provider(), want, detail::segment_size_for(manager_, policies_, want.size),
+    failure_.end(manager_, want, detail::segment_size_for(manager_, policies_, want.size),
                  now.why == policy::failure_reason::by_extension);
     manager_.report_oom(want.bytes, want.size, want.stream, *want.group, now.steps.count == 0);
     return nullptr;

@@ -251,26 +251,33 @@ class slab : public node_storage {
 template <typename Node, typename Order>
 class treap {
  public:
-  static void insert(Node*& root, Node& fresh) noexcept {
+  /// Inserts a node. Returns the node before it, or null.
+  static Node* insert(Node*& root, Node& fresh) noexcept {
+    Node* before = nullptr;
     Node** at = &root;
     const std::uint64_t priority = priority_of(fresh);
-    while (*at != nullptr && priority_of(**at) >= priority) at = &(*at)->links[Order::precedes(**at, fresh)];
+    while (*at != nullptr && priority_of(**at) >= priority) at = step(**at, fresh, before);
     Node* rest = *at;
     *at = &fresh;
     Node** open[2] = {&fresh.links[0], &fresh.links[1]};
     while (rest != nullptr) {
       const bool is_high = !Order::precedes(*rest, fresh);
+      if (!is_high) before = rest;
       *open[is_high] = rest;
       open[is_high] = &rest->links[!is_high];
       rest = rest->links[!is_high];
     }
     *open[0] = *open[1] = nullptr;
+    return before;
   }
-  static void erase(Node*& root, const Node& old) noexcept {
+  /// Erases a node. Returns the node before it, or null.
+  static Node* erase(Node*& root, Node& old) noexcept {
+    Node* before = nullptr;
     Node** at = &root;
-    while (*at != &old) at = &(*at)->links[Order::precedes(**at, old)];
+    while (*at != &old) at = step(**at, old, before);
     Node* low = old.links[0];
     Node* high = old.links[1];
+    for (Node* last = low; last != nullptr; last = last->links[1]) before = last;
     while (low != nullptr && high != nullptr) {
       const bool low_leads = priority_of(*low) >= priority_of(*high);
       Node*& leader = low_leads ? low : high;
@@ -279,6 +286,7 @@ class treap {
       leader = *at;
     }
     *at = low != nullptr ? low : high;
+    return before;
   }
   /// Finds the first (side 0) or last (side 1) qualifying node, or null. The qualifying nodes must be contiguous and reach
   /// the other end.
@@ -294,16 +302,8 @@ class treap {
   }
 
   [[nodiscard]] bool empty() const noexcept { return root_ == nullptr; }
-  /// Inserts a node. Returns the node before it, or null.
-  Node* insert(Node& fresh) noexcept {
-    insert(root_, fresh);
-    return last_before(fresh);
-  }
-  /// Erases a node. Returns the node before it, or null.
-  Node* erase(const Node& old) noexcept {
-    erase(root_, old);
-    return last_before(old);
-  }
+  Node* insert(Node& fresh) noexcept { return insert(root_, fresh); }
+  Node* erase(Node& old) noexcept { return erase(root_, old); }
   /// Finds the first node for which is_before(node) is false, or null. No node for which it is true may follow.
   template <typename F>
   [[nodiscard]] Node* find(F is_before) const noexcept {
@@ -315,8 +315,11 @@ class treap {
     const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(&n) * 0xD6E8FEB86659FD93u;
     return mixed ^ (mixed >> 32);
   }
-  [[nodiscard]] Node* last_before(const Node& n) const noexcept {
-    return outermost(root_, 1, [&n](const Node& other) { return Order::precedes(other, n); });
+  /// Goes from a node towards another. Sets `before` to the node if it precedes the other.
+  [[nodiscard]] static Node** step(Node& from, const Node& to, Node*& before) noexcept {
+    const bool is_low = Order::precedes(from, to);
+    if (is_low) before = &from;
+    return &from.links[is_low];
   }
 
   Node* root_ = nullptr;

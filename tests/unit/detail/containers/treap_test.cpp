@@ -62,7 +62,7 @@ TEST(treap, is_logarithmic) {
       tree.insert(nodes[i]);
     }
     for (node& n : nodes) tree.erase(n);
-    EXPECT_LT(comparisons, count * 15 * 8);
+    EXPECT_LT(comparisons, count * 15 * 6);
   }
 }
 
