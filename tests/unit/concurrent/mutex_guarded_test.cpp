@@ -98,7 +98,7 @@ TEST(mutex_guarded_threads, keep_the_mutex_while_pages_are_mapped_and_unmapped) 
             (strings{"reserve", "create", "map", "grant", "synchronize", "unmap", "destroy", "unreserve"}));
 }
 
-TEST(short_mutex, excludes_threads_and_wakes_those_that_wait) {
+TEST(short_mutex, excludes_threads_and_lets_each_in) {
   detail::short_mutex mutex;
   int entered = 0;
   mutex.lock();
@@ -111,7 +111,7 @@ TEST(short_mutex, excludes_threads_and_wakes_those_that_wait) {
       }
     });
   }
-  // All threads are blocked by now. Each unlock must wake one of them.
+  // All threads sleep by now, and try again.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(mutex.try_lock());
   EXPECT_EQ(entered, 0);
