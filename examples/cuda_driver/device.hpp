@@ -124,8 +124,10 @@ class gpu {
     const auto ask = [&](auto& cu) { return cu.memory_map(number(p), bytes, 0, made.handle, 0); };
     return made.handle != 0 && ask_for("cuMemMap", ask);
   }
-  bool grant(void* p, std::size_t bytes) noexcept {
-    const memory_access wanted{{location_is_device, state_->context.device()}, read_and_write};
+  bool grant(void* p, std::size_t bytes) noexcept { return grant_to(state_->context.device(), p, bytes); }
+  /// Lets another device access mapped memory. The devices must be peers.
+  bool grant_to(device_number device, void* p, std::size_t bytes) noexcept {
+    const memory_access wanted{{location_is_device, device}, read_and_write};
     return ask_for("cuMemSetAccess",
                    [&](auto& cu) { return cu.memory_set_access(number(p), bytes, &wanted, 1); });
   }

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/cuda/CUDAAllocatorConfig.h>
+
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/configured.hpp>
+#include <tessera/extension/checkpoints.hpp>
+#include <tessera/extension/observer.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/tessera.hpp>
+
+#include "gpu.hpp"
+#include "history.hpp"
+
+namespace torch_cuda {
+
+/// The settings that PyTorch can change at any time, without telling its allocator. They are compared at each request.
+class followed_settings {
+ public:
+  /// Whether the settings differ from those of the last call with `true`, as far as a request of these bytes can tell.
+  [[nodiscard]] bool differ(std::size_t bytes) const {
+    using now = torch::CUDAAllocatorConfig;
+    return now::max_split_size() != max_split_ || now::garbage_collection_threshold() != threshold_ ||
+           now::expandable_segments() != expandable_ || now::max_non_split_rounding_size() != rounding_ ||
+           now::roundup_power2_divisions(bytes) != divisions_[slot_of(bytes)];
+  }
+  /// Notes the settings, and returns their text.
+  [[nodiscard]] std::string note() {
+    using now = torch::CUDAAllocatorConfig;
+    max_split_ = now::max_split_size();
+    threshold_ = now::garbage_collection_threshold();
+    expandable_ = now::expandable_segments();
+    rounding_ = now::max_non_split_rounding_size();
+    for (std::size_t slot = 0; slot < slots; ++slot)
+      divisions_[slot] = now::roundup_power2_divisions(std::size_t{1} << (slot + first_bit));
+    return now::last_allocator_settings();
+  }
+
+ private:
+  // PyTorch has one number of divisions for each power of two from 1 MiB to 64 GiB, and for all sizes below and above.
+  static constexpr std::size_t first_bit = 20, slots = 17;
+  [[nodiscard]] static std::size_t slot_of(std::size_t bytes) noexcept {
+    const auto bit = static_cast<std::size_t>(std::bit_width(bytes | 1)) - 1;
+    return bit < first_bit ? 0 : bit - first_bit < slots ? bit - first_bit : slots - 1;
+  }
+
+  std::atomic<std::size_t> max_split_{0}, rounding_{0};
+  std::atomic<double> threshold_{0};
+  std::atomic<bool> expandable_{false};
+  std::array<std::atomic<std::size_t>, slots> divisions_{};
+};
+
+/// The allocators of one GPU. PyTorch may change between expandable segments and others at any time, and the memory of
+/// before stays in use. So each recipe has an allocator, which is made when the settings first choose it. All share the
+/// device and one limit; if one can get no memory, the others empty their caches.
+class gpu_allocators {
+  using family = tessera::recipe::pytorch_family;
+
+ public:
+  using watch = tessera::extension::observer<reports_to>;
+  using allocator =
+      tessera::configured<family,
+                          tessera::concurrent::locked<tessera::caching_allocator<
+                              tessera::recipe::pytorch<>, gpu, tessera::extension::private_pools,
+                              tessera::extension::checkpoints, tessera::extension::sleep_mode, watch>>>;
+  using settings = tessera::config::pytorch_settings;
+  static constexpr std::size_t kinds = family::count;
+
+  gpu_allocators(std::shared_ptr<const cuda_driver::driver> driver, int device, history& reports)
+      : driver_(std::move(driver)), device_(device), reports_(&reports) {}
+  gpu_allocators& operator=(gpu_allocators&&) = delete;
+  ~gpu_allocators() {
+    for (auto& a : made_) delete a.load();
+  }
+
+  /// The allocator that serves requests now.
+  [[nodiscard]] allocator& now() noexcept { return *now_.load(std::memory_order_acquire); }
+  template <typename F>
+  void for_each(F f) {
+    for (std::size_t kind = 0; kind < kinds; ++kind) {
+      if (allocator* const one = made_[kind].load(std::memory_order_acquire)) f(*one, kind);
+    }
+  }
+  /// Lets the settings choose the allocator and its policies. Calls on_new(allocator, number) if it is made.
+  ///   Requires:  one call at a time
+  ///   Returns:   why not, if the settings cannot change
+  template <typename F>
+  [[nodiscard]] std::optional<tessera::config::setting_error> choose(settings wanted, F on_new) {
+    const std::size_t kind = family::index_for(wanted);
+    allocator* chosen = made_[kind].load();
+    if (chosen == nullptr) {
+      const auto empty_others = [this, kind] { return empty_all_but(kind); };
+      chosen = new allocator(wanted, gpu(driver_, device_, budget_, empty_others), watch{{reports_}});
+      if (budget_.limit() != tessera::unlimited) limit(*chosen, budget_.limit());
+      for (const int peer : peers_) chosen->visit_provider([peer](gpu& device) { device.add_peer(peer); });
+      on_new(*chosen, kind);
+      made_[kind].store(chosen, std::memory_order_release);
+    } else {
+      // A setting that no policy of the recipe reads is refused. It stays as it was.
+      while (const auto refused = chosen->change(wanted)) {
+        settings before = chosen->settings();
+        const auto unread = std::find_if(family::grammar::keys.begin(), family::grammar::keys.end(),
+                                         [&](const auto& key) { return key.name == refused->key; });
+        if (unread == family::grammar::keys.end() || unread->is_equal(before, wanted)) return refused;
+        unread->swap(before, wanted);
+      }
+    }
+    now_.store(chosen, std::memory_order_release);
+    return {};
+  }
+  /// Limits the memory of all allocators together.
+  void set_limit(std::size_t bytes) {
+    budget_.set_limit(bytes);
+    for_each([bytes](allocator& in, std::size_t) { limit(in, bytes); });
+  }
+  /// Lets another device access the memory of ranges.
+  ///   Requires:  one call at a time, and none of choose()
+  ///   Returns:   false if the driver refused it for memory that is mapped now
+  bool add_peer(int peer) {
+    if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return true;
+    peers_.push_back(peer);
+    bool works = true;
+    for_each([&](allocator& in, std::size_t) {
+      in.visit_provider([peer](gpu& device) { device.add_peer(peer); });
+      std::map<std::uintptr_t, std::size_t> mapped;
+      tessera::observe::for_each_block(in, [&](const tessera::segment_view& s, const tessera::block_view&) {
+        if (s.in_range) mapped[s.address] = s.bytes;
+      });
+      in.visit_provider([&](gpu& device) {
+        for (const auto& [address, bytes] : mapped)
+          works = device.grant_to(peer, reinterpret_cast<void*>(address), bytes) && works;
+      });
+    });
+    return works;
+  }
+  [[nodiscard]] std::size_t peak_reserved() const noexcept { return budget_.peak(); }
+  void reset_peak() noexcept { budget_.reset_peak(); }
+
+ private:
+  static void limit(allocator& in, std::size_t bytes) {
+    bool had_limit = false;
+    in.visit_policies([&](auto& policies) {
+      had_limit = tessera::memory_limit(policies.growth.limit) != tessera::memory_limit{};
+      policies.growth.limit = tessera::memory_limit(bytes);
+    });
+    if (!had_limit) in.for_each_allocator([](auto& one) { one.reset_decay(); });
+  }
+  bool empty_all_but(std::size_t except) noexcept {
+    bool any = false;
+    for_each([&](allocator& in, std::size_t kind) {
+      if (kind == except) return;
+      const std::size_t before = in.current_usage().reserved;
+      in.trim();
+      any = any || in.current_usage().reserved < before;
+    });
+    return any;
+  }
+
+  std::shared_ptr<const cuda_driver::driver> driver_;
+  int device_;
+  history* reports_;
+  memory_budget budget_;
+  std::vector<int> peers_;
+  std::array<std::atomic<allocator*>, kinds> made_{};
+  std::atomic<allocator*> now_{nullptr};
+};
+
+}  // namespace torch_cuda

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <tessera/observe/explain.hpp>
+#include <tessera/observe/inspect.hpp>
+
+#include "gpu_allocators.hpp"
+#include "history.hpp"
+#include "named_pools.hpp"
+
+namespace torch_cuda {
+
+/// The states of the private pools of one name, as PyTorch passes them around.
+struct saved_pool : torch::AllocatorState {
+  /// The blocks that a restore freed, and those that are live again.
+  struct change {
+    std::vector<void*> freed, allocated;
+  };
+  std::array<tessera::extension::pool_checkpoint, tessera::recipe::pytorch_family::count> states;
+};
+
+/// The memory of one GPU, with all that PyTorch's interface asks of one device.
+class gpu_memory {
+  using allocator = gpu_allocators::allocator;
+
+ public:
+  using filter = named_pools<gpu_allocators>::filter;
+
+  gpu_memory(std::shared_ptr<const cuda_driver::driver> driver, c10::DeviceIndex number)
+      : number_(number), history_(number), memory_(std::move(driver), number, history_), pools_(memory_) {
+    follow_settings();
+  }
+  gpu_memory& operator=(gpu_memory&&) = delete;
+
+  ///   Throws:  c10::OutOfMemoryError
+  [[nodiscard]] void* allocate(std::size_t bytes, cudaStream_t stream) {
+    const stack now = history_.take_stack(torch::RecordContext::STATE);
+    const history::during labelled(now);
+    if (settings_.differ(bytes)) [[unlikely]]
+      follow_settings();
+    const tessera::stream_id id(stream);
+    allocator& in = memory_.now();
+    void* const p = in.try_allocate(bytes, id);
+    if (p == nullptr) [[unlikely]]
+      raise_out_of_memory(in, bytes, id);
+    if (c10::memoryProfilingEnabled()) report(p, static_cast<std::int64_t>(find(in, p).bytes));
+    return p;
+  }
+
+  /// Frees a block, and returns true. Returns false if there is no such block here.
+  [[nodiscard]] bool try_deallocate(void* p) {
+    const stack now = history_.take_stack(torch::RecordContext::ALL);
+    const history::during labelled(now);
+    const std::size_t bytes = c10::memoryProfilingEnabled() ? find(p).bytes : 0;
+    if (!is_in_any([p](allocator& in) { return in.try_deallocate(p); })) return false;
+    if (bytes > 0) report(p, -static_cast<std::int64_t>(bytes));
+    return true;
+  }
+  [[nodiscard]] bool try_record_stream(void* p, cudaStream_t stream) {
+    return is_in_any([=](allocator& in) {
+      return find(in, p).bytes > 0 && ((void)in.record_stream(p, tessera::stream_id(stream)), true);
+    });
+  }
+  /// The segment of a live block; of 0 bytes if there is no such block here.
+  [[nodiscard]] tessera::segment_view segment_of(const void* p) {
+    tessera::segment_view found{};
+    (void)is_in_any([&](allocator& in) { return (found = tessera::observe::segment_of(in, p)).bytes > 0; });
+    return found;
+  }
+
+  void empty_cache() {
+    const stack now = history_.take_stack(torch::RecordContext::ALL);
+    const history::during labelled(now);
+    c10::cuda::MemPool* const active = c10::cuda::MemPoolContext::getActiveMemPool();
+    if (active == nullptr) return memory_.for_each([](allocator& in, std::size_t) { in.trim(); });
+    const auto pool = pools_.find(active->id());
+    memory_.for_each([&pool](allocator& in, std::size_t kind) {
+      in.get<tessera::extension::private_pools>().trim(pool[kind]);
+    });
+  }
+  void set_fraction(double fraction) {
+    allowed_ = static_cast<std::size_t>(fraction * static_cast<double>(memory_on_device().total));
+    memory_.set_limit(allowed_);
+  }
+  [[nodiscard]] double fraction() const {
+    const std::size_t allowed = allowed_;
+    if (allowed == tessera::unlimited) return 1;
+    return static_cast<double>(allowed) / static_cast<double>(memory_on_device().total);
+  }
+  /// The bytes of the largest free block; at least `least`, or the free bytes of the device if it is 0.
+  [[nodiscard]] std::size_t largest_free(std::size_t least) {
+    if (least == 0) least = memory_on_device().free;
+    for_each_block([&least](std::size_t, const tessera::segment_view&, const tessera::block_view& b) {
+      if (b.is == tessera::block_view::state::free && b.bytes > least) least = b.bytes;
+    });
+    return least;
+  }
+  /// Whether memory was ever mapped into a range of addresses.
+  [[nodiscard]] bool has_ranges() {
+    bool any = false;
+    memory_.for_each([&any](allocator& in, std::size_t) {
+      any = any || (in.settings().expandable_segments && in.statistics().num_device_alloc > 0);
+    });
+    return any;
+  }
+
+  /// Adds up the allocators. With several, their peaks add up to an upper bound.
+  [[nodiscard]] c10::CachingDeviceAllocator::DeviceStats statistics() {
+    c10::CachingDeviceAllocator::DeviceStats to;
+    memory_.for_each([&to](allocator& in, std::size_t) { add(to, in.statistics()); });
+    std::int64_t& peak = to.reserved_bytes[0].peak;
+    peak = std::min(peak, static_cast<std::int64_t>(memory_.peak_reserved()));
+    to.max_split_size = static_cast<std::int64_t>(memory_.now().statistics().max_split_size);
+    return to;
+  }
+  void reset_peaks() {
+    memory_.for_each([](allocator& in, std::size_t) { in.reset_peak_statistics(); });
+    memory_.reset_peak();
+  }
+  void reset_accumulated() {
+    memory_.for_each([](allocator& in, std::size_t) { in.reset_accumulated_statistics(); });
+  }
+
+  /// The segments, in the order of addresses. While a MemPool is in use, those of that pool.
+  [[nodiscard]] std::vector<torch::SegmentInfo> segments() {
+    std::map<std::uintptr_t, torch::SegmentInfo> found;
+    for_each_block([&](std::size_t kind, const tessera::segment_view& segment, const tessera::block_view& b) {
+      const auto [at, is_new] = found.try_emplace(segment.address);
+      torch::SegmentInfo& to = at->second;
+      if (is_new) {
+        to.device = number_;
+        to.address = segment.address;
+        to.stream = to_cuda(segment.stream);
+        to.is_large = segment.pool == 1;
+        to.is_expandable = segment.in_range;
+        to.owner_private_pool_id = pools_.name_of(kind, segment.private_pool);
+      }
+      torch::BlockInfo& block = to.blocks.emplace_back();
+      block.size = b.bytes;
+      block.requested_size = b.requested;
+      block.allocated = b.is == tessera::block_view::state::live;
+      block.active = b.is != tessera::block_view::state::free;
+      to.total_size += b.bytes;
+      if (block.allocated) to.allocated_size += b.bytes;
+      if (block.active) {
+        to.active_size += b.bytes;
+        to.requested_size += b.requested;
+      }
+    });
+    c10::cuda::MemPool* const active = c10::cuda::MemPoolContext::getActiveMemPool();
+    std::vector<torch::SegmentInfo> result;
+    for (auto& [address, segment] : found) {
+      if (active == nullptr || segment.owner_private_pool_id == active->id())
+        result.push_back(std::move(segment));
+    }
+    history_.complete(result);
+    return result;
+  }
+  void add_peer(int device) {
+    const std::lock_guard lock(mutex_);
+    TORCH_CHECK(memory_.add_peer(device), "device ", device, " gets no access to the memory of device ",
+                static_cast<int>(number_));
+  }
+  /// Gives all memory of expandable segments back, even under live blocks; saves its contents, or discards them.
+  ///   Returns:  why not, or null
+  [[nodiscard]] const char* sleep(bool saves) {
+    using tessera::extension::sleep_contents;
+    return in_each([saves](allocator& in) {
+      return in.get<tessera::extension::sleep_mode>().sleep(saves ? sleep_contents::save
+                                                                  : sleep_contents::discard);
+    });
+  }
+  [[nodiscard]] const char* wake() {
+    return in_each([](allocator& in) { return in.get<tessera::extension::sleep_mode>().wake(); });
+  }
+  [[nodiscard]] history& seen() noexcept { return history_; }
+  void add_out_of_memory_observer(torch::OutOfMemoryObserver observer) {
+    const std::lock_guard lock(mutex_);
+    observers_.push_back(std::move(observer));
+  }
+
+  [[nodiscard]] named_pools<gpu_allocators>& pools() noexcept { return pools_; }
+  /// Whether the live blocks of a pool are exactly these.
+  [[nodiscard]] bool has_live_blocks(pool_name name, const std::unordered_set<void*>& expected) {
+    const auto pool = pools_.find(name);
+    std::size_t live = 0;
+    bool all_expected = true;
+    for_each_block([&](std::size_t kind, const tessera::segment_view& segment, const tessera::block_view& b) {
+      if (segment.private_pool != pool[kind] || b.is != tessera::block_view::state::live) return;
+      ++live;
+      all_expected = all_expected && expected.count(reinterpret_cast<void*>(b.address)) > 0;
+    });
+    return all_expected && live == expected.size();
+  }
+  [[nodiscard]] std::shared_ptr<torch::AllocatorState> save_pool(pool_name name) {
+    const stack now = history_.take_stack(torch::RecordContext::ALL);
+    const history::during labelled(now);
+    const auto pool = pools_.find(name);
+    auto saved = std::make_shared<saved_pool>();
+    memory_.for_each([&](allocator& in, std::size_t kind) {
+      auto& state = saved->states[kind] = in.get<tessera::extension::checkpoints>().record(pool[kind]);
+      TORCH_CHECK(state, "the state of the private pool cannot be saved: ", state.why());
+    });
+    return saved;
+  }
+  [[nodiscard]] saved_pool::change restore_pool(const saved_pool& from) {
+    const stack now = history_.take_stack(torch::RecordContext::STATE);
+    const history::during labelled(now);
+    saved_pool::change all;
+    memory_.for_each([&](allocator& in, std::size_t kind) {
+      if (!from.states[kind]) return;
+      const auto result = in.get<tessera::extension::checkpoints>().restore(from.states[kind]);
+      TORCH_CHECK(result, "the state of the private pool cannot be restored: ", result.why);
+      all.freed.insert(all.freed.end(), result.freed.begin(), result.freed.end());
+      all.allocated.insert(all.allocated.end(), result.allocated.begin(), result.allocated.end());
+    });
+    return all;
+  }
+
+ private:
+  static void add(c10::CachingDeviceAllocator::DeviceStats& to, const auto& from) {
+    const auto add_counter = [](c10::CachingDeviceAllocator::Stat& s, const tessera::counter& c) {
+      s.current += c.current;
+      s.peak += c.peak;
+      s.allocated += c.allocated;
+      s.freed += c.freed;
+    };
+    const auto add_group = [&](c10::CachingDeviceAllocator::StatArray& s,
+                               tessera::counter tessera::pool_statistics::* c) {
+      add_counter(s[0], from.all.*c);
+      for (std::size_t pool = 0; pool < 2; ++pool) add_counter(s[pool + 1], from.pool[pool].*c);
+    };
+    using s = tessera::pool_statistics;
+    add_group(to.allocation, &s::allocation);
+    add_group(to.segment, &s::segment);
+    add_group(to.active, &s::active);
+    add_group(to.inactive_split, &s::inactive_split);
+    add_group(to.allocated_bytes, &s::allocated_bytes);
+    add_group(to.reserved_bytes, &s::reserved_bytes);
+    add_group(to.active_bytes, &s::active_bytes);
+    add_group(to.inactive_split_bytes, &s::inactive_split_bytes);
+    add_group(to.requested_bytes, &s::requested_bytes);
+    add_counter(to.oversize_allocations, from.oversize_allocations);
+    add_counter(to.oversize_segments, from.oversize_segments);
+    to.num_alloc_retries += static_cast<std::int64_t>(from.num_alloc_retries);
+    to.num_ooms += static_cast<std::int64_t>(from.num_ooms);
+    to.num_sync_all_streams += static_cast<std::int64_t>(from.num_sync_all_streams);
+    to.num_device_alloc += static_cast<std::int64_t>(from.num_device_alloc);
+    to.num_device_free += static_cast<std::int64_t>(from.num_device_free);
+  }
+  struct device_bytes {
+    std::size_t free = 0;
+    std::size_t total = 0;
+  };
+  [[nodiscard]] device_bytes memory_on_device() const {
+    c10::DeviceIndex before = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&before));
+    C10_CUDA_CHECK(c10::cuda::SetDevice(number_));
+    device_bytes found;
+    const cudaError_t answer = cudaMemGetInfo(&found.free, &found.total);
+    C10_CUDA_CHECK(c10::cuda::SetDevice(before));
+    C10_CUDA_CHECK(answer);
+    return found;
+  }
+  template <typename F>
+  void for_each_block(F f) {
+    memory_.for_each([&f](allocator& in, std::size_t kind) {
+      tessera::observe::for_each_block(in, [&](const tessera::segment_view& segment,
+                                               const tessera::block_view& b) { f(kind, segment, b); });
+    });
+  }
+  /// Calls f(allocator) for each allocator with memory in ranges. Returns the first reason why one failed, or null.
+  template <typename F>
+  [[nodiscard]] const char* in_each(F f) {
+    const char* why = "no memory is in expandable segments";
+    bool any = false;
+    memory_.for_each([&](allocator& in, std::size_t) {
+      if (!in.settings().expandable_segments || (any && why != nullptr)) return;
+      any = true;
+      why = f(in).why;
+    });
+    return why;
+  }
+  /// Calls f(allocator) until it returns true; first for the one that serves requests now.
+  template <typename F>
+  bool is_in_any(F f) {
+    allocator& now = memory_.now();
+    bool is_found = f(now);
+    if (is_found) [[likely]]
+      return true;
+    memory_.for_each([&](allocator& in, std::size_t) { is_found = is_found || (&in != &now && f(in)); });
+    return is_found;
+  }
+  [[nodiscard]] static tessera::block_view find(allocator& in, const void* p) {
+    return tessera::observe::live_block_at(in, p);
+  }
+  [[nodiscard]] tessera::block_view find(const void* p) {
+    tessera::block_view found{};
+    (void)is_in_any([&](allocator& in) { return (found = find(in, p)).bytes > 0; });
+    return found;
+  }
+  /// PyTorch's callbacks may free memory when a request finds no block.
+  static bool run_callbacks(void*) noexcept {
+    bool any = false;
+    try {
+      for (const std::string& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys())
+        any = c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute() || any;
+    } catch (const std::exception&) {
+    }
+    return any;
+  }
+  [[nodiscard]] tessera::usage usage() {
+    tessera::usage sum;
+    memory_.for_each([&sum](allocator& in, std::size_t) {
+      const tessera::usage part = in.current_usage();
+      sum.allocated += part.allocated;
+      sum.reserved += part.reserved;
+    });
+    return sum;
+  }
+  void report(void* p, std::int64_t bytes) {
+    const tessera::usage now = usage();
+    c10::reportMemoryUsageToProfiler(p, bytes, now.allocated, now.reserved,
+                                     c10::Device(c10::DeviceType::CUDA, number_));
+  }
+
+  void follow_settings() {
+    const std::lock_guard lock(mutex_);
+    const std::string text = settings_.note();
+    const auto refuse = [&text](const tessera::config::setting_error& why) {
+      TORCH_CHECK(false, "tessera cannot follow the settings \"", text, "\": ", std::string(why.key), ": ",
+                  std::string(why.rule));
+    };
+    const auto parsed = tessera::config::parse<tessera::config::pytorch>(text);
+    if (const auto* const error = std::get_if<tessera::config::setting_error>(&parsed)) return refuse(*error);
+    const auto refused = memory_.choose(std::get<tessera::config::pytorch_settings>(parsed),
+                                        [this](allocator& added, std::size_t kind) {
+                                          (void)added.on_pressure(&run_callbacks, nullptr);
+                                          pools_.add(added, kind);
+                                        });
+    if (refused) refuse(*refused);
+  }
+
+  [[noreturn, gnu::noinline, gnu::cold]] void raise_out_of_memory(allocator& in, std::size_t bytes,
+                                                                  tessera::stream_id stream) {
+    const auto numbers = in.make_out_of_memory(bytes, stream).numbers();
+    const tessera::usage now = usage();
+    const device_bytes device = memory_on_device();
+    std::size_t free_in_pools = 0;
+    for_each_block([&](std::size_t, const tessera::segment_view& segment, const tessera::block_view& b) {
+      if (segment.private_pool != tessera::default_pools && b.is == tessera::block_view::state::free)
+        free_in_pools += b.bytes;
+    });
+    std::vector<torch::OutOfMemoryObserver> observers;
+    {
+      const std::lock_guard lock(mutex_);
+      observers = observers_;
+    }
+    const std::size_t allowed = allowed_;
+    const bool is_limited = allowed != tessera::unlimited;
+    c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(numbers.block), now.allocated, now.reserved,
+                                     c10::Device(c10::DeviceType::CUDA, number_));
+    for (const torch::OutOfMemoryObserver& observer : observers)
+      observer(number_, numbers.segment, is_limited ? allowed : device.total, device.free);
+    const auto text = [](std::size_t n) { return c10::CachingDeviceAllocator::format_size(n); };
+    std::string allowed_text, pool_text;
+    if (is_limited) allowed_text = text(allowed) + " allowed; ";
+    if (free_in_pools > 0)
+      pool_text = "with " + text(free_in_pools) + " allocated in private pools (e.g., CUDA Graphs), ";
+    // The first sentences are PyTorch's, because programs search them.
+    static const bool explains = std::getenv("TESSERA_EXPLAIN") != nullptr;
+    const std::string explanation =
+        explains ? std::string("\n") + tessera::observe::explain(in, bytes, stream).text().c_str()
+                 : std::string();
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", text(numbers.segment),
+                     ". GPU ", static_cast<int>(number_), " has a total capacity of ", text(device.total),
+                     " of which ", text(device.free), " is free. ", allowed_text, "Of the allocated memory ",
+                     text(now.allocated + free_in_pools), " is allocated by PyTorch, ", pool_text, "and ",
+                     text(now.reserved - now.allocated - free_in_pools),
+                     " is reserved by PyTorch but unallocated.",
+                     " If reserved but unallocated memory is large try setting "
+                     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See "
+                     "documentation for Memory "
+                     "Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)",
+                     explanation);
+  }
+
+  c10::DeviceIndex number_;
+  history history_;
+  followed_settings settings_;
+  std::atomic<std::size_t> allowed_{tessera::unlimited};  // bytes, by a memory fraction
+  gpu_allocators memory_;
+  named_pools<gpu_allocators> pools_;
+  std::mutex mutex_;  // guards the observers and changes of settings
+  std::vector<torch::OutOfMemoryObserver> observers_;
+};
+
+}  // namespace torch_cuda
