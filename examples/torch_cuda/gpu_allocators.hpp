@@ -106,10 +106,12 @@ class gpu_allocators {
     allocator* chosen = made_[kind].load();
     if (chosen == nullptr) {
       const auto empty_others = [this, kind] { return empty_all_but(kind); };
-      chosen = new allocator(wanted, gpu(driver_, device_, budget_, empty_others), watch{{reports_}});
-      if (budget_.limit() != tessera::unlimited) limit(*chosen, budget_.limit());
-      for (const int peer : peers_) chosen->visit_provider([peer](gpu& device) { device.add_peer(peer); });
-      on_new(*chosen, kind);
+      auto made = std::make_unique<allocator>(wanted, gpu(driver_, device_, budget_, empty_others),
+                                              watch{{reports_}});
+      if (budget_.limit() != tessera::unlimited) limit(*made, budget_.limit());
+      for (const int peer : peers_) made->visit_provider([peer](gpu& device) { device.add_peer(peer); });
+      on_new(*made, kind);
+      chosen = made.release();
       made_[kind].store(chosen, std::memory_order_release);
     } else {
       // A setting that no policy of the recipe reads is refused. It stays as it was.

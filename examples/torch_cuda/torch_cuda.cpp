@@ -2,6 +2,7 @@
 // Puts tessera in the place of PyTorch's own allocator for CUDA. README.md explains how to use it.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -280,14 +280,16 @@ class cuda_allocator final : public torch::CUDAAllocator {
   void for_each_device(F f) {
     for (std::size_t i = 0; i < device_count_; ++i) f(*devices_[i]);
   }
-  /// Calls f(gpu_memory) until it returns true; first for the current device, because most tensors are freed there.
+  /// Calls f(gpu_memory) until it returns true; first for the device where the calling thread last found a block.
   template <typename F>
   bool is_on_any(F f) {
-    const auto current = static_cast<std::size_t>(current_device());
-    if (current < device_count_ && f(*devices_[current])) [[likely]]
+    static thread_local std::size_t latest = 0;
+    if (latest < device_count_ && f(*devices_[latest])) [[likely]]
       return true;
     for (std::size_t i = 0; i < device_count_; ++i) {
-      if (i != current && f(*devices_[i])) return true;
+      if (i == latest || !f(*devices_[i])) continue;
+      latest = i;
+      return true;
     }
     return false;
   }

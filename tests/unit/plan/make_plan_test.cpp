@@ -17,6 +17,7 @@
 #include "../../conformance/planned_model.hpp"
 #include "recorded_steps.hpp"
 #include "tessera_replay/planner/make_plan.hpp"
+#include "tessera_replay/planner/place.hpp"
 
 namespace {
 

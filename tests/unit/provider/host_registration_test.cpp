@@ -18,20 +18,24 @@ using options = host_pinned::options;
 using pinning = host_pinned::pinning;
 using holdings = host_pinned::holdings;
 
-/// Pages of the user, none of which is resident yet.
+/// Pages of the user, none of which is resident yet. A page without access on each side keeps the system from joining them
+/// with other memory, whose resident pages would count.
 class users_memory {
  public:
   explicit users_memory(std::size_t bytes)
-      : p_(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
-        bytes_(bytes) {}
+      : all_(::mmap(nullptr, bytes + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+        bytes_(bytes) {
+    EXPECT_EQ(::mprotect(data(), bytes, PROT_READ | PROT_WRITE), 0);
+  }
   users_memory(const users_memory&) = delete;
   users_memory& operator=(const users_memory&) = delete;
-  ~users_memory() { ::munmap(p_, bytes_); }
-  std::byte* data() const { return static_cast<std::byte*>(p_); }
-  host_process::extent smaps() const { return host_process::smaps(p_, bytes_); }
+  ~users_memory() { ::munmap(all_, bytes_ + 2 * guard); }
+  std::byte* data() const { return static_cast<std::byte*>(all_) + guard; }
+  host_process::extent smaps() const { return host_process::smaps(data(), bytes_); }
 
  private:
-  void* p_;
+  static constexpr std::size_t guard = 64_KiB;  // a multiple of every system's pages
+  void* all_;
   std::size_t bytes_;
 };
 
