@@ -66,11 +66,56 @@ class followed_settings {
   std::array<std::atomic<std::size_t>, slots> divisions_{};
 };
 
+/// PyTorch's settings, and one of ours.
+struct settings : tessera::config::pytorch_settings {
+  bool stitches = false;  ///< TESSERA_RECIPE=stitched: chooses `stitched`, whatever the other settings say
+  bool operator==(const settings&) const = default;
+  [[nodiscard]] bool uses_ranges() const noexcept { return stitches || expandable_segments; }
+};
+/// The recipe `stitched`, for settings.
+struct stitched {
+  using base = tessera::recipe::stitched;
+  using rounding = base::rounding;
+  using pools = base::pools;
+  using streams = base::streams;
+  using split = base::split;
+  using pages = base::pages;
+  using growth = base::growth;
+  using eviction = base::eviction;
+  using recovery = base::recovery;
+  /// It reads none of the settings.
+  [[nodiscard]] static constexpr tessera::recipe::policies<stitched> configured(
+      const tessera::config::pytorch_settings&) noexcept {
+    return {};
+  }
+};
+/// The recipes that the settings choose from.
+struct recipes {
+  using settings = torch_cuda::settings;
+  using grammar = tessera::config::pytorch;
+  using of_pytorch = tessera::recipe::pytorch_family;
+  static constexpr std::size_t count = of_pytorch::count + 1;
+  template <std::size_t Index>
+  struct at {
+    using type = stitched;
+  };
+  template <std::size_t Index>
+    requires(Index < of_pytorch::count)
+  struct at<Index> {
+    using type = of_pytorch::recipe_at<Index>;
+  };
+  template <std::size_t Index>
+  using recipe_at = typename at<Index>::type;
+  [[nodiscard]] static constexpr std::size_t index_for(const settings& wanted) noexcept {
+    return wanted.stitches ? of_pytorch::count : of_pytorch::index_for(wanted);
+  }
+};
+
 /// The allocators of one GPU. PyTorch may change between expandable segments and others at any time, and the memory of
 /// before stays in use. So each recipe has an allocator, which is made when the settings first choose it. All share the
 /// device and one limit; if one can get no memory, the others empty their caches.
 class gpu_allocators {
-  using family = tessera::recipe::pytorch_family;
+  using family = recipes;
 
  public:
   using watch = tessera::extension::observer<reports_to>;
@@ -79,7 +124,6 @@ class gpu_allocators {
                           tessera::concurrent::locked<tessera::caching_allocator<
                               tessera::recipe::pytorch<>, gpu, tessera::extension::private_pools,
                               tessera::extension::checkpoints, tessera::extension::sleep_mode, watch>>>;
-  using settings = tessera::config::pytorch_settings;
   static constexpr std::size_t kinds = family::count;
 
   gpu_allocators(std::shared_ptr<const cuda_driver::driver> driver, int device, history& reports)

@@ -35,7 +35,7 @@ struct saved_pool : torch::AllocatorState {
   struct change {
     std::vector<void*> freed, allocated;
   };
-  std::array<tessera::extension::pool_checkpoint, tessera::recipe::pytorch_family::count> states;
+  std::array<tessera::extension::pool_checkpoint, gpu_allocators::kinds> states;
 };
 
 /// The memory of one GPU, with all that PyTorch's interface asks of one device.
@@ -118,7 +118,7 @@ class gpu_memory {
   [[nodiscard]] bool has_ranges() {
     bool any = false;
     memory_.for_each([&any](allocator& in, std::size_t) {
-      any = any || (in.settings().expandable_segments && in.statistics().num_device_alloc > 0);
+      any = any || (in.settings().uses_ranges() && in.statistics().num_device_alloc > 0);
     });
     return any;
   }
@@ -191,6 +191,11 @@ class gpu_memory {
   }
   [[nodiscard]] const char* wake() {
     return in_each([](allocator& in) { return in.get<tessera::extension::sleep_mode>().wake(); });
+  }
+  /// Says why the latest request that failed did so; empty if none failed.
+  [[nodiscard]] std::string explanation() {
+    const std::lock_guard lock(mutex_);
+    return explanation_;
   }
   [[nodiscard]] history& seen() noexcept { return history_; }
   void add_out_of_memory_observer(torch::OutOfMemoryObserver observer) {
@@ -294,7 +299,7 @@ class gpu_memory {
     const char* why = "no memory is in expandable segments";
     bool any = false;
     memory_.for_each([&](allocator& in, std::size_t) {
-      if (!in.settings().expandable_segments || (any && why != nullptr)) return;
+      if (!in.settings().uses_ranges() || (any && why != nullptr)) return;
       any = true;
       why = f(in).why;
     });
@@ -343,6 +348,14 @@ class gpu_memory {
                                      c10::Device(c10::DeviceType::CUDA, number_));
   }
 
+  /// Reads TESSERA_RECIPE.
+  [[nodiscard]] static bool is_stitched() {
+    const char* const name = std::getenv("TESSERA_RECIPE");
+    const std::string recipe = name != nullptr ? name : "pytorch";
+    TORCH_CHECK(recipe == "pytorch" || recipe == "stitched", "TESSERA_RECIPE: there is no recipe \"", recipe,
+                "\", only pytorch and stitched");
+    return recipe == "stitched";
+  }
   void follow_settings() {
     const std::lock_guard lock(mutex_);
     const std::string text = settings_.note();
@@ -352,7 +365,8 @@ class gpu_memory {
     };
     const auto parsed = tessera::config::parse<tessera::config::pytorch>(text);
     if (const auto* const error = std::get_if<tessera::config::setting_error>(&parsed)) return refuse(*error);
-    const auto refused = memory_.choose(std::get<tessera::config::pytorch_settings>(parsed),
+    static const bool stitches = is_stitched();
+    const auto refused = memory_.choose({std::get<tessera::config::pytorch_settings>(parsed), stitches},
                                         [this](allocator& added, std::size_t kind) {
                                           (void)added.on_pressure(&run_callbacks, nullptr);
                                           pools_.add(added, kind);
@@ -388,9 +402,12 @@ class gpu_memory {
       pool_text = "with " + text(free_in_pools) + " allocated in private pools (e.g., CUDA Graphs), ";
     // The first sentences are PyTorch's, because programs search them.
     static const bool explains = std::getenv("TESSERA_EXPLAIN") != nullptr;
-    const std::string explanation =
-        explains ? std::string("\n") + tessera::observe::explain(in, bytes, stream).text().c_str()
-                 : std::string();
+    const std::string why = tessera::observe::explain(in, bytes, stream).text().c_str();
+    const std::string explanation = explains ? "\n" + why : std::string();
+    {
+      const std::lock_guard lock(mutex_);
+      explanation_ = why;
+    }
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", text(numbers.segment),
                      ". GPU ", static_cast<int>(number_), " has a total capacity of ", text(device.total),
                      " of which ", text(device.free), " is free. ", allowed_text, "Of the allocated memory ",
@@ -410,7 +427,8 @@ class gpu_memory {
   std::atomic<std::size_t> allowed_{tessera::unlimited};  // bytes, by a memory fraction
   gpu_allocators memory_;
   named_pools<gpu_allocators> pools_;
-  std::mutex mutex_;  // guards the observers and changes of settings
+  std::mutex mutex_;  // guards changes of settings, and the members below
+  std::string explanation_;
   std::vector<torch::OutOfMemoryObserver> observers_;
 };
 

@@ -26,6 +26,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
+#include <torch/csrc/api/include/torch/version.h>
 
 #include "../cuda_driver/driver.hpp"
 #include "gpu_memory.hpp"
@@ -367,7 +368,7 @@ extern "C" [[gnu::visibility("default")]] void tessera_install() {
   CUDACachingAllocator::allocator.store(&ours);
 }
 
-// For Python's ctypes. Each returns why nothing changed, as text, or null if it worked.
+// For Python's ctypes. tessera_sleep and tessera_wake return why nothing changed, as text, or null if they worked.
 
 /// Gives all memory of a device's expandable segments back to the driver, even under live tensors. Saves the contents in
 /// host memory, or discards them.
@@ -380,3 +381,14 @@ extern "C" [[gnu::visibility("default")]] const char* tessera_wake(int device) {
   torch_cuda::gpu_memory* const memory = torch_cuda::instance().find(device);
   return memory != nullptr ? memory->wake() : "there is no such device";
 }
+/// Writes why the latest request of a device that failed did so.
+///   Returns:  the length of the text, whatever `size` is; 0 if none failed
+extern "C" [[gnu::visibility("default")]] std::size_t tessera_explain_last_oom(int device, char* out,
+                                                                               std::size_t size) {
+  torch_cuda::gpu_memory* const memory = torch_cuda::instance().find(device);
+  const std::string text = memory != nullptr ? memory->explanation() : std::string();
+  if (size > 0) out[text.copy(out, size - 1)] = '\0';
+  return text.size();
+}
+/// The version of PyTorch whose headers the library was built with.
+extern "C" [[gnu::visibility("default")]] const char* tessera_built_for() { return TORCH_VERSION; }
