@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -77,11 +78,7 @@ class gpu : public cuda_driver::gpu {
   }
   bool release(void* p, std::size_t bytes) noexcept {
     torch::CUDAAllocator* const owner = take_owner(p);
-    if (owner != nullptr) {
-      owner->raw_delete(p);
-    } else if (!cuda_driver::gpu::release(p, bytes)) {
-      return false;
-    }
+    if (owner != nullptr ? !give_back(*owner, p) : !cuda_driver::gpu::release(p, bytes)) return false;
     state_->budget.give_back(bytes);
     return true;
   }
@@ -133,13 +130,24 @@ class gpu : public cuda_driver::gpu {
   [[nodiscard]] void* acquire_anywhere(std::size_t bytes, tessera::page_kind kind) noexcept {
     c10::cuda::MemPool* const active = c10::cuda::MemPoolContext::getActiveMemPool();
     if (active == nullptr || active->allocator() == nullptr) return cuda_driver::gpu::acquire(bytes, kind);
+    torch::CUDAAllocator& from = *active->allocator();
+    void* segment = nullptr;
     try {
-      void* const segment = active->allocator()->raw_alloc(bytes);
+      segment = from.raw_alloc(bytes);
       const std::lock_guard lock(state_->mutex);
-      if (segment != nullptr) state_->owners.emplace(segment, active->allocator());
+      if (segment != nullptr) state_->owners.emplace(segment, &from);
       return segment;
     } catch (const std::exception&) {
+      if (segment != nullptr) (void)give_back(from, segment);
       return nullptr;
+    }
+  }
+  [[nodiscard]] static bool give_back(torch::CUDAAllocator& to, void* p) noexcept {
+    try {
+      to.raw_delete(p);
+      return true;
+    } catch (const std::exception&) {
+      return false;
     }
   }
   [[nodiscard]] torch::CUDAAllocator* take_owner(void* p) noexcept {
