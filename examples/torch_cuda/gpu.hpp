@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -25,21 +24,33 @@ namespace torch_cuda {
 /// The limit on the memory of a GPU that several allocators take. A memory fraction sets it.
 class memory_budget {
  public:
-  [[nodiscard]] std::size_t limit() const noexcept { return limit_; }
-  void set_limit(std::size_t bytes) noexcept { limit_ = bytes; }
-  [[nodiscard]] std::size_t peak() const noexcept { return peak_; }
-  void reset_peak() noexcept { peak_ = taken_.load(); }
+  [[nodiscard]] std::size_t limit() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return limit_;
+  }
+  void set_limit(std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    limit_ = bytes;
+  }
+  [[nodiscard]] std::size_t peak() const noexcept {
+    const std::lock_guard lock(mutex_);
+    return peak_;
+  }
+  void reset_peak() noexcept {
+    const std::lock_guard lock(mutex_);
+    peak_ = taken_;
+  }
   [[nodiscard]] bool has_room(std::size_t bytes) const noexcept {
-    const std::size_t taken = taken_, limit = limit_;
-    return taken <= limit && bytes <= limit - taken;
+    const std::lock_guard lock(mutex_);
+    return fits(bytes);
   }
 
   /// Takes `bytes`, of which those of `beyond` may exceed the limit. Returns false if there is no room.
   [[nodiscard]] bool take(std::size_t bytes, std::size_t beyond) noexcept {
     const std::lock_guard lock(mutex_);
-    if (!has_room(bytes - beyond)) return false;
+    if (!fits(bytes - beyond)) return false;
     taken_ += bytes;
-    if (taken_ > peak_) peak_ = taken_.load();
+    peak_ = std::max(peak_, taken_);
     return true;
   }
   void give_back(std::size_t bytes) noexcept {
@@ -48,8 +59,14 @@ class memory_budget {
   }
 
  private:
-  std::mutex mutex_;
-  std::atomic<std::size_t> limit_{tessera::unlimited}, taken_{0}, peak_{0};
+  [[nodiscard]] bool fits(std::size_t bytes) const noexcept {
+    return taken_ <= limit_ && bytes <= limit_ - taken_;
+  }
+
+  mutable std::mutex mutex_;
+  std::size_t limit_ = tessera::unlimited;
+  std::size_t taken_ = 0;
+  std::size_t peak_ = 0;
 };
 
 /// A GPU for one of several allocators that share a budget. When one can get no memory, the others empty their caches.

@@ -55,6 +55,8 @@ class history {
   [[nodiscard]] bool is_enabled() const noexcept { return is_enabled_.load(std::memory_order_relaxed); }
 
   void set(bool enabled, torch::CreateContextFn take, std::size_t entries, torch::RecordContext level) {
+    const std::lock_guard lock(mutex_);
+    end_run();
     is_enabled_ = enabled;
     take_ = enabled ? take : nullptr;
     level_ = enabled ? level : torch::RecordContext::NEVER;
