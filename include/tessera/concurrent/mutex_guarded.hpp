@@ -227,14 +227,16 @@ class reentrancy_guard {
 };
 
 /// A mutex that is held for tens of nanoseconds. A thread that finds it locked tries ever less often, then yields the
-/// processor, then sleeps for ever longer, at most 640 microseconds. So the holder has the allocator in its processor's cache for
-/// several calls. As no thread is blocked in the kernel, unlocking is a plain store.
+/// processor, then sleeps, ever longer, at most 640 microseconds. So the holder has the allocator in its processor's cache for
+/// several calls. A thread that waits wakes by itself, so unlocking is a plain store.
 ///   Cost:  an exchange for lock and unlock. In a process with one thread, no exchange.
 class short_mutex {
  public:
   [[nodiscard]] bool try_lock() noexcept {
-    if (is_single_threaded()) return !locked_.load(std::memory_order_acquire) && set_locked();
-    return !locked_.exchange(true, std::memory_order_acquire);
+    if (!is_single_threaded()) return !locked_.exchange(true, std::memory_order_acquire);
+    const bool was_locked = locked_.load(std::memory_order_acquire);
+    locked_.store(true, std::memory_order_relaxed);
+    return !was_locked;
   }
   void lock() noexcept {
     if (!try_lock()) [[unlikely]]
@@ -265,10 +267,6 @@ class short_mutex {
 #else
     return false;
 #endif
-  }
-  [[nodiscard]] bool set_locked() noexcept {
-    locked_.store(true, std::memory_order_relaxed);
-    return true;
   }
   /// Lets the processor wait `times` times for some cycles, without a read of memory.
   static void pause(int times) noexcept {
