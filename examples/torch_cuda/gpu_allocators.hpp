@@ -33,7 +33,7 @@ namespace torch_cuda {
 /// The settings that PyTorch can change at any time, without telling its allocator. They are compared at each request.
 class followed_settings {
  public:
-  /// Whether the settings differ from those of the last call with `true`, as far as a request of these bytes can tell.
+  /// Whether the settings differ from those of the last note(), as far as a request of these bytes can tell.
   [[nodiscard]] bool differ(std::size_t bytes) const {
     using now = torch::CUDAAllocatorConfig;
     return now::max_split_size() != max_split_ || now::garbage_collection_threshold() != threshold_ ||
@@ -111,8 +111,8 @@ struct recipes {
   }
 };
 
-/// The allocators of one GPU. PyTorch may change between expandable segments and others at any time, and the memory of
-/// before stays in use. So each recipe has an allocator, which is made when the settings first choose it. All share the
+/// The allocators of one GPU. PyTorch may change between expandable segments and others at any time, and memory that
+/// is in use stays where it is. So each recipe has an allocator, which is made when the settings first choose it. All share the
 /// device and one limit; if one can get no memory, the others empty their caches.
 class gpu_allocators {
   using family = recipes;

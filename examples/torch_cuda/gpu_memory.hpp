@@ -180,7 +180,7 @@ class gpu_memory {
     TORCH_CHECK(memory_.add_peer(device), "device ", device, " gets no access to the memory of device ",
                 static_cast<int>(number_));
   }
-  /// Gives all memory of expandable segments back, even under live blocks; saves its contents, or discards them.
+  /// Gives all memory in ranges back to the driver, even under live blocks. Saves its contents, or discards them.
   ///   Returns:  why not, or null
   [[nodiscard]] const char* sleep(bool saves) {
     using tessera::extension::sleep_contents;

@@ -357,8 +357,8 @@ void cuda_allocator::free_cached(void* p) {
 }  // namespace
 }  // namespace torch_cuda
 
-/// Makes PyTorch use tessera for CUDA from now on. Blocks of the allocator before go back to it. Call it before the first
-/// tensor is on a GPU, so that all memory is in one cache.
+/// Makes PyTorch use tessera for CUDA from now on. Blocks of the previous allocator still go back to that one. Call it
+/// before the first tensor is on a GPU, so that all memory is in one cache.
 extern "C" [[gnu::visibility("default")]] void tessera_install() {
   using namespace c10::cuda;
   torch_cuda::cuda_allocator& ours = torch_cuda::instance();
@@ -370,8 +370,8 @@ extern "C" [[gnu::visibility("default")]] void tessera_install() {
 
 // For Python's ctypes. tessera_sleep and tessera_wake return why nothing changed, as text, or null if they worked.
 
-/// Gives all memory of a device's expandable segments back to the driver, even under live tensors. Saves the contents in
-/// host memory, or discards them.
+/// Gives the memory of a device back to the driver, even under live tensors, if it is in expandable segments or the recipe is
+/// `stitched`. Saves the contents in host memory, or discards them.
 extern "C" [[gnu::visibility("default")]] const char* tessera_sleep(int device, bool saves) {
   torch_cuda::gpu_memory* const memory = torch_cuda::instance().find(device);
   return memory != nullptr ? memory->sleep(saves) : "there is no such device";
