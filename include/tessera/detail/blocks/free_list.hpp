@@ -8,14 +8,24 @@
 
 namespace tessera::detail {
 
+/// The position of a block in an order. It stays valid when the block is gone, and its range with it.
+struct list_position {
+  std::size_t size = 0;
+  std::uint32_t number = 0;  ///< if blocks are ordered by segment: the segment's number
+  std::uintptr_t address = 0;
+};
+
 /// Orders free blocks by size, then by address. All calls of a free list use the same order, so the list
 /// stores no order.
 struct by_size_and_address {
   static constexpr bool is_by_size = true;
-  /// Whether `a` comes before `b`. It has no branches, because the processor would mispredict them.
-  [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
+  /// Whether `a` comes before `b`; each is a block or a position. It has no branches, because the processor would
+  /// mispredict them.
+  template <typename A, typename B>
+  [[nodiscard]] static bool precedes(const A& a, const B& b) noexcept {
     return (a.size < b.size) | ((a.size == b.size) & (a.address < b.address));
   }
+  [[nodiscard]] static list_position position_of(const block& b) noexcept { return {b.size, 0, b.address}; }
 };
 
 /// Returns the number of the range that a block lies in.
@@ -26,14 +36,19 @@ struct by_size_and_address {
 template <bool Ranges>
 struct by_size_and_segment {
   static constexpr bool is_by_size = true;
-  [[nodiscard]] static bool precedes(const block& a, const block& b) noexcept {
+  template <typename A, typename B>
+  [[nodiscard]] static bool precedes(const A& a, const B& b) noexcept {
     if (a.size != b.size) return a.size < b.size;
     const std::uint32_t one = number_of(a);
     const std::uint32_t other = number_of(b);
     return one != other ? static_cast<std::int32_t>(one - other) < 0 : a.address < b.address;
   }
+  [[nodiscard]] static list_position position_of(const block& b) noexcept {
+    return {b.size, number_of(b), b.address};
+  }
 
  private:
+  [[nodiscard]] static std::uint32_t number_of(const list_position& at) noexcept { return at.number; }
   [[nodiscard]] static std::uint32_t number_of(const block& b) noexcept {
     if constexpr (Ranges) {
       return number_of_range(b);
@@ -47,7 +62,11 @@ struct by_size_and_segment {
 /// comes first.
 struct by_recency {
   static constexpr bool is_by_size = false;
-  [[nodiscard]] static bool precedes(const block&, const block&) noexcept { return false; }
+  template <typename A, typename B>
+  [[nodiscard]] static bool precedes(const A&, const B&) noexcept {
+    return false;
+  }
+  [[nodiscard]] static list_position position_of(const block& b) noexcept { return {.size = b.size}; }
 };
 
 template <free_order Order, bool Ranges>
@@ -138,9 +157,9 @@ class bin {
     if (is_list()) return b.links[1] != top_ ? b.links[1] : nullptr;
     return outermost(0, [&b](const block& at) { return Order::precedes(b, at); });
   }
-  /// Finds the last block that precedes `wanted`, or null. `wanted` need not be in the bin.
+  /// Finds the last block that precedes a position, or null.
   template <typename Order = by_size_and_address>
-  [[nodiscard]] block* last_before(const block& wanted) const noexcept {
+  [[nodiscard]] block* last_before(const list_position& wanted) const noexcept {
     if (top_ == nullptr || !is_list())
       return outermost(1, [&wanted](const block& at) { return Order::precedes(at, wanted); });
     block* found = top_->links[0];
@@ -225,6 +244,7 @@ struct pool_group;
 struct search_clock {
   std::uint64_t searches = 0;
   std::uint64_t restarted = 0;  ///< the searches, or the time, when all ages were restarted
+  std::uint64_t stopped = 0;    ///< likewise, when all ages last stopped to grow
 };
 
 /// The free blocks of one pool and stream, in order.
@@ -299,9 +319,9 @@ class free_list {
     block* const found = bin_at(b.status.bin).template after<Order>(b);
     return found != nullptr ? found : bin_at(next_bin(b.status.bin)).first();
   }
-  /// Finds the last block in the bins that precedes `wanted`, or null. `wanted` need not be in the list.
+  /// Finds the last block in the bins that precedes a position, or null.
   template <typename Order = by_size_and_address>
-  [[nodiscard]] block* last_before(const block& wanted) const noexcept {
+  [[nodiscard]] block* last_before(const list_position& wanted) const noexcept {
     const std::size_t number = bin_of<Order>(wanted.size);
     if (block* const found = bin_at(number).template last_before<Order>(wanted); found != nullptr)
       return found;

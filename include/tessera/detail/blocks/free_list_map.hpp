@@ -125,14 +125,14 @@ struct pool_group_of : pool_group, Part... {
   std::array<free_list_map, Pools> lists;
 };
 
-/// Finds the first block after `key`, or null; `key` may be gone. If blocks are not ordered by size, returns
-/// the first block of the list.
+/// Finds the first block after a position, or null. If blocks are not ordered by size, returns the first block of
+/// the list.
 template <typename Order>
-[[nodiscard]] block* first_after(free_list& list, const block& key) noexcept {
+[[nodiscard]] block* first_after(free_list& list, const list_position& at) noexcept {
   list.flush<Order>();
   if constexpr (!Order::is_by_size) return list.first();
-  block* found = list.best_fit<Order>(key.size);
-  while (found != nullptr && !Order::precedes(key, *found)) found = list.after<Order>(*found);
+  block* found = list.best_fit<Order>(at.size);
+  while (found != nullptr && !Order::precedes(at, *found)) found = list.after<Order>(*found);
   return found;
 }
 
@@ -158,11 +158,12 @@ template <typename Order, bool Ranges>
 [[nodiscard]] bool walk_idle(free_list& list, std::size_t min_size, std::size_t& tries, block_function f) {
   list.flush<Order>();
   for (block* b = list.best_fit<Order>(min_size); b != nullptr;) {
-    const block key = *b;
+    // The call may erase the block, and its range.
+    const list_position at = Order::position_of(*b);
     if ((!Ranges && b->is_split()) || !f(*b)) {
       b = list.after<Order>(*b);
     } else if (--tries > 0) {
-      b = first_after<Order>(list, key);
+      b = first_after<Order>(list, at);
     } else {
       return false;
     }
@@ -183,18 +184,14 @@ template <typename Order, bool Ranges, typename F>
     return (Ranges || !fitting->is_split()) && release(*fitting) >= (Ranges ? wanted : min_size);
   list.flush<Order>();
   std::size_t released = 0;
-  block key;  // precedes every block of its size
-  key.size = min_size;
-  key.address = 0;
-  key.segment_number = 0;
-  key.list = &list;
-  for (block* b = list.last_before<Order>(key); b != nullptr && b->size >= oversize && released < min_size;) {
-    key = *b;
+  list_position at{.size = min_size};  // precedes every block of its size
+  for (block* b = list.last_before<Order>(at); b != nullptr && b->size >= oversize && released < min_size;) {
+    at = Order::position_of(*b);
     if (Ranges || !b->is_split()) {
       released += release(*b);
       list.flush<Order>();
     }
-    b = list.last_before<Order>(key);
+    b = list.last_before<Order>(at);
   }
   return released >= min_size;
 }

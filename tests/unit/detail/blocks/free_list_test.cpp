@@ -26,12 +26,9 @@ struct by_key {
 };
 using ordered = std::set<block*, by_key>;
 
-/// A block to search for, which is in no list.
-block key_of(std::size_t size, std::uintptr_t address) {
-  block key;
-  key.size = size;
-  key.address = address;
-  return key;
+/// A position to search for.
+tessera::detail::list_position key_of(std::size_t size, std::uintptr_t address) {
+  return {.size = size, .address = address};
 }
 block* first_not_before(const ordered& reference, std::size_t size, std::uintptr_t address) {
   block wanted{};
