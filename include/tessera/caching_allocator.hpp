@@ -82,6 +82,12 @@ struct core_types {
   return numbers;
 }
 
+/// The bytes that a recovery policy counts as the capacity of the device.
+[[nodiscard]] std::size_t usable_capacity(const auto& recovery, std::size_t capacity) noexcept {
+  if constexpr (requires { recovery.usable(capacity); }) return recovery.usable(capacity);
+  return capacity;
+}
+
 /// Predicts why growth would fail: by_limit or by_capacity, or none if nothing is known to prevent it.
 template <typename Recipe>
 [[nodiscard]] policy::failure_reason predict_failure(const auto& manager, const recipe::policies<Recipe>& p,
@@ -93,7 +99,8 @@ template <typename Recipe>
                                                    : p.growth.limit.on(capacity);
   if (manager.would_exceed_limit(limit, segment)) return policy::failure_reason::by_limit;
   if constexpr (requires { Recipe::recovery::checks_capacity; }) {
-    if (Recipe::recovery::checks_capacity && manager.would_exceed_limit(capacity, segment))
+    if (Recipe::recovery::checks_capacity &&
+        manager.would_exceed_limit(usable_capacity(p.recovery, capacity), segment))
       return policy::failure_reason::by_capacity;
   }
   return policy::failure_reason::none;
@@ -356,6 +363,16 @@ class caching_allocator {
     manager_.reset_decay();
     decay_.restart();
   }
+  /// Stops the ages of idle segments, which then stay the same until resume_decay(). A program calls both if ages count
+  /// only at times, as those of PyTorch 2.14 do only under a memory fraction below 1. In between, the eviction policy must
+  /// not use them.
+  void stop_decay() noexcept { manager_.stop_decay(); }
+  /// Lets ages grow again. A segment that became idle since stop_decay() has the age 0; without a stop_decay(), all have.
+  ///   Cost:  linear in the free blocks
+  void resume_decay() noexcept {
+    manager_.resume_decay();
+    decay_.restart();
+  }
 
   /// Registers `call(context)`, which runs before the device is asked, if no cached block fits. `call` returns whether it
   /// freed memory. It stays registered until the allocator is destroyed.
@@ -615,6 +632,7 @@ class caching_allocator {
     policy::failure_reason why{};    // why the last attempt to grow failed
     policy::recovery_steps steps{};  // what recovery tries; empty before it begins
     bool exactly = false;            // whether growth asks for exactly the block's size
+    bool rejected = false;           // whether the recovery policy failed an attempt to grow at once
   };
 
   /// Makes these attempts in order. The first that finds a free block serves the request.
@@ -666,7 +684,8 @@ class caching_allocator {
     }
     failure_.end(manager_, want, detail::segment_size_for(manager_, policies_, want.size),
                  now.why == policy::failure_reason::by_extension);
-    manager_.report_oom(want.bytes, want.size, want.stream, *want.group, now.steps.count == 0);
+    manager_.report_oom(want.bytes, want.size, want.stream, *want.group,
+                        now.steps.count == 0 || now.rejected);
     return nullptr;
   }
   /// Asks the recovery policy, then the extensions. The policy hears of a refusal by an extension as of a limit. No step
@@ -720,7 +739,10 @@ class caching_allocator {
         detail::segment_size_for(manager_, policies_, current, want.size, now.exactly);
     const bool may_start = extensions::is_empty || extensions_.may_start_growth(*want.group, segment);
     now.why = may_start ? detail::predict_failure(manager_, policies_, segment, current) : by_extension;
-    if (is_growth_pointless(now.why)) return nullptr;
+    if (is_growth_pointless(now.why)) {
+      now.rejected = now.rejected || now.why == by_capacity;
+      return nullptr;
+    }
     detail::free_list* const list = prepare_list(now);
     if (list == nullptr) return nullptr;
     detail::block* const found = backend_.grow(*list, want.size, segment, policies_);

@@ -10,6 +10,7 @@
 
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/pytorch_conf.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pinned.hpp>
@@ -181,6 +182,125 @@ TEST(pytorch_2_14, throw_on_oom_runs_recovery_if_a_fraction_refuses) {
   const auto counted = tried<pytorch_2_14_family::native>(0.9);
   EXPECT_EQ(counted.num_oom_rejections, 0u);
   EXPECT_EQ(counted.num_alloc_retries, 1u);
+}
+
+// The limit is tested first. A request within the limit fails at once if it exceeds the fraction of the settings.
+TEST(pytorch_2_14, throw_on_oom_keeps_the_fraction_of_the_settings) {
+  const auto serves = [](auto recipe) {
+    using tested = decltype(recipe);
+    on_device<tested> pool{device_of(100_MiB),
+                           tested::configured({.memory_fraction = percent(50), .throw_on_oom = true})};
+    pool.deallocate(pool.allocate(30_MiB, stream_id{1}));
+    EXPECT_TRUE(set_memory_fraction(pool, 1));
+    const bool served = pool.try_allocate(40_MiB) != nullptr;
+    EXPECT_EQ(pool.statistics().num_oom_rejections, served ? 0u : 1u);
+    EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
+    EXPECT_EQ(pool.current_usage().reserved, served ? 70_MiB : 30_MiB) << "nothing was given back";
+    return served;
+  };
+  EXPECT_FALSE(serves(pytorch_2_14_family::native{}));
+  EXPECT_TRUE(serves(pytorch_family::native{}));
+}
+TEST(pytorch_2_14, throw_on_oom_also_rejects_a_retry) {
+  using tested = pytorch_2_14_family::native;
+  on_device<tested> pool{device_of(100_MiB),
+                         tested::configured({.memory_fraction = percent(50), .throw_on_oom = true})};
+  ASSERT_TRUE(set_memory_fraction(pool, 0.6));
+  pool.deallocate(pool.allocate(30_MiB, stream_id{1}));
+  EXPECT_EQ(pool.try_allocate(56_MiB), nullptr) << "above the limit at first, then above the fraction";
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
+  EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+}
+
+/// How many segments garbage collection releases. Two are idle for some searches, then the fraction is 1 for 30
+/// searches. A third becomes idle meanwhile. The first is as large as what must be released.
+template <typename Recipe>
+std::size_t collected_after_a_time_without_fraction() {
+  on_device<Recipe> pool{device_of(200_MiB)};
+  pool.policies().eviction.threshold = percent(50);  // which no setting does with expandable segments
+  EXPECT_TRUE(set_memory_fraction(pool, 0.9));
+  void* const oldest = pool.allocate(40_MiB, stream_id{1});
+  void* const old = pool.allocate(20_MiB, stream_id{2});
+  void* const young = pool.allocate(40_MiB, stream_id{3});
+  void* other = pool.allocate(20_MiB, stream_id{4});
+  const auto search = [&](int times) {
+    for (; times > 0; --times) {
+      pool.deallocate(other);
+      other = pool.allocate(20_MiB, stream_id{4});
+    }
+  };
+  pool.deallocate(oldest);
+  search(3);
+  pool.deallocate(old);
+  search(1);
+  EXPECT_TRUE(set_memory_fraction(pool, 1));
+  search(30);
+  pool.deallocate(young);
+  EXPECT_TRUE(set_memory_fraction(pool, 0.9));
+  EXPECT_NE(pool.try_allocate(20_MiB, stream_id{5}), nullptr);
+  EXPECT_STREQ(pool.audit(), nullptr);
+  return pool.statistics().num_device_free;
+}
+// The ages are 5, 2 and 1, so only the oldest is above the average. If ages go on, they are 35, 32 and 1.
+TEST(pytorch_2_14, idle_segments_do_not_age_while_there_is_no_fraction) {
+  EXPECT_EQ(collected_after_a_time_without_fraction<pytorch_2_14_family::native>(), 1u);
+  EXPECT_EQ(collected_after_a_time_without_fraction<pytorch_2_14_family::expandable>(), 1u);
+  EXPECT_EQ(collected_after_a_time_without_fraction<pytorch_family::native>(), 2u);
+  EXPECT_EQ(collected_after_a_time_without_fraction<pytorch_family::expandable>(), 2u);
+}
+// A first fraction makes all idle segments young, whatever the fraction was set to before.
+TEST(pytorch_2_14, idle_segments_age_from_the_first_fraction_below_1) {
+  on_device<pytorch_2_14<>> pool{device_of(200_MiB)};
+  pool.policies().eviction.threshold = percent(50);
+  ASSERT_TRUE(set_memory_fraction(pool, 1));
+  pool.deallocate(pool.allocate(60_MiB));
+  for (int i = 0; i < 9; ++i) pool.deallocate(pool.allocate(40_MiB, stream_id{1}));
+  ASSERT_TRUE(set_memory_fraction(pool, 0.9));
+  EXPECT_NE(pool.try_allocate(20_MiB, stream_id{2}), nullptr);
+  EXPECT_EQ(pool.statistics().num_device_free, 2u) << "both have the same age";
+}
+
+TEST(pytorch_2_14, of_nested_scopes_the_newest_decides) {
+  const auto serves_from_inner = [](auto recipe) {
+    caching_allocator<decltype(recipe), simulated_device, extension::private_pools> pool;
+    const extension::private_pool outer(pool), inner(pool);
+    const auto plain = extension::scope_kind::plain;
+    const extension::pool_scope first(outer, {}, plain), second(inner, {}, plain);
+    void* const p = pool.allocate(5_MiB);
+    const auto door = pool.template get<extension::private_pools>();
+    EXPECT_NE(door.usage_of(outer.id()).reserved == 0, door.usage_of(inner.id()).reserved == 0);
+    pool.deallocate(p);
+    return door.usage_of(inner.id()).reserved > 0;
+  };
+  EXPECT_TRUE(serves_from_inner(pytorch_2_14_family::native{}));
+  EXPECT_TRUE(serves_from_inner(pytorch_2_14_family::expandable{}));
+  EXPECT_FALSE(serves_from_inner(pytorch_family::native{}));
+}
+
+TEST(pytorch_2_14, keeps_no_range_that_is_too_short) {
+  const auto reserved_for_nothing = [](auto recipe) {
+    on_device<decltype(recipe)> pool{device_of(80_MiB)};
+    EXPECT_EQ(pool.try_allocate(200_MiB), nullptr);
+    return pool.provider().held().reserved;
+  };
+  EXPECT_EQ(reserved_for_nothing(pytorch_2_14_family::expandable{}), 0u);
+  EXPECT_EQ(reserved_for_nothing(pytorch_family::expandable{}), 200_MiB)
+      << "one of 5 pages for each of two attempts";
+}
+
+// The older range goes back first. It has the higher address.
+TEST(pytorch_2_14, emptying_the_cache_releases_every_range) {
+  caching_allocator<pytorch_2_14_family::expandable, falling_ranges> pool;
+  pool.policies().growth.range = 40_MiB;
+  void* const x = pool.allocate(40_MiB);
+  void* const y = pool.allocate(40_MiB);
+  ASSERT_LT(y, x);
+  pool.deallocate(x);
+  pool.deallocate(y);
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 TEST(pytorch_2_14, has_no_key_for_the_size_of_a_range) {

@@ -222,7 +222,8 @@ struct statistics {
   std::uint64_t num_alloc_retries = 0;  ///< retries of growth after the cache was emptied
   /// Requests that failed, except those above max_request, and those of a pool that serves none because it sleeps.
   std::uint64_t num_ooms = 0;
-  /// Of these, requests for which no step of recovery was chosen. Extensions may have made attempts of their own.
+  /// Of these, requests for which no step of recovery was chosen, or whose retry failed at once because of
+  /// failure_reason::by_capacity. Extensions may have made attempts of their own.
   std::uint64_t num_oom_rejections = 0;
   std::uint64_t num_sync_all_streams = 0;  ///< waits for the pending frees of all groups or of one
   std::uint64_t num_device_alloc = 0;      ///< segments acquired; in ranges, times that memory was mapped

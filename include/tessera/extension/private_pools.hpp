@@ -305,8 +305,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
 
   // Questions of the core.
 
-  /// The group with the oldest scope that selects a stream, or null.
-  ///   Cost:  logarithmic in the open scopes, plus linear in the older ones that have a function
+  /// The group with the scope that selects a stream and decides, or null.
+  ///   Cost:  logarithmic in the open scopes, plus linear in those asked before that have a function
   [[nodiscard]] group* group_for(stream_id stream) noexcept {
     return open_ == 0 ? nullptr : find_open(stream);
   }
@@ -390,7 +390,13 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
 
  private:
+  static constexpr bool newest_decides = requires { requires Core::recipe::pools::newest_scope_decides; };
+
   [[nodiscard]] static group* next_of(const group& g) noexcept { return static_cast<group*>(g.next); }
+  /// Whether the scope of `a` decides if both select a stream.
+  [[nodiscard]] static bool decides_before(const in_group& a, const in_group& b) noexcept {
+    return newest_decides ? a.opened > b.opened : a.opened < b.opened;
+  }
   [[nodiscard]] static outcome has_use(pool_id pool, const group* g) noexcept {
     if (g == nullptr) return {tessera::detail::why_no_private_pool(pool)};
     return {g->uses > 0 ? nullptr : "the pool has no use"};
@@ -408,8 +414,9 @@ class private_pools::state : public tessera::detail::extension_defaults {
         by_stream_.find([stream](const in_group& g) { return g.filter.only()->handle < stream.handle; });
     if (one != nullptr && *one->filter.only() != stream) one = nullptr;
     // A scope that selects every stream ends the search. Only functions are asked one by one.
-    for (in_group* g = first_wide_; g != nullptr && (one == nullptr || g->opened < one->opened);
-         g = g->next_wide) {
+    for (in_group* g = newest_decides ? last_wide_ : first_wide_;
+         g != nullptr && (one == nullptr || decides_before(*g, *one));
+         g = newest_decides ? g->previous_wide : g->next_wide) {
       if (g->filter.selects_all() || call_user([&] { return g->filter.selects(stream); }))
         return static_cast<group*>(g);
     }
@@ -443,7 +450,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     [[nodiscard]] static bool precedes(const in_group& a, const in_group& b) noexcept {
       const stream_id one = *a.filter.only();
       const stream_id other = *b.filter.only();
-      return one != other ? one.handle < other.handle : a.opened < b.opened;
+      return one != other ? one.handle < other.handle : decides_before(a, b);
     }
   };
 
@@ -513,14 +520,14 @@ class private_pools::door {
         [=](const auto& s) { return s.find_group(pool) != nullptr; });
   }
   /// Opens a scope: directs the requests of the streams that `streams` selects to a private pool. If several scopes
-  /// select a stream, the oldest decides.
+  /// select a stream, the oldest decides, or the newest with policy::newest_scope_first.
   ///
   /// During a capture, that is, while any scope of the kind capture is open, requests ask the device for no events and
   /// wait for none. Recovery does not empty the cache. A block with recorded streams that is freed meanwhile stays
   /// pending until no such scope is open. Uses that were recorded in between are then dropped: the caller has joined
   /// their streams.
   ///   Returns:  why not, if the pool does not exist, has no use, or serves no requests, or if its scope is open
-  ///   Cost:     a later request is logarithmic in the open scopes; it also calls the functions of older scopes
+  ///   Cost:     a later request is logarithmic in the open scopes; it also calls the functions of those asked before
   [[nodiscard]] outcome open(pool_id pool, const stream_filter& streams = {},
                              scope_kind kind = scope_kind::capture) noexcept {
     return change(
@@ -721,7 +728,7 @@ private_pool(Allocator&, const pool_upstream&, pool_options) -> private_pool<All
 /// Directs requests to a private pool while it lives.
 ///
 /// Scopes of several pools may be open at a time, and may end in any order. If several select a stream, the
-/// oldest decides. private_pools::door::open describes what else changes while a scope of the kind capture is open.
+/// oldest decides, or the newest with policy::newest_scope_first. private_pools::door::open describes what else changes while a scope of the kind capture is open.
 ///   Requires:  it ends before the private_pool does; otherwise the program aborts
 template <typename Allocator>
 class pool_scope {

@@ -30,7 +30,8 @@ template <typename Recipe>
 /// bytes. 1 allows all of the memory; 0 rejects every new segment. Reserved memory stays reserved, and cached
 /// blocks still serve requests.
 ///
-/// The recipes of PyTorch and torch_npu collect garbage only after this call; idle segments age from then on.
+/// The recipes of PyTorch and torch_npu collect garbage only under a memory fraction, and idle segments age only then. 1
+/// ends that for pytorch_2_14; for the others, it is a fraction, too.
 ///
 ///     if (!tessera::interop::set_memory_fraction(allocator, 0.25)) return;
 ///     std::printf("%zu bytes at most\n", allocator.current_usage().limit);
@@ -41,11 +42,13 @@ template <typename Allocator>
   if (!(fraction >= 0 && fraction <= 1)) return false;
   allocator.for_each_device([fraction](auto& front, std::size_t) {
     bool had_limit = false;
-    front.visit_policies([fraction, &had_limit](auto& settings) {
-      had_limit = memory_limit(settings.growth.limit) != memory_limit{};
-      (void)set_memory_fraction(settings, fraction);
+    front.for_each_allocator([&had_limit](const auto& one) { had_limit = one.current_usage().has_limit; });
+    front.visit_policies([fraction](auto& settings) { (void)set_memory_fraction(settings, fraction); });
+    front.for_each_allocator([had_limit](auto& one) {
+      const bool has_limit = one.current_usage().has_limit;
+      if (had_limit && !has_limit) one.stop_decay();
+      if (!had_limit && has_limit) one.resume_decay();
     });
-    if (!had_limit) front.for_each_allocator([](auto& one) { one.reset_decay(); });
   });
   return true;
 }

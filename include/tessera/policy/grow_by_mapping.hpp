@@ -19,15 +19,19 @@ using detail::expandable_backend;
 /// Blocks of 2 MiB and more begin at a multiple of `alignment` if there is room. `alignment` is 0, 1 or a
 /// multiple of min_alignment.
 ///
+/// A request may exceed a whole range. With `KeepsShortRanges`, a range as large as the device is then reserved
+/// anyway. The request fails, and the range stays for later ones.
+///
 /// As in PyTorch, the limit is tested with the segment size of grow_by_segments<Small, large>. That may be
 /// less than what is mapped, so reserved memory may exceed the limit by less than one unit.
-///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB; torch_npu's segment_size_mb (20 to 512)
+///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB; short ranges stay in 2.6, but not in 2026. torch_npu's segment_size_mb (20 to 512)
 ///            and base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{memory_limit::none}, auto Alignment = tunable<std::size_t>{1},
           auto Range = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
-          memory_limit::rounding Rule = memory_limit::rounding::truncate>
+          memory_limit::rounding Rule = memory_limit::rounding::truncate, bool KeepsShortRanges = true>
 struct grow_by_mapping {
+  static constexpr bool keeps_short_ranges = KeepsShortRanges;
   static constexpr const char* hint = "grow_by_mapping";  ///< what explain() suggests
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
                 "grow_by_mapping<Small>: Small is in bytes, a multiple of min_alignment; 2 MiB are 2_MiB");

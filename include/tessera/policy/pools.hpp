@@ -12,7 +12,7 @@ namespace tessera::policy {
 ///
 /// Optional member: `max_small_block()`, the bytes up to which a block is small. It tells split and growth
 /// policies which blocks have a pool of their own [tessera/core/parameter.hpp]. `unlimited` means that it does
-/// not say.
+/// not say. `newest_scope_decides`, if true, orders the scopes of extension::private_pools.
 template <typename P>
 concept pools_policy = detail::regular<P> && requires(const P& p, std::size_t block) {
   { P::count } -> std::convertible_to<std::size_t>;
@@ -51,6 +51,20 @@ struct pool_small_and_large {
     return boundary > 0 ? boundary.get() : unlimited;
   }
   bool operator==(const pool_small_and_large&) const = default;
+};
+
+/// Keeps blocks in the pools of `Pools`. If several scopes of private pools select a stream, the newest decides; without
+/// this, the oldest does.
+///
+/// Choose it if scopes are nested, so that the inner one holds.
+///   Source:  PyTorch since 2.10 (get_pool); 2.6 asks the oldest first
+template <typename Pools>
+struct newest_scope_first : Pools {
+  static_assert(pools_policy<Pools>,
+                "newest_scope_first<Pools>: Pools is a pools policy, such as pool_together "
+                "[tessera/policy/pools.hpp]");
+  static constexpr bool newest_scope_decides = true;
+  bool operator==(const newest_scope_first&) const = default;
 };
 
 }  // namespace tessera::policy

@@ -43,7 +43,8 @@ struct recovery_steps {
 ///
 ///   p.steps(reason)   the steps; with none, the allocation fails at once
 ///
-/// Optional members: `checks_capacity`, if true, lets the allocator predict by_capacity, too. `hint` is the text by which
+/// Optional members: `checks_capacity`, if true, lets the allocator predict by_capacity, too. `p.usable(capacity)`
+/// are then the bytes that count as the capacity, by default all. `hint` is the text by which
 /// explain() suggests a policy of tessera, on each axis [tessera/observe/policy_hints.hpp]; others need none.
 template <typename P>
 concept recovery_policy = detail::regular<P> && requires(const P& p, failure_reason reason) {
@@ -89,16 +90,18 @@ struct recover_by_releasing_oversize {
 };
 
 /// Recovers like `Recovery`. If `fails_fast` is set, a request fails at once if the segment that it needs
-/// would exceed the limit. With failure_reason::by_capacity, it fails if that exceeds the device's capacity.
+/// would exceed the limit. With failure_reason::by_capacity, it fails if that exceeds a share of the device's capacity.
+/// The limit is tested first, so the share counts only if it is below the limit.
 ///
 /// Choose it for services that prefer to reject a request rather than stall.
 ///
 ///     constexpr tessera::policy::fail_fast<tessera::policy::recover_by_emptying_cache<>, true> fails_at_limit;
 ///     static_assert(fails_at_limit.steps(tessera::policy::failure_reason::by_limit).count == 0);
 ///
-///   Source:  PyTorch's throw_on_cudamalloc_oom. PyTorch 2.14 fails fast by capacity.
+///   Source:  PyTorch's throw_on_cudamalloc_oom. PyTorch 2.14 fails fast by capacity; the share is its
+///            per_process_memory_fraction
 template <typename Recovery, auto FailsFast = tunable<bool>{false},
-          failure_reason Reason = failure_reason::by_limit>
+          failure_reason Reason = failure_reason::by_limit, auto Share = fraction{1'000'000'000}>
 struct fail_fast {
   static_assert(recovery_policy<Recovery>,
                 "fail_fast<Recovery>: Recovery is a recovery policy, such as recover_never "
@@ -106,6 +109,7 @@ struct fail_fast {
   static constexpr bool checks_capacity = Reason == failure_reason::by_capacity;
   [[no_unique_address]] Recovery inner = Recovery();  // no braces, as in policies
   [[no_unique_address]] parameter<FailsFast> fails_fast{};
+  [[no_unique_address]] parameter<Share> share{};
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
     return is_fast(reason) ? recovery_steps{} : inner.steps(reason);
@@ -113,6 +117,10 @@ struct fail_fast {
   /// Whether a request fails at once, without any step.
   [[nodiscard]] constexpr bool is_fast(failure_reason reason) const noexcept {
     return reason == Reason && fails_fast;
+  }
+  /// The bytes of a device of `capacity` bytes that may be reserved.
+  [[nodiscard]] constexpr std::size_t usable(std::size_t capacity) const noexcept {
+    return share.get().of(capacity);
   }
   bool operator==(const fail_fast&) const = default;
 };

@@ -15,17 +15,31 @@ namespace tessera::recipe {
 /// Makes the decisions of the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
 ///
 ///   * Among free blocks of equal size, a block in the oldest segment serves.
-///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit, so garbage collection
-///     needs a lower one.
+///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit: garbage collection needs a lower
+///     one, and idle segments age only under one.
 ///   * With throw_on_cudamalloc_oom, a request fails at once if reserved memory and its segment would exceed
-///     the device. A request that exceeds only the memory fraction goes through recovery.
+///     the per_process_memory_fraction of the settings, by default the whole device. A request that exceeds only a lower
+///     fraction, set later, goes through recovery.
+///   * If several scopes of private pools select a stream, the newest decides.
+///   * A scope of the kind `plain` changes nothing else. So blocks that several streams use become free as usual while
+///     PyTorch's use_mem_pool is in effect, and the cache may be emptied.
 ///
-/// It has the settings of pytorch_native.
-///   Source:  CUDACachingAllocator.cpp of mid-2026 (BlockComparatorSizeCounterAddress, setMemoryFraction,
-///            alloc_block)
+/// PyTorch sees more of a capture than a scope of the kind `capture` tells:
+///
+///   * It asks whether the current stream is captured. So a request of another stream queries events and empties the
+///     cache during a capture; here, none does.
+///   * With graph_capture_record_stream_reuse, it looks into the graph, and reuses blocks that several streams used once
+///     all further work runs after these uses. When the scope of a pool ends, it frees those that are left. Here, they
+///     become free in the first call after the last capture.
+///   * Emptying the cache during a capture releases the memory of private pools without uses. Here, it does nothing.
+///
+/// num_oom_rejections counts requests; PyTorch counts the attempts of recovery that are rejected, too. It has the settings
+/// of pytorch_native.
+///   Source:  CUDACachingAllocator.cpp of 2026 (BlockComparatorSizeCounterAddress, setMemoryFraction, alloc_block,
+///            get_pool, is_capture_context)
 struct pytorch_2_14_native final {
   using rounding = pytorch_native::rounding;
-  using pools = pytorch_native::pools;
+  using pools = policy::newest_scope_first<pytorch_native::pools>;
   using streams = pytorch_native::streams;
   using split = policy::ordered<pytorch_native::split, free_order::oldest_segment>;
   using pages = pytorch_native::pages;
@@ -33,7 +47,7 @@ struct pytorch_2_14_native final {
                                           memory_limit::rounding::nearest>;
   using eviction = pytorch_native::eviction;
   using recovery = policy::fail_fast<policy::recover_by_releasing_oversize, tunable(false),
-                                     policy::failure_reason::by_capacity>;
+                                     policy::failure_reason::by_capacity, tunable(percent(100))>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return pytorch_native::accepts(settings);
@@ -45,20 +59,24 @@ struct pytorch_2_14_native final {
 static_assert(recipe::well_formed<pytorch_2_14_native>);
 
 /// Makes the decisions of PyTorch 2.14 with expandable_segments. It differs from pytorch_expandable in the
-/// rules of pytorch_2_14_native.
+/// rules of pytorch_2_14_native, and in this one: if a request exceeds a whole range, no range is reserved for it.
+///
+/// It differs from PyTorch in private pools. With `serves_on_oom`, a pool lends its free blocks; PyTorch's search for them
+/// passes over all blocks of expandable segments. A pool with a pool_upstream is not possible; in PyTorch, it then has
+/// segments. Private pools without uses and memory also give back ranges that hold no pages.
 struct pytorch_2_14_expandable final {
   using rounding = pytorch_expandable::rounding;
-  using pools = pytorch_expandable::pools;
+  using pools = policy::newest_scope_first<pytorch_expandable::pools>;
   using streams = pytorch_expandable::streams;
   using split = policy::ordered<pytorch_expandable::split, free_order::oldest_segment>;
   using pages = pytorch_expandable::pages;
   using growth =
       policy::grow_by_mapping<2_MiB, tunable(20_MiB), tunable(memory_limit{}), tunable(std::size_t{1}),
-                              tunable(memory_limit{fraction{1'125'000'000}}),
-                              memory_limit::rounding::nearest>;
+                              tunable(memory_limit{fraction{1'125'000'000}}), memory_limit::rounding::nearest,
+                              false>;
   using eviction = pytorch_expandable::eviction;
   using recovery = policy::fail_fast<policy::recover_by_emptying_cache<>, tunable(false),
-                                     policy::failure_reason::by_capacity>;
+                                     policy::failure_reason::by_capacity, tunable(percent(100))>;
 
   [[nodiscard]] static constexpr bool accepts(const config::pytorch::settings& settings) noexcept {
     return pytorch_expandable::accepts(settings);

@@ -56,6 +56,7 @@ template <typename Recipe>
   // With expandable_segments, PyTorch accepts the key but releases no pages.
   if (!settings.expandable_segments) chosen.eviction.threshold = settings.garbage_collection_threshold;
   chosen.recovery.fails_fast = settings.throw_on_oom;
+  if constexpr (Recipe::recovery::checks_capacity) chosen.recovery.share = settings.memory_fraction;
   return chosen;
 }
 

@@ -39,6 +39,17 @@ TEST(recovery_policy, names_the_steps_in_order) {
             (steps{fitting, all}));
   EXPECT_EQ(of(fail_fast<recover_by_releasing_oversize, true>{}, failure_reason::by_limit), steps{});
 }
+TEST(fail_fast, counts_a_share_of_the_device_as_its_capacity) {
+  using half = fail_fast<recover_never, true, failure_reason::by_capacity, percent(50)>;
+  EXPECT_EQ(half{}.usable(80_GiB), 40_GiB);
+  EXPECT_EQ((fail_fast<recover_never>{}.usable(80_GiB)), 80_GiB);
+  pytorch_2_14_family::native::recovery chosen;
+  chosen.share = percent(10);
+  EXPECT_EQ(chosen.usable(80_GiB), 8_GiB);
+  EXPECT_EQ(of(chosen, failure_reason::by_capacity).size(), 2u);
+  chosen.fails_fast = true;
+  EXPECT_EQ(of(chosen, failure_reason::by_capacity), steps{});
+}
 
 TEST(last_search, adds_a_search_unless_the_request_must_fail_at_once) {
   constexpr auto fitting = recovery_steps::step::release_oversize, all = recovery_steps::step::release_cached,

@@ -60,7 +60,7 @@ struct expandable_backend : range_backend_defaults {
       const std::size_t granularity = ranges_.granularity(growth.kinds);
       ranges_.note_alignment(growth.mapping);
       block* at = lowest_place(list, size, granularity);
-      if (at == nullptr) at = new_range(list, size, growth);
+      if (at == nullptr) at = new_range<keeps_short_ranges<decltype(p.growth)>>(list, size, growth);
       while (at != nullptr && (at->is_unmapped() || at->size < size)) {
         block& hole = at->is_unmapped() ? *at : *at->next;
         const std::size_t missing = at->is_unmapped() ? size : size - at->size;
@@ -108,10 +108,17 @@ struct expandable_backend : range_backend_defaults {
       return found;
     }
 
-    /// Reserves a range. Returns its unmapped block, or null if it cannot hold `size` bytes. A range as large as
-    /// the device then stays, as in PyTorch 2.6, and later requests use it. A smaller one is not reserved.
+    /// Whether a new range stays although it is too short for its request.
+    template <typename Growth>
+    static constexpr bool keeps_short_ranges = [] {
+      if constexpr (requires { Growth::keeps_short_ranges; }) return bool(Growth::keeps_short_ranges);
+      return true;
+    }();
+    /// Reserves a range. Returns its unmapped block, or null if it cannot hold `size` bytes. With `KeepsShort`, a
+    /// range as large as the device then stays, as in PyTorch 2.6, and later requests use it. Another one is not reserved.
+    template <bool KeepsShort>
     [[nodiscard]] block* new_range(free_list& list, std::size_t size, const range_growth& growth) noexcept {
-      const bool is_limited = growth.range < manager_.provider().capacity();
+      const bool is_limited = !KeepsShort || growth.range < manager_.provider().capacity();
       block* const whole = ranges_.reserve_range(list, is_limited ? size : growth.mapping, growth);
       if (whole == nullptr || whole->size >= size) return whole;
       manager_.report(Manager::action::refused, 0, growth.mapping, growth.mapping, list);

@@ -514,6 +514,33 @@ class block_manager {
       for (search_clock& clock : in.clocks) clock.restarted = ticks_of(clock);
     });
   }
+  /// Notes that ages do not grow from now on. Until resume_decay(), they are not to be asked.
+  void stop_decay() noexcept {
+    for_each_group([](group& in) {
+      for (search_clock& clock : in.clocks) clock.stopped = ticks_of(clock);
+    });
+  }
+  /// Lets the ages of the allocator's own group grow again from what they were when they stopped. The age of memory that
+  /// became idle since then begins.
+  ///   Cost:  linear in the free blocks
+  void resume_decay() noexcept {
+    const time at = now();
+    for_each_idle([this, at](block& idle) {
+      const search_clock& clock = *idle.list->where.clock;
+      const std::uint64_t ticks = ticks_of(clock, at);
+      const std::uint64_t since = ticks - age(idle, at);
+      const std::uint64_t resumed = since < clock.stopped ? since + (ticks - clock.stopped) : ticks;
+      if constexpr (Traits::has_ranges) {
+        idle.free_since = static_cast<std::uint32_t>(resumed);
+      } else {
+        segment_of(idle).idle_since = resumed;
+      }
+      return false;
+    });
+    for (search_clock& clock : own_.clocks) {
+      if (clock.restarted < clock.stopped) clock.restarted += ticks_of(clock, at) - clock.stopped;
+    }
+  }
   /// Calls f(block&) for each free block of the allocator's own group that has at least `min_size` bytes and is a
   /// whole segment. In ranges, calls it for every free block. Visits the pools from last to first, the lists of
   /// a pool by stream, and the blocks in list order.
