@@ -17,6 +17,8 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/pytorch_2_14.hpp>
+#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/tessera.hpp>
 
 #include "extensions.hpp"
@@ -120,6 +122,31 @@ TEST(torch_row, n080_a_capture_on_two_streams_takes_two_segments_of_its_pool) {
   EXPECT_EQ(segments(on), 4u);
   EXPECT_EQ(segment_of(on, here).private_pool, pool);
   EXPECT_EQ(segment_of(on, there).private_pool, pool);
+}
+/// The MiB that each of three pools reserves. Each but the first is opened in the scope of the one before. 20 MiB are
+/// requested after each scope begins, and after each of the inner ones ends.
+template <typename Recipe>
+std::vector<std::size_t> reserved_by_nested_pools() {
+  with_pools<Recipe> on;
+  std::vector<pool_id> nested;
+  for (int i = 0; i < 3; ++i) {
+    nested.push_back(pools(on).create());
+    EXPECT_TRUE(pools(on).open(nested.back(), {}, extension::scope_kind::plain));
+    (void)on.allocate(20_MiB);
+  }
+  for (const int inner : {2, 1}) {
+    EXPECT_TRUE(pools(on).close(nested[static_cast<std::size_t>(inner)]));
+    (void)on.allocate(20_MiB);
+  }
+  std::vector<std::size_t> result;
+  for (const pool_id pool : nested) result.push_back(pools(on).usage_of(pool).reserved / 1_MiB);
+  return result;
+}
+TEST(torch_row, n081_of_nested_scopes_the_newest_decides_in_pytorch_2_14_and_the_oldest_in_2_6) {
+  const std::vector<std::size_t> by_the_newest{40, 40, 20};
+  EXPECT_EQ(reserved_by_nested_pools<pytorch_2_14_family::native>(), by_the_newest);
+  EXPECT_EQ(reserved_by_nested_pools<pytorch_2_14_family::expandable>(), by_the_newest);
+  EXPECT_EQ(reserved_by_nested_pools<pytorch_family::native>(), (std::vector<std::size_t>{100, 0, 0}));
 }
 TEST(torch_row, n082_the_uses_of_a_pool_are_counted) {
   with_pools<> on;
