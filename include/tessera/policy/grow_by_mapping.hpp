@@ -24,8 +24,8 @@ using detail::expandable_backend;
 ///
 /// As in PyTorch, the limit is tested with the segment size of grow_by_segments<Small, large>. That may be
 /// less than what is mapped, so reserved memory may exceed the limit by less than one unit.
-///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB; short ranges stay in 2.6, but not in 2026. torch_npu's segment_size_mb (20 to 512)
-///            and base_addr_aligned_kb (0 to 16)
+///   Source:  PyTorch's expandable_segments, with 2 MiB and 20 MiB; 2.6 keeps short ranges, versions of 2026 do
+///            not. torch_npu's segment_size_mb (20 to 512) and base_addr_aligned_kb (0 to 16)
 template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Limit = tunable<memory_limit>{memory_limit::none}, auto Alignment = tunable<std::size_t>{1},
           auto Range = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},

@@ -57,7 +57,7 @@ struct pool_small_and_large {
 /// this, the oldest does.
 ///
 /// Choose it if scopes are nested, so that the inner one holds.
-///   Source:  PyTorch since 2.10 (get_pool); 2.6 asks the oldest first
+///   Source:  PyTorch 2.14 (get_pool); 2.6 asks the oldest first
 template <typename Pools>
 struct newest_scope_first : Pools {
   static_assert(pools_policy<Pools>,

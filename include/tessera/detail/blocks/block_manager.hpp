@@ -525,7 +525,7 @@ class block_manager {
   ///   Cost:  linear in the free blocks
   void resume_decay() noexcept {
     const time at = now();
-    for_each_idle([this, at](block& idle) {
+    for_each_idle([at](block& idle) {
       const search_clock& clock = *idle.list->where.clock;
       const std::uint64_t ticks = ticks_of(clock, at);
       const std::uint64_t since = ticks - age(idle, at);
