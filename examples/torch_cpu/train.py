@@ -187,4 +187,5 @@ def main():
         compare(chosen)
 
 
-main()
+if __name__ == "__main__":
+    main()

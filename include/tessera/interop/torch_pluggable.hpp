@@ -12,13 +12,12 @@
 #include <stdexcept>
 #include <utility>
 
-#include <tessera/concurrent/indexed.hpp>
-#include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/torch_captures.hpp>
+#include <tessera/interop/torch_devices.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
@@ -103,11 +102,6 @@ class uncached_blocks {
 };
 
 template <typename D>
-concept pluggable_definition = requires(int number) {
-  { D::make_device(number) } -> provider::device_provider;
-};
-
-template <typename D>
 inline constexpr bool throws_out_of_memory = false;
 template <typename D>
   requires std::convertible_to<decltype(D::throws_out_of_memory), bool>
@@ -123,46 +117,6 @@ template <typename D>
 [[nodiscard]] bool prints_out_of_memory() {
   if constexpr (requires { D::prints_out_of_memory(); }) return D::prints_out_of_memory();
   return false;
-}
-
-/// Converts a report to a structure with PyTorch's members. Fills in pools if there are two, small and large.
-template <typename DeviceStats>
-[[nodiscard]] DeviceStats to_device_stats(const observe::memory_report& report) {
-  DeviceStats result{};
-  const auto copy = [](auto& to, const counter& from) {
-    to.current = from.current;
-    to.peak = from.peak;
-    to.allocated = from.allocated;
-    to.freed = from.freed;
-  };
-  const auto copy_group = [&](auto& to, counter pool_statistics::* from) {
-    copy(to[0], report.all.*from);
-    for (std::size_t pool = 0; pool < 2; ++pool)
-      copy(to[pool + 1], report.pools.size() == 2 ? report.pools[pool].*from : counter{});
-  };
-  copy_group(result.allocation, &pool_statistics::allocation);
-  copy_group(result.segment, &pool_statistics::segment);
-  copy_group(result.active, &pool_statistics::active);
-  copy_group(result.inactive_split, &pool_statistics::inactive_split);
-  copy_group(result.allocated_bytes, &pool_statistics::allocated_bytes);
-  copy_group(result.reserved_bytes, &pool_statistics::reserved_bytes);
-  copy_group(result.active_bytes, &pool_statistics::active_bytes);
-  copy_group(result.inactive_split_bytes, &pool_statistics::inactive_split_bytes);
-  copy_group(result.requested_bytes, &pool_statistics::requested_bytes);
-  copy(result.oversize_allocations, report.oversize_allocations);
-  copy(result.oversize_segments, report.oversize_segments);
-  const auto count = [&report](std::string_view name) {
-    std::uint64_t value = 0;
-    for (const observe::memory_report::count& c : report.counts) {
-      if (c.name == name) value = c.value;
-    }
-    return static_cast<std::int64_t>(value);
-  };
-  result.num_alloc_retries = count("num_alloc_retries");
-  result.num_ooms = count("num_ooms");
-  result.max_split_size =
-      report.max_split_size != unlimited ? static_cast<std::int64_t>(report.max_split_size) : -1;
-  return result;
 }
 
 /// A stand-in for c10_npu::NPUCachingAllocator::DeviceStats of torch_npu 2.8, if its header is not available.
@@ -216,13 +170,9 @@ class torch_pluggable {
  public:
   using device_type = decltype(Definition::make_device(0));
   using npu_device_stats = detail::npu_device_stats;
-  static constexpr int max_devices = 128;
   static constexpr bool throws = detail::throws_out_of_memory<Definition>;
 
   torch_pluggable& operator=(torch_pluggable&&) = delete;
-  ~torch_pluggable() {
-    for (auto& device : devices_) delete device.load();
-  }
 
   /// Allocates `bytes` on a device and stream.
   ///   Returns:  null for 0 bytes and for an invalid device number; also null, unless it throws, if there is
@@ -255,23 +205,21 @@ class torch_pluggable {
     if (p == nullptr) return;
     device_state* const state = find(device);
     if (state != nullptr && state->bypasses_cache) return free_uncached(*state, p, bytes, device);
-    const detail::pagemap::owner_number owner = pagemap_.owner_of(p);
-    if (owner == detail::pagemap::no_owner) detail::refuse_stranger("free", p);
-    if (static_cast<int>(owner) != device) refuse_device(static_cast<int>(owner), device, p);
-    state->pools.end_by_themselves(state->allocator);
-    state->allocator.deallocate(p, bytes);
+    device_state* const owner = devices_.owner_of(p);
+    if (owner == nullptr) detail::refuse_stranger("free", p);
+    if (owner->number != device) refuse_device(owner->number, device, p);
+    owner->pools.end_by_themselves(owner->allocator);
+    owner->allocator.deallocate(p, bytes);
   }
 
   /// Does nothing. PyTorch calls it with 0, torch_npu with the number of the current device.
   static void init(int) noexcept {}
   /// Releases all cached memory to the devices, as torch.cuda.empty_cache().
   void reset() noexcept {
-    for (int device = 0; device < max_devices; ++device) {
-      device_state* const state = find(device);
-      if (state == nullptr) continue;
-      state->pools.end_by_themselves(state->allocator);
-      state->allocator.trim();
-    }
+    devices_.for_each([](device_state& state) {
+      state.pools.end_by_themselves(state.allocator);
+      state.allocator.trim();
+    });
   }
   void memory_fraction(double fraction, int device) noexcept {
     device_state* state = nullptr;
@@ -288,7 +236,7 @@ class torch_pluggable {
   [[nodiscard]] void* base_alloc(void* p, std::size_t* bytes) noexcept {
     segment_view found = find_uncached(p);
     const auto address = reinterpret_cast<std::uintptr_t>(p);
-    if (device_state* const state = owner_of(p)) {
+    if (device_state* const state = devices_.owner_of(p)) {
       observe::for_each_block(state->allocator, [&](const segment_view& segment, const block_view& b) {
         if (b.is == block_view::state::live && address - b.address < b.bytes) found = segment;
       });
@@ -363,7 +311,7 @@ class torch_pluggable {
   /// Records that a stream uses a block. Ignores memory of other allocators, as PyTorch's allocator does.
   ///   Requires:  an address that belongs to this library is a live block; aborts otherwise
   void record_stream(void* p, void* stream) noexcept {
-    device_state* const state = owner_of(p);
+    device_state* const state = devices_.owner_of(p);
     if (state != nullptr && !state->allocator.record_stream(p, to_stream(stream)))
       record_error("record_stream: device %d: the use of %p cannot be recorded", state->number, p);
   }
@@ -382,9 +330,10 @@ class torch_pluggable {
   template <typename DeviceStats>
   [[nodiscard]] DeviceStats device_stats(int device) noexcept {
     DeviceStats result{};
-    with_report(device, [&](const observe::memory_report& report) {
-      result = detail::to_device_stats<DeviceStats>(report);
-    });
+    if constexpr (requires(device_state& state) { state.allocator.statistics(); }) {
+      if (device_state* const state = find(device))
+        add_torch_statistics(result, state->allocator.statistics());
+    }
     return result;
   }
   void reset_peak_statistics(int device) noexcept {
@@ -458,12 +407,11 @@ class torch_pluggable {
     if (!state.uncached.deallocate(state.measured, p, bytes))
       record_error("free: device %d: it refused to take %p back", device, p);
   }
-  [[nodiscard]] segment_view find_uncached(const void* p) const noexcept {
+  [[nodiscard]] segment_view find_uncached(const void* p) noexcept {
     segment_view found{};
-    for (int device = 0; device < max_devices && found.bytes == 0; ++device) {
-      device_state* const state = find(device);
-      if (state != nullptr && state->bypasses_cache) found = state->uncached.find(p);
-    }
+    devices_.for_each([&](device_state& state) {
+      if (found.bytes == 0 && state.bypasses_cache) found = state.uncached.find(p);
+    });
     return found;
   }
   [[noreturn, gnu::noinline, gnu::cold]] static void refuse_device(int owner, int device,
@@ -493,31 +441,12 @@ class torch_pluggable {
   [[nodiscard]] static stream_id to_stream(void* stream) noexcept { return stream_id(stream); }
 
   /// The state of a device that was used, or null.
-  [[nodiscard]] device_state* find(int device) const noexcept {
-    if (device < 0 || device >= max_devices) return nullptr;
-    return devices_[static_cast<std::size_t>(device)].load(std::memory_order_acquire);
-  }
-  [[nodiscard]] device_state* owner_of(const void* p) const noexcept {
-    const detail::pagemap::owner_number owner = pagemap_.owner_of(p);
-    return owner != detail::pagemap::no_owner ? find(static_cast<int>(owner)) : nullptr;
-  }
+  [[nodiscard]] device_state* find(int device) const noexcept { return devices_.find(device); }
+  /// Returns null if the number is too large.
   [[nodiscard]] device_state* find_or_make(int device) {
-    if (device_state* const state = find(device)) return state;
-    return make(device);
-  }
-  [[nodiscard, gnu::noinline]] device_state* make(int device) {
-    if (device < 0 || device >= max_devices) {
-      record_error("there is no device %d", device);
-      return nullptr;
-    }
-    calls_.check_lock(detail::reentrancy_guard::lock::settings);
-    const std::lock_guard lock(make_mutex_);
-    const detail::reentrancy_guard::call call(
-        calls_, detail::reentrancy_guard::lock::settings,
-        "make_device and make_allocator must not use devices that are not made yet");
-    auto& state = devices_[static_cast<std::size_t>(device)];
-    if (state.load() == nullptr) state.store(new device_state(pagemap_, device), std::memory_order_release);
-    return state.load();
+    if (devices_.can_exist(device)) return &devices_.find_or_make(device);
+    record_error("there is no device %d", device);
+    return nullptr;
   }
   /// Calls f with the report of a device, if the device was used and keeps statistics.
   template <typename F>
@@ -612,11 +541,8 @@ class torch_pluggable {
     if (prints && std::has_single_bit(++printable_errors_)) std::fprintf(stderr, "%s\n", error_.data());
   }
 
-  detail::pagemap pagemap_;
   detail::refused_captures refused_;
-  std::array<std::atomic<device_state*>, max_devices> devices_{};
-  detail::reentrancy_guard calls_;
-  std::mutex make_mutex_;
+  detail::devices_on_demand<device_state> devices_;
   std::mutex error_mutex_;
   std::array<char, 4096> error_{};
   std::uint64_t printable_errors_ = 0;
