@@ -146,6 +146,7 @@ foreach(program IN LISTS programs)
   set(uses "")
   if(EXISTS ${ROOT}/${program})
     file(STRINGS ${ROOT}/${program} uses REGEX "(^|[^a-z_])detail(::|/[a-z_]+[.]hpp>)")
+    list(FILTER uses EXCLUDE REGEX "[^a-z_]at::detail::")  # PyTorch's
   endif()
   if(uses)
     list(GET uses 0 line)

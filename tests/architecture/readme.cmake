@@ -1,5 +1,5 @@
-# Checks that each block of C++ in README.md, .github/CONTRIBUTING.md, examples/README.md and the guides, examples/guide_*.md, is part
-# of an example or of a unit test, apart from indentation. Checks that examples/README.md links to each example and each guide.
+# Checks that each block of C++ in README.md, .github/CONTRIBUTING.md, examples/README.md and the guides, examples/guide_*.md and
+# examples/torch_backend/README.md, is part of an example or of a unit test, apart from indentation. Checks that examples/README.md links to each example and each guide.
 #   cmake -D ROOT=checkout -P readme.cmake
 cmake_minimum_required(VERSION 3.24)
 function(plain text result)
@@ -8,8 +8,8 @@ function(plain text result)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-file(GLOB_RECURSE examples ${ROOT}/examples/*.cpp ${ROOT}/tests/unit/*.cpp)
-file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/guide_*.md)
+file(GLOB_RECURSE examples ${ROOT}/examples/*.cpp ${ROOT}/examples/*.hpp ${ROOT}/tests/unit/*.cpp)
+file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/guide_*.md ${ROOT}/examples/torch_backend/README.md)
 if(NOT guides)
   message(FATAL_ERROR "examples/ has no guide")
 endif()

@@ -191,9 +191,9 @@ namespace tessera::interop {
 ///
 /// Register it once, in one source of the backend:
 ///
-///     using memory = tessera::interop::torch_device<my_chip>;
-///     c10::SetAllocator(memory::type(), &memory::instance());
-///     TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("record_stream", &memory::record_stream_of); }
+///   using memory = tessera::interop::torch_device<my_chip>;
+///   c10::SetAllocator(memory::type(), &memory::instance());
+///   TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("record_stream", &memory::record_stream_of); }
 ///
 /// The backend's device guard must be registered, because it says which device and stream are current. Its
 /// recordDataPtrOnStream calls recordStream(). Allocators are never destroyed. After a fork, the child process gets an error in words.
@@ -288,8 +288,8 @@ class torch_device final : public detail::torch_device_base {
 /// `Definition` is like that of torch_device, with one device of the number 0. Its streams are those of the
 /// devices that copy. Register it once:
 ///
-///     using host_memory = tessera::interop::torch_host<my_pinned_memory>;
-///     at::setHostAllocator(c10::DeviceType::PrivateUse1, &host_memory::instance());
+///   using host_memory = tessera::interop::torch_host<my_pinned_memory>;
+///   at::setHostAllocator(c10::DeviceType::PrivateUse1, &host_memory::instance());
 template <typename Definition>
 class torch_host final : public detail::torch_host_base {
   using memory = detail::torch_memory<Definition>;
@@ -377,8 +377,8 @@ class torch_host final : public detail::torch_host_base {
 /// The default stream of a device has the id 0; to_stream() says which stream that is. A program gets other streams from a pool of
 /// eight for each device. Register it once:
 ///
-///     using my_guard = tessera::interop::torch_guard<my_chip>;
-///     C10_REGISTER_GUARD_IMPL(PrivateUse1, my_guard)
+///   using my_guard = tessera::interop::torch_guard<my_chip>;
+///   C10_REGISTER_GUARD_IMPL(PrivateUse1, my_guard)
 template <typename Definition>
 class torch_guard final : public c10::impl::DeviceGuardImplInterface {
   using memory = detail::torch_memory<Definition>;
@@ -509,7 +509,7 @@ class torch_guard final : public c10::impl::DeviceGuardImplInterface {
 /// PyTorch's hooks of a backend whose allocators are a torch_device and a torch_host. Derive from it for what else a backend
 /// offers, such as generators of random numbers.
 ///
-///     at::RegisterPrivateUse1HooksInterface(new tessera::interop::torch_hooks<my_chip, my_pinned_memory>);
+///   at::RegisterPrivateUse1HooksInterface(new tessera::interop::torch_hooks<my_chip, my_pinned_memory>);
 template <typename Definition, typename PinnedDefinition>
 class torch_hooks : public at::PrivateUse1HooksInterface {
  public:
