@@ -17,14 +17,13 @@ namespace tessera::recipe {
 ///   * Among free blocks of equal size, a block in the oldest segment serves.
 ///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit: garbage collection needs a lower
 ///     one, and idle segments age only under one.
-///   * With throw_on_cudamalloc_oom, a request fails at once if reserved memory and its segment would exceed
-///     the per_process_memory_fraction of the settings, by default the whole device. A request that exceeds only a lower
-///     fraction, set later, goes through recovery.
+///   * With throw_on_cudamalloc_oom, a request above the memory fraction goes through recovery. Otherwise, it fails at
+///     once if reserved memory and its segment would exceed the per_process_memory_fraction of the settings. That is the
+///     whole device by default, and counts even if set_memory_fraction has set a higher fraction since.
 ///   * If several scopes of private pools select a stream, the newest decides.
-///   * A scope of the kind `plain` changes nothing else. So blocks that several streams use become free as usual while
-///     PyTorch's use_mem_pool is in effect, and the cache may be emptied.
 ///
-/// PyTorch sees more of a capture than a scope of the kind `capture` tells:
+/// PyTorch's use_mem_pool opens a scope of the kind `plain`; in 2.6, it is one of the kind `capture`. PyTorch sees more
+/// of a capture than a scope of the kind `capture` tells:
 ///
 ///   * It asks whether the current stream is captured. So a request of another stream queries events and empties the
 ///     cache during a capture; here, none does.
