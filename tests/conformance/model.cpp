@@ -223,10 +223,12 @@ const char* judge::change_sleep(const operation& o) {
   return nullptr;
 }
 std::uint64_t judge::destination(stream_id stream) const {
+  std::uint64_t pool = 0;
   for (const scope& s : open_) {
-    if (s.all || std::find(s.streams.begin(), s.streams.end(), stream) != s.streams.end()) return s.pool;
+    const bool selects = s.all || std::find(s.streams.begin(), s.streams.end(), stream) != s.streams.end();
+    if (selects && (pool == 0 || kept_.newest_scope_decides)) pool = s.pool;
   }
-  return 0;
+  return pool;
 }
 
 void judge::withhold(const held& h) {

@@ -89,6 +89,8 @@ struct extra_rules {
   bool counts_at_once = true;
   bool host_visible = false;  // blocks can be written and read
   bool no_calls_fail = true;  // the device refuses only if memory is short
+  // if several scopes of private pools select a stream, the newest decides; otherwise the oldest
+  bool newest_scope_decides = false;
 };
 
 /// An allocator and its source of memory, as the model sees them.
@@ -174,7 +176,7 @@ class judge {
   [[nodiscard]] const char* change_pool(const operation& o);
   [[nodiscard]] const char* change_sleep(const operation& o);
   [[nodiscard]] bool sleeps(std::uint64_t pool) const { return asleep_.contains(pool); }
-  /// The private pool to which the oldest scope directs a stream's requests; 0 for none.
+  /// The private pool to which the scope that decides directs a stream's requests; 0 for none.
   [[nodiscard]] std::uint64_t destination(tessera::stream_id stream) const;
   [[nodiscard]] const char* look();
   [[nodiscard]] const char* count();

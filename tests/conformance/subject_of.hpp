@@ -182,7 +182,10 @@ constexpr extra_rules rules_of() {
       std::is_same_v<decltype(std::declval<streams>().reuse_key({})), tessera::stream_id>;
   return {.holds_recorded = streams::uses_events,
           .holds_own = streams{}.needs_event(tessera::stream_id{1}, tessera::stream_id{1}),
-          .keeps_apart = by_stream && !streams::reuses_across_streams};
+          .keeps_apart = by_stream && !streams::reuses_across_streams,
+          .newest_scope_decides = requires {requires Recipe::pools::newest_scope_decides;
+}
+};  // namespace conformance
 }
 
 }  // namespace conformance
