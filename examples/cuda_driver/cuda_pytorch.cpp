@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds a shared library that PyTorch loads with CUDAPluggableAllocator to allocate GPU memory. PYTORCH_CUDA_ALLOC_CONF selects
 // the recipe. The first allocation loads CUDA's driver. README.md explains how to use it.
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,9 +16,11 @@
 #include <tessera/configured.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/error.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
+#include <tessera/observe/history.hpp>
 #include <tessera/tessera.hpp>
 
 #include "device.hpp"
@@ -35,6 +42,43 @@ std::string in_words_of_pytorch(int device, const tessera::out_of_memory& error,
   return text + explanation;
 }
 
+/// The history that the program wants of each device. Changed before history_changes.
+std::atomic<std::size_t> history_entries{0};  // 0: no history
+std::atomic<std::uint64_t> history_changes{0};
+
+/// A history that the program turns on and off. An allocator calls it with its lock held.
+class switched_history {
+ public:
+  void on(const tessera::allocator_event& e) noexcept {
+    if (const std::uint64_t changes = history_changes; changes != changes_) [[unlikely]]
+      begin(changes);
+    if (seen_) seen_->on(e);
+  }
+  template <typename F>
+  void for_each(F f) const {
+    if (seen_) seen_->for_each(f);
+  }
+
+ private:
+  /// Keeps no history if host memory runs out.
+  void begin(std::uint64_t changes) noexcept {
+    changes_ = changes;
+    seen_.reset();
+    try {
+      if (const std::size_t entries = history_entries; entries > 0) seen_.emplace(entries);
+    } catch (const std::exception&) {
+    }
+  }
+
+  std::uint64_t changes_ = 0;
+  std::optional<tessera::observe::history<>> seen_;
+};
+
+/// `limit` is what the allocator may reserve, `available` what the device reports free.
+using out_of_memory_observer = void(int device, std::uint64_t requested, std::uint64_t limit,
+                                    std::uint64_t available);
+std::atomic<out_of_memory_observer*> on_out_of_memory{nullptr};
+
 /// Throws if memory is exhausted: PyTorch reports an exception to its user, but takes null for the address of a tensor.
 struct on_gpus {
   static constexpr bool throws_out_of_memory = true;
@@ -45,11 +89,11 @@ struct on_gpus {
     return {*library, number};
   }
   static auto make_allocator(auto device) {
-    using allocator =
-        tessera::configured<tessera::recipe::pytorch_family,
-                            tessera::concurrent::locked<tessera::caching_allocator<
-                                tessera::recipe::pytorch<>, decltype(device),
-                                tessera::extension::private_pools, tessera::extension::sleep_mode>>>;
+    using allocator = tessera::configured<
+        tessera::recipe::pytorch_family,
+        tessera::concurrent::locked<tessera::caching_allocator<
+            tessera::recipe::pytorch<>, decltype(device), tessera::extension::private_pools,
+            tessera::extension::sleep_mode, tessera::extension::observer<switched_history>>>>;
     return allocator::from_environment(std::move(device));
   }
   /// PyTorch's own allocator reads this variable, too.
@@ -63,6 +107,9 @@ struct on_gpus {
     return is_set;
   }
   static void raise_out_of_memory(int device, const tessera::out_of_memory& error, const char* explanation) {
+    const auto& n = error.numbers();
+    if (out_of_memory_observer* const observer = on_out_of_memory)
+      observer(device, n.requested, std::min(n.now.limit, n.capacity), n.available);
     if (error_of_pytorch()) error_of_pytorch().raise(in_words_of_pytorch(device, error, explanation).c_str());
   }
 
@@ -77,3 +124,15 @@ struct on_gpus {
 }  // namespace
 
 TESSERA_TORCH_FUNCTIONS(tessera, on_gpus);
+
+/// Lets each device keep a new history of its latest `entries` events, for tessera_snapshot. 0 ends it. A device follows at its
+/// next event.
+extern "C" [[gnu::visibility("default")]] void tessera_record_history(std::size_t entries) {
+  history_entries = entries;
+  ++history_changes;
+}
+/// Calls a function before each out_of_memory error, in the thread that gets the error. Null ends it.
+extern "C" [[gnu::visibility("default")]] void tessera_observe_out_of_memory(
+    out_of_memory_observer* observer) {
+  on_out_of_memory = observer;
+}

@@ -21,6 +21,8 @@
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/observe/report.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/observe/to_pickle.hpp>
 #include <tessera/provider/timed.hpp>
 
 /// Builds a shared library that PyTorch's CUDAPluggableAllocator or torch_npu's NPUPluggableAllocator loads.
@@ -343,6 +345,22 @@ class torch_pluggable {
     if (device_state* const state = find(device)) state->allocator.reset_accumulated_statistics();
   }
 
+  /// Writes a snapshot of a device as a pickle, with the history if the allocator has one. The device has the number 0
+  /// there. Writes nothing if the snapshot is longer than `size`.
+  ///   Returns:  the length of the snapshot; 0 if the device is unused, or host memory ran out
+  ///   Cost:     linear in the blocks of the device and in the history
+  std::size_t snapshot(int device, char* out, std::size_t size) noexcept {
+    std::size_t length = 0;
+    device_state* const state = find(device);
+    catch_errors<false>(device, state, [&] {
+      if (state == nullptr) return;
+      const std::string bytes = observe::to_pickle(observe::take_snapshot(state->allocator));
+      length = bytes.size();
+      if (length <= size) std::memcpy(out, bytes.data(), length);
+    });
+    return length;
+  }
+
   /// Writes the reason of the latest failure.
   ///   Returns:  the length as snprintf does; 0 if nothing failed
   std::size_t last_error(char* out, std::size_t size) noexcept {
@@ -567,8 +585,8 @@ union never_destroyed {
 
 /// Defines the functions that PyTorch's CUDAPluggableAllocator takes: PREFIX_alloc, _free, _init, _reset,
 /// _memory_fraction, _base_alloc, _record_stream, _begin_allocate_to_pool, _end_allocate_to_pool and
-/// _release_pool. Also defines _statistics, _reset_peak_statistics, _reset_accumulated_statistics, _last_error,
-/// _sleep, _wake, _sleep_pool and _wake_pool. They call a torch_pluggable<definition> of their own.
+/// _release_pool. Also defines _statistics, _reset_peak_statistics, _reset_accumulated_statistics, _snapshot,
+/// _last_error, _sleep, _wake, _sleep_pool and _wake_pool. They call a torch_pluggable<definition> of their own.
 #define TESSERA_TORCH_FUNCTIONS(prefix, definition)                                 \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                            \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset() { prefix##_instance().reset(); } \
@@ -655,6 +673,9 @@ union never_destroyed {
   }                                                                                                      \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset_accumulated_statistics(int device) {                    \
     prefix##_instance().reset_accumulated_statistics(device);                                            \
+  }                                                                                                      \
+  TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_snapshot(int device, char* out, std::size_t size) {    \
+    return prefix##_instance().snapshot(device, out, size);                                              \
   }                                                                                                      \
   TESSERA_DETAIL_C_FUNCTION(std::size_t) prefix##_last_error(char* out, std::size_t size) {              \
     return prefix##_instance().last_error(out, size);                                                    \

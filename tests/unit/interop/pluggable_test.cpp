@@ -19,9 +19,11 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/extension/count_totals.hpp>
+#include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
+#include <tessera/observe/history.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -585,6 +587,27 @@ TEST_F(pluggable_test, writes_the_statistics_that_pytorch_has) {
   pool.free(p, 1000, 0, nullptr);
 }
 
+TEST_F(pluggable_test, writes_a_snapshot_that_fits) {
+  using watch = extension::observer<observe::history<>>;
+  torch_pluggable<of_extensions<pytorch<>, locked, watch>> pool;
+  EXPECT_EQ(pool.snapshot(0, nullptr, 0), 0u) << "the device is unused";
+  void* const p = pool.alloc(1000, 0, nullptr);
+  std::string bytes(100'000, 'x');
+  const std::size_t length = pool.snapshot(0, bytes.data(), 10);
+  EXPECT_EQ(bytes, std::string(100'000, 'x')) << "it is longer than 10 bytes";
+  EXPECT_GT(length, 100u);
+  // The first snapshot is an event of the second one's history.
+  const std::size_t with_event = pool.snapshot(0, bytes.data(), bytes.size());
+  EXPECT_GT(with_event, length);
+  EXPECT_EQ(bytes[with_event], 'x');
+  bytes.resize(with_event);
+  for (const char* const part : {"active_allocated", "segment_alloc", "device_traces"})
+    EXPECT_TRUE(has(bytes, part)) << part;
+  EXPECT_EQ(bytes.front(), '\x80');
+  EXPECT_EQ(bytes.back(), '.');
+  pool.free(p, 1000, 0, nullptr);
+}
+
 TEST_F(pluggable_test, needs_no_statistics) {
   torch_pluggable<of_extensions<pytorch<>, locked, extension::count_totals>> pool;
   pool.free(pool.alloc(1, 0, nullptr), 1, 0, nullptr);
@@ -728,6 +751,7 @@ TEST_F(pluggable_test, has_functions_of_c) {
   EXPECT_EQ(bytes, 20_MiB);
   unit_cuda_memory_fraction(0.5, 0);
   EXPECT_GT(unit_cuda_statistics(0, nullptr, 0), 1000u);
+  EXPECT_GT(unit_cuda_snapshot(0, nullptr, 0), 100u);
   unit_cuda_free(p, 5_MiB, 0, nullptr);
   unit_cuda_reset_peak_statistics(0);
   unit_cuda_reset_accumulated_statistics(0);
