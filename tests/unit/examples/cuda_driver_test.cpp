@@ -352,6 +352,59 @@ TEST_F(cuda_pytorch_library, keeps_the_memory_of_a_graph_apart) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("no scope of the pool is open"), std::string::npos);
   end_with_contexts(1);
 }
+/// The latest call of the observer below.
+struct failure {
+  int device = -1;
+  std::uint64_t requested = 0, limit = 0, available = 0;
+};
+failure latest_failure;
+
+TEST_F(cuda_pytorch_library, keeps_a_history_and_reports_failures) {
+  const loaded_library library(loaded_library::copy_of("cuda_pytorch"));
+  const torch_functions torch{library, "tessera"};
+  const auto take_snapshot = library.find<std::size_t(int, char*, std::size_t)>("tessera_snapshot");
+  const auto record_history = library.find<void(std::size_t)>("tessera_record_history");
+  const auto observe = library.find<void(void (*)(int, std::uint64_t, std::uint64_t, std::uint64_t))>(
+      "tessera_observe_out_of_memory");
+  const auto has_event = [&](const char* action) {
+    std::string bytes(take_snapshot(0, nullptr, 0) + 1000, '\0');
+    bytes.resize(take_snapshot(0, bytes.data(), bytes.size()));
+    return bytes.find(action) != std::string::npos;
+  };
+  EXPECT_FALSE(has_event("segments")) << "the device is unused";
+  void* const p = torch.alloc(3_MiB, 0, nullptr);
+  EXPECT_TRUE(has_event("active_allocated"));
+  EXPECT_FALSE(has_event("segment_alloc")) << "there is no history yet";
+  record_history(100);
+  torch.free(p, 3_MiB, 0, nullptr);
+  EXPECT_TRUE(has_event("free_completed"));
+  record_history(100);
+  void* const q = torch.alloc(30_MiB, 0, nullptr);
+  EXPECT_TRUE(has_event("segment_alloc"));
+  EXPECT_FALSE(has_event("free_completed")) << "the history is new";
+  record_history(0);
+  torch.free(q, 30_MiB, 0, nullptr);
+  EXPECT_FALSE(has_event("free_completed"));
+
+  latest_failure = {};
+  observe([](int device, std::uint64_t requested, std::uint64_t limit, std::uint64_t available) {
+    latest_failure = {device, requested, limit, available};
+  });
+  testing::internal::CaptureStderr();
+  torch.memory_fraction(0.5, 0);
+  EXPECT_THROW((void)torch.alloc(1_GiB, 0, nullptr), std::bad_alloc);
+  EXPECT_EQ(latest_failure.device, 0);
+  EXPECT_EQ(latest_failure.requested, 1_GiB);
+  EXPECT_EQ(latest_failure.limit, 128_MiB);
+  EXPECT_EQ(latest_failure.available, 256_MiB);
+  latest_failure = {};
+  observe(nullptr);
+  EXPECT_THROW((void)torch.alloc(1_GiB, 0, nullptr), std::bad_alloc);
+  EXPECT_EQ(latest_failure.device, -1);
+  (void)testing::internal::GetCapturedStderr();
+  torch.reset();
+  end_with_contexts(1);
+}
 TEST_F(cuda_pytorch_library, decides_as_its_settings_say) {
   const torch_functions torch = load_anew();
   testing::internal::CaptureStderr();
