@@ -98,6 +98,9 @@ def pinned():
     x = torch.zeros(MIB, device="chip")
     host = torch.full((MIB,), 3.0).pin_memory()
     check(host.is_pinned() and not torch.zeros(1).is_pinned(), "which memory is pinned")
+    part = torch.tensor(()).set_(host.untyped_storage()[4:], size=(8,), stride=(1,), storage_offset=0)
+    check(part.data_ptr() != host.data_ptr() and part.is_pinned(), "a part of pinned memory is pinned")
+    del part
     side = torch.Stream("chip")
     with side:
         torch.ops.chip.busy(200)
@@ -115,10 +118,13 @@ def events():
         torch.ops.chip.busy(100)
         first.record()
     check(not first.query(), "the event has not completed")
+    check(not side.query(), "a stream with work is busy")
     torch.accelerator.current_stream().wait_event(first)
     second.record()
     second.synchronize()
     check(first.query() and second.query(), "a stream waits for the event of another")
+    side.synchronize()
+    check(side.query(), "a stream without work is idle")
 
 
 def threads():

@@ -54,6 +54,9 @@ struct device_memory : streams {
   static int device_count() noexcept { return chip::device_count; }
   static tessera::stream_id create_stream(int) { return driver().create_stream(); }
   static void synchronize(tessera::stream_id stream) { driver().synchronize(stream); }
+  static bool is_idle(tessera::stream_id stream) {
+    return driver().is_done(stream, driver().position(stream));
+  }
   static void make_wait(tessera::stream_id stream, const host_pinned::event& mark) {
     driver().make_wait(stream, mark);
   }

@@ -118,6 +118,12 @@ class pagemap {
     }
   }
 
+  /// Whether an address is in a range or in reserved addresses. Unlike owner_of, it is exact for any address.
+  ///   Cost:  a lock, and logarithmic in the ranges, if owner_of finds an owner; otherwise that of owner_of
+  [[nodiscard]] bool contains(const void* p) const noexcept {
+    return owner_of(p) != no_owner && look_up_in_map(reinterpret_cast<std::uintptr_t>(p)) != no_owner;
+  }
+
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     const std::lock_guard lock(mutex_);
     std::size_t bytes = (ranges_.size() + reserved_.size()) * sizeof(map::value_type);

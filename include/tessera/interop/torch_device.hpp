@@ -302,11 +302,9 @@ class torch_host final : public detail::torch_host_base {
     return made;
   }
   [[nodiscard]] static allocator_type& front() { return memory::at(0).allocator; }
-  /// Whether a live block begins at an address, for the backend's isPinnedPtr.
-  [[nodiscard]] static bool is_pinned(const void* p) noexcept {
-    auto* const on = memory::all().owner_of(p);
-    return on != nullptr && observe::live_block_at(on->allocator, p).bytes > 0;
-  }
+  /// Whether an address is in memory of this allocator, for the backend's isPinnedPtr. It may be inside a block, because a
+  /// program can make a storage of a part of another one.
+  [[nodiscard]] static bool is_pinned(const void* p) noexcept { return memory::all().contains(p); }
 
   c10::DataPtr allocate(std::size_t bytes) override {
     void* const p = memory::allocate(0, bytes, stream_id{}, c10::Device(c10::kCPU));
@@ -373,6 +371,10 @@ class torch_host final : public detail::torch_host_base {
 ///   synchronize(stream)       waits until all work of a stream is done
 ///   make_wait(stream, event)  makes further work of a stream wait for an event of the provider
 ///   set_device(device)        makes a device the driver's current one for the calling thread; optional
+///   is_idle(stream)           returns whether all work of a stream is done; optional
+///
+/// Without is_idle, Stream.query() records an event and queries it at once. A device that needs time to reach the event then says
+/// that an idle stream is busy. Only the guard may change the driver's current device, because the guard keeps its own number of it.
 ///
 /// The default stream of a device has the id 0; to_stream() says which stream that is. A program gets other streams from a pool of
 /// eight for each device. Register it once:
@@ -414,8 +416,12 @@ class torch_guard final : public c10::impl::DeviceGuardImplInterface {
     return stream_of(to.device(), std::exchange(current_id(to.device()), to.id()));
   }
   bool queryStream(const c10::Stream& stream) const override {
-    const recorded now(stream);
-    return now.is_done();
+    const stream_id on = memory::to_stream(stream);
+    if constexpr (requires { Definition::is_idle(on); }) {
+      return Definition::is_idle(on);
+    } else {
+      return recorded(stream).is_done();
+    }
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     Definition::synchronize(memory::to_stream(stream));

@@ -55,6 +55,8 @@ class devices_on_demand {
     const pagemap::owner_number owner = pagemap_.owner_of(p);
     return owner != pagemap::no_owner ? find(static_cast<int>(owner)) : nullptr;
   }
+  /// Whether an address is in a segment of any device.
+  [[nodiscard]] bool contains(const void* p) const noexcept { return pagemap_.contains(p); }
   /// Calls f(state) for each device that was used.
   template <typename F>
   void for_each(F f) {
