@@ -11,13 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
 
 #include "../cuda_driver/device.hpp"
-#include "history.hpp"
+#include "torch_version.hpp"
 
 namespace torch_cuda {
 
@@ -145,17 +143,16 @@ class gpu : public cuda_driver::gpu {
   };
 
   [[nodiscard]] void* acquire_anywhere(std::size_t bytes, tessera::page_kind kind) noexcept {
-    c10::cuda::MemPool* const active = c10::cuda::MemPoolContext::getActiveMemPool();
-    if (active == nullptr || active->allocator() == nullptr) return cuda_driver::gpu::acquire(bytes, kind);
-    torch::CUDAAllocator& from = *active->allocator();
+    torch::CUDAAllocator* const from = current_source();
+    if (from == nullptr) return cuda_driver::gpu::acquire(bytes, kind);
     void* segment = nullptr;
     try {
-      segment = from.raw_alloc(bytes);
+      segment = from->raw_alloc(bytes);
       const std::lock_guard lock(state_->mutex);
-      if (segment != nullptr) state_->owners.emplace(segment, &from);
+      if (segment != nullptr) state_->owners.emplace(segment, from);
       return segment;
     } catch (const std::exception&) {
-      if (segment != nullptr) (void)give_back(from, segment);
+      if (segment != nullptr) (void)give_back(*from, segment);
       return nullptr;
     }
   }

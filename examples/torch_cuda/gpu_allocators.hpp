@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include <c10/cuda/CUDAAllocatorConfig.h>
-
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/extension/checkpoints.hpp>
@@ -27,6 +25,7 @@
 
 #include "gpu.hpp"
 #include "history.hpp"
+#include "torch_version.hpp"
 
 namespace torch_cuda {
 
@@ -35,21 +34,21 @@ class followed_settings {
  public:
   /// Whether the settings differ from those of the last note(), as far as a request of these bytes can tell.
   [[nodiscard]] bool differ(std::size_t bytes) const {
-    using now = torch::CUDAAllocatorConfig;
-    return now::max_split_size() != max_split_ || now::garbage_collection_threshold() != threshold_ ||
-           now::expandable_segments() != expandable_ || now::max_non_split_rounding_size() != rounding_ ||
-           now::roundup_power2_divisions(bytes) != divisions_[slot_of(bytes)];
+    const auto now = torch_settings::numbers();
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      if (now[i] != numbers_[i]) return true;
+    }
+    return torch_settings::threshold() != threshold_ ||
+           torch_settings::divisions(bytes) != divisions_[slot_of(bytes)];
   }
   /// Notes the settings, and returns their text.
   [[nodiscard]] std::string note() {
-    using now = torch::CUDAAllocatorConfig;
-    max_split_ = now::max_split_size();
-    threshold_ = now::garbage_collection_threshold();
-    expandable_ = now::expandable_segments();
-    rounding_ = now::max_non_split_rounding_size();
+    const auto now = torch_settings::numbers();
+    for (std::size_t i = 0; i < now.size(); ++i) numbers_[i] = now[i];
+    threshold_ = torch_settings::threshold();
     for (std::size_t slot = 0; slot < slots; ++slot)
-      divisions_[slot] = now::roundup_power2_divisions(std::size_t{1} << (slot + first_bit));
-    return now::last_allocator_settings();
+      divisions_[slot] = torch_settings::divisions(std::size_t{1} << (slot + first_bit));
+    return torch_settings::text();
   }
 
  private:
@@ -60,9 +59,8 @@ class followed_settings {
     return bit < first_bit ? 0 : bit - first_bit < slots ? bit - first_bit : slots - 1;
   }
 
-  std::atomic<std::size_t> max_split_{0}, rounding_{0};
+  std::array<std::atomic<std::size_t>, torch_settings::numbers_count> numbers_{};
   std::atomic<double> threshold_{0};
-  std::atomic<bool> expandable_{false};
   std::array<std::atomic<std::size_t>, slots> divisions_{};
 };
 
@@ -92,8 +90,8 @@ struct stitched {
 /// The recipes that the settings choose from.
 struct recipes {
   using settings = torch_cuda::settings;
-  using grammar = tessera::config::pytorch;
-  using of_pytorch = tessera::recipe::pytorch_family;
+  using of_pytorch = recipes_of_torch;
+  using grammar = of_pytorch::grammar;
   static constexpr std::size_t count = of_pytorch::count + 1;
   template <std::size_t Index>
   struct at {

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,7 +18,6 @@
 #include <variant>
 #include <vector>
 
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 
@@ -26,6 +27,7 @@
 #include "gpu_allocators.hpp"
 #include "history.hpp"
 #include "named_pools.hpp"
+#include "torch_version.hpp"
 
 namespace torch_cuda {
 
@@ -44,10 +46,15 @@ class gpu_memory {
 
  public:
   using filter = named_pools<gpu_allocators>::filter;
+  using rejection_observer = std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;
 
   gpu_memory(std::shared_ptr<const cuda_driver::driver> driver, c10::DeviceIndex number)
-      : number_(number), history_(number), memory_(std::move(driver), number, history_), pools_(memory_) {
+      : number_(number),
+        history_(number),
+        memory_(std::move(driver), number, history_),
+        pools_(memory_, history_) {
     follow_settings();
+    if (torch_settings::fraction() != 1) set_fraction(torch_settings::fraction());
   }
   gpu_memory& operator=(gpu_memory&&) = delete;
 
@@ -59,6 +66,7 @@ class gpu_memory {
       follow_settings();
     const tessera::stream_id id(stream);
     allocator& in = memory_.now();
+    const segments_from source(pools_.source_for(stream));
     void* const p = in.try_allocate(bytes, id);
     if (p == nullptr) [[unlikely]]
       raise_out_of_memory(in, bytes, id);
@@ -87,18 +95,23 @@ class gpu_memory {
     return found;
   }
 
-  void empty_cache() {
+  /// Empties the caches of all pools, or of one private pool.
+  void empty_cache(pool_name of) {
     const stack now = history_.take_stack(torch::RecordContext::ALL);
     const history::during labelled(now);
-    c10::cuda::MemPool* const active = c10::cuda::MemPoolContext::getActiveMemPool();
-    if (active == nullptr) return memory_.for_each([](allocator& in, std::size_t) { in.trim(); });
-    const auto pool = pools_.find(active->id());
+    if (of == all_pools) return memory_.for_each([](allocator& in, std::size_t) { in.trim(); });
+    const auto pool = pools_.find(of);
     memory_.for_each([&pool](allocator& in, std::size_t kind) {
       in.get<tessera::extension::private_pools>().trim(pool[kind]);
     });
   }
   void set_fraction(double fraction) {
-    allowed_ = static_cast<std::size_t>(fraction * static_cast<double>(memory_on_device().total));
+    const double bytes = fraction * static_cast<double>(memory_on_device().total);
+    if constexpr (torch_settings::whole_device_is_limit) {
+      allowed_ = static_cast<std::size_t>(bytes);
+    } else {
+      allowed_ = fraction < 1 ? static_cast<std::size_t>(std::llround(bytes)) : tessera::unlimited;
+    }
     memory_.set_limit(allowed_);
   }
   [[nodiscard]] double fraction() const {
@@ -140,10 +153,10 @@ class gpu_memory {
     memory_.for_each([](allocator& in, std::size_t) { in.reset_accumulated_statistics(); });
   }
 
-  /// The segments, in the order of addresses. While a MemPool is in use, those of that pool.
-  [[nodiscard]] std::vector<torch::SegmentInfo> segments() {
+  /// The segments of all pools, or of one private pool, in the order of addresses.
+  [[nodiscard]] std::vector<torch::SegmentInfo> segments(pool_name of) {
     std::map<std::uintptr_t, torch::SegmentInfo> found;
-    for_each_block([&](std::size_t kind, const tessera::segment_view& segment, const tessera::block_view& b) {
+    for_each_block([&](std::size_t, const tessera::segment_view& segment, const tessera::block_view& b) {
       const auto [at, is_new] = found.try_emplace(segment.address);
       torch::SegmentInfo& to = at->second;
       if (is_new) {
@@ -152,7 +165,7 @@ class gpu_memory {
         to.stream = to_cuda(segment.stream);
         to.is_large = segment.pool == 1;
         to.is_expandable = segment.in_range;
-        to.owner_private_pool_id = pools_.name_of(kind, segment.private_pool);
+        to.owner_private_pool_id = history_.name_of(segment.private_pool);
       }
       torch::BlockInfo& block = to.blocks.emplace_back();
       block.size = b.bytes;
@@ -166,13 +179,11 @@ class gpu_memory {
         to.requested_size += b.requested;
       }
     });
-    c10::cuda::MemPool* const active = c10::cuda::MemPoolContext::getActiveMemPool();
     std::vector<torch::SegmentInfo> result;
     for (auto& [address, segment] : found) {
-      if (active == nullptr || segment.owner_private_pool_id == active->id())
-        result.push_back(std::move(segment));
+      if (of == all_pools || segment.owner_private_pool_id == of) result.push_back(std::move(segment));
     }
-    history_.complete(result);
+    history_.complete(result, of);
     return result;
   }
   void add_peer(int device) {
@@ -201,6 +212,20 @@ class gpu_memory {
   void add_out_of_memory_observer(torch::OutOfMemoryObserver observer) {
     const std::lock_guard lock(mutex_);
     observers_.push_back(std::move(observer));
+  }
+  /// Calls `observer` with the device, the bytes of a request that was rejected before the driver was asked, all reserved
+  /// bytes, and the capacity.
+  void add_rejection_observer(rejection_observer observer) {
+    const std::lock_guard lock(mutex_);
+    rejection_observers_.push_back(std::move(observer));
+  }
+  /// Records words about a live block. Returns false if there is no such block here.
+  [[nodiscard]] bool try_annotate(const void* p, torch::TraceEntry::Action what) {
+    const tessera::segment_view segment = segment_of(p);
+    if (segment.bytes == 0) return false;
+    history_.note(what, reinterpret_cast<std::uintptr_t>(p), find(p).bytes, segment.stream,
+                  segment.private_pool, history_.stack_of(p));
+    return true;
   }
 
   [[nodiscard]] named_pools<gpu_allocators>& pools() noexcept { return pools_; }
@@ -271,6 +296,13 @@ class gpu_memory {
     to.num_sync_all_streams += static_cast<std::int64_t>(from.num_sync_all_streams);
     to.num_device_alloc += static_cast<std::int64_t>(from.num_device_alloc);
     to.num_device_free += static_cast<std::int64_t>(from.num_device_free);
+    add_rejections(to, from);
+  }
+  /// Adds the counter that only newer versions have.
+  template <typename To>
+  static void add_rejections(To& to, const auto& from) {
+    if constexpr (requires { to.num_oom_rejections; })
+      to.num_oom_rejections += static_cast<std::int64_t>(from.num_oom_rejections);
   }
   struct device_bytes {
     std::size_t free = 0;
@@ -385,9 +417,16 @@ class gpu_memory {
         free_in_pools += b.bytes;
     });
     std::vector<torch::OutOfMemoryObserver> observers;
+    std::vector<rejection_observer> rejection_observers;
     {
       const std::lock_guard lock(mutex_);
       observers = observers_;
+      std::uint64_t rejections = 0;
+      memory_.for_each([&rejections](allocator& each, std::size_t) {
+        rejections += each.statistics().num_oom_rejections;
+      });
+      if (rejections > rejections_) rejection_observers = rejection_observers_;
+      rejections_ = rejections;
     }
     const std::size_t allowed = allowed_;
     const bool is_limited = allowed != tessera::unlimited;
@@ -395,6 +434,8 @@ class gpu_memory {
                                      c10::Device(c10::DeviceType::CUDA, number_));
     for (const torch::OutOfMemoryObserver& observer : observers)
       observer(number_, numbers.segment, is_limited ? allowed : device.total, device.free);
+    for (const rejection_observer& observer : rejection_observers)
+      observer(number_, numbers.segment, now.reserved, device.total);
     const auto text = [](std::size_t n) { return c10::CachingDeviceAllocator::format_size(n); };
     std::string allowed_text, pool_text;
     if (is_limited) allowed_text = text(allowed) + " allowed; ";
@@ -430,6 +471,8 @@ class gpu_memory {
   std::mutex mutex_;  // guards changes of settings, and the members below
   std::string explanation_;
   std::vector<torch::OutOfMemoryObserver> observers_;
+  std::vector<rejection_observer> rejection_observers_;
+  std::uint64_t rejections_ = 0;  // those seen when a request last failed
 };
 
 }  // namespace torch_cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -15,14 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include <c10/cuda/CUDACachingAllocator.h>
-
 #include <tessera/core/types.hpp>
 
-namespace torch_cuda {
+#include "torch_version.hpp"
 
-namespace torch = c10::cuda::CUDACachingAllocator;
-using stack = std::shared_ptr<c10::GatheredContext>;
+namespace torch_cuda {
 
 [[nodiscard]] inline cudaStream_t to_cuda(tessera::stream_id stream) noexcept {
   return reinterpret_cast<cudaStream_t>(static_cast<std::uintptr_t>(stream.handle));
@@ -54,14 +52,18 @@ class history {
   };
   [[nodiscard]] bool is_enabled() const noexcept { return is_enabled_.load(std::memory_order_relaxed); }
 
-  void set(bool enabled, torch::CreateContextFn take, std::size_t entries, torch::RecordContext level) {
+  /// Begins or ends the recording. Entries of the actions in `skipped` are not kept.
+  void set(bool enabled, torch::CreateContextFn take, std::size_t entries, torch::RecordContext level,
+           bool clears, const std::vector<torch::TraceEntry::Action>& skipped) {
     const std::lock_guard lock(mutex_);
     end_run();
+    skipped_.reset();
+    for (const torch::TraceEntry::Action action : skipped) skipped_.set(static_cast<std::size_t>(action));
     is_enabled_ = enabled;
     take_ = enabled ? take : nullptr;
     level_ = enabled ? level : torch::RecordContext::NEVER;
     max_entries_ = entries > 0 ? entries : 1;
-    if (!enabled) trace_.clear();
+    if (clears) trace_.clear();
     note_use();
   }
   void add_tracker(torch::AllocatorTraceTracker tracker) {
@@ -74,8 +76,36 @@ class history {
     end_run();
     return {trace_.begin(), trace_.end()};
   }
-  /// Sets the stacks of segments and of their blocks, and notes that a snapshot was taken.
-  void complete(std::vector<torch::SegmentInfo>& segments) {
+  /// The stack that allocated the live block at an address; null if none was taken.
+  [[nodiscard]] stack stack_of(const void* p) {
+    const std::lock_guard lock(mutex_);
+    return of_block(reinterpret_cast<std::uintptr_t>(p));
+  }
+  /// Records an entry that is no event of the allocator.
+  void note(torch::TraceEntry::Action what, std::uintptr_t address, std::size_t bytes,
+            tessera::stream_id stream, tessera::pool_id pool, const stack& with) {
+    const std::lock_guard lock(mutex_);
+    record(what, address, bytes, to_cuda(stream), name_of(pool), with, device_);
+  }
+  /// Gives a private pool of an allocator PyTorch's name. Entries and snapshots show it.
+  void name_pool(tessera::pool_id pool, pool_name name) {
+    const std::lock_guard lock(names_mutex_);
+    names_[pool.number] = name;
+  }
+  void forget_pool(tessera::pool_id pool) {
+    const std::lock_guard lock(names_mutex_);
+    names_.erase(pool.number);
+  }
+  /// PyTorch's name of a private pool; (0, 0) for the default pools.
+  [[nodiscard]] pool_name name_of(tessera::pool_id pool) const {
+    if (pool == tessera::default_pools) return {0, 0};
+    const std::lock_guard lock(names_mutex_);
+    const auto found = names_.find(pool.number);
+    return found != names_.end() ? found->second : pool_name{0, 0};
+  }
+
+  /// Sets the stacks of segments and of their blocks, and notes that a snapshot of these pools was taken.
+  void complete(std::vector<torch::SegmentInfo>& segments, pool_name of) {
     const std::lock_guard lock(mutex_);
     std::size_t active_bytes = 0;
     for (torch::SegmentInfo& segment : segments) {
@@ -87,7 +117,7 @@ class history {
       }
       active_bytes += segment.active_size;
     }
-    record(torch::TraceEntry::SNAPSHOT, 0, active_bytes, nullptr, nullptr, 0);
+    record(torch::TraceEntry::SNAPSHOT, 0, active_bytes, nullptr, of, nullptr, 0);
   }
   /// Receives the events of the allocator. An entry is lost if host memory runs out.
   void on(const tessera::allocator_event& e) noexcept {
@@ -146,7 +176,7 @@ class history {
   void handle(const tessera::allocator_event& e) {
     const stack now = current() != nullptr ? *current() : nullptr;
     const auto record_with = [&](torch::TraceEntry::Action what, const stack& with) {
-      record(what, e.address, e.bytes, to_cuda(e.stream), with, device_);
+      record(what, e.address, e.bytes, to_cuda(e.stream), name_of(e.private_pool), with, device_);
     };
     const auto now_or = [&now](const stack& kept) { return now != nullptr ? now : kept; };
     switch (e.what) {
@@ -175,7 +205,8 @@ class history {
       case action::segment_unmap:
         return record_run(torch::TraceEntry::SEGMENT_UNMAP, e, now_or(of_segment(e.address)));
       case action::oom:
-        return record(torch::TraceEntry::OOM, e.address, e.block, to_cuda(e.stream), now, device_);
+        return record(torch::TraceEntry::OOM, e.address, e.block, to_cuda(e.stream), name_of(e.private_pool),
+                      now, device_);
       default: return;
     }
   }
@@ -187,8 +218,8 @@ class history {
     }
     end_run();
     if (!is_enabled() && trackers_.empty()) return;
-    run_.emplace(what, device_, e.address, e.bytes, to_cuda(e.stream), c10::getApproximateTime(),
-                 keeps_stacks() ? with : nullptr);
+    run_ = make_entry(what, device_, e.address, e.bytes, to_cuda(e.stream), name_of(e.private_pool),
+                      keeps_stacks() ? with : nullptr);
   }
   void end_run() {
     if (run_) add(*std::exchange(run_, std::nullopt));
@@ -197,14 +228,14 @@ class history {
     return level_.load(std::memory_order_relaxed) >= torch::RecordContext::ALLOC;
   }
   void record(torch::TraceEntry::Action what, std::uintptr_t address, std::size_t bytes, cudaStream_t stream,
-              const stack& with, c10::DeviceIndex device) {
+              pool_name pool, const stack& with, c10::DeviceIndex device) {
     end_run();
     if (!is_enabled() && trackers_.empty()) return;
-    add({what, device, address, bytes, stream, c10::getApproximateTime(), keeps_stacks() ? with : nullptr});
+    add(make_entry(what, device, address, bytes, stream, pool, keeps_stacks() ? with : nullptr));
   }
   void add(const torch::TraceEntry& entry) {
     for (const torch::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
-    if (!is_enabled()) return;
+    if (!is_enabled() || skipped_[static_cast<std::size_t>(entry.action_)]) return;
     while (trace_.size() >= max_entries_) trace_.pop_front();
     trace_.push_back(entry);
   }
@@ -216,11 +247,14 @@ class history {
   std::atomic<torch::CreateContextFn> take_{nullptr};
   std::atomic<torch::RecordContext> level_{torch::RecordContext::NEVER};
   std::size_t max_entries_ = 1;
+  std::bitset<16> skipped_;  // the actions that are not kept, by number
   std::deque<torch::TraceEntry> trace_;
   std::optional<torch::TraceEntry> run_;  // the latest entry of mapping or unmapping, which may grow
   std::vector<torch::AllocatorTraceTracker> trackers_;
   stacks blocks_;
   std::map<std::uintptr_t, segment_stack> segments_;
+  mutable std::mutex names_mutex_;  // taken with or without the other
+  std::unordered_map<std::uint64_t, pool_name> names_;
 };
 
 /// The observer of an allocator, which reports to a history.

@@ -17,16 +17,14 @@
 #include <utility>
 #include <vector>
 
-// PyTorch for CUDA has the driver calls that expandable segments need; its headers ask for the macro.
-#define PYTORCH_C10_DRIVER_API_SUPPORTED
+#include "torch_version.hpp"
+
 #include <c10/core/impl/GPUTrace.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
-#include <torch/csrc/api/include/torch/version.h>
 
 #include "../cuda_driver/driver.hpp"
 #include "gpu_memory.hpp"
@@ -98,9 +96,6 @@ class cuda_allocator final : public torch::CUDAAllocator {
                           ". Please set within (0, 1).");
     at(device).set_fraction(fraction);
   }
-  void emptyCache() override {
-    for_each_device([](gpu_memory& on) { on.empty_cache(); });
-  }
   void cacheInfo(c10::DeviceIndex device, std::size_t* largest) override {
     *largest = at(device).largest_free(*largest);
   }
@@ -123,16 +118,6 @@ class cuda_allocator final : public torch::CUDAAllocator {
   void resetAccumulatedStats(c10::DeviceIndex device) override { at(device).reset_accumulated(); }
   void resetPeakStats(c10::DeviceIndex device) override { at(device).reset_peaks(); }
   bool isHistoryEnabled() override { return at(current_device()).seen().is_enabled(); }
-  void recordHistory(bool enabled, torch::CreateContextFn take, std::size_t entries,
-                     torch::RecordContext when) override {
-    TORCH_CHECK(when == torch::RecordContext::NEVER || take != nullptr,
-                "a history with stacks needs a function that takes them");
-    const std::lock_guard lock(mutex_);
-    is_recording_ = enabled;
-    max_annotations_ = std::max(entries, std::size_t{1});
-    annotations_.clear();
-    for_each_device([&](gpu_memory& on) { on.seen().set(enabled, take, entries, when); });
-  }
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& of) override {
     const std::lock_guard lock(mutex_);
     if (!is_recording_) return;
@@ -140,31 +125,6 @@ class cuda_allocator final : public torch::CUDAAllocator {
     for (const auto& [key, value] : of) entry.recordUserMetadata(key, value);
     if (annotations_.size() >= max_annotations_) annotations_.pop_front();
     annotations_.push_back(std::move(entry));
-  }
-  torch::SnapshotInfo snapshot() override {
-    const auto nanoseconds_of = clock_.makeConverter();
-    const auto convert = [&](torch::trace_time_& time) {
-      time.t_ = static_cast<time_t>(nanoseconds_of(time.approx_t_) / 1000);
-    };
-    torch::SnapshotInfo result;
-    {
-      const std::lock_guard lock(mutex_);
-      result.external_annotations.assign(annotations_.begin(), annotations_.end());
-    }
-    for (torch::AnnotationEntry& entry : result.external_annotations) convert(entry.time_);
-    for_each_device([&](gpu_memory& on) {
-      std::vector<torch::TraceEntry>& trace = result.device_traces.emplace_back();
-      trace = on.seen().entries();
-      for (torch::TraceEntry& entry : trace) convert(entry.time_);
-      for (torch::SegmentInfo& segment : on.segments()) result.segments.push_back(std::move(segment));
-    });
-    using settings = torch::CUDAAllocatorConfig;
-    result.config_metadata = {
-        settings::garbage_collection_threshold(), settings::max_split_size(),
-        settings::pinned_num_register_threads(),  settings::expandable_segments(),
-        settings::release_lock_on_cudamalloc(),   settings::pinned_use_cuda_host_register(),
-        settings::last_allocator_settings(),      settings::roundup_power2_divisions()};
-    return result;
   }
   void attachOutOfMemoryObserver(torch::OutOfMemoryObserver observer) override {
     for_each_device([&](gpu_memory& on) { on.add_out_of_memory_observer(observer); });
@@ -182,9 +142,6 @@ class cuda_allocator final : public torch::CUDAAllocator {
   void releasePool(c10::DeviceIndex device, pool_name pool) override { at(device).pools().release(pool); }
   int getPoolUseCount(c10::DeviceIndex device, pool_name pool) override {
     return at(device).pools().uses(pool);
-  }
-  void ensureExistsAndIncrefPool(c10::DeviceIndex device, pool_name pool) override {
-    at(device).pools().retain(pool);
   }
   bool checkPoolLiveAllocations(c10::DeviceIndex device, pool_name pool,
                                 const std::unordered_set<void*>& expected) override {
@@ -205,6 +162,86 @@ class cuda_allocator final : public torch::CUDAAllocator {
       delta.dataptrs_allocd.emplace_back(p, p, &free_cached, c10::Device(c10::DeviceType::CUDA, device));
     return delta;
   }
+
+  // What differs between the versions of PyTorch.
+
+#if TESSERA_TORCH_2_14
+  using torch::CUDAAllocator::recordStream;
+  void emptyCache(pool_name of) override { empty_caches(of); }
+  torch::SnapshotInfo snapshot(pool_name of, bool has_traces) override {
+    return take_snapshot(of, has_traces);
+  }
+  void recordHistory(bool enabled, torch::CreateContextFn take, std::size_t entries,
+                     torch::RecordContext when, bool clears,
+                     const std::vector<std::string>& skipped) override {
+    std::vector<torch::TraceEntry::Action> actions;
+    for (const std::string& name : skipped) actions.push_back(torch::parseTraceEntryAction(name));
+    record(enabled, take, entries, when, !enabled || clears, !enabled || clears, actions);
+  }
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* p) override {
+    stack found;
+    (void)is_on_any([&](gpu_memory& on) { return (found = on.seen().stack_of(p)) != nullptr; });
+    return found;
+  }
+  void pushCompileContext(std::string& what) override {
+    if (is_recording()) entry_words::of_thread().compiled.push_back(what);
+  }
+  void popCompileContext() override {
+    std::vector<std::string>& compiled = entry_words::of_thread().compiled;
+    if (is_recording() && !compiled.empty()) compiled.pop_back();
+  }
+  bool supportsUserMetadata() override { return true; }
+  void setUserMetadata(const std::string& words) override { entry_words::of_thread().user = words; }
+  std::string getUserMetadata() override { return entry_words::of_thread().user; }
+  void annotateMemory(const void* p, const std::string& words) override {
+    std::string& now = entry_words::of_thread().user;
+    const std::string before = std::exchange(now, words);
+    const bool is_live =
+        is_on_any([p](gpu_memory& on) { return on.try_annotate(p, torch::TraceEntry::ANNOTATE); });
+    now = before;
+    TORCH_CHECK(is_live, "no live block begins at ", p, ", so it cannot be annotated");
+  }
+  void attachOomRejectionObserver(torch::OomRejectionObserver observer) override {
+    for_each_device([&](gpu_memory& on) { on.add_rejection_observer(observer); });
+  }
+  /// The memory that is mapped for each stream and pool.
+  std::vector<torch::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override {
+    std::map<std::pair<void*, bool>, std::size_t> bytes;
+    for (const torch::SegmentInfo& segment : at(device).segments(all_pools)) {
+      if (segment.is_expandable) bytes[{segment.stream, !segment.is_large}] += segment.total_size;
+    }
+    std::vector<torch::StreamSegmentSize> result;
+    for (const auto& [key, size] : bytes)
+      result.emplace_back(static_cast<cudaStream_t>(key.first), key.second, size);
+    return result;
+  }
+  void createOrIncrefPool(c10::DeviceIndex device, pool_name pool,
+                          std::shared_ptr<torch::CUDAAllocator> source) override {
+    at(device).pools().retain(pool, std::move(source));
+  }
+  /// A pool that has memory keeps to lend until its last use ends, because an allocator takes the option when it makes
+  /// the pool. PyTorch asks for that only before the first request and before the end.
+  void setUseOnOOM(c10::DeviceIndex device, pool_name pool, bool lends) override {
+    const bool works = at(device).pools().set_options(pool, [=](auto& o) { o.serves_on_oom = lends; });
+    TORCH_CHECK(works || !lends, "setUseOnOOM: the pool has memory already");
+  }
+  void setNoSplit(c10::DeviceIndex device, pool_name pool) override {
+    const bool works = at(device).pools().set_options(pool, [](auto& o) { o.never_splits = true; });
+    TORCH_CHECK(works, "setNoSplit: the pool has memory already");
+  }
+  void markCaptureBegin(c10::DeviceIndex device) override { at(device).pools().begin_capture(); }
+  void markCaptureEnd(c10::DeviceIndex device) override { at(device).pools().end_capture(); }
+#else
+  void emptyCache() override { empty_caches(active_pool()); }
+  torch::SnapshotInfo snapshot() override { return take_snapshot(active_pool(), true); }
+  void recordHistory(bool enabled, torch::CreateContextFn take, std::size_t entries,
+                     torch::RecordContext when) override {
+    record(enabled, take, entries, when, !enabled, true, {});
+  }
+  void ensureExistsAndIncrefPool(c10::DeviceIndex device, pool_name pool) override {
+    at(device).pools().retain(pool);
+  }
+#endif
 
   /// The memory of a device, or null.
   [[nodiscard]] gpu_memory* find(int device) {
@@ -276,6 +313,45 @@ class cuda_allocator final : public torch::CUDAAllocator {
     TORCH_CHECK(0 <= device && static_cast<std::size_t>(device) < device_count_, "Invalid device argument ",
                 static_cast<int>(device), ": did you call init?");
     return *devices_[static_cast<std::size_t>(device)];
+  }
+  void empty_caches(pool_name of) {
+    for_each_device([of](gpu_memory& on) { on.empty_cache(of); });
+  }
+  [[nodiscard]] torch::SnapshotInfo take_snapshot(pool_name of, bool has_traces) {
+    const auto nanoseconds_of = clock_.makeConverter();
+    const auto convert = [&](torch::trace_time_& time) {
+      time.t_ = static_cast<time_t>(nanoseconds_of(time.approx_t_) / 1000);
+    };
+    torch::SnapshotInfo result;
+    {
+      const std::lock_guard lock(mutex_);
+      result.external_annotations.assign(annotations_.begin(), annotations_.end());
+    }
+    for (torch::AnnotationEntry& entry : result.external_annotations) convert(entry.time_);
+    for_each_device([&](gpu_memory& on) {
+      std::vector<torch::TraceEntry>& trace = result.device_traces.emplace_back();
+      if (has_traces) trace = on.seen().entries();
+      for (torch::TraceEntry& entry : trace) convert(entry.time_);
+      for (torch::SegmentInfo& segment : on.segments(of)) result.segments.push_back(std::move(segment));
+    });
+    result.config_metadata = torch_settings::info();
+    return result;
+  }
+  void record(bool enabled, torch::CreateContextFn take, std::size_t entries, torch::RecordContext when,
+              bool clears_entries, bool clears_annotations,
+              const std::vector<torch::TraceEntry::Action>& skipped) {
+    TORCH_CHECK(when == torch::RecordContext::NEVER || take != nullptr,
+                "a history with stacks needs a function that takes them");
+    const std::lock_guard lock(mutex_);
+    is_recording_ = enabled;
+    max_annotations_ = std::max(entries, std::size_t{1});
+    if (clears_annotations) annotations_.clear();
+    for_each_device(
+        [&](gpu_memory& on) { on.seen().set(enabled, take, entries, when, clears_entries, skipped); });
+  }
+  [[nodiscard]] bool is_recording() {
+    const std::lock_guard lock(mutex_);
+    return is_recording_;
   }
   template <typename F>
   void for_each_device(F f) {
