@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,7 @@
 
 #include "context.hpp"
 #include "driver.hpp"
+#include "shared_range.hpp"
 #include "stream_positions.hpp"
 
 namespace cuda_driver {
@@ -108,7 +110,7 @@ class gpu {
     return call("cuMemAddressFree", [&](auto& cu) { return cu.address_free(number(p), bytes); });
   }
   bool create(std::size_t bytes, tessera::page_kind kind, physical& made) noexcept {
-    const memory_properties properties = properties_on(state_->context.device());
+    const memory_properties properties = state_->properties();
     // A driver may write into the handle although it fails.
     physical created;
     const auto ask = [&](auto& cu) { return cu.memory_create(&created.handle, bytes, &properties, 0); };
@@ -118,11 +120,16 @@ class gpu {
   }
   bool destroy(const physical& leaving) noexcept {
     const auto ask = [&](auto& cu) { return cu.memory_release(leaving.handle); };
-    return leaving.handle != 0 && call("cuMemRelease", ask);
+    if (leaving.handle == 0 || !call("cuMemRelease", ask)) return false;
+    state_->chunks.close(leaving.handle);
+    return true;
   }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept {
     const auto ask = [&](auto& cu) { return cu.memory_map(number(p), bytes, 0, made.handle, 0); };
-    return made.handle != 0 && ask_for("cuMemMap", ask);
+    if (made.handle == 0 || !ask_for("cuMemMap", ask)) return false;
+    if (note_mapped(p, bytes, made)) return true;
+    (void)unmap(p, bytes);
+    return false;
   }
   bool grant(void* p, std::size_t bytes) noexcept { return grant_to(state_->context.device(), p, bytes); }
   /// Lets another device access mapped memory. The devices must be peers.
@@ -132,7 +139,15 @@ class gpu {
                    [&](auto& cu) { return cu.memory_set_access(number(p), bytes, &wanted, 1); });
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
-    return call("cuMemUnmap", [&](auto& cu) { return cu.memory_unmap(number(p), bytes); });
+    if (!call("cuMemUnmap", [&](auto& cu) { return cu.memory_unmap(number(p), bytes); })) return false;
+    state_->chunks.erase(p);
+    return true;
+  }
+  /// Makes a handle by which shared_range maps the chunks of mapped memory in another process. It is valid until one of
+  /// them is destroyed.
+  ///   Throws:  driver_error if the driver refuses, or if the bytes are not mapped
+  [[nodiscard]] shared_part share(const void* p, std::size_t bytes) {
+    return state_->chunks.share(state_->context.calls(), p, bytes);
   }
   /// Waits for the whole device if the stream no longer exists, because it may have left work.
   bool synchronize(tessera::stream_id stream) noexcept {
@@ -176,22 +191,39 @@ class gpu {
       calls.check(calls.device_get_attribute(&has, has_virtual_memory, context.device()),
                   "cuDeviceGetAttribute");
       if (has == 0) return;
-      const memory_properties properties = properties_on(context.device());
-      calls.check(calls.get_granularity(&page_size, &properties, min_granularity),
+      int has_files = 0;
+      calls.check(calls.device_get_attribute(&has_files, has_file_handles, context.device()),
+                  "cuDeviceGetAttribute");
+      if (has_files != 0 && calls.memory_export != nullptr) handle_types = file_handle;
+      const memory_properties wanted = properties();
+      calls.check(calls.get_granularity(&page_size, &wanted, min_granularity),
                   "cuMemGetAllocationGranularity");
+    }
+    /// Chunks that other processes may map, if the device has such.
+    [[nodiscard]] memory_properties properties() const noexcept {
+      memory_properties wanted{};
+      wanted.type = pinned_memory;
+      wanted.handle_types = handle_types;
+      wanted.location = {location_is_device, context.device()};
+      return wanted;
     }
     primary_context context;
     stream_positions positions{context};
+    mapped_chunks chunks;
+    int handle_types = 0;
     tessera::provider::latest_refusals refused;
     std::size_t capacity = 0;
     std::size_t page_size = tessera::operator""_MiB(2);
   };
 
-  [[nodiscard]] static memory_properties properties_on(device_number device) noexcept {
-    memory_properties properties{};
-    properties.type = pinned_memory;
-    properties.location = {location_is_device, device};
-    return properties;
+  /// Notes mapped memory for share(). Returns false if host memory ran out.
+  [[nodiscard]] bool note_mapped(void* p, std::size_t bytes, const physical& made) noexcept {
+    try {
+      state_->chunks.insert(p, bytes, made.handle);
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
   }
   /// Calls f with the functions of the driver, in the context of the device. Returns whether that succeeded.
   template <typename F>

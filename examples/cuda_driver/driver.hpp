@@ -21,6 +21,9 @@ using event_handle = struct event_type*;      // CUevent
 
 inline constexpr result success = 0, invalid_value = 1, out_of_memory = 2, no_device = 100,
                         invalid_context = 201, invalid_handle = 400, not_ready = 600, not_supported = 801;
+inline constexpr int has_file_handles =
+    103;                               // CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+inline constexpr int file_handle = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 inline constexpr int has_virtual_memory = 102;  // CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 inline constexpr unsigned event_without_timing = 2;  // CU_EVENT_DISABLE_TIMING
 inline constexpr int location_is_device = 1;         // CU_MEM_LOCATION_TYPE_DEVICE
@@ -133,6 +136,9 @@ class driver {
                        unsigned long long flags) = nullptr;
   result (*memory_unmap)(device_address, std::size_t) = nullptr;
   result (*memory_set_access)(device_address, std::size_t, const memory_access*, std::size_t count) = nullptr;
+  /// Null if the driver lacks them.
+  result (*memory_export)(void* made, memory_handle, int type, unsigned long long flags) = nullptr;
+  result (*memory_import)(memory_handle*, void* from, int type) = nullptr;
 
   /// Null if neither the driver nor a loaded CUDA runtime has this function.
   result (*exchange_capture_mode)(int* mode) = nullptr;
@@ -205,6 +211,8 @@ class driver {
     find(memory_map, "cuMemMap");
     find(memory_unmap, "cuMemUnmap");
     find(memory_set_access, "cuMemSetAccess");
+    find_either(memory_export, "cuMemExportToShareableHandle", nullptr);
+    find_either(memory_import, "cuMemImportFromShareableHandle", nullptr);
     find_either(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode",
                 "cudaThreadExchangeStreamCaptureMode");
     find_either(memory_copy_to_host_, "cuMemcpyDtoHAsync_v2", nullptr);

@@ -193,6 +193,8 @@ class gpu_allocators {
     });
     return works;
   }
+  ///   Requires:  no call of add_peer()
+  [[nodiscard]] const std::vector<int>& peers() const noexcept { return peers_; }
   [[nodiscard]] std::size_t peak_reserved() const noexcept { return budget_.peak(); }
   void reset_peak() noexcept { budget_.reset_peak(); }
 

@@ -95,6 +95,22 @@ class gpu_memory {
     return found;
   }
 
+  /// Makes a handle by which another process maps the chunks of a live block in a range. Returns false if there is no such
+  /// block here.
+  ///   Throws:  cuda_driver::driver_error
+  [[nodiscard]] bool try_share(const void* p, cuda_driver::shared_part& part) {
+    return is_in_any([&](allocator& in) {
+      const std::size_t bytes = find(in, p).bytes;
+      if (bytes > 0) in.visit_provider([&](gpu& device) { part = device.share(p, bytes); });
+      return bytes > 0;
+    });
+  }
+  /// The devices with access to the memory of ranges.
+  [[nodiscard]] std::vector<int> peers() {
+    const std::lock_guard lock(mutex_);
+    return memory_.peers();
+  }
+
   /// Empties the caches of all pools, or of one private pool.
   void empty_cache(pool_name of) {
     const stack now = history_.take_stack(torch::RecordContext::ALL);

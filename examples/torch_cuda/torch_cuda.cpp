@@ -253,31 +253,35 @@ class cuda_allocator final : public torch::CUDAAllocator {
 
   torch::ShareableHandle shareIpcHandle(void* p) override {
     const tessera::segment_view segment = segment_of(p);
-    TORCH_CHECK(!segment.in_range, "tessera shares no memory of expandable segments between processes");
+    if (segment.in_range) {
+      cuda_driver::shared_part part;
+      checked("memory of an expandable segment is not shared: ",
+              [&] { (void)is_on_any([&](gpu_memory& on) { return on.try_share(p, part); }); });
+      return {part.offset, part.handle};
+    }
     cudaIpcMemHandle_t handle;
     C10_CUDA_CHECK(cudaIpcGetMemHandle(&handle, reinterpret_cast<void*>(segment.address)));
     return {static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(p) - segment.address),
-            std::string(handle.reserved, sizeof handle.reserved)};
+            cuda_driver::begin_handle(cuda_driver::handle_kind::segment) +
+                std::string(handle.reserved, sizeof handle.reserved)};
   }
-  /// Opens a segment of another process, which CUDA allows once at a time.
+  /// Opens memory of another process once at a time, because CUDA opens a segment once.
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
-    const std::lock_guard lock(mutex_);
-    std::weak_ptr<void>& known = opened_[handle];
-    if (std::shared_ptr<void> open = known.lock()) return open;
-    cudaIpcMemHandle_t of;
-    TORCH_CHECK(handle.size() == sizeof of.reserved, "the handle of shared memory has ", handle.size(),
-                " bytes instead of ", sizeof of.reserved);
-    std::copy(handle.begin(), handle.end(), of.reserved);
-    const c10::DeviceIndex device = current_device();
-    void* p = nullptr;
-    C10_CUDA_CHECK(cudaIpcOpenMemHandle(&p, of, cudaIpcMemLazyEnablePeerAccess));
-    std::shared_ptr<void> open(p, [this, handle, device](void* segment) {
-      const std::lock_guard closing(mutex_);
-      const c10::cuda::CUDAGuard on(device);
-      C10_CUDA_CHECK(cudaIpcCloseMemHandle(segment));
-      opened_.erase(handle);
-    });
-    known = open;
+    const std::lock_guard lock(opened_mutex_);
+    const auto known = opened_.find(handle);
+    if (known != opened_.end()) {
+      if (std::shared_ptr<void> open = known->second.lock()) return open;
+    }
+    const std::string segment = cuda_driver::begin_handle(cuda_driver::handle_kind::segment);
+    std::shared_ptr<void> open;
+    if (handle.size() == sizeof(cudaIpcMemHandle_t)) {  // of a PyTorch that shares segments alone
+      open = open_segment(handle, handle);
+    } else if (handle.compare(0, segment.size(), segment) == 0) {
+      open = open_segment(handle, handle.substr(segment.size()));
+    } else {
+      open = open_range(handle);
+    }
+    opened_[handle] = open;
     return open;
   }
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex to) override {
@@ -370,6 +374,50 @@ class cuda_allocator final : public torch::CUDAAllocator {
     }
     return false;
   }
+  /// Calls f, which may call the driver. If it fails, PyTorch's error says so.
+  template <typename F>
+  static void checked(const char* what, F f) {
+    std::string why;
+    try {
+      return f();
+    } catch (const cuda_driver::driver_error& error) {
+      why = error.what();
+    }
+    TORCH_CHECK(false, what, why);
+  }
+  [[nodiscard]] std::shared_ptr<void> open_segment(const std::string& handle, const std::string& name) {
+    cudaIpcMemHandle_t of;
+    TORCH_CHECK(name.size() == sizeof of.reserved, "the handle of a shared segment has ", name.size(),
+                " bytes instead of ", sizeof of.reserved);
+    std::copy(name.begin(), name.end(), of.reserved);
+    const c10::DeviceIndex device = current_device();
+    void* p = nullptr;
+    C10_CUDA_CHECK(cudaIpcOpenMemHandle(&p, of, cudaIpcMemLazyEnablePeerAccess));
+    return {p, [this, handle, device](void* segment) {
+              const std::lock_guard closing(opened_mutex_);
+              const c10::cuda::CUDAGuard on(device);
+              C10_CUDA_CHECK(cudaIpcCloseMemHandle(segment));
+              forget(handle);
+            }};
+  }
+  [[nodiscard]] std::shared_ptr<void> open_range(const std::string& handle) {
+    const c10::DeviceIndex device = current_device();
+    std::unique_ptr<cuda_driver::shared_range> opened;
+    checked("memory of an expandable segment is not opened: ", [&] {
+      opened = std::make_unique<cuda_driver::shared_range>(driver_, device, at(device).peers(), handle);
+    });
+    void* const begin = opened->begin();
+    return {begin, [this, handle, range = std::shared_ptr(std::move(opened))](void*) mutable {
+              const std::lock_guard closing(opened_mutex_);
+              range.reset();
+              forget(handle);
+            }};
+  }
+  /// Forgets a handle, unless its memory was opened again meanwhile.
+  void forget(const std::string& handle) {
+    const auto found = opened_.find(handle);
+    if (found != opened_.end() && found->second.expired()) opened_.erase(found);
+  }
   [[nodiscard]] tessera::segment_view segment_of(const void* p) {
     tessera::segment_view found{};
     const bool is_live = is_on_any([&](gpu_memory& on) { return (found = on.segment_of(p)).bytes > 0; });
@@ -414,7 +462,8 @@ class cuda_allocator final : public torch::CUDAAllocator {
   bool is_recording_ = false;
   std::size_t max_annotations_ = 1;
   std::deque<torch::AnnotationEntry> annotations_;
-  std::map<std::string, std::weak_ptr<void>> opened_;  // segments of other processes, by their handles
+  std::mutex opened_mutex_;                            // guards the member below
+  std::map<std::string, std::weak_ptr<void>> opened_;  // memory of other processes, by handles
 };
 
 /// Never destroyed: a program may free tensors after its static objects.

@@ -15,6 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 namespace {
 
 // The values are those of cuda.h.
@@ -45,8 +49,11 @@ struct segment {
 struct physical {
   std::size_t bytes;
   int device;
+  bool shareable = false;
   bool released = false;
   int mappings = 0;
+  int file = -1;          // has the contents if the memory is shared with other processes
+  bool imported = false;  // from another process
 };
 struct mapping {
   std::size_t bytes;
@@ -75,7 +82,8 @@ struct driver {
   int devices = 2;
   std::size_t capacity = std::size_t{1} << 30;
   bool virtual_memory = true;
-  bool holds = false;  // whether work stays until it is finished
+  bool file_handles = true;  // whether other processes may map memory
+  bool holds = false;        // whether work stays until it is finished
   std::vector<context> primary{{.device = 0}, {.device = 1}}, other{{0, false}, {1, false}};
   std::map<address, segment> segments;
   std::map<address, std::size_t> ranges;
@@ -173,7 +181,8 @@ bool take(driver& d, int device, std::size_t bytes) {
 void forget_if_gone(driver& d, address handle) {
   const auto found = d.handles.find(handle);
   if (!found->second.released || found->second.mappings != 0) return;
-  d.used[static_cast<std::size_t>(found->second.device)] -= found->second.bytes;
+  if (!found->second.imported) d.used[static_cast<std::size_t>(found->second.device)] -= found->second.bytes;
+  if (found->second.file >= 0) ::close(found->second.file);
   d.contents.erase({false, handle});
   d.handles.erase(found);
 }
@@ -194,15 +203,16 @@ struct properties {
   unsigned short usage;
   unsigned char reserved[4];
 };
-struct access {
+struct memory_access {
   location where;
   int flags;
 };
-/// Whether properties request memory of a device and nothing else.
+/// Whether properties request memory of a device, which other processes may map, and nothing else.
 bool are_plain(const driver& d, const properties* wanted) {
-  return wanted->type == 1 && wanted->handle_types == 0 && wanted->where.type == 1 && wanted->where.id >= 0 &&
-         wanted->where.id < d.devices && wanted->win32_metadata == nullptr && wanted->compression == 0 &&
-         wanted->direct_rdma == 0 && wanted->usage == 0;
+  return wanted->type == 1 && (wanted->handle_types == 0 || (wanted->handle_types == 1 && d.file_handles)) &&
+         wanted->where.type == 1 && wanted->where.id >= 0 && wanted->where.id < d.devices &&
+         wanted->win32_metadata == nullptr && wanted->compression == 0 && wanted->direct_rdma == 0 &&
+         wanted->usage == 0;
 }
 
 /// Submits a copy from or to the device's memory. The bytes move at once, the stream takes its time.
@@ -216,8 +226,14 @@ int copy(const char* name, address device, std::size_t bytes, void* stream, void
   if (d.ended.contains(on)) return invalid_handle;
   const auto segment = in_segment ? std::prev(d.segments.upper_bound(device)) : d.segments.end();
   const auto mapped = in_segment ? d.mappings.end() : std::prev(d.mappings.upper_bound(device));
-  auto& pages = d.contents[{in_segment, in_segment ? segment->first : mapped->second.handle}];
   const address first = device - (in_segment ? segment->first : mapped->first);
+  const int file = in_segment ? -1 : d.handles[mapped->second.handle].file;
+  if (file >= 0) {
+    const auto at = static_cast<off_t>(first);
+    const ssize_t moved = to != nullptr ? ::pread(file, to, bytes, at) : ::pwrite(file, from, bytes, at);
+    return moved == static_cast<ssize_t>(bytes) ? success : invalid_value;
+  }
+  auto& pages = d.contents[{in_segment, in_segment ? segment->first : mapped->second.handle}];
   for (std::size_t done = 0, part = 0; done < bytes; done += part) {
     const std::size_t offset = (first + done) % 4096;
     part = bytes - done < 4096 - offset ? bytes - done : 4096 - offset;
@@ -269,8 +285,8 @@ int cuDeviceGet(int* device, int number) {
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   const lock held(all().mutex);
-  if (attribute != 102) return misused("cuDeviceGetAttribute of something else");
-  return *value = all().virtual_memory ? 1 : 0, success;
+  if (attribute != 102 && attribute != 103) return misused("cuDeviceGetAttribute of something else");
+  return *value = attribute == 102 ? all().virtual_memory : all().file_handles, success;
 }
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = all().capacity, success; }
 int cuDevicePrimaryCtxRetain(void** made, int device) {
@@ -440,7 +456,7 @@ int cuMemCreate(address* made, std::size_t bytes, const properties* wanted, unsi
   if (bytes == 0 || bytes % granularity != 0) return invalid_value;
   if (!take(d, wanted->where.id, bytes)) return out_of_memory;
   *made = d.next_handle++;
-  d.handles[*made] = {bytes, wanted->where.id};
+  d.handles[*made] = {bytes, wanted->where.id, wanted->handle_types == 1};
   return success;
 }
 int cuMemRelease(address handle) {
@@ -451,6 +467,40 @@ int cuMemRelease(address handle) {
   if (found == d.handles.end() || found->second.released) return misused("cuMemRelease of what is no memory");
   found->second.released = true;
   return forget_if_gone(d, handle), success;
+}
+int cuMemExportToShareableHandle(void* made, address handle, int type, unsigned long long flags) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemExportToShareableHandle", false)) return failed;
+  const auto found = d.handles.find(handle);
+  if (type != 1 || flags != 0 || found == d.handles.end() || !found->second.shareable)
+    return misused("cuMemExportToShareableHandle of something else");
+  physical& memory = found->second;
+  if (memory.file < 0) {
+    memory.file = ::memfd_create("chunk", MFD_CLOEXEC);
+    if (memory.file < 0 || ::ftruncate(memory.file, static_cast<off_t>(memory.bytes)) != 0)
+      return out_of_memory;
+    for (const auto& [page, bytes] : d.contents[{false, handle}])
+      if (::pwrite(memory.file, bytes.data(), bytes.size(), static_cast<off_t>(page * 4096)) != 4096)
+        return out_of_memory;
+    d.contents.erase({false, handle});
+  }
+  const int file = ::dup(memory.file);
+  return std::memcpy(made, &file, sizeof file), file >= 0 ? success : out_of_memory;
+}
+int cuMemImportFromShareableHandle(address* made, void* from, int type) {
+  driver& d = all();
+  const lock held(d.mutex);
+  if (const int failed = begin("cuMemImportFromShareableHandle")) return failed;
+  struct stat found{};
+  const int file = static_cast<int>(reinterpret_cast<std::uintptr_t>(from));
+  if (type != 1 || ::fstat(file, &found) != 0) return invalid_value;
+  *made = d.next_handle++;
+  d.handles[*made] = {.bytes = static_cast<std::size_t>(found.st_size),
+                      .device = device_of(current),
+                      .file = ::dup(file),
+                      .imported = true};
+  return success;
 }
 int cuMemMap(address p, std::size_t bytes, std::size_t offset, address handle, unsigned long long flags) {
   driver& d = all();
@@ -482,7 +532,7 @@ int cuMemUnmap(address p, std::size_t bytes) {
   --d.handles[handle].mappings;
   return forget_if_gone(d, handle), success;
 }
-int cuMemSetAccess(address p, std::size_t bytes, const access* wanted, std::size_t count) {
+int cuMemSetAccess(address p, std::size_t bytes, const memory_access* wanted, std::size_t count) {
   driver& d = all();
   const lock held(d.mutex);
   if (const int failed = begin("cuMemSetAccess", false)) return failed;
@@ -528,7 +578,7 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
   d.initialized = false;
   d.devices = devices;
   d.capacity = capacity;
-  d.virtual_memory = virtual_memory != 0;
+  d.virtual_memory = d.file_handles = virtual_memory != 0;
   d.holds = false;
   d.registered.clear();
   d.primary.assign(static_cast<std::size_t>(devices), {});
@@ -537,12 +587,20 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
     d.primary[static_cast<std::size_t>(i)].device = d.other[static_cast<std::size_t>(i)].device = i;
     d.other[static_cast<std::size_t>(i)].primary = false;
   }
+  for (const auto& [handle, memory] : d.handles) {
+    if (memory.file >= 0) ::close(memory.file);
+  }
   d.segments.clear(), d.ranges.clear(), d.handles.clear(), d.mappings.clear(), d.contents.clear();
   d.streams.clear(), d.ended.clear(), d.events.clear();
   d.used.assign(static_cast<std::size_t>(devices), 0);
   d.calls = d.first_failing = d.last_failing = 0;
   d.misuse.clear(), d.counts.clear();
   current = nullptr;
+}
+/// Says that other processes can map no memory.
+void fake_refuse_files() {
+  const lock held(all().mutex);
+  all().file_handles = false;
 }
 /// Makes the calls between two numbers fail, counted from now.
 void fake_fail(unsigned long long first, unsigned long long last, int with) {
