@@ -21,6 +21,7 @@
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/inspect.hpp>
+#include <tessera/plan/planned.hpp>
 #include <tessera/tessera.hpp>
 
 #include "gpu.hpp"
@@ -122,21 +123,39 @@ class gpu_allocators {
                           tessera::concurrent::locked<tessera::caching_allocator<
                               tessera::recipe::pytorch<>, gpu, tessera::extension::private_pools,
                               tessera::extension::checkpoints, tessera::extension::sleep_mode, watch>>>;
+  /// An allocator that follows a plan, and serves all other requests by the one inside.
+  using planned_allocator = tessera::plan::planned<allocator>;
   static constexpr std::size_t kinds = family::count;
 
-  gpu_allocators(std::shared_ptr<const cuda_driver::driver> driver, int device, history& reports)
-      : driver_(std::move(driver)), device_(device), reports_(&reports) {}
+  /// The first allocator that is made follows `plan`, which may be null and must outlive this object.
+  gpu_allocators(std::shared_ptr<const cuda_driver::driver> driver, int device, history& reports,
+                 const tessera::plan::memory_plan* plan)
+      : driver_(std::move(driver)), device_(device), reports_(&reports), plan_(plan) {}
   gpu_allocators& operator=(gpu_allocators&&) = delete;
   ~gpu_allocators() {
     for (auto& a : made_) delete a.load();
+    delete planned_.load();
   }
 
-  /// The allocator that serves requests now.
-  [[nodiscard]] allocator& now() noexcept { return *now_.load(std::memory_order_acquire); }
+  /// Calls f(allocator) with the one that serves requests now.
+  template <typename F>
+  decltype(auto) with_now(F f) {
+    if (allocator* const one = now_.load(std::memory_order_acquire)) [[likely]]
+      return f(*one);
+    return f(*planned_.load(std::memory_order_acquire));
+  }
+  /// The allocator that follows a plan, or null.
+  [[nodiscard]] planned_allocator* planned() noexcept { return planned_.load(std::memory_order_acquire); }
+  [[nodiscard]] static const settings& settings_of(allocator& in) noexcept { return in.settings(); }
+  [[nodiscard]] static const settings& settings_of(planned_allocator& in) noexcept {
+    return in.inner().settings();
+  }
   template <typename F>
   void for_each(F f) {
     for (std::size_t kind = 0; kind < kinds; ++kind) {
       if (allocator* const one = made_[kind].load(std::memory_order_acquire)) f(*one, kind);
+      planned_allocator* const follower = planned();
+      if (follower != nullptr && kind == planned_kind_) f(*follower, kind);
     }
   }
   /// Lets the settings choose the allocator and its policies. Calls on_new(allocator, number) if it is made.
@@ -145,14 +164,27 @@ class gpu_allocators {
   template <typename F>
   [[nodiscard]] std::optional<tessera::config::setting_error> choose(settings wanted, F on_new) {
     const std::size_t kind = family::index_for(wanted);
-    allocator* chosen = made_[kind].load();
+    const bool follows_plan = planned() != nullptr && kind == planned_kind_;
+    allocator* chosen = follows_plan ? &planned()->inner() : made_[kind].load();
+    const auto prepare = [&](auto& made) {
+      if (budget_.limit() != tessera::unlimited) limit(made, budget_.limit());
+      for (const int peer : peers_) made.visit_provider([peer](gpu& device) { device.add_peer(peer); });
+      on_new(made, kind);
+    };
+    const auto make_device = [&] {
+      return gpu(driver_, device_, budget_, [this, kind] { return empty_all_but(kind); });
+    };
+    if (chosen == nullptr && plan_ != nullptr && planned() == nullptr) {
+      auto made = std::make_unique<planned_allocator>(*plan_, wanted, make_device(), watch{{reports_}});
+      prepare(*made);
+      planned_kind_ = kind;
+      planned_.store(made.release(), std::memory_order_release);
+      now_.store(nullptr, std::memory_order_release);
+      return {};
+    }
     if (chosen == nullptr) {
-      const auto empty_others = [this, kind] { return empty_all_but(kind); };
-      auto made = std::make_unique<allocator>(wanted, gpu(driver_, device_, budget_, empty_others),
-                                              watch{{reports_}});
-      if (budget_.limit() != tessera::unlimited) limit(*made, budget_.limit());
-      for (const int peer : peers_) made->visit_provider([peer](gpu& device) { device.add_peer(peer); });
-      on_new(*made, kind);
+      auto made = std::make_unique<allocator>(wanted, make_device(), watch{{reports_}});
+      prepare(*made);
       chosen = made.release();
       made_[kind].store(chosen, std::memory_order_release);
     } else {
@@ -165,13 +197,13 @@ class gpu_allocators {
         unread->swap(before, wanted);
       }
     }
-    now_.store(chosen, std::memory_order_release);
+    now_.store(follows_plan ? nullptr : chosen, std::memory_order_release);
     return {};
   }
   /// Limits the memory of all allocators together.
   void set_limit(std::size_t bytes) {
     budget_.set_limit(bytes);
-    for_each([bytes](allocator& in, std::size_t) { limit(in, bytes); });
+    for_each([bytes](auto& in, std::size_t) { limit(in, bytes); });
   }
   /// Lets another device access the memory of ranges.
   ///   Requires:  one call at a time, and none of choose()
@@ -180,7 +212,7 @@ class gpu_allocators {
     if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return true;
     peers_.push_back(peer);
     bool works = true;
-    for_each([&](allocator& in, std::size_t) {
+    for_each([&](auto& in, std::size_t) {
       in.visit_provider([peer](gpu& device) { device.add_peer(peer); });
       std::map<std::uintptr_t, std::size_t> mapped;
       tessera::observe::for_each_block(in, [&](const tessera::segment_view& s, const tessera::block_view&) {
@@ -199,7 +231,7 @@ class gpu_allocators {
   void reset_peak() noexcept { budget_.reset_peak(); }
 
  private:
-  static void limit(allocator& in, std::size_t bytes) {
+  static void limit(auto& in, std::size_t bytes) {
     bool had_limit = false;
     in.visit_policies([&](auto& policies) {
       had_limit = tessera::memory_limit(policies.growth.limit) != tessera::memory_limit{};
@@ -209,7 +241,7 @@ class gpu_allocators {
   }
   bool empty_all_but(std::size_t except) noexcept {
     bool any = false;
-    for_each([&](allocator& in, std::size_t kind) {
+    for_each([&](auto& in, std::size_t kind) {
       if (kind == except) return;
       const std::size_t before = in.current_usage().reserved;
       in.trim();
@@ -221,10 +253,13 @@ class gpu_allocators {
   std::shared_ptr<const cuda_driver::driver> driver_;
   int device_;
   history* reports_;
+  const tessera::plan::memory_plan* plan_;
   memory_budget budget_;
   std::vector<int> peers_;
   std::array<std::atomic<allocator*>, kinds> made_{};
-  std::atomic<allocator*> now_{nullptr};
+  std::atomic<allocator*> now_{nullptr};  // null if the allocator with the plan serves requests
+  std::atomic<planned_allocator*> planned_{nullptr};
+  std::size_t planned_kind_ = 0;  // the number of that allocator
 };
 
 }  // namespace torch_cuda

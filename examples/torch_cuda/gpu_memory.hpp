@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <variant>
@@ -24,9 +25,11 @@
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 
+#include "chosen_recipe.hpp"
 #include "gpu_allocators.hpp"
 #include "history.hpp"
 #include "named_pools.hpp"
+#include "planned_blocks.hpp"
 #include "torch_version.hpp"
 
 namespace torch_cuda {
@@ -42,8 +45,6 @@ struct saved_pool : torch::AllocatorState {
 
 /// The memory of one GPU, with all that PyTorch's interface asks of one device.
 class gpu_memory {
-  using allocator = gpu_allocators::allocator;
-
  public:
   using filter = named_pools<gpu_allocators>::filter;
   using rejection_observer = std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;
@@ -51,8 +52,9 @@ class gpu_memory {
   gpu_memory(std::shared_ptr<const cuda_driver::driver> driver, c10::DeviceIndex number)
       : number_(number),
         history_(number),
-        memory_(std::move(driver), number, history_),
-        pools_(memory_, history_) {
+        memory_(std::move(driver), number, history_, plan_or_error()),
+        pools_(memory_, history_),
+        planned_(history_) {
     follow_settings();
     if (torch_settings::fraction() != 1) set_fraction(torch_settings::fraction());
   }
@@ -65,12 +67,15 @@ class gpu_memory {
     if (settings_.differ(bytes)) [[unlikely]]
       follow_settings();
     const tessera::stream_id id(stream);
-    allocator& in = memory_.now();
     const segments_from source(pools_.source_for(stream));
-    void* const p = in.try_allocate(bytes, id);
-    if (p == nullptr) [[unlikely]]
-      raise_out_of_memory(in, bytes, id);
-    if (c10::memoryProfilingEnabled()) report(p, static_cast<std::int64_t>(find(in, p).bytes));
+    void* const p = memory_.with_now([&](auto& in) {
+      void* const found = in.try_allocate(bytes, id);
+      if (found == nullptr) [[unlikely]]
+        raise_out_of_memory(in, bytes, id);
+      note_if_planned(in, found);
+      return found;
+    });
+    if (c10::memoryProfilingEnabled()) report(p, static_cast<std::int64_t>(find(p).bytes));
     return p;
   }
 
@@ -79,19 +84,24 @@ class gpu_memory {
     const stack now = history_.take_stack(torch::RecordContext::ALL);
     const history::during labelled(now);
     const std::size_t bytes = c10::memoryProfilingEnabled() ? find(p).bytes : 0;
-    if (!is_in_any([p](allocator& in) { return in.try_deallocate(p); })) return false;
+    const bool is_freed = is_in_any([&](auto& in) {
+      if (const tessera::block_view planned = planned_block_at(in, p); planned.bytes > 0)
+        planned_.note_free(planned);
+      return in.try_deallocate(p);
+    });
+    if (!is_freed) return false;
     if (bytes > 0) report(p, -static_cast<std::int64_t>(bytes));
     return true;
   }
   [[nodiscard]] bool try_record_stream(void* p, cudaStream_t stream) {
-    return is_in_any([=](allocator& in) {
+    return is_in_any([&](auto& in) {
       return find(in, p).bytes > 0 && ((void)in.record_stream(p, tessera::stream_id(stream)), true);
     });
   }
   /// The segment of a live block; of 0 bytes if there is no such block here.
   [[nodiscard]] tessera::segment_view segment_of(const void* p) {
     tessera::segment_view found{};
-    (void)is_in_any([&](allocator& in) { return (found = tessera::observe::segment_of(in, p)).bytes > 0; });
+    (void)is_in_any([&](auto& in) { return (found = tessera::observe::segment_of(in, p)).bytes > 0; });
     return found;
   }
 
@@ -99,7 +109,7 @@ class gpu_memory {
   /// block here.
   ///   Throws:  cuda_driver::driver_error
   [[nodiscard]] bool try_share(const void* p, cuda_driver::shared_part& part) {
-    return is_in_any([&](allocator& in) {
+    return is_in_any([&](auto& in) {
       const std::size_t bytes = find(in, p).bytes;
       if (bytes > 0) in.visit_provider([&](gpu& device) { part = device.share(p, bytes); });
       return bytes > 0;
@@ -115,10 +125,10 @@ class gpu_memory {
   void empty_cache(pool_name of) {
     const stack now = history_.take_stack(torch::RecordContext::ALL);
     const history::during labelled(now);
-    if (of == all_pools) return memory_.for_each([](allocator& in, std::size_t) { in.trim(); });
+    if (of == all_pools) return memory_.for_each([](auto& in, std::size_t) { in.trim(); });
     const auto pool = pools_.find(of);
-    memory_.for_each([&pool](allocator& in, std::size_t kind) {
-      in.get<tessera::extension::private_pools>().trim(pool[kind]);
+    memory_.for_each([&pool](auto& in, std::size_t kind) {
+      in.template get<tessera::extension::private_pools>().trim(pool[kind]);
     });
   }
   void set_fraction(double fraction) {
@@ -146,8 +156,9 @@ class gpu_memory {
   /// Whether memory was ever mapped into a range of addresses.
   [[nodiscard]] bool has_ranges() {
     bool any = false;
-    memory_.for_each([&any](allocator& in, std::size_t) {
-      any = any || (in.settings().uses_ranges() && in.statistics().num_device_alloc > 0);
+    memory_.for_each([&any](auto& in, std::size_t) {
+      any = any || is_planned<decltype(in)> ||
+            (gpu_allocators::settings_of(in).uses_ranges() && in.statistics().num_device_alloc > 0);
     });
     return any;
   }
@@ -155,18 +166,26 @@ class gpu_memory {
   /// Adds up the allocators. With several, their peaks add up to an upper bound.
   [[nodiscard]] c10::CachingDeviceAllocator::DeviceStats statistics() {
     c10::CachingDeviceAllocator::DeviceStats to;
-    memory_.for_each([&to](allocator& in, std::size_t) { add(to, in.statistics()); });
+    memory_.for_each([&to](auto& in, std::size_t) {
+      const auto from = in.statistics();
+      add(to, from);
+      if constexpr (requires { from.by_plan; }) add_reserved(to, from.by_plan.device_bytes);
+    });
+    if (memory_.planned() != nullptr) planned_.add_to(to);
     std::int64_t& peak = to.reserved_bytes[0].peak;
     peak = std::min(peak, static_cast<std::int64_t>(memory_.peak_reserved()));
-    to.max_split_size = static_cast<std::int64_t>(memory_.now().statistics().max_split_size);
+    to.max_split_size =
+        static_cast<std::int64_t>(memory_.with_now([](auto& in) { return in.statistics().max_split_size; }));
     return to;
   }
   void reset_peaks() {
-    memory_.for_each([](allocator& in, std::size_t) { in.reset_peak_statistics(); });
+    memory_.for_each([](auto& in, std::size_t) { in.reset_peak_statistics(); });
+    planned_.reset_peaks();
     memory_.reset_peak();
   }
   void reset_accumulated() {
-    memory_.for_each([](allocator& in, std::size_t) { in.reset_accumulated_statistics(); });
+    memory_.for_each([](auto& in, std::size_t) { in.reset_accumulated_statistics(); });
+    planned_.reset_accumulated();
   }
 
   /// The segments of all pools, or of one private pool, in the order of addresses.
@@ -211,13 +230,13 @@ class gpu_memory {
   ///   Returns:  why not, or null
   [[nodiscard]] const char* sleep(bool saves) {
     using tessera::extension::sleep_contents;
-    return in_each([saves](allocator& in) {
-      return in.get<tessera::extension::sleep_mode>().sleep(saves ? sleep_contents::save
-                                                                  : sleep_contents::discard);
+    return in_each([saves](auto& in) {
+      return in.template get<tessera::extension::sleep_mode>().sleep(saves ? sleep_contents::save
+                                                                           : sleep_contents::discard);
     });
   }
   [[nodiscard]] const char* wake() {
-    return in_each([](allocator& in) { return in.get<tessera::extension::sleep_mode>().wake(); });
+    return in_each([](auto& in) { return in.template get<tessera::extension::sleep_mode>().wake(); });
   }
   /// Says why the latest request that failed did so; empty if none failed.
   [[nodiscard]] std::string explanation() {
@@ -262,8 +281,9 @@ class gpu_memory {
     const history::during labelled(now);
     const auto pool = pools_.find(name);
     auto saved = std::make_shared<saved_pool>();
-    memory_.for_each([&](allocator& in, std::size_t kind) {
-      auto& state = saved->states[kind] = in.get<tessera::extension::checkpoints>().record(pool[kind]);
+    memory_.for_each([&](auto& in, std::size_t kind) {
+      auto& state = saved->states[kind] =
+          in.template get<tessera::extension::checkpoints>().record(pool[kind]);
       TORCH_CHECK(state, "the state of the private pool cannot be saved: ", state.why());
     });
     return saved;
@@ -272,9 +292,9 @@ class gpu_memory {
     const stack now = history_.take_stack(torch::RecordContext::STATE);
     const history::during labelled(now);
     saved_pool::change all;
-    memory_.for_each([&](allocator& in, std::size_t kind) {
+    memory_.for_each([&](auto& in, std::size_t kind) {
       if (!from.states[kind]) return;
-      const auto result = in.get<tessera::extension::checkpoints>().restore(from.states[kind]);
+      const auto result = in.template get<tessera::extension::checkpoints>().restore(from.states[kind]);
       TORCH_CHECK(result, "the state of the private pool cannot be restored: ", result.why);
       all.freed.insert(all.freed.end(), result.freed.begin(), result.freed.end());
       all.allocated.insert(all.allocated.end(), result.allocated.begin(), result.allocated.end());
@@ -336,7 +356,7 @@ class gpu_memory {
   }
   template <typename F>
   void for_each_block(F f) {
-    memory_.for_each([&f](allocator& in, std::size_t kind) {
+    memory_.for_each([&f](auto& in, std::size_t kind) {
       tessera::observe::for_each_block(in, [&](const tessera::segment_view& segment,
                                                const tessera::block_view& b) { f(kind, segment, b); });
     });
@@ -346,29 +366,37 @@ class gpu_memory {
   [[nodiscard]] const char* in_each(F f) {
     const char* why = "no memory is in expandable segments";
     bool any = false;
-    memory_.for_each([&](allocator& in, std::size_t) {
-      if (!in.settings().uses_ranges() || (any && why != nullptr)) return;
-      any = true;
-      why = f(in).why;
+    memory_.for_each([&](auto& in, std::size_t) {
+      if constexpr (is_planned<decltype(in)>) {
+        any = true;
+        why = "an allocator that follows a plan cannot sleep";
+      } else {
+        if (!in.settings().uses_ranges() || (any && why != nullptr)) return;
+        any = true;
+        why = f(in).why;
+      }
     });
     return why;
   }
   /// Calls f(allocator) until it returns true; first for the one that serves requests now.
   template <typename F>
   bool is_in_any(F f) {
-    allocator& now = memory_.now();
-    bool is_found = f(now);
+    const void* asked = nullptr;
+    bool is_found = memory_.with_now([&](auto& in) {
+      asked = &in;
+      return f(in);
+    });
     if (is_found) [[likely]]
       return true;
-    memory_.for_each([&](allocator& in, std::size_t) { is_found = is_found || (&in != &now && f(in)); });
+    memory_.for_each([&](auto& in, std::size_t) { is_found = is_found || (&in != asked && f(in)); });
     return is_found;
   }
-  [[nodiscard]] static tessera::block_view find(allocator& in, const void* p) {
+  [[nodiscard]] static tessera::block_view find(auto& in, const void* p) {
     return tessera::observe::live_block_at(in, p);
   }
   [[nodiscard]] tessera::block_view find(const void* p) {
     tessera::block_view found{};
-    (void)is_in_any([&](allocator& in) { return (found = find(in, p)).bytes > 0; });
+    (void)is_in_any([&](auto& in) { return (found = find(in, p)).bytes > 0; });
     return found;
   }
   /// PyTorch's callbacks may free memory when a request finds no block.
@@ -383,7 +411,7 @@ class gpu_memory {
   }
   [[nodiscard]] tessera::usage usage() {
     tessera::usage sum;
-    memory_.for_each([&sum](allocator& in, std::size_t) {
+    memory_.for_each([&sum](auto& in, std::size_t) {
       const tessera::usage part = in.current_usage();
       sum.allocated += part.allocated;
       sum.reserved += part.reserved;
@@ -396,13 +424,37 @@ class gpu_memory {
                                      c10::Device(c10::DeviceType::CUDA, number_));
   }
 
-  /// Reads TESSERA_RECIPE.
-  [[nodiscard]] static bool is_stitched() {
-    const char* const name = std::getenv("TESSERA_RECIPE");
-    const std::string recipe = name != nullptr ? name : "pytorch";
-    TORCH_CHECK(recipe == "pytorch" || recipe == "stitched", "TESSERA_RECIPE: there is no recipe \"", recipe,
-                "\", only pytorch and stitched");
-    return recipe == "stitched";
+  template <typename In>
+  static constexpr bool is_planned =
+      std::is_same_v<std::remove_cvref_t<In>, gpu_allocators::planned_allocator>;
+  /// The live block at an address if the plan serves it; else one of 0 bytes.
+  [[nodiscard]] static tessera::block_view planned_block_at(auto& in, const void* p) {
+    tessera::block_view found{};
+    if constexpr (is_planned<decltype(in)>)
+      in.visit_plan([&](const auto& plan) { found = plan.live_block_at(p); });
+    return found;
+  }
+  void note_if_planned(auto& in, const void* p) {
+    if constexpr (is_planned<decltype(in)>) {
+      if (const tessera::block_view served = planned_block_at(in, p); served.bytes > 0)
+        planned_.note_allocation(served);
+      planned_.note_allocated(in.inner().current_usage().allocated);
+    }
+  }
+  /// Adds the memory of a plan. It has no small pool.
+  static void add_reserved(c10::CachingDeviceAllocator::DeviceStats& to, const tessera::counter& bytes) {
+    for (const std::size_t i : {std::size_t{0}, std::size_t{2}}) {
+      to.reserved_bytes[i].current += bytes.current;
+      to.reserved_bytes[i].peak += bytes.peak;
+      to.reserved_bytes[i].allocated += bytes.allocated;
+      to.reserved_bytes[i].freed += bytes.freed;
+    }
+  }
+  /// The plan that TESSERA_RECIPE names, or null.
+  [[nodiscard]] static const tessera::plan::memory_plan* plan_or_error() {
+    const chosen_recipe& chosen = chosen_recipe::get();
+    TORCH_CHECK(chosen.error().empty(), chosen.error());
+    return chosen.plan();
   }
   void follow_settings() {
     const std::lock_guard lock(mutex_);
@@ -413,16 +465,19 @@ class gpu_memory {
     };
     const auto parsed = tessera::config::parse<tessera::config::pytorch>(text);
     if (const auto* const error = std::get_if<tessera::config::setting_error>(&parsed)) return refuse(*error);
-    static const bool stitches = is_stitched();
-    const auto refused = memory_.choose({std::get<tessera::config::pytorch_settings>(parsed), stitches},
-                                        [this](allocator& added, std::size_t kind) {
-                                          (void)added.on_pressure(&run_callbacks, nullptr);
-                                          pools_.add(added, kind);
-                                        });
+    const auto refused =
+        memory_.choose({std::get<tessera::config::pytorch_settings>(parsed), chosen_recipe::get().stitches()},
+                       [this](auto& added, std::size_t kind) {
+                         (void)added.on_pressure(&run_callbacks, nullptr);
+                         pools_.add(added, kind);
+                       });
     if (refused) refuse(*refused);
+    if (memory_.planned() == nullptr) return;
+    const char* const fault = memory_.planned()->statistics().by_plan.fault;
+    TORCH_CHECK(fault == nullptr, "TESSERA_RECIPE: ", chosen_recipe::get().plan_file(), ": ", fault);
   }
 
-  [[noreturn, gnu::noinline, gnu::cold]] void raise_out_of_memory(allocator& in, std::size_t bytes,
+  [[noreturn, gnu::noinline, gnu::cold]] void raise_out_of_memory(auto& in, std::size_t bytes,
                                                                   tessera::stream_id stream) {
     const auto numbers = in.make_out_of_memory(bytes, stream).numbers();
     const tessera::usage now = usage();
@@ -438,9 +493,8 @@ class gpu_memory {
       const std::lock_guard lock(mutex_);
       observers = observers_;
       std::uint64_t rejections = 0;
-      memory_.for_each([&rejections](allocator& each, std::size_t) {
-        rejections += each.statistics().num_oom_rejections;
-      });
+      memory_.for_each(
+          [&rejections](auto& each, std::size_t) { rejections += each.statistics().num_oom_rejections; });
       if (rejections > rejections_) rejection_observers = rejection_observers_;
       rejections_ = rejections;
     }
@@ -484,6 +538,7 @@ class gpu_memory {
   std::atomic<std::size_t> allowed_{tessera::unlimited};  // bytes, by a memory fraction
   gpu_allocators memory_;
   named_pools<gpu_allocators> pools_;
+  planned_blocks planned_;
   std::mutex mutex_;  // guards changes of settings, and the members below
   std::string explanation_;
   std::vector<torch::OutOfMemoryObserver> observers_;

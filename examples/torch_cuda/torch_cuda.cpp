@@ -27,6 +27,7 @@
 #include <cuda_runtime_api.h>
 
 #include "../cuda_driver/driver.hpp"
+#include "chosen_recipe.hpp"
 #include "gpu_memory.hpp"
 
 namespace torch_cuda {
@@ -313,9 +314,14 @@ class cuda_allocator final : public torch::CUDAAllocator {
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     return device;
   }
+  [[noreturn, gnu::noinline, gnu::cold]] static void refuse(c10::DeviceIndex device) {
+    const std::string& error = chosen_recipe::get().error();
+    TORCH_CHECK(error.empty(), error);
+    TORCH_CHECK(false, "Invalid device argument ", static_cast<int>(device), ": did you call init?");
+  }
   [[nodiscard]] gpu_memory& at(c10::DeviceIndex device) {
-    TORCH_CHECK(0 <= device && static_cast<std::size_t>(device) < device_count_, "Invalid device argument ",
-                static_cast<int>(device), ": did you call init?");
+    if (device < 0 || static_cast<std::size_t>(device) >= device_count_) [[unlikely]]
+      refuse(device);
     return *devices_[static_cast<std::size_t>(device)];
   }
   void empty_caches(pool_name of) {
@@ -482,6 +488,13 @@ void cuda_allocator::free_cached(void* p) {
 }  // namespace
 }  // namespace torch_cuda
 
+/// Says why the variable TESSERA_RECIPE cannot be followed, for example what is wrong with the file of a plan.
+///   Returns:  null if nothing is wrong
+extern "C" [[gnu::visibility("default")]] const char* tessera_recipe_error() {
+  const std::string& error = torch_cuda::chosen_recipe::get().error();
+  return error.empty() ? nullptr : error.c_str();
+}
+
 /// Makes PyTorch use tessera for CUDA from now on. Blocks of the previous allocator still go back to that one. Call it
 /// before the first tensor is on a GPU, so that all memory is in one cache.
 extern "C" [[gnu::visibility("default")]] void tessera_install() {
@@ -489,7 +502,9 @@ extern "C" [[gnu::visibility("default")]] void tessera_install() {
   torch_cuda::cuda_allocator& ours = torch_cuda::instance();
   CUDACachingAllocator::CUDAAllocator* const before = CUDACachingAllocator::allocator.load();
   if (before == &ours) return;
-  if (before != nullptr && before->initialized()) ours.init(device_count());
+  // If TESSERA_RECIPE has an error, the first use of a device raises it. An exception must not leave this function.
+  if (before != nullptr && before->initialized() && tessera_recipe_error() == nullptr)
+    ours.init(device_count());
   CUDACachingAllocator::allocator.store(&ours);
 }
 
