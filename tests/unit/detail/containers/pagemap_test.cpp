@@ -64,6 +64,19 @@ TEST(directory_threads, find_the_owner_of_reserved_addresses_without_memory) {
   EXPECT_EQ(where.owner_of(at(165_MiB)), 3u);
 }
 
+TEST(directory_threads, contain_exactly_the_added_addresses) {
+  pagemap where;
+  EXPECT_FALSE(where.contains(at(4_MiB)));
+  ASSERT_TRUE(where.add(at(4_MiB + 64_KiB), 64_KiB, 7));
+  EXPECT_EQ(where.owner_of(at(4_MiB)), 7u) << "another address of the frame";
+  EXPECT_FALSE(where.contains(at(4_MiB + 64_KiB - 1)));
+  EXPECT_TRUE(where.contains(at(4_MiB + 64_KiB)));
+  EXPECT_TRUE(where.contains(at(4_MiB + 128_KiB - 1)));
+  EXPECT_FALSE(where.contains(at(4_MiB + 128_KiB)));
+  where.forget(where.take_out(at(4_MiB + 64_KiB)));
+  EXPECT_FALSE(where.contains(at(4_MiB + 64_KiB)));
+}
+
 TEST(directory_threads, tell_owners_in_one_frame_apart) {
   pagemap where;
   const std::uint64_t frame = 64_MiB;
