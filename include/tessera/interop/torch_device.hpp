@@ -285,8 +285,9 @@ class torch_device final : public detail::torch_device_base {
 /// PyTorch's allocator of pinned host memory: an at::HostAllocator, or a c10::Allocator before PyTorch 2.9. A copy to a device
 /// reads the memory after the program freed it; it is reused when the recorded streams are done.
 ///
-/// `Definition` is like that of torch_device, with one device of the number 0. Its streams are those of the
-/// devices that copy. Register it once:
+/// `Definition` is like that of torch_device, with one device of the number 0. Its streams are those of all devices that
+/// copy. So to_stream() must tell the streams of two devices apart, and the provider must record events in each of them. The
+/// requests themselves are on stream_id{}. Register it once:
 ///
 ///   using host_memory = tessera::interop::torch_host<my_pinned_memory>;
 ///   at::setHostAllocator(c10::DeviceType::PrivateUse1, &host_memory::instance());
@@ -372,6 +373,7 @@ class torch_host final : public detail::torch_host_base {
 ///   make_wait(stream, event)  makes further work of a stream wait for an event of the provider
 ///   set_device(device)        makes a device the driver's current one for the calling thread; optional
 ///   is_idle(stream)           returns whether all work of a stream is done; optional
+///   elapsed(first, second)    returns the milliseconds between two events of the provider; optional
 ///
 /// Without is_idle, Stream.query() records an event and queries it at once. A device that needs time to reach the event then says
 /// that an idle stream is busy. Only the guard may change the driver's current device, because the guard keeps its own number of it.
@@ -450,6 +452,15 @@ class torch_guard final : public c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* of, const c10::DeviceIndex) const noexcept override {
     delete static_cast<recorded*>(of);
   }
+  double elapsedTime(void* first, void* second, const c10::DeviceIndex device) const override {
+    if constexpr (requires(recorded& e) { Definition::elapsed(e.mark, e.mark); }) {
+      TORCH_CHECK(first != nullptr && second != nullptr,
+                  "both events must be recorded before their time is taken");
+      return Definition::elapsed(static_cast<recorded*>(first)->mark, static_cast<recorded*>(second)->mark);
+    } else {
+      return c10::impl::DeviceGuardImplInterface::elapsedTime(first, second, device);
+    }
+  }
 
  private:
   /// An event of a stream's provider.
@@ -522,6 +533,11 @@ class torch_hooks : public at::PrivateUse1HooksInterface {
   void init() const override {}
   bool hasPrimaryContext(c10::DeviceIndex device) const override {
     return detail::torch_memory<Definition>::all().find(device) != nullptr;
+  }
+  at::Device getDeviceFromPtr(void* p) const override {
+    const auto* const on = detail::torch_memory<Definition>::all().owner_of(p);
+    TORCH_CHECK(on != nullptr, "invalid device pointer: ", p);
+    return {detail::torch_memory<Definition>::type(), static_cast<c10::DeviceIndex>(on->number)};
   }
   bool isPinnedPtr(const void* p) const override { return torch_host<PinnedDefinition>::is_pinned(p); }
   c10::Allocator* getPinnedMemoryAllocator() const override {
