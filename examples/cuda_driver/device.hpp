@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -110,10 +111,16 @@ class gpu {
     return call("cuMemAddressFree", [&](auto& cu) { return cu.address_free(number(p), bytes); });
   }
   bool create(std::size_t bytes, tessera::page_kind kind, physical& made) noexcept {
-    const memory_properties properties = state_->properties();
     // A driver may write into the handle although it fails.
     physical created;
-    const auto ask = [&](auto& cu) { return cu.memory_create(&created.handle, bytes, &properties, 0); };
+    const auto ask = [&](auto& cu) {
+      memory_properties wanted = state_->properties();
+      const result answer = cu.memory_create(&created.handle, bytes, &wanted, 0);
+      if (wanted.handle_types == 0 || (answer != not_supported && answer != not_permitted)) return answer;
+      // Some systems refuse descriptors although the device has them. Then nothing is shared.
+      wanted.handle_types = state_->handle_types = 0;
+      return cu.memory_create(&created.handle, bytes, &wanted, 0);
+    };
     if (!has(kind) || !ask_for("cuMemCreate", ask)) return false;
     made = created;
     return true;
@@ -210,7 +217,7 @@ class gpu {
     primary_context context;
     stream_positions positions{context};
     mapped_chunks chunks;
-    int handle_types = 0;
+    std::atomic<int> handle_types = 0;
     tessera::provider::latest_refusals refused;
     std::size_t capacity = 0;
     std::size_t page_size = tessera::operator""_MiB(2);

@@ -20,7 +20,8 @@ using stream_handle = struct stream_type*;    // CUstream
 using event_handle = struct event_type*;      // CUevent
 
 inline constexpr result success = 0, invalid_value = 1, out_of_memory = 2, no_device = 100,
-                        invalid_context = 201, invalid_handle = 400, not_ready = 600, not_supported = 801;
+                        invalid_context = 201, invalid_handle = 400, not_permitted = 800, not_ready = 600,
+                        not_supported = 801;
 inline constexpr int has_file_handles =
     103;                               // CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
 inline constexpr int file_handle = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR

@@ -32,6 +32,7 @@ enum : int {
   invalid_context = 201,
   invalid_handle = 400,
   not_ready = 600,
+  not_permitted = 800,
   not_supported = 801
 };
 using address = unsigned long long;
@@ -82,8 +83,9 @@ struct driver {
   int devices = 2;
   std::size_t capacity = std::size_t{1} << 30;
   bool virtual_memory = true;
-  bool file_handles = true;  // whether other processes may map memory
-  bool holds = false;        // whether work stays until it is finished
+  bool file_handles = true;          // whether other processes may map memory
+  bool permits_file_handles = true;  // if not, cuMemCreate refuses what the device has
+  bool holds = false;                // whether work stays until it is finished
   std::vector<context> primary{{.device = 0}, {.device = 1}}, other{{0, false}, {1, false}};
   std::map<address, segment> segments;
   std::map<address, std::size_t> ranges;
@@ -453,6 +455,7 @@ int cuMemCreate(address* made, std::size_t bytes, const properties* wanted, unsi
   if (!d.virtual_memory) return not_supported;
   if (!are_plain(d, wanted) || flags != 0) return misused("cuMemCreate of something else");
   *made = ~address{0};  // a driver may write although it fails
+  if (wanted->handle_types != 0 && !d.permits_file_handles) return not_permitted;
   if (bytes == 0 || bytes % granularity != 0) return invalid_value;
   if (!take(d, wanted->where.id, bytes)) return out_of_memory;
   *made = d.next_handle++;
@@ -579,6 +582,7 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
   d.devices = devices;
   d.capacity = capacity;
   d.virtual_memory = d.file_handles = virtual_memory != 0;
+  d.permits_file_handles = true;
   d.holds = false;
   d.registered.clear();
   d.primary.assign(static_cast<std::size_t>(devices), {});
@@ -597,10 +601,10 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
   d.misuse.clear(), d.counts.clear();
   current = nullptr;
 }
-/// Says that other processes can map no memory.
-void fake_refuse_files() {
+/// Lets no other process map memory. The device says so, unless `late`.
+void fake_refuse_files(int late) {
   const lock held(all().mutex);
-  all().file_handles = false;
+  (late != 0 ? all().permits_file_handles : all().file_handles) = false;
 }
 /// Makes the calls between two numbers fail, counted from now.
 void fake_fail(unsigned long long first, unsigned long long last, int with) {

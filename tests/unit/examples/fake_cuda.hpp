@@ -19,7 +19,7 @@ struct fake_cuda : loaded_library {
   fake_cuda() : loaded_library(path_of("fake_cuda")) {}
 
   void (*reset)(int, std::size_t, int) = find<void(int, std::size_t, int)>("fake_reset");
-  void (*refuse_files)() = find<void()>("fake_refuse_files");
+  void (*refuse_files)(int) = find<void(int)>("fake_refuse_files");
   void (*fail)(unsigned long long, unsigned long long,
                int) = find<void(unsigned long long, unsigned long long, int)>("fake_fail");
   unsigned long long (*calls)() = find<unsigned long long()>("fake_calls");

@@ -321,9 +321,17 @@ TEST_F(shared_range_test, says_how_to_allow_what_the_system_refuses) {
 }
 
 TEST_F(shared_range_test, works_on_a_device_that_shares_nothing) {
-  cuda.refuse_files();
-  gpu device(load(), 0);
-  const mapped_range own(device, {2_MiB});  // the library refuses memory with descriptors
+  for (const int late : {0, 1}) {
+    begin();
+    cuda.refuse_files(late);
+    {
+      gpu device(load(), 0);
+      const mapped_range own(device, {2_MiB, 4_MiB});
+      EXPECT_EQ(cuda.count("cuMemCreate"), late != 0 ? 3 : 2)
+          << "it asks once for memory that it could share";
+    }
+    end();
+  }
 }
 
 }  // namespace
