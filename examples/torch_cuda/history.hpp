@@ -58,7 +58,7 @@ class history {
     const std::lock_guard lock(mutex_);
     end_run();
     skipped_.reset();
-    for (const torch::TraceEntry::Action action : skipped) skipped_.set(static_cast<std::size_t>(action));
+    for (const torch::TraceEntry::Action each : skipped) skipped_.set(static_cast<std::size_t>(each));
     is_enabled_ = enabled;
     take_ = enabled ? take : nullptr;
     level_ = enabled ? level : torch::RecordContext::NEVER;
