@@ -111,7 +111,7 @@ class named_pools {
   void begin_capture() {
     const std::lock_guard lock(mutex_);
     if (captures_++ > 0) return;
-    of_->for_each([this](auto& in, std::size_t kind) { mark_capture(in, kind); });
+    of_->for_each([this](auto& in, std::size_t kind) { this->mark_capture(in, kind); });
   }
   void end_capture() {
     const std::lock_guard lock(mutex_);
