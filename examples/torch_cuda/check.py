@@ -250,6 +250,10 @@ class Check:
 
             refuses(ImportError, ['no recipe "stitched"'], tessera_torch.install, library=self.library, recipe="stitched")
             return
+        import tessera_torch
+
+        for recipe, why in ("swift", 'there is no recipe "swift"'), ("nowhere.csv", "nowhere.csv: No such file"):
+            refuses(RuntimeError, ["TESSERA_RECIPE", why], tessera_torch.install, library=self.library, recipe=recipe)
         tessera_torch = self._install(recipe="stitched")
         x = torch.arange(MIB).cuda()
         tessera_torch.sleep()

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,13 +37,16 @@ class chosen_recipe {
   }
   chosen_recipe(const chosen_recipe&) = delete;
   chosen_recipe& operator=(const chosen_recipe&) = delete;
-  /// Reads the variable when it is first called.
+  /// Reads the variable when it is first called, and again as long as it has an error, so that a program can mend it.
   [[nodiscard]] static const chosen_recipe& get() {
-    static const chosen_recipe chosen;
-    return chosen;
+    static std::mutex reading;
+    static std::unique_ptr<const chosen_recipe> chosen;
+    const std::lock_guard lock(reading);
+    if (chosen == nullptr || !chosen->error().empty()) chosen = std::make_unique<const chosen_recipe>();
+    return *chosen;
   }
 
-  /// What is wrong with the variable or its file; empty if nothing is.
+  /// What is wrong with the variable or its file; empty if nothing is. A text is valid until the next call of get().
   [[nodiscard]] const std::string& error() const noexcept { return error_; }
   [[nodiscard]] bool stitches() const noexcept { return stitches_; }
   /// The plan that a device follows, or null. It and the name of its file are valid while the program runs.

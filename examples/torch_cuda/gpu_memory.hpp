@@ -22,6 +22,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <tessera/interop/torch_devices.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
 
@@ -168,7 +169,7 @@ class gpu_memory {
     c10::CachingDeviceAllocator::DeviceStats to;
     memory_.for_each([&to](auto& in, std::size_t) {
       const auto from = in.statistics();
-      add(to, from);
+      tessera::interop::add_torch_statistics(to, from);
       if constexpr (requires { from.by_plan; }) add_reserved(to, from.by_plan.device_bytes);
     });
     if (memory_.planned() != nullptr) planned_.add_to(to);
@@ -303,43 +304,6 @@ class gpu_memory {
   }
 
  private:
-  static void add(c10::CachingDeviceAllocator::DeviceStats& to, const auto& from) {
-    const auto add_counter = [](c10::CachingDeviceAllocator::Stat& s, const tessera::counter& c) {
-      s.current += c.current;
-      s.peak += c.peak;
-      s.allocated += c.allocated;
-      s.freed += c.freed;
-    };
-    const auto add_group = [&](c10::CachingDeviceAllocator::StatArray& s,
-                               tessera::counter tessera::pool_statistics::* c) {
-      add_counter(s[0], from.all.*c);
-      for (std::size_t pool = 0; pool < 2; ++pool) add_counter(s[pool + 1], from.pool[pool].*c);
-    };
-    using s = tessera::pool_statistics;
-    add_group(to.allocation, &s::allocation);
-    add_group(to.segment, &s::segment);
-    add_group(to.active, &s::active);
-    add_group(to.inactive_split, &s::inactive_split);
-    add_group(to.allocated_bytes, &s::allocated_bytes);
-    add_group(to.reserved_bytes, &s::reserved_bytes);
-    add_group(to.active_bytes, &s::active_bytes);
-    add_group(to.inactive_split_bytes, &s::inactive_split_bytes);
-    add_group(to.requested_bytes, &s::requested_bytes);
-    add_counter(to.oversize_allocations, from.oversize_allocations);
-    add_counter(to.oversize_segments, from.oversize_segments);
-    to.num_alloc_retries += static_cast<std::int64_t>(from.num_alloc_retries);
-    to.num_ooms += static_cast<std::int64_t>(from.num_ooms);
-    to.num_sync_all_streams += static_cast<std::int64_t>(from.num_sync_all_streams);
-    to.num_device_alloc += static_cast<std::int64_t>(from.num_device_alloc);
-    to.num_device_free += static_cast<std::int64_t>(from.num_device_free);
-    add_rejections(to, from);
-  }
-  /// Adds the counter that only newer versions have.
-  template <typename To>
-  static void add_rejections(To& to, const auto& from) {
-    if constexpr (requires { to.num_oom_rejections; })
-      to.num_oom_rejections += static_cast<std::int64_t>(from.num_oom_rejections);
-  }
   struct device_bytes {
     std::size_t free = 0;
     std::size_t total = 0;

@@ -31,8 +31,8 @@ class _Misfit(Exception):
 def install(*, recipe=None, library=None):
     """Puts tessera in the place of PyTorch's allocator. A second call does nothing.
 
-    recipe:  "pytorch", which PYTORCH_CUDA_ALLOC_CONF tunes, or "stitched", which needs libtessera_c10.so; by default the
-             variable TESSERA_RECIPE
+    recipe:  "pytorch", which PYTORCH_CUDA_ALLOC_CONF tunes; "stitched" or the file of a plan, which need libtessera_c10.so; by
+             default the variable TESSERA_RECIPE
     library: the path of libtessera_c10.so or libtessera_cuda.so. By default, the first of these that exists and fits this
              PyTorch: the file that the variable TESSERA_C10 names, else libtessera_c10.so beside this module; then the same
              with TESSERA_CUDA and libtessera_cuda.so
@@ -51,8 +51,16 @@ def install(*, recipe=None, library=None):
         _warn(f"{misfit}; so {way.path} is used")
     for reason in _forgotten_settings():
         _warn(reason)
+    named = os.environ.get("TESSERA_RECIPE")
     os.environ["TESSERA_RECIPE"] = chosen
-    way.install()
+    try:
+        way.install()
+    except BaseException:
+        if named is None:
+            del os.environ["TESSERA_RECIPE"]
+        else:
+            os.environ["TESSERA_RECIPE"] = named
+        raise
     _installed_way = way
 
 
@@ -119,13 +127,15 @@ class _C10Way:
         built_for = library.tessera_built_for().decode()
         if torch.__version__.split(".")[:2] != built_for.split(".")[:2]:
             raise _Misfit(f"{path} was built for PyTorch {built_for}, and this is {torch.__version__}")
-        library.tessera_sleep.restype = library.tessera_wake.restype = ctypes.c_char_p
+        for name in "recipe_error", "sleep", "wake":
+            getattr(library, "tessera_" + name).restype = ctypes.c_char_p
         library.tessera_sleep.argtypes = [ctypes.c_int, ctypes.c_bool]
         library.tessera_explain_last_oom.restype = ctypes.c_size_t
 
     def install(self):
         if torch.cuda.is_initialized() and torch.cuda.memory_allocated() > 0:
             _warn("tensors are on the GPU already; their memory stays in PyTorch's allocator")
+        self._check(self._library.tessera_recipe_error())
         self._library.tessera_install()
 
     def sleep(self, device, save):
