@@ -10,7 +10,6 @@
 #include <ATen/ops/_reshape_alias_cpu_dispatch.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/view_cpu_dispatch.h>
 #include <torch/library.h>
@@ -26,8 +25,9 @@ namespace {
 using guard = tessera::interop::torch_guard<device_memory>;
 constexpr c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
 at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> scalar, std::optional<c10::Layout>,
-                 std::optional<c10::Device> device, std::optional<bool>,
+                 std::optional<c10::Device> device, std::optional<bool> is_pinned,
                  std::optional<c10::MemoryFormat> format) {
+  TORCH_CHECK(!is_pinned.value_or(false), "only memory of the CPU can be pinned");
   const c10::OptionalDeviceGuard on(device);
   return at::detail::empty_generic(size, &devices::instance(), keys, c10::dtype_or_default(scalar), format);
 }
@@ -42,16 +42,16 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
 at::Tensor on_host(const at::Tensor& of) {
   return at::from_blob(of.data_ptr(), of.sizes(), of.strides(), of.options().device(c10::kCPU));
 }
-c10::Stream stream_on(c10::Device device) { return guard().getStream(device); }
 /// Copies on the current stream of the device. The host waits, except in a non-blocking copy within a device or with pinned memory.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  devices::check_process();
   if (to.numel() == 0) return to;
-  const c10::Stream stream = stream_on((to.is_cpu() ? from : to).device());
+  const c10::Stream stream = guard().getStream((to.is_cpu() ? from : to).device());
   const c10::DataPtr& other = (to.is_cpu() ? to : from).storage().data_ptr();
   const bool waits =
       !non_blocking || (from.device() != to.device() &&
                         !pinned::instance().record_event(other.get(), other.get_context(), stream));
-  if (waits && !from.is_cpu()) guard().synchronizeStream(stream_on(from.device()));
+  if (waits && !from.is_cpu()) guard().synchronizeStream(guard().getStream(from.device()));
   driver().submit(streams::to_stream(stream),
                   [target = on_host(to), source = on_host(from.expand_as(to))]() mutable {
                     const c10::InferenceMode inference;
@@ -84,7 +84,7 @@ void convolution_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack)
 }
 /// Keeps the current stream busy.
 void busy(int64_t milliseconds) {
-  driver().submit(streams::to_stream(stream_on(guard().getDevice())),
+  driver().submit(streams::to_stream(guard().getStream(guard().getDevice())),
                   [=] { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); });
 }
 /// Writes what PyTorch's memory_viz and tessera-replay read.
@@ -107,7 +107,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const char* const name : {"convolution_overrideable", "convolution_backward_overrideable"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&convolution_on_cpu>());
   m.impl("view", &at::cpu::view);
-  m.impl("resize_", &at::native::resize_);
+  m.impl("resize_", &devices::resize_of);
+  m.impl("set_.source_Storage", static_cast<at::Tensor& (*)(at::Tensor&, at::Storage)>(&at::cpu::set_));
   m.impl("set_.source_Storage_storage_offset", &set_storage);
   m.impl("record_stream", &devices::record_stream_of);
 }

@@ -4,6 +4,8 @@
 CHIP_LIBRARY names the library. The programs that it trains are those of examples/torch_cpu.
 """
 import argparse
+import copy
+import io
 import os
 import re
 import subprocess
@@ -24,6 +26,9 @@ import chip
 import train
 
 MIB = 1 << 20
+# Of the backend: the bytes of a device, and what its driver says if they do not suffice.
+TOTAL = 1024 * MIB
+REFUSAL = "the provider's limit is 1.00 GiB"
 
 
 def check(condition, what):
@@ -55,15 +60,15 @@ def statistics():
     memory.reset_peak_memory_stats()
     check(memory.max_memory_allocated() == 0, "the peak is reset")
     free, total = memory.get_memory_info()
-    check(total == 1024 * MIB and free == total - 22 * MIB, "what is free on the device")
+    check(total == TOTAL and free == total - 22 * MIB, "what is free on the device")
     memory.empty_cache()
     check(memory.memory_reserved() == 0, "the cache is empty")
 
 
 def out_of_memory():
     before = memory.memory_stats()["num_ooms"]
-    check(fails(lambda: torch.empty(2048 * MIB, dtype=torch.uint8, device="chip"), "OutOfMemoryError",
-                "chip:0 out of memory. Tried to allocate 2.00 GiB.", "tessera: out of memory", "the provider's limit is 1.00 GiB"),
+    check(fails(lambda: torch.empty(2 * TOTAL, dtype=torch.uint8, device="chip"), "OutOfMemoryError",
+                "chip:0 out of memory. Tried to allocate", "tessera: out of memory", REFUSAL),
           "a request that exceeds the device fails")
     check(memory.memory_stats()["num_ooms"] == before + 1, "the failure is counted")
 
@@ -74,7 +79,35 @@ def devices():
         check(x.device.index == 1 and memory.memory_allocated(1) == 4 * MIB, "the second device has its own memory")
         check((x + x).sum().item() == 2 * MIB, "its kernels work")
     check(x.to("chip:0").sum().item() == MIB, "a copy between devices")
-    check(fails(lambda: torch.empty(1, device="chip:2"), "there is no device"), "there is no third device")
+    for call in (lambda: torch.empty(1, device="chip:2"), lambda: torch.accelerator.synchronize(2),
+                 lambda: memory.memory_allocated(2), lambda: torch.Stream("chip:2")):
+        check(fails(call, "there is no device"), "there is no third device")
+
+
+def storages():
+    """Tensors whose storage changes, or is copied."""
+    torch.accelerator.set_device_index(0)
+    x = torch.full((4,), 5.0, device="chip:1")
+    before = memory.memory_allocated(0), memory.memory_allocated(1)
+    x.resize_(MIB)
+    sum_of = torch.add(x[:4], 1, out=torch.empty(0, device="chip:1"))
+    check(memory.memory_allocated(0) == before[0] and memory.memory_allocated(1) >= before[1] + 4 * MIB - 512,
+          "resize_ and out= stay on the device")
+    check(x[:4].eq(5).all().item() and sum_of.eq(6).all().item(), "resize_ keeps the numbers")
+    x = torch.full((MIB,), 5.0, device="chip")
+    sevens = torch.full((MIB,), 7.0).pin_memory()
+    torch.ops.chip.busy(100)
+    x.copy_(sevens, non_blocking=True)
+    x.resize_(2 * MIB)
+    check(x[:MIB].eq(7).all().item(), "resize_ waits for the work before it")
+    file = io.BytesIO()
+    torch.save(x[:5], file)
+    file.seek(0)
+    loaded = torch.load(file, map_location="chip")
+    check(loaded.device.type == "chip" and loaded.eq(7).all().item(), "a tensor is saved and loaded")
+    check(copy.deepcopy(x[:5]).eq(7).all().item() and x.untyped_storage().cpu().nbytes() == 8 * MIB, "copies of storages")
+    check(fails(lambda: torch.empty(3, device="chip", pin_memory=True), "only memory of the CPU can be pinned"),
+          "memory of the device is not pinned")
 
 
 def side_streams(records):
@@ -166,12 +199,16 @@ def data_loader():
 
 
 def fork():
-    x = torch.ones(10, device="chip")
+    x, host, event, stream = torch.ones(10, device="chip"), torch.ones(10), torch.Event("chip"), torch.Stream("chip")
+    event.record()
+    calls = (lambda: torch.empty(1, device="chip"), x.cpu, x[0].item, lambda: x.copy_(host), stream.synchronize, event.wait,
+             event.synchronize, event.query, torch.accelerator.synchronize, memory.empty_cache, memory.memory_allocated,
+             lambda: x.record_stream(stream), lambda: torch.Stream("chip"))
     child = os.fork()
     if child == 0:
-        refused = fails(lambda: torch.empty(1, device="chip"), "Cannot use chip in a forked process", "spawn")
-        del x
-        os._exit(0 if refused and chip._is_in_bad_fork() else 1)
+        refused = [fails(call, "Cannot use chip in a forked process", "spawn") for call in calls]
+        del x, event
+        os._exit(0 if all(refused) and chip._is_in_bad_fork() else 1)
     check(os.waitpid(child, 0)[1] == 0, "a forked process is refused in words")
     check(x.sum().item() == 10, "the parent keeps its memory")
 
@@ -214,6 +251,7 @@ def main():
     statistics()
     out_of_memory()
     devices()
+    storages()
     check(side_streams(records=True), "memory is not reused while another stream reads it")
     check(not side_streams(records=False), "without record_stream, it is reused")
     pinned()

@@ -21,6 +21,13 @@ def current_device():
     return torch.accelerator.current_device_index()
 
 
+class device(torch.accelerator.device_index):
+    """Changes the current device for a while, as torch.cuda.device does. torch.load uses it."""
+
+    def __init__(self, of):
+        super().__init__(torch.device("chip", of).index if isinstance(of, int) else torch.device(of).index)
+
+
 def manual_seed_all(seed):
     """Kernels run on the CPU, whose generator they use."""
 

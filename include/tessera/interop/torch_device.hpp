@@ -13,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/resize_native.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Device.h>
@@ -58,6 +61,12 @@ class torch_fork {
     (void)watched;
   }
   [[nodiscard]] static bool happened() noexcept { return flag().load(std::memory_order_relaxed); }
+  /// Raises an error in a forked process. Locks that another thread held at the fork stay locked there.
+  static void check() {
+    TORCH_CHECK(!happened(), "Cannot use ", c10::get_privateuse1_backend(),
+                " in a forked process, because devices do not survive a fork. Start the process with the "
+                "method 'spawn'");
+  }
 
  private:
   [[nodiscard]] static std::atomic<bool>& flag() noexcept {
@@ -92,12 +101,23 @@ class torch_memory {
   }
   /// Makes the allocator of a device at its first use.
   [[nodiscard]] static state& at(int device) {
-    TORCH_CHECK(!torch_fork::happened(), "Cannot use ", c10::get_privateuse1_backend(),
-                " in a forked process, because devices do not survive a fork. Start the process with the "
-                "method 'spawn'");
-    TORCH_CHECK(all().can_exist(device), "there is no device ", device);
+    torch_fork::check();
+    check_number(device);
     torch_fork::watch();
     return all().find_or_make(device);
+  }
+  /// The allocator of a device, or null before its first use.
+  [[nodiscard]] static state* find(int device) {
+    torch_fork::check();
+    check_number(device);
+    return all().find(device);
+  }
+  /// Raises an error if there is no device of this number, as far as the definition says how many there are.
+  static void check_number(int device) {
+    bool exists = all().can_exist(device);
+    if constexpr (requires { Definition::device_count(); })
+      exists = exists && device < Definition::device_count();
+    TORCH_CHECK(exists, "there is no device ", device);
   }
   [[nodiscard]] static c10::DeviceType type() noexcept {
     if constexpr (requires { Definition::type; }) return Definition::type;
@@ -129,7 +149,8 @@ class torch_memory {
   }
   /// Returns false if no allocator here has a live block at the address.
   static bool record_stream(void* p, const c10::Stream& stream) {
-    if (p == nullptr || torch_fork::happened()) return false;
+    if (p == nullptr) return false;
+    torch_fork::check();
     state* const on = all().owner_of(p);
     return on != nullptr && on->allocator.try_record_stream(p, to_stream(stream));
   }
@@ -178,14 +199,15 @@ namespace tessera::interop {
 /// Choose it for the backend of a new device. `torch.accelerator.memory`, empty_cache, record_stream, the profiler and
 /// torch.OutOfMemoryError work with it. `Definition` has two static functions, which the first use of a device calls:
 ///
-///   make_device(number)     returns a provider for the device, or throws a reason why there is none
+///   make_device(number)     returns a provider for the device, or throws a std::exception that says why there is none
 ///   make_allocator(device)  returns a thread-safe allocator over a movable provider
 ///
 /// Optional members are:
 ///
 ///   type                    the device type; c10::DeviceType::PrivateUse1 if absent
 ///   to_stream(stream)       returns the provider's stream for a c10::Stream; the stream of the same number if absent
-///   copy(to, from, bytes)   copies within device memory; only a device whose memory the host can access needs none
+///   copy(to, from, bytes)   copies within the memory of a device, and returns when it is done, or throws. Needed unless the
+///                           provider is host visible
 ///   memory_info(number)     returns the free bytes and all bytes of a device, as a std::pair; if absent, what the allocator
 ///                           has not reserved is free
 ///
@@ -193,10 +215,16 @@ namespace tessera::interop {
 ///
 ///   using memory = tessera::interop::torch_device<my_chip>;
 ///   c10::SetAllocator(memory::type(), &memory::instance());
-///   TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("record_stream", &memory::record_stream_of); }
+///   TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+///     m.impl("record_stream", &memory::record_stream_of);
+///     m.impl("resize_", &memory::resize_of);
+///   }
 ///
 /// The backend's device guard must be registered, because it says which device and stream are current. Its
-/// recordDataPtrOnStream calls recordStream(). Allocators are never destroyed. After a fork, the child process gets an error in words.
+/// recordDataPtrOnStream calls recordStream(). A program may record a stream of another device for a block, so the provider of
+/// each device must record events in the streams of all. If the provider has has_stream(), a stream that does not exist is
+/// refused; otherwise a block would wait for it forever. Allocators are never destroyed. After a fork, calls in the child process raise an error in words,
+/// and frees do nothing.
 template <typename Definition>
 class torch_device final : public detail::torch_device_base {
   using memory = detail::torch_memory<Definition>;
@@ -234,6 +262,9 @@ class torch_device final : public detail::torch_device_base {
   /// Whether this process was forked from one that used devices of any type. Then it can use none.
   [[nodiscard]] static bool is_forked() noexcept { return detail::torch_fork::happened(); }
 
+  /// Raises an error in such a process, for kernels that use the driver themselves.
+  static void check_process() { detail::torch_fork::check(); }
+
   /// Waits for `stream` before the memory is reused. Ignores memory of other allocators.
   static void record_stream(const c10::DataPtr& of, const c10::Stream& stream) {
     if (of.get_deleter() != &deallocate) return;
@@ -245,24 +276,35 @@ class torch_device final : public detail::torch_device_base {
     record_stream(tensor.storage().data_ptr(), stream);
   }
 
+  /// The kernel of aten::resize_, which operators with `out=` call, too. PyTorch's own copies with the host and to the
+  /// current device; this one lets the backend's hooks enlarge the storage first.
+  static const at::Tensor& resize_of(const at::Tensor& tensor, c10::IntArrayRef size,
+                                     std::optional<c10::MemoryFormat> format) {
+    const auto numbers = static_cast<std::size_t>(c10::multiply_integers(size) + tensor.storage_offset());
+    const std::size_t bytes = numbers * tensor.itemsize();
+    if (bytes > tensor.storage().nbytes()) at::native::resize_bytes_nocuda(tensor.storage(), bytes);
+    return at::native::resize_(tensor, size, format);
+  }
+
   // The functions of c10::DeviceAllocator. Before PyTorch 2.9, they override nothing.
   // NOLINTBEGIN(modernize-use-override)
   bool initialized() { return true; }
   /// Releases all cached memory of all devices.
   void emptyCache(std::pair<unsigned long long, unsigned long long> = {0, 0}) {
+    detail::torch_fork::check();
     memory::all().for_each([](auto& on) { on.allocator.trim(); });
   }
   void recordStream(const c10::DataPtr& of, c10::Stream stream) { record_stream(of, stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) {
     c10::CachingDeviceAllocator::DeviceStats result;
-    if (auto* const on = memory::all().find(device)) add_torch_statistics(result, on->allocator.statistics());
+    if (auto* const on = memory::find(device)) add_torch_statistics(result, on->allocator.statistics());
     return result;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) {
-    if (auto* const on = memory::all().find(device)) on->allocator.reset_accumulated_statistics();
+    if (auto* const on = memory::find(device)) on->allocator.reset_accumulated_statistics();
   }
   void resetPeakStats(c10::DeviceIndex device) {
-    if (auto* const on = memory::all().find(device)) on->allocator.reset_peak_statistics();
+    if (auto* const on = memory::find(device)) on->allocator.reset_peak_statistics();
   }
   /// The free bytes of a device and all its bytes.
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) {
@@ -324,19 +366,19 @@ class torch_host final : public detail::torch_host_base {
     return memory::record_stream(block != nullptr ? block : p, stream);
   }
   void empty_cache() {
-    if (auto* const on = memory::all().find(0)) on->allocator.trim();
+    if (auto* const on = memory::find(0)) on->allocator.trim();
   }
   void reset_accumulated_stats() {
-    if (auto* const on = memory::all().find(0)) on->allocator.reset_accumulated_statistics();
+    if (auto* const on = memory::find(0)) on->allocator.reset_accumulated_statistics();
   }
   void reset_peak_stats() {
-    if (auto* const on = memory::all().find(0)) on->allocator.reset_peak_statistics();
+    if (auto* const on = memory::find(0)) on->allocator.reset_peak_statistics();
   }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
   /// PyTorch's statistics, without times.
   at::HostStats get_stats() override {
     at::HostStats result;
-    auto* const on = memory::all().find(0);
+    auto* const on = memory::find(0);
     if (on == nullptr) return result;
     using recipe_type = typename allocator_type::recipe_type;
     const auto from = observe::host_statistics::from<recipe_type>(on->allocator.statistics());
@@ -368,10 +410,10 @@ class torch_host final : public detail::torch_host_base {
 /// static functions, too:
 ///
 ///   device_count()            returns the number of devices, at most 128
-///   create_stream(device)     returns a new stream of a device, which lasts until the program ends
-///   synchronize(stream)       waits until all work of a stream is done
+///   create_stream(device)     returns a new stream of a device, which lasts until the program ends; throws if there is none
+///   synchronize(stream)       waits until all work of a stream is done; throws if the device fails
 ///   make_wait(stream, event)  makes further work of a stream wait for an event of the provider
-///   set_device(device)        makes a device the driver's current one for the calling thread; optional
+///   set_device(device)        makes a device the driver's current one for the calling thread, and must not throw; optional
 ///   is_idle(stream)           returns whether all work of a stream is done; optional
 ///   elapsed(first, second)    returns the milliseconds between two events of the provider; optional
 ///
@@ -411,6 +453,8 @@ class torch_guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device on) const noexcept override { return stream_of(on, current_id(on)); }
   c10::Stream getDefaultStream(c10::Device on) const override { return stream_of(on, 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device on, bool) const override {
+    detail::torch_fork::check();
+    memory::check_number(number_of(on));
     return stream_of(on, static_cast<c10::StreamId>(pool_of(number_of(on)).next(number_of(on)).handle));
   }
   c10::Stream getNewStream(c10::Device on, int) const override { return getStreamFromGlobalPool(on, false); }
@@ -418,6 +462,7 @@ class torch_guard final : public c10::impl::DeviceGuardImplInterface {
     return stream_of(to.device(), std::exchange(current_id(to.device()), to.id()));
   }
   bool queryStream(const c10::Stream& stream) const override {
+    detail::torch_fork::check();
     const stream_id on = memory::to_stream(stream);
     if constexpr (requires { Definition::is_idle(on); }) {
       return Definition::is_idle(on);
@@ -426,9 +471,11 @@ class torch_guard final : public c10::impl::DeviceGuardImplInterface {
     }
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    detail::torch_fork::check();
     Definition::synchronize(memory::to_stream(stream));
   }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
+    memory::check_number(device);
     synchronizeStream(getDefaultStream({memory::type(), device}));
     pool_of(device).for_each([](stream_id stream) { Definition::synchronize(stream); });
   }
@@ -443,14 +490,20 @@ class torch_guard final : public c10::impl::DeviceGuardImplInterface {
     *of = next.release();
   }
   void block(void* of, const c10::Stream& stream) const override {
+    detail::torch_fork::check();
     if (of != nullptr) Definition::make_wait(memory::to_stream(stream), static_cast<recorded*>(of)->mark);
   }
-  bool queryEvent(void* of) const override { return of == nullptr || static_cast<recorded*>(of)->is_done(); }
+  bool queryEvent(void* of) const override {
+    detail::torch_fork::check();
+    return of == nullptr || static_cast<recorded*>(of)->is_done();
+  }
   void synchronizeEvent(void* of) const override {
+    detail::torch_fork::check();
     if (of != nullptr) static_cast<recorded*>(of)->wait();
   }
+  /// In a forked process, the event belongs to the parent.
   void destroyEvent(void* of, const c10::DeviceIndex) const noexcept override {
-    delete static_cast<recorded*>(of);
+    if (!detail::torch_fork::happened()) delete static_cast<recorded*>(of);
   }
   double elapsedTime(void* first, void* second, const c10::DeviceIndex device) const override {
     if constexpr (requires(recorded& e) { Definition::elapsed(e.mark, e.mark); }) {

@@ -373,8 +373,8 @@ namespace tessera::law {
 /// rule that says "refuses" is tried, those of release() and of destroyed memory only on request.
 ///
 /// Some faults end the program instead of a law: an exception from a function that is noexcept calls
-/// std::terminate, a provider that wrongly declares is_thread_safe may crash, and a wait that never returns
-/// hangs.
+/// std::terminate, a provider that wrongly declares is_thread_safe may crash, a copy from a null address may crash
+/// if the provider does not refuse it, and a wait that never returns hangs.
 ///
 ///   Requires:  nothing else uses the device; its capacity is at least 8 times the granularity; no endless
 ///              work runs on the streams
