@@ -145,8 +145,7 @@ list(FILTER programs EXCLUDE REGEX "^examples/tessera_replay/")
 foreach(program IN LISTS programs)
   set(uses "")
   if(EXISTS ${ROOT}/${program})
-    file(STRINGS ${ROOT}/${program} uses REGEX "(^|[^a-z_])detail(::|/[a-z_]+[.]hpp>)")
-    list(FILTER uses EXCLUDE REGEX "[^a-z_]at::detail::")  # PyTorch's
+    file(STRINGS ${ROOT}/${program} uses REGEX "(^|[^a-z_:]|[^t]::|[^a]t::)detail(::|/[a-z_]+[.]hpp>)")  # but not PyTorch's at::detail
   endif()
   if(uses)
     list(GET uses 0 line)
