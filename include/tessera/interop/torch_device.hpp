@@ -43,11 +43,9 @@
 namespace tessera::detail {
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
-inline constexpr bool torch_has_device_allocator = true;
 using torch_device_base = c10::DeviceAllocator;
 using torch_host_base = at::HostAllocator;
 #else
-inline constexpr bool torch_has_device_allocator = false;
 using torch_device_base = c10::Allocator;
 using torch_host_base = c10::Allocator;
 #endif
@@ -88,7 +86,9 @@ class torch_memory {
         : number(its_number),
           device(Definition::make_device(number)),
           allocator(Definition::make_allocator(
-              indexed_device(device, map, static_cast<pagemap::owner_number>(number)))) {}
+              indexed_device(device, map, static_cast<pagemap::owner_number>(number)))) {
+      torch_fork::watch();
+    }
     int number;
     device_type device;
     allocator_type allocator;
@@ -102,8 +102,9 @@ class torch_memory {
   /// Makes the allocator of a device at its first use.
   [[nodiscard]] static state& at(int device) {
     torch_fork::check();
+    if (state* const made = all().find(device)) [[likely]]
+      return *made;
     check_number(device);
-    torch_fork::watch();
     return all().find_or_make(device);
   }
   /// The allocator of a device, or null before its first use.
@@ -223,8 +224,9 @@ namespace tessera::interop {
 /// The backend's device guard must be registered, because it says which device and stream are current. Its
 /// recordDataPtrOnStream calls recordStream(). A program may record a stream of another device for a block, so the provider of
 /// each device must record events in the streams of all. If the provider has has_stream(), a stream that does not exist is
-/// refused; otherwise a block would wait for it forever. Allocators are never destroyed. After a fork, calls in the child process raise an error in words,
-/// and frees do nothing.
+/// refused; otherwise a block would wait for it forever.
+///
+/// Allocators are never destroyed. After a fork, calls in the child process raise an error in words, and frees do nothing.
 template <typename Definition>
 class torch_device final : public detail::torch_device_base {
   using memory = detail::torch_memory<Definition>;
@@ -325,7 +327,7 @@ class torch_device final : public detail::torch_device_base {
 };
 
 /// PyTorch's allocator of pinned host memory: an at::HostAllocator, or a c10::Allocator before PyTorch 2.9. A copy to a device
-/// reads the memory after the program freed it; it is reused when the recorded streams are done.
+/// may still read a block after the program freed it. So a block is reused only when the recorded streams are done.
 ///
 /// `Definition` is like that of torch_device, with one device of the number 0. Its streams are those of all devices that
 /// copy. So to_stream() must tell the streams of two devices apart, and the provider must record events in each of them. The

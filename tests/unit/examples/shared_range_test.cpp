@@ -242,8 +242,8 @@ TEST_F(shared_range_test, leaves_nothing_when_a_call_fails) {
   const std::string handle = device.share(own.begin(), 4_MiB).handle;
   if (const std::string refused = refusal_of(handle); refused.starts_with("pidfd_")) GTEST_SKIP() << refused;
   const std::size_t files = open_files(), outstanding = cuda.outstanding();
-  // The context, three calls; the range; for each chunk, import, map and release; access, a call for each chunk. If a
-  // driver fails to release, nobody can give the memory back.
+  // The context, three calls; the range; for each chunk, import, map and release; access, a call for each chunk. A
+  // release does not fail here, because the memory would then be lost.
   for (const unsigned long long call : {1u, 2u, 3u, 4u, 5u, 6u, 8u, 9u, 11u, 12u}) {
     cuda.fail(call, call, cuda_driver::out_of_memory);
     EXPECT_NE(refusal_of(handle).find("OUT_OF_MEMORY"), std::string::npos) << "call " << call;
