@@ -27,24 +27,11 @@
 #include "driver.hpp"
 #include "torch_error.hpp"
 
-namespace {
-
-/// The first line has PyTorch's words, because programs search for them.
-std::string in_words_of_pytorch(int device, const tessera::out_of_memory& error, const char* explanation) {
-  const auto& n = error.numbers();
-  const auto bytes = [](std::size_t count) { return std::string(tessera::format_bytes(count).text()); };
-  std::string text = "CUDA out of memory. Tried to allocate " + bytes(n.requested) + ". GPU " +
-                     std::to_string(device) + " has a total capacity of " + bytes(n.capacity) + " of which " +
-                     bytes(n.available) + " is free. ";
-  if (n.now.limit < n.capacity) text += bytes(n.now.limit) + " allowed; ";
-  text += "Of the allocated memory " + bytes(n.now.allocated) + " is allocated by PyTorch, and " +
-          bytes(n.now.reserved - n.now.allocated) + " is reserved by PyTorch but unallocated.\n";
-  return text + explanation;
-}
+namespace cuda_driver {
 
 /// The history that the program wants of each device. Changed before history_changes.
-std::atomic<std::size_t> history_entries{0};  // 0: no history
-std::atomic<std::uint64_t> history_changes{0};
+static std::atomic<std::size_t> history_entries{0};  // 0: no history
+static std::atomic<std::uint64_t> history_changes{0};
 
 /// A history that the program turns on and off. An allocator calls it with its lock held.
 class switched_history {
@@ -74,6 +61,23 @@ class switched_history {
   std::optional<tessera::observe::history<>> seen_;
 };
 
+}  // namespace cuda_driver
+
+namespace {
+
+/// The first line has PyTorch's words, because programs search for them.
+std::string in_words_of_pytorch(int device, const tessera::out_of_memory& error, const char* explanation) {
+  const auto& n = error.numbers();
+  const auto bytes = [](std::size_t count) { return std::string(tessera::format_bytes(count).text()); };
+  std::string text = "CUDA out of memory. Tried to allocate " + bytes(n.requested) + ". GPU " +
+                     std::to_string(device) + " has a total capacity of " + bytes(n.capacity) + " of which " +
+                     bytes(n.available) + " is free. ";
+  if (n.now.limit < n.capacity) text += bytes(n.now.limit) + " allowed; ";
+  text += "Of the allocated memory " + bytes(n.now.allocated) + " is allocated by PyTorch, and " +
+          bytes(n.now.reserved - n.now.allocated) + " is reserved by PyTorch but unallocated.\n";
+  return text + explanation;
+}
+
 /// `limit` is what the allocator may reserve, `available` what the device reports free.
 using out_of_memory_observer = void(int device, std::uint64_t requested, std::uint64_t limit,
                                     std::uint64_t available);
@@ -93,7 +97,7 @@ struct on_gpus {
         tessera::recipe::pytorch_family,
         tessera::concurrent::locked<tessera::caching_allocator<
             tessera::recipe::pytorch<>, decltype(device), tessera::extension::private_pools,
-            tessera::extension::sleep_mode, tessera::extension::observer<switched_history>>>>;
+            tessera::extension::sleep_mode, tessera::extension::observer<cuda_driver::switched_history>>>>;
     return allocator::from_environment(std::move(device));
   }
   /// PyTorch's own allocator reads this variable, too.
@@ -128,8 +132,8 @@ TESSERA_TORCH_FUNCTIONS(tessera, on_gpus);
 /// Lets each device keep a new history of its latest `entries` events, for tessera_snapshot. 0 ends it. A device follows at its
 /// next event.
 extern "C" [[gnu::visibility("default")]] void tessera_record_history(std::size_t entries) {
-  history_entries = entries;
-  ++history_changes;
+  cuda_driver::history_entries = entries;
+  ++cuda_driver::history_changes;
 }
 /// Calls a function before each out_of_memory error, in the thread that gets the error. Null ends it.
 extern "C" [[gnu::visibility("default")]] void tessera_observe_out_of_memory(

@@ -307,13 +307,20 @@ class snapshot_builder {
       if constexpr (requires { entry.stack; }) {
         if (entry.stack < stacks.size()) trace.back().stack = stacks[entry.stack];
       }
-      if constexpr (requires { trace.back().label = observer.label_of(entry); })
-        trace.back().label = observer.label_of(entry);
+      trace.back().label = label_of(observer, entry);
     });
     std::size_t active = 0;
     for (const observe::snapshot::segment& s : result_.segments)
       active += s.device == device ? s.count_bytes().active : 0;
     observer.on(allocator_event{.what = allocator_event::action::snapshot, .bytes = active});
+  }
+  /// The label of an entry, or none if the observer keeps no labels.
+  template <typename Observer, typename Entry>
+  [[nodiscard]] static std::string_view label_of(const Observer& observer, const Entry& entry) {
+    if constexpr (requires { observer.label_of(entry); })
+      return observer.label_of(entry);
+    else
+      return {};
   }
   /// Adds the call stacks of an observer, and sets those of the blocks of a device.
   ///   Returns:  for each number of a stack in the observer, its number in the snapshot
