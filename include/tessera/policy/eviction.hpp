@@ -145,7 +145,8 @@ namespace tessera::policy {
 ///   P::counts_reuses                  if true, `reuses` of a segment is counted; not in address ranges
 ///   P::call_clock                     `static std::uint64_t now(const auto& provider) noexcept` returns ticks of
 ///                                     any unit that never fall. They measure the calls that give and take
-///                                     segments; not in address ranges
+///                                     segments; not in address ranges. In a front end with a mutex, another
+///                                     thread may call the provider meanwhile
 ///   p.value(segment)                  what it is worth to keep a candidate, a double, from the segment's own
 ///                                     members. Compare `value` with `min_value` in should_evict, to release
 ///                                     the least valuable candidate of each pass
