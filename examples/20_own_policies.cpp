@@ -46,7 +46,7 @@ static_assert(tessera::law::policy(grow_by_share{}));
 /// Serves from the first free block behind the place where the last request of its pool ended, and goes on at the lowest
 /// address.
 struct next_fit : tessera::policy::split_below<> {
-  std::array<std::uintptr_t, 2> last_end{};  // of each pool
+  std::array<std::uintptr_t, 2> last_end{};  // of each pool; the recipes below have two
 
   // The subtraction wraps around, so blocks below the place come last.
   [[nodiscard]] constexpr bool precedes(const tessera::free_block& a, const tessera::free_block& b,

@@ -227,6 +227,8 @@ struct learns_in_const : splits {
   bool operator==(const learns_in_const&) const = default;
 };
 static_assert(policy::split_policy<orders> && !policy::split_policy<orders_by_number>);
+static_assert(
+    !policy::split_policy<policy::ordered<policy::split_below<>, free_order::by_policy>>);  // has no order
 static_assert(policy::split_policy<learns> && !policy::split_policy<learns_in_const>);
 
 template <bool UsesPageKinds>

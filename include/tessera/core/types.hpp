@@ -284,17 +284,18 @@ concept hears_requests = requires(Split& p, const served_request& r) {
   { p.note_served(r) } noexcept -> std::same_as<void>;
 };
 
-/// These optional members are not there, or have the right form.
-template <typename Split>
-concept has_no_wrong_order = (has_own_order<Split> || !requires { &Split::precedes; }) &&
-                             (hears_requests<Split> || !requires { &Split::note_served; });
-
 /// The order of a split_policy; lowest_address by default.
 template <typename Split>
 inline constexpr free_order free_order_of = [] {
   if constexpr (requires { Split::order; }) return Split::order;
   return has_own_order<Split> ? free_order::by_policy : free_order::lowest_address;
 }();
+
+/// The optional members of a split_policy are not there, or have the right form.
+template <typename Split>
+concept has_no_wrong_order = (has_own_order<Split> || (!requires { &Split::precedes; } &&
+                                                       free_order_of<Split> != free_order::by_policy)) &&
+                             (hears_requests<Split> || !requires { &Split::note_served; });
 
 /// Stands for the clock of an allocator that measures the age of idle memory in searches of its pool.
 struct pool_searches {};
