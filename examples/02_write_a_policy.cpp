@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recipe names eight policies, one for each decision of an allocator. This example writes a rounding policy and a growth
-// policy, and checks their laws at compile time. Two recipes use them: a variation of pytorch<>, and a recipe that names all
-// eight policies.
-#include <algorithm>
+// A recipe names eight policies, one for each decision of an allocator. This example writes a rounding policy, and checks its
+// law at compile time. Two recipes use it: a variation of pytorch<>, and a recipe that names all eight policies.
+// 20_own_policies.cpp has a growth policy, an order of free blocks, a split that learns, and an eviction by cost.
 #include <cstddef>
 #include <cstdio>
 
@@ -23,20 +22,6 @@ struct round_in_two_steps {
 static_assert(tessera::policy::rounding_policy<round_in_two_steps>);  // has the required members
 static_assert(tessera::law::policy(round_in_two_steps{}));            // obeys the law of rounding
 
-/// Doubles the reserved memory with each segment. So the number of device calls is logarithmic in the peak.
-struct grow_by_doubling {
-  using backend = tessera::policy::segment_backend;  // acquires whole segments
-  static constexpr tessera::memory_limit limit{};
-
-  [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block,
-                                                          const tessera::usage& now) noexcept {
-    return std::max(tessera::align_up(block, 2_MiB), tessera::align_up(now.reserved, 2_MiB));
-  }
-  bool operator==(const grow_by_doubling&) const = default;
-};
-static_assert(tessera::policy::growth_policy<grow_by_doubling>);
-static_assert(tessera::law::policy(grow_by_doubling{}));
-
 // Replaces two policies of a known recipe. Their order does not matter.
 using variation = tessera::recipe::with<tessera::recipe::pytorch<>, round_in_two_steps,
                                         tessera::policy::evict_idle_above<tessera::percent(60)>>;
@@ -48,7 +33,7 @@ struct inference_server final {
   using streams = tessera::policy::reuse_on_same_stream;
   using split = tessera::policy::split_below<32_MiB>;
   using pages = tessera::policy::prefer_pages<tessera::page_preference::huge_first>;
-  using growth = grow_by_doubling;
+  using growth = tessera::policy::grow_by_segments<>;
   using eviction = tessera::policy::evict_idle_above<tessera::percent(60)>;
   using recovery = tessera::policy::recover_by_releasing_oversize;
 };

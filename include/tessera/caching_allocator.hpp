@@ -54,6 +54,9 @@ struct core_types {
     static constexpr free_order order = free_order_of<typename Recipe::split>;
     /// The clock of ages, or pool_searches.
     using clock = typename clock_of<typename Recipe::eviction>::type;
+    /// The clock that measures calls of the device, or void.
+    using call_clock = typename call_clock_of<typename Recipe::eviction>::type;
+    static constexpr bool counts_reuses = detail::counts_reuses<typename Recipe::eviction>;
     using extensions = typename extensions_of<core_types, Extension...>::type;
     template <std::size_t Pools>
     using group = pool_group_of<Pools, group_part<Extension>...>;
@@ -608,6 +611,15 @@ class caching_allocator {
     const std::size_t gap = backend_.consume_placement(found, want.size, policies_);
     const placement at = place(found, want.size, gap);
     const bool oversize = at.size >= policies_.split.oversize_from();
+    if constexpr (detail::hears_requests<typename Recipe::split>) {
+      served_request now{want.bytes, {want.size, want.pool, found.list->key}, manager::view_of(found)};
+      detail::block& served =
+          manager_.template allocate<ByHandle>(found, want.bytes, at.size, at.offset, oversize, want.stream);
+      now.address = served.address;
+      now.size = served.size;
+      policies_.split.note_served(now);
+      return served;
+    }
     return manager_.template allocate<ByHandle>(found, want.bytes, at.size, at.offset, oversize, want.stream);
   }
   /// Runs eviction if a block became free.
@@ -834,15 +846,22 @@ class caching_allocator {
       sharing_.coalesce_idle();
       auto time = manager_.now();
       policy::idle_segment totals{.trigger = when};
+      const auto describe = [&](const detail::block& b) {
+        policy::idle_segment idle{backend_.releasable(b), manager_.age(b, time)};
+        idle.trigger = when;
+        manager_.describe(b, idle);
+        if constexpr (detail::ranks_segments<typename Recipe::eviction>) idle.value = policy.value(idle);
+        return idle;
+      };
       manager_.for_each_idle(
           [&](const detail::block& b) {
-            const std::size_t bytes = backend_.releasable(b);
-            if (!policy.is_candidate(bytes, now)) return false;
-            const std::uint64_t age = manager_.age(b, time);
+            const policy::idle_segment idle = describe(b);
+            if (!policy.is_candidate(idle.bytes, now)) return false;
+            if (totals.candidates == 0 || idle.value < totals.min_value) totals.min_value = idle.value;
             ++totals.candidates;
-            totals.total_age += age;
-            if (age > totals.max_age) totals.max_age = age;
-            totals.excess += decay_.excess_of(policy, bytes, age);
+            totals.total_age += idle.age;
+            if (idle.age > totals.max_age) totals.max_age = idle.age;
+            totals.excess += decay_.excess_of(policy, idle.bytes, idle.age);
             return false;
           },
           min_size);
@@ -850,9 +869,8 @@ class caching_allocator {
       totals.excess -= allowance < totals.excess ? allowance : totals.excess;
       manager_.for_each_idle(
           [&](detail::block& b) {
-            policy::idle_segment idle = totals;
-            idle.bytes = backend_.releasable(b);
-            idle.age = manager_.age(b, time);
+            policy::idle_segment idle = describe(b);
+            idle.set_totals(totals);
             idle.remaining = wanted > freed ? wanted - freed : 0;
             if (!policy.is_candidate(idle.bytes, now) || !policy.should_evict(idle)) return false;
             const std::size_t released = backend_.release(b);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recipes with policies that no recipe of the library has.
+#include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/policy/chunks.hpp>
@@ -14,6 +16,47 @@ namespace {
 
 using namespace tessera;
 constexpr chunk_schedule small_chunks{.first = 40_MiB, .further = 5_MiB};
+
+/// Searches from where the last request of the pool ended.
+struct next_fit : split_below<32_MiB> {
+  std::array<std::uintptr_t, 2> ends{};
+  [[nodiscard]] bool precedes(const free_block& a, const free_block& b,
+                              const wanted_block& wanted) const noexcept {
+    return a.address - ends[wanted.pool] < b.address - ends[wanted.pool];
+  }
+  void note_served(const served_request& now) noexcept { ends[now.wanted.pool] = now.address + now.size; }
+  bool operator==(const next_fit&) const = default;
+};
+
+/// Compares by chance, against the law. It may choose badly, but no block gets lost.
+struct any_fit : split_below<> {
+  std::uint64_t requests = 0;
+  [[nodiscard]] bool precedes(const free_block& a, const free_block& b, const wanted_block&) const noexcept {
+    return ((a.address / 512 * 31 + b.address / 512 + requests) * 0x9E3779B97F4A7C15u) >> 63 != 0;
+  }
+  void note_served(const served_request&) noexcept { ++requests; }
+  bool operator==(const any_fit&) const = default;
+};
+
+struct no_time {
+  [[nodiscard]] static std::uint64_t now(const auto&) noexcept { return 0; }
+};
+/// Keeps at most 60 MiB of idle segments, of those the most used.
+struct evict_least_used {
+  static constexpr bool counts_reuses = true;
+  using call_clock = no_time;
+  [[nodiscard]] static std::size_t bytes_to_evict(eviction_trigger, const usage& now) noexcept {
+    return now.cached > 60_MiB ? now.cached - 60_MiB : 0;
+  }
+  [[nodiscard]] static bool is_candidate(std::size_t bytes, const usage&) noexcept { return bytes > 2_MiB; }
+  [[nodiscard]] static double value(const idle_segment& s) noexcept {
+    return static_cast<double>(s.reuses + s.acquire_ticks + s.release_ticks) / static_cast<double>(s.bytes);
+  }
+  [[nodiscard]] static bool should_evict(const idle_segment& s) noexcept {
+    return s.remaining > 0 && s.value <= s.min_value;
+  }
+  bool operator==(const evict_least_used&) const = default;
+};
 
 compositions variations() {
   compositions all;
@@ -51,6 +94,9 @@ compositions variations() {
   add(named<with<cuda_async, reuse_across_streams<true, false, false>, evict_at_free<>>>{"following"});
   add(named<with<cuda_async, reuse_across_streams<false, false, true>, split_below<32_MiB, 20_MiB>>>{
       "inserting"});
+  add(named<with<pytorch<>, next_fit, evict_least_used>>{"next_fit"});
+  add(named<with<pytorch<>, any_fit>>{"any_fit"});
+  add(named<with<pytorch_family::expandable, any_fit>>{"any_fit_in_ranges"});
   return all;
 }
 

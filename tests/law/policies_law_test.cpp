@@ -143,6 +143,94 @@ TEST(policies_law, split_must) {
             "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize_from() on");
 }
 
+using comparison = bool (*)(const free_block&, const free_block&);
+/// A split policy with an order of its own.
+struct orders : splits {
+  comparison before;
+  [[nodiscard]] bool precedes(const free_block& a, const free_block& b, const wanted_block&) const noexcept {
+    return before(a, b);
+  }
+  bool operator==(const orders&) const = default;
+};
+std::string order(comparison before) {
+  return words([before] { return law::policy(orders{{}, before}); });
+}
+
+TEST(policies_law, an_order_of_free_blocks_must) {
+  EXPECT_EQ(order([](const free_block& a, const free_block& b) { return a.address < b.address; }), "holds");
+  EXPECT_EQ(order([](const free_block& a, const free_block& b) { return a.size > b.size; }), "holds");
+  EXPECT_EQ(order([](const free_block&, const free_block&) { return false; }), "holds");
+  EXPECT_EQ(order([](const free_block& a, const free_block& b) { return a.size <= b.size; }),
+            "split: no block precedes itself: precedes(a, a) is false");
+  EXPECT_EQ(order([](const free_block& a, const free_block& b) { return a.address != b.address; }),
+            "split: of two blocks, at most one precedes the other: precedes(a, b) && precedes(b, a)");
+  EXPECT_EQ(
+      order([](const free_block& a, const free_block& b) {  // a circle: 1 before 2, 2 before 3, 3 before 1
+        return a.segment % 3 == (b.segment + 2) % 3;
+      }),
+      "split: precedes is transitive: a before b and b before c imply a before c");
+}
+
+/// A split policy that learns. Each part may break a law, after a few requests alone.
+struct learns : splits {
+  bool refuses = false, splits_all = false, inverts = false, forgets_itself = false;
+  std::size_t requests = 0;
+  learns() = default;
+  learns(const learns& other)
+      : splits(other),
+        refuses(other.refuses),
+        splits_all(other.splits_all),
+        inverts(other.inverts),
+        forgets_itself(other.forgets_itself),
+        requests(other.forgets_itself ? 0 : other.requests) {}
+  learns& operator=(const learns&) = default;
+
+  [[nodiscard]] bool has_learned() const noexcept { return requests > 200; }
+  [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
+    return !(refuses && has_learned()) && splits::may_serve(wanted, block);
+  }
+  [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block) const noexcept {
+    return (splits_all && has_learned()) || splits::should_split(wanted, block);
+  }
+  [[nodiscard]] bool precedes(const free_block& a, const free_block& b, const wanted_block&) const noexcept {
+    return inverts && has_learned() ? a.size >= b.size : a.size < b.size;
+  }
+  void note_served(const served_request&) noexcept { ++requests; }
+  bool operator==(const learns&) const = default;
+};
+std::string learning(void (*spoil)(learns&)) {
+  learns p;
+  spoil(p);
+  return words([&p] { return law::policy(p); });
+}
+
+TEST(policies_law, a_split_policy_that_learns_must_stay_lawful) {
+  EXPECT_EQ(learning([](learns&) {}), "holds");
+  EXPECT_EQ(learning([](learns& p) { p.refuses = true; }),
+            "split lets a block of the wanted size serve: may_serve(n, n)");
+  EXPECT_EQ(learning([](learns& p) { p.splits_all = true; }),
+            "split leaves no empty remainder: should_split(n, n) is false");
+  EXPECT_EQ(learning([](learns& p) { p.inverts = true; }),
+            "split: no block precedes itself: precedes(a, a) is false");
+  EXPECT_EQ(learning([](learns& p) { p.forgets_itself = true; }),
+            "split: a copy equals what was copied, with all that it learned");
+}
+
+struct orders_by_number : splits {
+  [[nodiscard]] int precedes(const free_block&, const free_block&, const wanted_block&) const noexcept {
+    return 0;
+  }
+  bool operator==(const orders_by_number&) const = default;
+};
+struct learns_in_const : splits {
+  void note_served(const served_request&) {}  // may throw
+  bool operator==(const learns_in_const&) const = default;
+};
+static_assert(policy::split_policy<orders> && !policy::split_policy<orders_by_number>);
+static_assert(
+    !policy::split_policy<policy::ordered<policy::split_below<>, free_order::by_policy>>);  // has no order
+static_assert(policy::split_policy<learns> && !policy::split_policy<learns_in_const>);
+
 template <bool UsesPageKinds>
 struct backs {
   static constexpr bool uses_page_kinds = UsesPageKinds;
@@ -255,6 +343,33 @@ TEST(policies_law, eviction_must) {
   EXPECT_EQ(eviction({.candidate = [](std::size_t n) { return n < 1_MiB; }}),
             "eviction: what is larger than a candidate is a candidate");
 }
+
+/// An eviction policy that ranks segments.
+struct ranks : evicts {
+  double (*rank)(const policy::idle_segment&);
+  [[nodiscard]] double value(const policy::idle_segment& segment) const noexcept { return rank(segment); }
+  bool operator==(const ranks&) const = default;
+};
+std::string ranking(double (*rank)(const policy::idle_segment&)) {
+  return words([rank] { return law::policy(ranks{{}, rank}); });
+}
+
+TEST(policies_law, a_value_of_segments_must_be_a_number) {
+  EXPECT_EQ(ranking([](const policy::idle_segment& s) {
+              return static_cast<double>(s.reuses) / double(s.age + 1);
+            }),
+            "holds");
+  EXPECT_EQ(ranking([](const policy::idle_segment& s) {
+              return static_cast<double>(s.reuses) / static_cast<double>(s.age);
+            }),
+            "eviction: value(segment) is a number, also if ages and ticks are 0");
+}
+
+struct ranks_by_whole_numbers : evicts {
+  [[nodiscard]] static int value(const policy::idle_segment&) noexcept { return 0; }
+  bool operator==(const ranks_by_whole_numbers&) const = default;
+};
+static_assert(policy::eviction_policy<ranks> && !policy::eviction_policy<ranks_by_whole_numbers>);
 
 struct no_ticks {
   [[nodiscard]] static std::uint64_t now() noexcept { return 0; }

@@ -233,9 +233,34 @@ struct statistics {
 
 /// Decides which of the fitting free blocks serves first.
 enum class free_order : unsigned char {
-  lowest_address,  ///< the smallest block; among equal sizes, the lowest address
-  oldest_segment,  ///< the smallest block; among equal sizes, the oldest segment, then the lowest address
-  newest_in_class  ///< among blocks up to the next power of two, the last freed block that fits
+  lowest_address,   ///< the smallest block; among equal sizes, the lowest address
+  oldest_segment,   ///< the smallest block; among equal sizes, the oldest segment, then the lowest address
+  newest_in_class,  ///< among blocks up to the next power of two, the last freed block that fits
+  by_policy         ///< the split policy has an order of its own: `precedes`
+};
+
+/// What a request looks for in a free list.
+struct wanted_block {
+  std::size_t size = 0;  ///< bytes of the block
+  std::size_t pool = 0;
+  stream_id stream{};  ///< the key that the streams policy gives
+};
+
+/// A free block that holds a request and may serve it.
+struct free_block {
+  std::uintptr_t address = 0;
+  std::size_t size = 0;
+  std::uint32_t segment = 0;  ///< numbers segments, or ranges, in the order in which they came, modulo 2^32
+  bool is_segment = false;    ///< whether it fills its segment; never in a range
+};
+
+/// A request that was just served, and the free block that it was served from.
+struct served_request {
+  std::size_t requested = 0;  ///< bytes of the request
+  wanted_block wanted{};
+  free_block from{};  ///< the free block before it was split
+  std::uintptr_t address = 0;
+  std::size_t size = 0;  ///< bytes of the block that serves: `wanted.size`, or more if it was not split
 };
 
 }  // namespace tessera
@@ -248,12 +273,29 @@ template <typename Pages>
   return align_up(bytes, pages.backing(bytes).granularity());
 }
 
+/// Whether a split_policy compares free blocks itself.
+template <typename Split>
+concept has_own_order = requires(const Split& p, const free_block& b, const wanted_block& wanted) {
+  { p.precedes(b, b, wanted) } noexcept -> std::same_as<bool>;
+};
+/// Whether a split_policy hears which requests were served.
+template <typename Split>
+concept hears_requests = requires(Split& p, const served_request& r) {
+  { p.note_served(r) } noexcept -> std::same_as<void>;
+};
+
 /// The order of a split_policy; lowest_address by default.
 template <typename Split>
 inline constexpr free_order free_order_of = [] {
   if constexpr (requires { Split::order; }) return Split::order;
-  return free_order::lowest_address;
+  return has_own_order<Split> ? free_order::by_policy : free_order::lowest_address;
 }();
+
+/// The optional members of a split_policy are not there, or have the right form.
+template <typename Split>
+concept has_no_wrong_order = (has_own_order<Split> || (!requires { &Split::precedes; } &&
+                                                       free_order_of<Split> != free_order::by_policy)) &&
+                             (hears_requests<Split> || !requires { &Split::note_served; });
 
 /// Stands for the clock of an allocator that measures the age of idle memory in searches of its pool.
 struct pool_searches {};

@@ -312,9 +312,11 @@ class growth_model {
     if (blocks_[i].is != state::free) return false;
     return has_ranges || (blocks_[i].is_first && (i + 1 == count_ || blocks_[i + 1].is_first));
   }
-  /// Releases idle memory. A policy with a clock releases nothing, because the cycles take no time.
+  /// Releases idle memory. A policy with a clock releases nothing, because the cycles take no time. One that ranks
+  /// segments releases nothing, because the model has no history of segments.
   constexpr void evict(policy::eviction_trigger when) noexcept {
-    if constexpr (!requires { typename R::eviction::clock; }) {
+    if constexpr (!requires { typename R::eviction::clock; } &&
+                  !tessera::detail::ranks_segments<typename R::eviction>) {
       const usage full = now();
       const std::size_t wanted = p_.eviction.bytes_to_evict(when, full);
       policy::idle_segment all;

@@ -77,6 +77,51 @@ template <typename P>
   requires requires { P::splits_oversize; }
 inline constexpr bool splits_oversize<P> = P::splits_oversize;
 
+/// Requires the laws of a split policy in the state that it is in now.
+template <typename P>
+constexpr void require_split(const P& p) {
+  for (std::size_t n : edge_sizes()) {
+    const std::size_t size = align_up(n, min_alignment);
+    must_hold(!p.should_split(size, size), "split leaves no empty remainder: should_split(n, n) is false");
+    must_hold(p.may_serve(size, size), "split lets a block of the wanted size serve: may_serve(n, n)");
+    must_hold(splits_oversize<P> || size < p.oversize_from() || !p.should_split(size, 2 * size),
+              "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize_from() on");
+  }
+}
+
+/// Requires that `precedes` is an order of free blocks, in the state that the policy is in now.
+template <typename P>
+constexpr void require_order(const P& p) {
+  constexpr std::uintptr_t base = std::uintptr_t{1} << 40;
+  constexpr free_block blocks[] = {
+      {base, 4_MiB, 1, true},
+      {base + 64_MiB, 2_MiB, 2, false},
+      {base + 70_MiB, 2_MiB, 2, false},
+      {base + 128_MiB, 20_MiB, 3, true},
+      {base + 200_MiB, 4_MiB, 1, false},
+      {base + 300_MiB, 3_MiB, 4, false},
+      {base + 410_MiB, 64_MiB, 5, true},
+      {base / 2, 20_MiB, 6, false},
+      {base * 2, 2_MiB + 512, 7, true},
+  };
+  for (std::size_t size : {std::size_t{512}, std::size_t{2_MiB}}) {
+    for (std::uint64_t stream : {0, 7}) {
+      const wanted_block wanted{size, size > 1_MiB ? std::size_t{1} : 0, stream_id{stream}};
+      for (const free_block& a : blocks) {
+        must_hold(!p.precedes(a, a, wanted), "split: no block precedes itself: precedes(a, a) is false");
+        for (const free_block& b : blocks) {
+          if (!p.precedes(a, b, wanted)) continue;
+          must_hold(!p.precedes(b, a, wanted),
+                    "split: of two blocks, at most one precedes the other: precedes(a, b) && precedes(b, a)");
+          for (const free_block& c : blocks)
+            must_hold(!p.precedes(b, c, wanted) || p.precedes(a, c, wanted),
+                      "split: precedes is transitive: a before b and b before c imply a before c");
+        }
+      }
+    }
+  }
+}
+
 /// Requires that the bytes which may stay idle fall with their age, down to 0.
 template <typename P>
 constexpr void require_decay(const P& p) {
@@ -152,15 +197,25 @@ constexpr bool policy(const P& p) {
 
 template <policy::split_policy P>
 constexpr bool policy(const P& p) {
-  for (std::size_t n : detail::edge_sizes()) {
-    const std::size_t size = align_up(n, min_alignment);
-    detail::must_hold(!p.should_split(size, size),
-                      "split leaves no empty remainder: should_split(n, n) is false");
-    detail::must_hold(p.may_serve(size, size),
-                      "split lets a block of the wanted size serve: may_serve(n, n)");
-    detail::must_hold(
-        detail::splits_oversize<P> || size < p.oversize_from() || !p.should_split(size, 2 * size),
-        "split leaves oversize blocks whole: should_split(n, 2n) is false from oversize_from() on");
+  detail::require_split(p);
+  if constexpr (tessera::detail::has_own_order<P>) detail::require_order(p);
+  if constexpr (tessera::detail::hears_requests<P>) {
+    P learned = p;
+    for (int round = 0; round < 4; ++round) {
+      for (std::size_t n : detail::edge_sizes()) {
+        const std::size_t size = align_up(n, min_alignment);
+        const std::uintptr_t address = (std::uintptr_t{1} << 40) + (size % 512_MiB);
+        learned.note_served({n,
+                             {size, n > 1_MiB ? std::size_t{1} : 0, stream_id{}},
+                             {address, size, 1, true},
+                             address,
+                             size});
+      }
+      detail::require_split(learned);
+      if constexpr (tessera::detail::has_own_order<P>) detail::require_order(learned);
+    }
+    detail::must_hold(P(learned) == learned,
+                      "split: a copy equals what was copied, with all that it learned");
   }
   return true;
 }
@@ -234,6 +289,17 @@ constexpr bool policy(const P& p) {
     }
   }
   if constexpr (requires { &P::bytes_to_keep; }) detail::require_decay(p);
+  if constexpr (tessera::detail::ranks_segments<P>) {
+    for (std::size_t n : detail::edge_sizes()) {
+      for (std::uint64_t some : {0, 1, 1000}) {
+        const policy::idle_segment segment{
+            .bytes = n, .age = some, .reuses = some, .acquire_ticks = some, .release_ticks = some};
+        const double value = p.value(segment);
+        detail::must_hold(value == value,
+                          "eviction: value(segment) is a number, also if ages and ticks are 0");
+      }
+    }
+  }
   return true;
 }
 

@@ -81,6 +81,8 @@ constexpr int ask_once(const P& p) {
     (void)p.may_serve(min_alignment, 2 * min_alignment);
     (void)p.allocated_end();
     (void)p.oversize_from();
+    if constexpr (has_own_order<P>) (void)p.precedes(free_block{}, free_block{}, wanted_block{});
+    if constexpr (hears_requests<P>) P(p).note_served(served_request{});
   }
   if constexpr (policy::pages_policy<P>) (void)p.backing(min_alignment);
   if constexpr (policy::growth_policy<P>) (void)p.segment_size(min_alignment, usage{});
@@ -99,6 +101,7 @@ constexpr int ask_once(const P& p) {
     (void)p.bytes_to_evict(policy::eviction_trigger::before_growth, usage{});
     (void)p.is_candidate(min_alignment, usage{});
     (void)p.should_evict(policy::idle_segment{.bytes = min_alignment, .candidates = 1});
+    if constexpr (ranks_segments<P>) (void)p.value(policy::idle_segment{.bytes = min_alignment});
     if constexpr (decaying_policy<P>) (void)p.bytes_to_keep(min_alignment, p.decay_time() / 2);
   }
   if constexpr (policy::recovery_policy<P>) (void)p.steps(policy::failure_reason::by_device);

@@ -30,6 +30,22 @@ struct idle_segment {
   std::uint64_t max_age = 0;                                ///< age of the oldest candidate
   std::size_t excess = 0;                                   ///< bytes of the candidates above bytes_to_keep
   eviction_trigger trigger = eviction_trigger::on_request;  ///< that of bytes_to_evict
+  stream_id stream{};                                       ///< its key, which the streams policy gives
+  std::size_t pool = 0;
+  std::uint64_t reuses = 0;         ///< with counts_reuses: how often the idle segment served again
+  std::uint64_t acquire_ticks = 0;  ///< with a call_clock: how long the device took to give this segment
+  std::uint64_t release_ticks = 0;  ///< with a call_clock: the mean of all releases so far
+  double value = 0;                 ///< with value(): that of this segment
+  double min_value = 0;             ///< with value(): the lowest of the candidates
+
+  /// Takes the totals over all candidates, which are not about one segment.
+  constexpr void set_totals(const idle_segment& all) noexcept {
+    candidates = all.candidates;
+    total_age = all.total_age;
+    max_age = all.max_age;
+    excess = all.excess;
+    min_value = all.min_value;
+  }
 };
 
 /// Measures the age of idle memory.
@@ -49,6 +65,31 @@ namespace tessera::detail {
 /// A policy without a clock, or with an age_clock.
 template <typename P>
 concept has_no_wrong_clock = !requires { typename P::clock; } || policy::age_clock<typename P::clock>;
+
+/// An eviction policy that ranks idle segments.
+template <typename P>
+concept ranks_segments = requires(const P& p, const policy::idle_segment& segment) {
+  { p.value(segment) } noexcept -> std::same_as<double>;
+};
+template <typename P>
+concept has_no_wrong_value = ranks_segments<P> || !requires { &P::value; };
+
+/// Whether an eviction policy counts how often segments serve again.
+template <typename Eviction>
+inline constexpr bool counts_reuses = [] {
+  if constexpr (requires { Eviction::counts_reuses; }) return bool(Eviction::counts_reuses);
+  return false;
+}();
+/// The clock that measures calls of the device, or void.
+template <typename Eviction>
+struct call_clock_of {
+  using type = void;
+};
+template <typename Eviction>
+  requires requires { typename Eviction::call_clock; }
+struct call_clock_of<Eviction> {
+  using type = typename Eviction::call_clock;
+};
 
 /// The clock of an eviction policy; without one, ages are counted in searches.
 template <typename Eviction>
@@ -101,22 +142,32 @@ namespace tessera::policy {
 ///
 ///   P::clock                          an age_clock; ages are then its ticks. In an address range, ages are
 ///                                     modulo 2^32.
+///   P::counts_reuses                  if true, `reuses` of a segment is counted; not in address ranges
+///   P::call_clock                     `static std::uint64_t now(const auto& provider) noexcept` returns ticks of
+///                                     any unit that never fall. They measure the calls that give and take
+///                                     segments; not in address ranges. In a front end with a mutex, another
+///                                     thread may call the provider meanwhile
+///   p.value(segment)                  what it is worth to keep a candidate, a double, from the segment's own
+///                                     members. Compare `value` with `min_value` in should_evict, to release
+///                                     the least valuable candidate of each pass
 ///   p.decay_time()                    ticks after which no idle byte stays
 ///   p.bytes_to_keep(bytes, age)       how many of `bytes` bytes may stay after `age` ticks; needs a clock, and
 ///                                     P names the mechanism: `using decay = detail::decay<P>`
 ///                                     [tessera/policy/evict_after.hpp]
 ///
 /// Laws, checked by law::policy: bytes_to_evict(trigger, now) is at most now.reserved. If a segment of n
-/// bytes is a candidate, every larger size is too. bytes_to_keep(n, age) is at most n, does not rise with the
+/// bytes is a candidate, every larger size is too. value(segment) is a number, and the same for the same segment.
+/// bytes_to_keep(n, age) is at most n, does not rise with the
 /// age, and is 0 from decay_time() on.
 template <typename P>
-concept eviction_policy = detail::regular<P> && detail::has_no_wrong_clock<P> &&
-                          requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
-                                   const idle_segment& segment) {
-                            { p.bytes_to_evict(trigger, now) } noexcept -> std::same_as<std::size_t>;
-                            { p.is_candidate(bytes, now) } noexcept -> std::same_as<bool>;
-                            { p.should_evict(segment) } noexcept -> std::same_as<bool>;
-                          };
+concept eviction_policy =
+    detail::regular<P> && detail::has_no_wrong_clock<P> && detail::has_no_wrong_value<P> &&
+    requires(const P& p, eviction_trigger trigger, const usage& now, std::size_t bytes,
+             const idle_segment& segment) {
+      { p.bytes_to_evict(trigger, now) } noexcept -> std::same_as<std::size_t>;
+      { p.is_candidate(bytes, now) } noexcept -> std::same_as<bool>;
+      { p.should_evict(segment) } noexcept -> std::same_as<bool>;
+    };
 
 /// Keeps every segment until recovery or the user releases it.
 ///

@@ -22,20 +22,33 @@ enum class block_end : unsigned char { low, high };
 ///   p.allocated_end()               the end of a split block that is allocated
 ///   p.oversize_from()               size in bytes from which a block is oversize; `unlimited` for none
 ///
-/// Optional members: `order`, a free_order, decides which of the fitting free blocks serves; the default is
-/// the smallest, then the one at the lowest address. `splits_oversize`, if true, tells law::policy that
-/// should_split may be true for oversize blocks. should_split may take a third argument, `pool_traits in = {}`,
-/// to learn which blocks are small.
+/// Optional members. Without them, they cost nothing:
+///
+///   P::order                        a free_order, which decides which of the fitting free blocks is asked about; the
+///                                   default is the smallest, then the one at the lowest address
+///   p.precedes(a, b, wanted)        an order of its own: whether free_block `a` should serve the wanted_block rather
+///                                   than `b`. Both hold it and may serve. A search is then linear in the free blocks
+///                                   that are large enough. Not with stitching or reuse across streams
+///   p.note_served(served_request)   called, with a policy that is not const, after each request that a free block or new
+///                                   memory served. A policy learns here; its other functions stay const
+///   P::splits_oversize              true tells law::policy that should_split may be true for oversize blocks
+///
+/// should_split may take a third argument, `pool_traits in = {}`, to learn which blocks are small.
+///
+/// What a policy learned is part of its value, so a copy of the policies of an allocator has it, too. Each arena of a
+/// per_stream learns from its own requests. A checkpoint holds blocks, not policies, so a restore keeps what was learned.
 ///
 /// Laws, checked by law::policy: a block of exactly the wanted size serves and is not split; without
-/// `splits_oversize`, oversize blocks stay whole.
+/// `splits_oversize`, oversize blocks stay whole. `precedes` is an order: not a before a; not both a before b and b
+/// before a; with a before b and b before c, also a before c. All hold after any requests were noted.
 template <typename P>
-concept split_policy = detail::regular<P> && requires(const P& p, std::size_t wanted, std::size_t block) {
-  { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
-  { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
-  { p.allocated_end() } noexcept -> std::same_as<block_end>;
-  { p.oversize_from() } noexcept -> std::same_as<std::size_t>;
-};
+concept split_policy = detail::regular<P> && detail::has_no_wrong_order<P> &&
+                       requires(const P& p, std::size_t wanted, std::size_t block) {
+                         { p.may_serve(wanted, block) } noexcept -> std::same_as<bool>;
+                         { p.should_split(wanted, block) } noexcept -> std::same_as<bool>;
+                         { p.allocated_end() } noexcept -> std::same_as<block_end>;
+                         { p.oversize_from() } noexcept -> std::same_as<std::size_t>;
+                       };
 
 /// Which whole blocks may serve a request.
 enum class block_fit : unsigned char {

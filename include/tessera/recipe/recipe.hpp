@@ -53,6 +53,12 @@ concept has_supported_order =
 template <typename R>
 concept has_eviction = requires { typename R::eviction; } && policy::eviction_policy<typename R::eviction>;
 
+/// Segments have a history; ranges have none.
+template <typename R>
+concept has_segment_history = !has_eviction<R> || !has_growth<R> || !R::growth::backend::has_ranges ||
+                              (!detail::counts_reuses<typename R::eviction> &&
+                               std::is_void_v<typename detail::call_clock_of<typename R::eviction>::type>);
+
 template <typename R>
 concept has_recovery = requires { typename R::recovery; } && policy::recovery_policy<typename R::recovery>;
 
@@ -81,10 +87,10 @@ struct preset final : aliases_of<Base> {
 namespace tessera::recipe {
 
 template <typename R>
-concept well_formed =
-    detail::has_rounding<R> && detail::has_pools<R> && detail::has_streams<R> && detail::has_split<R> &&
-    detail::has_pages<R> && detail::has_backend_answers<R> && detail::has_sharing_backend<R> &&
-    detail::has_supported_order<R> && detail::has_eviction<R> && detail::has_recovery<R>;
+concept well_formed = detail::has_rounding<R> && detail::has_pools<R> && detail::has_streams<R> &&
+                      detail::has_split<R> && detail::has_pages<R> && detail::has_backend_answers<R> &&
+                      detail::has_sharing_backend<R> && detail::has_supported_order<R> &&
+                      detail::has_eviction<R> && detail::has_segment_history<R> && detail::has_recovery<R>;
 
 /// The policies of one allocator, as values. Set their numbers by name at run time.
 ///
@@ -140,7 +146,9 @@ consteval bool check_recipe() {
       has_split<Recipe>,
       "Recipe::split must name a split_policy: bool may_serve(size_t wanted, size_t block), bool "
       "should_split(size_t wanted, size_t block), block_end allocated_end(), size_t oversize_from() "
-      "const noexcept "
+      "const noexcept; if it has precedes, bool precedes(const free_block&, const free_block&, const "
+      "wanted_block&) const noexcept; if it has note_served, void note_served(const served_request&) "
+      "noexcept "
       "[tessera/policy/split.hpp]");
   static_assert(has_pages<Recipe>,
                 "Recipe::pages must name a pages_policy: static bool uses_page_kinds, page_order "
@@ -160,11 +168,17 @@ consteval bool check_recipe() {
                 "Recipe::growth needs it "
                 "[tessera/policy/split.hpp]");
   static_assert(
+      has_segment_history<Recipe>,
+      "Recipe::growth must use segments, because Recipe::eviction has counts_reuses or a call_clock "
+      "[tessera/policy/eviction.hpp]");
+  static_assert(
       has_eviction<Recipe>,
       "Recipe::eviction must name an eviction_policy: size_t bytes_to_evict(eviction_trigger, const usage&), "
       "bool "
       "is_candidate(size_t bytes, const usage&), bool should_evict(const idle_segment&) "
-      "const noexcept; if it has a type clock, that has static uint64_t now() noexcept "
+      "const noexcept; if it has a type clock, that has static uint64_t now() noexcept; if it has value, "
+      "that "
+      "is double value(const idle_segment&) const noexcept "
       "[tessera/policy/eviction.hpp]");
   static_assert(
       has_recovery<Recipe>,
@@ -182,6 +196,13 @@ concept has_order_for = !Recipe::streams::reuses_across_streams || provider::ord
 template <typename Provider, typename Recipe>
 concept has_pages_for = !Recipe::pages::uses_page_kinds || provider::paged_provider<Provider>;
 
+/// A clock that measures the calls of this provider, if the eviction policy has one.
+template <typename Provider, typename Recipe>
+concept has_call_clock_for =
+    !requires { typename Recipe::eviction::call_clock; } || requires(const Provider& p) {
+      { Recipe::eviction::call_clock::now(p) } noexcept -> std::same_as<std::uint64_t>;
+    };
+
 template <typename Provider, typename Recipe>
 concept has_memory_for = !Recipe::growth::backend::has_ranges || provider::virtual_memory_provider<Provider>;
 
@@ -194,7 +215,8 @@ namespace tessera::recipe {
 ///     static_assert(tessera::recipe::provider_for<tessera::provider::simulated_device, tessera::recipe::stitched>);
 template <typename Provider, typename Recipe>
 concept provider_for = detail::has_events_for<Provider, Recipe> && detail::has_order_for<Provider, Recipe> &&
-                       detail::has_pages_for<Provider, Recipe> && detail::has_memory_for<Provider, Recipe>;
+                       detail::has_pages_for<Provider, Recipe> && detail::has_memory_for<Provider, Recipe> &&
+                       detail::has_call_clock_for<Provider, Recipe>;
 
 }  // namespace tessera::recipe
 
@@ -212,6 +234,9 @@ consteval bool check_provider() {
   static_assert(
       has_memory_for<Provider, Recipe>,
       "Provider must be a virtual_memory_provider for Recipe::growth [tessera/provider/provider.hpp]");
+  static_assert(has_call_clock_for<Provider, Recipe>,
+                "Recipe::eviction::call_clock must have static uint64_t now(const Provider&) noexcept "
+                "[tessera/policy/eviction.hpp]");
   return recipe::provider_for<Provider, Recipe>;
 }
 

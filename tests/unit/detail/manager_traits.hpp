@@ -17,6 +17,8 @@ struct manager_traits {
   static constexpr bool places_blocks = false;
   static constexpr free_order order = free_order::lowest_address;
   using clock = pool_searches;
+  using call_clock = void;
+  static constexpr bool counts_reuses = false;
   using extensions = no_extensions;
   template <std::size_t Pools>
   using group = pool_group_of<Pools>;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include <tessera/policy/chunks.hpp>
+#include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -117,5 +120,106 @@ TEST(evict_idle_above, releases_segments_at_least_as_old_as_the_average) {
 }
 
 static_assert(std::is_empty_v<evict_at_free<1_MiB>>);
+
+/// Reads the virtual time of a simulated device.
+struct device_time {
+  [[nodiscard]] static std::uint64_t now(const simulated_device& device) noexcept { return device.now_ns(); }
+};
+
+/// Releases idle segments on request, the least valuable first, until at most `keep` bytes are reserved. Segments of
+/// more bytes for each use are worth less.
+struct evict_least_used {
+  static constexpr bool counts_reuses = true;
+  using call_clock = device_time;
+  std::size_t keep = 0;
+  std::vector<idle_segment>* seen = nullptr;  // where the segments are noted that the policy was asked about
+
+  [[nodiscard]] std::size_t bytes_to_evict(eviction_trigger trigger, const usage& now) const noexcept {
+    return trigger == eviction_trigger::on_request && now.reserved > keep ? now.reserved - keep : 0;
+  }
+  [[nodiscard]] static bool is_candidate(std::size_t, const usage&) noexcept { return true; }
+  [[nodiscard]] static double value(const idle_segment& s) noexcept {
+    return static_cast<double>(s.reuses + 1) / static_cast<double>(s.bytes);
+  }
+  [[nodiscard]] bool should_evict(const idle_segment& s) const noexcept {
+    if (seen != nullptr) seen->push_back(s);
+    return s.remaining > 0 && s.value <= s.min_value;
+  }
+  bool operator==(const evict_least_used&) const = default;
+};
+
+struct ranked_segments : testing::Test {
+  caching_allocator<with<power_of_two, evict_least_used>, simulated_device> pool;
+  std::vector<idle_segment> seen;
+
+  void use(std::size_t bytes, int times, stream_id stream = {}) {
+    for (int i = 0; i < times; ++i) pool.deallocate(pool.allocate(bytes, stream));
+  }
+};
+
+TEST_F(ranked_segments, go_back_from_the_least_valuable_until_enough_is_released) {
+  use(8_MiB, 16);   // 2 uses for each MiB
+  use(4_MiB, 1);    // 1/4
+  use(16_MiB, 16);  // 1
+  pool.policies().eviction.keep = 27_MiB;
+  pool.evict_idle();
+  EXPECT_EQ(pool.current_usage().reserved, 24_MiB);  // without the 4 MiB
+  pool.policies().eviction.keep = 9_MiB;
+  pool.evict_idle();
+  EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
+  pool.policies().eviction.keep = 8_MiB;
+  pool.evict_idle();
+  EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
+  EXPECT_EQ(pool.audit(), nullptr);
+}
+
+TEST_F(ranked_segments, show_their_reuses_stream_pool_and_the_time_of_their_calls) {
+  const std::uint64_t start = pool.provider().now_ns();
+  use(8_MiB, 3, stream_id{5});
+  const std::uint64_t took = pool.provider().now_ns() - start;
+  pool.policies().eviction.seen = &seen;
+  pool.policies().eviction.keep = 7_MiB;
+  pool.evict_idle();
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].bytes, 8_MiB);
+  EXPECT_EQ(seen[0].reuses, 2u);
+  EXPECT_EQ(seen[0].stream, stream_id{5});
+  EXPECT_EQ(seen[0].pool, 0u);
+  EXPECT_EQ(seen[0].acquire_ticks, took);
+  EXPECT_GT(took, 0u);
+  EXPECT_EQ(seen[0].release_ticks, 0u);  // none was released yet
+  EXPECT_EQ(seen[0].candidates, 1u);
+
+  const std::uint64_t released = pool.provider().now_ns();
+  pool.policies().eviction.seen = nullptr;
+  use(2_MiB, 1);
+  const std::uint64_t acquired = pool.provider().now_ns();
+  pool.trim();
+  const std::uint64_t second = pool.provider().now_ns() - acquired;
+  const std::uint64_t first = released - start - took;
+  use(2_MiB, 1);
+  pool.policies().eviction.seen = &seen;
+  pool.policies().eviction.keep = 0;
+  pool.evict_idle();
+  EXPECT_EQ(seen.back().release_ticks, (first + second) / 2);
+  EXPECT_EQ(seen.back().reuses, 0u);  // a new segment has no past
+}
+
+TEST_F(ranked_segments, count_no_use_of_a_part_of_a_used_segment) {
+  caching_allocator<with<pytorch<>, evict_least_used>, simulated_device> split;
+  void* const part = split.allocate(5_MiB);
+  for (int i = 0; i < 5; ++i) split.deallocate(split.allocate(6_MiB));
+  split.deallocate(part);
+  split.deallocate(split.allocate(5_MiB));
+  split.policies().eviction.seen = &seen;
+  split.evict_idle();
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_EQ(seen[0].bytes, 20_MiB);
+  EXPECT_EQ(seen[0].reuses, 1u);
+}
+
+static_assert(!provider_for<host_pinned, with<power_of_two, evict_least_used>>);  // has no virtual time
+static_assert(sizeof(caching_allocator<with<pytorch<>, evict_at_free<>>, simulated_device>) <=
+              sizeof(caching_allocator<pytorch<>, simulated_device>));
 
 }  // namespace

@@ -69,8 +69,8 @@ struct segment_backend : backend_defaults {
 
     template <typename Policies>
     [[nodiscard, gnu::always_inline]] block* obtain_block(free_list& list, std::size_t size,
-                                                          const Policies&) noexcept {
-      return manager_.best_fit(list, size);
+                                                          const Policies& p) noexcept {
+      return manager_.best_fit(list, size, p);
     }
     template <typename Policies>
     [[nodiscard]] static constexpr std::size_t consume_placement(const block&, std::size_t,

@@ -25,8 +25,9 @@ struct expandable_backend : range_backend_defaults {
     /// unmapped bytes above it, is smaller than the current one with its own.
     ///   Source:  PyTorch's get_free_block
     template <typename Policies>
-    [[nodiscard]] block* obtain_block(free_list& list, std::size_t size, const Policies&) noexcept {
-      block* found = manager_.best_fit(list, size);
+    [[nodiscard]] block* obtain_block(free_list& list, std::size_t size, const Policies& p) noexcept {
+      block* found = manager_.best_fit(list, size, p);
+      if (Manager::traits::order == free_order::by_policy) return found;
       if (found == nullptr || !found->next->is_unmapped()) return found;
       list.template flush<order>();
       for (block* next = list.template after<order>(*found);

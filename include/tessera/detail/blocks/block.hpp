@@ -38,6 +38,12 @@ struct block {
     };
   };
 
+  /// What an eviction policy may ask of a segment.
+  struct segment_history {
+    std::uint64_t uses;           ///< how often the whole segment was free and then served
+    std::uint64_t acquire_ticks;  ///< how long the device took to give it
+  };
+
   struct flag_set {
     bool oversize : 1;              ///< it was allocated under the oversize rule
     bool has_recorded_streams : 1;  ///< streams are recorded for it
@@ -60,8 +66,9 @@ struct block {
   std::size_t size;  ///< bytes
   block* next;       ///< the upper neighbour in the segment, or the segment
   union {
-    block* links[2];       ///< while free: previous and next in its bin; while unmapped: in its range
-    request_info request;  ///< while live or pending
+    block* links[2];          ///< while free: previous and next in its bin; while unmapped: in its range
+    request_info request;     ///< while live or pending
+    segment_history history;  ///< of a segment that is no range, if the eviction policy asks for it
   };
   free_list* list;  ///< the free list that it joins when free
   status_type status;

@@ -55,6 +55,7 @@ class block_manager {
   static constexpr bool is_extended = !extensions_type::is_empty;
   static constexpr bool has_clock = !std::is_same_v<typename Traits::clock, pool_searches>;
   using time = std::conditional_t<has_clock, std::uint64_t, pool_searches>;
+  static constexpr bool measures_calls = !std::is_void_v<typename Traits::call_clock>;
 
   block_manager(Provider provider, extensions_type& extensions)
       : provider_(std::move(provider)), extensions_(extensions) {}
@@ -154,6 +155,22 @@ class block_manager {
     ++list.where.clock->searches;
     return list.template best_fit<order>(size);
   }
+  /// Does the same, in the order of the split policy if that has one. The list keeps its own order, so no answer of
+  /// the policy can lose a block.
+  ///   Cost:  linear in the blocks of at least `size` bytes if the policy has an order
+  template <typename Policies>
+  [[nodiscard, gnu::always_inline]] block* best_fit(free_list& list, std::size_t size,
+                                                    const Policies& p) noexcept {
+    if constexpr (Traits::order == free_order::by_policy) return first_by_policy(list, size, p.split);
+    if constexpr (Traits::order != free_order::by_policy) return best_fit(list, size);
+  }
+  /// What a split policy may know about a free block.
+  [[nodiscard]] static free_block view_of(const block& b) noexcept {
+    free_block view{.address = b.address, .size = b.size, .is_segment = !Traits::has_ranges && !b.is_split()};
+    if constexpr (Traits::order == free_order::by_policy)
+      view.segment = Traits::has_ranges ? number_of_range(b) : b.segment_number;
+    return view;
+  }
   /// Finds the live block that begins at an address, or null.
   ///   Cost:  constant
   [[nodiscard]] block* find_live(const void* p) const noexcept {
@@ -172,6 +189,9 @@ class block_manager {
   [[gnu::always_inline]] block& allocate(block& from, std::size_t requested, std::size_t size,
                                          std::size_t offset, bool oversize, stream_id stream) noexcept {
     const std::size_t pool = from.list->where.pool;
+    if constexpr (Traits::counts_reuses) {
+      if (!from.is_split()) ++segment_of(from).history.uses;
+    }
     count_split_off(from, size, offset);
     block& served = extract(from, offset, size);
     if constexpr (ByHandle) {
@@ -298,7 +318,9 @@ class block_manager {
     const stream_id key = list.key;
     note_in_flight(in, static_cast<std::int64_t>(bytes));
     ++list.segments;  // other threads may erase lists without segments during the call
+    const std::uint64_t start = call_ticks();
     void* const memory = take_memory(in, bytes, kinds);
+    const std::uint64_t ticks = call_ticks() - start;
     --list.segments;
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
     const bool has_room = memory != nullptr && live_.reserve_one();
@@ -307,6 +329,7 @@ class block_manager {
       counters_.segment_acquired(list.where.pool, bytes);
       change_reserved(in, bytes);
       if (oversize) counters_.oversize_segments.increase(1);
+      if constexpr (keeps_history) segment_of(*whole).history.acquire_ticks = ticks;
     } else if (memory != nullptr) {
       counters_.segment_rejected(bytes, give_back(in, address, bytes));
     }
@@ -323,11 +346,16 @@ class block_manager {
     segment& owner = segment_of(idle);
     idle.list->template erase<order>(idle);
     segments_.begin_release(owner, bytes);
+    const std::uint64_t start = call_ticks();
     const bool released = wait_before_release_of(idle) && give_back(group_of(*idle.list), address, bytes);
     if (!released) {
       segments_.cancel_release(owner, bytes);
       idle.list->template insert<order>(idle);
       return 0;
+    }
+    if constexpr (measures_calls) {
+      releases_[0] += call_ticks() - start;
+      ++releases_[1];
     }
     report(action::segment_free, address, bytes, bytes, *idle.list);
     counters_.segment_released(idle.list->where.pool, bytes);
@@ -352,6 +380,7 @@ class block_manager {
     segment& fresh = segments_.insert(ticks_of(*list.where.clock), oversize);
     block& whole = *blocks_.take();
     fresh.number = ++last_number_;
+    if constexpr (keeps_history) fresh.history = {};
     if constexpr (numbers_blocks) whole.segment_number = fresh.number;
     whole.link(fresh, fresh);
     whole.address = address;
@@ -508,6 +537,17 @@ class block_manager {
     }
     return age < max ? age : max;
   }
+  /// Sets what an eviction policy may know about a whole free segment or, in a range, about a free block.
+  void describe(const block& idle, auto& to) const noexcept {
+    to.stream = idle.list->key;
+    to.pool = idle.list->where.pool;
+    if constexpr (keeps_history) {
+      const block::segment_history& history = segment_of(idle).history;
+      to.reuses = history.uses > 0 ? history.uses - 1 : 0;
+      to.acquire_ticks = history.acquire_ticks;
+    }
+    if constexpr (measures_calls) to.release_ticks = releases_[1] > 0 ? releases_[0] / releases_[1] : 0;
+  }
   /// Restarts every age.
   void reset_decay() noexcept {
     for_each_group([](group& in) {
@@ -610,6 +650,19 @@ class block_manager {
   }
 
  private:
+  template <typename Split>
+  [[nodiscard, gnu::noinline]] static block* first_by_policy(free_list& list, std::size_t size,
+                                                             const Split& split) noexcept {
+    ++list.where.clock->searches;
+    list.template flush<order>();
+    block* first = nullptr;
+    for (block* b = list.template best_fit<order>(size); b != nullptr; b = list.template after<order>(*b)) {
+      if (!split.may_serve(size, b->size)) continue;
+      const wanted_block wanted{size, list.where.pool, list.key};
+      if (first == nullptr || split.precedes(view_of(*b), view_of(*first), wanted)) first = b;
+    }
+    return first;
+  }
   /// Takes memory for a group from an extension or the provider. Returns null if both refuse.
   [[nodiscard]] void* take_memory(group& in, std::size_t bytes, const page_order& kinds) noexcept {
     void* memory = nullptr;
@@ -632,7 +685,17 @@ class block_manager {
     return provider_.release(memory, bytes);
   }
 
-  static constexpr bool numbers_blocks = Traits::order == free_order::oldest_segment && !Traits::has_ranges;
+  static constexpr bool numbers_blocks =
+      !Traits::has_ranges &&
+      (Traits::order == free_order::oldest_segment || Traits::order == free_order::by_policy);
+  static constexpr bool keeps_history = Traits::counts_reuses || measures_calls;
+  static_assert(!keeps_history || !Traits::has_ranges, "a range has no history of its own");
+
+  /// The clock that measures calls of the device, or 0.
+  [[nodiscard]] std::uint64_t call_ticks() const noexcept {
+    if constexpr (measures_calls) return Traits::call_clock::now(provider_);
+    return 0;
+  }
 
   // If coalescing restarted the time of a range's large free block, a small block freed beside it now and then
   // would keep it for ever. Searches are restarted, as in PyTorch.
@@ -808,6 +871,8 @@ class block_manager {
   [[no_unique_address]] counters_type counters_;
   [[no_unique_address]] extension_link<extensions_type> extensions_;
   std::size_t requested_from_device_ = 0;
+  [[no_unique_address]] std::array<std::uint64_t, measures_calls ? 2 : 0>
+      releases_{};  // their ticks, their number
   [[no_unique_address]] pending_frees<Provider, Traits::uses_events> pending_;
 };
 

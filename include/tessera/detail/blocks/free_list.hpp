@@ -71,7 +71,7 @@ struct by_recency {
 
 template <free_order Order, bool Ranges>
 using block_order = std::conditional_t<
-    Order == free_order::lowest_address, by_size_and_address,
+    Order == free_order::lowest_address || Order == free_order::by_policy, by_size_and_address,
     std::conditional_t<Order == free_order::oldest_segment, by_size_and_segment<Ranges>, by_recency>>;
 
 /// The free blocks of one size class, in order.
