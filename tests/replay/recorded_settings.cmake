@@ -98,6 +98,15 @@ d.oom(83 << 30, 80 * M)
 d.grow(0, 60 * M), d.alloc(0, 60 * M), d.free(0)
 write('refused', [d])
 
+# A request of 83 GiB that the program survives, then the one that ends it.
+d = device()
+d.oom(83 << 30, 80 * M)
+d.grow(0, 60 * M), d.alloc(0, 60 * M)
+d.grow(100 * M, 10 * M), d.alloc(100 * M, 10 * M)
+d.oom(60 * M, 10 * M)
+d.free(0)
+write('survived', [d])
+
 # A request of 50 MiB that fails although 300 MiB are free: a fraction of at least 100 MiB, and less than 150 MiB.
 d = device()
 d.grow(0, 100 * M), d.alloc(0, 100 * M)
@@ -169,6 +178,10 @@ expect(0 "" fit --json ${of}refused.pickle)
 look("
 assert found['peak_live'] == found['capacity'] == 60 << 20, found
 assert found['refused_requests'] == 1 and found['capacity_with_refused'] == (83 << 30), found")
+# A survived request is not explained, as the program went on.
+expect(0 "settings_survived, pytorch: completes with a capacity of 2147483648 bytes" explain-oom ${of}survived.pickle --capacity 2GiB)
+expect(1 "memory runs out at event 3 of 5" explain-oom ${of}survived.pickle)
+expect_also("; the program survived 1 failed requests before\n")
 expect(0 "  peak live          62914560 bytes\n" plan ${of}refused.pickle)
 expect(0 "" compare --json ${of}refused.pickle)
 look("
@@ -176,13 +189,13 @@ assert found[0]['peak_live'] == 60 << 20 and found[0]['settings']['capacity'] ==
 assert all(r['over_peak_live'] >= 1 and r['failures'] == 1 for r in found[0]['recipes'] + [found[0]['recorded']]), found")
 
 # A request that failed although the device had room.
-expect(1 "  a memory fraction was set: a request of 52428800 bytes failed although 314572800 bytes of the device were free. It allowed at least 104857600 bytes and less than 157286400. This explains the failure under 157286399\n"
+expect(1 "  a memory fraction was set: a request of 52428800 bytes failed although 314572800 bytes of the device were free. It allowed at least 104857600 bytes and less than 157286400. This report is under 104857600, so what helps here helps in each case\n"
        explain-oom ${of}fraction.pickle)
-expect_also("capacity 419430400 bytes (deduced from the out-of-memory), at most 157286399 bytes reserved (deduced from the out-of-memory: a memory fraction)")
-expect_also("  hint: raise the limit above 300.00 MiB, as the device has more: growth.limit")
+expect_also("capacity 419430400 bytes (deduced from the out-of-memory), at most 104857600 bytes reserved (deduced from the out-of-memory: a memory fraction)")
+expect_also("  hint: raise the limit above 100.00 MiB, as the device has more: growth.limit")
 expect(0 "completes with a capacity of 419430400 bytes; " explain-oom ${of}fraction.pickle --capacity 419430400)
 expect(0 "" compare --json ${of}fraction.pickle)
-look("assert found[0]['settings']['memory_limit'] == 157286399 and found[0]['settings']['memory_limit_at_least'] == 100 << 20, found")
+look("assert found[0]['settings']['memory_limit'] == 100 << 20 and found[0]['settings']['memory_limit_below'] == 150 << 20, found")
 
 # What the GPU did is not among the recipes, which all begin without its cache.
 expect(0 "\n  what the GPU did " compare ${of}ring.pickle)
