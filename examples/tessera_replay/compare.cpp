@@ -14,27 +14,26 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/pytorch_2_14.hpp>
-#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "commands.hpp"
 #include "compare.hpp"
 #include "input.hpp"
 #include "plan.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 #include "terminal.hpp"
 #include "verify.hpp"
 
 namespace {
 
-/// Measures replays with the allocators that `make()` returns.
-template <typename Make>
-replay::recipe_result measure(const std::string& name, const tessera::trace::program& program, Make make) {
+/// Measures replays with a recipe, and with a plan unless it is null.
+replay::recipe_result measure(const std::string& name, const tessera::trace::program& program,
+                              const replay::any_recipe& recipe, std::size_t capacity,
+                              const tessera::plan::memory_plan* plan = nullptr) {
   replay::recipe_result found{.recipe = name};
   std::array<double, 3> times{};
   for (double& time : times) {
-    auto pool = make();
+    replay::simulated_allocator pool = recipe.make(replay::device_of(capacity), {.plan = plan});
     const auto begin = std::chrono::steady_clock::now();
     found.failed_sleeps = 0;
     found.failures = tessera::trace::replay(
@@ -45,34 +44,25 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
           }
         });
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
-    const auto& counted = pool.statistics();
+    const auto counted = pool.statistics();
     found.peak_reserved = pool.provider().peak_used();
     found.cached_at_end = pool.current_usage().cached;
     found.calls = pool.provider().calls();
     found.retries = counted.num_alloc_retries;
-    if constexpr (requires { counted.by_plan; }) {
-      found.by_plan = counted.by_plan;
-      found.has_plan = true;
-    }
+    found.by_plan = counted.by_plan;
+    found.has_plan = plan != nullptr;
   }
   std::sort(times.begin(), times.end());
   found.nanoseconds = times[1] / static_cast<double>(std::max<std::size_t>(1, program.events().size()));
   return found;
 }
 
-template <typename Recipe, typename Family>
-inline constexpr bool is_of = std::is_same_v<Recipe, typename Family::template recipe_at<0>> ||
-                              std::is_same_v<Recipe, typename Family::template recipe_at<1>>;
-
-/// Whether a recipe and its policies are those of the recorded run.
-template <typename Recipe>
-bool is_recorded(const tessera::recipe::policies<Recipe>& settings, const replay::recorded_run& run) {
-  constexpr bool by_2_14 = is_of<Recipe, tessera::recipe::pytorch_2_14_family>;
-  if constexpr (by_2_14 || is_of<Recipe, tessera::recipe::pytorch_family>) {
-    return run.by_2_14() == by_2_14 && Recipe::accepts(run.settings) &&
-           settings == Recipe::configured(run.settings);
-  }
-  return false;
+/// Whether a recipe and its settings are those of the recorded run.
+bool is_recorded(const replay::any_recipe& recipe, const replay::recorded_run& run,
+                 const replay::recipe_list& known) {
+  const auto recorded = known.choose(run.by_2_14() ? "pytorch_2_14" : "pytorch", run.conf, {});
+  const auto* const found = std::get_if<replay::any_recipe>(&recorded);
+  return found != nullptr && *found == recipe;
 }
 
 /// Overwrites a result with that of a recorded run.
@@ -110,8 +100,9 @@ std::string replay::failed_sleeps_text(const recipe_result& r, std::size_t sleep
          " sleeps and wakes changed nothing, the first because " + r.why;
 }
 
-std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named_recipe> recipes) {
-  for (const char* const name : compared) {
+std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named_recipe> recipes,
+                                                               const recipe_list& known) {
+  for (const std::string& name : known.compared()) {
     if (std::none_of(recipes.begin(), recipes.end(), [&](const named_recipe& w) { return w.name == name; }))
       recipes.push_back({name, "", name});
   }
@@ -138,35 +129,23 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
   std::vector<recipe_result> results;
   for (const named_recipe& w : recipes) {
     at.next(task + ": " + w.name);
-    std::string wrong =
-        choose_recipe(w.recipe, w.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-                        results.push_back(measure(w.name, program, [&] {
-                          return replay::replayed<Recipe>{replay::device_of(args.capacity), settings};
-                        }));
-                        if (recorded != nullptr && is_recorded(settings, *recorded))
-                          take_recorded(results.back(), *recorded);
-                      });
-    if (!wrong.empty()) return wrong;
+    const recipe_or_error chosen = args.known->choose(w.recipe, w.conf, args.memory_fraction);
+    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
+    const auto& recipe = std::get<any_recipe>(chosen);
+    results.push_back(measure(w.name, program, recipe, args.capacity));
+    if (recorded != nullptr && is_recorded(recipe, *recorded, *args.known))
+      take_recorded(results.back(), *recorded);
   }
   if (plan != nullptr) {
     const std::string name = "plan, " + args.recipe;
     at.next(task + ": " + name);
-    std::string wrong =
-        choose_recipe(args.recipe, args.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-                        const std::size_t alone =
-                            measure(args.recipe, program, [&] {
-                              return replay::replayed<Recipe>{replay::device_of(args.capacity), settings};
-                            }).peak_reserved;
-                        results.push_back(measure(name, program, [&] {
-                          return tessera::plan::planned<replay::replayed<Recipe>>{
-                              *plan, replay::device_of(args.capacity), settings};
-                        }));
-                        recipe_result& last = results.back();
-                        last.warning = plan_warning(last.by_plan, last.peak_reserved, alone);
-                      });
-    if (!wrong.empty()) return wrong;
+    const recipe_or_error chosen = args.known->choose(args.recipe, args.conf, args.memory_fraction);
+    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
+    const auto& recipe = std::get<any_recipe>(chosen);
+    const std::size_t alone = measure(args.recipe, program, recipe, args.capacity).peak_reserved;
+    results.push_back(measure(name, program, recipe, args.capacity, plan));
+    recipe_result& last = results.back();
+    last.warning = plan_warning(last.by_plan, last.peak_reserved, alone);
   }
   if (recorded != nullptr &&
       std::none_of(results.begin(), results.end(), [](const recipe_result& r) { return r.as_recorded; })) {
@@ -262,7 +241,7 @@ void print_json(const tessera::trace::program& program, const std::vector<recipe
 }  // namespace
 
 int replay::commands::compare(const arguments& args) {
-  const std::vector<named_recipe> recipes = add_compared_recipes(named_recipes(args, {}));
+  const std::vector<named_recipe> recipes = add_compared_recipes(named_recipes(args, {}), *args.known);
   const auto read_of_plan = read_plan(args);
   if (const auto* const wrong = std::get_if<input_error>(&read_of_plan)) return print_error(wrong->text());
   const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read_of_plan);

@@ -65,8 +65,9 @@ struct named_recipe {
 [[nodiscard]] std::vector<named_recipe> named_recipes(const arguments& args,
                                                       const std::vector<std::string>& defaults);
 
-/// Appends the recipes of `compared` that are missing.
-[[nodiscard]] std::vector<named_recipe> add_compared_recipes(std::vector<named_recipe> recipes);
+/// Appends the recipes that compare shows and that are missing.
+[[nodiscard]] std::vector<named_recipe> add_compared_recipes(std::vector<named_recipe> recipes,
+                                                             const recipe_list& known);
 
 /// Says how many of all sleeps and wakes changed nothing with a recipe, and why the first did not.
 [[nodiscard]] std::string failed_sleeps_text(const recipe_result& r, std::size_t sleeps);

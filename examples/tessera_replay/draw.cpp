@@ -17,7 +17,7 @@
 #include "commands.hpp"
 #include "compare.hpp"
 #include "input.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 #include "report.hpp"
 #include "terminal.hpp"
 
@@ -57,13 +57,11 @@ std::vector<replay::partly_free_segment> find_partly_free_segments(const replay:
 
 /// Replays a program and records its memory after each event. Makes a map after the first failure, or at peak
 /// reserved.
-template <typename Recipe>
 replay::recipe_run run(const std::string& name, const tessera::trace::recording& source,
-                       const tessera::trace::program& program,
-                       const tessera::recipe::policies<Recipe>& settings, std::size_t capacity,
-                       bool with_map) {
+                       const tessera::trace::program& program, const replay::any_recipe& recipe,
+                       std::size_t capacity, bool with_map) {
   replay::recipe_run found{name, timeline(with_map ? 4096 : 512), 0, 0, {}, 0, {}};
-  replay::replayed<Recipe> pool{replay::device_of(capacity), settings};
+  replay::simulated_allocator pool = recipe.make(replay::device_of(capacity));
   const auto& events = program.events();
   std::size_t first_failure = events.size();
   std::size_t alive = 0;
@@ -85,7 +83,7 @@ replay::recipe_run run(const std::string& name, const tessera::trace::recording&
       });
   found.mapped_event = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
-    found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), settings);
+    found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), recipe);
     for (const auto& s : found.map.segments) found.segments += !s.is_unbacked;
     found.partly_free = find_partly_free_segments(found.map, source);
     found.map.coarsen(max_cells);
@@ -113,8 +111,11 @@ int replay::commands::draw(const arguments& args) {
   if (args.out.empty()) return print_error("draw: --out FILE.html or --out FILE.svg is missing");
   if (!as_svg && !args.out.ends_with(".html"))
     return print_error("--out " + args.out + ": must end with .html or .svg");
-  const std::vector<named_recipe> recipes =
-      named_recipes(args, {"pytorch", "pytorch_expandable", "stitched"});
+  std::vector<std::string> defaults = {"pytorch", "pytorch_expandable", "stitched"};
+  for (const recipe_entry* own : args.known->own()) {
+    if (defaults.size() < max_recipes) defaults.push_back(own->name);
+  }
+  const std::vector<named_recipe> recipes = named_recipes(args, defaults);
   if (recipes.size() > max_recipes)
     return print_error("--recipe: at most " + std::to_string(max_recipes) + " can be drawn, not " +
                        std::to_string(recipes.size()));
@@ -127,17 +128,15 @@ int replay::commands::draw(const arguments& args) {
 
   picture shown{recording.name, &recording, program.peak_live(), args.capacity, program.sleeps(), {}, {}};
   const std::vector<named_recipe> listed =
-      as_svg ? std::vector<named_recipe>() : add_compared_recipes(recipes);
+      as_svg ? std::vector<named_recipe>() : add_compared_recipes(recipes, *args.known);
   steps at(recipes.size() + listed.size());
   for (const named_recipe& w : recipes) {
     at.next(shown.trace + ": " + w.name);
-    const std::string wrong = choose_recipe(
-        w.recipe, w.conf, args.memory_fraction,
-        [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-          print_skipped_sleeps<Recipe>(w.name, program);
-          shown.recipes.push_back(run<Recipe>(w.name, recording, program, settings, args.capacity, !as_svg));
-        });
-    if (!wrong.empty()) return print_error(wrong);
+    const recipe_or_error chosen = args.known->choose(w.recipe, w.conf, args.memory_fraction);
+    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return print_error(*wrong);
+    const auto& recipe = std::get<any_recipe>(chosen);
+    print_skipped_sleeps(w.name, recipe, program);
+    shown.recipes.push_back(run(w.name, recording, program, recipe, args.capacity, !as_svg));
   }
   if (!as_svg) {
     auto results = measure_recipes(listed, program, args, at, shown.trace);

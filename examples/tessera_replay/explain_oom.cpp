@@ -22,7 +22,7 @@
 
 #include "commands.hpp"
 #include "input.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 
 namespace {
 
@@ -64,8 +64,7 @@ std::string blocks_of(const oom_report::non_releasable_unit& p, const program& s
 
 /// The source lines whose blocks keep the most memory from being released, in descending order. Empty if the
 /// recording has no call stacks. Empties the cache.
-template <typename Allocator>
-std::string source_lines_of(const program& source, Allocator& pool,
+std::string source_lines_of(const program& source, replay::simulated_allocator& pool,
                             const std::map<std::uintptr_t, std::size_t>& live) {
   if (source.source().origins.empty()) return {};
   struct kept {
@@ -103,8 +102,7 @@ std::string source_lines_of(const program& source, Allocator& pool,
 
 /// Replays a program until an allocation fails.
 ///   Returns:  that failure, if there is one
-template <typename Allocator>
-std::optional<failure> first_failure(const program& source, Allocator& pool) {
+std::optional<failure> first_failure(const program& source, replay::simulated_allocator& pool) {
   std::optional<failure> found;
   std::map<std::uintptr_t, std::size_t> live;
   const auto after = [&](std::size_t i, void* p) {
@@ -116,7 +114,7 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
       live[reinterpret_cast<std::uintptr_t>(p)] = i;
       return;
     }
-    found = failure{i, tessera::observe::explain(pool, e.bytes, e.stream), {}, {}};
+    found = failure{i, pool.explain(e.bytes, e.stream), {}, {}};
     for (const oom_report::non_releasable_unit& pin : found->report.units) {
       if (pin.blocks > 0) found->blocks += blocks_of(pin, source, live);
     }
@@ -181,14 +179,13 @@ int explain_one(replay::arguments args, const tessera::trace::recording& recordi
   const bool is_recorded = !args.has_capacity && recording.capacity != 0;
   if (is_recorded) args.capacity = recording.capacity;
   return replay::with_recording(
-      args, recording,
-      [&]<typename Recipe>(const program& source, const tessera::recipe::policies<Recipe>& settings) {
+      args, recording, [&](const program& source, const replay::any_recipe& recipe) {
         const std::string title = title_of(args, source);
         const char* const assumed = args.has_capacity ? ""
                                     : is_recorded
                                         ? " (reserved plus free when the recording ran out of memory)"
                                         : " (80 GiB by default; set the device's with --capacity)";
-        replay::replayed<Recipe> pool{replay::device_of(args.capacity), settings};
+        replay::simulated_allocator pool = recipe.make(replay::device_of(args.capacity));
         const std::optional<failure> found = first_failure(source, pool);
         if (!found) {
           std::printf("%s: completes with a capacity of %zu bytes%s; peak reserved %zu bytes\n",

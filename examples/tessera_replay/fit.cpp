@@ -14,25 +14,21 @@
 #include "commands.hpp"
 #include "input.hpp"
 #include "plan.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 #include "terminal.hpp"
 
 namespace {
 
 /// Whether the program completes with this capacity, and with the plan if there is one. Sets `used` to what the
 /// plan served.
-template <typename Recipe>
-bool completes(const tessera::trace::program& program, const tessera::recipe::policies<Recipe>& settings,
+bool completes(const tessera::trace::program& program, const replay::any_recipe& recipe,
                const tessera::plan::made_plan* plan, std::size_t capacity, tessera::plan::plan_usage& used) {
-  if (plan != nullptr) {
-    tessera::plan::planned<replay::replayed<Recipe>> pool{plan->view(), replay::device_of(capacity),
-                                                          settings};
-    const bool works = tessera::trace::replay(program, pool) == 0;
-    used = pool.statistics().by_plan;
-    return works;
-  }
-  replay::replayed<Recipe> pool{replay::device_of(capacity), settings};
-  return tessera::trace::replay(program, pool) == 0;
+  const tessera::plan::memory_plan view = plan != nullptr ? plan->view() : tessera::plan::memory_plan{};
+  replay::simulated_allocator pool =
+      recipe.make(replay::device_of(capacity), {.plan = plan != nullptr ? &view : nullptr});
+  const bool works = tessera::trace::replay(program, pool) == 0;
+  if (plan != nullptr) used = pool.statistics().by_plan;
+  return works;
 }
 
 /// Larger capacities to test, in percent above the result.
@@ -50,14 +46,13 @@ int replay::commands::fit(const arguments& args) {
   const auto read = read_plan(args);
   if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
   const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read);
-  return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
-                                               const tessera::recipe::policies<Recipe>& settings) {
+  return with_trace(args, [&](const tessera::trace::program& program, const any_recipe& recipe) {
     const std::size_t max_capacity = args.has_capacity ? args.capacity : 2 * tessera::max_request;
     tessera::plan::plan_usage used;
     const auto completes_by = [&](const tessera::plan::made_plan* by) {
       return [&, by](std::size_t capacity) {
         progress_line::show(program.name() + ": with " + std::to_string(capacity));
-        return completes<Recipe>(program, settings, by, capacity, used);
+        return completes(program, recipe, by, capacity, used);
       };
     };
     const auto completes_with = completes_by(plan ? &*plan : nullptr);

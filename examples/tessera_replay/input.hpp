@@ -81,27 +81,24 @@ struct traces {
 }
 
 /// Says that a recipe cannot sleep, if the program contains sleeps.
-template <typename Recipe>
-void print_skipped_sleeps(const std::string& recipe, const tessera::trace::program& program) {
-  if (Recipe::growth::backend::has_ranges || program.sleeps() == 0) return;
+inline void print_skipped_sleeps(const std::string& name, const any_recipe& recipe,
+                                 const tessera::trace::program& program) {
+  if (recipe.has_ranges() || program.sleeps() == 0) return;
   progress_line::clear();
-  std::fprintf(stderr, "tessera-replay: %s cannot sleep; %zu sleeps and wakes are skipped\n", recipe.c_str(),
+  std::fprintf(stderr, "tessera-replay: %s cannot sleep; %zu sleeps and wakes are skipped\n", name.c_str(),
                program.sleeps());
 }
 
-/// Calls f.operator()<Recipe>(program, policies) with the selected recipe.
+/// Calls f(program, recipe) with the selected recipe.
 ///   Returns:  the exit code of `f`, or that of an error
 template <typename F>
 int with_recording(const arguments& args, const tessera::trace::recording& recording, F f) {
-  int code = done;
-  const std::string wrong =
-      choose_recipe(args.recipe, args.conf, args.memory_fraction,
-                    [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& chosen) {
-                      const tessera::trace::program program(recording);
-                      print_skipped_sleeps<Recipe>(args.recipe, program);
-                      code = f.template operator()<Recipe>(program, chosen);
-                    });
-  return wrong.empty() ? code : print_error(wrong);
+  const recipe_or_error chosen = args.known->choose(args.recipe, args.conf, args.memory_fraction);
+  if (const auto* const wrong = std::get_if<std::string>(&chosen)) return print_error(*wrong);
+  const auto& recipe = std::get<any_recipe>(chosen);
+  const tessera::trace::program program(recording);
+  print_skipped_sleeps(args.recipe, recipe, program);
+  return f(program, recipe);
 }
 /// Calls f(recording) for each trace of the only file, and prints errors of the others. Several JSON results
 /// become an array.
@@ -125,7 +122,7 @@ int with_each_recording(const arguments& args, F f) {
   }
   return code;
 }
-/// Calls f.operator()<Recipe>(program, policies) for each trace of the only file.
+/// Calls f(program, recipe) for each trace of the only file.
 template <typename F>
 int with_trace(const arguments& args, F f) {
   return with_each_recording(

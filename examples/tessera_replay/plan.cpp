@@ -13,7 +13,6 @@
 
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/planned.hpp>
-#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"
@@ -24,7 +23,7 @@
 #include "plan.hpp"
 #include "planner/make_plan.hpp"
 #include "planner/plan_file.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 #include "terminal.hpp"
 
 namespace {
@@ -111,14 +110,16 @@ void print_json(const std::string& title, const tessera::plan::made_plan& made, 
 /// Replays the whole recording with the recipe `pytorch`, with the plan and without.
 ///   Returns:  a warning if the plan does not lower the peak; empty if it does
 std::string warning_of(const tessera::trace::recording& recording, const tessera::plan::made_plan& made) {
-  using allocator = replayed<tessera::recipe::pytorch_family::native>;
   const tessera::trace::program program(recording);
   const std::size_t capacity = arguments().capacity;  // the default: --capacity is that of the plan here
-  allocator recipe{device_of(capacity)};
-  (void)tessera::trace::replay(program, recipe);
-  tessera::plan::planned<allocator> planned{made.view(), device_of(capacity)};
-  (void)tessera::trace::replay(program, planned);
-  const std::size_t alone = recipe.provider().peak_used(), with_plan = planned.provider().peak_used();
+  const auto recipe = std::get<any_recipe>(recipe_list().choose("pytorch", "", {}));
+  const tessera::plan::memory_plan view = made.view();
+  const auto peak_reserved = [&](const tessera::plan::memory_plan* plan) {
+    simulated_allocator pool = recipe.make(device_of(capacity), {.plan = plan});
+    (void)tessera::trace::replay(program, pool);
+    return pool.provider().peak_used();
+  };
+  const std::size_t alone = peak_reserved(nullptr), with_plan = peak_reserved(&view);
   if (with_plan < alone) return {};
   return "the recipe pytorch alone reserves " + std::to_string(alone) + " bytes, and " +
          std::to_string(with_plan) + " with this plan";

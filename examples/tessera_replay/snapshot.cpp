@@ -10,7 +10,6 @@
 #include <utility>
 #include <variant>
 
-#include <tessera/extension/observer.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
@@ -23,7 +22,7 @@
 
 #include "commands.hpp"
 #include "input.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 
 namespace {
 
@@ -47,12 +46,12 @@ struct capture_point {
   std::size_t events = 0;
 };
 
-template <typename Recipe>
-capture_point find_capture_point(const program& trace, const tessera::recipe::policies<Recipe>& settings,
-                                 std::size_t capacity, bool at_peak) {
+capture_point find_capture_point(const program& trace, const replay::any_recipe& recipe, std::size_t capacity,
+                                 bool at_peak) {
   std::size_t events = 0;
-  using counter = tessera::extension::observer<event_counter>;
-  replay::replayed<Recipe, counter> pool{replay::device_of(capacity), settings, counter{{&events}}};
+  event_counter counter{&events};
+  replay::any_observer observer(counter);
+  replay::simulated_allocator pool = recipe.make(replay::device_of(capacity), {.observer = &observer});
   capture_point found;
   std::size_t peak = 0;
   tessera::trace::replay(
@@ -118,8 +117,8 @@ int convert(const replay::arguments& args) {
   return replay::done;
 }
 
-template <typename Pool>
-void report(const std::string& path, Pool& pool, const capture_point& when, const program& trace) {
+void report(const std::string& path, const replay::simulated_allocator& pool, const capture_point& when,
+            const program& trace) {
   const auto counted = pool.statistics().all;
   std::printf(
       "%s: after operation %zu of %zu, %jd bytes reserved, %jd allocated in %jd blocks, %jd requested, %zu "
@@ -148,16 +147,15 @@ int replay::commands::snapshot(const arguments& args) {
   if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
   return with_recording(
       args, std::get<tessera::trace::recording>(read),
-      [&]<typename Recipe>(const program& trace, const tessera::recipe::policies<Recipe>& settings) -> int {
-        const capture_point when = find_capture_point<Recipe>(trace, settings, args.capacity, at_peak);
+      [&](const program& trace, const any_recipe& recipe) -> int {
+        const capture_point when = find_capture_point(trace, recipe, args.capacity, at_peak);
         std::size_t operation = 0;
-        using history = tessera::observe::history<operation_time>;
-        using observer = tessera::extension::observer<history>;
-        replayed<Recipe, observer> pool{device_of(args.capacity), settings,
-                                        observer{history(when.events, {&operation})}};
+        tessera::observe::history<operation_time> history(when.events, {&operation});
+        any_observer observer(history);
+        simulated_allocator pool = recipe.make(device_of(args.capacity), {.observer = &observer});
         std::optional<input_error> error;
         const auto look = [&] {
-          tessera::observe::snapshot seen = tessera::observe::take_snapshot(pool);
+          tessera::observe::snapshot seen = pool.take_snapshot();
           seen.name = trace.name();
           seen.configured.conf = args.conf;
           add_origins(seen, trace.source());

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <optional>
 #include <string>
-#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/planned.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"
@@ -16,7 +18,6 @@
 #include "input.hpp"
 #include "planner/make_plan.hpp"
 #include "recipes.hpp"
-#include "replayed.hpp"
 #include "terminal.hpp"
 #include "tune_advice.hpp"
 
@@ -30,8 +31,9 @@ std::optional<tune::planned_run> run_planned(const tessera::trace::program& prog
   options.effort = 3;
   const tessera::plan::made_plan made = tessera::plan::make(program.source(), options);
   if (made.entries.empty()) return {};
-  tessera::plan::planned<replay::replayed<tessera::recipe::pytorch<>>> pool{made.view(),
-                                                                            replay::device_of(capacity)};
+  const tessera::plan::memory_plan view = made.view();
+  const auto pytorch = std::get<any_recipe>(recipe_list().choose("pytorch", "", {}));
+  simulated_allocator pool = pytorch.make(replay::device_of(capacity), {.plan = &view});
   tune::planned_run run;
   run.failures = tessera::trace::replay(program, pool);
   run.plan_bytes = made.numbers.bytes;
@@ -39,6 +41,34 @@ std::optional<tune::planned_run> run_planned(const tessera::trace::program& prog
   run.calls = memory_calls(pool.provider().calls());
   run.unplanned = pool.statistics().by_plan.unplanned_requests;
   return run;
+}
+
+/// The recipes with a name that can be compositions: pytorch, then those that compare shows, then those of pinned memory.
+std::vector<std::pair<std::string, tune::composition>> named_compositions(const recipe_list& known) {
+  std::vector<std::string> names = {"pytorch"};
+  for (const std::string& name : known.compared()) {
+    if (name != "pytorch") names.push_back(name);
+  }
+  for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) names.push_back(name);
+  std::vector<std::pair<std::string, tune::composition>> all;
+  for (const std::string& name : names) {
+    const auto made = std::get<any_recipe>(known.choose(name, "", {})).composed();
+    if (made) all.emplace_back(name, *made);
+  }
+  return all;
+}
+
+/// Adds the policies of the program that calls tool::run. Says which of its recipes cannot be tried.
+void add_own_policies(tune::own_policies& to, const recipe_list& known) {
+  for (const recipe_entry* own : known.own()) {
+    own->add_policies(to);
+    const auto chosen = known.choose(own->name, "", {});
+    const char* const axis = std::get<any_recipe>(chosen).axis_out_of_search();
+    if (axis != nullptr)
+      std::fprintf(stderr,
+                   "tessera-replay: tune: %s is not tried: its %s policy cannot be chosen at run time\n",
+                   own->name.c_str(), axis);
+  }
 }
 
 int tune_one(const arguments& args, const tessera::trace::recording& recording) {
@@ -61,15 +91,8 @@ int tune_one(const arguments& args, const tessera::trace::recording& recording) 
   // Without --capacity, the device never runs out of memory.
   constexpr std::size_t max_peak = tessera::max_request / 8;
   if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), max_peak));
-  const auto add = [&](const std::string& name) {
-    (void)choose_recipe(
-        name, "", {}, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-          if constexpr (std::is_constructible_v<tune::composition, const tessera::recipe::policies<Recipe>&>)
-            asked.shipped.emplace_back(name, tune::composition(settings));
-        });
-  };
-  for (const char* const name : compared) add(name);
-  for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name);
+  asked.shipped = named_compositions(*args.known);
+  add_own_policies(asked.own, *args.known);
   const std::string& title = program.name();
   asked.progress = [&](const std::string& what) { progress_line::show(title + ": " + what); };
 

@@ -72,6 +72,7 @@ struct program_traits {
   std::size_t peak_live = 0;     ///< bytes
   bool several_streams = false;  ///< more than one stream allocates or is recorded
   bool has_capacity = false;     ///< the device can run out of memory
+  own_policies own{};            ///< policies to try beside the shipped ones
 };
 
 /// Replaces policies that have no effect here by those of pytorch: without a capacity, on one stream, or in a

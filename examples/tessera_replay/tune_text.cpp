@@ -203,6 +203,12 @@ std::string cpp(const policy::last_search<Recovery>& p) {
   return named("last_search", {{cpp(static_cast<const Recovery&>(p))}});
 }
 
+template <typename Own>
+  requires requires(const Own& p) { p.text(); }
+std::string cpp(const Own& p) {
+  return p.text();
+}
+
 template <typename... Policy>
 std::string cpp(const one_of<Policy...>& p) {
   return p.ask([](const auto& chosen) { return cpp(chosen); });

@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tessera/recipe/recipe.hpp>
+#include <tessera/tessera.hpp>
 #include <tessera/tool/any_recipe.hpp>
 
 namespace tessera::tool {

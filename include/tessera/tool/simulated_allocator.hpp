@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <tessera/any_allocator.hpp>
 #include <tessera/caching_allocator.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
@@ -20,6 +19,7 @@
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/recipe.hpp>
+#include <tessera/trace/recording.hpp>
 
 /// An allocator over a simulated device, whose recipe is known only when the tool runs. So the tool is compiled once,
 /// and each recipe once.
@@ -123,13 +123,10 @@ struct simulated<Recipe> {
 
 /// Owns a simulated allocator of any recipe.
 ///
-/// Requests, frees and extensions are those of an any_allocator, so a call costs one indirect call, with every recipe.
-/// An allocator with a plan has no explain, for_each_block and snapshot.
+/// It has what trace::replay and the commands need. A call costs one indirect call, with every recipe. An allocator with a
+/// plan has no explain, for_each_block and take_snapshot.
 class simulated_allocator {
  public:
-  /// trace::replay executes sleeps; those of a recipe without ranges fail and say so.
-  static constexpr bool has_ranges = true;
-
   template <typename Recipe>
   [[nodiscard]] static simulated_allocator make(provider::simulated_device device,
                                                 const recipe::policies<Recipe>& settings,
@@ -141,31 +138,20 @@ class simulated_allocator {
   }
 
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    return front_.try_allocate(bytes, stream);
+    return calls_->try_allocate(owned_.get(), bytes, stream);
   }
-  void deallocate(void* p) noexcept { front_.deallocate(p); }
-  [[nodiscard]] bool record_stream(void* p, stream_id stream) noexcept {
-    return front_.record_stream(p, stream);
-  }
+  void deallocate(void* p) noexcept { calls_->deallocate(owned_.get(), p); }
+  /// Returns false if there is no such block, or if it sleeps.
   [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
-    return front_.try_record_stream(p, stream);
+    return calls_->try_record_stream(owned_.get(), p, stream);
   }
-  void trim(std::size_t keep = 0) noexcept { front_.trim(keep); }
-  void begin_step(std::uint64_t key = 0) noexcept { front_.begin_step(key); }
-  [[nodiscard]] usage current_usage() const noexcept { return front_.current_usage(); }
-  [[nodiscard]] const char* audit() const noexcept { return front_.audit(); }
-
-  template <typename E>
-  static constexpr bool has = any_allocator::has<E>;
-  template <typename E>
-  using refused = any_allocator::refused<E>;
-  template <typename E>
-  [[nodiscard]] auto get() noexcept {
-    return front_.get<E>();
-  }
-
+  void trim(std::size_t keep = 0) noexcept { calls_->trim(owned_.get(), keep); }
+  /// Does nothing without a plan.
+  void begin_step(std::uint64_t key) noexcept { calls_->begin_step(owned_.get(), key); }
+  [[nodiscard]] usage current_usage() const noexcept { return calls_->current_usage(owned_.get()); }
   [[nodiscard]] provider::simulated_device& provider() noexcept { return *device_; }
   [[nodiscard]] totals statistics() const { return calls_->statistics(owned_.get()); }
+
   /// Explains why a request cannot be served now, as observe::explain does.
   [[nodiscard]] observe::oom_report explain(std::size_t bytes, stream_id stream) const {
     return calls_->explain(owned_.get(), bytes, stream);
@@ -180,53 +166,103 @@ class simulated_allocator {
   [[nodiscard]] observe::snapshot take_snapshot() const { return calls_->take_snapshot(owned_.get()); }
 
  private:
+  friend trace::pool_operations<simulated_allocator>;
   using visitor = void (*)(void*, const segment_view&, const block_view&);
+  using owner = std::unique_ptr<void, void (*)(void*)>;
   struct calls {
+    void* (*try_allocate)(void*, std::size_t, stream_id) noexcept;
+    void (*deallocate)(void*, void*) noexcept;
+    bool (*try_record_stream)(void*, void*, stream_id) noexcept;
+    void (*trim)(void*, std::size_t) noexcept;
+    void (*begin_step)(void*, std::uint64_t) noexcept;
+    usage (*current_usage)(const void*) noexcept;
     totals (*statistics)(const void*);
+    owner (*make_pools)(void*);
+    trace::pool_outcome (*run_on_pools)(void*, const trace::event&);
     observe::oom_report (*explain)(void*, std::size_t, stream_id);
     void (*for_each_block)(void*, void*, visitor);
     observe::snapshot (*take_snapshot)(void*);
   };
-  template <typename Allocator>
-  [[nodiscard]] static totals statistics_of(const void* allocator) {
-    const auto counted = static_cast<const Allocator*>(allocator)->statistics();
-    totals result{.all = counted.all, .num_alloc_retries = counted.num_alloc_retries};
-    if constexpr (requires { counted.by_plan; }) result.by_plan = counted.by_plan;
-    return result;
+  template <typename T>
+  [[nodiscard]] static T& to(void* object) noexcept {
+    return *static_cast<T*>(object);
+  }
+  template <typename T>
+  [[nodiscard]] static owner owned(T* made) noexcept {
+    return owner(made, [](void* p) { delete static_cast<T*>(p); });
   }
   template <typename Allocator>
   [[nodiscard]] static consteval calls make_calls() {
-    if constexpr (requires(const Allocator& any) { any.statistics().by_plan; }) {
-      return {&statistics_of<Allocator>, nullptr, nullptr, nullptr};
-    } else {
-      return {&statistics_of<Allocator>,
-              [](void* allocator, std::size_t bytes, stream_id stream) {
-                return observe::explain(*static_cast<Allocator*>(allocator), bytes, stream);
-              },
-              [](void* allocator, void* to, visitor visit) {
-                observe::for_each_block(*static_cast<Allocator*>(allocator),
-                                        [=](const segment_view& s, const block_view& b) { visit(to, s, b); });
-              },
-              [](void* allocator) { return observe::take_snapshot(*static_cast<Allocator*>(allocator)); }};
+    using pools = trace::pool_operations<Allocator>;
+    calls made{
+        [](void* a, std::size_t bytes, stream_id s) noexcept {
+          return to<Allocator>(a).try_allocate(bytes, s);
+        },
+        [](void* a, void* p) noexcept { to<Allocator>(a).deallocate(p); },
+        [](void* a, void* p, stream_id s) noexcept { return to<Allocator>(a).try_record_stream(p, s); },
+        [](void* a, std::size_t keep) noexcept { to<Allocator>(a).trim(keep); },
+        []([[maybe_unused]] void* a, [[maybe_unused]] std::uint64_t key) noexcept {
+          if constexpr (requires { to<Allocator>(a).begin_step(key); }) to<Allocator>(a).begin_step(key);
+        },
+        [](const void* a) noexcept { return static_cast<const Allocator*>(a)->current_usage(); },
+        [](const void* a) {
+          const auto counted = static_cast<const Allocator*>(a)->statistics();
+          totals result{.all = counted.all, .num_alloc_retries = counted.num_alloc_retries};
+          if constexpr (requires { counted.by_plan; }) result.by_plan = counted.by_plan;
+          return result;
+        },
+        [](void* a) { return owned(new pools(to<Allocator>(a))); },
+        [](void* on, const trace::event& e) { return to<pools>(on).run(e); },
+        nullptr,
+        nullptr,
+        nullptr};
+    if constexpr (tessera::detail::is_caching_allocator<Allocator>) {
+      made.explain = [](void* a, std::size_t bytes, stream_id s) {
+        return observe::explain(to<Allocator>(a), bytes, s);
+      };
+      made.for_each_block = [](void* a, void* f, visitor visit) {
+        observe::for_each_block(to<Allocator>(a),
+                                [=](const segment_view& s, const block_view& b) { visit(f, s, b); });
+      };
+      made.take_snapshot = [](void* a) { return observe::take_snapshot(to<Allocator>(a)); };
     }
+    return made;
   }
   template <typename Allocator>
   static constexpr calls calls_of = make_calls<Allocator>();
 
-  using owner = std::unique_ptr<void, void (*)(void*)>;
-  simulated_allocator(owner owned, any_allocator front, provider::simulated_device& device,
-                      const calls& made) noexcept
-      : owned_(std::move(owned)), front_(front), device_(&device), calls_(&made) {}
+  simulated_allocator(owner made, provider::simulated_device& device, const calls& by) noexcept
+      : owned_(std::move(made)), device_(&device), calls_(&by) {}
   template <typename Allocator>
   [[nodiscard]] static simulated_allocator of(Allocator* made) {
-    return {owner(made, [](void* p) { delete static_cast<Allocator*>(p); }), any_allocator(*made),
-            made->provider(), calls_of<Allocator>};
+    return {owned(made), made->provider(), calls_of<Allocator>};
   }
 
   owner owned_;
-  any_allocator front_;
   provider::simulated_device* device_;
   const calls* calls_;
 };
 
 }  // namespace tessera::tool::detail
+
+namespace tessera::trace {
+
+/// Executes the operations of a recording on the private pools of an allocator of any recipe.
+template <>
+class pool_operations<tool::detail::simulated_allocator> {
+  using allocator = tool::detail::simulated_allocator;
+
+ public:
+  static constexpr bool can_sleep =
+      true;  // so replay calls try_record_stream, which refuses a block that sleeps
+
+  explicit pool_operations(allocator& in)
+      : calls_(in.calls_), owned_(in.calls_->make_pools(in.owned_.get())) {}
+  pool_outcome run(const event& e) { return calls_->run_on_pools(owned_.get(), e); }
+
+ private:
+  const allocator::calls* calls_;
+  allocator::owner owned_;
+};
+
+}  // namespace tessera::trace
