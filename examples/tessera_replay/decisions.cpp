@@ -9,12 +9,17 @@
 #include "input.hpp"
 
 int replay::commands::decisions(const arguments& args) {
-  return with_trace(args, [&](const tessera::trace::program& program, const any_recipe& recipe) {
-    const bool is_pytorch = args.recipe == "pytorch" || args.recipe == "pytorch_expandable";
-    std::printf("# %s; conf=\"%s\"%s capacity=%zu trace=%s\n",
-                is_pytorch ? "pytorch-2.6.0 native allocator" : args.recipe.c_str(), args.conf.c_str(),
-                fraction_text(args, " memory_fraction=").c_str(), args.capacity, program.name().c_str());
-    replay::write_decisions(stdout, program, device_of(args.capacity), recipe);
-    return +done;
+  return with_each_trace(args, [&](const run_trace& trace, const run_settings& used, const traces&) {
+    return with_recipe(
+        used, trace.made, [&](const tessera::trace::program& program, const any_recipe& recipe) {
+          const bool is_pytorch = used.recipe == "pytorch" || used.recipe == "pytorch_expandable";
+          std::printf("# %s; conf=\"%s\"%s capacity=%zu trace=%s\n",
+                      is_pytorch ? "pytorch-2.6.0 native allocator" : used.recipe.c_str(), used.conf.c_str(),
+                      fraction_text(used, " memory_fraction=").c_str(), used.capacity,
+                      program.name().c_str());
+          if (!trace.known.recipe.empty()) std::printf("# %s\n", settings_text(used).c_str());
+          replay::write_decisions(stdout, program, device_of(used.capacity), recipe);
+          return +done;
+        });
   });
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -27,27 +26,38 @@ template <typename Grammar>
   return std::get<typename Grammar::settings>(parsed);
 }
 
+/// Calls f.operator()<Recipe>(policies) with the family's recipe for the settings.
+///   Returns:  the text of an error, or an empty one
+template <typename Family, typename F>
+[[nodiscard]] std::string choose_in(const std::string& before, const std::string& conf, F f) {
+  const auto read = read_conf<typename Family::grammar>(before, conf);
+  if (const auto* const wrong = std::get_if<std::string>(&read)) return *wrong;
+  const auto& settings = std::get<typename Family::settings>(read);
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    const auto call = [&]<typename Recipe>() { f.template operator()<Recipe>(Recipe::configured(settings)); };
+    (void)((Family::index_for(settings) == I &&
+            (call.template operator()<typename Family::template recipe_at<I>>(), true)) ||
+           ...);
+  }(std::make_index_sequence<Family::count>{});
+  return {};
+}
+
 /// Makes the recipe of a family that the settings choose.
 template <typename Family>
 [[nodiscard]] recipe_or_error configure_in(const recipe_entry& as, const std::string& conf,
-                                           std::optional<double> fraction) {
-  const auto read = read_conf<typename Family::grammar>(as.before, conf);
-  if (const auto* const wrong = std::get_if<std::string>(&read)) return *wrong;
-  const auto& settings = std::get<typename Family::settings>(read);
-  const auto make = [&]<typename Recipe>() -> recipe_or_error {
-    tessera::recipe::policies<Recipe> chosen = Recipe::configured(settings);
-    if (std::string wrong = tessera::tool::detail::limit_to<Recipe>(chosen, fraction, as.name);
-        !wrong.empty())
-      return wrong;
-    return any_recipe::of<Recipe>(chosen);
-  };
-  return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    recipe_or_error made = std::string();
-    (void)((Family::index_for(settings) == I &&
-            (made = make.template operator()<typename Family::template recipe_at<I>>(), true)) ||
-           ...);
-    return made;
-  }(std::make_index_sequence<Family::count>{});
+                                           const memory_limits& limits) {
+  recipe_or_error made = std::string();
+  const std::string wrong =
+      choose_in<Family>(as.before, conf, [&]<typename Recipe>(tessera::recipe::policies<Recipe> settings) {
+        if (std::string none = tessera::tool::detail::limit_to<Recipe>(settings, limits, as.name);
+            !none.empty()) {
+          made = none;
+        } else {
+          made = any_recipe::of<Recipe>(settings);
+        }
+      });
+  if (!wrong.empty()) return wrong;
+  return made;
 }
 
 }  // namespace replay

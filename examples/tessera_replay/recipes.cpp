@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -102,10 +101,10 @@ std::string replay::recipe_list::unknown(std::string_view name) const {
 }
 
 replay::recipe_or_error replay::recipe_list::choose(const std::string& name, const std::string& conf,
-                                                    std::optional<double> memory_fraction) const {
+                                                    const memory_limits& limits) const {
   const recipe_entry* const found = find(name);
   if (found == nullptr) return "--recipe " + unknown(name);
-  return found->configure(*found, conf, memory_fraction);
+  return found->configure(*found, conf, limits);
 }
 
 std::string replay::recipe_list::full_name(std::string_view name) const {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <optional>
 #include <string>
 
 #include <tessera/recipe/pinned.hpp>
@@ -10,16 +9,16 @@
 #include "recipes.hpp"
 
 replay::recipe_or_error replay::families::pinned(const recipe_entry& as, const std::string& conf,
-                                                 std::optional<double> fraction) {
-  return configure_in<tessera::recipe::torch_npu_family::pinned_family>(as, conf, fraction);
+                                                 const memory_limits& limits) {
+  return configure_in<tessera::recipe::torch_npu_family::pinned_family>(as, conf, limits);
 }
 
 replay::recipe_or_error replay::families::pinned_2_14(const recipe_entry& as, const std::string& conf,
-                                                      std::optional<double> fraction) {
-  return configure_in<tessera::recipe::pytorch_2_14_family::pinned_family>(as, conf, fraction);
+                                                      const memory_limits& limits) {
+  return configure_in<tessera::recipe::pytorch_2_14_family::pinned_family>(as, conf, limits);
 }
 
 replay::recipe_or_error replay::families::pinned_packed(const recipe_entry& as, const std::string& conf,
-                                                        std::optional<double> fraction) {
-  return tessera::tool::detail::configure_plain<tessera::recipe::pinned_packed>(as, conf, fraction);
+                                                        const memory_limits& limits) {
+  return tessera::tool::detail::configure_plain<tessera::recipe::pinned_packed>(as, conf, limits);
 }

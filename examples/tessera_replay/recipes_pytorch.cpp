@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <optional>
 #include <string>
 
 #include <tessera/recipe/pytorch_family.hpp>
@@ -8,6 +7,6 @@
 #include "recipes.hpp"
 
 replay::recipe_or_error replay::families::pytorch(const recipe_entry& as, const std::string& conf,
-                                                  std::optional<double> fraction) {
-  return configure_in<tessera::recipe::pytorch_family>(as, conf, fraction);
+                                                  const memory_limits& limits) {
+  return configure_in<tessera::recipe::pytorch_family>(as, conf, limits);
 }

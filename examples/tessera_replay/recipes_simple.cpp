@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <optional>
 #include <string>
 
 #include <tessera/recipe/passthrough.hpp>
@@ -9,11 +8,11 @@
 #include "recipes.hpp"
 
 replay::recipe_or_error replay::families::power_of_two(const recipe_entry& as, const std::string& conf,
-                                                       std::optional<double> fraction) {
-  return tessera::tool::detail::configure_plain<tessera::recipe::power_of_two>(as, conf, fraction);
+                                                       const memory_limits& limits) {
+  return tessera::tool::detail::configure_plain<tessera::recipe::power_of_two>(as, conf, limits);
 }
 
 replay::recipe_or_error replay::families::passthrough(const recipe_entry& as, const std::string& conf,
-                                                      std::optional<double> fraction) {
-  return tessera::tool::detail::configure_plain<tessera::recipe::passthrough>(as, conf, fraction);
+                                                      const memory_limits& limits) {
+  return tessera::tool::detail::configure_plain<tessera::recipe::passthrough>(as, conf, limits);
 }

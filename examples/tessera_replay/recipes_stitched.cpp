@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <optional>
 #include <string>
 
 #include <tessera/recipe/stitched.hpp>
@@ -9,12 +8,12 @@
 #include "recipes.hpp"
 
 replay::recipe_or_error replay::families::stitched(const recipe_entry& as, const std::string& conf,
-                                                   std::optional<double> fraction) {
-  return tessera::tool::detail::configure_plain<tessera::recipe::stitched>(as, conf, fraction);
+                                                   const memory_limits& limits) {
+  return tessera::tool::detail::configure_plain<tessera::recipe::stitched>(as, conf, limits);
 }
 
 replay::recipe_or_error replay::families::stitched_calmly(const recipe_entry& as, const std::string& conf,
-                                                          std::optional<double> fraction) {
+                                                          const memory_limits& limits) {
   return tessera::tool::detail::configure_plain<
       tessera::recipe::with<tessera::recipe::stitched, tessera::policy::grow_by_stitching<std::size_t{32}>>>(
       as, conf, fraction);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <optional>
 #include <string>
 
 #include <tessera/recipe/torch_npu.hpp>
@@ -8,6 +7,6 @@
 #include "recipes.hpp"
 
 replay::recipe_or_error replay::families::torch_npu(const recipe_entry& as, const std::string& conf,
-                                                    std::optional<double> fraction) {
-  return configure_in<tessera::recipe::torch_npu_family>(as, conf, fraction);
+                                                    const memory_limits& limits) {
+  return configure_in<tessera::recipe::torch_npu_family>(as, conf, limits);
 }

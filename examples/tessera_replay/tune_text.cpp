@@ -236,10 +236,12 @@ std::string as_variation(const composition& c) {
 }
 
 std::string as_recipe(const composition& c, const std::string& name) {
-  std::string all =
-      "#include <cstddef>\n#include <tessera/tessera.hpp>\nusing namespace tessera::literals;\n\nstruct " +
-      name + " final {\n";
   const auto policies = policy_texts(c);
+  std::string all = "#include <cstddef>\n#include <tessera/tessera.hpp>\n";
+  for (const std::string& policy : policies) {
+    if (!policy.starts_with("tessera::")) all += "// Include the header of your policy " + policy + ".\n";
+  }
+  all += "using namespace tessera::literals;\n\nstruct " + name + " final {\n";
   for (std::size_t i = 0; i < axes; ++i) {
     std::string axis = axis_names[i];
     axis.resize(8, ' ');

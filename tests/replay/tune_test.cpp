@@ -125,6 +125,28 @@ static_assert(law::policy(split_expandable{.max = 2_MiB}));
 static_assert(law::policy(rest<1_MiB, high>{}));
 static_assert(law::policy(evict_at_free<tunable(unlimited)>{.threshold = 1_MiB}));
 
+/// A policy that tessera does not have.
+struct whole_kib {
+  [[nodiscard]] static constexpr std::size_t block_size(std::size_t n) noexcept { return align_up(n, 3_KiB); }
+  bool operator==(const whole_kib&) const = default;
+};
+
+TEST(tune_text, names_policies_of_a_program) {
+  composition c;
+  c.rounding = own_rounding(whole_kib{});
+  EXPECT_NE(as_variation(c).find("whole_kib>"), std::string::npos) << as_variation(c);
+  EXPECT_NE(as_recipe(c, "mine").find("// Include the header of your policy "), std::string::npos);
+  EXPECT_EQ(as_recipe({}, "mine").find("// Include"), std::string::npos);
+}
+
+TEST(tune_grid, tries_policies_of_a_program_on_their_axis) {
+  program_traits known;
+  known.own.rounding.push_back(own_rounding(whole_kib{}));
+  std::size_t found = 0;
+  for (const composition& c : neighbours({}, known)) found += c.rounding.is<own_rounding>();
+  EXPECT_EQ(found, 1u);
+}
+
 TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
   EXPECT_EQ(as_variation({}), "pytorch<>");
   composition c;

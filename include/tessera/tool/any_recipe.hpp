@@ -54,6 +54,8 @@ class any_recipe {
   [[nodiscard]] std::optional<composition> composed() const { return calls_->composed(settings_.get()); }
   /// The first axis whose policy cannot be chosen at run time, or null.
   [[nodiscard]] const char* axis_out_of_search() const noexcept { return calls_->axis_out_of_search; }
+  /// The type, as snapshots name it.
+  [[nodiscard]] std::string type_name() const { return calls_->type_name(); }
   /// Whether both are of the same type, with the same settings.
   bool operator==(const any_recipe& other) const {
     return calls_ == other.calls_ && calls_->is_equal(settings_.get(), other.settings_.get());
@@ -64,6 +66,7 @@ class any_recipe {
     simulated_allocator (*make)(const void*, provider::simulated_device, const made_with&);
     std::optional<composition> (*composed)(const void*);
     bool (*is_equal)(const void*, const void*);
+    std::string (*type_name)();
     bool has_ranges;
     const char* axis_out_of_search;
   };
@@ -84,7 +87,9 @@ class any_recipe {
         }
       },
       [](const void* a, const void* b) { return to<Recipe>(a) == to<Recipe>(b); },
-      Recipe::growth::backend::has_ranges, detail::axis_out_of_search<Recipe>()};
+      [] { return tessera::detail::recipe_name<Recipe>(); },
+      Recipe::growth::backend::has_ranges,
+      detail::axis_out_of_search<Recipe>()};
 
   any_recipe(std::shared_ptr<const void> settings, const calls& made) noexcept
       : settings_(std::move(settings)), calls_(&made) {}
@@ -96,38 +101,50 @@ class any_recipe {
 /// A recipe, or the text of an error.
 using recipe_or_error = std::variant<any_recipe, std::string>;
 
+/// What limits the memory that a recipe may reserve, beside the device.
+struct memory_limits {
+  std::optional<double> fraction{};  ///< of the device, as set_per_process_memory_fraction takes it
+  std::size_t bytes = unlimited;
+};
+
 /// A recipe that the command line can name.
 struct recipe_entry {
   std::string name;
-  /// Makes the recipe under a configuration string and a memory fraction.
-  recipe_or_error (*configure)(const recipe_entry&, const std::string& conf, std::optional<double> fraction);
+  /// Makes the recipe under a configuration string and limits.
+  recipe_or_error (*configure)(const recipe_entry&, const std::string& conf, const memory_limits&);
   const char* before = "";                        ///< settings that come before the configuration string
   bool is_compared = false;                       ///< compare shows it unless recipes are named
   bool is_own = false;                            ///< of the program that calls run<>
   void (*add_policies)(own_policies&) = nullptr;  ///< adds what tune tries
 };
 
-/// Sets a memory fraction in policies.
+/// Sets limits in policies.
 ///   Returns:  the text of an error, or an empty one
 template <typename Recipe>
-[[nodiscard]] std::string limit_to(recipe::policies<Recipe>& settings, std::optional<double> fraction,
+[[nodiscard]] std::string limit_to(recipe::policies<Recipe>& settings, const memory_limits& limits,
                                    const std::string& name) {
-  if (!fraction) return {};
+  if (!limits.fraction && limits.bytes == unlimited) return {};
   if constexpr (requires { settings.growth.limit = memory_limit{}; }) {
-    (void)interop::set_memory_fraction(settings, *fraction);
+    if (limits.fraction) (void)interop::set_memory_fraction(settings, *limits.fraction);
+    memory_limit limit(settings.growth.limit);
+    if (limits.bytes < limit.bytes) {
+      limit.bytes = limits.bytes;
+      settings.growth.limit = limit;
+    }
     return {};
   } else {
-    return "--memory-fraction: the growth policy of recipe " + name + " has no limit that can be set";
+    return "recipe " + name + ": its growth policy has no limit that can be set, which " +
+           (limits.fraction ? "--memory-fraction needs" : "the recorded run had; --capacity replaces it");
   }
 }
 
 /// Makes a recipe that takes no settings.
 template <typename Recipe>
 [[nodiscard]] recipe_or_error configure_plain(const recipe_entry& as, const std::string& conf,
-                                              std::optional<double> fraction) {
+                                              const memory_limits& limits) {
   if (!conf.empty()) return "--conf: recipe " + as.name + " takes no settings";
   recipe::policies<Recipe> settings;
-  if (std::string wrong = limit_to<Recipe>(settings, fraction, as.name); !wrong.empty()) return wrong;
+  if (std::string wrong = limit_to<Recipe>(settings, limits, as.name); !wrong.empty()) return wrong;
   return any_recipe::of<Recipe>(settings);
 }
 

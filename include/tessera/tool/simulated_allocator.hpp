@@ -133,8 +133,13 @@ class simulated_allocator {
                                                 const made_with& with) {
     using allocator = typename simulated<Recipe>::type;
     const watched reports{with.observer};
-    if (with.plan == nullptr) return of(new allocator(std::move(device), settings, reports));
-    return of(new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
+    if (with.plan == nullptr) return own(new allocator(std::move(device), settings, reports));
+    return own(new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
+  }
+  /// Takes an allocator that has further extensions.
+  template <typename Allocator>
+  [[nodiscard]] static simulated_allocator own(Allocator* made) {
+    return {owned(made), made->provider(), calls_of<Allocator>};
   }
 
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
@@ -233,10 +238,6 @@ class simulated_allocator {
 
   simulated_allocator(owner made, provider::simulated_device& device, const calls& by) noexcept
       : owned_(std::move(made)), device_(&device), calls_(&by) {}
-  template <typename Allocator>
-  [[nodiscard]] static simulated_allocator of(Allocator* made) {
-    return {owned(made), made->provider(), calls_of<Allocator>};
-  }
 
   owner owned_;
   provider::simulated_device* device_;

@@ -252,14 +252,14 @@ TEST(recipe_names, leave_out_the_namespaces_of_tessera) {
 
 TEST(recipe_entries, refuse_settings_and_a_limit_that_cannot_be_set) {
   const recipe_entry entry{.name = "mine", .configure = &configure_plain<own>};
-  const auto error = [&](const std::string& conf, std::optional<double> fraction) {
-    const recipe_or_error made = entry.configure(entry, conf, fraction);
+  const auto error = [&](const std::string& conf, const memory_limits& limits) {
+    const recipe_or_error made = entry.configure(entry, conf, limits);
     return std::holds_alternative<std::string>(made) ? std::get<std::string>(made) : "";
   };
   EXPECT_EQ(error("", {}), "");
   EXPECT_EQ(error("a:1", {}), "--conf: recipe mine takes no settings");
-  EXPECT_EQ(error("", 0.5),
-            "--memory-fraction: the growth policy of recipe mine has no limit that can be set");
+  EXPECT_EQ(error("", {.fraction = 0.5}),
+            "recipe mine: its growth policy has no limit that can be set, which --memory-fraction needs");
 }
 
 }  // namespace
