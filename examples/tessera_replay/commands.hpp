@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -17,8 +16,11 @@
 
 namespace replay {
 
+class recipe_list;
+
 /// The parsed command line.
 struct arguments {
+  const recipe_list* known = nullptr;  // the recipes that it may name
   std::vector<std::string> files;
   std::string recipe = "pytorch";    // the last one given
   std::vector<std::string> recipes;  // all that were given
@@ -139,33 +141,6 @@ template <typename Names>
     return {};
   }
   return wrong;
-}
-
-/// The names of recipes on the command line.
-inline constexpr std::string_view recipe_names[] = {"pytorch",
-                                                    "pytorch_expandable",
-                                                    "pytorch_2_14",
-                                                    "pytorch_2_14_expandable",
-                                                    "cuda_async",
-                                                    "torch_npu",
-                                                    "torch_npu_expandable",
-                                                    "paddle",
-                                                    "paddle_auto_growth",
-                                                    "paddle_naive_best_fit",
-                                                    "pinned",
-                                                    "pinned_2_14",
-                                                    "pinned_expandable",
-                                                    "pinned_packed",
-                                                    "stitched",
-                                                    "stitched_calmly",
-                                                    "power_of_two",
-                                                    "passthrough"};
-
-/// Returns the error text for an unknown recipe name, or an empty one.
-[[nodiscard]] inline std::string unknown_recipe(std::string_view name) {
-  if (std::find(std::begin(recipe_names), std::end(recipe_names), name) != std::end(recipe_names)) return {};
-  return std::string(name) + ": no such recipe; there are " + listed(recipe_names) +
-         did_you_mean(name, recipe_names);
 }
 
 }  // namespace replay

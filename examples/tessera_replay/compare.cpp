@@ -14,27 +14,26 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/pytorch_2_14.hpp>
-#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "commands.hpp"
 #include "compare.hpp"
 #include "input.hpp"
 #include "plan.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 #include "terminal.hpp"
 #include "verify.hpp"
 
 namespace {
 
-/// Measures replays with the allocators that `make()` returns.
-template <typename Make>
-replay::recipe_result measure(const std::string& name, const tessera::trace::program& program, Make make) {
+/// Measures replays with a recipe, and with a plan unless it is null.
+replay::recipe_result measure(const std::string& name, const tessera::trace::program& program,
+                              const replay::any_recipe& recipe, std::size_t capacity,
+                              const tessera::plan::memory_plan* plan = nullptr) {
   replay::recipe_result found{.recipe = name};
   std::array<double, 3> times{};
   for (double& time : times) {
-    auto pool = make();
+    replay::simulated_allocator pool = recipe.make(replay::device_of(capacity), {.plan = plan});
     const auto begin = std::chrono::steady_clock::now();
     found.failed_sleeps = 0;
     std::size_t refused = 0;
@@ -49,15 +48,13 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
         });
     found.failures += refused;
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
-    const auto& counted = pool.statistics();
+    const auto counted = pool.statistics();
     found.peak_reserved = pool.provider().peak_used();
     found.cached_at_end = pool.current_usage().cached;
     found.calls = pool.provider().calls();
     found.retries = counted.num_alloc_retries;
-    if constexpr (requires { counted.by_plan; }) {
-      found.by_plan = counted.by_plan;
-      found.has_plan = true;
-    }
+    found.by_plan = counted.by_plan;
+    found.has_plan = plan != nullptr;
   }
   std::sort(times.begin(), times.end());
   found.nanoseconds = times[1] / static_cast<double>(std::max<std::size_t>(1, program.events().size()));
@@ -98,8 +95,8 @@ std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named
     recipes.push_back({used.recipe, used.conf, used.recipe + ", recorded conf"});
   if (used.recipe_from == setting_source::recorded && used.conf.empty() && !has(used.recipe))
     recipes.push_back({used.recipe, "", used.recipe});
-  for (const char* const name : compared) {
-    if (!used.knows_capacity() && name == std::string_view(takes_a_share)) continue;
+  for (const std::string& name : used.known->compared()) {
+    if (!used.knows_capacity() && name == takes_a_share) continue;
     if (!has(name)) recipes.push_back({name, "", name});
   }
   return recipes;
@@ -178,31 +175,20 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
   std::vector<recipe_result> results;
   for (const named_recipe& w : recipes) {
     at.next(task + ": " + w.name);
-    std::string wrong = choose_recipe(
-        used.with(w.recipe, w.conf), [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-          results.push_back(measure(w.name, program, [&] {
-            return replay::replayed<Recipe>{replay::device_of(used.capacity), settings};
-          }));
-        });
-    if (!wrong.empty()) return wrong;
+    const recipe_or_error chosen = choose_recipe(used.with(w.recipe, w.conf));
+    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
+    results.push_back(measure(w.name, program, std::get<any_recipe>(chosen), used.capacity));
   }
   if (plan != nullptr) {
     const std::string name = "plan, " + used.recipe;
     at.next(task + ": " + name);
-    std::string wrong =
-        choose_recipe(used, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-          const std::size_t alone =
-              measure(used.recipe, program, [&] {
-                return replay::replayed<Recipe>{replay::device_of(used.capacity), settings};
-              }).peak_reserved;
-          results.push_back(measure(name, program, [&] {
-            return tessera::plan::planned<replay::replayed<Recipe>>{*plan, replay::device_of(used.capacity),
-                                                                    settings};
-          }));
-          recipe_result& last = results.back();
-          last.warning = plan_warning(last.by_plan, last.peak_reserved, alone);
-        });
-    if (!wrong.empty()) return wrong;
+    const recipe_or_error chosen = choose_recipe(used);
+    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
+    const auto& recipe = std::get<any_recipe>(chosen);
+    const std::size_t alone = measure(used.recipe, program, recipe, used.capacity).peak_reserved;
+    results.push_back(measure(name, program, recipe, used.capacity, plan));
+    recipe_result& last = results.back();
+    last.warning = plan_warning(last.by_plan, last.peak_reserved, alone);
   }
   return results;
 }

@@ -10,13 +10,10 @@
 #include <utility>
 
 #include <tessera/core/types.hpp>
-#include <tessera/extension/observer.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/recipe.hpp>
+#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
-
-#include "replayed.hpp"
 
 namespace replay {
 
@@ -42,12 +39,6 @@ using namespace tessera::trace;
 ///   An operation on pools that changes nothing ends with " -> error". For s and w, the reason follows.
 class decision_log {
  public:
-  /// The observer of the logged allocator; refers to the log.
-  struct observer {
-    decision_log* log;
-    void on(const allocator_event& event) const noexcept { log->on(event); }
-  };
-
   explicit decision_log(std::FILE* out) noexcept : out_(out) {}
 
   void on(const allocator_event& e) noexcept {
@@ -138,18 +129,17 @@ class decision_log {
   std::size_t block_ = 0;  // bytes of the block allocated or freed last
 };
 
-/// Replays a program with `Recipe` and writes its decisions. The last line has the bytes in use at the end,
-/// and the peak.
+/// Replays a program with a recipe and writes its decisions. The last line has the bytes in use at the end, and the peak.
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
-///     write_decisions<tessera::recipe::pytorch<>>(stdout, program(made), tessera::provider::simulated_device{}, {});
-template <typename Recipe>
-void write_decisions(std::FILE* out, const program& source, provider::simulated_device device,
-                     const recipe::policies<Recipe>& settings) {
+///     write_decisions(stdout, program(made), tessera::provider::simulated_device{},
+///                     any_recipe::of<tessera::recipe::pytorch<>>({}));
+inline void write_decisions(std::FILE* out, const program& source, provider::simulated_device device,
+                            const tool::detail::any_recipe& recipe) {
   decision_log log(out);
-  using observer = extension::observer<decision_log::observer>;
-  replayed<Recipe, observer> pool{std::move(device), settings, observer{{&log}}};
+  tool::detail::any_observer observer(log);
+  tool::detail::simulated_allocator pool = recipe.make(std::move(device), {.observer = &observer});
   tessera::trace::replay(
       source, pool, [](std::size_t) {},
       [&](std::size_t i, auto outcome) { log.line(i, source.events()[i], outcome); });

@@ -21,7 +21,7 @@
 #include "commands.hpp"
 #include "compare.hpp"
 #include "input.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 #include "report.hpp"
 #include "terminal.hpp"
 
@@ -61,13 +61,11 @@ std::vector<replay::partly_free_segment> find_partly_free_segments(const replay:
 
 /// Replays a program and records its memory after each event. Makes a map after the first failure, or at peak
 /// reserved.
-template <typename Recipe>
 replay::recipe_run run(const std::string& name, const tessera::trace::recording& source,
-                       const tessera::trace::program& program,
-                       const tessera::recipe::policies<Recipe>& settings, std::size_t capacity,
-                       bool with_map) {
+                       const tessera::trace::program& program, const replay::any_recipe& recipe,
+                       std::size_t capacity, bool with_map) {
   replay::recipe_run found{name, timeline(with_map ? 4096 : 512), 0, 0, {}, 0, {}};
-  replay::replayed<Recipe> pool{replay::device_of(capacity), settings};
+  replay::simulated_allocator pool = recipe.make(replay::device_of(capacity));
   const auto& events = program.events();
   std::size_t first_failure = events.size();
   std::size_t alive = 0, refused = 0;
@@ -92,7 +90,7 @@ replay::recipe_run run(const std::string& name, const tessera::trace::recording&
   found.failures += refused;
   found.mapped_event = found.failures != 0 ? first_failure : found.over.worst_event();
   if (with_map) {
-    found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), settings);
+    found.map = replay::map_after(program, found.mapped_event, replay::device_of(capacity), recipe);
     for (const auto& s : found.map.segments) found.segments += !s.is_unbacked;
     found.partly_free = find_partly_free_segments(found.map, source);
     found.map.coarsen(max_cells);
@@ -151,10 +149,11 @@ std::optional<replay::recipe_run> record(const replay::traces& all, const replay
                   : trace.entries[found.mapped_event - trace.events_at_start] + (found.failures == 0 ? 1 : 0);
   const std::size_t until = is_at_start ? trace.events_at_start : found.mapped_event + 1;
   const bool works = replay::with_recorded_state(
-      *all.source, trace.device, std::min(entry, entries.size()), used, [&](auto& pool, const auto& here) {
+      *all.source, trace.device, std::min(entry, entries.size()), used,
+      [&](replay::simulated_allocator& pool, const replay::restored_state& here) {
         const auto live_here = replay::live_events(trace, until, here);
         std::size_t largest_free = 0;
-        tessera::observe::for_each_block(pool, [&](const auto&, const tessera::block_view& b) {
+        pool.for_each_block([&](const auto&, const tessera::block_view& b) {
           if (b.is == tessera::block_view::state::free) largest_free = std::max(largest_free, b.bytes);
         });
         found.map = replay::map_and_trim(pool, {live_here.begin(), live_here.end()});
@@ -198,10 +197,12 @@ int draw_one(const replay::arguments& args, const replay::run_trace& trace, cons
   if (trace.verified) did = find_recorded_run(*all.source, trace);
   const auto* const history = did ? std::get_if<recorded_run>(&*did) : nullptr;
   if (history != nullptr) recorded = record(all, trace, settle({}, trace.known), !as_svg);
-  const std::vector<named_recipe> recipes =
-      named_recipes(args, used,
-                    recorded ? std::vector<std::string>()
-                             : std::vector<std::string>{"pytorch", "pytorch_expandable", "stitched"});
+  std::vector<std::string> defaults;
+  if (!recorded) defaults = {"pytorch", "pytorch_expandable", "stitched"};
+  for (const recipe_entry* own : used.known->own()) {
+    if (defaults.size() + (recorded ? 1 : 0) < max_recipes) defaults.push_back(own->name);
+  }
+  const std::vector<named_recipe> recipes = named_recipes(args, used, defaults);
   const std::size_t lines = recipes.size() + (recorded ? 1 : 0);
   if (lines > max_recipes)
     return print_error("--recipe: at most " + std::to_string(max_recipes - (recorded ? 1 : 0)) +
@@ -218,12 +219,11 @@ int draw_one(const replay::arguments& args, const replay::run_trace& trace, cons
   steps at(recipes.size() + listed.size());
   for (const named_recipe& w : recipes) {
     at.next(shown.trace + ": " + w.name);
-    const std::string wrong = choose_recipe(
-        used.with(w.recipe, w.conf), [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-          print_skipped_sleeps<Recipe>(w.name, program);
-          shown.recipes.push_back(run<Recipe>(w.name, trace.made, program, settings, used.capacity, !as_svg));
-        });
-    if (!wrong.empty()) return print_error(wrong);
+    const recipe_or_error chosen = choose_recipe(used.with(w.recipe, w.conf));
+    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return print_error(*wrong);
+    const auto& recipe = std::get<any_recipe>(chosen);
+    print_skipped_sleeps(w.name, recipe, program);
+    shown.recipes.push_back(run(w.name, trace.made, program, recipe, used.capacity, !as_svg));
   }
   if (!as_svg) {
     auto results = measure_recipes(listed, program, used, at, shown.trace);

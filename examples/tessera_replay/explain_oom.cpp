@@ -23,7 +23,7 @@
 
 #include "commands.hpp"
 #include "input.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 
 namespace {
 
@@ -66,8 +66,7 @@ std::string blocks_of(const oom_report::non_releasable_unit& p, const program& s
 
 /// The source lines whose blocks keep the most memory from being released, in descending order. Empty if the
 /// recording has no call stacks. Empties the cache.
-template <typename Allocator>
-std::string source_lines_of(const program& source, Allocator& pool,
+std::string source_lines_of(const program& source, replay::simulated_allocator& pool,
                             const std::map<std::uintptr_t, std::size_t>& live) {
   if (source.source().origins.empty()) return {};
   struct kept {
@@ -104,11 +103,10 @@ std::string source_lines_of(const program& source, Allocator& pool,
 }
 
 /// Explains why a request fails. `live` maps addresses to the events that allocated them.
-template <typename Allocator>
-failure explain_failure(const program& source, Allocator& pool, std::size_t i,
+failure explain_failure(const program& source, replay::simulated_allocator& pool, std::size_t i,
                         const std::map<std::uintptr_t, std::size_t>& live) {
   const event& e = source.events()[i];
-  failure found{i, tessera::observe::explain(pool, e.bytes, e.stream), {}, {}, {}};
+  failure found{i, pool.explain(e.bytes, e.stream), {}, {}, {}};
   for (const oom_report::non_releasable_unit& pin : found.report.units) {
     if (pin.blocks > 0) found.blocks += blocks_of(pin, source, live);
   }
@@ -128,8 +126,7 @@ std::size_t last_refusal(const program& source) {
 
 /// Replays a program until an allocation fails. Failures that the program is known to survive do not count.
 ///   Returns:  that failure, if there is one
-template <typename Allocator>
-std::optional<failure> first_failure(const program& source, Allocator& pool) {
+std::optional<failure> first_failure(const program& source, replay::simulated_allocator& pool) {
   std::optional<failure> found;
   const std::size_t last = last_refusal(source);
   std::map<std::uintptr_t, std::size_t> live;
@@ -318,16 +315,17 @@ std::optional<failure> recorded_failure(const replay::traces& all, const replay:
   if (number == events.size() || !all.source || number < trace.events_at_start) return found;
   const event& asked = events[number];
   const std::size_t entry = trace.entries[number - trace.events_at_start];
-  (void)replay::with_recorded_state(*all.source, trace.device, entry, used,
-                                    [&](auto& pool, const auto& here) {
-                                      const auto live = replay::live_events(trace, number, here);
-                                      if (void* const p = pool.try_allocate(asked.bytes, asked.stream)) {
-                                        pool.deallocate(p);
-                                        return;
-                                      }
-                                      found = explain_failure(source, pool, number, live);
-                                      found->entry = entry;
-                                    });
+  (void)replay::with_recorded_state(
+      *all.source, trace.device, entry, used,
+      [&](replay::simulated_allocator& pool, const replay::restored_state& here) {
+        const auto live = replay::live_events(trace, number, here);
+        if (void* const p = pool.try_allocate(asked.bytes, asked.stream)) {
+          pool.deallocate(p);
+          return;
+        }
+        found = explain_failure(source, pool, number, live);
+        found->entry = entry;
+      });
   return found;
 }
 
@@ -340,15 +338,13 @@ int explain_one(const replay::arguments& args, const replay::run_trace& trace,
       return +replay::differs;
     }
   }
-  return replay::with_recipe(
-      used, trace.made,
-      [&]<typename Recipe>(const program& source, const tessera::recipe::policies<Recipe>& settings) {
-        replay::replayed<Recipe> pool{replay::device_of(used.capacity), settings};
-        const std::optional<failure> found = first_failure(source, pool);
-        const std::size_t peak = pool.provider().peak_used();
-        args.json ? print_json(source, used, found, peak) : print(source, trace.known, used, found, peak);
-        return found ? +replay::differs : +replay::done;
-      });
+  return replay::with_recipe(used, trace.made, [&](const program& source, const replay::any_recipe& recipe) {
+    replay::simulated_allocator pool = recipe.make(replay::device_of(used.capacity));
+    const std::optional<failure> found = first_failure(source, pool);
+    const std::size_t peak = pool.provider().peak_used();
+    args.json ? print_json(source, used, found, peak) : print(source, trace.known, used, found, peak);
+    return found ? +replay::differs : +replay::done;
+  });
 }
 
 }  // namespace

@@ -46,13 +46,10 @@ replay::read_result<replay::run_trace> named(replay::read_result<replay::indexed
 
 /// Finds the recipe on the command line that a snapshot was captured from. Empty if there is none.
 std::string recipe_named(const std::string& recorded) {
-  for (const std::string_view name : replay::recipe_names) {
-    bool is_same = false;
-    (void)replay::choose_recipe(std::string(name), "", {},
-                                [&]<typename Recipe>(const tessera::recipe::policies<Recipe>&) {
-                                  is_same = tessera::detail::recipe_name<Recipe>() == recorded;
-                                });
-    if (is_same) return std::string(name);
+  const replay::recipe_list known;
+  for (const std::string_view name : known.names()) {
+    const auto made = known.choose(std::string(name), "", {});
+    if (std::get<replay::any_recipe>(made).type_name() == recorded) return std::string(name);
   }
   return {};
 }

@@ -96,46 +96,29 @@ struct traces {
 }
 
 /// Says that a recipe cannot sleep, if the program contains sleeps.
-template <typename Recipe>
-void print_skipped_sleeps(const std::string& recipe, const tessera::trace::program& program) {
-  if (Recipe::growth::backend::has_ranges || program.sleeps() == 0) return;
+inline void print_skipped_sleeps(const std::string& name, const any_recipe& recipe,
+                                 const tessera::trace::program& program) {
+  if (recipe.has_ranges() || program.sleeps() == 0) return;
   progress_line::clear();
-  std::fprintf(stderr, "tessera-replay: %s cannot sleep; %zu sleeps and wakes are skipped\n", recipe.c_str(),
+  std::fprintf(stderr, "tessera-replay: %s cannot sleep; %zu sleeps and wakes are skipped\n", name.c_str(),
                program.sleeps());
 }
 
-/// Limits what a recipe may reserve to the deduced bytes, if there are some.
-template <typename Recipe>
-void set_limit(tessera::recipe::policies<Recipe>& chosen, const run_settings& used) {
-  if (used.limit == tessera::unlimited) return;
-  tessera::memory_limit limit(chosen.growth.limit);
-  limit.bytes = (std::min)(limit.bytes, used.limit);
-  chosen.growth.limit = limit;
+/// Makes the selected recipe under its settings and limits.
+[[nodiscard]] inline recipe_or_error choose_recipe(const run_settings& used) {
+  return used.known->choose(used.recipe, used.conf, {used.memory_fraction, used.limit});
 }
 
-/// Calls f.operator()<Recipe>(policies) with a recipe under settings and a limit.
-///   Returns:  the error text, or an empty one
-template <typename F>
-[[nodiscard]] std::string choose_recipe(const run_settings& used, F f) {
-  return choose_recipe(used.recipe, used.conf, used.memory_fraction,
-                       [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
-                         set_limit(chosen, used);
-                         f.template operator()<Recipe>(chosen);
-                       });
-}
-
-/// Calls f.operator()<Recipe>(program, policies) with the selected recipe.
+/// Calls f(program, recipe) with the selected recipe.
 ///   Returns:  the exit code of `f`, or that of an error
 template <typename F>
 int with_recipe(const run_settings& used, const tessera::trace::recording& recording, F f) {
-  int code = done;
-  const std::string wrong =
-      choose_recipe(used, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& chosen) {
-        const tessera::trace::program program(recording);
-        print_skipped_sleeps<Recipe>(used.recipe, program);
-        code = f.template operator()<Recipe>(program, chosen);
-      });
-  return wrong.empty() ? code : print_error(wrong);
+  const recipe_or_error chosen = choose_recipe(used);
+  if (const auto* const wrong = std::get_if<std::string>(&chosen)) return print_error(*wrong);
+  const auto& recipe = std::get<any_recipe>(chosen);
+  const tessera::trace::program program(recording);
+  print_skipped_sleeps(used.recipe, recipe, program);
+  return f(program, recipe);
 }
 /// Calls f(trace, settings) for each trace of the only file, and prints errors of the others. Several JSON results
 /// become an array.

@@ -11,12 +11,9 @@
 #include <vector>
 
 #include <tessera/core/types.hpp>
-#include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/recipe.hpp>
+#include <tessera/tool/any_recipe.hpp>
 #include <tessera/trace/recording.hpp>
-
-#include "replayed.hpp"
 
 namespace replay {
 
@@ -175,9 +172,9 @@ struct memory_map {
 /// Collects the memory map of an allocator. Empties its cache to see which memory stays.
 /// Private pools have their numbers in the allocator.
 ///   Requires:  allocated_by[address] is the event that allocated the live or pending block there
-template <typename Allocator>
-[[nodiscard]] memory_map map_and_trim(Allocator& pool,
-                                      const std::unordered_map<std::uintptr_t, std::size_t>& allocated_by) {
+[[nodiscard]] inline memory_map map_and_trim(
+    tool::detail::simulated_allocator& pool,
+    const std::unordered_map<std::uintptr_t, std::size_t>& allocated_by) {
   using use = memory_map::use;
   struct seen {
     segment_view in;
@@ -185,10 +182,9 @@ template <typename Allocator>
   };
   std::vector<seen> before;
   std::vector<std::pair<std::uintptr_t, std::uintptr_t>> staying;  // begin and end
-  observe::for_each_block(pool,
-                          [&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
+  pool.for_each_block([&](const segment_view& s, const block_view& b) { before.push_back({s, b}); });
   pool.trim();
-  observe::for_each_block(pool, [&](const segment_view&, const block_view& b) {
+  pool.for_each_block([&](const segment_view&, const block_view& b) {
     staying.emplace_back(b.address, b.address + b.bytes);
   });
   std::sort(staying.begin(), staying.end());
@@ -256,19 +252,19 @@ template <typename Allocator>
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}}};
-///     const memory_map seen = map_after<tessera::recipe::pytorch<>>(program(made), 0, tessera::provider::simulated_device{}, {});
+///     const memory_map seen = map_after(program(made), 0, tessera::provider::simulated_device{},
+///                                       any_recipe::of<tessera::recipe::pytorch<>>({}));
 ///     std::printf("%zu of %zu bytes non_releasable\n", seen.sums.non_releasable, seen.sums.reserved);
 ///
 ///   Requires:  event < source.events().size()
 ///   Cost:      a replay up to that event
-template <typename Recipe>
-[[nodiscard]] memory_map map_after(const program& source, std::size_t event,
-                                   provider::simulated_device device,
-                                   const recipe::policies<Recipe>& settings) {
+[[nodiscard]] inline memory_map map_after(const program& source, std::size_t event,
+                                          provider::simulated_device device,
+                                          const tool::detail::any_recipe& recipe) {
   const auto& all = source.events();
   const recording until{{}, {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(event) + 1}};
   const program start(until);
-  replayed<Recipe> pool{std::move(device), settings};
+  tool::detail::simulated_allocator pool = recipe.make(std::move(device));
   std::unordered_map<std::uintptr_t, std::size_t> allocated_by;
   std::map<std::uint64_t, std::uint64_t>
       recorded_number;  // of private pools, by their number in the allocator
@@ -277,7 +273,7 @@ template <typename Recipe>
       start, pool,
       [&](std::size_t i) {
         if (i != event) return;
-        observe::for_each_block(pool, [&](const segment_view&, const block_view& b) {
+        pool.for_each_block([&](const segment_view&, const block_view& b) {
           if (b.is == block_view::state::free) largest_free = (std::max)(largest_free, b.bytes);
         });
       },

@@ -13,7 +13,6 @@
 
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/planned.hpp>
-#include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"
@@ -24,7 +23,7 @@
 #include "plan.hpp"
 #include "planner/make_plan.hpp"
 #include "planner/plan_file.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 #include "terminal.hpp"
 
 namespace {
@@ -112,23 +111,27 @@ void print_json(const std::string& title, const tessera::plan::made_plan& made, 
 ///   Returns:  a warning if the plan does not lower the peak; empty if it does
 std::string warning_of(const tessera::trace::recording& recording, const run_settings& used,
                        const tessera::plan::made_plan& made) {
-  std::string warning;
-  const std::string wrong =
-      choose_recipe(used, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-        const tessera::trace::program program(recording);
-        replayed<Recipe> recipe{device_of(used.capacity), settings};
-        const std::size_t failures = tessera::trace::replay(program, recipe);
-        tessera::plan::planned<replayed<Recipe>> planned{made.view(), device_of(used.capacity), settings};
-        const std::size_t failures_planned = tessera::trace::replay(program, planned);
-        const std::size_t alone = recipe.provider().peak_used(), with_plan = planned.provider().peak_used();
-        if (failures_planned < failures || (failures_planned == failures && with_plan < alone)) return;
-        warning = "the recipe " + used.recipe + " alone reserves " + std::to_string(alone) + " bytes, and " +
-                  std::to_string(with_plan) + " with this plan";
-        if (failures_planned != 0)
-          warning += "; " + std::to_string(failures_planned) + " requests fail with it, and " +
-                     std::to_string(failures) + " without";
-      });
-  return wrong.empty() ? warning : wrong;
+  const recipe_or_error chosen = choose_recipe(used);
+  if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
+  const tessera::trace::program program(recording);
+  const tessera::plan::memory_plan view = made.view();
+  struct result {
+    std::size_t failures, peak;
+  };
+  const auto replayed_with = [&](const tessera::plan::memory_plan* plan) {
+    simulated_allocator pool = std::get<any_recipe>(chosen).make(device_of(used.capacity), {.plan = plan});
+    const std::size_t failures = tessera::trace::replay(program, pool);
+    return result{failures, pool.provider().peak_used()};
+  };
+  const result alone = replayed_with(nullptr), planned = replayed_with(&view);
+  if (planned.failures < alone.failures || (planned.failures == alone.failures && planned.peak < alone.peak))
+    return {};
+  std::string warning = "the recipe " + used.recipe + " alone reserves " + std::to_string(alone.peak) +
+                        " bytes, and " + std::to_string(planned.peak) + " with this plan";
+  if (planned.failures != 0)
+    warning += "; " + std::to_string(planned.failures) + " requests fail with it, and " +
+               std::to_string(alone.failures) + " without";
+  return warning;
 }
 
 /// Writes a plan in the format of the file's extension.

@@ -134,6 +134,7 @@ const char* replay::text_of(setting_source from) noexcept {
 
 replay::run_settings replay::settle(const arguments& args, const recorded_facts& known) {
   run_settings used;
+  used.known = args.known;
   const bool has_recipe = !args.recipes.empty();
   if (has_recipe) {
     used.recipe = args.recipe;

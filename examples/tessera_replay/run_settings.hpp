@@ -33,6 +33,7 @@ enum class setting_source : unsigned char { by_default, given, recorded, deduced
 
 /// The recipe, its settings and the device of a replay, and where each is from. Each verb uses these.
 struct run_settings {
+  const recipe_list* known = nullptr;  ///< the recipes that it may name
   std::string recipe = "pytorch";
   std::string conf;
   std::size_t capacity = tessera::operator""_GiB(80);  ///< bytes

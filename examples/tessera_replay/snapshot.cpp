@@ -10,7 +10,6 @@
 #include <utility>
 #include <variant>
 
-#include <tessera/extension/observer.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
@@ -23,7 +22,7 @@
 
 #include "commands.hpp"
 #include "input.hpp"
-#include "replayed.hpp"
+#include "recipes.hpp"
 
 namespace {
 
@@ -47,12 +46,12 @@ struct capture_point {
   std::size_t events = 0;
 };
 
-template <typename Recipe>
-capture_point find_capture_point(const program& trace, const tessera::recipe::policies<Recipe>& settings,
-                                 std::size_t capacity, bool at_peak) {
+capture_point find_capture_point(const program& trace, const replay::any_recipe& recipe, std::size_t capacity,
+                                 bool at_peak) {
   std::size_t events = 0;
-  using counter = tessera::extension::observer<event_counter>;
-  replay::replayed<Recipe, counter> pool{replay::device_of(capacity), settings, counter{{&events}}};
+  event_counter counter{&events};
+  replay::any_observer observer(counter);
+  replay::simulated_allocator pool = recipe.make(replay::device_of(capacity), {.observer = &observer});
   capture_point found;
   std::size_t peak = 0;
   tessera::trace::replay(
@@ -129,8 +128,8 @@ int convert(const replay::arguments& args) {
   return code;
 }
 
-template <typename Pool>
-void report(const std::string& path, Pool& pool, const capture_point& when, const program& trace) {
+void report(const std::string& path, const replay::simulated_allocator& pool, const capture_point& when,
+            const program& trace) {
   const auto counted = pool.statistics().all;
   std::printf(
       "%s: after operation %zu of %zu, %jd bytes reserved, %jd allocated in %jd blocks, %jd requested, %zu "
@@ -147,40 +146,36 @@ int snapshot_one(const replay::arguments& args, const replay::run_trace& trace,
                  const replay::run_settings& used, const std::string& out) {
   using namespace replay;
   const bool at_peak = args.at.empty() ? out.ends_with(".pickle") : args.at == "peak";
-  return with_recipe(
-      used, trace.made,
-      [&]<typename Recipe>(const program& played, const tessera::recipe::policies<Recipe>& settings) -> int {
-        const capture_point when = find_capture_point<Recipe>(played, settings, used.capacity, at_peak);
-        std::size_t operation = 0;
-        using history = tessera::observe::history<operation_time>;
-        using observer = tessera::extension::observer<history>;
-        replayed<Recipe, observer> pool{device_of(used.capacity), settings,
-                                        observer{history(when.events, {&operation})}};
-        std::optional<input_error> error;
-        const auto look = [&] {
-          tessera::observe::snapshot seen = tessera::observe::take_snapshot(pool);
-          seen.name = played.name();
-          seen.configured.conf = used.conf;
-          add_origins(seen, played.source());
-          error = write(seen, 0, out);
-          if (!error) report(out, pool, when, played);
-        };
-        std::size_t failures = 0;
-        (void)tessera::trace::replay(
-            played, pool, [&](std::size_t i) { operation = i; },
-            [&](std::size_t i, void* p) {
-              using kind = tessera::trace::event::kind;
-              const kind what = played.events()[i].what;
-              failures += p == nullptr && (what == kind::allocate || what == kind::refused);
-              if (i == when.operation) look();
-            });
-        if (error) return print_error(error->text());
-        std::printf("  used: %s\n", settings_text(used).c_str());
-        if (failures != 0)
-          std::fprintf(stderr, "tessera-replay: %s: %zu allocations failed\n", args.files[0].c_str(),
-                       failures);
-        return failures != 0 ? differs : done;
-      });
+  return with_recipe(used, trace.made, [&](const program& played, const any_recipe& recipe) -> int {
+    const capture_point when = find_capture_point(played, recipe, used.capacity, at_peak);
+    std::size_t operation = 0;
+    tessera::observe::history<operation_time> history(when.events, {&operation});
+    any_observer observer(history);
+    simulated_allocator pool = recipe.make(device_of(used.capacity), {.observer = &observer});
+    std::optional<input_error> error;
+    const auto look = [&] {
+      tessera::observe::snapshot seen = pool.take_snapshot();
+      seen.name = played.name();
+      seen.configured.conf = used.conf;
+      add_origins(seen, played.source());
+      error = write(seen, 0, out);
+      if (!error) report(out, pool, when, played);
+    };
+    std::size_t failures = 0;
+    (void)tessera::trace::replay(
+        played, pool, [&](std::size_t i) { operation = i; },
+        [&](std::size_t i, void* p) {
+          using kind = tessera::trace::event::kind;
+          const kind what = played.events()[i].what;
+          failures += p == nullptr && (what == kind::allocate || what == kind::refused);
+          if (i == when.operation) look();
+        });
+    if (error) return print_error(error->text());
+    std::printf("  used: %s\n", settings_text(used).c_str());
+    if (failures != 0)
+      std::fprintf(stderr, "tessera-replay: %s: %zu allocations failed\n", args.files[0].c_str(), failures);
+    return failures != 0 ? differs : done;
+  });
 }
 
 }  // namespace

@@ -4,12 +4,13 @@
 #include <cstdio>
 #include <optional>
 #include <string>
-#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include <tessera/core/bytes.hpp>
-#include <tessera/plan/planned.hpp>
+#include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/simulated_device.hpp>
-#include <tessera/recipe/pytorch.hpp>
 #include <tessera/trace/recording.hpp>
 
 #include "capacity.hpp"
@@ -17,7 +18,6 @@
 #include "input.hpp"
 #include "planner/make_plan.hpp"
 #include "recipes.hpp"
-#include "replayed.hpp"
 #include "terminal.hpp"
 #include "tune_advice.hpp"
 
@@ -31,8 +31,9 @@ std::optional<tune::planned_run> run_planned(const tessera::trace::program& prog
   options.effort = 3;
   const tessera::plan::made_plan made = tessera::plan::make(program.source(), options);
   if (made.entries.empty()) return {};
-  tessera::plan::planned<replay::replayed<tessera::recipe::pytorch<>>> pool{made.view(),
-                                                                            replay::device_of(capacity)};
+  const tessera::plan::memory_plan view = made.view();
+  const auto pytorch = std::get<any_recipe>(recipe_list().choose("pytorch", "", {}));
+  simulated_allocator pool = pytorch.make(replay::device_of(capacity), {.plan = &view});
   tune::planned_run run;
   run.failures = tessera::trace::replay(program, pool);
   run.plan_bytes = made.numbers.bytes;
@@ -40,6 +41,34 @@ std::optional<tune::planned_run> run_planned(const tessera::trace::program& prog
   run.calls = memory_calls(pool.provider().calls());
   run.unplanned = pool.statistics().by_plan.unplanned_requests;
   return run;
+}
+
+/// The recipes with a name that can be compositions: pytorch, then those that compare shows, then those of pinned memory.
+std::vector<std::pair<std::string, tune::composition>> named_compositions(const recipe_list& known) {
+  std::vector<std::string> names = {"pytorch"};
+  for (const std::string& name : known.compared()) {
+    if (name != "pytorch") names.push_back(name);
+  }
+  for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) names.push_back(name);
+  std::vector<std::pair<std::string, tune::composition>> all;
+  for (const std::string& name : names) {
+    const auto made = std::get<any_recipe>(known.choose(name, "", {})).composed();
+    if (made) all.emplace_back(name, *made);
+  }
+  return all;
+}
+
+/// Adds the policies of the program that calls tool::run. Says which of its recipes cannot be tried.
+void add_own_policies(tune::own_policies& to, const recipe_list& known) {
+  for (const recipe_entry* own : known.own()) {
+    own->add_policies(to);
+    const auto chosen = known.choose(own->name, "", {});
+    const char* const axis = std::get<any_recipe>(chosen).axis_out_of_search();
+    if (axis != nullptr)
+      std::fprintf(stderr,
+                   "tessera-replay: tune: %s is not tried: its %s policy cannot be chosen at run time\n",
+                   own->name.c_str(), axis);
+  }
 }
 
 int tune_one(const arguments& args, const run_trace& trace, const run_settings& used) {
@@ -63,17 +92,14 @@ int tune_one(const arguments& args, const run_trace& trace, const run_settings& 
   // Without --capacity, the device never runs out of memory.
   constexpr std::size_t max_peak = tessera::max_request / 8;
   if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), max_peak));
-  const auto add = [&](const std::string& name, const std::string& recipe, const std::string& conf) {
-    (void)choose_recipe(
-        recipe, conf, {}, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-          if constexpr (std::is_constructible_v<tune::composition, const tessera::recipe::policies<Recipe>&>)
-            asked.shipped.emplace_back(name, tune::composition(settings));
-        });
-  };
-  for (const char* const name : compared) add(name, name, "");
-  for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name, name, "");
-  if (!used.conf.empty() && used.conf != "expandable_segments:True")
-    add(used.recipe + ", recorded settings", used.recipe, used.conf);
+  asked.shipped = named_compositions(*used.known);
+  add_own_policies(asked.own, *used.known);
+  if (!used.conf.empty() && used.conf != "expandable_segments:True") {
+    const recipe_or_error recorded = used.known->choose(used.recipe, used.conf, {});
+    const auto* const recipe = std::get_if<any_recipe>(&recorded);
+    const auto made = recipe != nullptr ? recipe->composed() : std::nullopt;
+    if (made) asked.shipped.emplace_back(used.recipe + ", recorded settings", *made);
+  }
   const std::string& title = program.name();
   asked.progress = [&](const std::string& what) { progress_line::show(title + ": " + what); };
 

@@ -156,6 +156,7 @@ advice advise(const trace::program& program, const advice_request& asked) {
   search_options options{.known = traits_of(program, asked.has_capacity),
                          .capacity = asked.capacity,
                          .max_candidates = max_candidates(program, asked.has_capacity)};
+  options.known.own = asked.own;
   given.several_streams = options.known.several_streams;
   options.progress = [&](std::size_t count, std::size_t min_memory) {
     say(std::to_string(count) + " compositions tried, and no new round begins after " +

@@ -96,7 +96,8 @@ struct advice_request {
   std::size_t capacity = 0;  ///< bytes of the device
   bool has_capacity = false;
   double max_ns = 0;  ///< host nanoseconds per operation; 0 for no limit
-  std::vector<std::pair<std::string, composition>> shipped{};  ///< the shipped recipes, pytorch first
+  std::vector<std::pair<std::string, composition>> shipped{};  ///< the recipes with a name, pytorch first
+  own_policies own{};                                          ///< policies to try beside the shipped ones
   std::function<void(const std::string&)> progress{};
 };
 

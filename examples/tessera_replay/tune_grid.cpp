@@ -132,6 +132,12 @@ std::vector<composition> neighbours(const composition& from, const program_trait
     }
   };
   all.push_back(c);
+  vary(&composition::rounding, of.own.rounding);
+  vary(&composition::pools, of.own.pools);
+  vary(&composition::streams, of.own.streams);
+  vary(&composition::split, of.own.split);
+  vary(&composition::eviction, of.own.eviction);
+  if (of.has_capacity) vary(&composition::recovery, of.own.recovery);
   vary(&composition::rounding, roundings_to_try<any_rounding>());
   std::vector<any_pools> pools = {policy::pool_together{}};
   for (std::size_t boundary = 64_KiB; boundary <= 64_MiB; boundary *= 2)
@@ -148,7 +154,9 @@ std::vector<composition> neighbours(const composition& from, const program_trait
                               policy::prefer_pages<page_preference::huge_only>{},
                               policy::prefer_pages<page_preference::huge_1g_first>{},
                               policy::prefer_pages<page_preference::huge_1g_only>{}});
-  for (const any_growth& growth : growths_to_try(c.growth, of)) {
+  std::vector<any_growth> growths = growths_to_try(c.growth, of);
+  growths.insert(growths.end(), of.own.growth.begin(), of.own.growth.end());
+  for (const any_growth& growth : growths) {
     composition other = c;
     other.growth = growth;
     if (growth.has_ranges() && c.streams.is<policy::reuse_across_streams<>>()) other.streams = any_streams{};

@@ -203,6 +203,12 @@ std::string cpp(const policy::last_search<Recovery>& p) {
   return named("last_search", {{cpp(static_cast<const Recovery&>(p))}});
 }
 
+template <typename Own>
+  requires requires(const Own& p) { p.text(); }
+std::string cpp(const Own& p) {
+  return p.text();
+}
+
 template <typename... Policy>
 std::string cpp(const one_of<Policy...>& p) {
   return p.ask([](const auto& chosen) { return cpp(chosen); });
@@ -230,10 +236,12 @@ std::string as_variation(const composition& c) {
 }
 
 std::string as_recipe(const composition& c, const std::string& name) {
-  std::string all =
-      "#include <cstddef>\n#include <tessera/tessera.hpp>\nusing namespace tessera::literals;\n\nstruct " +
-      name + " final {\n";
   const auto policies = policy_texts(c);
+  std::string all = "#include <cstddef>\n#include <tessera/tessera.hpp>\n";
+  for (const std::string& policy : policies) {
+    if (!policy.starts_with("tessera::")) all += "// Include the header of your policy " + policy + ".\n";
+  }
+  all += "using namespace tessera::literals;\n\nstruct " + name + " final {\n";
   for (std::size_t i = 0; i < axes; ++i) {
     std::string axis = axis_names[i];
     axis.resize(8, ' ');

@@ -1,5 +1,5 @@
 # Checks that each block of C++ in README.md, .github/CONTRIBUTING.md, examples/README.md and the guides, examples/guide_*.md and
-# examples/torch_backend/README.md, is part of an example or of a unit test, apart from indentation. Checks that examples/README.md links to each example and each guide.
+# examples/torch_backend/README.md, is part of an example, a unit test or a consumer, apart from indentation. Checks that examples/README.md links to each example and each guide.
 #   cmake -D ROOT=checkout -P readme.cmake
 cmake_minimum_required(VERSION 3.24)
 function(plain text result)
@@ -8,7 +8,7 @@ function(plain text result)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-file(GLOB_RECURSE examples ${ROOT}/examples/*.cpp ${ROOT}/examples/*.hpp ${ROOT}/tests/unit/*.cpp)
+file(GLOB_RECURSE examples ${ROOT}/examples/*.cpp ${ROOT}/examples/*.hpp ${ROOT}/tests/unit/*.cpp ${ROOT}/tests/consumer/*.cpp)
 file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/guide_*.md ${ROOT}/examples/torch_backend/README.md)
 if(NOT guides)
   message(FATAL_ERROR "examples/ has no guide")
@@ -38,7 +38,7 @@ foreach(name IN ITEMS README.md .github/CONTRIBUTING.md examples/README.md ${gui
     endforeach()
     if(NOT found)
       string(REPLACE "\n" "\n  " block "${block}")
-      message(FATAL_ERROR "no example or unit test contains this block of ${name}:\n  ${block}\n")
+      message(FATAL_ERROR "no example, unit test or consumer contains this block of ${name}:\n  ${block}\n")
     endif()
     math(EXPR count "${count} + 1")
   endwhile()

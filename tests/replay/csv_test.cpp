@@ -25,7 +25,6 @@
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
-#include "tessera_replay/replayed.hpp"
 
 #include "recording_lines.hpp"
 
@@ -99,8 +98,9 @@ std::string decisions_of(const read_result<recording>& read) {
   char* written = nullptr;
   std::size_t size = 0;
   std::FILE* const out = open_memstream(&written, &size);
-  replay::write_decisions<Recipe>(out, tessera::trace::program(std::get<recording>(read)),
-                                  tessera::provider::simulated_device{}, {});
+  replay::write_decisions(out, tessera::trace::program(std::get<recording>(read)),
+                          tessera::provider::simulated_device{},
+                          tessera::tool::detail::any_recipe::of<Recipe>({}));
   std::fclose(out);
   const std::string text(written, size);
   std::free(written);
@@ -161,7 +161,7 @@ TEST(write_decisions, say_that_segments_cannot_sleep) {
 TEST(replay, copies_contents_on_the_stream_of_the_operation) {
   const auto read =
       tessera::trace::read_csv(csv("a,0,4194304,0,0\ns,0,1,5,1\nw,0,0,6,2\ns,0,0,0,3\nw,0,0,7,4\n"), "T");
-  replay::replayed<tessera::recipe::pytorch_family::expandable> on;
+  auto on = tessera::tool::detail::any_recipe::of<tessera::recipe::pytorch_family::expandable>({}).make({});
   EXPECT_EQ(tessera::trace::replay(tessera::trace::program(std::get<recording>(read)), on), 0u);
   EXPECT_EQ(on.provider().calls().copy_to_host, 1u);
   EXPECT_EQ(on.provider().calls().copy_to_device, 1u);

@@ -25,6 +25,7 @@ namespace {
 using namespace tessera;
 using namespace tessera::trace;
 using namespace replay;
+using tool::detail::any_recipe;
 using kind = event::kind;
 using use = memory_map::use;
 
@@ -41,7 +42,7 @@ std::vector<cell> cells(const memory_map& map) {
 template <typename Recipe>
 memory_map map_of(const std::vector<event>& events, std::size_t at) {
   const recording made{"", events};
-  return map_after<Recipe>(program(made), at, simulated_device{}, policies<Recipe>{});
+  return map_after(program(made), at, simulated_device{}, any_recipe::of<Recipe>({}));
 }
 
 TEST(memory_map, distinguishes_non_releasable_from_releasable) {
@@ -161,7 +162,7 @@ void compare_with_the_allocator(const program& source, std::size_t at) {
   replayed<Recipe> pool;
   tessera::trace::replay(program(until), pool);
   const usage now = pool.current_usage();
-  memory_map map = map_after<Recipe>(source, at, simulated_device{}, policies<Recipe>{});
+  memory_map map = map_after(source, at, simulated_device{}, any_recipe::of<Recipe>({}));
   EXPECT_EQ(map.sums.reserved, now.reserved);
   EXPECT_EQ(map.sums.live, now.allocated);
   EXPECT_EQ(map.sums.pending, now.pending());
@@ -231,7 +232,7 @@ TEST(memory_map, shows_the_largest_free_block_before_a_failure) {
                         {kind::free, 0},
                         {kind::allocate, 2, 31_MiB}}};
   simulated_device small{simulated_device::options{.capacity = 60_MiB}};
-  const memory_map map = map_after<pytorch<>>(program(made), 3, std::move(small), policies<pytorch<>>{});
+  const memory_map map = map_after(program(made), 3, std::move(small), any_recipe::of<pytorch<>>({}));
   EXPECT_EQ(map.largest_free, 30_MiB);
   EXPECT_EQ(map.sums.reserved, 30_MiB);  // the free segment was released, which was not enough
   EXPECT_EQ(map.sums.non_releasable, 0u);

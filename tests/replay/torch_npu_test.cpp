@@ -32,8 +32,9 @@ std::string decisions(const char* trace, std::size_t capacity) {
   char* written = nullptr;
   std::size_t size = 0;
   std::FILE* const out = open_memstream(&written, &size);
-  replay::write_decisions<Recipe>(out, trace::program(std::get<trace::recording>(read)),
-                                  simulated_device{simulated_device::options{.capacity = capacity}}, {});
+  replay::write_decisions(out, trace::program(std::get<trace::recording>(read)),
+                          simulated_device{simulated_device::options{.capacity = capacity}},
+                          tool::detail::any_recipe::of<Recipe>({}));
   std::fclose(out);
   std::string lines(written, size);
   std::free(written);

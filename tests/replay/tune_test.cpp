@@ -21,6 +21,7 @@
 
 #include "tessera_replay/input.hpp"
 #include "tessera_replay/recipes.hpp"
+#include "tessera_replay/replayed.hpp"
 #include "tessera_replay/tune_advice.hpp"
 #include "tessera_replay/tune_composition.hpp"
 #include "tessera_replay/tune_search.hpp"
@@ -45,13 +46,15 @@ constexpr const char* shipped_names[] = {"pytorch",
                                          "pinned_expandable",
                                          "pinned_packed"};
 
+replay::any_recipe recipe_named(const std::string& name) {
+  return std::get<replay::any_recipe>(replay::recipe_list().choose(name, "", {}));
+}
+
 std::vector<std::pair<std::string, composition>> shipped() {
   std::vector<std::pair<std::string, composition>> all;
   for (const std::string name : shipped_names) {
-    (void)replay::choose_recipe(name, "", {}, [&]<typename Recipe>(const policies<Recipe>& chosen) {
-      if constexpr (std::is_constructible_v<composition, const policies<Recipe>&>)
-        all.emplace_back(name, composition(chosen));
-    });
+    const auto made = recipe_named(name).composed();
+    if (made) all.emplace_back(name, *made);
   }
   return all;
 }
@@ -70,10 +73,8 @@ struct deeds {
   std::uint64_t device_ns = 0;
   bool operator==(const deeds&) const = default;
 };
-template <typename Recipe>
-deeds done_by(const trace::program& program, const policies<Recipe>& chosen, std::size_t capacity) {
-  caching_allocator<Recipe, simulated_device> pool{
-      simulated_device{simulated_device::options{.capacity = capacity}}, chosen};
+template <typename Pool>
+deeds done_by(const trace::program& program, Pool&& pool) {
   deeds done;
   done.failures = trace::replay(
       program, pool, [](std::size_t) {},
@@ -92,19 +93,17 @@ TEST(tune_policies, decide_as_the_shipped_recipes_that_they_hold) {
   int failing = 0;
   for (const char* const name : shipped_names) {
     for (const std::size_t capacity : {80_GiB, program.peak_live() / 2 * 3}) {
-      (void)replay::choose_recipe(name, "", {}, [&]<typename Recipe>(const policies<Recipe>& chosen) {
-        if constexpr (std::is_constructible_v<composition, const policies<Recipe>&>) {
-          const deeds compiled = done_by<Recipe>(program, chosen, capacity);
-          const deeds when_run =
-              with_recipe(composition(chosen), [&]<typename Held>(const policies<Held>& same) {
-                return done_by<Held>(program, same, capacity);
-              });
-          EXPECT_EQ(when_run.addresses, compiled.addresses) << name << ", capacity " << capacity;
-          EXPECT_TRUE(when_run == compiled) << name << ", capacity " << capacity;
-          failing += compiled.failures > 0;
-          ++held;
-        }
+      const replay::any_recipe recipe = recipe_named(name);
+      const auto made = recipe.composed();
+      ASSERT_TRUE(made) << name << ": " << recipe.axis_out_of_search();
+      const deeds compiled = done_by(program, recipe.make(replay::device_of(capacity)));
+      const deeds when_run = with_recipe(*made, [&]<typename Held>(const policies<Held>& same) {
+        return done_by(program, replay::replayed<Held>{replay::device_of(capacity), same});
       });
+      EXPECT_EQ(when_run.addresses, compiled.addresses) << name << ", capacity " << capacity;
+      EXPECT_TRUE(when_run == compiled) << name << ", capacity " << capacity;
+      failing += compiled.failures > 0;
+      ++held;
     }
   }
   EXPECT_EQ(held, 28);
@@ -125,6 +124,28 @@ static_assert(law::policy(split_below<>{.max = 2_MiB, .slack = 128_MiB}));
 static_assert(law::policy(split_expandable{.max = 2_MiB}));
 static_assert(law::policy(rest<1_MiB, high>{}));
 static_assert(law::policy(evict_at_free<tunable(unlimited)>{.threshold = 1_MiB}));
+
+/// A policy that tessera does not have.
+struct whole_kib {
+  [[nodiscard]] static constexpr std::size_t block_size(std::size_t n) noexcept { return align_up(n, 3_KiB); }
+  bool operator==(const whole_kib&) const = default;
+};
+
+TEST(tune_text, names_policies_of_a_program) {
+  composition c;
+  c.rounding = own_rounding(whole_kib{});
+  EXPECT_NE(as_variation(c).find("whole_kib>"), std::string::npos) << as_variation(c);
+  EXPECT_NE(as_recipe(c, "mine").find("// Include the header of your policy "), std::string::npos);
+  EXPECT_EQ(as_recipe({}, "mine").find("// Include"), std::string::npos);
+}
+
+TEST(tune_grid, tries_policies_of_a_program_on_their_axis) {
+  program_traits known;
+  known.own.rounding.push_back(own_rounding(whole_kib{}));
+  std::size_t found = 0;
+  for (const composition& c : neighbours({}, known)) found += c.rounding.is<own_rounding>();
+  EXPECT_EQ(found, 1u);
+}
 
 TEST(tune_text, names_a_recipe_by_how_it_differs_from_pytorch) {
   EXPECT_EQ(as_variation({}), "pytorch<>");

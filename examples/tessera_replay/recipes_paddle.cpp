@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include <tessera/recipe/paddle.hpp>
+
+#include "recipe_family.hpp"
+#include "recipes.hpp"
+
+replay::recipe_or_error replay::families::paddle(const recipe_entry& as, const std::string& conf,
+                                                 const memory_limits& limits) {
+  return configure_in<tessera::recipe::paddle_family>(as, conf, limits);
+}

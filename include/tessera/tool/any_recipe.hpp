@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tessera/interop/memory_fraction.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/recipe.hpp>
+#include <tessera/recipe/with.hpp>
+#include <tessera/tool/composition.hpp>
+#include <tessera/tool/simulated_allocator.hpp>
+
+/// Recipes of any type, by name. The verbs of the tool know recipes only through this header.
+
+namespace tessera::tool {
+
+/// Policies that the verb tune tries on the axis of a policy, beside that policy itself.
+///
+///     template <std::size_t Searches>
+///     struct evict_unused : tessera::policy::evict_never {
+///       using alternatives = tessera::tool::alternatives<evict_unused<100>, evict_unused<10'000>>;
+///     };
+template <typename... Policy>
+struct alternatives {};
+
+}  // namespace tessera::tool
+
+namespace tessera::tool::detail {
+
+/// A recipe under settings, of any type.
+class any_recipe {
+ public:
+  template <typename Recipe>
+  [[nodiscard]] static any_recipe of(const recipe::policies<Recipe>& settings) {
+    return {std::make_shared<const recipe::policies<Recipe>>(settings), calls_of<Recipe>};
+  }
+
+  [[nodiscard]] simulated_allocator make(provider::simulated_device device,
+                                         const made_with& with = {}) const {
+    return calls_->make(settings_.get(), std::move(device), with);
+  }
+  /// Whether it maps memory into ranges, so that it can sleep.
+  [[nodiscard]] bool has_ranges() const noexcept { return calls_->has_ranges; }
+  /// The recipe as a composition, for tune. Nothing if axis_out_of_search() names an axis.
+  [[nodiscard]] std::optional<composition> composed() const { return calls_->composed(settings_.get()); }
+  /// The first axis whose policy cannot be chosen at run time, or null.
+  [[nodiscard]] const char* axis_out_of_search() const noexcept { return calls_->axis_out_of_search; }
+  /// The type, as snapshots name it.
+  [[nodiscard]] std::string type_name() const { return calls_->type_name(); }
+  /// Whether both are of the same type, with the same settings.
+  bool operator==(const any_recipe& other) const {
+    return calls_ == other.calls_ && calls_->is_equal(settings_.get(), other.settings_.get());
+  }
+
+ private:
+  struct calls {
+    simulated_allocator (*make)(const void*, provider::simulated_device, const made_with&);
+    std::optional<composition> (*composed)(const void*);
+    bool (*is_equal)(const void*, const void*);
+    std::string (*type_name)();
+    bool has_ranges;
+    const char* axis_out_of_search;
+  };
+  template <typename Recipe>
+  [[nodiscard]] static const recipe::policies<Recipe>& to(const void* settings) noexcept {
+    return *static_cast<const recipe::policies<Recipe>*>(settings);
+  }
+  template <typename Recipe>
+  static constexpr calls calls_of = {
+      [](const void* settings, provider::simulated_device device, const made_with& with) {
+        return simulated_allocator::make<Recipe>(std::move(device), to<Recipe>(settings), with);
+      },
+      []([[maybe_unused]] const void* settings) -> std::optional<composition> {
+        if constexpr (detail::axis_out_of_search<Recipe>() == nullptr) {
+          return composition_of<Recipe>(to<Recipe>(settings));
+        } else {
+          return {};
+        }
+      },
+      [](const void* a, const void* b) { return to<Recipe>(a) == to<Recipe>(b); },
+      [] { return tessera::detail::recipe_name<Recipe>(); },
+      Recipe::growth::backend::has_ranges,
+      detail::axis_out_of_search<Recipe>()};
+
+  any_recipe(std::shared_ptr<const void> settings, const calls& made) noexcept
+      : settings_(std::move(settings)), calls_(&made) {}
+
+  std::shared_ptr<const void> settings_;
+  const calls* calls_;
+};
+
+/// A recipe, or the text of an error.
+using recipe_or_error = std::variant<any_recipe, std::string>;
+
+/// What limits the memory that a recipe may reserve, beside the device.
+struct memory_limits {
+  std::optional<double> fraction{};  ///< of the device, as set_per_process_memory_fraction takes it
+  std::size_t bytes = unlimited;
+};
+
+/// A recipe that the command line can name.
+struct recipe_entry {
+  std::string name;
+  /// Makes the recipe under a configuration string and limits.
+  recipe_or_error (*configure)(const recipe_entry&, const std::string& conf, const memory_limits&);
+  const char* before = "";                        ///< settings that come before the configuration string
+  bool is_compared = false;                       ///< compare shows it unless recipes are named
+  bool is_own = false;                            ///< of the program that calls run<>
+  void (*add_policies)(own_policies&) = nullptr;  ///< adds what tune tries
+};
+
+/// Sets limits in policies.
+///   Returns:  the text of an error, or an empty one
+template <typename Recipe>
+[[nodiscard]] std::string limit_to(recipe::policies<Recipe>& settings, const memory_limits& limits,
+                                   const std::string& name) {
+  if (!limits.fraction && limits.bytes == unlimited) return {};
+  if constexpr (requires { settings.growth.limit = memory_limit{}; }) {
+    if (limits.fraction) (void)interop::set_memory_fraction(settings, *limits.fraction);
+    memory_limit limit(settings.growth.limit);
+    if (limits.bytes < limit.bytes) {
+      limit.bytes = limits.bytes;
+      settings.growth.limit = limit;
+    }
+    return {};
+  } else {
+    return "recipe " + name + ": its growth policy has no limit that can be set, which " +
+           (limits.fraction ? "--memory-fraction needs" : "the recorded run had; --capacity replaces it");
+  }
+}
+
+/// Makes a recipe that takes no settings.
+template <typename Recipe>
+[[nodiscard]] recipe_or_error configure_plain(const recipe_entry& as, const std::string& conf,
+                                              const memory_limits& limits) {
+  if (!conf.empty()) return "--conf: recipe " + as.name + " takes no settings";
+  recipe::policies<Recipe> settings;
+  if (std::string wrong = limit_to<Recipe>(settings, limits, as.name); !wrong.empty()) return wrong;
+  return any_recipe::of<Recipe>(settings);
+}
+
+template <typename P, typename Any, typename Own, typename... A>
+void add_alternatives(std::vector<Any>& to, alternatives<A...>) {
+  static_assert(((tessera::detail::axis_of<A> == tessera::detail::axis_of<P>) && ...),
+                "tool::alternatives: a policy and its alternatives answer the questions of one axis");
+  static_assert((is_choosable<Any, Own, A> && ...),
+                "tool::alternatives: one of these policies cannot be chosen at run time: growth needs "
+                "segment_backend, eviction no clock, split lowest_address, and pools count at most 2");
+  (to.push_back(chosen_at_run_time<Any, Own>(A())), ...);
+}
+/// Adds a policy and its alternatives.
+template <typename Own, typename Any, typename P>
+void add_policy(std::vector<Any>& to, const P& p) {
+  if constexpr (is_choosable<Any, Own, P>) to.push_back(chosen_at_run_time<Any, Own>(p));
+  if constexpr (requires { typename P::alternatives; })
+    add_alternatives<P, Any, Own>(to, typename P::alternatives());
+}
+/// Adds the policies of a recipe, and their alternatives. The axis pages has none.
+template <typename Recipe>
+void add_policies_of(own_policies& to) {
+  const recipe::policies<Recipe> p;
+  add_policy<own_rounding>(to.rounding, p.rounding);
+  add_policy<own_pools>(to.pools, p.pools);
+  add_policy<own_streams>(to.streams, p.streams);
+  if constexpr (tessera::detail::free_order_of<typename Recipe::split> == free_order::lowest_address)
+    add_policy<own_split>(to.split, p.split);
+  add_policy<own_segments>(to.growth, p.growth);
+  add_policy<own_eviction>(to.eviction, p.eviction);
+  add_policy<own_recovery>(to.recovery, p.recovery);
+}
+
+/// Removes the namespaces of tessera, and those without a name, from the spelling of a type. The recipe pytorch<> has
+/// the name that the tool gives it.
+[[nodiscard]] inline std::string short_name(std::string name) {
+  const auto replace = [&name](std::string_view from, std::string_view by) {
+    for (std::size_t at = 0; (at = name.find(from, at)) != std::string::npos;)
+      name.replace(at, from.size(), by);
+  };
+  for (const std::string_view hidden :
+       {"tessera::recipe::", "tessera::policy::", "tessera::", "(anonymous namespace)::", "{anonymous}::"})
+    replace(hidden, "");
+  replace("pytorch_native", "pytorch");
+  replace("> >", ">>");
+  return name;
+}
+
+/// The name of a recipe on the command line: its member `name`, or its type.
+template <typename Recipe>
+[[nodiscard]] std::string name_of() {
+  if constexpr (requires { std::string(Recipe::name); }) {
+    return std::string(Recipe::name);
+  } else {
+    return short_name(tessera::detail::recipe_name<Recipe>());
+  }
+}
+
+}  // namespace tessera::tool::detail

@@ -1,0 +1,592 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/parameter.hpp>
+#include <tessera/core/types.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/policy/chunks.hpp>
+#include <tessera/policy/grow_by_mapping.hpp>
+#include <tessera/policy/grow_by_stitching.hpp>
+#include <tessera/policy/prefer_pages.hpp>
+#include <tessera/policy/reuse_across_streams.hpp>
+#include <tessera/recipe/recipe.hpp>
+
+/// Policies that are chosen at run time, one type per axis, so that the verb tune compiles no candidates. Each
+/// answers as the policy that it holds; fixed numbers of shipped policies become tunable.
+
+namespace tessera::tool::detail {
+
+/// A policy of the program's own, of any type of one axis: what those of all axes share.
+class own_policy {
+ public:
+  template <typename P>
+  explicit own_policy(std::in_place_t, const P& p)
+      : held_(std::make_shared<const P>(p)), type_(&type_of<P>) {}
+
+  /// The type of the policy as C++.
+  [[nodiscard]] std::string text() const { return type_->text(); }
+  bool operator==(const own_policy& other) const {
+    return type_ == other.type_ && type_->is_equal(held_.get(), other.held_.get());
+  }
+  [[nodiscard]] const void* held() const noexcept { return held_.get(); }
+
+ private:
+  struct type {
+    std::string (*text)();
+    bool (*is_equal)(const void*, const void*);
+  };
+  template <typename P>
+  static constexpr type type_of = {
+      [] { return std::string(tessera::detail::spelling::of_type<P>()); },
+      [](const void* a, const void* b) { return *static_cast<const P*>(a) == *static_cast<const P*>(b); }};
+
+  std::shared_ptr<const void> held_;
+  const type* type_;
+};
+/// The policy of a type at an address.
+template <typename P>
+[[nodiscard]] const P& to_policy(const void* p) noexcept {
+  return *static_cast<const P*>(p);
+}
+
+class own_rounding {
+ public:
+  template <policy::rounding_policy P>
+  explicit own_rounding(const P& p)
+      : of_(std::in_place, p),
+        block_size_([](const void* of, std::size_t n) noexcept { return to_policy<P>(of).block_size(n); }) {}
+  [[nodiscard]] std::string text() const { return of_.text(); }
+  [[nodiscard]] std::size_t block_size(std::size_t requested) const noexcept {
+    return block_size_(of_.held(), requested);
+  }
+  bool operator==(const own_rounding&) const = default;
+
+ private:
+  own_policy of_;
+  std::size_t (*block_size_)(const void*, std::size_t) noexcept;
+};
+
+class own_pools {
+ public:
+  static constexpr std::size_t count = 2;
+  template <policy::pools_policy P>
+    requires(P::count <= count)
+  explicit own_pools(const P& p)
+      : of_(std::in_place, p),
+        select_([](const void* of, std::size_t n) noexcept { return to_policy<P>(of).select(n); }),
+        max_small_block_(tessera::detail::traits_of(p).max_small_block) {}
+  [[nodiscard]] std::string text() const { return of_.text(); }
+  [[nodiscard]] std::size_t select(std::size_t block) const noexcept { return select_(of_.held(), block); }
+  [[nodiscard]] std::size_t max_small_block() const noexcept { return max_small_block_; }
+  bool operator==(const own_pools&) const = default;
+
+ private:
+  own_policy of_;
+  std::size_t (*select_)(const void*, std::size_t) noexcept;
+  std::size_t max_small_block_;
+};
+
+/// It shares no blocks between streams.
+class own_streams {
+ public:
+  template <policy::streams_policy P>
+    requires(!bool(P::reuses_across_streams))
+  explicit own_streams(const P& p)
+      : of_(std::in_place, p),
+        reuse_key_(
+            [](const void* of, stream_id s) noexcept { return stream_id(to_policy<P>(of).reuse_key(s)); }),
+        needs_event_([](const void* of, stream_id key, stream_id user) noexcept {
+          return bool(P::uses_events) && to_policy<P>(of).needs_event(key, user);
+        }),
+        should_poll_events_([](const void* of, std::size_t pending) noexcept {
+          return to_policy<P>(of).should_poll_events(pending);
+        }) {}
+  [[nodiscard]] std::string text() const { return of_.text(); }
+  [[nodiscard]] stream_id reuse_key(stream_id stream) const noexcept {
+    return reuse_key_(of_.held(), stream);
+  }
+  [[nodiscard]] bool needs_event(stream_id key, stream_id user) const noexcept {
+    return needs_event_(of_.held(), key, user);
+  }
+  [[nodiscard]] static constexpr cross_stream_reuse reuse_rules() noexcept { return {}; }
+  [[nodiscard]] bool should_poll_events(std::size_t pending) const noexcept {
+    return should_poll_events_(of_.held(), pending);
+  }
+  bool operator==(const own_streams&) const = default;
+
+ private:
+  own_policy of_;
+  stream_id (*reuse_key_)(const void*, stream_id) noexcept;
+  bool (*needs_event_)(const void*, stream_id, stream_id) noexcept;
+  bool (*should_poll_events_)(const void*, std::size_t) noexcept;
+};
+
+/// It takes the smallest free block that fits, and of equal ones that at the lowest address.
+class own_split {
+ public:
+  template <policy::split_policy P>
+    requires(tessera::detail::free_order_of<P> == free_order::lowest_address)
+  explicit own_split(const P& p)
+      : of_(std::in_place, p),
+        may_serve_([](const void* of, std::size_t wanted, std::size_t block) noexcept {
+          return to_policy<P>(of).may_serve(wanted, block);
+        }),
+        should_split_([](const void* of, std::size_t wanted, std::size_t block,
+                         [[maybe_unused]] pool_traits in) noexcept {
+          if constexpr (requires { to_policy<P>(of).should_split(wanted, block, in); }) {
+            return to_policy<P>(of).should_split(wanted, block, in);
+          } else {
+            return to_policy<P>(of).should_split(wanted, block);
+          }
+        }),
+        end_(p.allocated_end()),
+        oversize_from_(p.oversize_from()) {}
+  [[nodiscard]] std::string text() const { return of_.text(); }
+  [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
+    return may_serve_(of_.held(), wanted, block);
+  }
+  [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block, pool_traits in = {}) const noexcept {
+    return should_split_(of_.held(), wanted, block, in);
+  }
+  [[nodiscard]] policy::block_end allocated_end() const noexcept { return end_; }
+  [[nodiscard]] std::size_t oversize_from() const noexcept { return oversize_from_; }
+  bool operator==(const own_split&) const = default;
+
+ private:
+  own_policy of_;
+  bool (*may_serve_)(const void*, std::size_t, std::size_t) noexcept;
+  bool (*should_split_)(const void*, std::size_t, std::size_t, pool_traits) noexcept;
+  policy::block_end end_;
+  std::size_t oversize_from_;
+};
+
+/// Growth by segments.
+class own_segments {
+ public:
+  using backend = policy::segment_backend;
+  tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
+
+  template <policy::growth_policy P>
+    requires(std::same_as<typename P::backend, policy::segment_backend> &&
+             std::constructible_from<memory_limit, decltype(std::declval<const P&>().limit)>)
+  explicit own_segments(const P& p)
+      : limit(memory_limit(p.limit)),
+        of_(std::in_place, p),
+        segment_size_([](const void* of, std::size_t block, const usage& now,
+                         [[maybe_unused]] pool_traits in) noexcept -> std::size_t {
+          if constexpr (requires { to_policy<P>(of).segment_size(block, now, in); }) {
+            return to_policy<P>(of).segment_size(block, now, in);
+          } else {
+            return to_policy<P>(of).segment_size(block, now);
+          }
+        }) {}
+  [[nodiscard]] std::string text() const { return of_.text(); }
+  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now,
+                                         pool_traits in = {}) const noexcept {
+    return segment_size_(of_.held(), block, now, in);
+  }
+  bool operator==(const own_segments&) const = default;
+
+ private:
+  own_policy of_;
+  std::size_t (*segment_size_)(const void*, std::size_t, const usage&, pool_traits) noexcept;
+};
+
+/// It has no clock, because a replay runs faster than the program.
+class own_eviction {
+ public:
+  template <policy::eviction_policy P>
+    requires(!requires { typename P::clock; })
+  explicit own_eviction(const P& p)
+      : of_(std::in_place, p),
+        bytes_to_evict_([](const void* of, policy::eviction_trigger when, const usage& now) noexcept {
+          return to_policy<P>(of).bytes_to_evict(when, now);
+        }),
+        is_candidate_([](const void* of, std::size_t bytes, const usage& now) noexcept {
+          return to_policy<P>(of).is_candidate(bytes, now);
+        }),
+        should_evict_([](const void* of, const policy::idle_segment& segment) noexcept {
+          return to_policy<P>(of).should_evict(segment);
+        }) {}
+  [[nodiscard]] std::string text() const { return of_.text(); }
+  [[nodiscard]] std::size_t bytes_to_evict(policy::eviction_trigger when, const usage& now) const noexcept {
+    return bytes_to_evict_(of_.held(), when, now);
+  }
+  [[nodiscard]] bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
+    return is_candidate_(of_.held(), bytes, now);
+  }
+  [[nodiscard]] bool should_evict(const policy::idle_segment& segment) const noexcept {
+    return should_evict_(of_.held(), segment);
+  }
+  bool operator==(const own_eviction&) const = default;
+
+ private:
+  own_policy of_;
+  std::size_t (*bytes_to_evict_)(const void*, policy::eviction_trigger, const usage&) noexcept;
+  bool (*is_candidate_)(const void*, std::size_t, const usage&) noexcept;
+  bool (*should_evict_)(const void*, const policy::idle_segment&) noexcept;
+};
+
+class own_recovery {
+ public:
+  template <policy::recovery_policy P>
+  explicit own_recovery(const P& p)
+      : of_(std::in_place, p), steps_([](const void* of, policy::failure_reason why) noexcept {
+          return policy::recovery_steps(to_policy<P>(of).steps(why));
+        }) {}
+  [[nodiscard]] std::string text() const { return of_.text(); }
+  [[nodiscard]] policy::recovery_steps steps(policy::failure_reason why) const noexcept {
+    return steps_(of_.held(), why);
+  }
+  bool operator==(const own_recovery&) const = default;
+
+ private:
+  own_policy of_;
+  policy::recovery_steps (*steps_)(const void*, policy::failure_reason) noexcept;
+};
+
+template <typename... Policy>
+struct one_of {
+  template <typename P>
+  static constexpr bool has = (std::same_as<P, Policy> || ...);
+
+  std::variant<Policy...> chosen;
+
+  template <typename F>
+  [[nodiscard]] auto ask(F f) const noexcept {
+    return std::visit(f, chosen);
+  }
+  template <typename P>
+  [[nodiscard]] bool is() const noexcept {
+    return std::holds_alternative<P>(chosen);
+  }
+  bool operator==(const one_of&) const = default;
+};
+
+template <std::size_t Step>
+using multiple = policy::round_to_multiple<Step>;
+using rounding_choices =
+    one_of<policy::round_to_divisions<512>, multiple<64>, multiple<128>, multiple<256>, multiple<512>,
+           multiple<1_KiB>, multiple<2_KiB>, multiple<4_KiB>, multiple<8_KiB>, multiple<16_KiB>,
+           multiple<32_KiB>, multiple<64_KiB>, multiple<128_KiB>, multiple<256_KiB>, multiple<512_KiB>,
+           multiple<1_MiB>, multiple<2_MiB>, policy::round_to_power_of_two<512, tunable(unlimited)>,
+           policy::round_to_power_of_two<4_KiB, tunable(unlimited)>,
+           policy::round_padded<32, policy::round_to_divisions<512>>, policy::round_padded<32, multiple<512>>,
+           policy::round_padded<64, multiple<256>>, own_rounding>;
+struct any_rounding : rounding_choices {
+  any_rounding() = default;
+  template <typename P>
+    requires(rounding_choices::has<P>)
+  any_rounding(const P& p) : rounding_choices{p} {}
+  template <std::size_t Least>
+  any_rounding(const policy::round_to_power_of_two<Least>&)
+      : rounding_choices{policy::round_to_power_of_two<Least, tunable(unlimited)>{}} {}
+
+  [[nodiscard]] std::size_t block_size(std::size_t requested) const noexcept {
+    return ask([=](const auto& p) { return p.block_size(requested); });
+  }
+  bool operator==(const any_rounding&) const = default;
+};
+
+using boundary_of_pools = policy::pool_small_and_large<tunable(std::size_t{0})>;
+using pools_choices = one_of<boundary_of_pools, policy::pool_together, own_pools>;
+struct any_pools : pools_choices {
+  static constexpr std::size_t count = 2;  // with one pool, the second stays empty
+  any_pools() : any_pools(policy::pool_small_and_large<1_MiB>{}) {}
+  any_pools(policy::pool_together p) : pools_choices{p} {}
+  any_pools(own_pools p) : pools_choices{std::move(p)} {}
+  template <auto Boundary>
+  any_pools(policy::pool_small_and_large<Boundary> p)
+      : pools_choices{boundary_of_pools{.boundary = p.boundary.get()}} {}
+
+  [[nodiscard]] std::size_t select(std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.select(block); });
+  }
+  [[nodiscard]] std::size_t max_small_block() const noexcept {
+    return ask([](const auto& p) { return tessera::detail::traits_of(p).max_small_block; });
+  }
+  bool operator==(const any_pools&) const = default;
+};
+
+using late = policy::poll_events_lazily<policy::reuse_on_same_stream>;
+using late_after_recorded = policy::poll_events_lazily<policy::reuse_on_same_stream_after_own_events>;
+using streams_choices = one_of<policy::reuse_on_same_stream, policy::reuse_on_same_stream_after_own_events,
+                               late, late_after_recorded, policy::reuse_after_events,
+                               policy::reuse_across_streams<>, policy::reuse_immediately, own_streams>;
+struct any_streams : streams_choices {
+  any_streams() = default;
+  template <typename P>
+    requires(streams_choices::has<P>)
+  any_streams(const P& p) : streams_choices{p} {}
+
+  template <typename Manager>
+  using sharing = policy::reuse_across_streams<>::sharing<Manager>;
+  static constexpr bool uses_events = true;
+  [[nodiscard]] stream_id reuse_key(stream_id stream) const noexcept {
+    return ask([=](const auto& p) { return stream_id(p.reuse_key(stream)); });
+  }
+  [[nodiscard]] bool needs_event(stream_id key, stream_id user) const noexcept {
+    return ask([=](const auto& p) { return p.needs_event(key, user); });
+  }
+  [[nodiscard]] cross_stream_reuse reuse_rules() const noexcept {
+    return ask([](const auto& p) { return p.reuse_rules(); });
+  }
+  [[nodiscard]] bool should_poll_events(std::size_t waiting) const noexcept {
+    return ask([=](const auto& p) { return p.should_poll_events(waiting); });
+  }
+  bool operator==(const any_streams&) const = default;
+};
+
+template <std::size_t Rest, policy::block_end End = policy::block_end::low>
+using rest = policy::split_if_remainder_at_least<Rest, End>;
+inline constexpr policy::block_end high = policy::block_end::high;
+using split_expandable = policy::split_below<tunable(unlimited), tunable(20_MiB), limit_of_pools, 0>;
+using split_choices = one_of<policy::split_below<>, split_expandable, policy::split_never<>,
+                             policy::split_never<policy::block_fit::exact>,
+                             policy::split_never<policy::block_fit::same_power_of_two>, rest<64>, rest<128>,
+                             rest<512>, rest<4_KiB>, rest<64_KiB>, rest<256_KiB>, rest<1_MiB>, rest<64, high>,
+                             rest<512, high>, rest<64_KiB, high>, rest<1_MiB, high>, own_split>;
+struct any_split : split_choices {
+  any_split() = default;
+  template <typename P>
+    requires(split_choices::has<P>)
+  any_split(const P& p) : split_choices{p} {}
+
+  [[nodiscard]] bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.may_serve(wanted, block); });
+  }
+  [[nodiscard]] bool should_split(std::size_t wanted, std::size_t block, pool_traits in = {}) const noexcept {
+    return ask([=](const auto& p) {
+      if constexpr (requires { p.should_split(wanted, block, in); }) return p.should_split(wanted, block, in);
+      return p.should_split(wanted, block);
+    });
+  }
+  [[nodiscard]] policy::block_end allocated_end() const noexcept {
+    return ask([](const auto& p) { return p.allocated_end(); });
+  }
+  [[nodiscard]] std::size_t oversize_from() const noexcept {
+    return ask([](const auto& p) { return p.oversize_from(); });
+  }
+  bool operator==(const any_split&) const = default;
+};
+
+using any_choice_of_pages = policy::prefer_pages<tunable(page_choice{})>;
+struct any_pages : any_choice_of_pages {
+  any_pages() : any_pages(policy::normal_pages{}) {}
+  any_pages(const policy::normal_pages&)
+      : any_choice_of_pages{.choice = page_choice{.pages = page_preference::normal_only}} {}
+  template <auto Choice>
+    requires(policy::prefer_pages<Choice>::initial ==
+             page_choice{.pages = policy::prefer_pages<Choice>::initial.pages})
+  any_pages(const policy::prefer_pages<Choice>& p) : any_choice_of_pages{.choice = p.choice.get()} {}
+  bool operator==(const any_pages&) const = default;
+};
+
+template <std::size_t Own>
+using segments_below = policy::grow_by_segments<2_MiB, tunable(20_MiB), Own>;
+using segments_choices =
+    one_of<segments_below<10_MiB>, segments_below<0>, segments_below<64_MiB>, segments_below<256_MiB>,
+           policy::grow_exactly<>, policy::grow_by_chunks<>, policy::grow_by_schedule<>, own_segments>;
+/// Growth by segments.
+struct any_segments : segments_choices {
+  using backend = policy::segment_backend;
+  tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
+  any_segments() = default;
+  template <typename P>
+    requires(segments_choices::has<P>)
+  any_segments(const P& p) : segments_choices{p}, limit(p.limit.get()) {}
+  template <std::size_t Own>
+  any_segments(const policy::grow_by_segments<2_MiB, 2_MiB, Own>& p)
+      : any_segments(segments_below<Own>{.large = 2_MiB, .limit = p.limit.get()}) {}
+
+  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now,
+                                         pool_traits in = {}) const noexcept {
+    return ask([&](const auto& p) {
+      if constexpr (requires { p.segment_size(block, now, in); }) return p.segment_size(block, now, in);
+      return p.segment_size(block, now);
+    });
+  }
+  bool operator==(const any_segments&) const = default;
+};
+
+using in_place_of_20 = policy::grow_by_mapping<20_MiB>;
+using in_place_choices = one_of<policy::grow_by_mapping<>, in_place_of_20>;
+/// Growth in place.
+struct any_in_place : in_place_choices {
+  using backend = policy::expandable_backend;
+  tessera::detail::growth_limit<tunable(memory_limit{})> limit{};
+  any_in_place() = default;
+  template <auto Large, auto Alignment>
+  any_in_place(const policy::grow_by_mapping<2_MiB, Large, tunable(memory_limit{}), Alignment>& p)
+      : in_place_choices{policy::grow_by_mapping<>{.large = p.large.get(),
+                                                   .limit = p.limit.get(),
+                                                   .alignment = p.alignment.get(),
+                                                   .range = p.range}},
+        limit(p.limit.get()) {}
+  template <auto Large>
+  any_in_place(const policy::grow_by_mapping<20_MiB, Large>& p)
+      : in_place_choices{in_place_of_20{.large = p.large.get(), .limit = p.limit.get(), .range = p.range}},
+        limit(p.limit.get()) {}
+
+  [[nodiscard]] std::size_t segment_size(std::size_t block, const usage& now,
+                                         pool_traits in = {}) const noexcept {
+    return ask([&](const auto& p) { return p.segment_size(block, now, in); });
+  }
+  [[nodiscard]] std::size_t mapping_unit(std::size_t block, pool_traits in = {}) const noexcept {
+    return ask([=](const auto& p) { return p.mapping_unit(block, in); });
+  }
+  [[nodiscard]] std::size_t range_size(std::size_t capacity) const noexcept {
+    return ask([=](const auto& p) { return p.range_size(capacity); });
+  }
+  [[nodiscard]] std::size_t base_alignment(std::size_t block) const noexcept {
+    return ask([=](const auto& p) { return p.base_alignment(block); });
+  }
+  bool operator==(const any_in_place&) const = default;
+};
+
+using growth_choices = one_of<any_segments, any_in_place, policy::grow_by_stitching<>>;
+/// Growth by any backend. The backend is part of what is compiled.
+struct any_growth : growth_choices {
+  any_growth() = default;
+  template <typename P>
+    requires(std::same_as<typename P::backend, policy::segment_backend> &&
+             std::constructible_from<any_segments, const P&>)
+  any_growth(const P& p) : growth_choices{any_segments(p)} {}
+  template <typename P>
+    requires(std::same_as<typename P::backend, policy::expandable_backend> &&
+             std::constructible_from<any_in_place, const P&>)
+  any_growth(const P& p) : growth_choices{any_in_place(p)} {}
+  template <auto Pieces>
+  any_growth(const policy::grow_by_stitching<Pieces>& p)
+      : growth_choices{policy::grow_by_stitching<>{p.peak_parts.get(), p.slack, p.limit.get(), p.rest_parts,
+                                                   p.alignment}} {}
+
+  /// Whether it maps memory into ranges of addresses.
+  [[nodiscard]] bool has_ranges() const noexcept {
+    return ask([](const auto& p) { return std::remove_cvref_t<decltype(p)>::backend::has_ranges; });
+  }
+  bool operator==(const any_growth&) const = default;
+};
+
+using eviction_by_schedule = policy::evict_at_free_above_schedule<>;
+using eviction_choices =
+    one_of<policy::evict_idle_above<tunable(fraction{}), true>, policy::evict_idle_above<>,
+           policy::evict_never, policy::evict_at_free<>, policy::evict_at_free<tunable(unlimited)>,
+           eviction_by_schedule, policy::evict_idle_segments<>, policy::evict_at_synchronize_above<>,
+           own_eviction>;
+struct any_eviction : eviction_choices {
+  any_eviction() = default;
+  template <typename P>
+    requires(eviction_choices::has<P>)
+  any_eviction(const P& p) : eviction_choices{p} {}
+
+  [[nodiscard]] std::size_t bytes_to_evict(policy::eviction_trigger when, const usage& now) const noexcept {
+    return ask([&](const auto& p) { return p.bytes_to_evict(when, now); });
+  }
+  [[nodiscard]] bool is_candidate(std::size_t bytes, const usage& now) const noexcept {
+    return ask([&](const auto& p) { return p.is_candidate(bytes, now); });
+  }
+  [[nodiscard]] bool should_evict(const policy::idle_segment& segment) const noexcept {
+    return ask([&](const auto& p) { return p.should_evict(segment); });
+  }
+  bool operator==(const any_eviction&) const = default;
+};
+
+using recovery_expandable = policy::fail_fast<policy::recover_by_emptying_cache<>>;
+using recovery_choices = one_of<policy::fail_fast<policy::recover_by_releasing_oversize>, recovery_expandable,
+                                policy::recover_never, policy::recover_by_emptying_cache<>,
+                                policy::recover_by_emptying_cache<tunable(false)>,
+                                policy::last_search<policy::fail_fast<policy::recover_by_releasing_oversize>>,
+                                policy::last_search<recovery_expandable>, own_recovery>;
+struct any_recovery : recovery_choices {
+  any_recovery() = default;
+  template <typename P>
+    requires(recovery_choices::has<P>)
+  any_recovery(const P& p) : recovery_choices{p} {}
+
+  [[nodiscard]] policy::recovery_steps steps(policy::failure_reason why) const noexcept {
+    return ask([=](const auto& p) { return p.steps(why); });
+  }
+  bool operator==(const any_recovery&) const = default;
+};
+
+/// One policy for each axis.
+struct composition {
+  any_rounding rounding;
+  any_pools pools;
+  any_streams streams;
+  any_split split;
+  any_pages pages;
+  any_growth growth;
+  any_eviction eviction;
+  any_recovery recovery;
+
+  composition() = default;
+  bool operator==(const composition&) const = default;
+};
+
+/// Whether a policy can be one of a composition: as a shipped one of the same axis, or as one of the program's own.
+template <typename Any, typename Own, typename P>
+inline constexpr bool is_choosable =
+    std::is_constructible_v<Any, const P&> || std::is_constructible_v<Own, const P&>;
+template <typename Any, typename Own, typename P>
+[[nodiscard]] Any chosen_at_run_time(const P& p) {
+  if constexpr (std::is_constructible_v<Any, const P&>) {
+    return Any(p);
+  } else {
+    return Any(Own(p));
+  }
+}
+/// The first axis whose policy cannot be one of a composition, or null.
+template <typename R>
+[[nodiscard]] consteval const char* axis_out_of_search() {
+  if (!is_choosable<any_rounding, own_rounding, typename R::rounding>) return "rounding";
+  if (!is_choosable<any_pools, own_pools, typename R::pools>) return "pools";
+  if (!is_choosable<any_streams, own_streams, typename R::streams>) return "streams";
+  if (tessera::detail::free_order_of<typename R::split> != free_order::lowest_address) return "split";
+  if (!is_choosable<any_split, own_split, typename R::split>) return "split";
+  if (!std::is_constructible_v<any_pages, const typename R::pages&>) return "pages";
+  if (!is_choosable<any_growth, own_segments, typename R::growth>) return "growth";
+  if (!is_choosable<any_eviction, own_eviction, typename R::eviction>) return "eviction";
+  if (!is_choosable<any_recovery, own_recovery, typename R::recovery>) return "recovery";
+  return nullptr;
+}
+/// Converts the policies of a recipe.
+template <typename R>
+  requires(axis_out_of_search<R>() == nullptr)
+[[nodiscard]] composition composition_of(const recipe::policies<R>& p) {
+  composition made;
+  made.rounding = chosen_at_run_time<any_rounding, own_rounding>(p.rounding);
+  made.pools = chosen_at_run_time<any_pools, own_pools>(p.pools);
+  made.streams = chosen_at_run_time<any_streams, own_streams>(p.streams);
+  made.split = chosen_at_run_time<any_split, own_split>(p.split);
+  made.pages = any_pages(p.pages);
+  made.growth = chosen_at_run_time<any_growth, own_segments>(p.growth);
+  made.eviction = chosen_at_run_time<any_eviction, own_eviction>(p.eviction);
+  made.recovery = chosen_at_run_time<any_recovery, own_recovery>(p.recovery);
+  return made;
+}
+
+/// Policies that a search tries beside the shipped ones.
+struct own_policies {
+  std::vector<any_rounding> rounding{};
+  std::vector<any_pools> pools{};
+  std::vector<any_streams> streams{};
+  std::vector<any_split> split{};
+  std::vector<any_growth> growth{};
+  std::vector<any_eviction> eviction{};
+  std::vector<any_recovery> recovery{};
+};
+
+}  // namespace tessera::tool::detail

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/types.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_mode.hpp>
+#include <tessera/observe/explain.hpp>
+#include <tessera/observe/inspect.hpp>
+#include <tessera/observe/snapshot.hpp>
+#include <tessera/plan/planned.hpp>
+#include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/recipe.hpp>
+#include <tessera/trace/recording.hpp>
+
+/// An allocator over a simulated device, whose recipe is known only when the tool runs. So the tool is compiled once,
+/// and each recipe once.
+
+namespace tessera::tool::detail {
+
+/// An event with its time, as an observer of any type stores it.
+struct stored_event {
+  allocator_event event{};
+  std::uint64_t time_us = 0;
+};
+
+/// Refers to an observer of any type, which must outlive it. If the observer stores events, as history does, snapshots
+/// get them.
+class any_observer {
+ public:
+  template <typename Observer>
+    requires(!std::same_as<Observer, any_observer>)
+  explicit any_observer(Observer& to) noexcept : to_(&to), calls_(&calls_of<Observer>) {}
+
+  void on(const allocator_event& event) const noexcept { calls_->on(to_, event); }
+  /// Calls f(entry) for each event that the observer stores.
+  template <typename F>
+  void for_each(F f) const {
+    calls_->for_each(to_, &f, [](void* to, const stored_event& entry) { (*static_cast<F*>(to))(entry); });
+  }
+
+ private:
+  using visitor = void (*)(void*, const stored_event&);
+  struct calls {
+    void (*on)(void*, const allocator_event&) noexcept;
+    void (*for_each)(void*, void*, visitor);
+  };
+  template <typename Observer>
+  static constexpr calls calls_of = {
+      [](void* to, const allocator_event& event) noexcept { static_cast<Observer*>(to)->on(event); },
+      []([[maybe_unused]] void* from, [[maybe_unused]] void* to, [[maybe_unused]] visitor visit) {
+        if constexpr (requires(const Observer& seen) { seen.for_each(tessera::detail::return_argument{}); }) {
+          static_cast<const Observer*>(from)->for_each(
+              [=](const auto& entry) { visit(to, {entry.event, entry.time_us}); });
+        }
+      }};
+
+  void* to_;
+  const calls* calls_;
+};
+
+/// An extension that reports events if an observer is given when the allocator is made. One allocator type then serves
+/// with and without one, so a recipe is compiled once.
+struct watched {
+  any_observer* to = nullptr;
+
+  template <typename Core>
+  class state : public tessera::detail::extension_defaults {
+   public:
+    state(typename Core::allocator&, const watched& from) noexcept : to_(from.to) {}
+    void on_event(const allocator_event& event) noexcept {
+      if (to_ != nullptr) [[unlikely]]
+        to_->on(event);
+    }
+    template <typename F>
+    void visit_observer(F& f) {
+      if (to_ != nullptr) f(*to_);
+    }
+
+   private:
+    any_observer* to_;
+  };
+  template <typename Allocator>
+  struct door {
+    explicit door(Allocator&) noexcept {}
+  };
+};
+
+/// The counters of an allocator of any recipe, of all pools together.
+struct totals {
+  pool_statistics all{};
+  std::uint64_t num_alloc_retries = 0;
+  plan::plan_usage by_plan{};
+};
+
+/// What a simulated allocator has beside its recipe.
+struct made_with {
+  const plan::memory_plan* plan =
+      nullptr;                       ///< it serves the requests of this plan at their places, if not null
+  any_observer* observer = nullptr;  ///< receives the events, if not null; it outlives the allocator
+};
+
+/// An allocator over a simulated device that executes what recordings contain: private pools, and sleeps if the recipe
+/// maps memory into ranges.
+template <typename Recipe>
+struct simulated {
+  using type = caching_allocator<Recipe, provider::simulated_device, extension::private_pools, watched>;
+};
+template <typename Recipe>
+  requires(Recipe::growth::backend::has_ranges)
+struct simulated<Recipe> {
+  using type = caching_allocator<Recipe, provider::simulated_device, extension::private_pools,
+                                 extension::sleep_mode, watched>;
+};
+
+/// Owns a simulated allocator of any recipe.
+///
+/// It has what trace::replay and the commands need. A call costs one indirect call, with every recipe. An allocator with a
+/// plan has no explain, for_each_block and take_snapshot.
+class simulated_allocator {
+ public:
+  template <typename Recipe>
+  [[nodiscard]] static simulated_allocator make(provider::simulated_device device,
+                                                const recipe::policies<Recipe>& settings,
+                                                const made_with& with) {
+    using allocator = typename simulated<Recipe>::type;
+    const watched reports{with.observer};
+    if (with.plan == nullptr) return own(new allocator(std::move(device), settings, reports));
+    return own(new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
+  }
+  /// Takes an allocator that has further extensions.
+  template <typename Allocator>
+  [[nodiscard]] static simulated_allocator own(Allocator* made) {
+    return {owned(made), made->provider(), calls_of<Allocator>};
+  }
+
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    return calls_->try_allocate(owned_.get(), bytes, stream);
+  }
+  void deallocate(void* p) noexcept { calls_->deallocate(owned_.get(), p); }
+  /// Returns false if there is no such block, or if it sleeps.
+  [[nodiscard]] bool try_record_stream(void* p, stream_id stream) noexcept {
+    return calls_->try_record_stream(owned_.get(), p, stream);
+  }
+  void trim(std::size_t keep = 0) noexcept { calls_->trim(owned_.get(), keep); }
+  /// Does nothing without a plan.
+  void begin_step(std::uint64_t key) noexcept { calls_->begin_step(owned_.get(), key); }
+  [[nodiscard]] usage current_usage() const noexcept { return calls_->current_usage(owned_.get()); }
+  [[nodiscard]] provider::simulated_device& provider() noexcept { return *device_; }
+  [[nodiscard]] totals statistics() const { return calls_->statistics(owned_.get()); }
+
+  /// Explains why a request cannot be served now, as observe::explain does.
+  [[nodiscard]] observe::oom_report explain(std::size_t bytes, stream_id stream) const {
+    return calls_->explain(owned_.get(), bytes, stream);
+  }
+  /// Calls f(const segment_view&, const block_view&) for each block, as observe::for_each_block does.
+  template <typename F>
+  void for_each_block(F f) const {
+    calls_->for_each_block(owned_.get(), &f, [](void* to, const segment_view& s, const block_view& b) {
+      (*static_cast<F*>(to))(s, b);
+    });
+  }
+  [[nodiscard]] observe::snapshot take_snapshot() const { return calls_->take_snapshot(owned_.get()); }
+
+ private:
+  friend trace::pool_operations<simulated_allocator>;
+  using visitor = void (*)(void*, const segment_view&, const block_view&);
+  using owner = std::unique_ptr<void, void (*)(void*)>;
+  struct calls {
+    void* (*try_allocate)(void*, std::size_t, stream_id) noexcept;
+    void (*deallocate)(void*, void*) noexcept;
+    bool (*try_record_stream)(void*, void*, stream_id) noexcept;
+    void (*trim)(void*, std::size_t) noexcept;
+    void (*begin_step)(void*, std::uint64_t) noexcept;
+    usage (*current_usage)(const void*) noexcept;
+    totals (*statistics)(const void*);
+    owner (*make_pools)(void*);
+    trace::pool_outcome (*run_on_pools)(void*, const trace::event&);
+    observe::oom_report (*explain)(void*, std::size_t, stream_id);
+    void (*for_each_block)(void*, void*, visitor);
+    observe::snapshot (*take_snapshot)(void*);
+  };
+  template <typename T>
+  [[nodiscard]] static T& to(void* object) noexcept {
+    return *static_cast<T*>(object);
+  }
+  template <typename T>
+  [[nodiscard]] static owner owned(T* made) noexcept {
+    return owner(made, [](void* p) { delete static_cast<T*>(p); });
+  }
+  template <typename Allocator>
+  [[nodiscard]] static consteval calls make_calls() {
+    using pools = trace::pool_operations<Allocator>;
+    calls made{
+        [](void* a, std::size_t bytes, stream_id s) noexcept {
+          return to<Allocator>(a).try_allocate(bytes, s);
+        },
+        [](void* a, void* p) noexcept { to<Allocator>(a).deallocate(p); },
+        [](void* a, void* p, stream_id s) noexcept { return to<Allocator>(a).try_record_stream(p, s); },
+        [](void* a, std::size_t keep) noexcept { to<Allocator>(a).trim(keep); },
+        []([[maybe_unused]] void* a, [[maybe_unused]] std::uint64_t key) noexcept {
+          if constexpr (requires { to<Allocator>(a).begin_step(key); }) to<Allocator>(a).begin_step(key);
+        },
+        [](const void* a) noexcept { return static_cast<const Allocator*>(a)->current_usage(); },
+        [](const void* a) {
+          const auto counted = static_cast<const Allocator*>(a)->statistics();
+          totals result{.all = counted.all, .num_alloc_retries = counted.num_alloc_retries};
+          if constexpr (requires { counted.by_plan; }) result.by_plan = counted.by_plan;
+          return result;
+        },
+        [](void* a) { return owned(new pools(to<Allocator>(a))); },
+        [](void* on, const trace::event& e) { return to<pools>(on).run(e); },
+        nullptr,
+        nullptr,
+        nullptr};
+    if constexpr (tessera::detail::is_caching_allocator<Allocator>) {
+      made.explain = [](void* a, std::size_t bytes, stream_id s) {
+        return observe::explain(to<Allocator>(a), bytes, s);
+      };
+      made.for_each_block = [](void* a, void* f, visitor visit) {
+        observe::for_each_block(to<Allocator>(a),
+                                [=](const segment_view& s, const block_view& b) { visit(f, s, b); });
+      };
+      made.take_snapshot = [](void* a) { return observe::take_snapshot(to<Allocator>(a)); };
+    }
+    return made;
+  }
+  template <typename Allocator>
+  static constexpr calls calls_of = make_calls<Allocator>();
+
+  simulated_allocator(owner made, provider::simulated_device& device, const calls& by) noexcept
+      : owned_(std::move(made)), device_(&device), calls_(&by) {}
+
+  owner owned_;
+  provider::simulated_device* device_;
+  const calls* calls_;
+};
+
+}  // namespace tessera::tool::detail
+
+namespace tessera::trace {
+
+/// Executes the operations of a recording on the private pools of an allocator of any recipe.
+template <>
+class pool_operations<tool::detail::simulated_allocator> {
+  using allocator = tool::detail::simulated_allocator;
+
+ public:
+  static constexpr bool can_sleep =
+      true;  // so replay calls try_record_stream, which refuses a block that sleeps
+
+  explicit pool_operations(allocator& in)
+      : calls_(in.calls_), owned_(in.calls_->make_pools(in.owned_.get())) {}
+  pool_outcome run(const event& e) { return calls_->run_on_pools(owned_.get(), e); }
+
+ private:
+  const allocator::calls* calls_;
+  allocator::owner owned_;
+};
+
+}  // namespace tessera::trace
