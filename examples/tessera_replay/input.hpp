@@ -2,11 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +21,7 @@
 #include "capacity.hpp"
 #include "commands.hpp"
 #include "files.hpp"
+#include "numbers.hpp"
 #include "recipes.hpp"
 #include "terminal.hpp"
 
@@ -36,8 +35,7 @@ namespace replay {
 /// The memory fraction after `before`; empty if none was set.
 [[nodiscard]] inline std::string fraction_text(const arguments& args, const std::string& before) {
   if (!args.memory_fraction) return {};
-  char number[32];
-  return before + std::string(number, std::to_chars(number, std::end(number), *args.memory_fraction).ptr);
+  return before + real_text(*args.memory_fraction);
 }
 /// The trace, recipe and settings, as a title.
 [[nodiscard]] inline std::string title_of(const arguments& args, const tessera::trace::program& program) {
