@@ -23,6 +23,7 @@
 #include <tessera/version.hpp>
 
 #include "commands.hpp"
+#include "numbers.hpp"
 #include "recipes.hpp"
 #include "terminal.hpp"
 
@@ -73,11 +74,8 @@ std::string read_capacity(arguments& args, std::string_view size) {
   return replay::read_size(size, args.capacity);
 }
 std::string read_memory_fraction(arguments& args, std::string_view text) {
-  double share = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, share);
-  if (error != std::errc{} || end != last || !(share >= 0 && share <= 1))
-    return std::string(text) + ": must be a number from 0 to 1";
+  const auto share = replay::read_real(text);
+  if (!share || !(*share >= 0 && *share <= 1)) return std::string(text) + ": must be a number from 0 to 1";
   args.memory_fraction = share;
   return {};
 }
@@ -106,9 +104,8 @@ std::string read_to(arguments& args, std::string_view text) {
   return read_number<std::size_t>(text, args.to, 1, tessera::max_request);
 }
 std::string read_effort(arguments& args, std::string_view text) {
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, args.effort);
-  if (error == std::errc{} && end == last && args.effort > 0 && args.effort <= 100'000) return {};
+  args.effort = replay::read_real(text).value_or(0);
+  if (args.effort > 0 && args.effort <= 100'000) return {};
   return std::string(text) + ": must be a positive number, up to 100000";
 }
 std::string read_seed(arguments& args, std::string_view text) {

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +22,7 @@
 #include "capacity.hpp"
 #include "commands.hpp"
 #include "files.hpp"
+#include "numbers.hpp"
 #include "recipes.hpp"
 #include "run_settings.hpp"
 #include "terminal.hpp"
@@ -39,8 +38,7 @@ namespace replay {
 /// The memory fraction after `before`; empty if none was set.
 [[nodiscard]] inline std::string fraction_text(const run_settings& used, const std::string& before) {
   if (!used.memory_fraction) return {};
-  char number[32];
-  return before + std::string(number, std::to_chars(number, std::end(number), *used.memory_fraction).ptr);
+  return before + real_text(*used.memory_fraction);
 }
 /// The trace, recipe and settings, as a title.
 [[nodiscard]] inline std::string title_of(const run_settings& used, const std::string& trace) {

@@ -160,7 +160,7 @@ class pickle_reader {
       case 'M': make(kind::integer).integer = static_cast<std::int64_t>(number(2)); break;
       case 0x8a: long_integer(number(1)); break;
       case 0x8b: long_integer(number(4)); break;
-      case 'G': make(kind::real).real = std::bit_cast<double>(reversed(number(8))); break;
+      case 'G': make(kind::real).real = __builtin_bit_cast(double, reversed(number(8))); break;
       case 'U':
       case 0x8c:
       case 'C': text(number(1)); break;

@@ -2,10 +2,8 @@
 #include "run_settings.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -14,6 +12,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/observe/snapshot.hpp>
 
+#include "numbers.hpp"
 #include "snapshot_recording.hpp"
 #include "terminal.hpp"
 #include "verify.hpp"
@@ -21,13 +20,9 @@
 namespace {
 
 using namespace tessera;
+using replay::real_text;
 using replay::setting_source;
 using tessera::observe::snapshot;
-
-std::string number_text(double value) {
-  char number[40];
-  return {number, std::to_chars(number, std::end(number), value).ptr};
-}
 
 bool is_same_conf(const std::string& text, const config::pytorch::settings& wanted) {
   const auto parsed = config::parse<config::pytorch>(text);
@@ -57,9 +52,9 @@ std::string conf_of(const snapshot& source) {
         (wanted.roundup == divisions::all(first) ? std::to_string(first) : "[" + list + "]"));
   }
   if (source.configured.garbage_collection_threshold > 0)
-    add("garbage_collection_threshold:" + number_text(source.configured.garbage_collection_threshold));
+    add("garbage_collection_threshold:" + real_text(source.configured.garbage_collection_threshold));
   if (wanted.memory_fraction != percent(100))
-    add("per_process_memory_fraction:" + number_text(wanted.memory_fraction.value()));
+    add("per_process_memory_fraction:" + real_text(wanted.memory_fraction.value()));
   if (wanted.large_segment_size != config::pytorch::settings{}.large_segment_size)
     add("large_segment_size_mb:" + std::to_string(wanted.large_segment_size / 1_MiB));
   return text;
@@ -168,7 +163,7 @@ replay::run_settings replay::settle(const arguments& args, const recorded_facts&
 std::string replay::capacity_text(const run_settings& used) {
   std::string text =
       "capacity " + std::to_string(used.capacity) + " bytes (" + text_of(used.capacity_from) + ")";
-  if (used.memory_fraction) text += ", memory fraction " + number_text(*used.memory_fraction) + " (given)";
+  if (used.memory_fraction) text += ", memory fraction " + real_text(*used.memory_fraction) + " (given)";
   if (used.limit != unlimited)
     text += ", at most " + std::to_string(used.limit) + " bytes reserved (" +
             text_of(setting_source::deduced) + ": a memory fraction)";
@@ -190,7 +185,7 @@ std::string replay::settings_json(const run_settings& used) {
          text_of(used.recipe_from) + "\", \"conf\": \"" + json_text(used.conf) + "\", \"conf_from\": \"" +
          text_of(used.conf_from) + "\", \"capacity\": " + std::to_string(used.capacity) +
          ", \"capacity_from\": \"" + text_of(used.capacity_from) +
-         "\", \"memory_fraction\": " + (used.memory_fraction ? number_text(*used.memory_fraction) : "null") +
+         "\", \"memory_fraction\": " + (used.memory_fraction ? real_text(*used.memory_fraction) : "null") +
          ", \"memory_limit\": " + (is_limited ? std::to_string(used.limit) : "null") +
          (is_limited ? std::string(", \"memory_limit_from\": \"") + text_of(setting_source::deduced) +
                            "\", \"memory_limit_below\": " + std::to_string(used.limit_end)

@@ -19,7 +19,7 @@ struct paddle {
     std::size_t initial_gpu_memory = 0;         ///< 0: by fraction_of_gpu_memory
     std::size_t reallocate_gpu_memory = 0;      ///< 0: by fraction_of_gpu_memory
     std::size_t gpu_memory_limit = 0;           ///< 0: no limit
-    std::uint64_t retry_milliseconds = 10'000;  ///< gpu_allocator_retry_time
+    std::size_t retry_milliseconds = 10'000;  ///< gpu_allocator_retry_time
     std::size_t auto_growth_chunk_size = 0;     ///< 0: the size of the request
     bool free_idle_chunk = false;
     bool free_when_no_cache_hit = false;

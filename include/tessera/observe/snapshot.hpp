@@ -183,8 +183,9 @@ struct snapshot {
   /// The segments of one device.
   [[nodiscard]] std::span<const segment> segments_of(std::size_t device) const noexcept {
     const auto before = [](const segment& s, std::size_t number) { return s.device < number; };
-    const auto begin = std::lower_bound(segments.begin(), segments.end(), device, before);
-    return {begin, std::lower_bound(begin, segments.end(), device + 1, before)};
+    const auto* const end = segments.data() + segments.size();
+    const auto* const begin = std::lower_bound(segments.data(), end, device, before);
+    return {begin, std::lower_bound(begin, end, device + 1, before)};
   }
   /// The history of one device; empty if there is none.
   [[nodiscard]] std::span<const entry> trace_of(std::size_t device) const noexcept {
@@ -398,7 +399,11 @@ class snapshot_builder {
                                    .pool = {0, e.private_pool.number}};
     using action = allocator_event::action;
     const bool is_oom = e.what == action::oom;
-    (is_oom ? entry.device_free : entry.address) = e.address;
+    if (is_oom) {
+      entry.device_free = e.address;
+    } else {
+      entry.address = e.address;
+    }
     const bool is_request =
         e.what == action::alloc || e.what == action::free_requested || e.what == action::free_completed;
     if (is_request || is_oom) entry.block = e.block;

@@ -68,7 +68,7 @@ class pickle_writer {
   }
   void real(double value) {
     code('G');
-    const auto bits = std::bit_cast<std::uint64_t>(value);
+    const auto bits = __builtin_bit_cast(std::uint64_t, value);
     for (int shift = 56; shift >= 0; shift -= 8) code(static_cast<unsigned char>(bits >> shift & 0xff));
   }
   /// Writes a text as valid UTF-8, cut after 1 MiB.

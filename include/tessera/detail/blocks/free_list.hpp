@@ -350,7 +350,7 @@ class free_list {
   [[nodiscard]] static std::size_t bin_of(std::size_t size) noexcept {
     static_assert(std::numeric_limits<double>::is_iec559);
     if constexpr (!Order::is_by_size) return bin_of<by_size_and_address>(size - 1) >> step_bits << step_bits;
-    return std::bit_cast<std::uint64_t>(static_cast<double>(static_cast<std::int64_t>(size))) >>
+    return __builtin_bit_cast(std::uint64_t, static_cast<double>(static_cast<std::int64_t>(size))) >>
            (52 - step_bits);
   }
   [[nodiscard]] bin& bin_at(std::size_t number) noexcept { return bins_[number - first_bin]; }

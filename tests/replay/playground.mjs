@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens the playground from disk in a real browser, gives it files as a user does, and compares what it says with the tool.
+//   node playground.mjs BROWSER PAGE.html TOOL TRACES SCRATCH [SNAPSHOTS]
+// Speaks the DevTools protocol over a pipe, so that it needs no package.
+import assert from "node:assert/strict";
+import {spawn, spawnSync} from "node:child_process";
+import {existsSync, mkdirSync, readFileSync, rmSync, writeFileSync} from "node:fs";
+import {basename, resolve} from "node:path";
+import {pathToFileURL} from "node:url";
+
+const [browserPath, pagePath, tool, traces, scratch, snapshots] = process.argv.slice(2).map((text, i) => (i === 2 ? resolve(text) : text));
+const limitMs = 300_000;
+
+/** A browser with one page. */
+class browser {
+  #next = 0;
+  #waiting = new Map();
+  #rest = "";
+  requests = [];
+  problems = [];
+
+  constructor() {
+    this.process = spawn(browserPath, ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe",
+      "--disable-dev-shm-usage", `--user-data-dir=${scratch}/profile`, "about:blank"], {stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"]});
+    this.process.stdio[4].setEncoding("utf8").on("data", (text) => {
+      const messages = (this.#rest + text).split("\0");
+      this.#rest = messages.pop();
+      for (const message of messages) this.#receive(JSON.parse(message));
+    });
+    this.process.stdio[3].on("error", () => {});
+  }
+  #receive({id, result, error, method, params}) {
+    if (method === "Network.requestWillBeSent") this.requests.push(params.request.url);
+    if (method === "Runtime.exceptionThrown") this.problems.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
+    const waiting = this.#waiting.get(id);
+    this.#waiting.delete(id);
+    if (waiting) error ? waiting.reject(new Error(error.message)) : waiting.resolve(result);
+  }
+  call(method, params = {}) {
+    const id = ++this.#next;
+    this.process.stdio[3].write(JSON.stringify({id, method, params, sessionId: this.session}) + "\0");
+    return new Promise((resolve, reject) => this.#waiting.set(id, {resolve, reject}));
+  }
+  async open(url) {
+    const {targetId} = await this.call("Target.createTarget", {url: "about:blank"});
+    this.session = (await this.call("Target.attachToTarget", {targetId, flatten: true})).sessionId;
+    for (const domain of ["Network", "Runtime", "Page", "DOM"]) await this.call(domain + ".enable");
+    await this.call("Page.navigate", {url});
+    await this.until("document.readyState === 'complete' && typeof playground === 'object'");
+  }
+  async value(expression) {
+    const {result, exceptionDetails} = await this.call("Runtime.evaluate", {expression, returnByValue: true, awaitPromise: true});
+    if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+    return result.value;
+  }
+  async until(expression) {
+    for (const end = Date.now() + limitMs; !(await this.value(expression)); await new Promise((next) => setTimeout(next, 50)))
+      if (Date.now() > end) throw new Error("it never came to: " + expression);
+  }
+  /** Gives a file to the page's own field for files. */
+  async give(path) {
+    const {root} = await this.call("DOM.getDocument");
+    const {nodeId} = await this.call("DOM.querySelector", {nodeId: root.nodeId, selector: "#file"});
+    await this.call("DOM.setFileInputFiles", {nodeId, files: [resolve(path)]});
+    await this.until(`playground.current?.name === ${JSON.stringify(basename(path))}`);
+  }
+}
+
+/** Runs the tool itself in the folder of a file. */
+function native(words, folder) {
+  const {status, stdout, stderr} = spawnSync(tool, words, {cwd: folder, encoding: "utf8", maxBuffer: 1 << 28});
+  return {code: status, out: stdout, error: stderr};
+}
+/** Without what differs from run to run: the time per operation. */
+const withoutTimes = (text) => text
+  .replace(/"host_ns_per_operation": [0-9.]+/g, "")
+  .replace(/("(?:ns|host_ns|nanoseconds)": ?)[0-9.]+/g, "$1")
+  .replace(/<td>[0-9.,]+<\/td><\/tr>/g, "</tr>");
+const digitsOf = (bytes) => {
+  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; bytes >= 1024; ++unit) bytes /= 1024;
+  return bytes.toFixed(unit === 0 || bytes >= 1000 ? 0 : bytes >= 100 ? 1 : 2).replace(/\B(?=(\d{3})+(?!\d)(?=\D|$))/g, ",") + "\u00a0" + units[unit];
+};
+
+const shown = browserPath && new browser();
+let compared = 0;
+
+/** Gives a file to the page, waits for all answers, and compares each with that of the tool. */
+async function expectSame(path) {
+  const folder = resolve(path, "..");
+  await shown.give(path);
+  await shown.until("!document.querySelector('#work').classList.contains('busy')");
+  const results = await shown.value("playground.current.results");
+  assert.ok(Object.keys(results).length > 0, `${path}: the page asked nothing`);
+  for (const [command, here] of Object.entries(results)) {
+    const [verb, ...rest] = command.split(" ");
+    const options = await shown.value("playground.current.options");
+    const there = native([verb, basename(path), ...rest, ...(verb === "compare" ? [] : options)], folder);
+    const which = `${basename(path)}: ${command}`;
+    assert.equal(here.code, there.code, which + ": the exit code");
+    assert.equal(here.error.trim(), there.error.trim(), which + ": the error");
+    assert.equal(withoutTimes(here.out), withoutTimes(there.out), which + ": the output");
+    const written = here.files["report.html"];
+    if (verb === "draw" && there.code === 0)
+      assert.equal(withoutTimes(written), withoutTimes(readFileSync(folder + "/report.html", "utf8")), which + ": the file");
+    ++compared;
+  }
+  return results;
+}
+const text = (selector) => shown.value(`document.querySelector(${JSON.stringify(selector)}).innerText`);
+
+/** A file that is read: the page shows its numbers. */
+async function expectAnswer(path) {
+  const results = await expectSame(path);
+  for (const verb of ["compare --json", "explain-oom", "draw --out report.html"]) assert.ok(results[verb], `${path}: ${verb} is missing`);
+  const [run] = JSON.parse(native(["compare", basename(path), "--json"], resolve(path, "..")).out);
+  const table = await text("#settings");
+  for (const row of run.recipes.filter((one) => ["pytorch_expandable", "cuda_async"].includes(one.recipe)))
+    assert.ok(table.includes(digitsOf(row.peak_reserved)), `${path}: ${row.recipe}: ${digitsOf(row.peak_reserved)} is not in ${table}`);
+  assert.ok((await text("#facts")).includes(digitsOf(run.peak_live)), `${path}: peak live is not shown`);
+  assert.match(await text("#answer"), /reserve/, path);
+  assert.equal(await shown.value("document.querySelector('iframe').contentDocument.querySelector('h1').innerText.length > 10"), true, path);
+  const seconds = await shown.value("playground.current.answeredAfter / 1000");
+  console.log(`${basename(path)}: ${await text("#answer")} (${seconds.toFixed(2)} s)`);
+  return results;
+}
+/** A file that is refused: the page shows the tool's words. */
+async function expectRefusal(path, words) {
+  const results = await expectSame(path);
+  assert.equal(results["compare --json"].code, 2, path);
+  const lead = await text("#lead");
+  const said = native(["compare", basename(path), "--json"], resolve(path, "..")).error.trim().replaceAll("tessera-replay: ", "");
+  assert.ok(lead.includes(said) && words.test(said), `${path}: the page says ${lead}, the tool ${said}`);
+  assert.equal(await shown.value("document.querySelector('#results').hidden"), true, path);
+  console.log(`${basename(path)}: ${said}`);
+}
+
+async function run() {
+  rmSync(scratch, {recursive: true, force: true});
+  mkdirSync(scratch, {recursive: true});
+  const made = (name, bytes) => (writeFileSync(`${scratch}/${name}`, bytes), `${scratch}/${name}`);
+  const fromTool = (name, ...words) => {
+    const {code, error} = native(["snapshot", resolve(traces, "gnn_sage_streams.csv"), "--out", name, ...words], scratch);
+    assert.ok(code < 2, error);
+    return `${scratch}/${name}`;
+  };
+  await shown.open(pathToFileURL(resolve(pagePath)).href);
+
+  await expectAnswer(made("trace.csv", readFileSync(resolve(traces, "gnn_sage_streams.csv"))));
+  await expectAnswer(fromTool("taken.pickle"));
+  await expectAnswer(fromTool("log_rmm.csv"));
+  const full = fromTool("full.pickle", "--capacity", "1GiB");
+  const results = await expectSame(full);
+  assert.ok(results["explain-oom"], "full.pickle: nothing is explained");
+  await shown.value(`playground.open(playground.current.bytes, "small.pickle", {capacity: "512MiB"}).then(() => 0)`);
+  assert.match(await text("#why"), /memory runs out at event/);
+  assert.match(await text("#answer"), /^Memory ran out/);
+
+  await expectRefusal(made("empty.pickle", ""), /empty|nothing|trace|header/i);
+  await expectRefusal(made("wrong.pickle", Buffer.from("\x89PNG\r\n\x1a\n no snapshot", "latin1")), /./);
+  await expectRefusal(made("weights.pt", Buffer.from("PK\x03\x04 weights", "latin1")), /zip archive/);
+  await expectRefusal(made("hostile.pickle", Buffer.from("\x80\x02cos\nsystem\n(S'echo hostile'\ntR.", "latin1")), /./);
+  await expectRefusal(made("cut.pickle", readFileSync(`${scratch}/taken.pickle`).subarray(0, 5000)), /byte|end|cut/);
+  await expectRefusal(made("claims.pickle", Buffer.from("\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f", "latin1")), /./);
+  if (snapshots && existsSync(`${snapshots}/decomfl.pickle`)) await expectAnswer(made("decomfl.pickle", readFileSync(`${snapshots}/decomfl.pickle`)));
+
+  // A run that is cancelled ends, and the next file is answered.
+  await shown.value(`void playground.open(new Uint8Array(${JSON.stringify([...readFileSync(`${scratch}/trace.csv`)])}), "again.csv")`);
+  await shown.value("playground.cancel()");
+  assert.equal(await shown.value("document.querySelector('#work').classList.contains('busy')"), false);
+  await expectAnswer(made("last.csv", readFileSync(`${scratch}/trace.csv`)));
+
+  // The page fetches nothing but itself, and cannot.
+  const foreign = shown.requests.filter((url) => !/^(file:|blob:|data:|about:)/.test(url));
+  assert.deepEqual(foreign, []);
+  assert.match(await shown.value("fetch('https://example.org/').then(() => 'fetched', (error) => 'refused')"), /refused/);
+  assert.deepEqual(shown.problems, []);
+  console.log(`${compared} answers are those of the tool`);
+}
+
+run().then(() => 0, (error) => (console.error(error.message), 1)).then((code) => {
+  shown.process.on("exit", () => process.exit(code));
+  shown.process.kill();
+});
