@@ -82,12 +82,19 @@ replay::read_result<replay::traces> replay::read_traces(const std::string& path,
   return found;
 }
 
-replay::read_result<recording> replay::read_only_trace(const arguments& args) {
+replay::read_result<replay::traces> replay::read_one_trace(const arguments& args) {
   const std::string& path = args.files[0];
   auto read = read_traces(path, args.device);
   if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
   auto& found = std::get<traces>(read);
   if (found.each.size() > 1)
     return input_error{path, "has the devices " + numbers_in(found.devices) + "; select one with --device"};
-  return std::move(found.each[0]);
+  if (auto* error = std::get_if<input_error>(&found.each[0])) return std::move(*error);
+  return std::move(found);
+}
+
+replay::read_result<recording> replay::read_only_trace(const arguments& args) {
+  auto read = read_one_trace(args);
+  if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
+  return std::move(std::get<traces>(read).each[0]);
 }

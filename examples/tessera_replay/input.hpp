@@ -132,6 +132,9 @@ int with_trace(const arguments& args, F f) {
       args, [&](const tessera::trace::recording& recording) { return with_recording(args, recording, f); });
 }
 
+/// Reads the only trace of a file, and the snapshot that it comes from. A snapshot of several devices needs --device.
+///   Returns:  traces with one recording
+[[nodiscard]] read_result<traces> read_one_trace(const arguments& args);
 /// Reads the only trace of a file. A snapshot of several devices needs --device.
 [[nodiscard]] read_result<tessera::trace::recording> read_only_trace(const arguments& args);
 

@@ -195,9 +195,10 @@ constexpr command commands[] = {
      "    fails. Also tests larger capacities, since success is not strictly monotonic in capacity\n",
      ""},
     {"draw", &replay::commands::draw, "TRACE",
-     "--recipe... --conf --capacity --memory-fraction --device --out", "--out",
-     "    draws memory over time, as .html or .svg. The HTML page also has a memory map at the peak, with\n"
-     "    private pools and what sleeps, and the table of compare\n",
+     "--recipe... --conf --capacity --memory-fraction --device --plan --out", "--out",
+     "    draws memory over time, as .html or .svg. The HTML page shows each block over time and by address, "
+     "the\n"
+     "    memory map at any event, what keeps memory from release, and the table of compare\n",
      ""},
     {"explain-oom", &replay::commands::explain_oom, "TRACE",
      "--recipe --conf --capacity --memory-fraction --device", "",
