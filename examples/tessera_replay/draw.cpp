@@ -79,7 +79,7 @@ std::optional<replay::drawn_run> recorded_run_of(const replay::traces& read,
   auto& made = std::get<replay::recorded_blocks>(found);
   start_events = made.start_events;
   replay::timeline over = replay::timeline_of(made.log, program, max_buckets);
-  replay::drawn_run run{"as recorded", replay::run_kind::recorded, std::move(made.log), std::move(over)};
+  replay::drawn_run run{"recorded run", replay::run_kind::recorded, std::move(made.log), std::move(over)};
   describe(run, 0, program);
   return run;
 }

@@ -61,7 +61,7 @@ std::string replay::report::lead(const picture& shown) {
   std::string text = "Peak live is ";
   text += bytes_text(shown.peak_live) +
           (shown.sleeps == 0 ? ", as requested: no allocator can reserve less. " : ", as requested. ") +
-          markup_text(first.name);
+          (first.is == run_kind::recorded ? "The " : "") + markup_text(first.name);
   text += first.failures == 0 ? "\'s peak reserved is " + bytes_text(sums.reserved) + "; at that time "
                               : " first runs out of memory with " + bytes_text(sums.reserved) + " reserved; ";
   text += bytes_text(sums.non_releasable) + " of it is free but non-releasable, kept by " +
@@ -193,7 +193,11 @@ std::string replay::html_report(const picture& shown) {
   for (const char* const part : {page::read_runs, page::moments, page::drawing, page::parts, page::show})
     page += part;
   page +=
-      "show(JSON.parse(document.getElementById(\"data\").textContent), document.getElementById(\"view\"));\n";
+      "addEventListener(\"error\", e => { document.documentElement.dataset.status = \"error: \" + e.message; "
+      "});\n"
+      "const shown = show(JSON.parse(document.getElementById(\"data\").textContent), "
+      "document.getElementById(\"view\"));\n"
+      "document.documentElement.dataset.status ||= \"drawn\";\n";
   page += "</script>\n</body>\n</html>\n";
   return page;
 }

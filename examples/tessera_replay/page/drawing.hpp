@@ -18,7 +18,7 @@ const formatCount = n => n.toLocaleString("en-US");
 const clamp = (n, low, high) => Math.max(low, Math.min(high, n));
 const plural = (n, one, several) => formatCount(n) + " " + (n === 1 ? one : several);
 /// Microseconds, with enough digits to tell times apart that differ by `step`.
-const formatTime = (us, step = us / 100) => {
+const formatTime = (us, step = Math.max(1, us / 100)) => {
   const [unit, name] = us >= 1e6 || step >= 1e5 ? [1e6, "s"] : us >= 1e3 || step >= 1e2 ? [1e3, "ms"] : [1, "µs"];
   const digits = clamp(Math.ceil(-Math.log10(Math.max(step, 1e-9) / unit) - 1e-9), 0, 6);
   return (us / unit).toFixed(digits) + " " + name;

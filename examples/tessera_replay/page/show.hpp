@@ -43,6 +43,7 @@ function show(data, element) {
   const blocks = make("div", {class: "runs"}), maps = make("div", {class: "maps"}), mapTitle = make("h2");
   const available = ["line", "label", "size", "stream", "block"].filter(g => (g !== "line" || all.hasLines) && (g !== "label" || all.hasLabels));
   const colorChoice = choice("Color by", available.map(g => [g, groupings[g].name]), ui.grouping, g => { ui.grouping = g; ui.marked = null; repaint(); });
+  const layoutChoice = choice("Layout", [["stacked", "stacked"], ["address", "by address"]], ui.layout, l => ui.setLayout(l));
   const anyPending = runs.some(r => r.late), anyAsleep = runs.some(r => r.asleep);
   const columns = ["reserved", "live", ...(anyPending ? ["pending"] : []), "cached", "non-releasable", ...(anyAsleep ? ["asleep"] : [])];
 
@@ -52,7 +53,8 @@ function show(data, element) {
       make("button", {type: "button", text: "\u203a", title: "One event on", "aria-label": "One event on", onclick: () => move(ui.moment + 1)}),
       make("button", {type: "button", text: runs[0].failures ? "Failure" : "Peak", title: "Where " + runs[0].name + (runs[0].failures ? " first fails" : " reserves most"), onclick: () => move(runs[0].moment)}))), where);
   const tools = make("div", {class: "tools"});
-  if (all.times) tools.append(choice("Axis", [["event", "events"], ["time", "time"]], ui.axis, setAxis));
+  const axisChoice = choice("Axis", [["event", "events"], ["time", "time"]], ui.axis, setAxis);
+  if (all.times) tools.append(axisChoice);
   tools.append(zoomButtons("Zoom of time", f => f ? zoom(f) : showAll()));
   const runChoice = make("div", {class: "choice", role: "group", "aria-label": "Runs"}, make("span", {class: "label", text: "Runs"}));
   const theRun = runs.map((r, i) => {
@@ -71,7 +73,7 @@ function show(data, element) {
         ...columns.map(text => make("th", {scope: "col", text})))), readout))),
     make("section", {"aria-labelledby": "blocks-title"},
       make("div", {class: "bar"}, make("h2", {id: "blocks-title", text: "Blocks over time"}),
-        make("div", {class: "tools"}, choice("Layout", [["stacked", "stacked"], ["address", "by address"]], ui.layout, l => { ui.layout = l; fitTall(); redraw(); }), colorChoice, ...(runs.length > 1 ? [runChoice] : []))),
+        make("div", {class: "tools"}, layoutChoice, colorChoice, ...(runs.length > 1 ? [runChoice] : []))),
       make("div", {class: "find"}, searchBox, foundText), legend, blocks,
       make("p", {class: "hint", text: "Each color is a block; point to read it, click to choose it. Shift and the wheel zoom the bytes; double-click shows a block\u2019s whole life, or all."})),
     make("section", {"aria-labelledby": "map-title"}, mapTitle,
@@ -149,6 +151,7 @@ function show(data, element) {
     if (axis === ui.axis || (axis === "time" && !all.times)) return;
     const a = ui.eventAt(ui.view.from), b = ui.eventAt(ui.view.to), everything = ui.view.to - ui.view.from >= (ui.whole()[1] - ui.whole()[0]) * .999;
     ui.axis = axis;
+    axisChoice.set(axis);
     everything ? setView(...ui.whole()) : setView(ui.placeOf(a), ui.placeOf(b));
   }
 
@@ -158,8 +161,7 @@ function show(data, element) {
     ui.moment = clamp(Math.round(event), all.first, all.events - 1);
     slider.value = ui.moment;
     const at = ui.middleOf(ui.moment), {from, to} = ui.view;
-    if (at < from) setView(at, at + to - from);
-    if (at > to) setView(at - (to - from), at);
+    if (at < from || at > to) setView(at - (to - from) * (at < from ? .1 : .9), at + (to - from) * (at < from ? .9 : .1));
     tell();
     redraw();
   }
@@ -466,7 +468,7 @@ function show(data, element) {
   setTheme();
   drawAll();
   Object.assign(ui, {setView, setTall, setAxis, showAll, zoom, move, choose, drawAll, repaint, setTheme, shown,
-                     setLayout: l => { ui.layout = l; fitTall(); redraw(); }, setGrouping: g => { ui.grouping = g; ui.marked = null; colorChoice.set(g); repaint(); }});
+                     setLayout: l => { ui.layout = l; layoutChoice.set(l); fitTall(); redraw(); }, setGrouping: g => { ui.grouping = g; ui.marked = null; colorChoice.set(g); repaint(); }});
   return ui;
 }
 )js";
