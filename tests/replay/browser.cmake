@@ -83,7 +83,7 @@ function comparePixels(chart, columns, rows) {
       wrong += image[y * W + x] !== want;
     }
   }
-  return wrong === 0 && seen > 50 && blocks > 8 ? "" : wrong + " of " + seen + " (" + blocks + " in blocks)";
+  return wrong === 0 && seen > 50 && blocks > 4 ? "" : wrong + " of " + seen + " (" + blocks + " in blocks)";
 }
 /// Compares the pictures and the numbers of the page with what the data say. Returns what is wrong.
 function findFaults() {
@@ -102,7 +102,7 @@ function findFaults() {
         shown.setTall(low - size(largest), low + 3 * size(largest));
       }
       shown.drawAll();
-      for (const chart of shown.charts) if (shown.shown[chart.number] && (layout === "stacked" || chart.number === 0)) check(layout + " " + name + " " + chart.run.name, comparePixels(chart, name === "all" ? 9 : 24, 24));
+      for (const chart of shown.charts) if (shown.shown[chart.number] && (layout === "stacked" || chart.number === 0)) check(layout + " " + name + " " + chart.run.name, comparePixels(chart, name === "all" ? 12 : 24, 24));
     }
   }
   shown.setLayout("stacked");
