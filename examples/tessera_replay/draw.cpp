@@ -35,6 +35,7 @@ void describe(replay::drawn_run& run, std::size_t first_failure, const tessera::
   run.mapped_event = run.failures != 0 ? first_failure : run.over.worst_event();
   const replay::memory_map map = replay::map_at(run.log, program, run.mapped_event);
   run.sums = map.sums;
+  for (const auto& s : map.segments) run.segments += !s.is_unbacked;
   run.largest_free =
       run.mapped_event == 0 ? 0 : replay::map_at(run.log, program, run.mapped_event - 1).largest_free;
 }
@@ -65,36 +66,105 @@ replay::drawn_run run_plan(const std::string& name, const tessera::trace::progra
   return run;
 }
 
-/// The run that a snapshot recorded. A history that contradicts itself, or is empty, has none; `why` says so.
-std::optional<replay::drawn_run> recorded_run_of(const replay::traces& read,
-                                                 const tessera::trace::recording& recording,
-                                                 const tessera::trace::program& program,
-                                                 std::size_t& start_events, std::string& why) {
-  if (!read.source) return std::nullopt;
-  auto found = replay::recorded_blocks_of(*read.source, read.devices.front(), recording);
-  if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&found)) {
-    why = wrong->text();
-    return std::nullopt;
+/// The recorded run of a trace from a snapshot; nothing if its history contradicts itself.
+std::optional<replay::drawn_run> run_recorded(const replay::traces& all, const replay::run_trace& trace,
+                                              const tessera::trace::program& program) {
+  auto found = replay::recorded_log_of(*all.source, trace.device, trace.made);
+  auto* const log = std::get_if<replay::run_log>(&found);
+  if (log == nullptr) return std::nullopt;
+  replay::timeline over = replay::timeline_of(*log, program, max_buckets);
+  replay::drawn_run run{"recorded", replay::run_kind::recorded, std::move(*log), std::move(over)};
+  const auto& events = program.events();
+  std::size_t first_failure = events.size();
+  for (std::size_t i = events.size(); i-- > 0;) {
+    if (events[i].what != tessera::trace::event::kind::refused) continue;
+    ++run.failures;
+    first_failure = i;
   }
-  auto& made = std::get<replay::recorded_blocks>(found);
-  start_events = made.start_events;
-  replay::timeline over = replay::timeline_of(made.log, program, max_buckets);
-  replay::drawn_run run{"recorded run", replay::run_kind::recorded, std::move(made.log), std::move(over)};
-  describe(run, 0, program);
+  describe(run, first_failure, program);
   return run;
 }
 
 /// Draws the picture as SVG.
 std::string svg_text(const replay::picture& shown) {
-  replay::svg_picture svg{replay::headline(shown),
-                          shown.trace + ", " + replay::count_text(shown.source->events.size()) +
-                              (shown.source->events.size() == 1 ? " event" : " events") +
-                              ": bytes reserved, over bytes live as requested",
-                          "peak live",
-                          shown.peak_live,
-                          {}};
+  replay::svg_picture svg{
+      replay::headline(shown),
+      shown.trace + ", " + replay::count_text(shown.source->events.size()) +
+          (shown.source->events.size() == 1 ? " event" : " events") +
+          (shown.events_at_start == 0 ? ""
+                                      : ", the first " + replay::count_text(shown.events_at_start) +
+                                            " of what was live when the history begins") +
+          ": bytes reserved, over bytes live as requested",
+      "peak live",
+      shown.peak_live,
+      {}};
   for (const replay::drawn_run& d : shown.runs) svg.lines.push_back({d.name, &d.over});
   return replay::svg_writer::write(svg);
+}
+
+/// Draws one trace.
+int draw_one(const replay::arguments& args, const replay::run_trace& trace, const replay::run_settings& used,
+             const replay::traces& all, const tessera::plan::made_plan* plan) {
+  using namespace replay;
+  const bool as_svg = args.out.ends_with(".svg");
+  const tessera::trace::program program(trace.made);
+  picture shown{trace.made.name, &trace.made,      program.peak_live(),
+                used.capacity,   program.sleeps(), trace.events_at_start};
+  std::optional<read_result<recorded_run>> did;
+  if (trace.verified) did = find_recorded_run(*all.source, trace);
+  const auto* const history = did ? std::get_if<recorded_run>(&*did) : nullptr;
+  if (history != nullptr) {
+    if (auto recorded = run_recorded(all, trace, program)) shown.runs.push_back(std::move(*recorded));
+  }
+  const std::vector<named_recipe> recipes = named_recipes(
+      args, used,
+      !shown.runs.empty() ? std::vector<std::string>()
+                          : std::vector<std::string>{"pytorch", "pytorch_expandable", "stitched"});
+  const std::size_t others = shown.runs.size() + (plan != nullptr ? 1 : 0);
+  if (recipes.size() + others > max_runs)
+    return print_error("--recipe: at most " + std::to_string(max_runs - others) + " can be drawn" +
+                       (!shown.runs.empty() ? " beside the recorded run" : "") +
+                       (plan != nullptr ? (shown.runs.empty() ? " beside the plan" : " and the plan") : "") +
+                       ", not " + std::to_string(recipes.size()));
+
+  const tessera::plan::memory_plan view = plan != nullptr ? plan->view() : tessera::plan::memory_plan{};
+  const std::vector<named_recipe> listed =
+      as_svg ? std::vector<named_recipe>() : add_compared_recipes(recipes, used);
+  const std::size_t with_plan = plan == nullptr ? 0 : as_svg ? 1 : 2;
+  steps at(recipes.size() + listed.size() + with_plan);
+  for (const named_recipe& w : recipes) {
+    at.next(shown.trace + ": " + w.name);
+    const std::string wrong = choose_recipe(
+        used.with(w.recipe, w.conf), [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+          print_skipped_sleeps<Recipe>(w.name, program);
+          shown.runs.push_back(run_recipe<Recipe>(w.name, program, settings, used.capacity));
+        });
+    if (!wrong.empty()) return print_error(wrong);
+  }
+  if (plan != nullptr) {
+    const std::string name = "plan, " + used.recipe;
+    at.next(shown.trace + ": " + name);
+    const std::string wrong =
+        choose_recipe(used, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+          shown.runs.push_back(run_plan<Recipe>(name, program, settings, used.capacity, view));
+        });
+    if (!wrong.empty()) return print_error(wrong);
+    shown.note = plan_note(view, trace.made);
+  }
+  if (!as_svg) {
+    auto results = measure_recipes(listed, program, used, at, shown.trace, plan != nullptr ? &view : nullptr);
+    if (const auto* const wrong = std::get_if<std::string>(&results)) return print_error(*wrong);
+    shown.results = std::move(std::get<std::vector<recipe_result>>(results));
+    if (history != nullptr) shown.results.insert(shown.results.begin(), history->did);
+  }
+  progress_line::clear();
+  const std::string out = out_path(args.out, all, trace);
+  const auto wrong = save(out, as_svg ? svg_text(shown) : html_report(shown));
+  if (wrong) return print_error(wrong->text());
+  std::printf("%s: %s\n  used: %s\n", out.c_str(), replay::headline(shown).c_str(),
+              settings_text(used).c_str());
+  if (!shown.note.empty()) std::printf("  note: %s\n", shown.note.c_str());
+  return done;
 }
 
 }  // namespace
@@ -104,61 +174,11 @@ int replay::commands::draw(const arguments& args) {
   if (args.out.empty()) return print_error("draw: --out FILE.html or --out FILE.svg is missing");
   if (!as_svg && !args.out.ends_with(".html"))
     return print_error("--out " + args.out + ": must end with .html or .svg");
-  const std::vector<named_recipe> recipes =
-      named_recipes(args, {"pytorch", "pytorch_expandable", "stitched"});
-  if (recipes.size() > max_runs)
-    return print_error("--recipe: at most " + std::to_string(max_runs) + " can be drawn, not " +
-                       std::to_string(recipes.size()));
-
-  const auto read_of_plan = read_plan(args);
-  if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&read_of_plan))
-    return print_error(wrong->text());
-  const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read_of_plan);
-  const tessera::plan::memory_plan view = plan ? plan->view() : tessera::plan::memory_plan{};
-  const auto read = read_one_trace(args);
+  const auto read = read_plan(args);
   if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&read))
     return print_error(wrong->text());
-  const auto& found = std::get<traces>(read);
-  const auto& recording = std::get<tessera::trace::recording>(found.each[0]);
-  const tessera::trace::program program(recording);
-
-  picture shown{recording.name, &recording, program.peak_live(), args.capacity, program.sleeps()};
-  const std::vector<named_recipe> listed =
-      as_svg ? std::vector<named_recipe>() : add_compared_recipes(recipes);
-  steps at(recipes.size() + (plan ? 1 : 0) + listed.size() + (plan && !as_svg ? 1 : 0));
-  std::string why;
-  if (auto recorded = recorded_run_of(found, recording, program, shown.start_events, why))
-    shown.runs.push_back(std::move(*recorded));
-  if (!why.empty()) std::fprintf(stderr, "tessera-replay: the recorded run is not drawn: %s\n", why.c_str());
-  for (const named_recipe& w : recipes) {
-    at.next(shown.trace + ": " + w.name);
-    const std::string wrong =
-        choose_recipe(w.recipe, w.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-                        print_skipped_sleeps<Recipe>(w.name, program);
-                        shown.runs.push_back(run_recipe<Recipe>(w.name, program, settings, args.capacity));
-                      });
-    if (!wrong.empty()) return print_error(wrong);
-  }
-  if (plan) {
-    const std::string name = "plan, " + args.recipe;
-    at.next(shown.trace + ": " + name);
-    const std::string wrong =
-        choose_recipe(args.recipe, args.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-                        shown.runs.push_back(run_plan<Recipe>(name, program, settings, args.capacity, view));
-                      });
-    if (!wrong.empty()) return print_error(wrong);
-    shown.note = plan_note(view, recording);
-  }
-  if (!as_svg) {
-    auto results = measure_recipes(listed, program, args, at, shown.trace, nullptr, plan ? &view : nullptr);
-    if (const auto* const wrong = std::get_if<std::string>(&results)) return print_error(*wrong);
-    shown.results = std::move(std::get<std::vector<recipe_result>>(results));
-  }
-  progress_line::clear();
-  const auto wrong = save(args.out, as_svg ? svg_text(shown) : html_report(shown));
-  if (wrong) return print_error(wrong->text());
-  std::printf("%s: %s\n", args.out.c_str(), replay::headline(shown).c_str());
-  return done;
+  const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read);
+  return with_each_trace(args, [&](const run_trace& trace, const run_settings& used, const traces& all) {
+    return draw_one(args, trace, used, all, plan ? &*plan : nullptr);
+  });
 }

@@ -22,13 +22,6 @@
 
 namespace replay {
 
-/// The run that a snapshot recorded.
-struct recorded_blocks {
-  run_log log;
-  std::size_t start_events =
-      0;  ///< the first events allocate the blocks that were live when the history begins
-};
-
 /// Reads the blocks and the segments of a recorded run from the history of a device.
 ///
 /// A history has the requested size of a block, and its real size only while it is live at the end. The others are
@@ -37,9 +30,8 @@ struct recorded_blocks {
 ///   Requires:  `made` is recording_of(source, device)
 ///   Returns:   an error with the entry that contradicts the history
 ///   Cost:      n log n in the length of the history
-[[nodiscard]] inline read_result<recorded_blocks> recorded_blocks_of(const observe::snapshot& source,
-                                                                     std::size_t device,
-                                                                     const recording& made) {
+[[nodiscard]] inline read_result<run_log> recorded_log_of(const observe::snapshot& source, std::size_t device,
+                                                          const recording& made) {
   using action = observe::snapshot::action;
   constexpr std::size_t rounding = 512, small_chunk = 2_MiB, large_chunk = 20_MiB;
   const auto start = blocks_at_start(source, device);
@@ -66,7 +58,6 @@ struct recorded_blocks {
   };
 
   std::size_t event = 0, slot = 0;
-  recorded_blocks result;
   for (const observe::snapshot::segment& s : std::get<start_state>(state).segments)
     acquire(s.address, s.size, s.expandable, s.stream.handle, s.pool);
   std::map<std::uint64_t, std::size_t>
@@ -81,7 +72,6 @@ struct recorded_blocks {
     allocate(address, b.requested, b.size);
     if (!b.live) recorder.free(address);
   }
-  result.start_events = event;
 
   const auto entries = source.trace_of(device);
   const auto& owners = std::get<start_state>(state).owners;
@@ -96,8 +86,7 @@ struct recorded_blocks {
       case action::alloc: allocate(e.address, e.size, e.block); break;
       case action::oom:
         if (e.size == 0) break;
-        event += 2;
-        ++slot;
+        ++event;  // a request that failed
         break;
       case action::free_requested: recorder.free(e.address); break;
       case action::free_completed:
@@ -118,12 +107,12 @@ struct recorded_blocks {
   }
   if (event != made.events.size() || slot != allocations)
     return input_error{source.name, "the history does not match the recording"};
-  result.log = std::move(recorder).finish();
+  run_log result = std::move(recorder).finish();
   // The blocks at the end have their real size.
   for (const observe::snapshot::segment& s : source.segments_of(device)) {
     for (const observe::snapshot::block& b : s.blocks) {
       const auto found = b.active() ? live.find(b.address) : live.end();
-      if (found != live.end()) result.log.blocks[found->second].bytes = b.size;
+      if (found != live.end()) result.blocks[found->second].bytes = b.size;
     }
   }
   return result;

@@ -33,7 +33,8 @@ using replay::picture;
 /// The request at the mapped event, and the largest free block before it.
 std::string cause(const drawn_run& d, const picture& shown) {
   const auto& asked = shown.source->events[d.mapped_event];
-  if (asked.what != tessera::trace::event::kind::allocate) return {};
+  using kind = tessera::trace::event::kind;
+  if (asked.what != kind::allocate && asked.what != kind::refused) return {};
   std::string text = "The event asks for ";
   text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
   if (d.largest_free == 0) return text + "before it, nothing was free.";
@@ -61,24 +62,54 @@ std::string replay::report::lead(const picture& shown) {
   std::string text = "Peak live is ";
   text += bytes_text(shown.peak_live) +
           (shown.sleeps == 0 ? ", as requested: no allocator can reserve less. " : ", as requested. ") +
-          (first.is == run_kind::recorded ? "The " : "") + markup_text(first.name);
+          markup_text(first.is == run_kind::recorded ? "the recorded run" : first.name);
   text += first.failures == 0 ? "\'s peak reserved is " + bytes_text(sums.reserved) + "; at that time "
                               : " first runs out of memory with " + bytes_text(sums.reserved) + " reserved; ";
   text += bytes_text(sums.non_releasable) + " of it is free but non-releasable, kept by " +
           plural(sums.keeping_blocks, "live block", "live blocks");
   if (first.failures == 0 && sums.releasable != 0)
     text += ", and " + bytes_text(sums.releasable) + " free in whole segments or pages";
-  return text + ". " + cause(first, shown);
+  text += ". " + cause(first, shown);
+  if (shown.events_at_start != 0)
+    text += " The first " + plural(shown.events_at_start, "event allocates", "events allocate") +
+            " what was live when the history begins.";
+  return text;
+}
+
+std::string replay::report::map_caption(const drawn_run& d, const picture& shown) {
+  const auto& sums = d.sums;
+  std::string text = d.failures != 0
+                         ? "After event " + count_text(d.mapped_event) + ", the first of " +
+                               plural(d.failures, "allocation that fails", "allocations that fail")
+                         : "After event " + count_text(d.mapped_event) + ", at peak reserved";
+  text += ": " + bytes_text(sums.reserved) + " in " + plural(d.segments, "segment", "segments") + "; " +
+          bytes_text(sums.live) + " live in " + plural(sums.live_blocks, "block", "blocks") + ", ";
+  if (sums.pending != 0) text += bytes_text(sums.pending) + " pending, ";
+  text += bytes_text(sums.non_releasable) + " free but non-releasable, kept by " +
+          plural(sums.keeping_blocks, "live block", "live blocks") + ", " + bytes_text(sums.releasable) +
+          " releasable";
+  if (sums.asleep != 0) text += "; " + bytes_text(sums.asleep) + " more are asleep";
+  return text + ". " + cause(d, shown);
 }
 
 std::string replay::headline(const picture& shown) {
   const drawn_run& first = shown.runs.front();
   const auto peak = [](const drawn_run& d) { return d.over.worst().reserved; };
-  const auto best =
-      std::min_element(shown.runs.begin(), shown.runs.end(), [&](const drawn_run& a, const drawn_run& b) {
-        return std::pair(a.failures, peak(a)) < std::pair(b.failures, peak(b));
-      });
+  // The recorded run begins with its cache, so the recipes are compared with each other.
+  const bool has_others = first.is == run_kind::recorded && shown.runs.size() > 1;
+  const auto best = std::min_element(shown.runs.begin() + (has_others ? 1 : 0), shown.runs.end(),
+                                     [&](const drawn_run& a, const drawn_run& b) {
+                                       return std::pair(a.failures, peak(a)) < std::pair(b.failures, peak(b));
+                                     });
   std::string text;
+  if (first.is == run_kind::recorded) {
+    text = "The recorded run reserved " + times(peak(first), shown) + " peak live";
+    if (first.failures != 0) text += ", and " + plural(first.failures, "request", "requests") + " failed";
+    if (!has_others) return text;
+    text += "; without a cache at the start, " + best->name + " reserves " + times(peak(*best), shown);
+    return best->failures == 0 ? text
+                               : text + ", and " + plural(best->failures, "request fails", "requests fail");
+  }
   if (first.failures != 0) {
     text = first.name + " runs out of memory " + plural(first.failures, "time", "times") + " with " +
            bytes_text(shown.capacity);
@@ -184,7 +215,10 @@ std::string words_section(bool sleeps) {
 std::string replay::html_report(const picture& shown) {
   std::string page;
   add_head(page, shown);
-  page += "<div id=\"view\"><noscript><p class=\"hint\">The pictures need JavaScript.</p></noscript></div>\n";
+  page += "<div id=\"view\"><noscript><p class=\"hint\">The pictures need JavaScript.</p>\n<dl>";
+  for (const drawn_run& d : shown.runs)
+    page += "<dt>" + markup_text(d.name) + "</dt><dd>" + map_caption(d, shown) + "</dd>";
+  page += "</dl></noscript></div>\n";
   add_table(page, shown);
   page += words_section(shown.sleeps != 0);
   page += "</main>\n<script type=\"application/json\" id=\"data\">";

@@ -24,6 +24,7 @@ struct drawn_run {
   std::size_t failures = 0;
   std::size_t mapped_event = 0;  ///< the first failure, else the event at peak reserved
   memory_map::totals sums{};     ///< after that event
+  std::size_t segments = 0;      ///< then, without those that sleep
   std::size_t largest_free = 0;  ///< bytes of the largest free block before that event
 };
 
@@ -31,11 +32,11 @@ struct drawn_run {
 struct picture {
   std::string trace;  ///< the title
   const tessera::trace::recording* source;
-  std::size_t peak_live = 0;     ///< bytes as requested
-  std::size_t capacity = 0;      ///< bytes
-  std::size_t sleeps = 0;        ///< sleeps and wakes
-  std::size_t start_events = 0;  ///< events that only allocate the blocks of a recording's start
-  std::string note{};            ///< about a plan; empty if there is nothing to say
+  std::size_t peak_live = 0;        ///< bytes as requested
+  std::size_t capacity = 0;         ///< bytes
+  std::size_t sleeps = 0;           ///< sleeps and wakes
+  std::size_t events_at_start = 0;  ///< the first events allocate what was live when the history begins
+  std::string note{};               ///< about a plan; empty if there is nothing to say
   std::vector<drawn_run> runs{};
   std::vector<recipe_result> results{};
 };
@@ -60,4 +61,6 @@ namespace replay::report {
 [[nodiscard]] std::string number(std::size_t n);
 /// The paragraph below the headline.
 [[nodiscard]] std::string lead(const picture& shown);
+/// The memory of a run at its first failure or peak, in words, for readers without the script.
+[[nodiscard]] std::string map_caption(const drawn_run& d, const picture& shown);
 }  // namespace replay::report

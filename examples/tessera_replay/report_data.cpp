@@ -345,7 +345,7 @@ std::string replay::report_data(const picture& shown) {
   object text;
   text.add("title", text_value(shown.trace))
       .add("events", number(source.events.size()))
-      .add("start", number(shown.start_events))
+      .add("start", number(shown.events_at_start))
       .add("peak", number(clamped(shown.peak_live)));
   if (!shown.note.empty()) text.add("note", text_value(shown.note));
   text.add("blocks", allocations(source, made));

@@ -81,6 +81,8 @@ class run_recorder {
  public:
   explicit run_recorder(std::size_t allocations) { log_.blocks.resize(allocations); }
 
+  static constexpr std::size_t no_slot = std::numeric_limits<std::size_t>::max();
+
   /// Begins an event of the program, which concerns the allocation `slot`.
   void begin(std::size_t event, std::size_t slot) noexcept {
     event_ = static_cast<std::uint32_t>(event);
@@ -88,7 +90,9 @@ class run_recorder {
   }
   [[nodiscard]] std::uint32_t event() const noexcept { return event_; }
 
+  /// Notes a block. Does nothing in an event that concerns no allocation.
   void allocate(std::uint64_t address, std::size_t bytes) {
+    if (slot_ == no_slot) return;
     log_.blocks[slot_] = {address, bytes};
     live_[address] = slot_;
   }
@@ -265,9 +269,13 @@ template <bool HasPlan = false, typename Make>
       recorded_number;  // of private pools, by their number in the allocator
   std::vector<std::size_t> bytes(program.slot_count() + 1);
   std::vector<std::uint64_t> by_plan(HasPlan ? program.slot_count() + 1 : 0);  // addresses
-  std::size_t alive = 0;
+  std::size_t alive = 0, refused = 0;
   found.failures = tessera::trace::replay(
-      program, pool, [&](std::size_t i) { recorder.begin(i, program.slot(i)); },
+      program, pool,
+      [&](std::size_t i) {
+        // A request that failed when recorded is freed at once, so it is no allocation.
+        recorder.begin(i, events[i].what == kind::refused ? run_recorder::no_slot : program.slot(i));
+      },
       [&]<typename Outcome>(std::size_t i, Outcome outcome) {
         if constexpr (std::is_same_v<Outcome, tessera::trace::pool_outcome>) {
           if (events[i].id != 0) {
@@ -288,6 +296,9 @@ template <bool HasPlan = false, typename Make>
                 by_plan[program.slot(i)] = address;
               }
             }
+          } else if (events[i].what == kind::refused) {
+            refused += outcome == nullptr;
+            if (outcome == nullptr) found.first_failure = (std::min)(found.first_failure, i);
           } else if (events[i].what == kind::free) {
             alive -= mine;
             if constexpr (HasPlan) {
@@ -301,6 +312,7 @@ template <bool HasPlan = false, typename Make>
         now.requested = alive;  // as the program sees it, including failed requests
         found.over.note(now);
       });
+  found.failures += refused;
   found.log = std::move(recorder).finish();
   for (run_log::segment& s : found.log.segments) {
     if (s.private_pool != 0) s.private_pool = recorded_number[s.private_pool];
