@@ -205,14 +205,13 @@ constexpr command commands[] = {
      "    fails. Also tests larger capacities, since success is not strictly monotonic in capacity\n",
      ""},
     {"draw", &replay::commands::draw, "TRACE",
-     "--recipe... --conf --capacity --memory-fraction --device --out", "--out",
+     "--recipe... --conf --capacity --memory-fraction --device --plan --out", "--out",
      "    draws memory over time, as .html or .svg: the recorded run, if the trace is a snapshot with a "
-     "history, "
-     "and\n"
-     "    the recipes named with --recipe. The HTML page also has a memory map at the peak, with private "
-     "pools "
-     "and\n"
-     "    what sleeps, and the table of compare\n",
+     "history, and\n"
+     "    the recipes named with --recipe. The HTML page shows each block over time and by address, the "
+     "memory "
+     "map\n"
+     "    at any event, what keeps memory from release, and the table of compare\n",
      ""},
     {"explain-oom", &replay::commands::explain_oom, "TRACE",
      "--recipe --conf --capacity --memory-fraction --device --json", "",

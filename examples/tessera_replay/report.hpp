@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,40 +9,36 @@
 
 #include "compare.hpp"
 #include "memory_map.hpp"
+#include "run_log.hpp"
 
 namespace replay {
 
-/// A segment with non-releasable memory, and the blocks that keep it.
-struct partly_free_segment {
-  std::size_t bytes = 0, non_releasable = 0, live = 0, live_blocks = 0;
-  bool in_range = false;
-  std::vector<std::uint64_t> ids;  ///< of the first live blocks in it
-};
+enum class run_kind : unsigned char { recorded, replayed, planned };
 
-/// The memory of one recipe over time.
-struct recipe_run {
-  std::string recipe;
-  replay::timeline over;
+/// The memory of a run over time.
+struct drawn_run {
+  std::string name;
+  run_kind is = run_kind::replayed;
+  run_log log;
+  timeline over;
   std::size_t failures = 0;
-  std::size_t mapped_event =
-      0;  ///< the event after which the map was taken: the first failure, else at peak reserved
-  replay::memory_map map;
-  std::size_t segments = 0;  ///< in the map, without those that sleep
-  std::vector<partly_free_segment>
-      partly_free;           ///< the segments with the most non-releasable bytes, in descending order
-  bool as_recorded = false;  ///< what the GPU did, not a replay: it begins with its cache
+  std::size_t mapped_event = 0;  ///< the first failure, else the event at peak reserved
+  memory_map::totals sums{};     ///< after that event
+  std::size_t segments = 0;      ///< then, without those that sleep
+  std::size_t largest_free = 0;  ///< bytes of the largest free block before that event
 };
 
 /// The contents of a report.
 struct picture {
   std::string trace;  ///< the title
   const tessera::trace::recording* source;
-  std::size_t peak_live = 0;  ///< bytes as requested
-  std::size_t capacity = 0;   ///< bytes
-  std::size_t sleeps = 0;     ///< sleeps and wakes
-  std::vector<recipe_run> recipes;
-  std::vector<recipe_result> results;
+  std::size_t peak_live = 0;        ///< bytes as requested
+  std::size_t capacity = 0;         ///< bytes
+  std::size_t sleeps = 0;           ///< sleeps and wakes
   std::size_t events_at_start = 0;  ///< the first events allocate what was live when the history begins
+  std::string note{};               ///< about a plan; empty if there is nothing to say
+  std::vector<drawn_run> runs{};
+  std::vector<recipe_result> results{};
 };
 
 /// The headline of a picture.
@@ -51,13 +46,8 @@ struct picture {
 /// The report as a self-contained HTML page.
 [[nodiscard]] std::string html_report(const picture& shown);
 
-/// Whether any block was ever pending.
-[[nodiscard]] bool ever_pending(const recipe_run& shown);
-/// Whether any memory ever slept.
-[[nodiscard]] bool ever_asleep(const recipe_run& shown);
-/// The numbers of the private pools in all maps, in ascending order.
-[[nodiscard]] std::vector<std::uint64_t> private_pools(const picture& shown);
 /// The data of a report's script, as JSON that is safe in a script element.
+///   Cost:  about 15 bytes for each allocation, and 5 for each more run
 [[nodiscard]] std::string report_data(const picture& shown);
 }  // namespace replay
 
@@ -71,7 +61,6 @@ namespace replay::report {
 [[nodiscard]] std::string number(std::size_t n);
 /// The paragraph below the headline.
 [[nodiscard]] std::string lead(const picture& shown);
-/// The paragraph above a map.
-[[nodiscard]] std::string map_caption(const recipe_run& d, const picture& shown);
-
+/// The memory of a run at its first failure or peak, in words, for readers without the script.
+[[nodiscard]] std::string map_caption(const drawn_run& d, const picture& shown);
 }  // namespace replay::report

@@ -169,6 +169,7 @@ struct indexed_recording {
   result.events_at_start = made.events.size();
   const auto entries = source.trace_of(device);
   const std::vector<std::size_t> emptied = find_cache_empties(entries);
+  made.times_us.resize(made.events.size(), entries.empty() ? 0 : entries.front().time_us);
   auto next = emptied.begin();
   for (std::size_t i = 0; i <= entries.size(); ++i) {
     if (next != emptied.end() && *next == i) made.events.push_back({event::kind::empty_cache}), ++next;
@@ -189,8 +190,14 @@ struct indexed_recording {
       made.events.push_back({event::kind::free, found->second, 0, e.stream});
       id_at.erase(found);
     }
+    made.times_us.resize(made.events.size(), e.time_us);
     result.entries.resize(made.events.size() - result.events_at_start, i);
   }
+  // Old snapshots have no times.
+  if (made.times_us.empty() || made.times_us.back() == 0)
+    made.times_us.clear();
+  else
+    made.times_us.resize(made.events.size(), made.times_us.back());
   for (const observe::snapshot::segment& s : source.segments_of(device)) {
     for (const observe::snapshot::block& b : s.blocks) {
       const auto found = b.active() ? id_at.find(b.address) : id_at.end();

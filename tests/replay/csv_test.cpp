@@ -55,6 +55,18 @@ TEST(read_csv, every_op) {
   EXPECT_EQ(std::get<recording>(read).name, "T");
 }
 
+TEST(read_csv, times_are_kept_and_written) {
+  const std::string text =
+      csv("a,0,1000,0,5\na,1,0,0,6\nm,0,0,0,6\nf,1,0,0,7\nf,0,0,0,18446744073709551615\n");
+  const auto read = tessera::trace::read_csv(text, "T");
+  const auto& made = std::get<recording>(read);
+  EXPECT_EQ(made.times_us, (std::vector<std::uint64_t>{5, 6, 18446744073709551615u}))
+      << "without those of requests of 0 bytes";
+  EXPECT_EQ(to_csv(made), csv("a,0,1000,0,5\nm,0,0,0,6\nf,0,0,0,18446744073709551615\n"));
+  EXPECT_EQ(to_csv({"", {{kind::begin_step}, {kind::begin_step, 1}}}), csv("m,0,0,0,0\nm,1,0,0,1\n"))
+      << "without times, an event's time is its index";
+}
+
 TEST(read_csv, every_op_on_private_pools) {
   const std::string text =
       csv("p,1,0,0,0\nb,1,0,3,1\nj,1,0,4,2\nn,1,0,0,3\nb,2,1,0,4\nn,2,0,0,5\nx,1,0,0,6\nc,1,0,0,7\n");

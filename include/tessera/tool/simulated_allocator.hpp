@@ -124,7 +124,7 @@ struct simulated<Recipe> {
 /// Owns a simulated allocator of any recipe.
 ///
 /// It has what trace::replay and the commands need. A call costs one indirect call, with every recipe. An allocator with a
-/// plan has no explain, for_each_block and take_snapshot.
+/// plan has no explain and no take_snapshot.
 class simulated_allocator {
  public:
   template <typename Recipe>
@@ -168,6 +168,10 @@ class simulated_allocator {
       (*static_cast<F*>(to))(s, b);
     });
   }
+  /// Looks up the live block at an address, as observe::live_block_at does.
+  [[nodiscard]] block_view live_block_at(const void* p) const noexcept {
+    return calls_->live_block_at(owned_.get(), p);
+  }
   [[nodiscard]] observe::snapshot take_snapshot() const { return calls_->take_snapshot(owned_.get()); }
 
  private:
@@ -184,8 +188,9 @@ class simulated_allocator {
     totals (*statistics)(const void*);
     owner (*make_pools)(void*);
     trace::pool_outcome (*run_on_pools)(void*, const trace::event&);
-    observe::oom_report (*explain)(void*, std::size_t, stream_id);
     void (*for_each_block)(void*, void*, visitor);
+    block_view (*live_block_at)(void*, const void*) noexcept;
+    observe::oom_report (*explain)(void*, std::size_t, stream_id);
     observe::snapshot (*take_snapshot)(void*);
   };
   template <typename T>
@@ -218,16 +223,16 @@ class simulated_allocator {
         },
         [](void* a) { return owned(new pools(to<Allocator>(a))); },
         [](void* on, const trace::event& e) { return to<pools>(on).run(e); },
-        nullptr,
+        [](void* a, void* f, visitor visit) {
+          observe::for_each_block(to<Allocator>(a),
+                                  [=](const segment_view& s, const block_view& b) { visit(f, s, b); });
+        },
+        [](void* a, const void* p) noexcept { return observe::live_block_at(to<Allocator>(a), p); },
         nullptr,
         nullptr};
     if constexpr (tessera::detail::is_caching_allocator<Allocator>) {
       made.explain = [](void* a, std::size_t bytes, stream_id s) {
         return observe::explain(to<Allocator>(a), bytes, s);
-      };
-      made.for_each_block = [](void* a, void* f, visitor visit) {
-        observe::for_each_block(to<Allocator>(a),
-                                [=](const segment_view& s, const block_view& b) { visit(f, s, b); });
       };
       made.take_snapshot = [](void* a) { return observe::take_snapshot(to<Allocator>(a)); };
     }

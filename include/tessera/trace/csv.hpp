@@ -293,6 +293,7 @@ namespace tessera::trace {
                       detail::quoted_field(line.text()));
   recording read{line.name(), {}};
   read.events.reserve(text.size() / 24);
+  read.times_us.reserve(text.size() / 24);
   detail::lifetime_checker lifetimes(line.max_lines());
   while (line.next_line()) {
     event e{};
@@ -300,20 +301,25 @@ namespace tessera::trace {
     auto error = detail::read_event(line, e);
     if (!error) error = lifetimes.check_event(e, keep);
     if (error) return line.error(std::move(*error));
-    if (keep) read.events.push_back(e);
+    if (!keep) continue;
+    read.events.push_back(e);
+    std::uint64_t time = 0;
+    (void)line.read_integer(4, time);  // read_event has checked it
+    read.times_us.push_back(time);
   }
   return read;
 }
 
-/// Writes a recording in the format of read_csv. The time of an event is its index, because a recording
-/// stores no times.
+/// Writes a recording in the format of read_csv. If it has no times, the time of an event is its index.
 [[nodiscard]] inline std::string to_csv(const recording& source) {
   std::string text(detail::csv_header);
   text += '\n';
-  std::uint64_t number = 0;
-  for (const event& e : source.events) {
+  const bool has_times = source.times_us.size() == source.events.size();
+  for (std::size_t i = 0; i < source.events.size(); ++i) {
+    const event& e = source.events[i];
+    const std::uint64_t time = has_times ? source.times_us[i] : i;
     text += detail::csv_letter(e.what);
-    for (const std::uint64_t field : {e.id, std::uint64_t{e.bytes}, e.stream.handle, number++})
+    for (const std::uint64_t field : {e.id, std::uint64_t{e.bytes}, e.stream.handle, time})
       text.append(",").append(std::to_string(field));
     text += '\n';
   }
