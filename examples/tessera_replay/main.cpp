@@ -49,7 +49,7 @@ std::string read_system(arguments& args, std::string_view name) {
          replay::did_you_mean(name, known);
 }
 std::string read_conf(arguments& args, std::string_view text) {
-  args.conf = text;
+  args.conf = args.confs.emplace_back(text);
   return {};
 }
 std::string read_out(arguments& args, std::string_view path) {
@@ -115,6 +115,16 @@ std::string read_alignment(arguments& args, std::string_view text) {
   if (!wrong.empty() || std::has_single_bit(args.alignment)) return wrong;
   return std::string(text) + ": must be a power of two";
 }
+std::string read_jobs(arguments& args, std::string_view text) {
+  return read_number<std::size_t>(text, args.jobs, 1, 4096);
+}
+std::string read_host_memory(arguments& args, std::string_view size) {
+  return replay::read_size(size, args.host_memory);
+}
+std::string read_results(arguments& args, std::string_view path) {
+  args.results = path;
+  return path.empty() ? ": must be a folder, or - for standard output" : "";
+}
 std::string read_max_ns(arguments& args, std::string_view text) {
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, args.max_ns);
@@ -155,6 +165,15 @@ constexpr option options[] = {
      &read_effort},
     {"--seed", "N", "the seed of that search; default: 1", &read_seed},
     {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
+    {"--jobs", "N", "the files to work on at once; default: one per processor", &read_jobs},
+    {"--host-memory", "SIZE",
+     "host memory for all files at once; default: three quarters of what is\n"
+     "available. A file takes 256 MiB and 30 bytes for each of its bytes of it",
+     &read_host_memory},
+    {"--results", "DIR",
+     "the folder for one JSON file for each PATH that was measured; those of an\n"
+     "earlier run are not measured again. With -, prints these results instead",
+     &read_results},
     {"--json", "", "print the result as JSON", [](arguments& args, std::string_view) {
        args.json = true;
        return std::string();
@@ -230,6 +249,14 @@ constexpr command commands[] = {
      "peak\n"
      "    reserved), .json for ui.perfetto.dev or .csv in RMM's log format (default: the whole trace)\n",
      "1 an allocation failed"},
+    {"ranks", &replay::commands::ranks, "PATH...",
+     "--recipe... --conf... --capacity --device --jobs --host-memory --results --out --json", "",
+     "    compares the ranks of a job: peaks, fragmentation, which ran out of memory and why, and which "
+     "settings\n"
+     "    serve all. Tries the recipes of --recipe and pytorch with each --conf, or usual settings. --out "
+     "draws it\n"
+     "    as .svg or .html\n",
+     "1 a rank ran out of memory"},
 };
 
 /// Calls f(name, repeats) for each option that a command takes.
@@ -290,6 +317,8 @@ std::string described_operand(std::string_view operand) {
         "TRACE", "op,id,bytes,stream,t_us or id,lower,upper,size (CSV), an RMM log, or a PyTorch snapshot");
   if (operand.starts_with("SNAPSHOT"))
     return described("SNAPSHOT", "a snapshot written by torch.cuda.memory._dump_snapshot");
+  if (operand.starts_with("PATH"))
+    return described("PATH", "a TRACE, a folder of them, or results that --results wrote (.json, .jsonl)");
   return described("TEXT", "a configuration string, as in PYTORCH_CUDA_ALLOC_CONF");
 }
 
