@@ -168,7 +168,7 @@ constexpr option options[] = {
     {"--jobs", "N", "the files to work on at once; default: one per processor", &read_jobs},
     {"--host-memory", "SIZE",
      "host memory for all files at once; default: three quarters of what is\n"
-     "available. A file takes 256 MiB and 30 bytes for each of its bytes of it",
+     "available. A file takes up to 256 MiB and 30 bytes for each of its bytes",
      &read_host_memory},
     {"--results", "DIR",
      "the folder for one JSON file for each PATH that was measured; those of an\n"

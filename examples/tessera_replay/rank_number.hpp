@@ -42,7 +42,7 @@ namespace rank_names {
   return {};
 }
 
-/// The only number of a name that touches no letter, as in snapshot_3. None if there are several.
+/// The only number of a name that touches no letter or point, as in snapshot_3. None if there are several.
 [[nodiscard]] inline std::optional<std::size_t> only_number(std::string_view name) {
   std::optional<std::size_t> found;
   for (std::size_t i = 0; i < name.size();) {
@@ -52,8 +52,10 @@ namespace rank_names {
     }
     std::size_t end = i;
     while (end < name.size() && is_digit(name[end])) ++end;
-    const bool is_alone =
-        (i == 0 || !is_letter(name[i - 1])) && (end == name.size() || !is_letter(name[end]));
+    const bool is_after_name = i > 0 && (is_letter(name[i - 1]) || name[i - 1] == '.');
+    const bool is_before_name =
+        end < name.size() && (is_letter(name[end]) || (name[end] == '.' && end + 1 < name.size()));
+    const bool is_alone = !is_after_name && !is_before_name;
     if (is_alone && found) return {};
     if (is_alone) found = leading_number(name.substr(i, end - i));
     i = end;
@@ -66,7 +68,7 @@ namespace rank_names {
 /// Finds the number of a rank in the path of its file.
 ///
 /// It follows "rank" in the name of the file or else of a folder, the innermost first. Without that word, it is
-/// the only number in the name of the file that touches no letter: so gpt2.csv has none.
+/// the only number in the name of the file that touches no letter or point: gpt2.csv and llama_1.3b.csv have none.
 [[nodiscard]] inline std::optional<std::size_t> rank_number(std::string_view path) {
   std::string_view rest = path;
   std::string_view title;

@@ -191,6 +191,7 @@ class rank_runner {
       missing_.push_back(std::move(identity));
     }
     if (!missing_.empty()) compute();
+    if (missing_.empty() && reused_ != 0) say(reused_text());
     return std::move(found_);
   }
   [[nodiscard]] bool could_save() const { return could_save_; }
@@ -241,7 +242,7 @@ class rank_runner {
     std::string text = std::to_string(missing_.size()) + (missing_.size() == 1 ? " file" : " files") +
                        " computed with at most " + std::to_string(limits.jobs) + " at once and " +
                        format_bytes(limits.host_memory).text() + " of host memory";
-    if (reused_ != 0) text += ", " + std::to_string(reused_) + " taken from " + folder_;
+    if (reused_ != 0) text += ", " + reused_text();
     if (most != 0)
       text += "; the largest worker took " + std::string(format_bytes(most).text()) + " for " +
               title_of(missing_[largest].file) + " of " + format_bytes(sizes[largest]).text();
@@ -268,6 +269,9 @@ class rank_runner {
       }
     }
     found_.push_back(std::move(result));
+  }
+  [[nodiscard]] std::string reused_text() const {
+    return std::to_string(reused_) + (reused_ == 1 ? " result" : " results") + " taken from " + folder_;
   }
   static void say(const std::string& text) {
     progress_line::clear();
@@ -329,6 +333,9 @@ std::vector<std::string> conclusions(const rank_summary& job) {
   const std::string with = job.capacity ? " with " + std::to_string(*job.capacity) + " bytes" : "";
   lines.push_back(all.empty() ? "no tested setting serves all ranks" + with
                               : "serve all ranks" + with + ": " + all);
+  if (!job.capacity)
+    lines.push_back(
+        "the capacity of the devices is not recorded; with --capacity, the table counts the ranks that fit");
   if (job.best) {
     const setting_summary& s = job.settings[*job.best];
     lines.push_back("least memory: " + printable_text(s.setting.text()) + ", with which all ranks need " +

@@ -37,6 +37,8 @@ TEST(rank_number, follows_the_word_or_is_the_only_number) {
       {"007", 7},
       {"gpt2_adamw.csv", {}},
       {"resnet50_sgd.csv", {}},
+      {"llama_1.3b.csv", {}},
+      {"llama_1.3b.7", {}},
       {"host_10_30.pickle", {}},
       {"franking.pickle", {}},
       {"rank.pickle", {}},
@@ -52,7 +54,8 @@ TEST(compare_names, orders_numbers_by_value) {
     for (std::size_t j = 0; j < order.size(); ++j)
       EXPECT_EQ(compare_names(order[i], order[j]) < 0, i < j) << order[i] << ' ' << order[j];
   EXPECT_TRUE(compare_names("a02", "a2") != 0) << "different names are never equal";
-  EXPECT_TRUE(compare_names("9999999999999999999998", "9999999999999999999999") < 0) << "longer than any number";
+  EXPECT_TRUE(compare_names("9999999999999999999998", "9999999999999999999999") < 0)
+      << "longer than any number";
 }
 
 std::string wrong_with(std::string_view text) {
