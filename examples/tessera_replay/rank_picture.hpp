@@ -29,15 +29,13 @@ class rank_picture {
   // In tenths of a pixel, so that the output does not depend on floating-point formatting.
   static constexpr std::size_t left = 900, right = 7300, top = 900, bottom = 3500;
   static constexpr std::size_t low_top = 4250, low_bottom = 5450, full_width = 10000, full_height = 6000;
-  static constexpr std::size_t middle = (low_top + low_bottom) / 2;
 
   explicit rank_picture(const rank_summary& job) : job_(job) {
     max_ = std::max<std::size_t>({1, job.reserved.max, job.live.max});
     // A device that is far larger than the job would flatten all bars.
     has_capacity_ = job.capacity && *job.capacity / 2 < max_;
     if (has_capacity_) max_ = std::max(max_, *job.capacity);
-    most_ = std::max<std::size_t>(
-        {1, job.reserved.max - job.reserved.median, job.reserved.median - job.reserved.min});
+    middle_ = low_y(job.reserved.median);
   }
 
   [[nodiscard]] static std::string tenths(std::size_t n) { return decimal_text(n, 10, n % 10 == 0 ? 0 : 1); }
@@ -58,10 +56,10 @@ class rank_picture {
   [[nodiscard]] std::size_t y(std::size_t bytes) const {
     return bottom - scaled(bytes, max_, (bottom - top) * 20 / 21);
   }
+  /// The height in the lower part, whose axis goes from the least rank to the worst.
   [[nodiscard]] std::size_t low_y(std::size_t bytes) const {
-    const std::size_t median = job_.reserved.median, half = (low_bottom - low_top) / 2;
-    return bytes >= median ? middle - scaled(bytes - median, most_, half)
-                           : middle + scaled(median - bytes, most_, half);
+    const std::size_t range = std::max<std::size_t>(1, job_.reserved.max - job_.reserved.min);
+    return low_bottom - scaled(bytes - job_.reserved.min, range, low_bottom - low_top);
   }
   [[nodiscard]] static std::string size(std::size_t bytes) { return format_bytes(bytes).text(); }
   [[nodiscard]] bool is_worst(std::size_t line) const { return line == job_.reserved.at_max; }
@@ -94,9 +92,9 @@ class rank_picture {
     bars("live", bottom, [&](const rank_line& l) { return y(std::min(l.row.peak_live, max_)); }, false);
     bars("live", bottom, [&](const rank_line& l) { return y(std::min(l.row.peak_live, max_)); }, true);
     if (has_capacity_) line("bound", y(*job_.capacity));
-    bars("reserved", middle, [&](const rank_line& l) { return low_y(l.row.peak_reserved); }, false);
-    bars("worst", middle, [&](const rank_line& l) { return low_y(l.row.peak_reserved); }, true);
-    line("zero", middle);
+    bars("reserved", middle_, [&](const rank_line& l) { return low_y(l.row.peak_reserved); }, false);
+    bars("worst", middle_, [&](const rank_line& l) { return low_y(l.row.peak_reserved); }, true);
+    line("zero", middle_);
     marks();
     legend();
     put("</svg>\n");
@@ -146,7 +144,7 @@ class rank_picture {
     const std::size_t median = job_.reserved.median;
     if (job_.reserved.max > median) difference('+', job_.reserved.max - median, low_y(job_.reserved.max));
     if (job_.reserved.min < median) difference('-', median - job_.reserved.min, low_y(job_.reserved.min));
-    words("at-y", left - 80, middle + 45, "0");
+    words("at-y", left - 80, middle_ + 45, "0");
     step = 1;
     for (std::size_t i = 0; job_.lines.size() / step >= 17; ++i)
       step = step / (i % 3 == 2 ? 2 : 1) * (i % 3 == 2 ? 5 : 2);
@@ -154,11 +152,11 @@ class rank_picture {
       const rank_line& one = job_.lines[i];
       words("at-x", center(i), bottom + 220, one.rank ? std::to_string(*one.rank) : "#" + std::to_string(i));
     }
-    words("at-y", left - 80, bottom + 220, "rank");
+    words("at-y", left - 140, bottom + 220, "rank");
   }
   void difference(char sign, std::size_t bytes, std::size_t at) {
     // Near the middle, the text would cover that of 0.
-    if ((at > middle ? at - middle : middle - at) < 150) return;
+    if ((at > middle_ ? at - middle_ : middle_ - at) < 150) return;
     line("grid", at);
     words("at-y", left - 80, at + 45, sign + size(bytes));
   }
@@ -213,8 +211,8 @@ class rank_picture {
   }
 
   const rank_summary& job_;
-  std::size_t max_ = 1;   // bytes
-  std::size_t most_ = 1;  // bytes from the median
+  std::size_t max_ = 1;     // bytes
+  std::size_t middle_ = 0;  // the median in the lower part
   bool has_capacity_ = false;
   std::string out_;
 };

@@ -455,7 +455,8 @@ std::string page(const rank_summary& job, const std::string& picture) {
       "0}th,td{text-align:left;"
       "padding:.2em .8em .2em 0;vertical-align:top;border-bottom:1px solid "
       "#8884;font-variant-numeric:tabular-nums}"
-      ".best{font-weight:600}\n</style></head><body>\n" +
+      "td{white-space:nowrap}td:last-child{white-space:normal}.best{font-weight:600}\n</style></"
+      "head><body>\n" +
       picture +
       "<table><tr><th>setting</th><th>ranks served</th><th>capacity that all need</th><th>peak reserved</th>"
       "<th>worst</th></tr>\n";
