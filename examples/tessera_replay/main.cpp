@@ -138,7 +138,7 @@ constexpr option options[] = {
     {"--capacity", "SIZE",
      "device memory, in bytes or with a unit, as in 8GiB, 1.5GiB or 512MiB.\n"
      "Default: 80 GiB; for tune, the larger of that and eight times peak live;\n"
-     "for plan, none",
+     "for plan, none; for ranks, as recorded",
      &read_capacity},
     {"--memory-fraction", "F",
      "the argument of set_per_process_memory_fraction, from 0 to 1;\n"

@@ -62,7 +62,7 @@ class rank_picture {
     return low_bottom - scaled(bytes - job_.reserved.min, range, low_bottom - low_top);
   }
   [[nodiscard]] static std::string size(std::size_t bytes) { return format_bytes(bytes).text(); }
-  [[nodiscard]] bool is_worst(std::size_t line) const { return line == job_.reserved.at_max; }
+  [[nodiscard]] bool is_worst(std::size_t line) const { return line == job_.worst; }
 
   template <typename... Parts>
   void put(const Parts&... parts) {
@@ -191,7 +191,7 @@ class rank_picture {
       return std::vector<std::string>{"most " + size(s.max), "median " + size(s.median),
                                       "least " + size(s.min)};
     };
-    item("worst", "worst: " + shortened(job_.lines[job_.reserved.at_max].label), {});
+    item("worst", "worst: " + shortened(job_.lines[job_.worst].label), {});
     item("reserved", "peak reserved", range(job_.reserved));
     item("live", "peak live", range(job_.live));
     if (job_.failed != 0) item("out", std::to_string(job_.failed) + " out of memory", {});

@@ -58,6 +58,8 @@ struct rank_summary {
   std::vector<rank_line> lines;         ///< by rank
   std::size_t measured = 0;             ///< lines without an error
   std::size_t failed = 0;               ///< ranks that ran out of memory
+  std::size_t recorded = 0;             ///< ranks whose peaks are those of the device
+  std::size_t worst = 0;                ///< its place: most reserved, among those that failed if any did
   std::optional<std::size_t> capacity;  ///< of the devices: as asked for, or else the smallest recorded one
   rank_spread<std::size_t> live, reserved;
   rank_spread<double> fragmentation;
@@ -145,10 +147,14 @@ inline void label(std::vector<rank_line>& lines) {
   rank_detail::label(made.lines);
 
   made.capacity = capacity;
-  for (const rank_line& one : made.lines) {
+  for (std::size_t i = 0; i < made.lines.size(); ++i) {
+    const rank_line& one = made.lines[i];
     if (!one.is_measured()) continue;
+    const auto badness = [](const rank_line& l) { return std::pair(l.failed(), l.row.peak_reserved); };
+    if (made.measured == 0 || badness(made.lines[made.worst]) < badness(one)) made.worst = i;
     ++made.measured;
     made.failed += one.failed();
+    made.recorded += one.row.recorded;
     if (!capacity && one.row.capacity && one.row.capacity < made.capacity.value_or(~std::size_t{0}))
       made.capacity = one.row.capacity;
   }
@@ -208,9 +214,12 @@ inline void label(std::vector<rank_line>& lines) {
   const std::size_t needed = f.live + f.requested;
   if (needed > f.capacity)
     return text + "live memory alone needs " + size(needed - f.capacity) + " more than the device has";
+  const std::size_t unreserved = f.capacity > f.reserved ? f.capacity - f.reserved : 0;
   const std::size_t free = f.reserved > f.live ? f.reserved - f.live : 0;
-  text +=
-      "fragmentation, because " + size(free) + " reserved were not live, but no free block was large enough";
+  text += unreserved >= f.requested
+              ? "a segment for it needs more than the " + size(unreserved) + " not reserved"
+              : "fragmentation, because " + size(free) + " in free blocks and " + size(unreserved) +
+                    " not reserved are enough in sum, but not in one piece";
   const auto helpful = helpful_settings(line, f.capacity);
   if (helpful.empty()) return text + "; none of the settings below helps";
   return text + "; completes with " + printable_text(helpful[0]->setting.text());

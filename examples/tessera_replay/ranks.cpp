@@ -301,12 +301,13 @@ std::string headline(const rank_summary& job) {
 }
 std::string spread_text(const rank_summary& job) {
   const std::size_t more = job.reserved.max - job.reserved.min;
-  return "worst " + job.lines[job.reserved.at_max].label + " with " + format_bytes(job.reserved.max).text() +
-         " peak reserved; spread " + format_bytes(more).text() + ", " +
+  const rank_line& worst = job.lines[job.worst];
+  return "worst " + worst.label + " with " + format_bytes(worst.row.peak_reserved).text() +
+         " peak reserved; spread of all " + format_bytes(more).text() + ", " +
          decimal_text(
              static_cast<std::size_t>(1000 * ratio(more, std::max<std::size_t>(1, job.reserved.max))), 10,
              1) +
-         " % of that";
+         " % of the most";
 }
 std::string percent(double share) { return decimal_text(static_cast<std::size_t>(share * 10), 10, 1); }
 
@@ -314,8 +315,8 @@ std::string percent(double share) { return decimal_text(static_cast<std::size_t>
 std::string remark(const rank_summary& job, std::size_t i) {
   const rank_line& one = job.lines[i];
   std::vector<std::string> all;
-  if (i == job.reserved.at_max) all.push_back("worst");
-  if (!one.row.recorded) all.push_back("replayed");
+  if (i == job.worst) all.push_back("worst");
+  if (!one.row.recorded && job.recorded != 0) all.push_back("replayed");
   if (one.row.agrees && !*one.row.agrees)
     all.push_back("decisions differ from the recorded ones: see verify");
   if (one.failed()) all.push_back("out of memory: " + why_it_failed(one));
@@ -333,6 +334,8 @@ std::vector<std::string> conclusions(const rank_summary& job) {
   const std::string with = job.capacity ? " with " + std::to_string(*job.capacity) + " bytes" : "";
   lines.push_back(all.empty() ? "no tested setting serves all ranks" + with
                               : "serve all ranks" + with + ": " + all);
+  if (job.recorded == 0)
+    lines.push_back("all peaks are those of replays, because the files do not say what was reserved");
   if (!job.capacity)
     lines.push_back(
         "the capacity of the devices is not recorded; with --capacity, the table counts the ranks that fit");
@@ -426,6 +429,7 @@ void print_json(const rank_summary& job) {
     std::printf(",\n %s,\n %s,\n %s", spread_json("peak_live", job, job.live).c_str(),
                 spread_json("peak_reserved", job, job.reserved).c_str(),
                 spread_json("fragmentation_percent", job, job.fragmentation).c_str());
+  if (job.measured != 0) std::printf(",\n \"worst\": \"%s\"", json_text(job.lines[job.worst].label).c_str());
   std::printf(",\n \"settings\": [");
   for (const setting_summary& s : job.settings) {
     std::printf("%s\n  {\"recipe\": \"%s\", \"conf\": \"%s\", \"measured\": %zu, ",

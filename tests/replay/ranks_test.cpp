@@ -237,11 +237,21 @@ TEST(rank_summary, finds_the_worst_rank_and_the_spread) {
   EXPECT_EQ(made.reserved.median, 10_GiB);
   EXPECT_EQ(made.reserved.min, 9_GiB);
   EXPECT_EQ(made.reserved.at_max, 1u);
+  EXPECT_EQ(made.worst, 1u);
   EXPECT_EQ(made.reserved.at_min, 0u);
   EXPECT_EQ(made.live.at_max, 2u);
   EXPECT_EQ(made.live.at_min, 0u) << "the first of equal ones";
   EXPECT_NEAR(made.fragmentation.max, 100.0 / 3, 1e-9);
   EXPECT_EQ(made.fragmentation.at_max, 1u);
+}
+
+TEST(rank_summary, finds_the_worst_among_ranks_that_failed) {
+  std::vector<rank_result> all = job();
+  all[2].rows[0].failure = rank_failure{1, 1_GiB, 8_GiB, 9_GiB, 9_GiB};
+  const rank_summary made = summarize(all, {});
+  EXPECT_EQ(made.failed, 1u);
+  EXPECT_EQ(made.lines[made.worst].label, "rank 1");
+  EXPECT_EQ(made.reserved.at_max, 1u) << "another rank reserves more";
 }
 
 TEST(rank_summary, finds_settings_that_serve_all_ranks) {
@@ -312,14 +322,18 @@ TEST(rank_summary, says_why_a_rank_ran_out_of_memory) {
                     {with("pytorch", "", 7_GiB, 7_GiB, false), with("stitched", "", 6_GiB, 6_GiB, true),
                      with("pytorch", "expandable_segments:True", 5_GiB, 5_GiB, true)});
   line.row.capacity = 6_GiB;
-  line.row.failure = rank_failure{1, 512_MiB, 5_GiB, 6_GiB, 6_GiB};
-  EXPECT_EQ(
-      why_it_failed(line),
-      "512.00 MiB requested with 5.00 GiB live and 6.00 GiB reserved of 6.00 GiB: fragmentation, because "
-      "1.00 GiB "
-      "reserved were not live, but no free block was large enough; completes with expandable_segments:True");
+  line.row.failure = rank_failure{1, 512_MiB, 5_GiB, 6_GiB - 256_MiB, 6_GiB};
+  EXPECT_EQ(why_it_failed(line),
+            "512.00 MiB requested with 5.00 GiB live and 5.75 GiB reserved of 6.00 GiB: fragmentation, "
+            "because 768.00 MiB in "
+            "free blocks and 256.00 MiB not reserved are enough in sum, but not in one piece; completes with "
+            "expandable_segments:True");
   line.row.settings.resize(1);
   EXPECT_TRUE(why_it_failed(line).ends_with("; none of the settings below helps")) << why_it_failed(line);
+  line.row.failure = rank_failure{1, 1_MiB, 5_GiB, 5_GiB, 6_GiB};
+  EXPECT_NE(why_it_failed(line).find(": a segment for it needs more than the 1.00 GiB not reserved; "),
+            std::string::npos)
+      << why_it_failed(line);
   line.row.failure = rank_failure{1, 2_GiB, 5_GiB, 6_GiB, 6_GiB};
   EXPECT_TRUE(why_it_failed(line).ends_with(": live memory alone needs 1.00 GiB more than the device has"))
       << why_it_failed(line);
@@ -347,7 +361,7 @@ TEST(rank_picture, has_a_bar_for_each_rank) {
     EXPECT_EQ(count(text, "<path class=\"out\""), 1u);
     EXPECT_EQ(count(text, "<rect class=\"unknown\""), 2u) << "the bar and the legend";
     EXPECT_EQ(count(text, ">a &lt;job&gt;<"), 2u);
-    EXPECT_EQ(count(text, "rank " + std::to_string(ranks > 6 ? 6 : ranks - 1) + "<"), 1u) << "the worst";
+    EXPECT_EQ(count(text, "rank " + std::to_string(ranks - 1) + "<"), 1u) << "the worst ran out of memory";
     EXPECT_LT(text.size(), 8000 + 160 * ranks);
   }
 }
