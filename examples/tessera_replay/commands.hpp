@@ -25,6 +25,7 @@ struct arguments {
   std::string system = "pytorch";
   std::string conf;                   // the last one given
   std::vector<std::string> confs;     // all that were given
+  bool has_conf = false;              // false if `conf` was not given
   std::string out;                    // the file to write; the last one given
   std::vector<std::string> outs;      // all that were given
   std::string plan;                   // the file with a plan; empty for none

@@ -37,13 +37,17 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
     auto pool = make();
     const auto begin = std::chrono::steady_clock::now();
     found.failed_sleeps = 0;
+    std::size_t refused = 0;
     found.failures = tessera::trace::replay(
         program, pool, [](std::size_t) {},
-        [&found]<typename Outcome>([[maybe_unused]] std::size_t i, [[maybe_unused]] Outcome outcome) {
+        [&]<typename Outcome>([[maybe_unused]] std::size_t i, [[maybe_unused]] Outcome outcome) {
+          if constexpr (std::is_pointer_v<Outcome>)
+            refused += outcome == nullptr && program.events()[i].what == tessera::trace::event::kind::refused;
           if constexpr (std::is_same_v<Outcome, tessera::trace::pool_outcome>) {
             if (outcome.why != nullptr && found.failed_sleeps++ == 0) found.why = outcome.why;
           }
         });
+    found.failures += refused;
     time = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
     const auto& counted = pool.statistics();
     found.peak_reserved = pool.provider().peak_used();
@@ -60,44 +64,13 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
   return found;
 }
 
-template <typename Recipe, typename Family>
-inline constexpr bool is_of = std::is_same_v<Recipe, typename Family::template recipe_at<0>> ||
-                              std::is_same_v<Recipe, typename Family::template recipe_at<1>>;
-
-/// Whether a recipe and its policies are those of the recorded run.
-template <typename Recipe>
-bool is_recorded(const tessera::recipe::policies<Recipe>& settings, const replay::recorded_run& run) {
-  constexpr bool by_2_14 = is_of<Recipe, tessera::recipe::pytorch_2_14_family>;
-  if constexpr (by_2_14 || is_of<Recipe, tessera::recipe::pytorch_family>) {
-    return run.by_2_14() == by_2_14 && Recipe::accepts(run.settings) &&
-           settings == Recipe::configured(run.settings);
-  }
-  return false;
-}
-
-/// Overwrites a result with that of a recorded run.
-void take_recorded(replay::recipe_result& to, const replay::recorded_run& from) {
-  const replay::verification& made = from.outcome;
-  to.as_recorded = true;
-  to.peak_reserved = made.peak_here;
-  to.cached_at_end = made.cached_at_end;
-  to.calls = {};
-  to.calls.acquire = made.calls.acquire;
-  to.calls.release = made.calls.release;
-  to.calls.create = made.calls.create;
-  to.calls.destroy = made.calls.destroy;
-  to.calls.map = made.calls.map;
-  to.calls.unmap = made.calls.unmap;
-  to.retries = 0;
-  to.failures = from.failures;
-}
-
 }  // namespace
 
-std::vector<replay::named_recipe> replay::named_recipes(const arguments& args,
+std::vector<replay::named_recipe> replay::named_recipes(const arguments& args, const run_settings& used,
                                                         const std::vector<std::string>& defaults) {
   std::vector<named_recipe> recipes;
-  if (!args.conf.empty()) recipes.push_back({args.recipe, args.conf, args.recipe + ", with --conf"});
+  if (args.has_conf && !args.conf.empty())
+    recipes.push_back({used.recipe, args.conf, used.recipe + ", with --conf"});
   for (const std::string& name : args.recipes.empty() ? defaults : args.recipes) {
     const auto same = [&](const named_recipe& w) { return w.name == name; };
     if (std::none_of(recipes.begin(), recipes.end(), same)) recipes.push_back({name, "", name});
@@ -105,75 +78,131 @@ std::vector<replay::named_recipe> replay::named_recipes(const arguments& args,
   return recipes;
 }
 
+namespace {
+
+constexpr const char* takes_a_share = "paddle_naive_best_fit";
+
+/// Whether a recipe has these settings by default, under its own name.
+bool has_own_name(const replay::run_settings& used) {
+  return used.conf.empty() || (used.recipe == "pytorch" && used.conf == "expandable_segments:True");
+}
+
+}  // namespace
+
+std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named_recipe> recipes,
+                                                               const run_settings& used) {
+  const auto has = [&](const std::string& name) {
+    return std::any_of(recipes.begin(), recipes.end(), [&](const named_recipe& w) { return w.name == name; });
+  };
+  if (used.conf_from == setting_source::recorded && !has_own_name(used))
+    recipes.push_back({used.recipe, used.conf, used.recipe + ", recorded conf"});
+  if (used.recipe_from == setting_source::recorded && used.conf.empty() && !has(used.recipe))
+    recipes.push_back({used.recipe, "", used.recipe});
+  for (const char* const name : compared) {
+    if (!used.knows_capacity() && name == std::string_view(takes_a_share)) continue;
+    if (!has(name)) recipes.push_back({name, "", name});
+  }
+  return recipes;
+}
+
+std::string replay::left_out_text(const std::vector<named_recipe>& recipes, const run_settings& used) {
+  const auto is_it = [](const named_recipe& w) { return w.name == takes_a_share; };
+  if (used.knows_capacity() || std::any_of(recipes.begin(), recipes.end(), is_it)) return {};
+  return std::string(takes_a_share) +
+         " is left out: it reserves a share of the device, whose capacity the trace does not say; set "
+         "--capacity";
+}
+
 std::string replay::failed_sleeps_text(const recipe_result& r, std::size_t sleeps) {
   return r.recipe + ": " + std::to_string(r.failed_sleeps) + " of " + std::to_string(sleeps) +
          " sleeps and wakes changed nothing, the first because " + r.why;
 }
 
-std::vector<replay::named_recipe> replay::add_compared_recipes(std::vector<named_recipe> recipes) {
-  for (const char* const name : compared) {
-    if (std::none_of(recipes.begin(), recipes.end(), [&](const named_recipe& w) { return w.name == name; }))
-      recipes.push_back({name, "", name});
-  }
-  return recipes;
-}
-
-replay::read_result<replay::recorded_run> replay::run_as_recorded(const tessera::observe::snapshot& source,
-                                                                  std::size_t device) {
+replay::read_result<replay::recorded_run> replay::find_recorded_run(const tessera::observe::snapshot& source,
+                                                                    const run_trace& trace) {
   using action = tessera::observe::snapshot::action;
-  auto outcome = replay::verifier(source, device).run();
-  const auto* const made = std::get_if<replay::verification>(&outcome);
-  if (made == nullptr) return std::get<tessera::trace::input_error>(outcome);
-  const auto entries = source.trace_of(device);
-  const auto failures =
-      std::count_if(entries.begin(), entries.end(), [](const auto& e) { return e.what == action::oom; });
-  return recorded_run{replay::settings_of(source), source.configured.conf, *made,
-                      static_cast<std::size_t>(failures)};
+  recorded_run run;
+  run.conf = trace.known.conf;
+  tessera::provider::simulated_device::counts& calls = run.did.calls;
+  std::size_t reserved = 0, active = 0;
+  for (const auto& s : source.segments_of(trace.device)) {
+    reserved += s.size;
+    active += s.count_bytes().active;
+  }
+  run.did.cached_at_end = reserved - active;
+  const auto entries = source.trace_of(trace.device);
+  std::size_t peak = reserved;
+  for (std::size_t i = entries.size(); i-- > 0;) {
+    const auto& e = entries[i];
+    const bool grows = e.what == action::segment_alloc || e.what == action::segment_map;
+    const bool shrinks = e.what == action::segment_free || e.what == action::segment_unmap;
+    if (grows && e.size > reserved)
+      return tessera::trace::input_error{
+          source.name + ": device " + std::to_string(trace.device),
+          "entry " + std::to_string(i) + ": acquires more than is reserved afterwards"};
+    reserved = grows ? reserved - e.size : shrinks ? reserved + e.size : reserved;
+    peak = std::max(peak, reserved);
+    calls.acquire += e.what == action::segment_alloc;
+    calls.release += e.what == action::segment_free;
+    calls.map += e.what == action::segment_map;
+    calls.unmap += e.what == action::segment_unmap;
+    run.did.failures += e.what == action::oom;
+  }
+  run.did.peak_reserved = peak;
+  std::size_t live = 0;
+  for (std::size_t i = 0; i < trace.events_at_start; ++i) live += trace.made.events[i].bytes;
+  run.cached_at_start = reserved > live ? reserved - live : 0;
+  if (!trace.verified) return run;
+  const auto* const made = std::get_if<verification>(&*trace.verified);
+  if (made == nullptr) {
+    const bool is_pytorch = trace.known.recipe.starts_with("pytorch");
+    if (is_pytorch) return std::get<tessera::trace::input_error>(*trace.verified);
+    return run;
+  }
+  run.cached_at_start = made->cached_at_start;
+  if (made->has_compared()) run.agrees = made->agrees();
+  if (!made->agrees()) return run;
+  // The history does not count the calls for pages.
+  calls.acquire = made->calls.acquire;
+  calls.release = made->calls.release;
+  calls.create = made->calls.create;
+  calls.destroy = made->calls.destroy;
+  calls.map = made->calls.map;
+  calls.unmap = made->calls.unmap;
+  return run;
 }
 
 std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_recipes(
-    const std::vector<named_recipe>& recipes, const tessera::trace::program& program, const arguments& args,
-    steps& at, const std::string& task, const recorded_run* recorded,
-    const tessera::plan::memory_plan* plan) {
+    const std::vector<named_recipe>& recipes, const tessera::trace::program& program,
+    const run_settings& used, steps& at, const std::string& task, const tessera::plan::memory_plan* plan) {
   std::vector<recipe_result> results;
   for (const named_recipe& w : recipes) {
     at.next(task + ": " + w.name);
-    std::string wrong =
-        choose_recipe(w.recipe, w.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-                        results.push_back(measure(w.name, program, [&] {
-                          return replay::replayed<Recipe>{replay::device_of(args.capacity), settings};
-                        }));
-                        if (recorded != nullptr && is_recorded(settings, *recorded))
-                          take_recorded(results.back(), *recorded);
-                      });
+    std::string wrong = choose_recipe(
+        used.with(w.recipe, w.conf), [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+          results.push_back(measure(w.name, program, [&] {
+            return replay::replayed<Recipe>{replay::device_of(used.capacity), settings};
+          }));
+        });
     if (!wrong.empty()) return wrong;
   }
   if (plan != nullptr) {
-    const std::string name = "plan, " + args.recipe;
+    const std::string name = "plan, " + used.recipe;
     at.next(task + ": " + name);
     std::string wrong =
-        choose_recipe(args.recipe, args.conf, args.memory_fraction,
-                      [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
-                        const std::size_t alone =
-                            measure(args.recipe, program, [&] {
-                              return replay::replayed<Recipe>{replay::device_of(args.capacity), settings};
-                            }).peak_reserved;
-                        results.push_back(measure(name, program, [&] {
-                          return tessera::plan::planned<replay::replayed<Recipe>>{
-                              *plan, replay::device_of(args.capacity), settings};
-                        }));
-                        recipe_result& last = results.back();
-                        last.warning = plan_warning(last.by_plan, last.peak_reserved, alone);
-                      });
+        choose_recipe(used, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+          const std::size_t alone =
+              measure(used.recipe, program, [&] {
+                return replay::replayed<Recipe>{replay::device_of(used.capacity), settings};
+              }).peak_reserved;
+          results.push_back(measure(name, program, [&] {
+            return tessera::plan::planned<replay::replayed<Recipe>>{*plan, replay::device_of(used.capacity),
+                                                                    settings};
+          }));
+          recipe_result& last = results.back();
+          last.warning = plan_warning(last.by_plan, last.peak_reserved, alone);
+        });
     if (!wrong.empty()) return wrong;
-  }
-  if (recorded != nullptr &&
-      std::none_of(results.begin(), results.end(), [](const recipe_result& r) { return r.as_recorded; })) {
-    recipe_result added{.recipe = recorded->by_2_14() ? "pytorch_2_14" : "pytorch"};
-    if (recorded->settings.expandable_segments) added.recipe += "_expandable";
-    take_recorded(added, *recorded);
-    results.insert(results.begin(), added);
   }
   return results;
 }
@@ -196,65 +225,107 @@ const input_error* reason_in(const std::optional<read_result<recorded_run>>& rec
   return recorded ? std::get_if<input_error>(&*recorded) : nullptr;
 }
 
-void print(const std::string& title, const tessera::trace::program& program,
-           const std::vector<recipe_result>& results,
-           const std::optional<read_result<recorded_run>>& recorded) {
-  std::printf("%s: %zu operations\n", title.c_str(), program.events().size());
-  std::printf("  %-20s %18s %11s %11s %8s %8s %7s %7s %7s %7s %7s %8s %6s\n", "recipe", "peak reserved, MiB",
+/// What was measured of one trace.
+struct comparison {
+  const tessera::trace::program& program;
+  const replay::run_settings& used;
+  const std::optional<read_result<recorded_run>>& recorded;
+  const std::vector<recipe_result>& results;
+  std::string left_out;
+  std::size_t events_at_start = 0;
+};
+
+void print_header(const char* first) {
+  std::printf("  %-24s %18s %11s %11s %8s %8s %7s %7s %7s %7s %7s %8s %6s\n", first, "peak reserved, MiB",
               "/ peak live", "cached, MiB", "acquire", "release", "create", "destroy", "map", "unmap",
               "retries", "failures", "ns/op");
-  for (const recipe_result& r : results) {
-    std::printf("  %-20s %18.1f %11.3f %11.1f %8ju %8ju %7ju %7ju %7ju %7ju %7ju %8zu %6.1f\n",
-                (r.recipe + (r.as_recorded ? " *" : "")).c_str(), mib(r.peak_reserved),
-                ratio(r.peak_reserved, program.peak_live()), mib(r.cached_at_end), r.calls.acquire,
-                r.calls.release, r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap, r.retries,
-                r.failures, r.nanoseconds);
+}
+
+void print_row(const recipe_result& r, const tessera::trace::program& program) {
+  std::printf("  %-24s %18.1f %11.3f %11.1f %8ju %8ju %7ju %7ju %7ju %7ju", r.recipe.c_str(),
+              mib(r.peak_reserved), ratio(r.peak_reserved, program.peak_live()), mib(r.cached_at_end),
+              r.calls.acquire, r.calls.release, r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap);
+  r.as_recorded ? std::printf(" %7s %8zu %6s\n", "-", r.failures, "-")
+                : std::printf(" %7ju %8zu %6.1f\n", r.retries, r.failures, r.nanoseconds);
+}
+
+void print(const std::string& title, const comparison& c) {
+  const tessera::trace::program& program = c.program;
+  std::printf("%s: %zu operations\n", title.c_str(), program.events().size());
+  const recorded_run* const run = run_in(c.recorded);
+  if (run != nullptr) {
+    print_header("what the GPU did");
+    print_row(run->did, program);
+    std::printf("    began with %.1f MiB cached%s%s\n", mib(run->cached_at_start),
+                run->conf.empty() ? "" : (", under " + run->conf).c_str(),
+                !run->agrees   ? ""
+                : *run->agrees ? "; the recipe decides likewise: see verify"
+                               : "; the recipe decides otherwise: see verify");
   }
-  std::printf("  %-20s %18.1f %11.3f\n", "(peak live)", mib(program.peak_live()), 1.0);
-  for (const recipe_result& r : results) {
+  print_header("recipe");
+  for (const recipe_result& r : c.results) print_row(r, program);
+  std::printf("  %-24s %18.1f %11.3f\n", "(peak live)", mib(program.peak_live()), 1.0);
+  for (const recipe_result& r : c.results) {
     if (r.has_plan) std::printf("  %s: %s\n", r.recipe.c_str(), replay::served_text(r.by_plan).c_str());
     if (!r.warning.empty()) std::printf("  warning: %s\n", r.warning.c_str());
     if (r.failed_sleeps != 0) std::printf("  %s\n", failed_sleeps_text(r, program.sleeps()).c_str());
   }
-  if (const recorded_run* const run = run_in(recorded)) {
-    const replay::verification& made = run->outcome;
-    std::printf(
-        "  * as recorded%s: starts with the history's first state, %.1f MiB cached, and releases memory\n"
-        "    where the GPU did; the GPU's peak reserved was %.1f MiB%s\n",
-        run->conf.empty() ? "" : (", " + run->conf).c_str(), mib(made.cached_at_start),
-        mib(made.peak_recorded), made.agrees() ? "" : "; decisions differ from the GPU's: see verify");
-  }
-  if (const input_error* const why = reason_in(recorded))
-    std::printf("  no result as recorded: %s\n", why->text().c_str());
+  std::printf(
+      "  all recipes begin without a cache%s, and release memory where the program empties the cache or "
+      "memory "
+      "runs out\n",
+      c.events_at_start != 0 ? (" and with the " + std::to_string(c.events_at_start) +
+                                " blocks that were live when the history begins")
+                                   .c_str()
+                             : "");
+  if (run != nullptr)
+    std::puts(
+        "  so compare recipes with each other, and not with the recorded run, which began with its cache");
+  std::printf("  used: %s\n", replay::capacity_text(c.used).c_str());
+  if (!c.left_out.empty()) std::printf("  %s\n", c.left_out.c_str());
+  if (const input_error* const why = reason_in(c.recorded))
+    std::printf("  no recorded row: %s\n", why->text().c_str());
   std::puts("");
 }
 
-void print_json(const tessera::trace::program& program, const std::vector<recipe_result>& results,
-                const std::optional<read_result<recorded_run>>& recorded) {
+void print_json_row(const recipe_result& r, const tessera::trace::program& program) {
+  std::printf(
+      "{\"recipe\": \"%s\", \"peak_reserved\": %zu, \"over_peak_live\": %.6f, \"cached_at_end\": "
+      "%zu, \"acquire\": %ju, \"release\": %ju, \"create\": %ju, \"destroy\": %ju, \"map\": %ju, "
+      "\"unmap\": %ju, \"failures\": %zu",
+      replay::json_text(r.recipe).c_str(), r.peak_reserved, ratio(r.peak_reserved, program.peak_live()),
+      r.cached_at_end, r.calls.acquire, r.calls.release, r.calls.create, r.calls.destroy, r.calls.map,
+      r.calls.unmap, r.failures);
+  if (!r.as_recorded)
+    std::printf(", \"retries\": %ju, \"failed_sleeps\": %zu, \"host_ns_per_operation\": %.1f%s", r.retries,
+                r.failed_sleeps, r.nanoseconds,
+                r.has_plan ? replay::plan_json(r.by_plan, r.warning).c_str() : "");
+}
+
+void print_json(const comparison& c, std::optional<std::size_t> device) {
+  const tessera::trace::program& program = c.program;
   std::printf("{\"trace\": \"%s\", \"operations\": %zu, \"peak_live\": %zu, ",
               replay::json_text(program.name()).c_str(), program.events().size(), program.peak_live());
-  if (const recorded_run* const run = run_in(recorded)) {
-    const replay::verification& made = run->outcome;
-    std::printf(
-        "\"device\": %zu, \"conf\": \"%s\", \"peak_recorded\": %zu, \"cached_at_start\": %zu, \"agrees\": "
-        "%s, ",
-        made.device, replay::json_text(run->conf).c_str(), made.peak_recorded, made.cached_at_start,
-        made.agrees() ? "true" : "false");
+  if (device) std::printf("\"device\": %zu, ", *device);
+  if (const recorded_run* const run = run_in(c.recorded)) {
+    std::printf("\"recorded\": ");
+    print_json_row(run->did, program);
+    std::printf(", \"conf\": \"%s\", \"cached_at_start\": %zu, \"agrees\": %s},\n ",
+                replay::json_text(run->conf).c_str(), run->cached_at_start,
+                !run->agrees   ? "null"
+                : *run->agrees ? "true"
+                               : "false");
   }
-  if (const input_error* const why = reason_in(recorded))
+  if (const input_error* const why = reason_in(c.recorded))
     std::printf("\"not_as_recorded\": \"%s\", ", replay::json_text(why->text()).c_str());
+  std::printf("%s, \"start\": \"cold\", \"blocks_at_start\": %zu, ", replay::settings_json(c.used).c_str(),
+              c.events_at_start);
+  if (!c.left_out.empty()) std::printf("\"left_out\": \"%s\", ", replay::json_text(c.left_out).c_str());
   std::printf("\"recipes\": [");
-  for (const recipe_result& r : results) {
-    std::printf(
-        "%s\n  {\"recipe\": \"%s\", \"peak_reserved\": %zu, \"over_peak_live\": %.6f, \"cached_at_end\": "
-        "%zu, \"acquire\": %ju, \"release\": %ju, \"create\": %ju, \"destroy\": %ju, \"map\": %ju, "
-        "\"unmap\": %ju, "
-        "\"retries\": %ju, \"failures\": %zu, \"failed_sleeps\": %zu, \"host_ns_per_operation\": %.1f%s%s}",
-        &r == results.data() ? "" : ",", replay::json_text(r.recipe).c_str(), r.peak_reserved,
-        ratio(r.peak_reserved, program.peak_live()), r.cached_at_end, r.calls.acquire, r.calls.release,
-        r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap, r.retries, r.failures, r.failed_sleeps,
-        r.nanoseconds, r.as_recorded ? ", \"as_recorded\": true" : "",
-        r.has_plan ? replay::plan_json(r.by_plan, r.warning).c_str() : "");
+  for (const recipe_result& r : c.results) {
+    std::printf("%s\n  ", &r == c.results.data() ? "" : ",");
+    print_json_row(r, program);
+    std::printf("}");
   }
   std::printf("]}");
 }
@@ -262,12 +333,10 @@ void print_json(const tessera::trace::program& program, const std::vector<recipe
 }  // namespace
 
 int replay::commands::compare(const arguments& args) {
-  const std::vector<named_recipe> recipes = add_compared_recipes(named_recipes(args, {}));
   const auto read_of_plan = read_plan(args);
   if (const auto* const wrong = std::get_if<input_error>(&read_of_plan)) return print_error(wrong->text());
   const auto& plan = std::get<std::optional<tessera::plan::made_plan>>(read_of_plan);
   const tessera::plan::memory_plan view = plan ? plan->view() : tessera::plan::memory_plan{};
-  steps at(args.files.size() * (recipes.size() + (plan ? 1 : 0)));
   json_list list(args.json);
   int code = done;
   const auto refuse = [&](const std::string& file, const std::string& wrong) {
@@ -282,25 +351,35 @@ int replay::commands::compare(const arguments& args) {
       continue;
     }
     const auto& found = std::get<traces>(read);
-    for (std::size_t i = 0; i < found.each.size(); ++i) {
-      if (const auto* const wrong = std::get_if<input_error>(&found.each[i])) {
+    for (const auto& one : found.each) {
+      if (const auto* const wrong = std::get_if<input_error>(&one)) {
         refuse(file, wrong->text());
         continue;
       }
-      const tessera::trace::program program(std::get<tessera::trace::recording>(found.each[i]));
+      const auto& trace = std::get<run_trace>(one);
+      const run_settings used = settle(args, trace.known);
+      const tessera::trace::program program(trace.made);
       std::optional<read_result<recorded_run>> recorded;
-      if (found.source) recorded = run_as_recorded(*found.source, found.devices[i]);
-      const auto results = measure_recipes(recipes, program, args, at, program.name(), run_in(recorded),
-                                           plan ? &view : nullptr);
+      if (trace.verified) recorded = find_recorded_run(*found.source, trace);
+      const auto recipes = add_compared_recipes(named_recipes(args, used, {}), used);
+      steps at(recipes.size() + (plan ? 1 : 0));
+      const auto results =
+          measure_recipes(recipes, program, used, at, program.name(), plan ? &view : nullptr);
       if (const auto* const wrong = std::get_if<std::string>(&results)) {
         refuse(file, *wrong);
         continue;
       }
       progress_line::clear();
       list.next();
-      const auto& shown = std::get<std::vector<recipe_result>>(results);
-      const std::string title = program.name() + fraction_text(args, ", --memory-fraction ");
-      args.json ? print_json(program, shown, recorded) : print(title, program, shown, recorded);
+      const comparison made{program,
+                            used,
+                            recorded,
+                            std::get<std::vector<recipe_result>>(results),
+                            left_out_text(recipes, used),
+                            trace.events_at_start};
+      const std::string title = program.name() + fraction_text(used, ", --memory-fraction ");
+      args.json ? print_json(made, found.source ? std::optional(trace.device) : std::nullopt)
+                : print(title, made);
     }
   }
   return code;

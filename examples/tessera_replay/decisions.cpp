@@ -9,13 +9,19 @@
 #include "input.hpp"
 
 int replay::commands::decisions(const arguments& args) {
-  return with_trace(args, [&]<typename Recipe>(const tessera::trace::program& program,
-                                               const tessera::recipe::policies<Recipe>& settings) {
-    const bool is_pytorch = args.recipe == "pytorch" || args.recipe == "pytorch_expandable";
-    std::printf("# %s; conf=\"%s\"%s capacity=%zu trace=%s\n",
-                is_pytorch ? "pytorch-2.6.0 native allocator" : args.recipe.c_str(), args.conf.c_str(),
-                fraction_text(args, " memory_fraction=").c_str(), args.capacity, program.name().c_str());
-    replay::write_decisions<Recipe>(stdout, program, device_of(args.capacity), settings);
-    return done;
+  return with_each_trace(args, [&](const run_trace& trace, const run_settings& used, const traces&) {
+    return with_recipe(used, trace.made,
+                       [&]<typename Recipe>(const tessera::trace::program& program,
+                                            const tessera::recipe::policies<Recipe>& settings) {
+                         const bool is_pytorch =
+                             used.recipe == "pytorch" || used.recipe == "pytorch_expandable";
+                         std::printf("# %s; conf=\"%s\"%s capacity=%zu trace=%s\n",
+                                     is_pytorch ? "pytorch-2.6.0 native allocator" : used.recipe.c_str(),
+                                     used.conf.c_str(), fraction_text(used, " memory_fraction=").c_str(),
+                                     used.capacity, program.name().c_str());
+                         if (!trace.known.recipe.empty()) std::printf("# %s\n", settings_text(used).c_str());
+                         replay::write_decisions<Recipe>(stdout, program, device_of(used.capacity), settings);
+                         return +done;
+                       });
   });
 }

@@ -33,6 +33,7 @@ using namespace tessera::trace;
 ///   M- <seg> <offset> <bytes>   pages were unmapped
 ///   X <bytes>              the device refused
 ///   <i> a <id> <bytes> <stream> -> <seg>+<offset> blk=<block bytes>      or  -> OOM
+///   <i> o <id> <bytes> <stream> -> ...   likewise, a request that failed in the recorded run; it is freed at once
 ///   <i> f <id> <seg>+<offset> blk=<block bytes>                          or  none, if its allocation had
 ///   failed <i> r <id>   <i> e <id>   <i> c <pool>
 ///   <i> b <pool> uses=<n>   <i> p <pool> uses=<n>   <i> x <pool> uses=<n>   <i> n <pool>
@@ -85,7 +86,9 @@ class decision_log {
   void line(std::size_t i, const event& e, const void* address) noexcept {
     switch (e.what) {
       case event::kind::allocate:
-        std::fprintf(out_, "%zu a %" PRIu64 " %zu %" PRIu64 " -> ", i, e.id, e.bytes, e.stream.handle);
+      case event::kind::refused:
+        std::fprintf(out_, "%zu %c %" PRIu64 " %zu %" PRIu64 " -> ", i,
+                     tessera::trace::detail::csv_letter(e.what), e.id, e.bytes, e.stream.handle);
         place(address, "OOM");
         break;
       case event::kind::free:

@@ -18,6 +18,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
 #include "memory_map.hpp"
+#include "recorded_state.hpp"
 #include "snapshot_recording.hpp"
 
 #include "commands.hpp"
@@ -35,8 +36,9 @@ using tessera::trace::program;
 struct failure {
   std::size_t event;
   oom_report report;
-  std::string blocks;        // lines of text
-  std::string source_lines;  // lines of text
+  std::string blocks;                // lines of text
+  std::string source_lines;          // lines of text
+  std::optional<std::size_t> entry;  // of the history, if the state is the recorded one
 };
 
 /// Describes the blocks that keep a segment. `live` maps addresses to the events that allocated them.
@@ -101,6 +103,19 @@ std::string source_lines_of(const program& source, Allocator& pool,
   return text;
 }
 
+/// Explains why a request fails. `live` maps addresses to the events that allocated them.
+template <typename Allocator>
+failure explain_failure(const program& source, Allocator& pool, std::size_t i,
+                        const std::map<std::uintptr_t, std::size_t>& live) {
+  const event& e = source.events()[i];
+  failure found{i, tessera::observe::explain(pool, e.bytes, e.stream), {}, {}, {}};
+  for (const oom_report::non_releasable_unit& pin : found.report.units) {
+    if (pin.blocks > 0) found.blocks += blocks_of(pin, source, live);
+  }
+  found.source_lines = source_lines_of(source, pool, live);
+  return found;
+}
+
 /// Replays a program until an allocation fails.
 ///   Returns:  that failure, if there is one
 template <typename Allocator>
@@ -111,16 +126,13 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
     const event& e = source.events()[i];
     if (found) return;
     if (e.what == event::kind::free) live.erase(reinterpret_cast<std::uintptr_t>(p));
-    if (e.what != event::kind::allocate) return;
+    if (e.what != event::kind::allocate && e.what != event::kind::refused) return;
+    if (p != nullptr && e.what == event::kind::refused) return;
     if (p != nullptr) {
       live[reinterpret_cast<std::uintptr_t>(p)] = i;
       return;
     }
-    found = failure{i, tessera::observe::explain(pool, e.bytes, e.stream), {}, {}};
-    for (const oom_report::non_releasable_unit& pin : found->report.units) {
-      if (pin.blocks > 0) found->blocks += blocks_of(pin, source, live);
-    }
-    found->source_lines = source_lines_of(source, pool, live);
+    found = explain_failure(source, pool, i, live);
   };
   tessera::trace::replay(source, pool, [](std::size_t) {}, after);
   return found;
@@ -128,9 +140,9 @@ std::optional<failure> first_failure(const program& source, Allocator& pool) {
 
 /// The configuration setting that has the effect of a hint; empty if there is none.
 std::string setting_for(oom_report::hint_for advised, const oom_report& report,
-                        const replay::arguments& args) {
-  const auto is_set = [&args](const char* key) { return args.conf.find(key) != std::string::npos; };
-  const std::string_view recipe = args.recipe;
+                        const replay::run_settings& used) {
+  const auto is_set = [&used](const char* key) { return used.conf.find(key) != std::string::npos; };
+  const std::string_view recipe = used.recipe;
   if (recipe.starts_with("paddle")) {
     const bool is_later = advised.what == hint::try_later || advised.what == hint::release_later;
     if (is_later || advised.what == hint::try_again) return "FLAGS_gpu_allocator_retry_time";
@@ -159,63 +171,179 @@ std::string setting_for(oom_report::hint_for advised, const oom_report& report,
   }
 }
 
-/// The text of a report, with configuration settings after the hints.
-std::string text_of(const oom_report& report, const replay::arguments& args) {
+/// A hint of a report, and the configuration setting that has its effect; empty if there is none.
+struct advice {
+  std::string text, setting;
+};
+std::vector<advice> advice_in(const oom_report& report, const replay::run_settings& used) {
+  constexpr std::string_view mark = "  hint: ";
   const std::string explanation = report.text().c_str();
-  std::string text;
-  std::size_t advised = 0;
+  std::vector<advice> found;
   for (std::string_view rest = explanation; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(line.size() < rest.size() ? line.size() + 1 : line.size());
-    text += line;
-    if (line.starts_with("  hint: ")) {
-      const std::string setting = setting_for(report.hints[advised++], report, args);
-      if (!setting.empty()) text += " (" + setting + ")";
-    }
-    text += '\n';
+    if (line.starts_with(mark))
+      found.push_back(
+          {std::string(line.substr(mark.size())), setting_for(report.hints[found.size()], report, used)});
   }
+  return found;
+}
+
+/// The text of a report, with configuration settings after the hints.
+std::string text_of(const oom_report& report, const replay::run_settings& used) {
+  std::string text = report.text().c_str();
+  for (const advice& one : advice_in(report, used)) {
+    const std::string line = "  hint: " + one.text;
+    if (!one.setting.empty()) text.insert(text.find(line) + line.size(), " (" + one.setting + ")");
+  }
+  return text + '\n';
+}
+
+/// Says where a capacity is from.
+std::string capacity_source(const replay::run_settings& used) {
+  std::string text;
+  if (used.capacity_from == replay::setting_source::deduced)
+    text = " (reserved plus free when the recording ran out of memory)";
+  if (used.capacity_from == replay::setting_source::by_default)
+    text = " (80 GiB by default; set the device's with --capacity)";
   return text;
 }
 
-int explain_one(replay::arguments args, const tessera::trace::recording& recording) {
-  const bool is_recorded = !args.has_capacity && recording.capacity != 0;
-  if (is_recorded) args.capacity = recording.capacity;
-  return replay::with_recording(
-      args, recording,
+/// Says that a memory fraction was set, if the recorded device had room for a request that failed.
+std::string limit_text(const replay::recorded_facts& known, const replay::run_settings& used) {
+  if (used.limit == tessera::unlimited) return {};
+  return "  a memory fraction was set: a request of " + std::to_string(known.limited_request) +
+         " bytes failed although " + std::to_string(known.limited_free) +
+         " bytes of the device were free. It allowed at least " + std::to_string(known.min_limit) +
+         " bytes and less than " + std::to_string(known.limit_end) + ". This explains the failure under " +
+         std::to_string(used.limit) + "\n";
+}
+
+std::string json_lines(const std::string& text) {
+  std::string list = "[";
+  for (std::string_view rest = text; !rest.empty();) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(line.size() < rest.size() ? line.size() + 1 : line.size());
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    list += (list.size() > 1 ? ", \"" : "\"") + replay::json_text(line) + "\"";
+  }
+  return list + "]";
+}
+
+void print_json(const program& source, const replay::run_settings& used, const std::optional<failure>& found,
+                std::size_t peak_reserved) {
+  std::printf("{\"trace\": \"%s\", %s, \"events\": %zu, \"peak_live\": %zu, \"completes\": %s",
+              replay::json_text(source.name()).c_str(), replay::settings_json(used).c_str(),
+              source.events().size(), source.peak_live(), found ? "false" : "true");
+  if (!found) {
+    std::printf(", \"peak_reserved\": %zu}\n", peak_reserved);
+    return;
+  }
+  const oom_report& report = found->report;
+  const event& asked = source.events()[found->event];
+  std::printf(
+      ", \"state\": \"%s\", \"event\": %zu, \"id\": %" PRIu64 ", \"bytes\": %zu, \"stream\": %" PRIu64
+      ", \"failed_when_recorded\": %s, \"block\": %zu, \"wanted\": %zu, \"reserved\": %zu, \"limit\": %zu, "
+      "\"allocated\": %zu, \"pending\": %zu, \"cached\": %zu, \"requested\": %zu, \"largest_free\": %zu, "
+      "\"non_releasable\": %zu, \"hints\": [",
+      found->entry ? "recorded" : "replayed", found->event, asked.id, asked.bytes, asked.stream.handle,
+      asked.what == event::kind::refused ? "true" : "false", report.block, report.wanted, report.now.reserved,
+      report.now.limit, report.now.allocated, report.now.pending(), report.now.cached, report.now.requested,
+      report.largest.bytes, report.non_releasable);
+  bool is_first = true;
+  for (const advice& one : advice_in(report, used)) {
+    std::printf("%s{\"text\": \"%s\", \"setting\": \"%s\"}", is_first ? "" : ", ",
+                replay::json_text(one.text).c_str(), replay::json_text(one.setting).c_str());
+    is_first = false;
+  }
+  std::printf("], \"source_lines\": %s, \"blocks\": %s, \"text\": %s}\n",
+              json_lines(found->source_lines).c_str(), json_lines(found->blocks).c_str(),
+              json_lines(text_of(report, used)).c_str());
+}
+
+void print(const program& source, const replay::recorded_facts& known, const replay::run_settings& used,
+           const std::optional<failure>& found, std::size_t peak_reserved) {
+  const std::string title = title_of(used, source.name());
+  const std::string from = capacity_source(used);
+  if (!found) {
+    std::printf("%s: completes with a capacity of %zu bytes%s; peak reserved %zu bytes\n", title.c_str(),
+                used.capacity, from.c_str(), peak_reserved);
+    std::printf("%s  used: %s\n", limit_text(known, used).c_str(), settings_text(used).c_str());
+    return;
+  }
+  std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64
+              "; peak live is %zu bytes\n%s%s",
+              title.c_str(), used.capacity, from.c_str(), found->event, source.events().size(),
+              source.events()[found->event].id, source.peak_live(), text_of(found->report, used).c_str(),
+              limit_text(known, used).c_str());
+  const std::size_t limit = found->report.now.limit;
+  if (limit < source.peak_live())
+    std::printf("  this is about one request; peak live of the program exceeds this %s\n",
+                limit < used.capacity ? "limit" : "capacity");
+  if (!found->blocks.empty())
+    std::printf("  the blocks that keep these segments, in the trace:\n%s", found->blocks.c_str());
+  if (!found->source_lines.empty())
+    std::printf("  source lines whose blocks keep the most memory from being released:\n%s",
+                found->source_lines.c_str());
+  std::printf("  used: %s\n", settings_text(used).c_str());
+  if (found->entry) {
+    std::printf("  the state is the recorded one, before entry %zu of the history%s\n", *found->entry,
+                source.refusals() > 1
+                    ? ("; " + std::to_string(source.refusals() - 1) + " more requests failed later").c_str()
+                    : "");
+  } else {
+    std::puts("  the state is that of a replay, which begins without a cache");
+  }
+}
+
+/// Explains the first request that failed on the recorded device, in its state then.
+///   Returns:  nothing if none failed, or the state is unknown
+std::optional<failure> recorded_failure(const replay::traces& all, const replay::run_trace& trace,
+                                        const replay::run_settings& used, const program& source) {
+  const auto& events = trace.made.events;
+  const auto at = std::find_if(events.begin(), events.end(),
+                               [](const event& e) { return e.what == event::kind::refused; });
+  const auto number = static_cast<std::size_t>(at - events.begin());
+  std::optional<failure> found;
+  if (at == events.end() || !all.source || number < trace.events_at_start) return found;
+  const std::size_t entry = trace.entries[number - trace.events_at_start];
+  (void)replay::with_recorded_state(*all.source, trace.device, entry, used,
+                                    [&](auto& pool, const auto& here) {
+                                      const auto live = replay::live_events(trace, number, here);
+                                      if (void* const p = pool.try_allocate(at->bytes, at->stream)) {
+                                        pool.deallocate(p);
+                                        return;
+                                      }
+                                      found = explain_failure(source, pool, number, live);
+                                      found->entry = entry;
+                                    });
+  return found;
+}
+
+int explain_one(const replay::arguments& args, const replay::run_trace& trace,
+                const replay::run_settings& used, const replay::traces& all) {
+  if (args.recipes.empty() && !args.has_conf && !args.has_capacity && !args.memory_fraction) {
+    const program source(trace.made);
+    if (const auto found = recorded_failure(all, trace, used, source)) {
+      args.json ? print_json(source, used, found, 0) : print(source, trace.known, used, found, 0);
+      return +replay::differs;
+    }
+  }
+  return replay::with_recipe(
+      used, trace.made,
       [&]<typename Recipe>(const program& source, const tessera::recipe::policies<Recipe>& settings) {
-        const std::string title = title_of(args, source);
-        const char* const assumed = args.has_capacity ? ""
-                                    : is_recorded
-                                        ? " (reserved plus free when the recording ran out of memory)"
-                                        : " (80 GiB by default; set the device's with --capacity)";
-        replay::replayed<Recipe> pool{replay::device_of(args.capacity), settings};
+        replay::replayed<Recipe> pool{replay::device_of(used.capacity), settings};
         const std::optional<failure> found = first_failure(source, pool);
-        if (!found) {
-          std::printf("%s: completes with a capacity of %zu bytes%s; peak reserved %zu bytes\n",
-                      title.c_str(), args.capacity, assumed, pool.provider().peak_used());
-          return +replay::done;
-        }
-        std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64
-                    "; peak live is %zu bytes\n%s",
-                    title.c_str(), args.capacity, assumed, found->event, source.events().size(),
-                    source.events()[found->event].id, source.peak_live(),
-                    text_of(found->report, args).c_str());
-        const std::size_t limit = found->report.now.limit;
-        if (limit < source.peak_live())
-          std::printf("  this is about one request; peak live of the program exceeds this %s\n",
-                      limit < args.capacity ? "limit" : "capacity");
-        if (!found->blocks.empty())
-          std::printf("  the blocks that keep these segments, in the trace:\n%s", found->blocks.c_str());
-        if (!found->source_lines.empty())
-          std::printf("  source lines whose blocks keep the most memory from being released:\n%s",
-                      found->source_lines.c_str());
-        return +replay::differs;
+        const std::size_t peak = pool.provider().peak_used();
+        args.json ? print_json(source, used, found, peak) : print(source, trace.known, used, found, peak);
+        return found ? +replay::differs : +replay::done;
       });
 }
 
 }  // namespace
 
 int replay::commands::explain_oom(const arguments& args) {
-  return with_each_recording(
-      args, [&](const tessera::trace::recording& recording) { return explain_one(args, recording); });
+  return with_each_trace(args, [&](const run_trace& trace, const run_settings& used, const traces& all) {
+    return explain_one(args, trace, used, all);
+  });
 }

@@ -27,16 +27,52 @@ std::string numbers_in(const std::vector<std::size_t>& numbers) {
   return text;
 }
 
-/// Names a recording. One without allocations is an error.
-replay::read_result<recording> named(replay::read_result<recording> read, const std::string& path,
-                                     const std::string& name) {
-  auto* const made = std::get_if<recording>(&read);
-  if (made == nullptr) return read;
+/// Names a trace. One without allocations is an error.
+replay::read_result<replay::run_trace> named(replay::read_result<replay::indexed_recording> read,
+                                             const std::string& path, const std::string& name) {
+  if (auto* const error = std::get_if<input_error>(&read)) return std::move(*error);
+  auto& made = std::get<replay::indexed_recording>(read);
   const auto allocates = [](const event& e) { return e.what == event::kind::allocate; };
-  if (std::none_of(made->events.begin(), made->events.end(), allocates))
+  if (std::none_of(made.made.events.begin(), made.made.events.end(), allocates))
     return input_error{path, "nothing is allocated"};
-  made->name = name;
-  return read;
+  made.made.name = name;
+  replay::run_trace found;
+  found.made = std::move(made.made);
+  found.events_at_start = made.events_at_start;
+  found.entries = std::move(made.entries);
+  found.addresses = std::move(made.addresses);
+  return found;
+}
+
+/// Finds the recipe on the command line that a snapshot was captured from. Empty if there is none.
+std::string recipe_named(const std::string& recorded) {
+  for (const std::string_view name : replay::recipe_names) {
+    bool is_same = false;
+    (void)replay::choose_recipe(std::string(name), "", {},
+                                [&]<typename Recipe>(const tessera::recipe::policies<Recipe>&) {
+                                  is_same = tessera::detail::recipe_name<Recipe>() == recorded;
+                                });
+    if (is_same) return std::string(name);
+  }
+  return {};
+}
+
+/// Adds what a snapshot says about the run of one device.
+std::optional<input_error> add_facts(replay::run_trace& to, const tessera::observe::snapshot& source,
+                                     std::size_t device) {
+  if (auto refused = replay::check_allocator(source, device)) return refused;
+  to.device = device;
+  if (!source.trace_of(device).empty()) to.verified = replay::verifier(source, device).run();
+  const std::string& from = source.configured.recipe;
+  std::string recipe = "pytorch";
+  if (!from.empty() && !from.starts_with("tessera::recipe::pytorch")) recipe = recipe_named(from);
+  if (recipe == "pytorch" && to.verified) {
+    const auto* const made = std::get_if<replay::verification>(&*to.verified);
+    if (made != nullptr && made->has_compared() && made->rules == std::string_view("2.14"))
+      recipe = "pytorch_2_14";
+  }
+  to.known = replay::find_facts(source, device, recipe);
+  return {};
 }
 
 }  // namespace
@@ -62,7 +98,11 @@ replay::read_result<replay::traces> replay::read_traces(const std::string& path,
   traces found;
   if (!is_pickle(bytes)) {
     if (device) return input_error{path, "has no devices; --device is for snapshots"};
-    found.each.push_back(named(read_text_trace(bytes, path), path, title_of(path)));
+    auto text_trace = read_text_trace(bytes, path);
+    if (auto* error = std::get_if<input_error>(&text_trace)) return std::move(*error);
+    indexed_recording made;
+    made.made = std::move(std::get<recording>(text_trace));
+    found.each.push_back(named(std::move(made), path, title_of(path)));
     if (auto* error = std::get_if<input_error>(&found.each[0])) return std::move(*error);
     return found;
   }
@@ -73,21 +113,15 @@ replay::read_result<replay::traces> replay::read_traces(const std::string& path,
   if (there.empty()) return input_error{path, "nothing is allocated"};
   auto selected = select_devices(path, there, device);
   if (auto* error = std::get_if<input_error>(&selected)) return std::move(*error);
-  found.devices = std::move(std::get<std::vector<std::size_t>>(selected));
-  for (const std::size_t one : found.devices) {
+  for (const std::size_t one : std::get<std::vector<std::size_t>>(selected)) {
     const std::string of_device = there.size() > 1 ? ", device " + std::to_string(one) : "";
     const std::string where = there.size() > 1 ? path + ": device " + std::to_string(one) : path;
-    found.each.push_back(named(recording_of(*found.source, one), where, title_of(path) + of_device));
+    read_result<run_trace> made =
+        named(index_recording(*found.source, one), where, title_of(path) + of_device);
+    if (auto* const trace = std::get_if<run_trace>(&made)) {
+      if (auto refused = add_facts(*trace, *found.source, one)) made = std::move(*refused);
+    }
+    found.each.push_back(std::move(made));
   }
   return found;
-}
-
-replay::read_result<recording> replay::read_only_trace(const arguments& args) {
-  const std::string& path = args.files[0];
-  auto read = read_traces(path, args.device);
-  if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
-  auto& found = std::get<traces>(read);
-  if (found.each.size() > 1)
-    return input_error{path, "has the devices " + numbers_in(found.devices) + "; select one with --device"};
-  return std::move(found.each[0]);
 }

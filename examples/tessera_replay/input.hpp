@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
@@ -24,7 +25,9 @@
 #include "commands.hpp"
 #include "files.hpp"
 #include "recipes.hpp"
+#include "run_settings.hpp"
 #include "terminal.hpp"
+#include "verify.hpp"
 
 namespace replay {
 
@@ -34,15 +37,15 @@ namespace replay {
   return std::string(path.substr(0, path.find_last_of('.')));
 }
 /// The memory fraction after `before`; empty if none was set.
-[[nodiscard]] inline std::string fraction_text(const arguments& args, const std::string& before) {
-  if (!args.memory_fraction) return {};
+[[nodiscard]] inline std::string fraction_text(const run_settings& used, const std::string& before) {
+  if (!used.memory_fraction) return {};
   char number[32];
-  return before + std::string(number, std::to_chars(number, std::end(number), *args.memory_fraction).ptr);
+  return before + std::string(number, std::to_chars(number, std::end(number), *used.memory_fraction).ptr);
 }
 /// The trace, recipe and settings, as a title.
-[[nodiscard]] inline std::string title_of(const arguments& args, const tessera::trace::program& program) {
-  return program.name() + ", " + args.recipe + (args.conf.empty() ? "" : ", --conf " + args.conf) +
-         fraction_text(args, ", --memory-fraction ");
+[[nodiscard]] inline std::string title_of(const run_settings& used, const std::string& trace) {
+  return trace + ", " + used.recipe + (used.conf.empty() ? "" : ", --conf " + used.conf) +
+         fraction_text(used, ", --memory-fraction ");
 }
 
 [[nodiscard]] inline bool is_pickle(std::string_view bytes) { return bytes.starts_with('\x80'); }
@@ -60,14 +63,26 @@ namespace replay {
   return {};
 }
 
+/// A trace, and what its file says about the run.
+struct run_trace {
+  tessera::trace::recording made;  ///< with the name to print
+  recorded_facts known{};
+  std::size_t device = 0;
+  // Of a trace from a snapshot:
+  std::size_t events_at_start = 0;     ///< the first events allocate what was live when the history begins
+  std::vector<std::size_t> entries{};  ///< the entry of each event after those
+  std::vector<std::uint64_t> addresses{};  ///< of the allocations, by id; 0 for requests that failed
+  std::optional<read_result<verification>> verified{};
+};
+
 /// The traces in a file: one, or one for each selected device of a snapshot.
 struct traces {
   std::optional<tessera::observe::snapshot> source;
-  std::vector<std::size_t> devices;                          // of a snapshot; one for each trace
-  std::vector<read_result<tessera::trace::recording>> each;  // with the name to print
+  std::vector<read_result<run_trace>> each;
 };
 
-/// Reads a trace file of any supported format. A file without allocations is an error.
+/// Reads a trace file of any supported format. A file without allocations is an error, and a snapshot of another
+/// allocator than PyTorch's or tessera's.
 [[nodiscard]] read_result<traces> read_traces(const std::string& path, std::optional<std::size_t> device);
 /// Selects devices of a snapshot.
 [[nodiscard]] read_result<std::vector<std::size_t>> select_devices(const std::string& path,
@@ -89,50 +104,69 @@ void print_skipped_sleeps(const std::string& recipe, const tessera::trace::progr
                program.sleeps());
 }
 
+/// Limits what a recipe may reserve to the deduced bytes, if there are some.
+template <typename Recipe>
+void set_limit(tessera::recipe::policies<Recipe>& chosen, const run_settings& used) {
+  if (used.limit == tessera::unlimited) return;
+  tessera::memory_limit limit(chosen.growth.limit);
+  limit.bytes = (std::min)(limit.bytes, used.limit);
+  chosen.growth.limit = limit;
+}
+
+/// Calls f.operator()<Recipe>(policies) with a recipe under settings and a limit.
+///   Returns:  the error text, or an empty one
+template <typename F>
+[[nodiscard]] std::string choose_recipe(const run_settings& used, F f) {
+  return choose_recipe(used.recipe, used.conf, used.memory_fraction,
+                       [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
+                         set_limit(chosen, used);
+                         f.template operator()<Recipe>(chosen);
+                       });
+}
+
 /// Calls f.operator()<Recipe>(program, policies) with the selected recipe.
 ///   Returns:  the exit code of `f`, or that of an error
 template <typename F>
-int with_recording(const arguments& args, const tessera::trace::recording& recording, F f) {
+int with_recipe(const run_settings& used, const tessera::trace::recording& recording, F f) {
   int code = done;
   const std::string wrong =
-      choose_recipe(args.recipe, args.conf, args.memory_fraction,
-                    [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& chosen) {
-                      const tessera::trace::program program(recording);
-                      print_skipped_sleeps<Recipe>(args.recipe, program);
-                      code = f.template operator()<Recipe>(program, chosen);
-                    });
+      choose_recipe(used, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& chosen) {
+        const tessera::trace::program program(recording);
+        print_skipped_sleeps<Recipe>(used.recipe, program);
+        code = f.template operator()<Recipe>(program, chosen);
+      });
   return wrong.empty() ? code : print_error(wrong);
 }
-/// Calls f(recording) for each trace of the only file, and prints errors of the others. Several JSON results
+/// Calls f(trace, settings) for each trace of the only file, and prints errors of the others. Several JSON results
 /// become an array.
 ///   Returns:  the largest exit code
 template <typename F>
-int with_each_recording(const arguments& args, F f) {
+int with_each_trace(const arguments& args, F f) {
   const auto read = read_traces(args.files[0], args.device);
   if (const auto* const error = std::get_if<tessera::trace::input_error>(&read))
     return print_error(error->text());
-  const auto& each = std::get<traces>(read).each;
-  json_list list(args.json && each.size() > 1);
+  const auto& all = std::get<traces>(read);
+  json_list list(args.json && all.each.size() > 1);
   int code = done;
-  for (const auto& one : each) {
+  for (const auto& one : all.each) {
     if (const auto* const error = std::get_if<tessera::trace::input_error>(&one)) {
       code = (std::max)(code, print_error(error->text()));
       list.add_error("trace", title_of(args.files[0]), error->text());
       continue;
     }
     list.next();
-    code = (std::max)(code, f(std::get<tessera::trace::recording>(one)));
+    const auto& trace = std::get<run_trace>(one);
+    code = (std::max)(code, f(trace, settle(args, trace.known), all));
   }
   return code;
 }
-/// Calls f.operator()<Recipe>(program, policies) for each trace of the only file.
-template <typename F>
-int with_trace(const arguments& args, F f) {
-  return with_each_recording(
-      args, [&](const tessera::trace::recording& recording) { return with_recording(args, recording, f); });
-}
 
-/// Reads the only trace of a file. A snapshot of several devices needs --device.
-[[nodiscard]] read_result<tessera::trace::recording> read_only_trace(const arguments& args);
+/// The file to write for one of the traces of a file: --out as given, with ".deviceN" before the extension if there are
+/// several.
+[[nodiscard]] inline std::string out_path(const std::string& out, const traces& all, const run_trace& one) {
+  if (all.each.size() < 2) return out;
+  const std::size_t point = out.find_last_of('.');
+  return out.substr(0, point) + ".device" + std::to_string(one.device) + out.substr(point);
+}
 
 }  // namespace replay

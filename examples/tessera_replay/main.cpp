@@ -50,6 +50,7 @@ std::string read_system(arguments& args, std::string_view name) {
 }
 std::string read_conf(arguments& args, std::string_view text) {
   args.conf = args.confs.emplace_back(text);
+  args.has_conf = true;
   return {};
 }
 std::string read_out(arguments& args, std::string_view path) {
@@ -134,15 +135,19 @@ std::string read_max_ns(arguments& args, std::string_view text) {
 
 constexpr option options[] = {
     {"--recipe", "NAME", "", &read_recipe},  // its meaning is the list of names
-    {"--conf", "TEXT", "a configuration string of the recipe's system; see explain", &read_conf},
+    {"--conf", "TEXT",
+     "a configuration string of the recipe's system; see explain. Default: the recorded\n"
+     "one, with the recorded recipe",
+     &read_conf},
     {"--capacity", "SIZE",
      "device memory, in bytes or with a unit, as in 8GiB, 1.5GiB or 512MiB.\n"
-     "Default: 80 GiB; for tune, the larger of that and eight times peak live;\n"
-     "for plan, none; for ranks, as recorded",
+     "Default: that of the recorded device, if a request failed there; else 80 GiB, and\n"
+     "for tune, the larger of that and eight times peak live. For fit, plan and ranks, none",
      &read_capacity},
     {"--memory-fraction", "F",
      "the argument of set_per_process_memory_fraction, from 0 to 1;\n"
-     "garbage_collection_threshold has an effect only with it",
+     "garbage_collection_threshold has an effect only with it. Default: what follows\n"
+     "from a recorded request that failed although the device had room",
      &read_memory_fraction},
     {"--device", "N|all", "the device of a snapshot; default: all, one after the other", &read_device},
     {"--max-ns", "N", "the maximum host time per operation, in nanoseconds", &read_max_ns},
@@ -154,7 +159,10 @@ constexpr option options[] = {
        args.as_recorded = true;
        return std::string();
      }},
-    {"--out", "FILE", "the file to write; its extension selects the format. Short: -o", &read_out},
+    {"--out", "FILE",
+     "the file to write; its extension selects the format. For several devices, .device0\n"
+     "and so on comes before the extension. Short: -o",
+     &read_out},
     {"--plan", "FILE", "a plan in CSV, written by the verb plan; the recipe serves what it does not",
      &read_plan_path},
     {"--from", "EVENT", "the first event of the trace to plan, counted from 0; default: 0", &read_from},
@@ -197,7 +205,9 @@ constexpr command commands[] = {
      "--recipe... --conf --capacity --memory-fraction --device --plan --json", "",
      "    compares recipes: peak reserved and device calls. Shows the main recipes and those named with "
      "--recipe;\n"
-     "    with --conf also the last of these, or pytorch, under these settings\n",
+     "    with --conf also the last of these, or the recorded one, under these settings. All begin without a "
+     "cache.\n"
+     "    What the recorded GPU did is shown apart, as it began with a cache\n",
      ""},
     {"decisions", &replay::commands::decisions, "TRACE",
      "--recipe --conf --capacity --memory-fraction --device", "", "    prints every decision, one per line\n",
@@ -215,14 +225,20 @@ constexpr command commands[] = {
      ""},
     {"draw", &replay::commands::draw, "TRACE",
      "--recipe... --conf --capacity --memory-fraction --device --out", "--out",
-     "    draws memory over time, as .html or .svg. The HTML page also has a memory map at the peak, with\n"
-     "    private pools and what sleeps, and the table of compare\n",
+     "    draws memory over time, as .html or .svg: the recorded run, if the trace is a snapshot with a "
+     "history, "
+     "and\n"
+     "    the recipes named with --recipe. The HTML page also has a memory map at the peak, with private "
+     "pools "
+     "and\n"
+     "    what sleeps, and the table of compare\n",
      ""},
     {"explain-oom", &replay::commands::explain_oom, "TRACE",
-     "--recipe --conf --capacity --memory-fraction --device", "",
+     "--recipe --conf --capacity --memory-fraction --device --json", "",
      "    explains the first failed allocation: the blocks that keep memory from being released, and "
      "policies that\n"
-     "    would help\n",
+     "    would help. If the recording ran out of memory, this is the request that failed, in the recorded "
+     "state\n",
      "1 an allocation failed"},
     {"tune", &replay::commands::tune, "TRACE", "--capacity --memory-fraction --device --max-ns --json", "",
      "    searches for the recipe with the least peak reserved (with --capacity: that needs the least "
@@ -299,7 +315,7 @@ std::string described(std::string_view name, std::string_view meaning) {
 
 std::string described(const option& o) {
   if (o.read != &read_recipe) return described(o.name, o.meaning);
-  std::string names = "pytorch (default)";
+  std::string names = "pytorch (default, if none is recorded)";
   std::size_t column = names.size();
   for (const std::string_view name : replay::recipe_names) {
     if (name == "pytorch") continue;

@@ -92,36 +92,43 @@ void print(const std::string& title, const tessera::plan::made_plan& made, std::
 }
 
 void print_json(const std::string& title, const tessera::plan::made_plan& made, std::size_t capacity,
-                const std::string& warning, double seconds) {
+                const std::string& warning, const std::string& settings, double seconds) {
   const tessera::plan::memory_plan& plan = made.numbers;
   std::printf(
       "{\"trace\": \"%s\", \"requests\": %zu, \"steps\": %zu, \"different_steps\": %zu, \"entries\": %zu, "
       "\"peak_live\": %ju, \"lower_bound\": %ju, \"bytes\": %ju, \"over_peak_live\": %.6f, \"optimal\": %s, "
       "\"fits\": %s, \"left_out_streams\": %zu, \"left_out_requests\": %zu, \"warning\": \"%s\", "
-      "\"seconds\": %.1f}\n",
+      "%s, \"seconds\": %.1f}\n",
       json_text(title).c_str(), made.recorded_requests, made.recorded_steps, made.different_steps,
       made.entries.size(), std::uintmax_t{plan.peak_live}, std::uintmax_t{plan.lower_bound},
       std::uintmax_t{plan.bytes}, ratio(plan.bytes, plan.peak_live), made.is_optimal ? "true" : "false",
       capacity == 0            ? "null"
       : plan.bytes <= capacity ? "true"
                                : "false",
-      made.left_out_streams, made.left_out_requests, json_text(warning).c_str(), seconds);
+      made.left_out_streams, made.left_out_requests, json_text(warning).c_str(), settings.c_str(), seconds);
 }
 
-/// Replays the whole recording with the recipe `pytorch`, with the plan and without.
+/// Replays the whole recording with the recipe, with the plan and without.
 ///   Returns:  a warning if the plan does not lower the peak; empty if it does
-std::string warning_of(const tessera::trace::recording& recording, const tessera::plan::made_plan& made) {
-  using allocator = replayed<tessera::recipe::pytorch_family::native>;
-  const tessera::trace::program program(recording);
-  const std::size_t capacity = arguments().capacity;  // the default: --capacity is that of the plan here
-  allocator recipe{device_of(capacity)};
-  (void)tessera::trace::replay(program, recipe);
-  tessera::plan::planned<allocator> planned{made.view(), device_of(capacity)};
-  (void)tessera::trace::replay(program, planned);
-  const std::size_t alone = recipe.provider().peak_used(), with_plan = planned.provider().peak_used();
-  if (with_plan < alone) return {};
-  return "the recipe pytorch alone reserves " + std::to_string(alone) + " bytes, and " +
-         std::to_string(with_plan) + " with this plan";
+std::string warning_of(const tessera::trace::recording& recording, const run_settings& used,
+                       const tessera::plan::made_plan& made) {
+  std::string warning;
+  const std::string wrong =
+      choose_recipe(used, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+        const tessera::trace::program program(recording);
+        replayed<Recipe> recipe{device_of(used.capacity), settings};
+        const std::size_t failures = tessera::trace::replay(program, recipe);
+        tessera::plan::planned<replayed<Recipe>> planned{made.view(), device_of(used.capacity), settings};
+        const std::size_t failures_planned = tessera::trace::replay(program, planned);
+        const std::size_t alone = recipe.provider().peak_used(), with_plan = planned.provider().peak_used();
+        if (failures_planned < failures || (failures_planned == failures && with_plan < alone)) return;
+        warning = "the recipe " + used.recipe + " alone reserves " + std::to_string(alone) + " bytes, and " +
+                  std::to_string(with_plan) + " with this plan";
+        if (failures_planned != 0)
+          warning += "; " + std::to_string(failures_planned) + " requests fail with it, and " +
+                     std::to_string(failures) + " without";
+      });
+  return wrong.empty() ? warning : wrong;
 }
 
 /// Writes a plan in the format of the file's extension.
@@ -184,19 +191,11 @@ std::string replay::plan_json(const tessera::plan::plan_usage& used, const std::
          json_text(warning) + "\"";
 }
 
-int replay::commands::plan(const arguments& args) {
-  for (const std::string& out : args.outs) {
-    if (!out.ends_with(".hpp") && !out.ends_with(".h") && !out.ends_with(".csv"))
-      return print_error("plan: --out " + out + ": the extension must be .hpp, .h or .csv");
-    if (is_same_file(args.files[0], out)) return print_error("plan: --out " + out + ": is the trace");
-    const std::filesystem::path folder = std::filesystem::path(out).parent_path();
-    std::error_code unknown;  // then writing the file reports it
-    if (!folder.empty() && !std::filesystem::exists(folder, unknown) && !unknown)
-      return print_error("plan: --out " + out + ": its folder does not exist");
-  }
-  const auto read = read_only_trace(args);
-  if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
-  const auto& recording = std::get<tessera::trace::recording>(read);
+namespace {
+
+/// Plans one trace, and writes the plan to files.
+int plan_one(const arguments& args, const run_trace& trace, const traces& all) {
+  const auto& recording = trace.made;
   if (args.from >= (std::min)(args.to, recording.events.size()))
     return print_error(args.files[0] + ": --from " + std::to_string(args.from) +
                        ": no event lies between it and the end");
@@ -218,11 +217,37 @@ int replay::commands::plan(const arguments& args) {
     return print_error(args.files[0] + ": no plan can be made: " + fault);
   if (made.entries.empty())
     return print_error(args.files[0] + ": nothing to plan: no request outside private pools");
-  const std::string warning = warning_of(recording, made);
-  args.json ? print_json(recording.name, made, options.capacity, warning, seconds)
-            : print(recording.name, made, options.capacity, warning, seconds);
+  // --capacity is that of the plan.
+  arguments of_device = args;
+  of_device.has_capacity = false;
+  const run_settings device = settle(of_device, trace.known);
+  const std::string warning = warning_of(recording, device, made);
+  if (args.json) {
+    print_json(recording.name, made, options.capacity, warning, settings_json(device), seconds);
+  } else {
+    print(recording.name, made, args.has_capacity ? options.capacity : trace.known.capacity, warning,
+          seconds);
+    std::printf("  used: %s\n", settings_text(device).c_str());
+  }
   for (const std::string& out : args.outs) {
-    if (const int code = write(out, recording.name, made); code != done) return code;
+    if (const int code = write(out_path(out, all, trace), recording.name, made); code != done) return code;
   }
   return options.capacity > 0 && made.numbers.bytes > options.capacity ? +differs : +done;
+}
+
+}  // namespace
+
+int replay::commands::plan(const arguments& args) {
+  for (const std::string& out : args.outs) {
+    if (!out.ends_with(".hpp") && !out.ends_with(".h") && !out.ends_with(".csv"))
+      return print_error("plan: --out " + out + ": the extension must be .hpp, .h or .csv");
+    if (is_same_file(args.files[0], out)) return print_error("plan: --out " + out + ": is the trace");
+    const std::filesystem::path folder = std::filesystem::path(out).parent_path();
+    std::error_code unknown;  // then writing the file reports it
+    if (!folder.empty() && !std::filesystem::exists(folder, unknown) && !unknown)
+      return print_error("plan: --out " + out + ": its folder does not exist");
+  }
+  return with_each_trace(args, [&](const run_trace& trace, const run_settings&, const traces& all) {
+    return plan_one(args, trace, all);
+  });
 }

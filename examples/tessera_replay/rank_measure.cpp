@@ -19,11 +19,12 @@
 
 #include "blocks_at_start.hpp"
 #include "capacity.hpp"
-#include "compare.hpp"
 #include "input.hpp"
 #include "ranks.hpp"
 #include "recipes.hpp"
 #include "replayed.hpp"
+#include "snapshot_recording.hpp"
+#include "verify.hpp"
 
 namespace {
 
@@ -48,12 +49,16 @@ std::optional<outcome> run(const rank_setting& with, const program& source, std:
   const std::string wrong = replay::choose_recipe(
       with.recipe, with.conf, {}, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
         replay::replayed<Recipe> pool{replay::device_of(capacity), settings};
-        const std::size_t failures = tessera::trace::replay(
+        std::size_t failures = 0;  // also of requests that failed when recorded
+        (void)tessera::trace::replay(
             source, pool, [](std::size_t) {},
             [&]<typename Outcome>(std::size_t i, [[maybe_unused]] Outcome got) {
               if constexpr (std::is_pointer_v<Outcome>) {
                 const event& e = source.events()[i];
-                if (e.what != event::kind::allocate || got != nullptr || found.failure) return;
+                const bool is_request = e.what == event::kind::allocate || e.what == event::kind::refused;
+                if (!is_request || got != nullptr) return;
+                ++failures;
+                if (found.failure) return;
                 const tessera::usage now = pool.current_usage();
                 found.failure = rank_failure{0, e.bytes, now.active, now.reserved, capacity};
               }
@@ -171,16 +176,15 @@ std::optional<recorded_memory> memory_in(const tessera::observe::snapshot& sourc
   return found;
 }
 
-/// Reads the recorded numbers of a device, if it has any.
-void take_recorded(rank_row& row, const tessera::observe::snapshot& source, std::size_t device) {
-  const std::string& conf = source.configured.conf;
-  if (conf.size() <= replay::rank_result_reader::max_text_bytes) row.conf = conf;
-  const auto as_recorded = replay::run_as_recorded(source, device);
-  if (const auto* const made = std::get_if<replay::recorded_run>(&as_recorded)) {
-    if (made->outcome.has_compared()) row.agrees = made->outcome.agrees();
-    if (made->by_2_14()) row.rules = "2.14";
+/// Takes what a snapshot says about the run of a device.
+void take_recorded(rank_row& row, const tessera::observe::snapshot& source, const replay::run_trace& trace) {
+  if (trace.known.conf.size() <= replay::rank_result_reader::max_text_bytes) row.conf = trace.known.conf;
+  const auto* const made = trace.verified ? std::get_if<replay::verification>(&*trace.verified) : nullptr;
+  if (made != nullptr && made->has_compared()) {
+    row.agrees = made->agrees();
+    row.rules = made->rules;
   }
-  const std::optional<recorded_memory> memory = memory_in(source, device);
+  const std::optional<recorded_memory> memory = memory_in(source, trace.device);
   if (!memory || memory->peak_reserved == 0) return;
   row.recorded = true;
   row.peak_live = memory->peak_live;
@@ -198,18 +202,18 @@ std::vector<rank_setting> settings_for(const rank_row& row, const replay::rank_r
   return found;
 }
 
-rank_row measure_row(const tessera::trace::recording& recording, const tessera::observe::snapshot* snapshot,
-                     std::size_t device, const replay::rank_request& asked) {
-  const program source(recording);
+rank_row measure_row(const replay::run_trace& trace, const tessera::observe::snapshot* snapshot,
+                     const replay::rank_request& asked) {
+  const program source(trace.made);
   rank_row row;
   row.rules = "2.6";
   row.operations = source.events().size();
   row.peak_live = source.peak_live();
   row.capacity = asked.capacity;
-  if (!row.capacity && recording.capacity != 0) row.capacity = recording.capacity;
+  if (!row.capacity && trace.known.capacity != 0) row.capacity = trace.known.capacity;
   if (snapshot != nullptr) {
-    row.device = device;
-    take_recorded(row, *snapshot, device);
+    row.device = trace.device;
+    take_recorded(row, *snapshot, trace);
   }
   if (!row.recorded) {
     const std::size_t capacity = row.capacity.value_or(ample_capacity(source));
@@ -266,17 +270,19 @@ replay::rank_result replay::measure_ranks(const std::string& path, const rank_re
     return made;
   }
   const auto& found = std::get<traces>(read);
+  const tessera::observe::snapshot* const source = found.source ? &*found.source : nullptr;
+  const std::vector<std::size_t> devices = source == nullptr ? std::vector<std::size_t>{}
+                                           : asked.device    ? std::vector<std::size_t>{*asked.device}
+                                                             : recorded_devices(*source);
   for (std::size_t i = 0; i < found.each.size(); ++i) {
-    const std::size_t device = found.source ? found.devices[i] : 0;
     if (const auto* const wrong = std::get_if<input_error>(&found.each[i])) {
       rank_row row;
-      if (found.source) row.device = device;
+      if (i < devices.size()) row.device = devices[i];
       row.error = wrong->text();
       made.rows.push_back(std::move(row));
       continue;
     }
-    made.rows.push_back(measure_row(std::get<tessera::trace::recording>(found.each[i]),
-                                    found.source ? &*found.source : nullptr, device, asked));
+    made.rows.push_back(measure_row(std::get<run_trace>(found.each[i]), source, asked));
   }
   return made;
 }

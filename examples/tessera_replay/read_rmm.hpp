@@ -27,12 +27,6 @@ using tessera::trace::detail::max_live;
 using tessera::trace::detail::quoted_field;
 using tessera::trace::detail::request_limit_text;
 
-/// Appends a request that failed in the recorded program, as an allocation that is freed at once.
-inline void append_failed_request(recording& to, std::uint64_t id, std::size_t bytes, stream_id stream) {
-  to.events.push_back({event::kind::allocate, id, bytes, stream});
-  to.events.push_back({event::kind::free, id, bytes, stream});
-}
-
 inline constexpr std::string_view rmm_header = "Thread,Time,Action,Pointer,Size,Stream";
 
 /// Converts the lines of an RMM log to a recording.
@@ -99,7 +93,7 @@ class rmm_reader {
     return {};
   }
   [[nodiscard]] error_text fail(std::uint64_t bytes, stream_id stream) {
-    if (bytes != 0) append_failed_request(result_, next_id_++, bytes, stream);
+    if (bytes != 0) result_.events.push_back({event::kind::refused, next_id_++, bytes, stream});
     return {};
   }
 

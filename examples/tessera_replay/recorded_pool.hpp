@@ -190,7 +190,7 @@ class recorded_pool {
     } else {
       provider().expect(whole);
     }
-    return restoring_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, blocks);
+    return restoring_.restore(place_of(whole, s.large, s.stream), s.large ? s.size : 1, blocks) != 0;
   }
 
   /// Adds memory that the recorded allocator acquired for the next request.

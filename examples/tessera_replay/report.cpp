@@ -30,7 +30,8 @@ using replay::recipe_run;
 /// The request at the mapped event, and the largest free block before it.
 std::string cause(const recipe_run& d, const picture& shown) {
   const auto& asked = shown.source->events[d.mapped_event];
-  if (asked.what != tessera::trace::event::kind::allocate) return {};
+  using kind = tessera::trace::event::kind;
+  if (asked.what != kind::allocate && asked.what != kind::refused) return {};
   std::string text = "The event asks for ";
   text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
   if (d.map.largest_free == 0) return text + "before it, nothing was free.";
@@ -88,14 +89,18 @@ std::string replay::report::lead(const picture& shown) {
   std::string text = "Peak live is ";
   text += bytes_text(shown.peak_live) +
           (shown.sleeps == 0 ? ", as requested: no allocator can reserve less. " : ", as requested. ") +
-          markup_text(first.recipe);
+          markup_text(first.as_recorded ? "the recorded run" : first.recipe);
   text += first.failures == 0 ? "\'s peak reserved is " + bytes_text(sums.reserved) + "; at that time "
                               : " first runs out of memory with " + bytes_text(sums.reserved) + " reserved; ";
   text += bytes_text(sums.non_releasable) + " of it is free but non-releasable, kept by " +
           plural(sums.keeping_blocks, "live block", "live blocks");
   if (first.failures == 0 && sums.releasable != 0)
     text += ", and " + bytes_text(sums.releasable) + " free in whole segments or pages";
-  return text + ". " + cause(first, shown);
+  text += ". " + cause(first, shown);
+  if (shown.events_at_start != 0)
+    text += " The first " + plural(shown.events_at_start, "event allocates", "events allocate") +
+            " what was live when the history begins.";
+  return text;
 }
 
 std::string replay::report::map_caption(const recipe_run& d, const picture& shown) {
@@ -117,11 +122,21 @@ std::string replay::report::map_caption(const recipe_run& d, const picture& show
 std::string replay::headline(const picture& shown) {
   const recipe_run& first = shown.recipes.front();
   const auto peak = [](const recipe_run& d) { return d.over.worst().reserved; };
-  const auto best = std::min_element(shown.recipes.begin(), shown.recipes.end(),
+  // The recorded run begins with its cache, so the recipes are compared with each other.
+  const bool has_others = first.as_recorded && shown.recipes.size() > 1;
+  const auto best = std::min_element(shown.recipes.begin() + (has_others ? 1 : 0), shown.recipes.end(),
                                      [&](const recipe_run& a, const recipe_run& b) {
                                        return std::pair(a.failures, peak(a)) < std::pair(b.failures, peak(b));
                                      });
   std::string text;
+  if (first.as_recorded) {
+    text = "The recorded run reserved " + times(peak(first), shown) + " peak live";
+    if (first.failures != 0) text += ", and " + plural(first.failures, "request", "requests") + " failed";
+    if (!has_others) return text;
+    text += "; without a cache at the start, " + best->recipe + " reserves " + times(peak(*best), shown);
+    return best->failures == 0 ? text
+                               : text + ", and " + plural(best->failures, "request fails", "requests fail");
+  }
   if (first.failures != 0) {
     text = first.recipe + " runs out of memory " + plural(first.failures, "time", "times") + " with " +
            bytes_text(shown.capacity);

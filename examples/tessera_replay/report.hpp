@@ -30,7 +30,8 @@ struct recipe_run {
   replay::memory_map map;
   std::size_t segments = 0;  ///< in the map, without those that sleep
   std::vector<partly_free_segment>
-      partly_free;  ///< the segments with the most non-releasable bytes, in descending order
+      partly_free;           ///< the segments with the most non-releasable bytes, in descending order
+  bool as_recorded = false;  ///< what the GPU did, not a replay: it begins with its cache
 };
 
 /// The contents of a report.
@@ -42,6 +43,7 @@ struct picture {
   std::size_t sleeps = 0;     ///< sleeps and wakes
   std::vector<recipe_run> recipes;
   std::vector<recipe_result> results;
+  std::size_t events_at_start = 0;  ///< the first events allocate what was live when the history begins
 };
 
 /// The headline of a picture.

@@ -162,6 +162,6 @@ std::string replay::report_data(const picture& shown) {
                    ",\"map\":", map_data(d, *shown.source), "}"});
   };
   return joined({"{\"events\":", number(shown.source->events.size()), ",\"peak\":", number(shown.peak_live),
-                 ",\"pools\":", list(private_pools(shown), number),
-                 ",\"recipes\":", list(shown.recipes, recipe), "}"});
+                 ",\"start\":", number(shown.events_at_start), ",\"pools\":",
+                 list(private_pools(shown), number), ",\"recipes\":", list(shown.recipes, recipe), "}"});
 }

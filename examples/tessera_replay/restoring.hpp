@@ -36,15 +36,27 @@ class restoring::state : public tessera::detail::extension_defaults {
   state(allocator& in, const restoring&) noexcept : in_(in) {}
 
   template <typename Blocks>
-  [[nodiscard]] bool restore(const tessera::segment_view& segment, std::size_t size,
-                             const Blocks& blocks) noexcept {
+  [[nodiscard]] std::uintptr_t restore(const tessera::segment_view& segment, std::size_t size,
+                                       const Blocks& blocks) noexcept {
     auto& extensions = access::extensions(in_);
-    if (!extensions.may_serve(manager().own())) return false;
+    if (!extensions.may_serve(manager().group_for(segment.stream))) return 0;
     block* const found = take(segment, size);
-    const bool works = found != nullptr && (segment.address == 0 || found->address == segment.address) &&
+    const std::uintptr_t address = found != nullptr ? found->address : 0;
+    const bool works = found != nullptr && (segment.address == 0 || address == segment.address) &&
                        found->size >= segment.bytes && split(*found, blocks);
     extensions.on_rearrange();
-    return works;
+    return works ? address : 0;
+  }
+  [[nodiscard]] std::uintptr_t reserve(const tessera::segment_view& first, std::size_t size) noexcept {
+    if constexpr (has_ranges) {
+      auto* const list = manager().prepare_list(manager().group_for(first.stream), first.pool, first.stream);
+      auto& ranges = backend().ranges();
+      const auto growth = ranges.growth_for(size, access::policies(in_));
+      block* const range = list != nullptr ? ranges.reserve_range(*list, first.bytes, growth) : nullptr;
+      return range != nullptr ? range->address : 0;
+    } else {
+      return 0;
+    }
   }
   [[nodiscard]] void* try_allocate_by_growth(std::size_t bytes, tessera::stream_id stream) noexcept {
     if (bytes == 0 || bytes > tessera::max_request) return nullptr;
@@ -84,7 +96,7 @@ class restoring::state : public tessera::detail::extension_defaults {
   /// it, or in a new range. Returns null if neither contains the address, or the device refuses.
   [[nodiscard]] block* take(const tessera::segment_view& s, std::size_t size) noexcept {
     const auto& policies = access::policies(in_);
-    auto* const list = manager().prepare_list(manager().own(), s.pool, s.stream);
+    auto* const list = manager().prepare_list(manager().group_for(s.stream), s.pool, s.stream);
     if (list == nullptr) return nullptr;
     if constexpr (has_ranges) {
       auto& ranges = backend().ranges();
@@ -143,18 +155,24 @@ class restoring::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Takes a segment from the device, or maps memory at its address, and splits it into the blocks of a
-  /// snapshot. A segment address of 0 means any address.
+  /// snapshot. A segment address of 0 means any address. The memory belongs to the private pool whose scope is open for
+  /// the stream, if there is one.
   ///   * `size` is a block size for which growth would take such a segment.
   ///   * `blocks` are the block_views of the segment, in the order of addresses.
   ///   * Their bytes are multiples of min_alignment. A block with 0 requested bytes is free.
   ///
   ///   Requires:  arguments that obey these rules
-  ///   Returns:   false if the device gave other memory, or host memory ran out
+  ///   Returns:   the address; 0 if the device gave other memory, or host memory ran out
   template <typename Blocks>
-  [[nodiscard]] bool restore(const tessera::segment_view& segment, std::size_t size,
-                             const Blocks& blocks) noexcept {
+  [[nodiscard]] std::uintptr_t restore(const tessera::segment_view& segment, std::size_t size,
+                                       const Blocks& blocks) noexcept {
     return in_->template visit_extension<restoring>(
         [&](auto& s) { return s.restore(segment, size, blocks); });
+  }
+  /// Reserves an address range for the pool and stream of a segment, without memory. `size` is as for restore.
+  ///   Returns:  its address; 0 if the recipe maps no memory into ranges, or there is none
+  [[nodiscard]] std::uintptr_t reserve(const tessera::segment_view& first, std::size_t size) noexcept {
+    return in_->template visit_extension<restoring>([&](auto& s) { return s.reserve(first, size); });
   }
   /// Serves a request as after a search that found no free block: by growth alone, without recovery. For a recorded
   /// request, which recovery may have followed.

@@ -85,7 +85,8 @@ void add_origins(tessera::observe::snapshot& to, const tessera::trace::recording
   for (std::size_t device = 0; device < to.traces.size(); ++device) {
     for (tessera::observe::snapshot::entry& e : to.traces[device]) {
       const tessera::trace::event& operation = source.events[static_cast<std::size_t>(e.time_us)];
-      if (operation.what != tessera::trace::event::kind::allocate) continue;
+      using kind = tessera::trace::event::kind;
+      if (operation.what != kind::allocate && operation.what != kind::refused) continue;
       const tessera::trace::recording::origin from = source.origin_of(operation.id);
       e.stack = from.stack;
       if (e.what == action::alloc || e.what == action::oom) e.label = source.stacks.text(from.label);
@@ -105,17 +106,27 @@ void add_origins(tessera::observe::snapshot& to, const tessera::trace::recording
   }
 }
 
-/// Converts a snapshot to another format, without a replay.
+/// Converts a snapshot to another format, without a replay. RMM's format has one device, the others have all.
 int convert(const replay::arguments& args) {
   const auto read = replay::read_traces(args.files[0], args.device);
   if (const auto* const wrong = std::get_if<input_error>(&read)) return replay::print_error(wrong->text());
-  const auto& source = std::get<replay::traces>(read).source;
-  if (!source) return replay::print_error(args.files[0] + ": is not a snapshot; --as-recorded needs one");
-  const std::size_t device = std::get<replay::traces>(read).devices.front();
-  if (const auto error = write(*source, device, args.out)) return replay::print_error(error->text());
-  std::printf("%s: %zu devices, %zu events of device %zu\n", args.out.c_str(), source->devices(),
-              source->trace_of(device).size(), device);
-  return replay::done;
+  const auto& all = std::get<replay::traces>(read);
+  if (!all.source) return replay::print_error(args.files[0] + ": is not a snapshot; --as-recorded needs one");
+  const bool has_one_device = args.out.ends_with(".csv");
+  int code = replay::done;
+  for (const auto& one : all.each) {
+    if (const auto* const wrong = std::get_if<input_error>(&one)) {
+      code = replay::print_error(wrong->text());
+      continue;
+    }
+    const auto& trace = std::get<replay::run_trace>(one);
+    const std::string out = has_one_device ? replay::out_path(args.out, all, trace) : args.out;
+    if (const auto error = write(*all.source, trace.device, out)) return replay::print_error(error->text());
+    std::printf("%s: %zu devices, %zu events of device %zu\n", out.c_str(), all.source->devices(),
+                all.source->trace_of(trace.device).size(), trace.device);
+    if (!has_one_device) break;
+  }
+  return code;
 }
 
 template <typename Pool>
@@ -131,48 +142,59 @@ void report(const std::string& path, Pool& pool, const capture_point& when, cons
       static_cast<std::intmax_t>(counted.requested_bytes.current), when.events);
 }
 
-}  // namespace
-
-int replay::commands::snapshot(const arguments& args) {
-  const std::string_view path = args.out;
-  if (path.empty()) return print_error("snapshot: --out FILE is missing");
-  const bool is_pickle = path.ends_with(".pickle");
-  if (!is_pickle && !path.ends_with(".json") && !path.ends_with(".csv"))
-    return print_error("--out " + args.out +
-                       ": must end in .pickle, .json or .csv, which selects the format");
-  if (is_same_file(args.files[0], args.out))
-    return print_error("--out " + args.out + ": is the trace itself");
-  if (args.as_recorded) return convert(args);
-  const bool at_peak = args.at.empty() ? is_pickle : args.at == "peak";
-  const auto read = read_only_trace(args);
-  if (const auto* const wrong = std::get_if<input_error>(&read)) return print_error(wrong->text());
-  return with_recording(
-      args, std::get<tessera::trace::recording>(read),
-      [&]<typename Recipe>(const program& trace, const tessera::recipe::policies<Recipe>& settings) -> int {
-        const capture_point when = find_capture_point<Recipe>(trace, settings, args.capacity, at_peak);
+/// Replays one trace, and writes the snapshot to a file.
+int snapshot_one(const replay::arguments& args, const replay::run_trace& trace,
+                 const replay::run_settings& used, const std::string& out) {
+  using namespace replay;
+  const bool at_peak = args.at.empty() ? out.ends_with(".pickle") : args.at == "peak";
+  return with_recipe(
+      used, trace.made,
+      [&]<typename Recipe>(const program& played, const tessera::recipe::policies<Recipe>& settings) -> int {
+        const capture_point when = find_capture_point<Recipe>(played, settings, used.capacity, at_peak);
         std::size_t operation = 0;
         using history = tessera::observe::history<operation_time>;
         using observer = tessera::extension::observer<history>;
-        replayed<Recipe, observer> pool{device_of(args.capacity), settings,
+        replayed<Recipe, observer> pool{device_of(used.capacity), settings,
                                         observer{history(when.events, {&operation})}};
         std::optional<input_error> error;
         const auto look = [&] {
           tessera::observe::snapshot seen = tessera::observe::take_snapshot(pool);
-          seen.name = trace.name();
-          seen.configured.conf = args.conf;
-          add_origins(seen, trace.source());
-          error = write(seen, 0, args.out);
-          if (!error) report(args.out, pool, when, trace);
+          seen.name = played.name();
+          seen.configured.conf = used.conf;
+          add_origins(seen, played.source());
+          error = write(seen, 0, out);
+          if (!error) report(out, pool, when, played);
         };
-        const std::size_t failures = tessera::trace::replay(
-            trace, pool, [&](std::size_t i) { operation = i; },
-            [&](std::size_t i, void*) {
+        std::size_t failures = 0;
+        (void)tessera::trace::replay(
+            played, pool, [&](std::size_t i) { operation = i; },
+            [&](std::size_t i, void* p) {
+              using kind = tessera::trace::event::kind;
+              const kind what = played.events()[i].what;
+              failures += p == nullptr && (what == kind::allocate || what == kind::refused);
               if (i == when.operation) look();
             });
         if (error) return print_error(error->text());
+        std::printf("  used: %s\n", settings_text(used).c_str());
         if (failures != 0)
           std::fprintf(stderr, "tessera-replay: %s: %zu allocations failed\n", args.files[0].c_str(),
                        failures);
         return failures != 0 ? differs : done;
       });
+}
+
+}  // namespace
+
+int replay::commands::snapshot(const arguments& args) {
+  const std::string_view path = args.out;
+  if (path.empty()) return print_error("snapshot: --out FILE is missing");
+  if (!path.ends_with(".pickle") && !path.ends_with(".json") && !path.ends_with(".csv"))
+    return print_error("--out " + args.out +
+                       ": must end in .pickle, .json or .csv, which selects the format");
+  if (is_same_file(args.files[0], args.out))
+    return print_error("--out " + args.out + ": is the trace itself");
+  if (args.as_recorded) return convert(args);
+  return with_each_trace(args, [&](const run_trace& trace, const run_settings& used, const traces& all) {
+    return snapshot_one(args, trace, used, out_path(args.out, all, trace));
+  });
 }

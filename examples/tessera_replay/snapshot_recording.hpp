@@ -92,11 +92,17 @@ class origin_collector {
   return text += label.size() > max_length ? "...'" : "'";
 }
 
-/// The devices with a history, or without any history those with segments, in order.
+/// The devices whose history requests memory, or without any history those with segments, in order. A process that uses
+/// one device has short histories of the others.
 [[nodiscard]] inline std::vector<std::size_t> recorded_devices(const observe::snapshot& source) {
+  using action = observe::snapshot::action;
+  const auto requests = [](const observe::snapshot::entry& e) {
+    return e.what == action::alloc || e.what == action::oom || e.what == action::free_completed;
+  };
   std::vector<std::size_t> found;
   for (std::size_t device = 0; device < source.traces.size(); ++device) {
-    if (!source.traces[device].empty()) found.push_back(device);
+    const auto& trace = source.traces[device];
+    if (std::any_of(trace.begin(), trace.end(), requests)) found.push_back(device);
   }
   if (!found.empty()) return found;
   for (const observe::snapshot::segment& s : source.segments) {
@@ -124,16 +130,28 @@ class origin_collector {
   return found;
 }
 
+/// A recording, and where its events are in the history of the device.
+struct indexed_recording {
+  recording made;
+  std::size_t events_at_start = 0;   ///< the first events allocate the blocks that were live at the start
+  std::vector<std::size_t> entries;  ///< the entry of each event after those
+  std::vector<std::uint64_t>
+      addresses;  ///< of the allocations on the device, by id; 0 for requests that failed
+};
+
 /// Converts the history of one device to a recording, beginning with the blocks that are live at its start.
 ///
 /// A block is freed when its free completes, since snapshots do not say which streams use it. PyTorch records
 /// the size of a failed request as rounded.
-[[nodiscard]] inline read_result<recording> recording_of(const observe::snapshot& source,
-                                                         std::size_t device) {
+[[nodiscard]] inline read_result<indexed_recording> index_recording(const observe::snapshot& source,
+                                                                    std::size_t device) {
   const auto start = blocks_at_start(source, device);
   if (const auto* error = std::get_if<input_error>(&start)) return *error;
 
-  recording made{source.name, {}, recorded_capacity(source, device)};
+  indexed_recording result;
+  recording& made = result.made;
+  made.name = source.name;
+  made.capacity = recorded_capacity(source, device);
   std::map<std::uint64_t, std::uint64_t>
       id_at;  // of live blocks, by address; no hash map: hostile addresses could collide
   std::uint64_t next_id = 0;
@@ -143,22 +161,26 @@ class origin_collector {
     if (size == 0) return;
     origins.add(stack, label);
     id_at[address] = next_id;
+    result.addresses.push_back(address);
     made.events.push_back({event::kind::allocate, next_id++, size, stream});
   };
   for (const auto& [address, block] : std::get<std::map<std::uint64_t, block_at_start>>(start))
     allocate(address, block.requested, block.stream, block.stack, {});
+  result.events_at_start = made.events.size();
   const auto entries = source.trace_of(device);
   const std::vector<std::size_t> emptied = find_cache_empties(entries);
   auto next = emptied.begin();
   for (std::size_t i = 0; i <= entries.size(); ++i) {
     if (next != emptied.end() && *next == i) made.events.push_back({event::kind::empty_cache}), ++next;
+    result.entries.resize(made.events.size() - result.events_at_start, i);
     if (i == entries.size()) break;
     const observe::snapshot::entry& e = entries[i];
     if (e.what == observe::snapshot::action::alloc) {
       allocate(e.address, e.size, e.stream, e.stack, e.label);
     } else if (e.what == observe::snapshot::action::oom && e.size > 0) {
       origins.add(e.stack, e.label);
-      append_failed_request(made, next_id++, e.size, e.stream);
+      result.addresses.push_back(0);
+      made.events.push_back({event::kind::refused, next_id++, e.size, e.stream});
     } else if (e.what == observe::snapshot::action::annotate && !e.label.empty()) {
       if (const auto found = id_at.find(e.address); found != id_at.end()) origins.say(found->second, e.label);
     } else if (e.what == observe::snapshot::action::free_completed) {
@@ -167,6 +189,7 @@ class origin_collector {
       made.events.push_back({event::kind::free, found->second, 0, e.stream});
       id_at.erase(found);
     }
+    result.entries.resize(made.events.size() - result.events_at_start, i);
   }
   for (const observe::snapshot::segment& s : source.segments_of(device)) {
     for (const observe::snapshot::block& b : s.blocks) {
@@ -175,7 +198,14 @@ class origin_collector {
     }
   }
   std::move(origins).finish(made);
-  return made;
+  return result;
+}
+/// Converts the history of one device to a recording.
+[[nodiscard]] inline read_result<recording> recording_of(const observe::snapshot& source,
+                                                         std::size_t device) {
+  auto read = index_recording(source, device);
+  if (auto* error = std::get_if<input_error>(&read)) return std::move(*error);
+  return std::move(std::get<indexed_recording>(read).made);
 }
 /// Converts the history of the first of the recorded_devices.
 [[nodiscard]] inline read_result<recording> recording_of(const observe::snapshot& source) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -41,11 +42,12 @@ std::optional<tune::planned_run> run_planned(const tessera::trace::program& prog
   return run;
 }
 
-int tune_one(const arguments& args, const tessera::trace::recording& recording) {
-  const tessera::trace::program program(recording);
-  const double share = args.memory_fraction.value_or(1);
-  const bool has_capacity = args.has_capacity || share < 1;
-  const auto capacity = static_cast<std::size_t>(share * static_cast<double>(args.capacity));
+int tune_one(const arguments& args, const run_trace& trace, const run_settings& used) {
+  const tessera::trace::program program(trace.made);
+  const double share = used.memory_fraction.value_or(1);
+  const bool has_capacity = used.knows_capacity() || share < 1;
+  const auto capacity =
+      (std::min)(used.limit, static_cast<std::size_t>(share * static_cast<double>(used.capacity)));
   if (has_capacity && capacity < program.min_reserved()) {
     print_error(args.files[0] + (program.sleeps() == 0 ? ": peak live is " : ": the largest request has ") +
                 std::to_string(program.min_reserved()) + " bytes, so nothing completes with " +
@@ -61,15 +63,17 @@ int tune_one(const arguments& args, const tessera::trace::recording& recording) 
   // Without --capacity, the device never runs out of memory.
   constexpr std::size_t max_peak = tessera::max_request / 8;
   if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), max_peak));
-  const auto add = [&](const std::string& name) {
+  const auto add = [&](const std::string& name, const std::string& recipe, const std::string& conf) {
     (void)choose_recipe(
-        name, "", {}, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
+        recipe, conf, {}, [&]<typename Recipe>(const tessera::recipe::policies<Recipe>& settings) {
           if constexpr (std::is_constructible_v<tune::composition, const tessera::recipe::policies<Recipe>&>)
             asked.shipped.emplace_back(name, tune::composition(settings));
         });
   };
-  for (const char* const name : compared) add(name);
-  for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name);
+  for (const char* const name : compared) add(name, name, "");
+  for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) add(name, name, "");
+  if (!used.conf.empty() && used.conf != "expandable_segments:True")
+    add(used.recipe + ", recorded settings", used.recipe, used.conf);
   const std::string& title = program.name();
   asked.progress = [&](const std::string& what) { progress_line::show(title + ": " + what); };
 
@@ -77,14 +81,23 @@ int tune_one(const arguments& args, const tessera::trace::recording& recording) 
   progress_line::show(title + ": a plan");
   const std::optional<tune::planned_run> planned = run_planned(program, asked.capacity);
   progress_line::clear();
-  const tune::report found{title, program, asked, given, planned};
-  args.json ? tune::print_json(found) : tune::print(found);
+  const tune::report found{title, program, asked, given, planned, settings_json(used)};
+  if (args.json) {
+    tune::print_json(found);
+  } else {
+    tune::print(found);
+    std::printf("used: %s\n", settings_text(used).c_str());
+    if (program.refusals() != 0)
+      std::printf("%zu of the requests failed in the recorded run; they need not be served here\n",
+                  program.refusals());
+  }
   return given.winner.what.completes && given.keeps_max_ns ? done : differs;
 }
 
 }  // namespace
 
 int replay::commands::tune(const arguments& args) {
-  return with_each_recording(
-      args, [&](const tessera::trace::recording& recording) { return tune_one(args, recording); });
+  return with_each_trace(args, [&](const run_trace& trace, const run_settings& used, const traces&) {
+    return tune_one(args, trace, used);
+  });
 }

@@ -159,6 +159,7 @@ struct report {
   const advice_request& asked;
   const advice& given;
   const std::optional<planned_run>& planned;  // nothing if no request can be planned
+  std::string settings{};                     // a member of the JSON result; may be empty
 };
 
 void print(const report& r);

@@ -216,6 +216,7 @@ void print_json(const report& r) {
   std::printf("{\"trace\": \"%s\", \"operations\": %zu, \"peak_live\": %zu, \"capacity\": ",
               json_text(r.trace).c_str(), r.program.events().size(), r.program.peak_live());
   r.asked.has_capacity ? std::printf("%zu", r.asked.capacity) : std::printf("null");
+  if (!r.settings.empty()) std::printf(", %s", r.settings.c_str());
   std::printf(
       ", \"tried\": %zu, \"beats_pytorch\": %s, \"device_limit_ns\": %ju, \"host_limit_ns\": %.1f, "
       "\"noise\": %.4f,\n \"pytorch\": ",

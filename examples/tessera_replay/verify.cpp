@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cinttypes>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <set>
@@ -12,6 +14,7 @@
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/trace/csv.hpp>
 #include <tessera/trace/recording.hpp>
+#include "call_site.hpp"
 #include "read_snapshot.hpp"
 #include "verify.hpp"
 
@@ -24,34 +27,68 @@ namespace {
 using replay::verification;
 using tessera::trace::input_error;
 
-void print(const std::string& file, const verification& v) {
+constexpr const char* no_allocation = "the history has no allocation";
+
+std::string hex(std::uint64_t address) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%" PRIx64, address);
+  return text;
+}
+
+void print(const std::string& file, const verification& v, const tessera::observe::snapshot& source) {
   const char* const found = !v.has_compared() ? "nothing to verify" : v.agrees() ? "agrees" : "differs";
   const bool is_newer = v.has_compared() && std::string_view(v.rules) != "2.6";
   std::printf("%s, device %zu: %s%s%s\n", file.c_str(), v.device, found,
               is_newer ? ", under the rules of PyTorch " : "", is_newer ? v.rules : "");
-  if (!v.has_compared()) std::puts("  the history has no allocation");
+  if (!v.has_compared()) {
+    std::printf("  %s\n", no_allocation);
+    return;
+  }
   std::printf("  allocations      %zu, %zu of them at the GPU's address\n", v.allocations, v.same_address);
-  if (v.same_address != v.allocations)
-    std::printf("  first difference allocation %zu\n", v.first_other_address);
+  if (v.same_address != v.allocations) {
+    const auto& e = source.trace_of(v.device)[v.other_entry];
+    const std::string line = replay::call_site(source.stacks, e.stack);
+    std::printf(
+        "  first difference allocation %zu, entry %zu of the history: %zu bytes, at %s on the GPU, %s%s%s\n",
+        v.first_other_address, v.other_entry, e.size, hex(v.other_expected).c_str(),
+        v.other_given != 0 ? ("at " + hex(v.other_given) + " replayed").c_str()
+                           : "and without memory for it replayed",
+        line.empty() ? "" : ", ", line.c_str());
+  }
   const char* const other = v.first_other_segment.c_str();
   if (v.maps == 0 || v.segments != 0)
     std::printf("  cudaMallocs      %zu, %s\n", v.segments, *other == 0 ? "equal sizes" : other);
   if (v.maps != 0)
     std::printf("  pages mapped     %zu times, %s\n", v.maps, *other == 0 ? "equal pages" : other);
   std::printf("  peak reserved    %zu on the GPU, %zu replayed\n", v.peak_recorded, v.peak_here);
+  if (!v.agrees())
+    std::printf("  rules tried      PyTorch 2.6 and 2.14; shown are those of %s, which agree longest\n",
+                v.rules);
 }
 
-void print_json(const std::string& file, const verification& v) {
+void print_json(const std::string& file, const verification& v, const tessera::observe::snapshot& source) {
+  std::printf("{\"snapshot\": \"%s\", \"device\": %zu, \"agrees\": ", replay::json_text(file).c_str(),
+              v.device);
+  if (!v.has_compared()) {
+    std::printf("null, \"reason\": \"%s\"}", no_allocation);
+    return;
+  }
   std::printf(
-      "{\"snapshot\": \"%s\", \"device\": %zu, \"agrees\": %s, \"allocations\": %zu, \"same_address\": "
-      "%zu, \"segments\": %zu, \"maps\": %zu, \"segments_equal\": %s, \"peak_recorded\": %zu, \"peak_here\": "
-      "%zu, \"rules\": \"%s\"}",
-      replay::json_text(file).c_str(), v.device,
-      !v.has_compared() ? "null"
-      : v.agrees()      ? "true"
-                        : "false",
-      v.allocations, v.same_address, v.segments, v.maps, v.first_other_segment.empty() ? "true" : "false",
-      v.peak_recorded, v.peak_here, v.rules);
+      "%s, \"allocations\": %zu, \"same_address\": %zu, \"segments\": %zu, \"maps\": %zu, "
+      "\"segments_equal\": %s, \"peak_recorded\": %zu, \"peak_here\": %zu, \"rules\": \"%s\", "
+      "\"rules_tried\": [\"2.6\"%s], \"first_difference\": ",
+      v.agrees() ? "true" : "false", v.allocations, v.same_address, v.segments, v.maps,
+      v.first_other_segment.empty() ? "true" : "false", v.peak_recorded, v.peak_here, v.rules,
+      v.tried_2_14 ? ", \"2.14\"" : "");
+  if (v.same_address == v.allocations) {
+    std::printf("null}");
+    return;
+  }
+  const auto& e = source.trace_of(v.device)[v.other_entry];
+  std::printf("{\"allocation\": %zu, \"entry\": %zu, \"bytes\": %zu, \"expected\": %" PRIu64
+              ", \"given\": %" PRIu64 ", \"line\": \"%s\"}}",
+              v.first_other_address, v.other_entry, e.size, v.other_expected, v.other_given,
+              replay::json_text(replay::call_site(source.stacks, e.stack)).c_str());
 }
 
 /// Reads a snapshot file.
@@ -107,7 +144,7 @@ int replay::commands::verify(const arguments& args) {
       const auto& result = std::get<verification>(outcome);
       if (!result.agrees()) code = std::max<int>(code, differs);
       list.next();
-      args.json ? print_json(title_of(file), result) : print(file, result);
+      args.json ? print_json(title_of(file), result, source) : print(file, result, source);
     }
   }
   return code;

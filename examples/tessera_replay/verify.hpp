@@ -40,6 +40,10 @@ struct verification {
   std::size_t allocations = 0;
   std::size_t same_address = 0;
   std::size_t first_other_address = 0;  ///< the first allocation at another address, from 0
+  std::size_t other_entry = 0;          ///< the entry of the history of that allocation, from 0
+  std::uint64_t other_expected = 0;     ///< its address on the recorded device
+  std::uint64_t other_given = 0;        ///< its address in the replay; 0 if that has no memory for it
+  bool tried_2_14 = false;              ///< whether the rules of 2.14 were tried, too
   std::size_t segments = 0;             ///< acquired by the recorded device
   std::size_t maps = 0;                 ///< map calls of the recorded device
   std::string first_other_segment;      ///< the first difference in acquired memory; empty if there is none
@@ -73,6 +77,14 @@ struct verification {
   std::copy(std::begin(s.roundup_power2_divisions), std::end(s.roundup_power2_divisions),
             std::begin(found.roundup.in_slot));
   return found;
+}
+
+/// Rejects snapshots that were recorded while the driver decided, not PyTorch.
+[[nodiscard]] inline std::optional<input_error> check_allocator(const observe::snapshot& source,
+                                                                std::size_t device) {
+  if (!settings_of(source).async_backend) return {};
+  return input_error{source.name + ": device " + std::to_string(device),
+                     "was recorded under backend:cudaMallocAsync, where the driver decides, not PyTorch"};
 }
 
 /// Replays one device's history through the pytorch recipe under the recorded settings, and if they differ,
@@ -288,6 +300,9 @@ class recorded_replay {
     const bool same = reinterpret_cast<std::uint64_t>(p) == e.address;
     if (!same && result_.same_address == result_.allocations) {
       result_.first_other_address = result_.allocations;
+      result_.other_entry = static_cast<std::size_t>(&e - source_.trace_of(device_).data());
+      result_.other_expected = e.address;
+      result_.other_given = reinterpret_cast<std::uint64_t>(p);
       if (in.ranges != nullptr) result_.range_limit = in.ranges->range_limit(e.address, p);
     }
     result_.same_address += same;
@@ -375,10 +390,8 @@ class verifier {
 
   ///   Returns:  an error if the history contradicts itself, or another allocator made it
   [[nodiscard]] read_result<verification> run() const {
-    config::pytorch::settings settings = settings_of(source_);
-    if (settings.async_backend)
-      return input_error{source_.name + ": device " + std::to_string(device_),
-                         "was recorded under backend:cudaMallocAsync, where the driver decides, not PyTorch"};
+    if (auto refused = check_allocator(source_, device_)) return std::move(*refused);
+    const config::pytorch::settings settings = settings_of(source_);
     read_result<verification> found = closest(settings);
     const std::string& recipe = source_.configured.recipe;
     if (recipe.empty() || recipe.starts_with("tessera::pytorch") || agree(found)) return found;
@@ -403,6 +416,8 @@ class verifier {
     const auto* const before = std::get_if<verification>(&best);
     const bool is_closer =
         before == nullptr || made->agrees() || made->first_difference() > before->first_difference();
+    if (auto* const first = std::get_if<verification>(&best)) first->tried_2_14 = true;
+    made->tried_2_14 = true;
     return is_closer ? other : best;
   }
 

@@ -271,14 +271,14 @@ INSTANTIATE_TEST_SUITE_P(
         refused{csv(std::string(1000, ',')), "2: a line has 5 fields, this one 1001"},
         refused{csv("a,0,1,0,1\n\nf,0,1,0,1\n"), "3: a line has 5 fields, this one 1"},
         refused{csv("a,0,1,0,1\nf,0,1"), "3: a line has 5 fields, this one 3"},
-        refused{csv("y,0,1,0,1\n"), "2: no such op: 'y'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
-        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
-        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
-        refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
+        refused{csv("y,0,1,0,1\n"), "2: no such op: 'y'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m, o"},
+        refused{csv("A,0,1,0,1\n"), "2: no such op: 'A'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m, o"},
+        refused{csv("af,0,1,0,1\n"), "2: no such op: 'af'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m, o"},
+        refused{csv(",0,1,0,1\n"), "2: no such op: ''; ops are a, f, r, e, c, b, j, n, p, x, s, w, m, o"},
         refused{csv(std::string("a\0,0,1,0,1\n", 11)),
-                "2: no such op: 'a?'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
+                "2: no such op: 'a?'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m, o"},
         refused{csv(std::string("\0,0,1,0,1\n", 10)),
-                "2: no such op: '?'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m"},
+                "2: no such op: '?'; ops are a, f, r, e, c, b, j, n, p, x, s, w, m, o"},
         refused{csv(std::string("a,0,1\0,0,1\n", 11)), "2: '1?' is not a whole number below 2^64"},
         refused{csv(std::string("a,0,1,0,1\n\0", 11)), "3: a line has 5 fields, this one 1"},
         refused{csv("a,,1,0,1\n"), "2: '' is not a whole number below 2^64"},
@@ -509,6 +509,37 @@ TEST(text_traces, recorded_programs_are_read_completely) {
     }
     EXPECT_EQ(at, bytes.size()) << name;
   }
+}
+
+TEST(refused_request, is_tried_and_is_not_live) {
+  const auto read = read_csv(csv("a,0,5242880,0,0\no,1,1073741824,0,1\no,2,1048577,0,2\nf,0,0,0,3\n"), "T");
+  ASSERT_TRUE(std::holds_alternative<recording>(read));
+  const auto& made = std::get<recording>(read);
+  const tessera::trace::program source(made);
+  EXPECT_EQ(source.peak_live(), 5242880u);
+  EXPECT_EQ(source.min_reserved(), 5242880u);
+  EXPECT_EQ(source.refusals(), 2u);
+  using tessera::provider::simulated_device;
+  tessera::caching_allocator<tessera::recipe::pytorch<>, simulated_device> pool{
+      simulated_device{simulated_device::options{.capacity = 60u << 20}}};
+  std::vector<bool> served;
+  const auto note = [&](std::size_t, const void* p) { served.push_back(p != nullptr); };
+  EXPECT_EQ(tessera::trace::replay(
+                source, pool, [](std::size_t) {}, note),
+            0u)
+      << "what failed when recorded may fail again";
+  EXPECT_EQ(served, (std::vector{true, false, true, true}));
+  EXPECT_EQ(pool.current_usage().allocated, 0u) << "what is served is freed at once";
+  EXPECT_EQ(to_csv(made).substr(csv("").size()),
+            "a,0,5242880,0,0\no,1,1073741824,0,1\no,2,1048577,0,2\nf,0,0,0,3\n");
+}
+
+TEST(refused_request, has_an_id_of_its_own) {
+  EXPECT_EQ(std::get<input_error>(read_csv(csv("a,0,512,0,0\no,0,512,0,1\n"), "T")).text(),
+            "T:3: id 0 is refused and was allocated");
+  EXPECT_EQ(std::get<input_error>(read_csv(csv("o,0,512,0,0\nf,0,512,0,1\n"), "T")).text(),
+            "T:3: id 0 is freed twice");
+  EXPECT_EQ(std::get<input_error>(read_csv(csv("o,0,1152921504606846976,0,0\n"), "T")).where, "T:2");
 }
 
 }  // namespace

@@ -126,14 +126,25 @@ class lifetime_checker {
     if (e.what == event::kind::begin_pool && open_scopes_.insert(e.id).second &&
         open_scopes_.size() > max_open_scopes)
       return "the scopes of more than " + std::to_string(max_open_scopes) + " private pools are open";
-    if (!allocating && !freeing && e.what != event::kind::record_stream) return {};
-    if (allocating && e.bytes > max_request) return "a request of " + request_limit_text(e.bytes);
-    const std::string_view verb = allocating ? " is allocated" : freeing ? " is freed" : " is recorded";
+    const bool is_refused = e.what == event::kind::refused;
+    if (!allocating && !freeing && !is_refused && e.what != event::kind::record_stream) return {};
+    if ((allocating || is_refused) && e.bytes > max_request)
+      return "a request of " + request_limit_text(e.bytes);
+    const std::string_view verb = is_refused   ? " is refused"
+                                  : allocating ? " is allocated"
+                                  : freeing    ? " is freed"
+                                               : " is recorded";
     const auto error = [&](std::string_view rule) {
       return "id " + std::to_string(e.id).append(verb).append(rule);
     };
 
     allocation& entry = find_or_create(e.id);
+    if (is_refused) {
+      if (entry.now != state::unknown) return error(" and was allocated");
+      entry = {e.bytes, state::freed};
+      keep = e.bytes != 0;
+      return {};
+    }
     if (allocating) {
       if (entry.now != state::unknown) return error(" twice");
       if (e.bytes > max_live - live_) return error(", so more than 2^62 bytes would be live");
@@ -192,6 +203,7 @@ class lifetime_checker {
     case event::kind::sleep: return 's';
     case event::kind::wake: return 'w';
     case event::kind::begin_step: return 'm';
+    case event::kind::refused: return 'o';
   }
   return '?';
 }
@@ -215,7 +227,8 @@ class lifetime_checker {
     case 's': e.what = event::kind::sleep; break;
     case 'w': e.what = event::kind::wake; break;
     case 'm': e.what = event::kind::begin_step; break;
-    default: return "no such op: " + quoted_field(op) + "; ops are a, f, r, e, c, b, j, n, p, x, s, w, m";
+    case 'o': e.what = event::kind::refused; break;
+    default: return "no such op: " + quoted_field(op) + "; ops are a, f, r, e, c, b, j, n, p, x, s, w, m, o";
   }
   std::uint64_t number[4]{};
   for (std::size_t i = 0; i < 4; ++i) {
@@ -225,7 +238,8 @@ class lifetime_checker {
   e.id = number[0];
   e.bytes = number[1];
   e.stream = stream_id{number[2]};
-  if (e.what == event::kind::allocate || e.what == event::kind::free || e.what == event::kind::record_stream)
+  if (e.what == event::kind::allocate || e.what == event::kind::free ||
+      e.what == event::kind::record_stream || e.what == event::kind::refused)
     return {};
   const bool answers = e.what == event::kind::answer_events;
   const bool begins = e.what == event::kind::begin_pool;
@@ -263,7 +277,8 @@ namespace tessera::trace {
 /// `s` puts the pool to sleep, or all pools if the id is 0. It saves the contents by copies on `stream` if
 /// `bytes` is 1, and discards them if 0. `w` wakes the pool, or all pools that sleep, and copies on `stream`.
 ///
-/// `m` marks the beginning of a step, with the key `id`.
+/// `m` marks the beginning of a step, with the key `id`. `o` is a request that ran out of memory when the program was
+/// recorded; `id` was never allocated.
 ///
 ///     using namespace tessera::trace;
 ///     const auto read = read_csv("op,id,bytes,stream,t_us\na,0,1000,0,0\nf,0,1000,0,12\n", "a pair");

@@ -37,6 +37,7 @@ struct event {
     answer_events,  ///< event queries answer ready (`bytes` is 1) or not ready (0) from here on
     empty_cache,    ///< of all pools, or of the private pool `id`
     begin_step,     ///< a step begins, such as a training iteration; `id` is its key, or 0
+    refused,  ///< a request of `bytes` on `stream` that failed in the recorded run; a replay frees it at once
     // Operations on private pools. `id` is the pool; a recording numbers its pools from 1.
     begin_pool,  ///< opens the scope for `stream`, or for all streams if `bytes` is 1; makes the pool or adds a use
     join_pool,     ///< the open scope selects `stream`, too
@@ -94,6 +95,8 @@ class program {
         if (e.what == event::kind::free) live -= bytes[slot];
       } else if (e.what == event::kind::sleep || e.what == event::kind::wake) {
         ++sleeps_;
+      } else if (e.what == event::kind::refused) {
+        ++refusals_;
       }
       slot_.push_back(slot);
     }
@@ -106,12 +109,14 @@ class program {
   /// The number of the allocation that event `i` makes, frees or records, from 0.
   [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }
   [[nodiscard]] std::size_t slot_count() const noexcept { return slots_; }
-  /// The maximum of live requested bytes.
+  /// The maximum of live requested bytes. Requests that failed in the recorded run never were live.
   [[nodiscard]] std::size_t peak_live() const noexcept { return peak_live_; }
   /// The bytes that every allocator must reserve at some time: peak live, or the largest request if memory sleeps.
   [[nodiscard]] std::size_t min_reserved() const noexcept { return sleeps_ == 0 ? peak_live_ : largest_; }
   /// The number of sleeps and wakes.
   [[nodiscard]] std::size_t sleeps() const noexcept { return sleeps_; }
+  /// The number of requests that failed in the recorded run.
+  [[nodiscard]] std::size_t refusals() const noexcept { return refusals_; }
 
  private:
   const recording* source_;
@@ -120,6 +125,7 @@ class program {
   std::size_t peak_live_ = 0;
   std::size_t largest_ = 0;
   std::size_t sleeps_ = 0;
+  std::size_t refusals_ = 0;
 };
 
 /// The outcome of an operation on private pools.
@@ -230,7 +236,7 @@ class pool_operations {
 ///
 /// Calls `before(i)` before each event and `after(i, p)` after it; `p` is the address of the event's block,
 /// or null. After operations on private pools, and after emptying a cache, calls `after(i, pool_outcome)` if it
-/// can. Skips frees of failed allocations. An allocator without private pools serves all requests from its
+/// can. Skips frees of failed allocations. Frees a request that failed in the recorded run after `after(i, p)`. An allocator without private pools serves all requests from its
 /// default pools. An allocator that cannot sleep skips sleeps and wakes, and the outcome says so. While a pool
 /// sleeps, its requests fail and no use of its blocks is recorded. An allocator without begin_step ignores steps.
 ///
@@ -241,7 +247,7 @@ class pool_operations {
 ///     const std::size_t reserved = allocator.current_usage().reserved;
 ///     std::printf("%zu failed, %zu bytes reserved, %zu at peak", failures, reserved, source.peak_live());
 ///
-///   Returns:  the number of failed allocations
+///   Returns:  the number of failed allocations, without those that failed in the recorded run, too
 template <typename Allocator, typename Before, typename After>
 std::size_t replay(const program& source, Allocator& allocator, Before before, After after) {
   // One extra slot for events without an allocation.
@@ -270,6 +276,10 @@ std::size_t replay(const program& source, Allocator& allocator, Before before, A
     } else if (e.what == event::kind::answer_events) {
       detail::hold_events(allocator, e.bytes == 0);
       after(i, nullptr);
+    } else if (e.what == event::kind::refused) {
+      void* const served = allocator.try_allocate(e.bytes, e.stream);
+      after(i, served);
+      allocator.deallocate(served);
     } else if (e.what == event::kind::begin_step) {
       if constexpr (requires { allocator.begin_step(e.id); }) allocator.begin_step(e.id);
       after(i, nullptr);
