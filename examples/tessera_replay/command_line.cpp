@@ -53,7 +53,7 @@ std::string read_system(arguments& args, std::string_view name) {
          replay::did_you_mean(name, known);
 }
 std::string read_conf(arguments& args, std::string_view text) {
-  args.conf = text;
+  args.conf = args.confs.emplace_back(text);
   args.has_conf = true;
   return {};
 }
@@ -116,6 +116,16 @@ std::string read_alignment(arguments& args, std::string_view text) {
   if (!wrong.empty() || std::has_single_bit(args.alignment)) return wrong;
   return std::string(text) + ": must be a power of two";
 }
+std::string read_jobs(arguments& args, std::string_view text) {
+  return read_number<std::size_t>(text, args.jobs, 1, 4096);
+}
+std::string read_host_memory(arguments& args, std::string_view size) {
+  return replay::read_size(size, args.host_memory);
+}
+std::string read_results(arguments& args, std::string_view path) {
+  args.results = path;
+  return path.empty() ? ": must be a folder, or - for standard output" : "";
+}
 std::string read_max_ns(arguments& args, std::string_view text) {
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, args.max_ns);
@@ -132,7 +142,7 @@ constexpr option options[] = {
     {"--capacity", "SIZE",
      "device memory, in bytes or with a unit, as in 8GiB, 1.5GiB or 512MiB.\n"
      "Default: that of the recorded device, if a request failed there; else 80 GiB, and\n"
-     "for tune, the larger of that and eight times peak live. For fit and plan, none",
+     "for tune, the larger of that and eight times peak live. For fit, plan and ranks, none",
      &read_capacity},
     {"--memory-fraction", "F",
      "the argument of set_per_process_memory_fraction, from 0 to 1;\n"
@@ -163,6 +173,15 @@ constexpr option options[] = {
      &read_effort},
     {"--seed", "N", "the seed of that search; default: 1", &read_seed},
     {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
+    {"--jobs", "N", "the files to work on at once; default: one per processor", &read_jobs},
+    {"--host-memory", "SIZE",
+     "host memory for all files at once; default: three quarters of what is\n"
+     "available. A file takes up to 256 MiB and 30 bytes for each of its bytes",
+     &read_host_memory},
+    {"--results", "DIR",
+     "the folder for one JSON file for each PATH that was measured; those of an\n"
+     "earlier run are not measured again. With -, prints these results instead",
+     &read_results},
     {"--json", "", "print the result as JSON", [](arguments& args, std::string_view) {
        args.json = true;
        return std::string();
@@ -246,6 +265,14 @@ constexpr command commands[] = {
      "peak\n"
      "    reserved), .json for ui.perfetto.dev or .csv in RMM's log format (default: the whole trace)\n",
      "1 an allocation failed"},
+    {"ranks", &replay::commands::ranks, "PATH...",
+     "--recipe... --conf... --capacity --device --jobs --host-memory --results --out --json", "",
+     "    compares the ranks of a job: peaks, fragmentation, which ran out of memory and why, and which "
+     "settings\n"
+     "    serve all. Tries the recipes of --recipe and pytorch with each --conf, or usual settings. --out "
+     "draws it\n"
+     "    as .svg or .html\n",
+     "1 a rank ran out of memory"},
 };
 
 /// Calls f(name, repeats) for each option that a command takes.
@@ -306,6 +333,8 @@ std::string described_operand(std::string_view operand) {
         "TRACE", "op,id,bytes,stream,t_us or id,lower,upper,size (CSV), an RMM log, or a PyTorch snapshot");
   if (operand.starts_with("SNAPSHOT"))
     return described("SNAPSHOT", "a snapshot written by torch.cuda.memory._dump_snapshot");
+  if (operand.starts_with("PATH"))
+    return described("PATH", "a TRACE, a folder of them, or results that --results wrote (.json, .jsonl)");
   return described("TEXT", "a configuration string, as in PYTORCH_CUDA_ALLOC_CONF");
 }
 

@@ -25,7 +25,8 @@ struct arguments {
   std::string recipe = "pytorch";    // the last one given
   std::vector<std::string> recipes;  // all that were given
   std::string system = "pytorch";
-  std::string conf;
+  std::string conf;                   // the last one given
+  std::vector<std::string> confs;     // all that were given
   bool has_conf = false;              // false if `conf` was not given
   std::string out;                    // the file to write; the last one given
   std::vector<std::string> outs;      // all that were given
@@ -41,6 +42,9 @@ struct arguments {
   double effort = 10;                     // of the search for places
   std::uint64_t seed = 1;                 // of that search
   std::uint32_t alignment = 512;          // of planned places
+  std::size_t jobs = 0;                   // files at once; 0 for one per processor
+  std::size_t host_memory = 0;            // of all workers together; 0 for what is available
+  std::string results;                    // the folder for results of files, or - for standard output
   bool json = false;
   bool as_recorded = false;  // convert a snapshot without a replay
 };
@@ -59,6 +63,7 @@ int draw(const arguments& args);
 int explain_oom(const arguments& args);
 int tune(const arguments& args);
 int plan(const arguments& args);
+int ranks(const arguments& args);
 }  // namespace commands
 
 /// The edit distance of two words: insertions, removals, replacements and swaps of neighbours.

@@ -87,5 +87,8 @@ look("assert [f['trace'] for f in found] == ['devices_several, device 0', 'devic
 expect(0 "it.device0.svg: " draw ${of}several.pickle --out ${of}it.svg)
 expect_also("it.device2.svg: ")
 expect(0 "it.svg: " draw ${of}several.pickle --out ${of}it.svg --device 2)
+expect(0 "2 ranks; worst " ranks ${of}several.pickle --recipe pytorch)
+expect_also("  devices_several, device 0 ")
+expect_also("  devices_several, device 2 ")
 expect(2 "has no devices; --device is for snapshots" fit ${TRACE} --device 0)
 expect(2 "--device one: must be a number from 0 on, or all" fit ${TRACE} --device one)
