@@ -16,5 +16,5 @@ replay::recipe_or_error replay::families::stitched_calmly(const recipe_entry& as
                                                           const memory_limits& limits) {
   return tessera::tool::detail::configure_plain<
       tessera::recipe::with<tessera::recipe::stitched, tessera::policy::grow_by_stitching<std::size_t{32}>>>(
-      as, conf, fraction);
+      as, conf, limits);
 }
