@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +10,6 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/trace/recording.hpp>
 
-#include "input.hpp"
 #include "page/drawing.hpp"
 #include "page/moments.hpp"
 #include "page/parts.hpp"

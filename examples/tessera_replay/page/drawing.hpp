@@ -134,7 +134,6 @@ function axes(ui, canvas, low, high, right = rightGap) {
   c.textAlign = "center";
   const span = view.to - view.from, apart = stepOf(span, Math.max(2, p.wide / 110), false), foot = p.top + p.high;
   const name = ui.axis === "time" ? "time since the first event" : "event";
-  c.font = c.font.replace("12px", "12px");
   const nameWide = c.measureText(name).width;
   for (let n = Math.ceil(view.from / apart) * apart; n <= view.to; n += apart) {
     const at = p.x(n);

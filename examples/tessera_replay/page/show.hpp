@@ -57,11 +57,10 @@ function show(data, element) {
   if (all.times) tools.append(axisChoice);
   tools.append(zoomButtons("Zoom of time", f => f ? zoom(f) : showAll()));
   const runChoice = make("div", {class: "choice", role: "group", "aria-label": "Runs"}, make("span", {class: "label", text: "Runs"}));
-  const theRun = runs.map((r, i) => {
+  runs.forEach((r, i) => {
     const box = make("input", {type: "checkbox", onchange: () => { shown[i] = box.checked; showRuns(); }});
     box.checked = shown[i];
     if (runs.length > 1) runChoice.append(make("label", {class: "check"}, box, make("span", {class: "swatch", style: "background:var(--c" + i % 8 + ")"}), r.name));
-    return box;
   });
 
   element.replaceChildren(
@@ -156,7 +155,6 @@ function show(data, element) {
   }
 
   // The moment.
-  let slow = 0;
   function move(event) {
     ui.moment = clamp(Math.round(event), all.first, all.events - 1);
     slider.value = ui.moment;
