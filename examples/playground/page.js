@@ -143,7 +143,8 @@ const settingText = (conf) => (conf === "" ? "PyTorch's defaults" : conf);
 function showAnswer(run) {
   const recorded = recordedRow(run);
   const like = replayedAsRecorded(run);
-  const of = recorded ?? like.row;
+  const isRecorded = recorded !== undefined && current.capacity === "";  // else the question is about another GPU
+  const of = isRecorded ? recorded : like.row;
   const best = bestOf(run);
   const live = bytesText(run.peak_live);
   const waste = of.peak_reserved - run.peak_live;
@@ -151,11 +152,11 @@ function showAnswer(run) {
   const isBetter = best.conf !== like.conf && (best.row.failures < like.row.failures || saved >= 0.01 * like.row.peak_reserved);
   const answer = [], lead = [];
   if (of.failures > 0) {
-    answer.push(`Memory ran out: ${bytesText(of.peak_reserved)} were reserved, for ${live} of tensors.`);
-    if (isBetter && best.row.failures === 0) answer.push(`With ${settingText(best.conf)}, every request would have been served.`);
-    else if (best.row.failures > 0) answer.push("No setting of PyTorch would have helped.");
+    answer.push(`Memory ${isRecorded ? "ran" : "would run"} out: ${bytesText(of.peak_reserved)} reserved, for ${live} of tensors.`);
+    if (isBetter && best.row.failures === 0) answer.push(`With ${settingText(best.conf)}, every request would be served.`);
+    else if (best.row.failures > 0) answer.push("No setting of PyTorch would help.");
   } else {
-    answer.push(`PyTorch ${recorded ? "reserved" : "would reserve"} ${bytesText(of.peak_reserved)} for ${live} of tensors.`);
+    answer.push(`PyTorch ${isRecorded ? "reserved" : "would reserve"} ${bytesText(of.peak_reserved)} for ${live} of tensors.`);
     if (isBetter) answer.push(`With ${settingText(best.conf)}, it would need ${percentText(saved / like.row.peak_reserved)} less.`);
     else answer.push(waste < 0.03 * of.peak_reserved ? "Hardly anything is lost." : "No setting would need less.");
     if (!isBetter) lead.push("To need less, the program has to keep fewer tensors at a time: the picture below shows what is live at the peak.");

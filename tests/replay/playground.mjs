@@ -159,7 +159,7 @@ async function run() {
   assert.ok(results["explain-oom"], "full.pickle: nothing is explained");
   await shown.value(`playground.open(playground.current.bytes, "small.pickle", {capacity: "512MiB"}).then(() => 0)`);
   assert.match(await text("#why"), /memory runs out at event/);
-  assert.match(await text("#answer"), /^Memory ran out/);
+  assert.match(await text("#answer"), /^Memory would run out: /);
 
   await expectRefusal(made("empty.pickle", ""), /empty|nothing|trace|header/i);
   await expectRefusal(made("wrong.pickle", Buffer.from("\x89PNG\r\n\x1a\n no snapshot", "latin1")), /./);
