@@ -98,6 +98,15 @@ char* realpath(const char* path, char* resolved) {
   return std::strcpy(resolved, path);
 }
 
+char* getcwd(char* folder, std::size_t size) {
+  if (folder == nullptr) return strdup("/");
+  if (size < 2) {
+    errno = ERANGE;
+    return nullptr;
+  }
+  return std::strcpy(folder, "/");
+}
+
 int rename(const char* from, const char* to) {
   if (page_size(from) < 0) return not_there();
   page_rename(from, to);

@@ -119,11 +119,17 @@ function showError(name, error) {
 /** The runs of a compare, one for each device. */
 const runsOf = (compared) => compared.filter((run) => run.recipes);
 const rowOf = (run, recipe) => run.recipes.find((row) => row.recipe === recipe);
-const recordedRow = (run) => run.recipes.find((row) => row.as_recorded);
+/** What the GPU did; undefined if the file does not say. */
+const recordedRow = (run) => run.recorded;
+const confOf = (run) => run.recorded?.conf ?? (run.settings?.conf_from === "recorded" ? run.settings.conf : "");
 
 /** What the settings cost: peak reserved, and whether everything was served. */
 function measured(run) {
   return pytorchSettings.map((setting) => ({...setting, row: rowOf(run, setting.recipe)})).filter((one) => one.row);
+}
+/** The recorded settings, replayed as all others are: without what was cached when the history begins. */
+function replayedAsRecorded(run) {
+  return measured(run).find((one) => one.conf === confOf(run)) ?? measured(run)[0];
 }
 function bestOf(run) {
   const all = measured(run);
@@ -136,24 +142,26 @@ const settingText = (conf) => (conf === "" ? "PyTorch's defaults" : conf);
 
 function showAnswer(run) {
   const recorded = recordedRow(run);
-  const of = recorded ?? rowOf(run, "pytorch") ?? run.recipes[0];
+  const like = replayedAsRecorded(run);
+  const isRecorded = recorded !== undefined && current.capacity === "";  // else the question is about another GPU
+  const of = isRecorded ? recorded : like.row;
   const best = bestOf(run);
+  const live = bytesText(run.peak_live);
   const waste = of.peak_reserved - run.peak_live;
-  const saved = of.peak_reserved - best.row.peak_reserved;
-  const who = recorded ? "PyTorch" : "PyTorch's allocator";
-  let answer = `${who} ${recorded ? "reserved" : "would reserve"} ${bytesText(of.peak_reserved)} for ${bytesText(run.peak_live)} of tensors`;
+  const saved = like.row.peak_reserved - best.row.peak_reserved;
+  const isBetter = best.conf !== like.conf && (best.row.failures < like.row.failures || saved >= 0.01 * like.row.peak_reserved);
+  const answer = [], lead = [];
   if (of.failures > 0) {
-    answer = `Memory ran out: ${bytesText(of.peak_reserved)} were reserved, for at most ${bytesText(run.peak_live)} of tensors`;
-    answer += best.row.failures === 0 ? `. With ${settingText(best.conf)}, all would have fit.` : ".";
-  } else if (best.row === of || saved < 0.01 * of.peak_reserved) {
-    answer += waste < 0.03 * of.peak_reserved ? ": hardly anything is lost." : ": no setting needs less.";
+    answer.push(`Memory ${isRecorded ? "ran" : "would run"} out: ${bytesText(of.peak_reserved)} reserved, for ${live} of tensors.`);
+    if (isBetter && best.row.failures === 0) answer.push(`With ${settingText(best.conf)}, every request would be served.`);
+    else if (best.row.failures > 0) answer.push("No setting of PyTorch would help.");
   } else {
-    answer += `. With ${settingText(best.conf)}, ${bytesText(best.row.peak_reserved)}: ${percentText(saved / of.peak_reserved)} less.`;
+    answer.push(`PyTorch ${isRecorded ? "reserved" : "would reserve"} ${bytesText(of.peak_reserved)} for ${live} of tensors.`);
+    if (isBetter) answer.push(`With ${settingText(best.conf)}, it would need ${percentText(saved / like.row.peak_reserved)} less.`);
+    else answer.push(waste < 0.03 * of.peak_reserved ? "Hardly anything is lost." : "No setting would need less.");
+    if (!isBetter) lead.push("To need less, the program has to keep fewer tensors at a time: the picture below shows what is live at the peak.");
   }
-  byId("answer").textContent = answer;
-  const lead = [];
-  if (of.failures === 0 && saved < 0.01 * of.peak_reserved)
-    lead.push(`To need less, the program has to keep fewer tensors at a time: see the picture below for what is live at the peak.`);
+  byId("answer").textContent = answer.join(" ");
   byId("lead").replaceChildren(...lead.map((text) => element("p", {textContent: text})));
 }
 
@@ -191,7 +199,7 @@ function rowElement({name, peak, failures, isBest, copied, fit}, run, most) {
     element("td", {className: "bar"}, track),
     element("td", {textContent: peak ? bytesText(peak) : ""}),
     element("td", {textContent: peak && run.peak_live && !failures ? "+" + percentText((peak - run.peak_live) / run.peak_live) : ""}),
-    element("td", {textContent: fit === undefined ? "" : fit === null ? "" : bytesText(fit)}));
+    element("td", {textContent: fit ? bytesText(fit) : fit === null ? "\u2013" : ""}));
 }
 function tableElement(rows, run, most) {
   const head = ["", "", "peak reserved", "above tensors", "runs with"].map((text, i) => element("th", {textContent: text, className: i === 1 ? "bar" : ""}));
@@ -203,17 +211,16 @@ function tableElement(rows, run, most) {
 function showSettings(run) {
   const recorded = recordedRow(run);
   const best = bestOf(run);
-  const fits = current.fits[current.device] ?? {};
+  const fits = current.fits;
   const rows = [];
   if (recorded)
-    rows.push({name: `as recorded${run.conf ? ": " + run.conf : ", with PyTorch's defaults"}`, peak: recorded.peak_reserved, failures: recorded.failures});
-  for (const one of measured(run)) {
-    if (one.row === recorded) continue;
-    rows.push({name: settingText(one.conf), peak: one.row.peak_reserved, failures: one.row.failures, isBest: one === best || one.conf === best.conf, copied: one.conf, fit: fits[one.conf]});
-  }
-  for (const conf of moreSettings)
-    if (fits[conf] !== undefined) rows.push({name: conf, peak: 0, failures: 0, copied: conf, fit: fits[conf]});
-  if (recorded && fits[run.conf ?? ""] !== undefined) rows[0].fit = fits[run.conf ?? ""];
+    rows.push({name: "recorded: " + (confOf(run) || "PyTorch's defaults") + (recorded.cached_at_start ? `, with ${bytesText(recorded.cached_at_start)} cached when the history begins` : ""),
+      peak: recorded.peak_reserved, failures: recorded.failures});
+  for (const one of measured(run))
+    rows.push({name: settingText(one.conf), peak: one.row.peak_reserved, failures: one.row.failures, isBest: one.conf === best.conf,
+      copied: one.conf, fit: fits[one.conf]});
+  for (const [conf, fit] of Object.entries(fits))
+    if (fit !== null && !pytorchSettings.some((one) => one.conf === conf)) rows.push({name: conf, peak: 0, failures: 0, copied: conf, fit});
   const others = run.recipes
     .filter((row) => otherRecipes[row.recipe])
     .map((row) => ({name: otherRecipes[row.recipe], peak: row.peak_reserved, failures: row.failures}));
@@ -225,7 +232,7 @@ function showSettings(run) {
     element("p", {className: "quiet"}, element("span", {className: "key", style: "background:var(--live);margin-left:0"}), "tensors at their peak",
       element("span", {className: "key", style: "background:var(--more)"}), "reserved beyond. \u201cRuns with\u201d is the least GPU memory with which the program completes."),
   ];
-  if (best.conf !== "" && best.row !== recorded)
+  if (best.conf !== confOf(run))
     parts.push(element("div", {className: "copy"}, element("pre", {id: "string", textContent: environmentOf(best.conf)}), copyButton(environmentOf(best.conf))));
   parts.push(tableElement(rows, run, most));
   if (others.length > 0) {
@@ -242,12 +249,14 @@ function showFacts(run) {
   if (recorded) facts.push(["reserved at its peak", bytesText(recorded.peak_reserved)]);
   if (recorded && recorded.peak_reserved > 0)
     facts.push(["fragmentation", percentText((recorded.peak_reserved - run.peak_live) / recorded.peak_reserved) + " of what was reserved held no tensor at the peak"]);
-  if (run.peak_recorded !== undefined) {
-    facts.push(["peak that the GPU recorded", bytesText(run.peak_recorded)]);
-    facts.push(["recorded settings", run.conf || "PyTorch's defaults"]);
-    facts.push(["replay", run.agrees ? "makes every decision that the GPU's run made" : "differs from the GPU's run in some decisions, so its numbers are estimates"]);
+  if (recorded) {
+    facts.push(["recorded settings", confOf(run) || "PyTorch's defaults"]);
+    if (recorded.agrees !== null)
+      facts.push(["replay", recorded.agrees ? "makes every decision that the recorded run made" : "decides otherwise than the recorded run at some point, so its numbers are estimates"]);
   }
-  if (run.not_as_recorded) facts.push(["replay", "not as recorded: " + run.not_as_recorded]);
+  if (run.settings) facts.push(["GPU memory", `${bytesText(run.settings.capacity)} (${run.settings.capacity_from})` +
+    (run.settings.memory_limit ? `, of which a memory fraction allowed about ${bytesText(run.settings.memory_limit)}` : "")]);
+  if (run.not_as_recorded) facts.push(["replay", "the recorded run is not reproduced: " + run.not_as_recorded]);
   facts.push(["operations", run.operations.toLocaleString("en")]);
   const list = element("dl");
   for (const [name, value] of facts) list.append(element("dt", {textContent: name}), element("dd", {textContent: value}));
@@ -348,7 +357,7 @@ async function open(bytes, name, {capacity = "", device = 0} = {}) {
   for (const id of ["settings", "why", "facts", "picture", "search"]) byId(id).replaceChildren();
 
   const begin = performance.now();
-  const compared = await ask(["compare", "--json"], "Replaying with each recipe");
+  const compared = await ask(["compare", "--json"], "Replaying with each setting");
   if (!compared) return undefined;
   const list = parsed(compared);
   const runs = list ? runsOf(list) : [];
@@ -374,11 +383,11 @@ async function open(bytes, name, {capacity = "", device = 0} = {}) {
   const drawn = await ask(["draw", "--out", "report.html"], "Drawing memory over time");
   if (!drawn) return undefined;
   showPicture(drawn);
-  const confs = [...new Set([run.conf ?? "", ...pytorchSettings.map((one) => one.conf), ...moreSettings])];
+  const confs = [...new Set([confOf(run), ...pytorchSettings.map((one) => one.conf), ...moreSettings])];
   for (const conf of confs) {
     const fit = await ask(["fit", "--recipe", "pytorch", ...(conf ? ["--conf", conf] : []), "--json"], `Finding the least GPU memory with ${settingText(conf)}`);
     if (!fit) return undefined;
-    (mine.fits[mine.device] ??= {})[conf] = parsed(fit)?.capacity ?? null;
+    mine.fits[conf] = parsed(fit)?.capacity ?? null;
     showSettings(run);
   }
   showSearch("ready");

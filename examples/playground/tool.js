@@ -20,7 +20,6 @@ class exited extends Error {
  * @returns {{code: number, out: string, error: string}} the exit code, and what the tool printed
  */
 function runTool(module, words, files, progress) {
-  const noSuchCall = 52;  // ENOSYS of WASI
   const printed = {1: [], 2: []};
   const utf8 = new TextEncoder();
   const fromUtf8 = new TextDecoder();
@@ -107,7 +106,7 @@ function runTool(module, words, files, progress) {
   const known = {wasi_snapshot_preview1: wasi, page, env: {emscripten_notify_memory_growth() {}}};
   const imports = {};
   for (const {module: from, name} of WebAssembly.Module.imports(module))
-    (imports[from] ??= {})[name] = known[from]?.[name] ?? (() => noSuchCall);
+    (imports[from] ??= {})[name] = known[from]?.[name] ?? (() => { throw new Error(`the page has no ${name}`); });
 
   const output = (file) => fromUtf8.decode(concatenated(printed[file]));
   const finished = (code) => ({code, out: output(1), error: lastShown(output(2))});
