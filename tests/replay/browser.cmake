@@ -105,6 +105,14 @@ function findFaults() {
       for (const chart of shown.charts) if (shown.shown[chart.number] && (layout === "stacked" || chart.number === 0)) check(layout + " " + name + " " + chart.run.name, comparePixels(chart, name === "all" ? 12 : 24, 24));
     }
   }
+  // From event to event, and over many.
+  for (const one of all.runs) {
+    const blocks = new Follower(all, one, 14300);
+    for (const event of [...Array(60).keys()].map(i => 14301 + i).concat(15000, 19000, all.events - 1)) {
+      blocks.go(event);
+      check("blocks of " + one.name + " after " + event, String([...blocks.slots.subarray(0, blocks.count)]) !== String(existing(one, event)) && "differ");
+    }
+  }
   shown.setLayout("stacked");
   shown.showAll();
   for (const event of [0, 777, 10004, 30929, all.events - 1]) {

@@ -65,7 +65,7 @@ draw(0 "" ${trace} --recipe pinned_packed --out ${out}/other.html)
 holds(${out}/other.html "<tr class=\"drawn\"><th scope=\"row\">pinned_packed</th>")
 
 # Private pools and sleep have words and data, if there are any. What the script shows of them is tested in browser.cmake.
-set(parts "<dt>asleep" "\"asleep\":{" "\"uses\":[[7,0," "changed nothing")
+set(parts "<dt>asleep" "\"asleep\":{" "\"uses\":" "changed nothing")
 lacks(${out}/report.html "${parts}")
 file(WRITE ${out}/pools.csv "op,id,bytes,stream,t_us\nb,7,1,0,0\na,0,12582912,0,1\nn,7,0,0,2\nb,3,1,0,3\na,1,15728640,0,4\n"
      "n,3,0,0,5\ns,7,0,0,6\na,2,52428800,0,7\nf,2,0,0,8\nc,0,0,0,9\nw,7,0,0,10\n")
@@ -87,7 +87,7 @@ foreach(step RANGE 5)
 endforeach()
 file(WRITE ${out}/steps.csv "${steps}")
 execute_process(COMMAND ${REPLAY} plan ${out}/steps.csv --effort 0.1 --out ${out}/plan.csv OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
-draw(0 "plan, pytorch 1.00 ×" ${out}/steps.csv --plan ${out}/plan.csv --recipe pytorch --out ${out}/planned.html)
+draw(0 "peak live, plan, pytorch 1.00" ${out}/steps.csv --plan ${out}/plan.csv --recipe pytorch --out ${out}/planned.html)
 holds(${out}/planned.html "\"name\":\"plan, pytorch\",\"is\":\"planned\"")
 lacks(${out}/planned.html "\"note\":")
 draw(0 "  note: the plan was made of another recording" ${trace} --plan ${out}/plan.csv --recipe pytorch --out ${out}/unlike.html)

@@ -6,13 +6,17 @@ namespace replay::page {
 
 inline constexpr const char* light_colors =
     "--ground:#fff;--raised:#f6f7f9;--text:#1c2128;--quiet:#5c6670;--grid:#e4e7eb;--edge:#c9cfd6;"
-    "--lives:#b9c6d6;--peaks:#dde4ec;--other:#aab2bb;--g0:#4e79a7;--g1:#f28e2b;--g2:#59a14f;--g3:#e15759;--g4:#b07aa1;--g5:#76b7b2;--g6:#d9b40f;"
-    "--g7:#ff9da7;--g8:#9c755f;--g9:#3b5b92;--s0:#b5dcc0;--s1:#6cbfa5;--s2:#3f97ae;--s3:#3d6cae;--s4:#5f4a9f;--s5:#8a2f7c;--live:#7f99ba;--pending:#e0a800;--kept:#d55e00;--stripe:#f0a46c;"
+    "--lives:#b9c6d6;--peaks:#dde4ec;--other:#aab2bb;--g0:#4e79a7;--g1:#f28e2b;--g2:#59a14f;--g3:#e15759;--"
+    "g4:#b07aa1;--g5:#76b7b2;--g6:#d9b40f;"
+    "--g7:#ff9da7;--g8:#9c755f;--g9:#3b5b92;--s0:#b5dcc0;--s1:#6cbfa5;--s2:#3f97ae;--s3:#3d6cae;--s4:#5f4a9f;"
+    "--s5:#8a2f7c;--live:#7f99ba;--pending:#e0a800;--kept:#d55e00;--stripe:#f0a46c;"
     "--idle:#e4e7eb;--asleep:#b79ad6;--cached:#f7e6d6;--focus:#0067a6;--accent:#b84a00;color-scheme:light";
 inline constexpr const char* dark_colors =
     "--ground:#14171c;--raised:#1c2027;--text:#e6e9ee;--quiet:#9aa3ae;--grid:#2b3038;--edge:#444c56;"
-    "--lives:#48576b;--peaks:#2e3846;--other:#6b7480;--g0:#6b9bd1;--g1:#f0a04b;--g2:#6fbf63;--g3:#f0716f;--g4:#c592bb;--g5:#7fcac3;--g6:#e8c93c;"
-    "--g7:#ffb3bb;--g8:#b38b74;--g9:#8fa8dd;--s0:#3c6b50;--s1:#4fa58a;--s2:#4fb3cc;--s3:#6b9be0;--s4:#a48be6;--s5:#e07fd0;--live:#6d8bb3;--pending:#e3b341;--kept:#e0692a;--stripe:#8f3c10;"
+    "--lives:#48576b;--peaks:#2e3846;--other:#6b7480;--g0:#6b9bd1;--g1:#f0a04b;--g2:#6fbf63;--g3:#f0716f;--"
+    "g4:#c592bb;--g5:#7fcac3;--g6:#e8c93c;"
+    "--g7:#ffb3bb;--g8:#b38b74;--g9:#8fa8dd;--s0:#3c6b50;--s1:#4fa58a;--s2:#4fb3cc;--s3:#6b9be0;--s4:#a48be6;"
+    "--s5:#e07fd0;--live:#6d8bb3;--pending:#e3b341;--kept:#e0692a;--stripe:#8f3c10;"
     "--idle:#323842;--asleep:#7a5fa0;--cached:#5c3f2c;--focus:#58aaf0;--accent:#f0935c;color-scheme:dark";
 
 inline constexpr const char* style = R"css(

@@ -66,7 +66,7 @@ struct recording {
   std::vector<event> events;  ///< without requests of 0 bytes
   std::size_t capacity = 0;   ///< bytes of the recorded device; 0 if unknown
   observe::snapshot::call_stacks stacks{};
-  std::vector<origin> origins{};  ///< origins of the allocations, by id; empty if unknown
+  std::vector<origin> origins{};          ///< origins of the allocations, by id; empty if unknown
   std::vector<std::uint64_t> times_us{};  ///< of the events, since an unspecified time; empty if unknown
 
   [[nodiscard]] origin origin_of(std::uint64_t id) const noexcept {
