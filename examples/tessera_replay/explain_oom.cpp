@@ -116,18 +116,29 @@ failure explain_failure(const program& source, Allocator& pool, std::size_t i,
   return found;
 }
 
-/// Replays a program until an allocation fails.
+/// The last request that failed on the recorded device, or the number of events. The program went on after those before.
+std::size_t last_refusal(const program& source) {
+  const auto& events = source.events();
+  std::size_t i = events.size();
+  while (i-- > 0) {
+    if (events[i].what == event::kind::refused) return i;
+  }
+  return events.size();
+}
+
+/// Replays a program until an allocation fails. Failures that the program is known to survive do not count.
 ///   Returns:  that failure, if there is one
 template <typename Allocator>
 std::optional<failure> first_failure(const program& source, Allocator& pool) {
   std::optional<failure> found;
+  const std::size_t last = last_refusal(source);
   std::map<std::uintptr_t, std::size_t> live;
   const auto after = [&](std::size_t i, void* p) {
     const event& e = source.events()[i];
     if (found) return;
     if (e.what == event::kind::free) live.erase(reinterpret_cast<std::uintptr_t>(p));
     if (e.what != event::kind::allocate && e.what != event::kind::refused) return;
-    if (p != nullptr && e.what == event::kind::refused) return;
+    if (e.what == event::kind::refused && (p != nullptr || i != last)) return;
     if (p != nullptr) {
       live[reinterpret_cast<std::uintptr_t>(p)] = i;
       return;
@@ -215,8 +226,8 @@ std::string limit_text(const replay::recorded_facts& known, const replay::run_se
   return "  a memory fraction was set: a request of " + std::to_string(known.limited_request) +
          " bytes failed although " + std::to_string(known.limited_free) +
          " bytes of the device were free. It allowed at least " + std::to_string(known.min_limit) +
-         " bytes and less than " + std::to_string(known.limit_end) + ". This explains the failure under " +
-         std::to_string(used.limit) + "\n";
+         " bytes and less than " + std::to_string(known.limit_end) + ". This report is under " +
+         std::to_string(used.limit) + ", so what helps here helps in each case\n";
 }
 
 std::string json_lines(const std::string& text) {
@@ -288,29 +299,29 @@ void print(const program& source, const replay::recorded_facts& known, const rep
   std::printf("  used: %s\n", settings_text(used).c_str());
   if (found->entry) {
     std::printf("  the state is the recorded one, before entry %zu of the history%s\n", *found->entry,
-                source.refusals() > 1
-                    ? ("; " + std::to_string(source.refusals() - 1) + " more requests failed later").c_str()
-                    : "");
+                source.refusals() > 1 ? ("; the program survived " + std::to_string(source.refusals() - 1) +
+                                         " failed requests before")
+                                            .c_str()
+                                      : "");
   } else {
     std::puts("  the state is that of a replay, which begins without a cache");
   }
 }
 
-/// Explains the first request that failed on the recorded device, in its state then.
+/// Explains the last request that failed on the recorded device, in its state then.
 ///   Returns:  nothing if none failed, or the state is unknown
 std::optional<failure> recorded_failure(const replay::traces& all, const replay::run_trace& trace,
                                         const replay::run_settings& used, const program& source) {
   const auto& events = trace.made.events;
-  const auto at = std::find_if(events.begin(), events.end(),
-                               [](const event& e) { return e.what == event::kind::refused; });
-  const auto number = static_cast<std::size_t>(at - events.begin());
+  const std::size_t number = last_refusal(source);
   std::optional<failure> found;
-  if (at == events.end() || !all.source || number < trace.events_at_start) return found;
+  if (number == events.size() || !all.source || number < trace.events_at_start) return found;
+  const event& asked = events[number];
   const std::size_t entry = trace.entries[number - trace.events_at_start];
   (void)replay::with_recorded_state(*all.source, trace.device, entry, used,
                                     [&](auto& pool, const auto& here) {
                                       const auto live = replay::live_events(trace, number, here);
-                                      if (void* const p = pool.try_allocate(at->bytes, at->stream)) {
+                                      if (void* const p = pool.try_allocate(asked.bytes, asked.stream)) {
                                         pool.deallocate(p);
                                         return;
                                       }

@@ -215,7 +215,8 @@ constexpr command commands[] = {
      "--recipe --conf --capacity --memory-fraction --device --json", "",
      "    explains the first failed allocation: the blocks that keep memory from being released, and "
      "policies that\n"
-     "    would help. If the recording ran out of memory, this is the request that failed, in the recorded "
+     "    would help. If the recording ran out of memory, this is the last request that failed, in the "
+     "recorded "
      "state\n",
      "1 an allocation failed"},
     {"tune", &replay::commands::tune, "TRACE", "--capacity --memory-fraction --device --max-ns --json", "",

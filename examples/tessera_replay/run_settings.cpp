@@ -153,8 +153,8 @@ replay::run_settings replay::settle(const arguments& args, const recorded_facts&
     used.capacity_from = setting_source::deduced;
   }
   if (!args.has_capacity && !args.memory_fraction && known.limit_end != 0) {
-    used.limit = known.limit_end - 1;
-    used.min_limit = known.min_limit;
+    used.limit = known.min_limit;  // what helps under it, helps under each limit that explains the run
+    used.limit_end = known.limit_end;
   }
   return used;
 }
@@ -187,7 +187,7 @@ std::string replay::settings_json(const run_settings& used) {
          "\", \"memory_fraction\": " + (used.memory_fraction ? real_text(*used.memory_fraction) : "null") +
          ", \"memory_limit\": " + (is_limited ? std::to_string(used.limit) : "null") +
          (is_limited ? std::string(", \"memory_limit_from\": \"") + text_of(setting_source::deduced) +
-                           "\", \"memory_limit_at_least\": " + std::to_string(used.min_limit)
+                           "\", \"memory_limit_below\": " + std::to_string(used.limit_end)
                      : "") +
          "}";
 }

@@ -38,7 +38,7 @@ struct run_settings {
   std::size_t capacity = tessera::operator""_GiB(80);  ///< bytes
   std::optional<double> memory_fraction;               ///< the argument of set_per_process_memory_fraction
   std::size_t limit = tessera::unlimited;              ///< bytes that may be reserved; deduced
-  std::size_t min_limit = 0;                           ///< the recorded limit was at least this
+  std::size_t limit_end = 0;  ///< the recorded limit was at least `limit`, and less than this
   setting_source recipe_from = setting_source::by_default;
   setting_source conf_from = setting_source::by_default;
   setting_source capacity_from = setting_source::by_default;

@@ -85,11 +85,12 @@ int tune_one(const arguments& args, const run_trace& trace, const run_settings& 
   if (args.json) {
     tune::print_json(found);
   } else {
-    tune::print(found);
-    std::printf("used: %s\n", settings_text(used).c_str());
+    // The C++ comes last.
+    std::printf("%s, used: %s\n", title.c_str(), settings_text(used).c_str());
     if (program.refusals() != 0)
       std::printf("%zu of the requests failed in the recorded run; they need not be served here\n",
                   program.refusals());
+    tune::print(found);
   }
   return given.winner.what.completes && given.keeps_max_ns ? done : differs;
 }
