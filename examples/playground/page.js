@@ -138,6 +138,11 @@ function bestOf(run) {
     .filter((one) => one.row.failures === fewest)
     .reduce((best, one) => (one.row.peak_reserved < best.row.peak_reserved ? one : best));
 }
+/** Whether the best setting serves more than the recorded one, or needs at least a hundredth less. */
+function isWorthIt(run) {
+  const best = bestOf(run), like = replayedAsRecorded(run);
+  return best.conf !== like.conf && (best.row.failures < like.row.failures || best.row.peak_reserved <= 0.99 * like.row.peak_reserved);
+}
 const settingText = (conf) => (conf === "" ? "PyTorch's defaults" : conf);
 
 function showAnswer(run) {
@@ -149,7 +154,7 @@ function showAnswer(run) {
   const live = bytesText(run.peak_live);
   const waste = of.peak_reserved - run.peak_live;
   const saved = like.row.peak_reserved - best.row.peak_reserved;
-  const isBetter = best.conf !== like.conf && (best.row.failures < like.row.failures || saved >= 0.01 * like.row.peak_reserved);
+  const isBetter = isWorthIt(run);
   const answer = [], lead = [];
   if (of.failures > 0) {
     answer.push(`Memory ${isRecorded ? "ran" : "would run"} out: ${bytesText(of.peak_reserved)} reserved, for ${live} of tensors.`);
@@ -217,7 +222,7 @@ function showSettings(run) {
     rows.push({name: "recorded: " + (confOf(run) || "PyTorch's defaults") + (recorded.cached_at_start ? `, with ${bytesText(recorded.cached_at_start)} cached when the history begins` : ""),
       peak: recorded.peak_reserved, failures: recorded.failures});
   for (const one of measured(run))
-    rows.push({name: settingText(one.conf), peak: one.row.peak_reserved, failures: one.row.failures, isBest: one.conf === best.conf,
+    rows.push({name: settingText(one.conf), peak: one.row.peak_reserved, failures: one.row.failures, isBest: isWorthIt(run) && one.conf === best.conf,
       copied: one.conf, fit: fits[one.conf]});
   for (const [conf, fit] of Object.entries(fits))
     if (fit !== null && !pytorchSettings.some((one) => one.conf === conf)) rows.push({name: conf, peak: 0, failures: 0, copied: conf, fit});
@@ -232,7 +237,7 @@ function showSettings(run) {
     element("p", {className: "quiet"}, element("span", {className: "key", style: "background:var(--live);margin-left:0"}), "tensors at their peak",
       element("span", {className: "key", style: "background:var(--more)"}), "reserved beyond. \u201cRuns with\u201d is the least GPU memory with which the program completes."),
   ];
-  if (best.conf !== confOf(run))
+  if (best.conf !== "" && isWorthIt(run))
     parts.push(element("div", {className: "copy"}, element("pre", {id: "string", textContent: environmentOf(best.conf)}), copyButton(environmentOf(best.conf))));
   parts.push(tableElement(rows, run, most));
   if (others.length > 0) {
