@@ -19,12 +19,6 @@ function(look code)
     message(FATAL_ERROR "${code}:\n${errors}${last}")
   endif()
 endfunction()
-function(expect_not words)
-  string(FIND "${last}${last_errors}" "${words}" at)
-  if(NOT at EQUAL -1)
-    message(FATAL_ERROR "'${words}' is not expected in:\n${last}${last_errors}")
-  endif()
-endfunction()
 
 # Histories as PyTorch writes them. A device is a list of entries, and its segments are what they leave.
 set(make [=[
