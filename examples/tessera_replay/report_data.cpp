@@ -159,7 +159,7 @@ std::string allocations(const tessera::trace::recording& source, std::vector<std
       .add("kind", kind_column.text())
       .add("kinds", list(all, [](const described* k) {
              const auto& [bytes, stream, stack, label] = *k;
-             return "[" + number(clamped(bytes)) + ',' + number(stream) + ',' + number(stack) + ',' +
+             return '[' + number(clamped(bytes)) + ',' + number(stream) + ',' + number(stack) + ',' +
                     number(label) + ']';
            }));
   if (!are_dense && are_exact) {
@@ -313,7 +313,7 @@ std::string run_text(const drawn_run& run, const std::vector<std::uint32_t>& mad
       .add("segments", spans_of(log.segments, base, owner_of));
   if (!log.pool_uses.empty()) {
     text.add("uses", list(log.pool_uses, [](const run_log::pool_use& use) {
-               return "[" + number(use.private_pool) + ',' + number(use.from) + ',' + number(use.to) + ']';
+               return '[' + number(use.private_pool) + ',' + number(use.from) + ',' + number(use.to) + ']';
              }));
   }
   if (!log.asleep.empty()) text.add("asleep", spans_of(log.asleep, base, {}));

@@ -43,13 +43,15 @@ std::string conf_of(const snapshot& source) {
     add("max_split_size_mb:" + std::to_string(wanted.max_split_size / 1_MiB));
   if (wanted.roundup != divisions{}) {
     const std::uint32_t first = wanted.roundup.in_slot[0];
-    std::string list;
-    for (std::size_t slot = 0; slot < divisions::slot_count; ++slot)
-      list += (list.empty() ? "" : ",") +
-              (slot + 1 < divisions::slot_count ? std::to_string(1u << slot) : std::string(">")) + ":" +
-              std::to_string(std::max<std::uint32_t>(1, wanted.roundup.in_slot[slot]));
+    std::string list = "[";
+    for (std::size_t slot = 0; slot < divisions::slot_count; ++slot) {
+      if (slot > 0) list += ',';
+      list += slot + 1 < divisions::slot_count ? std::to_string(1u << slot) : std::string(1, '>');
+      list += ':' + std::to_string(std::max<std::uint32_t>(1, wanted.roundup.in_slot[slot]));
+    }
+    list += ']';
     add("roundup_power2_divisions:" +
-        (wanted.roundup == divisions::all(first) ? std::to_string(first) : "[" + list + "]"));
+        (wanted.roundup == divisions::all(first) ? std::to_string(first) : list));
   }
   if (source.configured.garbage_collection_threshold > 0)
     add("garbage_collection_threshold:" + real_text(source.configured.garbage_collection_threshold));
