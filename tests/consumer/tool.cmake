@@ -86,7 +86,7 @@ expect(0 "compositions tried" ARGS tune rounds.csv)
 
 # What the recipe decides is its own: it keeps at most 8 MiB, where pytorch keeps all.
 expect(0 ARGS compare rounds.csv --json)
-string(JSON recipes GET "${out}" recipes)
+string(JSON recipes GET "${out}" 0 recipes)
 if(recipes STREQUAL "")
   message(FATAL_ERROR "compare --json prints no recipes:\n${out}")
 endif()
