@@ -64,8 +64,11 @@ class decision_log {
         break;
       }
       case action::refused: std::fprintf(out_, "X %zu\n", e.bytes); break;
-      case action::alloc:
-      case action::free_requested: block_ = e.block; break;
+      case action::free_requested:
+        freed_ = find(e.address);  // eviction may release the segment before the line is written
+        block_ = e.block;
+        break;
+      case action::alloc: block_ = e.block; break;
       case action::free_completed:
       case action::oom:
       case action::sleep:
@@ -80,11 +83,12 @@ class decision_log {
       case event::kind::refused:
         std::fprintf(out_, "%zu %c %" PRIu64 " %zu %" PRIu64 " -> ", i,
                      tessera::trace::detail::csv_letter(e.what), e.id, e.bytes, e.stream.handle);
-        place(address, "OOM");
+        place(address, address != nullptr ? find(reinterpret_cast<std::uintptr_t>(address)) : location(),
+              "OOM");
         break;
       case event::kind::free:
         std::fprintf(out_, "%zu f %" PRIu64 " ", i, e.id);
-        place(address, "none");
+        place(address, freed_, "none");
         break;
       case event::kind::record_stream: std::fprintf(out_, "%zu r %" PRIu64 "\n", i, e.id); break;
       default:
@@ -109,16 +113,16 @@ class decision_log {
   }
 
  private:
-  void place(const void* address, const char* fallback) noexcept {
+  using location = std::pair<std::size_t, std::size_t>;  // the number of a segment, and an offset in it
+
+  void place(const void* address, location at, const char* fallback) noexcept {
     if (address == nullptr) {
       std::fprintf(out_, "%s\n", fallback);
       return;
     }
-    const auto [segment, offset] = find(reinterpret_cast<std::uintptr_t>(address));
-    std::fprintf(out_, "%zu+%zu blk=%zu\n", segment, offset, block_);
+    std::fprintf(out_, "%zu+%zu blk=%zu\n", at.first, at.second, block_);
   }
-  /// The segment number of an address, and the offset in the segment.
-  [[nodiscard]] std::pair<std::size_t, std::size_t> find(std::uintptr_t address) const noexcept {
+  [[nodiscard]] location find(std::uintptr_t address) const noexcept {
     const auto segment = std::prev(segments_.upper_bound(address));
     return {segment->second, address - segment->first};
   }
@@ -126,6 +130,7 @@ class decision_log {
   std::FILE* out_;
   std::map<std::uintptr_t, std::size_t> segments_;  // segment number by address
   std::size_t last_segment_ = 0;
+  location freed_{};       // of the block freed last
   std::size_t block_ = 0;  // bytes of the block allocated or freed last
 };
 

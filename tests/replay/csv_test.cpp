@@ -163,6 +163,12 @@ TEST(write_decisions, repeat_the_marks_of_steps) {
             "0 m 7\nS+ 1 512\n1 a 0 64 0 -> 1+0 blk=512\n2 m 0\n3 e 0\n# end in_use=512 peak=512\n");
 }
 
+TEST(write_decisions, name_a_segment_that_goes_back_with_its_block) {
+  EXPECT_EQ(decisions_of<tessera::recipe::passthrough>(
+                tessera::trace::read_csv(csv("a,0,64,0,0\nf,0,64,0,1\n"), "T")),
+            "S+ 1 512\n0 a 0 64 0 -> 1+0 blk=512\nS- 1 512\n1 f 0 1+0 blk=512\n# end in_use=0 peak=512\n");
+}
+
 TEST(write_decisions, say_that_segments_cannot_sleep) {
   const std::string text = decisions_of<tessera::recipe::pytorch<>>(tessera::trace::read_csv(sleeps, "T"));
   for (const std::string done : {"2 s 1", "5 s 1", "7 s 1", "9 w 2", "10 s 0", "12 w 1", "13 w 1", "14 w 0"})

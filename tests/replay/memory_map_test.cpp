@@ -19,6 +19,7 @@
 #include <tessera/trace/recording.hpp>
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/memory_map.hpp"
+#include "tessera_replay/replayed.hpp"
 
 namespace {
 

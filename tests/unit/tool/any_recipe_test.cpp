@@ -182,8 +182,9 @@ TEST(own_policies, are_those_of_the_recipe_and_their_alternatives) {
   c.split = found.split[1];
   EXPECT_TRUE(found.split[1].is<own_split>());
   EXPECT_FALSE(found.split[0] == found.split[1]);
-  EXPECT_TRUE(c.split.should_split(1_MiB, 2_MiB) && c.split.should_split(2_MiB, 2_MiB + 4_KiB));
-  EXPECT_FALSE(found.split[0].should_split(2_MiB, 2_MiB + 4_KiB));
+  const pool_traits in{256_KiB};
+  EXPECT_TRUE(c.split.should_split(2_MiB, 2_MiB + 4_KiB, in));
+  EXPECT_FALSE(found.split[0].should_split(2_MiB, 2_MiB + 4_KiB, in));
 }
 
 struct counter {
