@@ -4,6 +4,7 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
+#include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/provider/provider.hpp>
 
 namespace tessera::detail {
