@@ -46,10 +46,10 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
   const auto write = [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
     if (settings.garbage_collection_threshold != tessera::fraction{})
       (void)tessera::interop::set_memory_fraction(chosen, 1.0);
-    replay::write_decisions<Recipe>(out, program,
-                                    tessera::provider::simulated_device{
-                                        tessera::provider::simulated_device::options{.capacity = capacity}},
-                                    chosen);
+    replay::write_decisions(out, program,
+                            tessera::provider::simulated_device{
+                                tessera::provider::simulated_device::options{.capacity = capacity}},
+                            tessera::tool::detail::any_recipe::of<Recipe>(chosen));
   };
   if (settings.expandable_segments) {
     write.operator()<tessera::recipe::pytorch_family::expandable>(
