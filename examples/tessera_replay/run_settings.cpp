@@ -92,10 +92,15 @@ replay::recorded_facts replay::find_facts(const snapshot& source, std::size_t de
   const auto trace = source.trace_of(device);
   for (const snapshot::entry& e : trace) reserved -= change_of(e);
   std::uint64_t peak = reserved;
+  std::uint64_t live = 0;  // of what the history allocates
+  bool has_segments = true;
   const config::pytorch::settings settings = settings_of(source);
   for (const snapshot::entry& e : trace) {
     reserved += change_of(e);
     peak = std::max(peak, reserved);
+    if (e.what == snapshot::action::alloc) live += e.size;
+    if (e.what == snapshot::action::free_completed) live -= std::min(live, std::uint64_t{e.size});
+    if (live > reserved) has_segments = false;
     if (e.what != snapshot::action::oom || reserved > max_request || e.device_free > max_request ||
         e.size > max_request)
       continue;
@@ -111,10 +116,10 @@ replay::recorded_facts replay::find_facts(const snapshot& source, std::size_t de
     found.limited_request = e.size;
     found.limited_free = e.device_free;
   }
-  if (found.limit_end != 0 && peak < found.limit_end) {
+  if (found.limit_end != 0 && peak < found.limit_end && has_segments) {
     found.min_limit = static_cast<std::size_t>(peak);
   } else {
-    found.limit_end = 0;  // no limit explains the run
+    found.limit_end = 0;  // no limit explains the run, or the history does not say what was reserved
   }
   return found;
 }
