@@ -482,15 +482,22 @@ TEST(take_snapshot, a_recording_of_it_repeats_failed_requests) {
   EXPECT_EQ(pool.try_allocate(900_MiB), nullptr);
   const auto made = replay::recording_of(take_snapshot(pool));
   const auto& events = std::get<trace::recording>(made).events;
-  ASSERT_EQ(events.size(), 3u);
-  EXPECT_EQ(events[1].what, trace::event::kind::allocate);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1].what, trace::event::kind::refused);
   EXPECT_EQ(events[1].bytes, 900_MiB);
-  EXPECT_EQ(events[2].what, trace::event::kind::free);
-  EXPECT_EQ(events[2].id, events[1].id);
   const trace::program again(std::get<trace::recording>(made));
-  caching_allocator<pytorch_family::native, simulated_device> same{
-      simulated_device{simulated_device::options{.capacity = 1_GiB}}};
-  EXPECT_EQ(trace::replay(again, same), 1u);
+  EXPECT_EQ(again.peak_live(), 300_MiB) << "a request that failed is not live";
+  for (const std::size_t capacity : {1_GiB, 2_GiB}) {
+    caching_allocator<pytorch_family::native, simulated_device> same{
+        simulated_device{simulated_device::options{.capacity = capacity}}};
+    std::size_t refused = 0;
+    const auto after = [&]<typename Outcome>(std::size_t i, Outcome outcome) {
+      if constexpr (std::is_pointer_v<Outcome>) refused += i == 1 && outcome == nullptr;
+    };
+    EXPECT_EQ(trace::replay(again, same, [](std::size_t) {}, after), 0u);
+    EXPECT_EQ(refused, capacity == 1_GiB ? 1u : 0u);
+    EXPECT_EQ(same.current_usage().allocated, 300_MiB) << "it is freed at once where it succeeds";
+  }
 }
 
 }  // namespace
