@@ -6,14 +6,14 @@ file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/*.md)
 set(pages README.md ${guides} include/tessera/README.md include/tessera/GLOSSARY.md include/tessera/NAMES.md .github/CONTRIBUTING.md)
 # The verbs and recipes of tessera-replay, recordings, names that an example defines, and words of other systems.
 set(others
-    compare draw explain fit plan tune verify
+    compare draw explain fit plan ranks rank tool tune verify tessera_add_tool
     gnn_sage gpt2_adamw resnet50_sgd paddle_auto_growth pytorch_expandable
     CUDAPluggableAllocator FetchContent MemPool OrtAllocator PYTORCH_CUDA_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF
-    SOURCE_DATE_EPOCH Status TESSERA_INSTALL __PRETTY_FUNCTION__ auto_growth backend cpack cv
+    ON SOURCE_DATE_EPOCH Status TESSERA_BUILD_EXAMPLES TESSERA_INSTALL add_subdirectory __PRETTY_FUNCTION__ auto_growth backend cpack cv
     dirty_decay_ms empty_cache max_split_size_mb expandable_segments garbage_collection_threshold git malloc memory_stats
     naive_best_fit set_per_process_memory_fraction source static_assert std using vcpkg_from_git
     PascalCase snake_case trailing_ prefer_ evict_ grow_ pool_ recover_ reuse_ round_ split_
-    choose_recipe compared plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
+    precedes note_served counts_reuses call_clock value plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
 
 # The types whose members pages mention. A type must not be final.
 set(prelude "
@@ -36,7 +36,7 @@ using classes = types<
     private_pool<full>, private_pools::door<full>, quotas::door<full>, checkpoints::door<full>, sleep_mode::door<full>,
     observer<history<>>::door<full>, background_reclaiming<full>::options, memory_report, usage, device, host_pinned,
     timed<device>, guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
-    law::provider_check_result, law::provider_trial, split_below<>, object_addresses<int>, history<>>;
+    law::provider_check_result, law::provider_trial, split_below<>, served_request, idle_segment, object_addresses<int>, history<>>;
 using enumerations = types<sleep_contents, scope_kind, decay_curve, page_preference>;
 }
 #define IS_MEMBER(word, page)                                                                               \\

@@ -16,11 +16,11 @@ struct paddle {
   struct settings {
     bool naive_best_fit = false;  ///< allocator_strategy; otherwise auto_growth
     fraction fraction_of_gpu_memory = percent(92);
-    std::size_t initial_gpu_memory = 0;         ///< 0: by fraction_of_gpu_memory
-    std::size_t reallocate_gpu_memory = 0;      ///< 0: by fraction_of_gpu_memory
-    std::size_t gpu_memory_limit = 0;           ///< 0: no limit
+    std::size_t initial_gpu_memory = 0;       ///< 0: by fraction_of_gpu_memory
+    std::size_t reallocate_gpu_memory = 0;    ///< 0: by fraction_of_gpu_memory
+    std::size_t gpu_memory_limit = 0;         ///< 0: no limit
     std::size_t retry_milliseconds = 10'000;  ///< gpu_allocator_retry_time
-    std::size_t auto_growth_chunk_size = 0;     ///< 0: the size of the request
+    std::size_t auto_growth_chunk_size = 0;   ///< 0: the size of the request
     bool free_idle_chunk = false;
     bool free_when_no_cache_hit = false;
     std::size_t small_pool_size = 0;        ///< 0: one pool
