@@ -105,7 +105,7 @@ constexpr void require_order(const P& p) {
       {base * 2, 2_MiB + 512, 7, true},
   };
   for (std::size_t size : {std::size_t{512}, std::size_t{2_MiB}}) {
-    for (std::uint64_t stream : {0, 7}) {
+    for (std::uint64_t stream : {0u, 7u}) {
       const wanted_block wanted{size, size > 1_MiB ? std::size_t{1} : 0, stream_id{stream}};
       for (const free_block& a : blocks) {
         must_hold(!p.precedes(a, a, wanted), "split: no block precedes itself: precedes(a, a) is false");
@@ -291,7 +291,7 @@ constexpr bool policy(const P& p) {
   if constexpr (requires { &P::bytes_to_keep; }) detail::require_decay(p);
   if constexpr (tessera::detail::ranks_segments<P>) {
     for (std::size_t n : detail::edge_sizes()) {
-      for (std::uint64_t some : {0, 1, 1000}) {
+      for (std::uint64_t some : {0u, 1u, 1000u}) {
         const policy::idle_segment segment{
             .bytes = n, .age = some, .reuses = some, .acquire_ticks = some, .release_ticks = some};
         const double value = p.value(segment);
