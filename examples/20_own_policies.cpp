@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -64,8 +65,8 @@ static_assert(tessera::law::policy(next_fit{}));
 /// Splits a block for a large request only if the remainder could have served one of the last few hundred large requests.
 struct split_if_recently_wanted : tessera::policy::split_below<> {
   static constexpr std::size_t window = 256;
-  std::size_t smallest = 1_MiB;                   // block of a large request in the last full window
-  std::size_t smallest_now = tessera::unlimited;  // in the window that is being filled
+  std::size_t smallest = 1_MiB;  // the smallest block of a large request in the last full window
+  std::size_t smallest_now = tessera::unlimited;  // that of the window that is being filled
   std::size_t requests = 0;                       // in that window
 
   [[nodiscard]] constexpr bool should_split(std::size_t wanted, std::size_t block,
@@ -167,6 +168,10 @@ int main(int count, char** arguments) {
                              {"small device, by age"},
                              {"small device, by cost"}}};
   for (int i = 1; i < count; ++i) {
+    if (!std::filesystem::is_regular_file(arguments[i])) {
+      std::fprintf(stderr, "%s: is no file\n", arguments[i]);
+      return 2;
+    }
     std::ifstream file(arguments[i], std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     const auto read = tessera::trace::read_csv(text, arguments[i]);

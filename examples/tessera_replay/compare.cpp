@@ -185,10 +185,20 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
     const recipe_or_error chosen = choose_recipe(used);
     if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
     const auto& recipe = std::get<any_recipe>(chosen);
-    const std::size_t alone = measure(used.recipe, program, recipe, used.capacity).peak_reserved;
+    const recipe_result alone = measure(used.recipe, program, recipe, used.capacity);
     results.push_back(measure(name, program, recipe, used.capacity, plan));
     recipe_result& last = results.back();
-    last.warning = plan_warning(last.by_plan, last.peak_reserved, alone);
+    // A run in which other requests fail reserves less, and says nothing about the plan.
+    const bool is_alike = last.failures == alone.failures;
+    last.warning =
+        plan_warning(last.by_plan, is_alike ? last.peak_reserved : 0, is_alike ? alone.peak_reserved : 1);
+    const auto add = [&last](const std::string& text) {
+      if (!text.empty()) last.warning += (last.warning.empty() ? "" : "; ") + text;
+    };
+    if (last.failures > alone.failures)
+      add(std::to_string(last.failures) + " requests fail with the plan, and " +
+          std::to_string(alone.failures) + " without");
+    add(plan_note(*plan, program.source()));
   }
   return results;
 }
@@ -264,7 +274,7 @@ void print(const std::string& title, const comparison& c) {
                                 " blocks that were live when the history begins")
                                    .c_str()
                              : "");
-  if (run != nullptr)
+  if (run != nullptr && run->cached_at_start != 0)
     std::puts(
         "  so compare recipes with each other, and not with the recorded run, which began with its cache");
   std::printf("  used: %s\n", replay::capacity_text(c.used).c_str());

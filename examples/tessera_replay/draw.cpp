@@ -36,8 +36,7 @@ void describe(replay::drawn_run& run, std::size_t first_failure, const tessera::
   const replay::memory_map map = replay::map_at(run.log, program, run.mapped_event);
   run.sums = map.sums;
   for (const auto& s : map.segments) run.segments += !s.is_unbacked;
-  run.largest_free =
-      run.mapped_event == 0 ? 0 : replay::map_at(run.log, program, run.mapped_event - 1).largest_free;
+  run.largest_free = map.largest_free;
 }
 
 /// Replays a program, with a plan if there is one, and records its memory.
@@ -147,8 +146,10 @@ int draw_one(const replay::arguments& args, const replay::run_trace& trace, cons
   const std::string out = out_path(args.out, all, trace);
   const auto wrong = save(out, as_svg ? svg_text(shown) : html_report(shown));
   if (wrong) return print_error(wrong->text());
-  std::printf("%s: %s\n  used: %s\n", out.c_str(), replay::headline(shown).c_str(),
-              settings_text(used).c_str());
+  std::string names;
+  for (const drawn_run& run : shown.runs) names += (names.empty() ? "" : "; ") + run.name;
+  std::printf("%s: %s\n  drawn: %s\n  used: %s\n", out.c_str(), replay::headline(shown).c_str(),
+              names.c_str(), capacity_text(used).c_str());
   if (!shown.note.empty()) std::printf("  note: %s\n", shown.note.c_str());
   return done;
 }

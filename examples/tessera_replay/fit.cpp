@@ -119,8 +119,10 @@ int fit_one(const replay::arguments& args, const replay::run_trace& trace, repla
                   program.refusals() == 1 ? "request" : "requests",
                   for_all ? ("a capacity of " + std::to_string(*for_all) + " serves all").c_str()
                           : "no capacity up to the largest serves all");
-    std::printf("  used: %s, capacities up to %zu bytes (%s)\n", recipe_text(used).c_str(), used.capacity,
-                text_of(used.capacity_from));
+    std::printf("  used: %s, %s\n", recipe_text(used).c_str(),
+                args.has_capacity
+                    ? ("capacities up to " + std::to_string(used.capacity) + " bytes (given)").c_str()
+                    : "capacities without a bound (default)");
     if (trace.known.capacity != 0)
       std::printf("  the recorded device had %zu bytes (%s)\n", trace.known.capacity,
                   text_of(setting_source::deduced));

@@ -68,6 +68,8 @@ std::optional<input_error> add_facts(replay::run_trace& to, const tessera::obser
     if (made != nullptr && made->has_compared() && made->rules == std::string_view("2.14"))
       recipe = "pytorch_2_14";
   }
+  // A state without a history or settings does not say which rules made it.
+  if (!to.verified && source.configured == tessera::observe::snapshot::settings{}) recipe.clear();
   to.known = replay::find_facts(source, device, recipe);
   return {};
 }

@@ -230,7 +230,7 @@ int plan_one(const arguments& args, const run_trace& trace, const traces& all) {
   } else {
     print(recording.name, made, args.has_capacity ? options.capacity : trace.known.capacity, warning,
           seconds);
-    std::printf("  used: %s\n", settings_text(device).c_str());
+    std::printf("  used to replay with and without the plan: %s\n", settings_text(device).c_str());
   }
   for (const std::string& out : args.outs) {
     if (const int code = write(out_path(out, all, trace), recording.name, made); code != done) return code;

@@ -310,7 +310,7 @@ std::string spread_text(const rank_summary& job) {
              1) +
          " % of the most";
 }
-std::string percent(double share) { return decimal_text(static_cast<std::size_t>(share * 10), 10, 1); }
+std::string percent(double share) { return decimal_text(static_cast<std::size_t>(share * 10 + 0.5), 10, 1); }
 
 /// The remarks on a rank in the table.
 std::string remark(const rank_summary& job, std::size_t i) {
@@ -332,9 +332,11 @@ std::vector<std::string> conclusions(const rank_summary& job) {
   std::string all;
   for (const setting_summary& s : job.settings)
     if (job.serves_all(s)) all += (all.empty() ? "" : " | ") + printable_text(s.setting.text());
+  const bool has_errors = job.measured < job.lines.size();
+  const char* const which = has_errors ? "all ranks that could be read" : "all ranks";
   const std::string with = job.capacity ? " with " + std::to_string(*job.capacity) + " bytes" : "";
-  lines.push_back(all.empty() ? "no tested setting serves all ranks" + with
-                              : "serve all ranks" + with + ": " + all);
+  lines.push_back(all.empty() ? std::string("no tested setting serves ") + which + with
+                              : std::string("serve ") + which + with + ": " + all);
   if (job.recorded == 0)
     lines.push_back("all peaks are those of replays, because the files do not say what was reserved");
   if (!job.capacity)
@@ -342,7 +344,7 @@ std::vector<std::string> conclusions(const rank_summary& job) {
         "the capacity of the devices is not recorded; with --capacity, the table counts the ranks that fit");
   if (job.best) {
     const setting_summary& s = job.settings[*job.best];
-    lines.push_back("least memory: " + printable_text(s.setting.text()) + ", with which all ranks need " +
+    lines.push_back("least memory: " + printable_text(s.setting.text()) + ", with which " + which + " need " +
                     std::to_string(*s.capacity) + " bytes (" + format_bytes(*s.capacity).text() + "), " +
                     job.lines[s.worst].label + " the most");
   }

@@ -35,8 +35,8 @@ std::string cause(const drawn_run& d, const picture& shown) {
   if (asked.what != kind::allocate && asked.what != kind::refused) return {};
   std::string text = "The event asks for ";
   text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
-  if (d.largest_free == 0) return text + "before it, nothing was free.";
-  return text + "before it, the largest free block had " + bytes_text(d.largest_free) +
+  if (d.largest_free == 0) return text + "nothing was free.";
+  return text + "the largest free block had " + bytes_text(d.largest_free) +
          (d.largest_free < asked.bytes ? ", too little." : ", but could not serve it.");
 }
 
