@@ -36,7 +36,10 @@ void describe(replay::drawn_run& run, std::size_t first_failure, const tessera::
   const replay::memory_map map = replay::map_at(run.log, program, run.mapped_event);
   run.sums = map.sums;
   for (const auto& s : map.segments) run.segments += !s.is_unbacked;
-  run.largest_free = map.largest_free;
+  // A failure is reported after its recovery. A request that grows the peak is reported before it takes memory.
+  if (run.failures != 0) run.largest_free = map.largest_free;
+  if (run.failures == 0 && run.mapped_event != 0)
+    run.largest_free = replay::map_at(run.log, program, run.mapped_event - 1).largest_free;
 }
 
 /// Replays a program, with a plan if there is one, and records its memory.

@@ -28,13 +28,14 @@ using replay::drawn_run;
 using replay::markup_text;
 using replay::picture;
 
-/// The request at the mapped event, and the largest free block before it.
+/// The request at the mapped event, and the largest free block.
 std::string cause(const drawn_run& d, const picture& shown) {
   const auto& asked = shown.source->events[d.mapped_event];
   using kind = tessera::trace::event::kind;
   if (asked.what != kind::allocate && asked.what != kind::refused) return {};
   std::string text = "The event asks for ";
-  text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) + "; ";
+  text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) +
+          (d.failures == 0 ? "; before it, " : "; ");
   if (d.largest_free == 0) return text + "nothing was free.";
   return text + "the largest free block had " + bytes_text(d.largest_free) +
          (d.largest_free < asked.bytes ? ", too little." : ", but could not serve it.");

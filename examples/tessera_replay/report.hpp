@@ -25,7 +25,7 @@ struct drawn_run {
   std::size_t mapped_event = 0;  ///< the first failure, else the event at peak reserved
   memory_map::totals sums{};     ///< after that event
   std::size_t segments = 0;      ///< then, without those that sleep
-  std::size_t largest_free = 0;  ///< bytes of the largest free block then
+  std::size_t largest_free = 0;  ///< bytes of the largest free block: before that event, or after a failure
 };
 
 /// The contents of a report.

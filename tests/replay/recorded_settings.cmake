@@ -151,13 +151,13 @@ expect_also("used: recipe pytorch (given), no conf (default), capacity 209715200
 expect_also("\n  the state is that of a replay, which begins without a cache\n")
 
 # Each verb names them.
-expect(0 "\n  used: recipe pytorch (recorded), conf expandable_segments:True (recorded), capacities up to " fit ${of}expandable.pickle)
+expect(0 "\n  used: recipe pytorch (recorded), conf expandable_segments:True (recorded), capacities without a bound (default)\n" fit ${of}expandable.pickle)
 expect_also("\n  the recorded device had 209715200 bytes (deduced from the out-of-memory)\n")
 expect(0 "# pytorch-2.6.0 native allocator; conf=\"expandable_segments:True\" capacity=209715200 trace=settings_expandable\n# ${from}\nV+ 1 "
        decisions ${of}expandable.pickle)
-expect(0 "\n  used: ${from}\n" draw ${of}expandable.pickle --out ${of}it.svg)
+expect(0 "\n  drawn: recorded\n  used: capacity 209715200 bytes (deduced from the out-of-memory)\n" draw ${of}expandable.pickle --out ${of}it.svg)
 expect(1 "\n  used: ${from}\n" snapshot ${of}expandable.pickle --at end --out ${of}again.pickle)
-expect(0 "\n  used: ${from}\n" plan ${of}expandable.pickle)
+expect(0 "\n  used to replay with and without the plan: ${from}\n" plan ${of}expandable.pickle)
 expect_also("  capacity          209715200 bytes: the plan fits\n")
 expect(0 "\n  used: capacity 209715200 bytes (deduced from the out-of-memory)\n" compare ${of}expandable.pickle)
 foreach(verb IN ITEMS fit plan compare)

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <tessera/recipe/recipe.hpp>
@@ -29,9 +28,9 @@ int run_with(int count, char** words, std::vector<recipe_entry> own);
 template <typename Recipe>
 struct entry_for {
   [[nodiscard]] static recipe_entry make() { return make_as(name_of<Recipe>()); }
-  [[nodiscard]] static recipe_entry make_as(std::string name) {
+  [[nodiscard]] static recipe_entry make_as(const std::string& name) {
     static_assert(tessera::detail::check_recipe<Recipe>());
-    return {.name = std::move(name),
+    return {.name = name,
             .configure = &configure_plain<Recipe>,
             .is_compared = true,
             .is_own = true,
