@@ -59,7 +59,7 @@ class any_observer {
       []([[maybe_unused]] void* from, [[maybe_unused]] void* to, [[maybe_unused]] visitor visit) {
         if constexpr (requires(const Observer& seen) { seen.for_each(tessera::detail::return_argument{}); }) {
           static_cast<const Observer*>(from)->for_each(
-              [=](const auto& entry) { visit(to, {entry.event, entry.time_us}); });
+              [=](const auto& entry) { visit(to, stored_event{entry.event, entry.time_us}); });
         }
       }};
 
