@@ -38,7 +38,7 @@ foreach(name IN ITEMS README.md .github/CONTRIBUTING.md examples/README.md ${gui
     endforeach()
     if(NOT found)
       string(REPLACE "\n" "\n  " block "${block}")
-      message(FATAL_ERROR "no example, unit test or consumer contains this block of ${name}:\n  ${block}\n")
+      message(FATAL_ERROR "no example or test has this block of ${name}:\n  ${block}\n")
     endif()
     math(EXPR count "${count} + 1")
   endwhile()

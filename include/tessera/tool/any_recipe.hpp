@@ -25,10 +25,12 @@ namespace tessera::tool {
 
 /// Policies that the verb tune tries on the axis of a policy, beside that policy itself.
 ///
+///     namespace mine {
 ///     template <std::size_t Searches>
 ///     struct evict_unused : tessera::policy::evict_never {
 ///       using alternatives = tessera::tool::alternatives<evict_unused<100>, evict_unused<10'000>>;
 ///     };
+///     }  // namespace mine
 template <typename... Policy>
 struct alternatives {};
 

@@ -51,10 +51,10 @@ namespace tessera::tool {
 /// Every verb accepts them by name. compare and draw show them unless --recipe names others, and tune combines their
 /// policies with the shipped ones.
 ///
-///     #include <tessera/tool/main.hpp>
-///     struct round_to_4_kib : tessera::policy::round_to_multiple<4096> {};
-///     using coarse = tessera::recipe::with<tessera::recipe::pytorch<>, round_to_4_kib>;
-///     int main(int count, char** words) { return tessera::tool::run<coarse>(count, words); }
+///   #include <tessera/tool/main.hpp>
+///   struct round_to_4_kib : tessera::policy::round_to_multiple<4096> {};
+///   using coarse = tessera::recipe::with<tessera::recipe::pytorch<>, round_to_4_kib>;
+///   int main(int count, char** words) { return tessera::tool::run<coarse>(count, words); }
 ///
 /// The name of a recipe is its member `static constexpr const char* name`, the name in `named`, or else that of its type
 /// without the namespaces of tessera. Two recipes of one name are an error when the tool runs.
