@@ -32,8 +32,7 @@ def to_csv(snapshot, device):
         elif action == "free_completed" and entry["addr"] in ids:
             add("f", ids.pop(entry["addr"]), 0, stream, time)
         elif action == "oom" and size > 0:
-            add("a", made, size, stream, time)
-            add("f", made, 0, stream, time)
+            add("o", made, size, stream, time)
             made += 1
     if has_released:
         add("c", 0, 0, 0, trace[-1].get("time_us", 0))
