@@ -267,9 +267,8 @@ void print(const std::string& title, const comparison& c) {
     if (r.failed_sleeps != 0) std::printf("  %s\n", failed_sleeps_text(r, program.sleeps()).c_str());
   }
   std::printf(
-      "  all recipes begin without a cache%s, and release memory where the program empties the cache or "
-      "memory "
-      "runs out\n",
+      "  all recipes begin without a cache%s, and release memory where the program empties the cache "
+      "or memory runs out\n",
       c.events_at_start != 0 ? (" and with the " + std::to_string(c.events_at_start) +
                                 " blocks that were live when the history begins")
                                    .c_str()

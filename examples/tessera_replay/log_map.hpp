@@ -107,23 +107,14 @@ namespace replay {
   const auto add = [&](use is, std::size_t bytes, const placed* p) {
     if (bytes == 0) return;
     memory_map::cell c{is, made.segments.size() - 1, bytes};
-    memory_map::segment& in = made.segments.back();
-    (is == use::asleep ? made.sums.asleep : made.sums.reserved) += bytes;
     if (p != nullptr) {
       c.event = p->made;
       c.requested = events[p->made].bytes;
     }
-    if (is == use::live || is == use::pending) {
-      c.live = bytes;
-      (is == use::live ? made.sums.live : made.sums.pending) += bytes;
-      in.live_blocks += is == use::live;
-    } else if (is != use::asleep) {
-      if (is == use::non_releasable) in.non_releasable += c.non_releasable = bytes;
-      (is == use::non_releasable ? made.sums.non_releasable : made.sums.releasable) += bytes;
+    if (is == use::non_releasable || is == use::releasable)
       made.largest_free = (std::max)(made.largest_free, free_run += bytes);
-    }
     if (p != nullptr) free_run = 0;
-    made.cells.push_back(c);
+    made.add(c);
   };
   for (std::size_t first = 0, last = 0; first < segments.size(); first = last) {
     const run_log::segment& s = *segments[first];
@@ -173,10 +164,7 @@ namespace replay {
     }
     add_free(at, end);
   }
-  for (const memory_map::segment& s : made.segments) {
-    made.sums.live_blocks += s.live_blocks;
-    if (s.non_releasable != 0) made.sums.keeping_blocks += s.live_blocks;
-  }
+  made.count_blocks();
   return made;
 }
 

@@ -138,6 +138,28 @@ struct memory_map {
   totals sums;
   std::size_t largest_free = 0;  ///< bytes of the largest free block before the event; 0 without an event
 
+  /// Appends a cell of the last segment, and counts its bytes there and in the totals.
+  void add(cell c) {
+    segment& in = segments.back();
+    (c.is == use::asleep ? sums.asleep : sums.reserved) += c.bytes;
+    if (c.is == use::live || c.is == use::pending) {
+      c.live = c.bytes;
+      (c.is == use::live ? sums.live : sums.pending) += c.bytes;
+      in.live_blocks += c.is == use::live;
+    } else if (c.is != use::asleep) {
+      if (c.is == use::non_releasable) in.non_releasable += c.non_releasable = c.bytes;
+      (c.is == use::non_releasable ? sums.non_releasable : sums.releasable) += c.bytes;
+    }
+    cells.push_back(c);
+  }
+  /// Counts the live blocks of all segments in the totals, after all cells are there.
+  void count_blocks() {
+    for (const segment& s : segments) {
+      sums.live_blocks += s.live_blocks;
+      if (s.non_releasable != 0) sums.keeping_blocks += s.live_blocks;
+    }
+  }
+
   /// Merges small neighbours, the smallest first, until there are at most `max` cells. The totals stay.
   ///   Requires:  max > 0
   void coarsen(std::size_t max) {
@@ -198,21 +220,11 @@ struct memory_map {
   memory_map made;
   const auto add = [&](use is, std::size_t bytes, const block_view& b) {
     memory_map::cell c{is, made.segments.size() - 1, bytes};
-    memory_map::segment& in = made.segments.back();
-    (is == use::asleep ? made.sums.asleep : made.sums.reserved) += bytes;
     if (b.is != block_view::state::free) {
       c.requested = b.requested;
       if (const auto by = allocated_by.find(b.address); by != allocated_by.end()) c.event = by->second;
     }
-    if (is == use::live || is == use::pending) {
-      c.live = bytes;
-      (is == use::live ? made.sums.live : made.sums.pending) += bytes;
-      in.live_blocks += is == use::live;
-    } else if (is != use::asleep) {
-      if (is == use::non_releasable) in.non_releasable += c.non_releasable = bytes;
-      (is == use::non_releasable ? made.sums.non_releasable : made.sums.releasable) += bytes;
-    }
-    made.cells.push_back(c);
+    made.add(c);
   };
   const auto add_free = [&](const block_view& b) {
     std::uintptr_t at = b.address;
@@ -241,10 +253,7 @@ struct memory_map {
       case block_view::state::free: add_free(block); break;
     }
   }
-  for (const memory_map::segment& s : made.segments) {
-    made.sums.live_blocks += s.live_blocks;
-    if (s.non_releasable != 0) made.sums.keeping_blocks += s.live_blocks;
-  }
+  made.count_blocks();
   return made;
 }
 

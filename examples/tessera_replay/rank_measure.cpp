@@ -135,22 +135,13 @@ std::optional<recorded_memory> memory_in(const tessera::observe::snapshot& sourc
   if (std::holds_alternative<input_error>(start)) return {};
   std::map<std::uint64_t, std::uint64_t> live_blocks;
   // The numbers wrap around if a file is inconsistent.
-  std::uint64_t live = 0, reserved = 0, peak_live = 0, peak_reserved = 0;
+  std::uint64_t live = 0, reserved = replay::reserved_at_start(source, device);
   for (const auto& [address, block] : std::get<std::map<std::uint64_t, replay::block_at_start>>(start))
     live += live_blocks[address] = block.requested;
-  const auto entries = source.trace_of(device);
-  const auto change = [](const tessera::observe::snapshot::entry& e) -> std::uint64_t {
-    if (e.what == action::segment_alloc || e.what == action::segment_map) return e.size;
-    if (e.what == action::segment_free || e.what == action::segment_unmap) return 0 - std::uint64_t{e.size};
-    return 0;
-  };
-  for (const auto& segment : source.segments_of(device)) reserved += segment.size;
-  for (const auto& e : entries) reserved -= change(e);
   recorded_memory found;
-  peak_live = live;
-  peak_reserved = reserved;
-  for (const auto& e : entries) {
-    reserved += change(e);
+  std::uint64_t peak_live = live, peak_reserved = reserved;
+  for (const auto& e : source.trace_of(device)) {
+    reserved += replay::reserved_change(e);
     if (e.what == action::alloc) {
       live += live_blocks[e.address] = e.size;
     } else if (const auto at = live_blocks.find(e.address);

@@ -62,14 +62,6 @@ std::string conf_of(const snapshot& source) {
   return text;
 }
 
-/// The bytes by which an entry changes what is reserved. They wrap around.
-std::uint64_t change_of(const snapshot::entry& e) noexcept {
-  using action = snapshot::action;
-  const bool more = e.what == action::segment_alloc || e.what == action::segment_map;
-  const bool less = e.what == action::segment_free || e.what == action::segment_unmap;
-  return more ? e.size : less ? 0 - std::uint64_t{e.size} : 0;
-}
-
 /// The bytes that PyTorch wants to reserve for a request, and compares with its memory fraction.
 std::size_t segment_for(std::size_t bytes, std::size_t large_segment) noexcept {
   if (bytes <= 1_MiB) return 2_MiB;
@@ -86,17 +78,13 @@ replay::recorded_facts replay::find_facts(const snapshot& source, std::size_t de
   found.conf = is_pytorch ? conf_of(source) : source.configured.conf;
   found.capacity = recorded_capacity(source, device);
   if (found.capacity == 0) return found;
-  // The numbers wrap around if a file is inconsistent.
-  std::uint64_t reserved = 0;
-  for (const snapshot::segment& s : source.segments_of(device)) reserved += s.size;
-  const auto trace = source.trace_of(device);
-  for (const snapshot::entry& e : trace) reserved -= change_of(e);
+  std::uint64_t reserved = reserved_at_start(source, device);
   std::uint64_t peak = reserved;
   std::uint64_t live = 0;  // of what the history allocates
   bool has_segments = true;
   const config::pytorch::settings settings = settings_of(source);
-  for (const snapshot::entry& e : trace) {
-    reserved += change_of(e);
+  for (const snapshot::entry& e : source.trace_of(device)) {
+    reserved += reserved_change(e);
     peak = std::max(peak, reserved);
     if (e.what == snapshot::action::alloc) live += e.size;
     if (e.what == snapshot::action::free_completed) live -= std::min(live, std::uint64_t{e.size});

@@ -28,22 +28,28 @@ namespace replay {
 using namespace tessera;
 using namespace tessera::trace;
 
+/// The bytes by which an entry changes what is reserved. They wrap around.
+[[nodiscard]] inline std::uint64_t reserved_change(const observe::snapshot::entry& e) noexcept {
+  using action = observe::snapshot::action;
+  const bool more = e.what == action::segment_alloc || e.what == action::segment_map;
+  const bool less = e.what == action::segment_free || e.what == action::segment_unmap;
+  return more ? e.size : less ? 0 - std::uint64_t{e.size} : 0;
+}
+/// The bytes that are reserved when the history of a device begins. They wrap around if a file is inconsistent.
+[[nodiscard]] inline std::uint64_t reserved_at_start(const observe::snapshot& source, std::size_t device) {
+  std::uint64_t reserved = 0;
+  for (const observe::snapshot::segment& s : source.segments_of(device)) reserved += s.size;
+  for (const observe::snapshot::entry& e : source.trace_of(device)) reserved -= reserved_change(e);
+  return reserved;
+}
+
 /// The bytes of the recorded device: reserved plus free when an allocation first failed. 0 if none failed, or
 /// the history does not match the segments.
 [[nodiscard]] inline std::size_t recorded_capacity(const observe::snapshot& source, std::size_t device) {
   using action = observe::snapshot::action;
-  const auto change = [](const observe::snapshot::entry& e) -> std::uint64_t {
-    const bool more = e.what == action::segment_alloc || e.what == action::segment_map;
-    const bool less = e.what == action::segment_free || e.what == action::segment_unmap;
-    return more ? e.size : less ? 0 - std::uint64_t{e.size} : 0;
-  };
-  // The numbers wrap around if a file is inconsistent.
-  std::uint64_t reserved = 0;
-  for (const observe::snapshot::segment& s : source.segments_of(device)) reserved += s.size;
-  const auto trace = source.trace_of(device);
-  for (const observe::snapshot::entry& e : trace) reserved -= change(e);
-  for (const observe::snapshot::entry& e : trace) {
-    reserved += change(e);
+  std::uint64_t reserved = reserved_at_start(source, device);
+  for (const observe::snapshot::entry& e : source.trace_of(device)) {
+    reserved += reserved_change(e);
     if (e.what != action::oom) continue;
     const bool is_sane = reserved <= max_request && e.device_free <= max_request;
     return is_sane ? static_cast<std::size_t>(reserved) + e.device_free : 0;

@@ -18,3 +18,13 @@ function(expect_also words)
     message(FATAL_ERROR "expected also '${words}' in:\n${last}${last_errors}")
   endif()
 endfunction()
+# Reads what the last command printed as JSON, as `found`, and runs some Python. The script sets `python`, a program, and `of`, the
+# beginning of the names of its files.
+function(look code)
+  file(WRITE ${of}printed.json "${last}")
+  execute_process(COMMAND ${python} -c "import json, sys\nfound = json.load(open(sys.argv[1]))\n${code}" ${of}printed.json
+                  RESULT_VARIABLE got ERROR_VARIABLE errors)
+  if(NOT got EQUAL 0)
+    message(FATAL_ERROR "${code}:\n${errors}${last}")
+  endif()
+endfunction()

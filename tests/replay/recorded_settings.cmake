@@ -10,15 +10,6 @@ endif()
 file(MAKE_DIRECTORY ${SCRATCH})
 set(of ${SCRATCH}/settings_)
 include(${CMAKE_CURRENT_LIST_DIR}/expect.cmake)
-# Reads what was printed as JSON, as `found`, and runs some Python.
-function(look code)
-  file(WRITE ${of}printed.json "${last}")
-  execute_process(COMMAND ${python} -c "import json, sys\nfound = json.load(open(sys.argv[1]))\n${code}" ${of}printed.json
-                  RESULT_VARIABLE got ERROR_VARIABLE errors)
-  if(NOT got EQUAL 0)
-    message(FATAL_ERROR "${code}:\n${errors}${last}")
-  endif()
-endfunction()
 
 # Histories as PyTorch writes them. A device is a list of entries, and its segments are what they leave.
 set(make [=[

@@ -110,15 +110,15 @@ struct made_with {
 
 /// An allocator over a simulated device that executes what recordings contain: private pools, and sleeps if the recipe
 /// maps memory into ranges.
-template <typename Recipe>
+template <typename Recipe, typename... Extension>
 struct simulated {
-  using type = caching_allocator<Recipe, provider::simulated_device, extension::private_pools, watched>;
+  using type = caching_allocator<Recipe, provider::simulated_device, extension::private_pools, Extension...>;
 };
-template <typename Recipe>
+template <typename Recipe, typename... Extension>
   requires(Recipe::growth::backend::has_ranges)
-struct simulated<Recipe> {
+struct simulated<Recipe, Extension...> {
   using type = caching_allocator<Recipe, provider::simulated_device, extension::private_pools,
-                                 extension::sleep_mode, watched>;
+                                 extension::sleep_mode, Extension...>;
 };
 
 /// Owns a simulated allocator of any recipe.
@@ -131,7 +131,7 @@ class simulated_allocator {
   [[nodiscard]] static simulated_allocator make(provider::simulated_device device,
                                                 const recipe::policies<Recipe>& settings,
                                                 const made_with& with) {
-    using allocator = typename simulated<Recipe>::type;
+    using allocator = typename simulated<Recipe, watched>::type;
     const watched reports{with.observer};
     if (with.plan == nullptr) return own(new allocator(std::move(device), settings, reports));
     return own(new plan::planned<allocator>(*with.plan, std::move(device), settings, reports));
