@@ -126,7 +126,7 @@ class rmm_reader {
 
 /// Reads a log of RMM's logging_resource_adaptor.
 ///
-/// Ignores threads, times and sizes of 0. A failed allocation becomes an allocation that is freed at once.
+/// Ignores threads, times and sizes of 0. A failed allocation becomes a request that was refused.
 ///   Returns:  an error with its line for invalid lines, sizes of 2^60 bytes or more, and frees of addresses
 ///             not live
 ///   Cost:     n log n; 12 bytes of host memory per byte of text

@@ -18,7 +18,8 @@ namespace {
 
 using namespace tessera;
 
-/// A history that gives each allocation an address of its own, and each block that is live at the end a segment.
+/// A history that gives each allocation an address of its own, and each block that is live at the end a segment. A request
+/// that failed is an entry without one.
 observe::snapshot snapshot_of(const trace::recording& made) {
   observe::snapshot as;
   as.name = "rmm";
@@ -28,6 +29,14 @@ observe::snapshot snapshot_of(const trace::recording& made) {
   std::map<std::uint64_t, std::uint64_t> address_of;
   for (const trace::event& e : made.events) {
     const bool allocates = e.what == trace::event::kind::allocate;
+    if (e.what == trace::event::kind::refused) {
+      observe::snapshot::entry refused{};
+      refused.what = observe::snapshot::action::oom;
+      refused.size = e.bytes;
+      refused.stream = e.stream;
+      entries.push_back(refused);
+      continue;
+    }
     if (allocates) address_of[e.id] = next, next += e.bytes + 64, live[e.id] = e;
     if (!allocates) live.erase(e.id);
     observe::snapshot::entry entry{};
