@@ -52,13 +52,11 @@ using tessera::observe::snapshot;
   return found == calls.end() ? calls.front() : *found;
 }
 
-/// Returns the source line of a call stack, such as "train.py:12 in forward"; empty if there is no stack.
-/// Long names are cut.
-[[nodiscard]] inline std::string call_site(const snapshot::call_stacks& table, std::uint32_t stack) {
-  if (table.stack(stack).empty()) return {};
+/// Returns a frame, such as "train.py:12 in forward". Long names are cut.
+[[nodiscard]] inline std::string frame_text(const snapshot::call_stacks& table, std::uint32_t position) {
   constexpr std::size_t max_file = 160, max_function = 80;    // bytes
   constexpr std::uint64_t max_line = std::uint64_t{1} << 31;  // larger numbers mean an unknown line
-  const snapshot::call_stacks::frame& f = table.frame_at(most_useful_frame(table, stack));
+  const snapshot::call_stacks::frame& f = table.frame_at(position);
   const std::string_view file = table.text(f.file), function = table.text(f.function);
   std::string text = file.size() > max_file ? "..." : "";
   text += file.substr(file.size() - (std::min)(file.size(), max_file));
@@ -66,6 +64,11 @@ using tessera::observe::snapshot;
   if (!function.empty()) text.append(text.empty() ? "" : " in ").append(function.substr(0, max_function));
   if (function.size() > max_function) text += "...";
   return printable_text(text);
+}
+
+/// Returns the source line of a call stack as frame_text(); empty if there is no stack.
+[[nodiscard]] inline std::string call_site(const snapshot::call_stacks& table, std::uint32_t stack) {
+  return table.stack(stack).empty() ? std::string() : frame_text(table, most_useful_frame(table, stack));
 }
 
 }  // namespace replay

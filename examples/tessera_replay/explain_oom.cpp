@@ -17,6 +17,7 @@
 #include <tessera/observe/explain.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/trace/recording.hpp>
+#include "call_site.hpp"
 #include "memory_map.hpp"
 #include "recorded_state.hpp"
 #include "snapshot_recording.hpp"
@@ -32,11 +33,21 @@ using hint = oom_report::hint;
 using tessera::trace::event;
 using tessera::trace::program;
 
+/// The live blocks of one source line, or of one size if the recording has no call stacks.
+struct holder {
+  std::string line;
+  std::optional<std::size_t> size;  // of each request, if the recording has no call stacks
+  std::size_t blocks = 0, bytes = 0, non_releasable = 0;
+  std::size_t last_segment = ~std::size_t{0};         // the last one counted in `non_releasable`
+  std::size_t keeping_blocks = 0, keeping_bytes = 0;  // of those that share a segment with free memory
+};
+
 /// The first allocation that failed, and the blocks that keep memory from being released then.
 struct failure {
   std::size_t event;
   oom_report report;
   std::string blocks;                // lines of text
+  std::vector<holder> holders;       // what holds memory
   std::string source_lines;          // lines of text
   std::optional<std::size_t> entry;  // of the history, if the state is the recorded one
 };
@@ -64,41 +75,51 @@ std::string blocks_of(const oom_report::non_releasable_unit& p, const program& s
   return text + "\n";
 }
 
-/// The source lines whose blocks keep the most memory from being released, in descending order. Empty if the
-/// recording has no call stacks. Empties the cache.
-std::string source_lines_of(const program& source, replay::simulated_allocator& pool,
-                            const std::map<std::uintptr_t, std::size_t>& live) {
-  if (source.source().origins.empty()) return {};
-  struct kept {
-    std::size_t blocks = 0, bytes = 0, non_releasable = 0;
-    std::size_t last_segment = ~std::size_t{0};  // the last one counted in `non_releasable`
-  };
-  std::map<std::string, kept> by_line;
+/// The live blocks by source line or by size. Empties the cache.
+std::vector<holder> holders_of(const program& source, replay::simulated_allocator& pool,
+                               const std::map<std::uintptr_t, std::size_t>& live) {
+  const bool has_lines = !source.source().origins.empty();
+  std::map<std::pair<std::string, std::optional<std::size_t>>, holder> by_origin;
   const auto map =
       replay::map_and_trim(pool, std::unordered_map<std::uintptr_t, std::size_t>(live.begin(), live.end()));
   for (const auto& cell : map.cells) {
+    if (cell.is != replay::memory_map::use::live) continue;
+    std::string line =
+        has_lines ? replay::origin_text(source.source(), source.events()[cell.event].id) : std::string();
+    const auto size = has_lines ? std::nullopt : std::optional(cell.requested);
+    holder& h = by_origin[{line, size}];
+    h.line = std::move(line);
+    h.size = size;
+    ++h.blocks;
+    h.bytes += cell.bytes;
     const std::size_t free = map.segments[cell.segment].non_releasable;
-    if (cell.is != replay::memory_map::use::live || free == 0) continue;
-    kept& k = by_line[replay::origin_text(source.source(), source.events()[cell.event].id)];
-    ++k.blocks;
-    k.bytes += cell.bytes;
-    if (std::exchange(k.last_segment, cell.segment) != cell.segment) k.non_releasable += free;
+    if (free == 0) continue;
+    ++h.keeping_blocks;
+    h.keeping_bytes += cell.bytes;
+    if (std::exchange(h.last_segment, cell.segment) != cell.segment) h.non_releasable += free;
   }
-  std::vector<std::pair<std::string, kept>> order(by_line.begin(), by_line.end());
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return a.second.non_releasable > b.second.non_releasable;
-  });
+  std::vector<holder> found;
+  for (auto& [origin, h] : by_origin) found.push_back(std::move(h));
+  return found;
+}
+
+/// The source lines whose blocks keep the most memory from being released, in descending order. Empty if the
+/// recording has no call stacks.
+std::string source_lines_of(std::vector<holder> holders) {
+  std::erase_if(holders, [](const holder& h) { return h.size || h.non_releasable == 0; });
+  std::stable_sort(holders.begin(), holders.end(),
+                   [](const holder& a, const holder& b) { return a.non_releasable > b.non_releasable; });
   constexpr std::size_t max_lines = 5;
   std::string text;
-  for (std::size_t i = 0; i < std::min(max_lines, order.size()); ++i) {
-    const auto& [line, k] = order[i];
-    text += "    " + (line.empty() ? "a line that was not recorded" : line) + ": " +
-            std::to_string(k.blocks) + (k.blocks == 1 ? " block" : " blocks") + " of " +
-            tessera::format_bytes(k.bytes).text() + " keep " +
-            tessera::format_bytes(k.non_releasable).text() + "\n";
+  for (std::size_t i = 0; i < std::min(max_lines, holders.size()); ++i) {
+    const holder& h = holders[i];
+    text += "    " + (h.line.empty() ? "a line that was not recorded" : h.line) + ": " +
+            std::to_string(h.keeping_blocks) + (h.keeping_blocks == 1 ? " block" : " blocks") + " of " +
+            tessera::format_bytes(h.keeping_bytes).text() + " keep " +
+            tessera::format_bytes(h.non_releasable).text() + "\n";
   }
-  if (order.size() > max_lines)
-    text += "    and " + std::to_string(order.size() - max_lines) + " more lines\n";
+  if (holders.size() > max_lines)
+    text += "    and " + std::to_string(holders.size() - max_lines) + " more lines\n";
   return text;
 }
 
@@ -106,11 +127,12 @@ std::string source_lines_of(const program& source, replay::simulated_allocator& 
 failure explain_failure(const program& source, replay::simulated_allocator& pool, std::size_t i,
                         const std::map<std::uintptr_t, std::size_t>& live) {
   const event& e = source.events()[i];
-  failure found{i, pool.explain(e.bytes, e.stream), {}, {}, {}};
+  failure found{i, pool.explain(e.bytes, e.stream), {}, {}, {}, {}};
   for (const oom_report::non_releasable_unit& pin : found.report.units) {
     if (pin.blocks > 0) found.blocks += blocks_of(pin, source, live);
   }
-  found.source_lines = source_lines_of(source, pool, live);
+  found.holders = holders_of(source, pool, live);
+  found.source_lines = source_lines_of(found.holders);
   return found;
 }
 
@@ -238,6 +260,37 @@ std::string json_lines(const std::string& text) {
   return list + "]";
 }
 
+/// The call stack of an allocation as a list, the innermost frame first.
+std::string stack_json(const tessera::trace::recording& source, std::uint64_t id) {
+  constexpr std::size_t max_frames = 100;
+  std::string list = "[";
+  const auto frames = source.stacks.stack(source.origin_of(id).stack);
+  for (const std::uint32_t frame : frames.first(std::min(max_frames, frames.size())))
+    list += (list.size() > 1 ? ", \"" : "\"") + replay::json_text(replay::frame_text(source.stacks, frame)) +
+            "\"";
+  return list + "]";
+}
+
+/// What holds the most memory as a list, the largest first; what is not listed is summed at the end.
+std::string holders_json(std::vector<holder> holders) {
+  constexpr std::size_t max_holders = 20;
+  std::stable_sort(holders.begin(), holders.end(),
+                   [](const holder& a, const holder& b) { return a.bytes > b.bytes; });
+  std::string list = "[";
+  for (std::size_t i = 0; i < std::min(max_holders, holders.size()); ++i) {
+    const holder& h = holders[i];
+    const std::string origin =
+        h.size ? "\"size\": " + std::to_string(*h.size) : "\"line\": \"" + replay::json_text(h.line) + "\"";
+    list += (i > 0 ? ",\n  {" : "\n  {") + origin + ", \"blocks\": " + std::to_string(h.blocks) +
+            ", \"bytes\": " + std::to_string(h.bytes) +
+            ", \"keeps_non_releasable\": " + std::to_string(h.non_releasable) + "}";
+  }
+  list += "], \"held_by_others\": ";
+  std::size_t rest = 0;
+  for (std::size_t i = max_holders; i < holders.size(); ++i) rest += holders[i].bytes;
+  return list + std::to_string(rest);
+}
+
 void print_json(const program& source, const replay::run_settings& used, const std::optional<failure>& found,
                 std::size_t peak_reserved) {
   std::printf("{\"trace\": \"%s\", %s, \"events\": %zu, \"peak_live\": %zu, \"completes\": %s",
@@ -264,9 +317,13 @@ void print_json(const program& source, const replay::run_settings& used, const s
                 replay::json_text(one.text).c_str(), replay::json_text(one.setting).c_str());
     is_first = false;
   }
-  std::printf("], \"source_lines\": %s, \"blocks\": %s, \"text\": %s}\n",
-              json_lines(found->source_lines).c_str(), json_lines(found->blocks).c_str(),
-              json_lines(text_of(report, used)).c_str());
+  std::printf(
+      "], \"line\": \"%s\", \"stack\": %s, \"held\": %s, \"source_lines\": %s, \"blocks\": %s, \"text\": "
+      "%s}\n",
+      replay::json_text(replay::origin_text(source.source(), asked.id)).c_str(),
+      stack_json(source.source(), asked.id).c_str(), holders_json(found->holders).c_str(),
+      json_lines(found->source_lines).c_str(), json_lines(found->blocks).c_str(),
+      json_lines(text_of(report, used)).c_str());
 }
 
 void print(const program& source, const replay::recorded_facts& known, const replay::run_settings& used,

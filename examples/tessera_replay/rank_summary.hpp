@@ -106,8 +106,9 @@ inline void label(std::vector<rank_line>& lines) {
     by_label[one.rank ? "rank " + std::to_string(*one.rank) : printable_text(title_of(one.file))].push_back(
         &one);
   for (const auto& [label, same] : by_label) {
+    const std::string& first = same[0]->file;
     const bool are_one_file =
-        std::all_of(same.begin(), same.end(), [&](const rank_line* l) { return l->file == same[0]->file; });
+        std::all_of(same.begin(), same.end(), [&](const rank_line* l) { return l->file == first; });
     for (rank_line* const one : same) {
       const std::string_view path = one->file;
       const std::size_t slash = path.find_last_of('/');

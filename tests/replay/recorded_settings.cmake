@@ -34,7 +34,8 @@ class device:
         size = self.live.pop(at)
         self.add('free_requested', addr=base + at, size=size)
         self.add('free_completed', addr=base + at, size=size)
-    def oom(self, size, free): self.add('oom', size=size, device_free=free, addr=0)
+    def oom(self, size, free):
+        self.add('oom', size=size, device_free=free, addr=0, frames=[{'filename': 'train.py', 'name': 'grow', 'line': 9}])
     def runs(self):
         joined = []
         for at in sorted(self.segments):
@@ -132,6 +133,9 @@ assert found['state'] == 'recorded' and found['reserved'] == 120 << 20 and found
 s = found['settings']
 assert s['conf'] == 'expandable_segments:True' and s['conf_from'] == s['recipe_from'] == 'recorded', s
 assert s['capacity'] == 200 << 20 and s['capacity_from'] == 'deduced from the out-of-memory', s
+assert found['line'] == 'train.py:9 in grow' and found['stack'] == ['train.py:9 in grow'], found
+assert found['held'] == [{'line': 'train.py:7 in step', 'blocks': 3, 'bytes': 110 << 20, 'keeps_non_releasable': 10 << 20}], found
+assert found['held_by_others'] == 0, found
 assert 'train.py:7 in step' in found['blocks'][0] and found['text'][0].startswith('tessera: out of memory')")
 # What the command line says takes its place.
 expect(0 "settings_expandable, pytorch: completes with a capacity of 1073741824 bytes; " explain-oom ${of}expandable.pickle --recipe pytorch
