@@ -59,10 +59,11 @@ class browser {
   }
   /** Gives a file to the page's own field for files. */
   async give(path) {
+    await this.value("window.previous = playground.current, 0");
     const {root} = await this.call("DOM.getDocument");
     const {nodeId} = await this.call("DOM.querySelector", {nodeId: root.nodeId, selector: "#file"});
     await this.call("DOM.setFileInputFiles", {nodeId, files: [resolve(path)]});
-    await this.until(`playground.current?.name === ${JSON.stringify(basename(path))}`);
+    await this.until(`playground.current !== previous && playground.current?.name === ${JSON.stringify(basename(path))}`);
   }
 }
 
@@ -87,6 +88,8 @@ if (!existsSync(pagePath)) {
   console.log(`SKIPPED: ${pagePath} is not there; the target playground writes it`);
   process.exit(0);
 }
+rmSync(scratch, {recursive: true, force: true});
+mkdirSync(scratch, {recursive: true});
 const shown = new browser();
 let compared = 0;
 
@@ -117,7 +120,7 @@ const text = (selector) => shown.value(`document.querySelector(${JSON.stringify(
 /** A file that is read: the page shows its numbers. */
 async function expectAnswer(path) {
   const results = await expectSame(path);
-  for (const verb of ["compare --json", "explain-oom", "draw --out report.html"]) assert.ok(results[verb], `${path}: ${verb} is missing`);
+  for (const verb of ["compare --json", "explain-oom --json", "draw --out report.html"]) assert.ok(results[verb], `${path}: ${verb} is missing`);
   const [run] = JSON.parse(native(["compare", basename(path), "--json"], resolve(path, "..")).out);
   const table = await text("#settings");
   for (const row of run.recipes.filter((one) => ["pytorch_expandable", "cuda_async"].includes(one.recipe)))
@@ -126,8 +129,54 @@ async function expectAnswer(path) {
   assert.match(await text("#answer"), /reserve/, path);
   assert.equal(await shown.value("document.querySelector('iframe').contentDocument.querySelector('h1').innerText.length > 10"), true, path);
   const seconds = await shown.value("playground.current.answeredAfter / 1000");
+  await expectDistinctRows(path);
   console.log(`${basename(path)}: ${await text("#answer")} (${seconds.toFixed(2)} s)`);
   return results;
+}
+/** No table has two rows of the same name, and a recorded run that its replay repeats is not a row of its own. */
+async function expectDistinctRows(path) {
+  const tables = await shown.value(`[...document.querySelectorAll("#settings table")].map((table) =>
+    [...table.tBodies[0].rows].map((row) => row.cells[0].firstChild.textContent))`);
+  for (const names of tables) assert.equal(new Set(names).size, names.length, `${path}: equal rows: ${names}`);
+  const [run] = await shown.value("playground.current.compared");
+  const cells = await shown.value(`[...document.querySelectorAll("#settings table.did, #settings table.replays")].map((table) => table.innerText)`);
+  const confs = {pytorch: "", pytorch_expandable: "expandable_segments:True"};
+  const isRepeated = run.recorded && !run.recorded.cached_at_start && run.recipes.some((row) => confs[row.recipe] === run.settings.conf &&
+    row.peak_reserved === run.recorded.peak_reserved && row.failures === run.recorded.failures);
+  if (isRepeated) {
+    assert.equal(cells.length, 1, `${path}: the recorded run has a table of its own`);
+    assert.match(cells[0], /as recorded/, path);
+  } else if (run.recorded) {
+    assert.equal(cells.length, 2, `${path}: the recorded run is among the replays`);
+    assert.ok(cells[0].includes(digitsOf(run.recorded.peak_reserved)), `${path}: ${cells[0]}`);
+  }
+}
+/** A file whose program runs out of memory, on a GPU of `capacity` if it is given: the page shows the numbers of explain-oom. */
+async function expectExplained(path, capacity) {
+  await expectSame(path);
+  if (capacity) await shown.value(`playground.open(playground.current.bytes, ${JSON.stringify(basename(path))}, {capacity: "${capacity}"}).then(() => 0)`);
+  const {out} = native(["explain-oom", basename(path), "--json", ...(capacity ? ["--capacity", capacity] : [])], resolve(path, ".."));
+  const found = JSON.parse(out);
+  assert.equal(found.completes, false, path);
+  // Hidden details are part of textContent.
+  const why = await shown.value("document.querySelector('#why').textContent");
+  const has = (words) => assert.ok(why.includes(words), `${path}: "${words}" is not in: ${why}`);
+  for (const bytes of [found.bytes, found.limit, found.reserved, found.largest_free, ...found.held.map((one) => one.bytes)].filter((bytes) => bytes > 0))
+    has(digitsOf(bytes));
+  for (const one of found.held) has(one.size !== undefined ? "requests of " + digitsOf(one.size) : one.line.replace(/^\?\? in .*/, "C++ code, without a line of Python") || "a line that was not recorded");
+  for (const frame of found.stack) has(frame);
+  if (!found.line.startsWith("?? in ")) has(found.line);
+  has(`at event ${found.event.toLocaleString("en")} of ${found.events.toLocaleString("en")}`);
+  const settings = found.hints.map((hint) => hint.setting).filter((setting) => /^[a-z_0-9]+:\S+$/.test(setting));
+  const copied = await shown.value("[...document.querySelectorAll('#hints pre')].map((one) => one.textContent).join()");
+  for (const setting of settings) assert.ok(copied.includes(setting), `${path}: ${setting} is not in: ${copied}`);
+  // Streams have names, and their handles are in tooltips.
+  assert.doesNotMatch(why, /stream 0x/, path);
+  const titles = await shown.value("[...document.querySelectorAll('#request [title]')].map((one) => one.title)");
+  assert.deepEqual(titles, [found.stream === 0 ? "handle 0" : "handle 0x" + found.stream.toString(16)], path);
+  assert.match(await text("#answer"), capacity ? /^Memory would run out: / : /^Memory (ran|would run) out: /);
+  await expectDistinctRows(path);
+  console.log(`${basename(path)}: ${await text("#request")}`);
 }
 /** A file that is refused: the page shows the tool's words. */
 async function expectRefusal(path, words) {
@@ -141,8 +190,6 @@ async function expectRefusal(path, words) {
 }
 
 async function run() {
-  rmSync(scratch, {recursive: true, force: true});
-  mkdirSync(scratch, {recursive: true});
   const made = (name, bytes) => (writeFileSync(`${scratch}/${name}`, bytes), `${scratch}/${name}`);
   const fromTool = (name, ...words) => {
     const {code, error} = native(["snapshot", resolve(traces, "gnn_sage_streams.csv"), "--out", name, ...words], scratch);
@@ -154,12 +201,13 @@ async function run() {
   await expectAnswer(made("trace.csv", readFileSync(resolve(traces, "gnn_sage_streams.csv"))));
   await expectAnswer(fromTool("taken.pickle"));
   await expectAnswer(fromTool("log_rmm.csv"));
-  const full = fromTool("full.pickle", "--capacity", "1GiB");
-  const results = await expectSame(full);
-  assert.ok(results["explain-oom"], "full.pickle: nothing is explained");
-  await shown.value(`playground.open(playground.current.bytes, "small.pickle", {capacity: "512MiB"}).then(() => 0)`);
-  assert.match(await text("#why"), /memory runs out at event/);
-  assert.match(await text("#answer"), /^Memory would run out: /);
+  assert.match(await text("#why"), /^No out-of-memory was recorded\. .* serves every request/);
+  await expectExplained(fromTool("full.pickle", "--at", "end", "--capacity", "1000MiB"));
+  await expectExplained(`${scratch}/full.pickle`, "512MiB");
+  // Two streams whose handles are addresses; the second asks for more than the GPU has.
+  const gib = 2 ** 30;
+  await expectExplained(made("handles.csv", ["op,id,bytes,stream,t_us", `a,0,${2 * gib},511987104,1`, `a,1,${3 * gib},511987105,2`, "f,0,0,0,3",
+    `a,2,${gib},511987105,4`, `a,3,${3 * gib},511987105,5`, `a,4,${3 * gib},511987105,6`, ""].join("\n")), "8GiB");
 
   await expectRefusal(made("empty.pickle", ""), /empty|nothing|trace|header/i);
   await expectRefusal(made("wrong.pickle", Buffer.from("\x89PNG\r\n\x1a\n no snapshot", "latin1")), /./);
@@ -169,8 +217,21 @@ async function run() {
   await expectRefusal(made("claims.pickle", Buffer.from("\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f", "latin1")), /./);
   if (snapshots && existsSync(`${snapshots}/decomfl.pickle`)) await expectAnswer(made("decomfl.pickle", readFileSync(`${snapshots}/decomfl.pickle`)));
 
+  // Nothing that is pasted or dropped does nothing.
+  const before = await text("#answer");
+  await shown.value("document.dispatchEvent(new ClipboardEvent('paste', {clipboardData: new DataTransfer()}))");
+  await shown.value("document.dispatchEvent(new DragEvent('drop', {dataTransfer: new DataTransfer(), cancelable: true}))");
+  assert.equal(await text("#answer"), before);
+
+  // A second file ends the first.
+  const bytesOf = (path) => `Uint8Array.from(atob("${readFileSync(path).toString("base64")}"), (c) => c.charCodeAt(0))`;
+  await shown.value(`void (window.first = playground.open(${bytesOf(`${scratch}/taken.pickle`)}, "first.pickle"))`);
+  await shown.until("document.querySelector('#work').classList.contains('busy')");
+  await expectAnswer(`${scratch}/trace.csv`);
+  assert.equal(await shown.value("window.first.then((results) => results === undefined)"), true);
+
   // A run that is cancelled ends, and the next file is answered.
-  await shown.value(`void playground.open(new Uint8Array(${JSON.stringify([...readFileSync(`${scratch}/trace.csv`)])}), "again.csv")`);
+  await shown.value(`void playground.open(${bytesOf(`${scratch}/trace.csv`)}, "again.csv")`);
   await shown.value("playground.cancel()");
   assert.equal(await shown.value("document.querySelector('#work').classList.contains('busy')"), false);
   await expectAnswer(made("last.csv", readFileSync(`${scratch}/trace.csv`)));
