@@ -4,22 +4,25 @@
 
 const byId = (id) => document.getElementById(id);
 
-/** The module of the tool, unpacked once. */
-const toolBytes = (async () => {
+/** The module of the tool, compiled once. Its workers share the code that the browser has optimized. */
+const toolModule = (async () => {
   const packed = Uint8Array.from(atob(byId("module").textContent.trim()), (c) => c.charCodeAt(0));
   const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(unpacked).arrayBuffer());
+  return WebAssembly.compile(await new Response(unpacked).arrayBuffer());
 })();
 const toolUrl = URL.createObjectURL(new Blob([byId("tool").textContent], {type: "text/javascript"}));
+
+const cancelled = () => ({code: 2, out: "", error: "cancelled", files: {}});
 
 /** One worker that runs the tool. To cancel a run, the worker is ended. */
 class tool {
   #worker = null;
   #next = 0;
+  #stops = 0;
   #waiting = new Map();
 
   async start() {
-    const bytes = await toolBytes;
+    const module = await toolModule;
     if (this.#worker) return;
     this.#worker = new Worker(toolUrl);
     this.#worker.onmessage = ({data}) => {
@@ -30,28 +33,34 @@ class tool {
       run.resolve(data.result);
     };
     this.#worker.onerror = (event) => this.#fail(event.message);
-    this.#worker.postMessage({module: bytes});
+    this.#worker.postMessage({module});
   }
   /** Runs the tool. The files are copied to the worker. */
   async run(words, files, progress) {
+    const stops = this.#stops;
     await this.start();
+    if (stops !== this.#stops) return cancelled();
     return new Promise((resolve) => {
       const id = ++this.#next;
       this.#waiting.set(id, {resolve, progress});
       this.#worker.postMessage({id, words, files});
     });
   }
+  /** Ends what is running. */
   stop() {
+    ++this.#stops;
+    if (this.#waiting.size === 0) return;
     this.#worker?.terminate();
     this.#worker = null;
-    for (const {resolve} of this.#waiting.values()) resolve({code: 2, out: "", error: "cancelled", files: {}});
+    for (const {resolve} of this.#waiting.values()) resolve(cancelled());
     this.#waiting.clear();
   }
   #fail(message) {
     for (const {resolve} of this.#waiting.values())
       resolve({code: 2, out: "", error: "tessera-replay: the worker stopped: " + message, files: {}});
     this.#waiting.clear();
-    this.stop();
+    this.#worker?.terminate();
+    this.#worker = null;
   }
 }
 
@@ -381,9 +390,24 @@ function memoryBar(parts, total) {
   return [bar, legend];
 }
 
-/** The source line of a block. The stacks of C++ threads, such as that of the backward pass, may have no line. */
+/** A source line in short: the file with its folder. Stacks of C++ only, such as those of the backward pass, have no line. */
 function originText(line) {
-  return line === "" ? "a line that was not recorded" : line.startsWith("?? in ") ? "C++ code, without a line of Python" : line;
+  if (line === "") return "a line that was not recorded";
+  const [, place, label] = line.match(/^(.*?)((?:^|, )labelled '.*')?$/s);
+  if (place !== "" && !/:\d+( in |$)/.test(place)) return "C++ code, without a line of Python" + (label ?? "");
+  return place.replace(/^[^ ]*[\\/](?=[^\\/ ]+[\\/][^\\/ ]+:\d)/, "") + (label ?? "");
+}
+/** The blocks that keep a segment, in the tool's words, by source line. */
+function keepersText(blocks) {
+  const items = [...blocks.matchAll(/\bid \d+ \((\d+) bytes, event \d+, (.*?)\)(?=, id \d| and \d+ more|, \d+ pending|$)/g)];
+  if (items.length === 0) return blocks.replace(/\b(\d+) bytes\b/g, (all, bytes) => bytesText(Number(bytes)));
+  const lines = new Map();
+  for (const [, bytes, line] of items) {
+    const of = lines.get(originText(line)) ?? {blocks: 0, bytes: 0};
+    lines.set(originText(line), {blocks: of.blocks + 1, bytes: of.bytes + Number(bytes)});
+  }
+  const rest = blocks.match(/( and \d+ more)?(, \d+ pending)?$/)[0];
+  return [...lines].map(([line, of]) => `${line}: ${of.blocks} ${of.blocks === 1 ? "block" : "blocks"} of ${bytesText(of.bytes)}`).join(", ") + rest;
 }
 /** The node of the autograd graph that a call stack runs, such as "AddmmBackward0". */
 const backwardIn = (stack) => stack.map((frame) => frame.match(/torch::autograd::generated::(\w+Backward\d*)::apply/)?.[1]).find(Boolean);
@@ -401,7 +425,7 @@ function showFailure(found) {
     ` ${isRecorded ? "failed" : "fails"} at event ${found.event.toLocaleString("en")} of ${found.events.toLocaleString("en")}`);
   const backward = backwardIn(found.stack);
   if (backward) request.append(", in the backward pass (", element("code", {textContent: backward}), ")");
-  else if (found.line) request.append(", made by ", element("code", {textContent: originText(found.line)}));
+  else if (found.line) request.append(", made by ", element("code", {textContent: originText(found.line), title: found.line}));
   request.append(`. ${by} ${bytesText(found.limit)}${found.limit < settings.capacity ? "" : ` (${sourceText(settings.capacity_from)})`}. ` +
     (room < found.wanted
       ? `${bytesText(found.reserved)} of it ${isRecorded ? "were" : "are"} reserved, so ${bytesText(room)} ${isRecorded ? "were" : "are"} left, but the request ${isRecorded ? "needed" : "needs"} ${bytesText(found.wanted)}.`
@@ -418,9 +442,14 @@ function showFailure(found) {
   if (found.held.length > 0) {
     const hasLines = found.held.some((one) => one.line !== undefined);
     const hasKept = found.held.some((one) => one.keeps_non_releasable > 0);
-    const origin = (one) => (one.size !== undefined ? `requests of ${bytesText(one.size)}` : originText(one.line));
-    const rows = found.held.map((one) => [element("td", {className: "line", textContent: origin(one)}), bytesText(one.bytes), one.blocks.toLocaleString("en"),
-      ...(hasKept ? [one.keeps_non_releasable ? bytesText(one.keeps_non_releasable) : ""] : [])]);
+    const held = new Map();
+    for (const one of found.held) {
+      const name = one.size !== undefined ? `requests of ${bytesText(one.size)}` : originText(one.line);
+      const of = held.get(name) ?? {lines: [], bytes: 0, blocks: 0, kept: 0};
+      held.set(name, {lines: [...of.lines, one.line ?? ""], bytes: of.bytes + one.bytes, blocks: of.blocks + one.blocks, kept: Math.max(of.kept, one.keeps_non_releasable)});
+    }
+    const rows = [...held].sort((a, b) => b[1].bytes - a[1].bytes).map(([name, one]) => [element("td", {className: "line", textContent: name, title: one.lines.join("\n")}),
+      bytesText(one.bytes), one.blocks.toLocaleString("en"), ...(hasKept ? [one.kept ? bytesText(one.kept) : ""] : [])]);
     if (found.held_by_others) rows.push(["all others", bytesText(found.held_by_others), "", ...(hasKept ? [""] : [])]);
     const table = (some) => tableElement([hasLines ? "source line" : "size", "tensors", "blocks", ...(hasKept ? [element("th", {textContent: "kept from release", title: "free memory in the segments of these blocks"})] : [])], some, "held");
     parts.push(element("h3", {textContent: "What held memory"}), table(rows.slice(0, 6)));
@@ -438,9 +467,9 @@ function showFailure(found) {
       const unit = units[0]?.startsWith("a physical chunk") ? "physical chunk" : "segment";
       const kept = element("li", {}, `${bytesText(found.non_releasable)} are free, but live blocks share their ${unit}s, and only a whole ${unit} can be released.`);
       if (units.length > 0) {
-        const blocks = (line) => found.blocks.find((text) => text.startsWith(line.match(/0x[0-9a-f]+$/)?.[0] + ":"))?.replace(/^0x[0-9a-f]+: /, "").replace(/\b(\d+) bytes\b/g, (all, bytes) => bytesText(Number(bytes)));
+        const blocks = (line) => found.blocks.find((text) => text.startsWith(line.match(/0x[0-9a-f]+$/)?.[0] + ":"))?.replace(/^0x[0-9a-f]+: /, "");
         kept.append(" Most are in:", element("ul", {}, ...units.map((line) =>
-          element("li", {}, line.replace(/, (at|the first at) 0x[0-9a-f]+$/, ""), element("div", {className: "quiet line", textContent: blocks(line) ?? ""})))));
+          element("li", {}, line.replace(/, (at|the first at) 0x[0-9a-f]+$/, ""), element("div", {className: "quiet line", textContent: keepersText(blocks(line) ?? "")})))));
       }
       list.append(kept);
     }
@@ -515,6 +544,7 @@ function showOptions() {
   const {settings} = runs[Math.min(current.device, runs.length - 1)];
   current.ownCapacity ??= current.capacity === "" ? `${bytesText(settings.capacity)} (${settings.capacity_from === "default" ? "not recorded" : "as recorded"})` : "";
   const sizes = ["", "8GiB", "12GiB", "16GiB", "24GiB", "32GiB", "40GiB", "48GiB", "80GiB", "141GiB"];
+  if (!sizes.includes(current.capacity)) sizes.push(current.capacity);
   const textOf = (value) => (value === "" ? current.ownCapacity || "as recorded" : value.replace("GiB", "\u00a0GiB"));
   const size = element("select", {id: "capacity"}, ...sizes.map((value) => element("option", {value, textContent: textOf(value), selected: value === current.capacity})));
   size.onchange = () => open(current.bytes, current.name, {capacity: size.value, device: current.device, ownCapacity: current.ownCapacity});
@@ -654,7 +684,13 @@ async function openFile(file) {
     showWork("");
     return;
   }
-  if (number === opened) await open(bytes, file.name);
+  if (number !== opened) return;
+  try {
+    await open(bytes, file.name);
+  } catch (error) {
+    showError(file.name, "this browser cannot run the tool: " + error.message);
+    showWork("");
+  }
 }
 
 byId("file").onchange = (event) => {
@@ -690,4 +726,4 @@ takeFiles(document);
 
 /** For scripts and tests: the same as a drop of a file, the button Cancel, and what is known about the current file. */
 window.playground = {open, cancel, tune: startTune, get current() { return current; }};
-worker.start();
+worker.start().catch(() => {});  // reported when a file is opened

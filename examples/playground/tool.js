@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the tool, which is a WebAssembly module, as a worker. A message is {module: bytes} or {run: words, files: {path: bytes}}.
+// Runs the tool, which is a WebAssembly module, as a worker. A message is {module} or {id, words, files: {path: bytes}}.
 // Each run has a new instance, so that nothing of one run is left in the next.
 "use strict";
 
@@ -144,7 +144,7 @@ function concatenated(parts) {
 if (typeof self !== "undefined" && typeof document === "undefined") {
   let module;
   self.onmessage = ({data}) => {
-    if (data.module) module = new WebAssembly.Module(data.module);
+    if (data.module) module = data.module;
     if (!data.words) return;
     const files = new Map(Object.entries(data.files));
     const begin = performance.now();
