@@ -32,7 +32,7 @@ using replay::picture;
 std::string cause(const drawn_run& d, const picture& shown) {
   const auto& asked = shown.source->events[d.mapped_event];
   using kind = tessera::trace::event::kind;
-  if (asked.what != kind::allocate && asked.what != kind::refused) return {};
+  if (!d.has_cause || (asked.what != kind::allocate && asked.what != kind::refused)) return {};
   std::string text = "The event asks for ";
   text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) +
           (d.failures == 0 ? "; before it, " : "; ");
@@ -61,7 +61,7 @@ std::string replay::report::lead(const picture& shown) {
   std::string text = "Peak live is ";
   text += bytes_text(shown.peak_live) +
           (shown.sleeps == 0 ? ", as requested: no allocator can reserve less. " : ", as requested. ") +
-          markup_text(first.is == run_kind::recorded ? "the recorded run" : first.name);
+          markup_text(first.is == run_kind::recorded ? "The recorded run" : first.name);
   text += first.failures == 0 ? "\'s peak reserved is " + bytes_text(sums.reserved) + "; at that time "
                               : " first runs out of memory with " + bytes_text(sums.reserved) + " reserved; ";
   text += bytes_text(sums.non_releasable) + " of it is free but non-releasable, kept by " +

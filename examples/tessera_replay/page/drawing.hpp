@@ -233,11 +233,11 @@ function upright(p, x, color, dash = []) {
 
 /// Draws reserved memory of all runs, over requested bytes.
 function drawLines(ui, canvas) {
-  const {all, colors, view} = ui, {program} = all;
+  const {all, colors, view} = ui, {program} = all, highest = 1.02 * ui.highest;
   const p = keepPicture(canvas, [ui.axis, view.from, view.to, ui.highest, colors], () => {
-    const p = axes(ui, canvas, 0, ui.highest, "reserved, bytes"), W = Math.max(1, Math.round(p.wide * p.scale)), H = Math.max(1, Math.round(p.high * p.scale));
+    const p = axes(ui, canvas, 0, highest, "reserved, bytes"), W = Math.max(1, Math.round(p.wide * p.scale)), H = Math.max(1, Math.round(p.high * p.scale));
     const columns = columnsOf(ui, W), requested = sumsOf(program.requested, program.requestedPeaks, columns), image = new ImageData(W, H);
-    const pixels = new Uint32Array(image.data.buffer), picture = {W, H, pixels, rowOf: n => Math.round(H - n * H / ui.highest)};
+    const pixels = new Uint32Array(image.data.buffer), picture = {W, H, pixels, rowOf: n => Math.round(H - n * H / highest)};
     fillSum(picture, requested.most, colors.pixel.peaks);
     fillSum(picture, requested.least, colors.pixel.lives);
     all.runs.forEach((r, i) => traceSum(picture, sumsOf(r.reserved, r.reservedPeaks, columns), colors.linePixels[i % 8], Math.round(2 * p.scale), (at, color) => { pixels[at] = color; }));
@@ -365,9 +365,13 @@ function reuse(old, made, ground) {
 
 /// The event that a column of a picture shows: that at which most bytes are active, of the events in the column.
 function momentOf(ui, chart, c) {
-  const {moments, W} = chart.picture, {first, last} = columnsOf(ui, W), {run} = chart;
-  if (moments[c] === NEVER) moments[c] = first[c] === last[c] ? first[c] : extremesIn(run.active, run.activePeaks, first[c], last[c])[1];
-  return moments[c];
+  const {picture, run} = chart, {moments, W} = picture;
+  // A pointer may move after the view and before the next frame.
+  const isOfView = picture.from === ui.view.from && picture.to === ui.view.to && picture.axis === ui.axis;
+  if (isOfView && moments[c] !== NEVER) return moments[c];
+  const {first, last} = columnsOf(ui, W), event = first[c] === last[c] ? first[c] : extremesIn(run.active, run.activePeaks, first[c], last[c])[1];
+  if (isOfView) moments[c] = event;
+  return event;
 }
 
 /// Draws columns until all are exact, or until a time. Returns whether all are exact.

@@ -74,7 +74,7 @@ function show(data, element) {
       make("div", {class: "bar"}, make("h2", {id: "blocks-title", text: "Blocks over time"}),
         make("div", {class: "tools"}, layoutChoice, colorChoice, ...(runs.length > 1 ? [runChoice] : []))),
       make("div", {class: "find"}, searchBox, foundText), legend, blocks,
-      make("p", {class: "hint", text: "Point to read a block, click to choose it, \u2191 \u2193 to go through the blocks of the moment. Shift and the wheel zoom the bytes; double-click shows a block\u2019s whole life, or all. A column that spans several events shows the one at which most bytes are live."})),
+      make("p", {class: "hint", text: "Point to read a block, click to choose it, \u2191 \u2193 to go through the blocks of the moment. Shift and the wheel zoom the bytes; double-click shows a block\u2019s whole life, or all. A column that spans several events shows the one at which most bytes are live; a pixel that holds several blocks has the mean of their colors."})),
     make("section", {"aria-labelledby": "map-title"}, mapTitle,
       make("p", {class: "hint", text: "Addresses run from left to right and on in the next row; a line below joins the blocks of a segment. All maps have one scale. The neighbors that keep a non-releasable part are framed. Wheel or + \u2212 to zoom, drag to move, \u2190 \u2192 to read."}),
       make("p", {class: "key"}, ...[["var(--live)", "blocks, in their color"], ...(anyPending ? [["var(--pending)", "pending"]] : []),

@@ -108,7 +108,7 @@ th.group{color:var(--quiet);font-size:13px;padding-top:12px}
 .readout{table-layout:fixed;max-width:820px}
 .readout th:first-child{width:30%;white-space:normal;overflow-wrap:anywhere}
 .swatch{display:inline-block;width:14px;height:3px;margin-right:8px;vertical-align:middle;border-radius:1px}
-.box{display:inline-block;width:11px;height:11px;margin:0 6px 0 0;vertical-align:-1px;border-radius:2px}
+.box{display:inline-block;flex:none;width:11px;height:11px;margin:0 6px 0 0;vertical-align:-1px;border-radius:2px}
 .key{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--quiet)}
 .key span{white-space:nowrap}
 figure{margin:0;min-width:0}
