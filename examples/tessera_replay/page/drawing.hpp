@@ -157,18 +157,27 @@ function axes(ui, canvas, low, high, upName) {
   return p;
 }
 
-/// The events of each column of a chart: from `first` to `last`. Made once for a view and a width.
+/// The events of each column of a chart: from `first` to `last`. Made once for a view and a width. If the last view only
+/// moved by whole columns, `moved` is by how many, and `before` has the sums of its columns.
 function columnsOf(ui, wide) {
   const {from, to} = ui.view, view = [ui.axis, from, to].join();
-  if (ui.columnsView !== view) { ui.columnsView = view; ui.columns = new Map(); }
+  if (ui.columnsView !== view) {
+    ui.columnsView = view;
+    ui.columnsBefore = ui.columns;
+    ui.columns = new Map();
+  }
   let made = ui.columns.get(wide);
   if (made) return made;
-  const first = new Uint32Array(wide), last = new Uint32Array(wide), tiny = (to - from) / wide * 1e-6;
+  const old = ui.columnsBefore?.get(wide), one = (to - from) / wide, moved = old ? Math.round((from - old.from) / one) : 0;
+  const isMoved = old && old.axis === ui.axis && Math.abs(old.to - old.from - to + from) < one * 1e-6 && Math.abs(from - old.from - moved * one) < one * 1e-3;
+  const first = new Uint32Array(wide), last = new Uint32Array(wide);
   for (let c = 0; c < wide; ++c) {
+    const at = c + moved;
+    if (isMoved && at >= 0 && at < wide) { first[c] = old.first[at]; last[c] = old.last[at]; continue; }
     first[c] = ui.eventAt(from + (to - from) * c / wide);
-    last[c] = Math.max(first[c], ui.eventAt(from + (to - from) * (c + 1) / wide - tiny));
+    last[c] = Math.max(first[c], ui.eventAt(from + (to - from) * (c + 1) / wide - one * 1e-6));
   }
-  made = {first, last, sums: new Map()};
+  made = {axis: ui.axis, from, to, first, last, moved, sums: new Map(), before: isMoved ? old.sums : null};
   ui.columns.set(wide, made);
   return made;
 }
@@ -176,9 +185,11 @@ function columnsOf(ui, wide) {
 function sumsOf(of, levels, columns) {
   let made = columns.sums.get(of);
   if (made) return made;
-  const wide = columns.first.length, least = new Float64Array(wide), most = new Float64Array(wide);
+  const {first, last, moved} = columns, wide = first.length, old = columns.before?.get(of), least = new Float64Array(wide), most = new Float64Array(wide);
   for (let i = 0; i < wide; ++i) {
-    const [a, b] = extremesIn(of, levels, columns.first[i], columns.last[i]);
+    const at = i + moved;
+    if (old && at >= 0 && at < wide) { least[i] = old.least[at]; most[i] = old.most[at]; continue; }
+    const [a, b] = extremesIn(of, levels, first[i], last[i]);
     least[i] = of[a];
     most[i] = of[b];
   }
@@ -315,9 +326,9 @@ function pictureOf(ui, chart, W, H) {
   if (old && Object.keys(want).every(k => old[k] === want[k])) return old;
   let made = chart.spare;
   if (!made || made.W !== W || made.H !== H)
-    made = {image: new ImageData(W, H), slots: new Uint32Array(W * H), moments: new Uint32Array(W), state: new Uint8Array(W), rows: new Int32Array(H), column: new Uint32Array(H), owners: new Uint32Array(H),
+    made = {pixels: new Uint32Array(W * H), slots: new Uint32Array(W * H), moments: new Uint32Array(W), state: new Uint8Array(W), rows: new Int32Array(H), column: new Uint32Array(H), owners: new Uint32Array(H),
             weight: new Float64Array(H), red: new Float64Array(H), green: new Float64Array(H), blue: new Float64Array(H), most: new Float64Array(H)};
-  Object.assign(made, want, {pixels: new Uint32Array(made.image.data.buffer), step: coarsest, at: 0, blocks: null});
+  Object.assign(made, want, {step: coarsest, at: 0, blocks: null});
   made.moments.fill(NEVER);
   made.state.fill(BLANK);
   chart.spare = old || null;
@@ -538,17 +549,18 @@ function drawBlocks(ui, chart, until = Infinity) {
   const {all, colors, tall} = ui, {run, canvas} = chart, stacked = ui.layout === "stacked";
   const p = chart.plot = axes(ui, canvas, tall.low, tall.high, stacked ? "blocks and cache, bytes" : "address, bytes");
   const picture = pictureOf(ui, chart, Math.max(1, Math.round(p.wide * p.scale)), Math.max(1, Math.round(p.high * p.scale)));
-  const done = refine(ui, chart, until), {pixels, slots} = picture;
-  // The chosen block and the one under the pointer are marked while the picture is shown, and not in it.
-  const marks = [[ui.chosen, colors.pixel.text], [ui.pointed, colors.pixel.focus]].filter(([block]) => block?.run === run), covered = [];
-  const set = (at, color) => { covered.push(at, pixels[at]); pixels[at] = color; };
+  const done = refine(ui, chart, until), {slots, W, H} = picture;
+  // The chosen block and the one under the pointer are marked in a copy.
+  if (chart.shown?.width !== W || chart.shown.height !== H) chart.shown = new ImageData(W, H);
+  const pixels = new Uint32Array(chart.shown.data.buffer);
+  pixels.set(picture.pixels);
+  const marks = [[ui.chosen, colors.pixel.text], [ui.pointed, colors.pixel.focus]].filter(([block]) => block?.run === run), set = (at, color) => { pixels[at] = color; };
   for (const [{slot}, color] of marks) for (let i = slots.indexOf(slot); i >= 0; i = slots.indexOf(slot, i + 1)) set(i, color);
   if (stacked) {
-    const {W, H} = picture, k = H / (tall.high - tall.low);
+    const k = H / (tall.high - tall.low);
     traceSum({W, H, rowOf: n => Math.round(H - (n - tall.low) * k)}, sumsOf(run.reserved, run.reservedPeaks, columnsOf(ui, W)), colors.linePixels[chart.number % 8], Math.max(1, Math.round(1.5 * p.scale)), set);
   }
-  p.c.putImageData(picture.image, Math.round(p.left * p.scale), Math.round(p.top * p.scale));
-  for (let i = covered.length; i; i -= 2) pixels[covered[i - 2]] = covered[i - 1];
+  p.c.putImageData(chart.shown, Math.round(p.left * p.scale), Math.round(p.top * p.scale));
   p.c.save();
   p.c.beginPath(); p.c.rect(p.left, p.top - 2, p.wide, p.high + 4); p.c.clip();
   if (all.start > 1 && ui.placeOf(all.first) >= ui.view.from) upright(p, p.x(ui.placeOf(all.first)) + 1, colors.quiet, [1, 3]);
