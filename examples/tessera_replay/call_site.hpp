@@ -38,8 +38,20 @@ using tessera::observe::snapshot;
   return false;
 }
 
+/// Returns the node of PyTorch's autograd graph that a C++ function applies, such as "MmBackward0" or "AccumulateGrad"; empty
+/// if it applies none.
+[[nodiscard]] inline std::string_view applied_node(std::string_view function) noexcept {
+  constexpr std::string_view autograd = "torch::autograd::", generated = "generated::";
+  if (!function.starts_with(autograd)) return {};
+  function.remove_prefix(autograd.size());
+  if (function.starts_with(generated)) function.remove_prefix(generated.size());
+  const std::string_view name = function.substr(0, function.find_first_of(":(<"));
+  return function.substr(name.size()).starts_with("::apply(") ? name : std::string_view{};
+}
+
 /// Returns the position of the frame that is most useful to the user. It is the innermost Python frame
-/// outside PyTorch, else the innermost Python frame, else the innermost frame with a file.
+/// outside PyTorch, else the innermost Python frame. A thread of the backward pass has none: then it is the frame that names
+/// the autograd node, else the innermost frame with a file.
 ///   Requires:  the stack is not empty
 [[nodiscard]] inline std::uint32_t most_useful_frame(const snapshot::call_stacks& table,
                                                      std::uint32_t stack) {
@@ -48,6 +60,8 @@ using tessera::observe::snapshot;
   const auto first = [&](auto is_wanted) { return std::find_if(calls.begin(), calls.end(), is_wanted); };
   auto found = first([&](auto f) { return is_python_file(file_of(f)) && !is_torch_file(file_of(f)); });
   if (found == calls.end()) found = first([&](auto f) { return is_python_file(file_of(f)); });
+  if (found == calls.end())
+    found = first([&](auto f) { return !applied_node(table.text(table.frame_at(f).function)).empty(); });
   if (found == calls.end()) found = first([&](auto f) { return !file_of(f).empty() && file_of(f) != "??"; });
   return found == calls.end() ? calls.front() : *found;
 }
@@ -58,6 +72,8 @@ using tessera::observe::snapshot;
   constexpr std::uint64_t max_line = std::uint64_t{1} << 31;  // larger numbers mean an unknown line
   const snapshot::call_stacks::frame& f = table.frame_at(position);
   const std::string_view file = table.text(f.file), function = table.text(f.function);
+  if (const std::string_view name = applied_node(function); !name.empty())
+    return printable_text(std::string(name.substr(0, max_function)).append("::apply"));
   std::string text = file.size() > max_file ? "..." : "";
   text += file.substr(file.size() - (std::min)(file.size(), max_file));
   if (f.line != 0 && f.line < max_line) text.append(":").append(std::to_string(f.line));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,9 +33,42 @@ namespace {
 constexpr std::size_t max_runs = replay::line_colors.size();
 constexpr std::size_t max_buckets = 512;  // of the lines of an SVG picture
 
-/// Makes the numbers of a run's headline: after the first failure, or at peak reserved.
-void describe(replay::drawn_run& run, std::size_t first_failure, const tessera::trace::program& program) {
+/// Returns the event at which most bytes are active, of those that have as many bytes reserved as after `event` and are
+/// not before `begin`; `event` if there is none.
+std::size_t fullest_event(const replay::run_log& log, const tessera::trace::program& program,
+                          std::size_t event, std::size_t begin) {
+  const std::size_t events = program.events().size();
+  std::vector<std::int64_t> active(events + 1), reserved(events + 1);
+  const auto add = [&](std::vector<std::int64_t>& to, std::size_t from, std::size_t until, std::size_t bytes,
+                       std::int64_t sign = 1) {
+    to[from] += sign * static_cast<std::int64_t>(bytes);
+    to[(std::min)(until, events)] -= sign * static_cast<std::int64_t>(bytes);
+  };
+  std::size_t slot = 0;
+  for (std::size_t i = 0; i < events; ++i) {
+    if (program.events()[i].what != tessera::trace::event::kind::allocate) continue;
+    const replay::run_log::block& b = log.blocks[slot++];
+    if (b.address != 0) add(active, i, b.to, b.bytes);
+  }
+  for (const replay::run_log::segment& s : log.segments) add(reserved, s.from, s.to, s.bytes);
+  for (const replay::run_log::sleeping& s : log.asleep) add(reserved, s.from, s.to, s.bytes, -1);
+  std::partial_sum(active.begin(), active.end(), active.begin());
+  std::partial_sum(reserved.begin(), reserved.end(), reserved.begin());
+  std::size_t best = event;
+  for (std::size_t i = begin; i < events; ++i)
+    if (reserved[i] == reserved[event] && (best < begin || active[i] > active[best])) best = i;
+  return best;
+}
+
+/// Makes the numbers of a run's headline: after the first failure, or at peak reserved. If memory was reserved before the
+/// history begins, the peak says most where most of it is in use.
+void describe(replay::drawn_run& run, std::size_t first_failure, const tessera::trace::program& program,
+              std::size_t events_at_start = 0) {
   run.mapped_event = run.failures != 0 ? first_failure : run.over.worst_event();
+  if (run.failures == 0 && run.mapped_event < events_at_start) {
+    run.mapped_event = fullest_event(run.log, program, run.mapped_event, events_at_start);
+    run.has_cause = false;
+  }
   const replay::memory_map map = replay::map_at(run.log, program, run.mapped_event);
   run.sums = map.sums;
   for (const auto& s : map.segments) run.segments += !s.is_unbacked;
@@ -69,7 +105,7 @@ std::optional<replay::drawn_run> run_recorded(const replay::traces& all, const r
     ++run.failures;
     first_failure = i;
   }
-  describe(run, first_failure, program);
+  describe(run, first_failure, program, trace.events_at_start);
   return run;
 }
 

@@ -32,7 +32,7 @@ using replay::picture;
 std::string cause(const drawn_run& d, const picture& shown) {
   const auto& asked = shown.source->events[d.mapped_event];
   using kind = tessera::trace::event::kind;
-  if (asked.what != kind::allocate && asked.what != kind::refused) return {};
+  if (!d.has_cause || (asked.what != kind::allocate && asked.what != kind::refused)) return {};
   std::string text = "The event asks for ";
   text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) +
           (d.failures == 0 ? "; before it, " : "; ");
@@ -61,7 +61,7 @@ std::string replay::report::lead(const picture& shown) {
   std::string text = "Peak live is ";
   text += bytes_text(shown.peak_live) +
           (shown.sleeps == 0 ? ", as requested: no allocator can reserve less. " : ", as requested. ") +
-          markup_text(first.is == run_kind::recorded ? "the recorded run" : first.name);
+          markup_text(first.is == run_kind::recorded ? "The recorded run" : first.name);
   text += first.failures == 0 ? "\'s peak reserved is " + bytes_text(sums.reserved) + "; at that time "
                               : " first runs out of memory with " + bytes_text(sums.reserved) + " reserved; ";
   text += bytes_text(sums.non_releasable) + " of it is free but non-releasable, kept by " +
@@ -114,9 +114,21 @@ std::string replay::headline(const picture& shown) {
            bytes_text(shown.capacity);
     return best->failures == 0 ? text + "; " + best->name + " completes" : text;
   }
-  text = first.name + " reserves " + times(peak(first), shown) + " peak live";
-  const std::string less = times(peak(*best), shown);
-  return less != times(peak(first), shown) ? text + ", " + best->name + ' ' + less : text;
+  const std::string ours = times(peak(first), shown), less = times(peak(*best), shown);
+  text = first.name + " reserves " + ours + " peak live";
+  if (less != ours) return text + ", " + best->name + ' ' + less;
+  if (shown.runs.size() == 1) return text;
+  // None reserves less: how much more the others do tells whether the choice of a recipe matters.
+  const auto worst =
+      std::max_element(shown.runs.begin(), shown.runs.end(), [&](const drawn_run& a, const drawn_run& b) {
+        return std::pair(a.failures, peak(a)) < std::pair(b.failures, peak(b));
+      });
+  if (worst->failures != 0)
+    return text + "; " + worst->name + " runs out of memory with " + bytes_text(shown.capacity);
+  const std::string more = times(peak(*worst), shown);
+  if (more != ours) return text + ", and none less: " + worst->name + ' ' + more;
+  return text + (shown.runs.size() == 2 ? ", and so does " + shown.runs.back().name
+                                        : ", and so do the " + number(shown.runs.size() - 1) + " others");
 }
 
 namespace {
@@ -172,11 +184,19 @@ void add_table(std::string& page, const picture& shown) {
     std::snprintf(cell, sizeof cell, "<td>%.1f</td><td>%.3f</td><td>%.1f</td>", replay::mib(r.peak_reserved),
                   replay::ratio(r.peak_reserved, shown.peak_live), replay::mib(r.cached_at_end));
     page += cell;
-    for (const auto calls : {r.calls.acquire, r.calls.release, r.calls.create, r.calls.destroy, r.calls.map,
-                             r.calls.unmap, r.retries, std::uintmax_t{r.failures}})
+    for (const auto calls :
+         {r.calls.acquire, r.calls.release, r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap})
       (page += "<td>") += count_text(calls) += "</td>";
-    std::snprintf(cell, sizeof cell, "<td>%.1f</td></tr>\n", r.nanoseconds);
-    page += cell;
+    // A history tells neither retries nor times.
+    (page += "<td>") += r.as_recorded ? "\u2013" : count_text(r.retries);
+    (page += "</td><td>") += count_text(r.failures);
+    std::snprintf(cell, sizeof cell, "%.1f", r.nanoseconds);
+    (page += "</td><td>") += r.as_recorded ? "\u2013" : cell;
+    page += "</td></tr>\n";
+    if (r.as_recorded)
+      page +=
+          "<tr><th scope=\"rowgroup\" colspan=\"13\" class=\"group\">replayed, without a cache at the "
+          "start</th></tr>\n";
   }
   std::snprintf(cell, sizeof cell, "%.1f", replay::mib(shown.peak_live));
   page +=

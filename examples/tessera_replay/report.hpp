@@ -23,6 +23,7 @@ struct drawn_run {
   timeline over;
   std::size_t failures = 0;
   std::size_t mapped_event = 0;  ///< the first failure, else the event at peak reserved
+  bool has_cause = true;         ///< whether that event fails or reserves memory
   memory_map::totals sums{};     ///< after that event
   std::size_t segments = 0;      ///< then, without those that sleep
   std::size_t largest_free = 0;  ///< bytes of the largest free block: before that event, or after a failure

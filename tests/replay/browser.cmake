@@ -17,6 +17,8 @@ execute_process(COMMAND ${REPLAY} compare ${trace} OUTPUT_VARIABLE compared COMM
 # Functions of all users of pages: they run in a copy of the page, behind its own script, and tell the page around it.
 set(tools [==[
 const told = [], tell = (name, value) => told.push(name + "=" + value);
+const written = new Set(), {fillText} = CanvasRenderingContext2D.prototype;
+CanvasRenderingContext2D.prototype.fillText = function(text, ...more) { written.add(text); return fillText.call(this, text, ...more); };
 const press = (box, key, more) => box.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true, ...more}));
 const point = (canvas, kind, share, down, more) => {
   const at = canvas.getBoundingClientRect();
@@ -40,6 +42,16 @@ function sumOf(spans, event) {
   for (let i = 0; i < spans.count; ++i) if (spans.from[i] <= event && event < spans.to[i]) sum += spans.bytes[i];
   return sum;
 }
+/// Whether a height is near the line of reserved bytes, which lies over the blocks.
+function nearReserved(run, x, W) {
+  const {view} = shown, place = n => view.from + (view.to - view.from) * n / W;
+  let least = Infinity, greatest = 0;
+  for (let e = shown.eventAt(place(x - 3)), last = shown.eventAt(place(x + 3)); e <= last; ++e) {
+    least = Math.min(least, run.reserved[e]);
+    greatest = Math.max(greatest, run.reserved[e]);
+  }
+  return (n, slack) => n > least - slack && n < greatest + slack;
+}
 /// Compares the pixels of a chart of blocks with what the data say. Returns how many are wrong, of how many.
 function comparePixels(chart, columns, rows) {
   const {run} = chart, plot = chart.plot, c = chart.canvas.getContext("2d");
@@ -55,12 +67,7 @@ function comparePixels(chart, columns, rows) {
     for (let e = event, last = Math.max(e, shown.eventAt(place(x + 1) - 1e-9)); e <= last; ++e)
       if (run.active[e] > most) { most = run.active[e]; event = e; }
     const here = existing(run, event), spans = [...Array(run.segments.count).keys()];
-    // The line of reserved bytes lies over the blocks.
-    let least = Infinity, greatest = 0;
-    for (let e = shown.eventAt(place(x - 3)), last = shown.eventAt(place(x + 3)); e <= last; ++e) {
-      least = Math.min(least, run.reserved[e]);
-      greatest = Math.max(greatest, run.reserved[e]);
-    }
+    const underLine = nearReserved(run, x, W);
     for (let r = 1; r < rows; ++r) {
       const y = Math.floor(H * r / rows), n = tall.low + (tall.high - tall.low) * (1 - (y + .5) / H), slack = (tall.high - tall.low) / H;
       let sum = 0, slot = -1, edge = false;
@@ -74,7 +81,7 @@ function comparePixels(chart, columns, rows) {
       const reserved = sumOf(run.segments, event), near = (at, apart) => Math.abs(at - n) < apart;
       const segments = spans.filter(i => run.segments.from[i] <= event && event < run.segments.to[i]), low = i => run.segments.height[i];
       const covered = shown.layout === "stacked" ? n < reserved : segments.some(i => low(i) <= n && n < low(i) + run.segments.bytes[i]);
-      if (edge || (shown.layout === "stacked" && n > least - 4 * slack && n < greatest + 4 * slack)) continue;
+      if (edge || (shown.layout === "stacked" && underLine(n, 4 * slack))) continue;
       if (shown.layout === "address" && segments.some(i => near(low(i), 2 * slack) || near(low(i) + run.segments.bytes[i], 2 * slack))) continue;
       const want = slot < 0 ? (covered ? shown.colors.pixel.cached : shown.colors.pixel.ground)
         : event >= run.freed[slot] ? shown.colors.pixel.pending : paint.bySlot ? paint.bySlot[slot % 10] : paint.byKind[p.kind[slot]];
@@ -84,6 +91,44 @@ function comparePixels(chart, columns, rows) {
     }
   }
   return wrong === 0 && seen > 50 && blocks > 4 ? "" : wrong + " of " + seen + " (" + blocks + " in blocks)";
+}
+/// Compares the pixels that several blocks share with the mean of their colors, or, by address, demands that each block is
+/// seen. Returns what is wrong.
+function compareBands(chart, columns) {
+  const {run} = chart, plot = chart.plot, c = chart.canvas.getContext("2d"), {tall, paint} = shown, k = p.kind;
+  const W = Math.round(plot.wide * plot.scale), H = Math.round(plot.high * plot.scale), one = (tall.high - tall.low) / H;
+  const image = new Uint32Array(c.getImageData(Math.round(plot.left * plot.scale), Math.round(plot.top * plot.scale), W, H).data.buffer);
+  const parts = color => [color & 255, color >>> 8 & 255, color >>> 16 & 255], isPlain = pixel => Math.hypot(...parts(pixel).map((n, j) => n - parts(shown.colors.pixel.cached)[j])) < 15;
+  let shared = 0, small = 0, wrong = 0;
+  for (let i = 1; i < columns; ++i) {
+    const x = Math.floor(W * i / columns), event = momentOf(shown, chart, x), here = existing(run, event), rows = Array.from({length: H}, () => ({n: 0, sum: [0, 0, 0], of: 0}));
+    if (Math.abs(x - (plot.x(shown.middleOf(shown.moment)) - plot.left) * plot.scale) < 3) continue;
+    let y = 0;
+    for (const s of here) {
+      const low = shown.layout === "stacked" ? y : run.heights[run.place[s]], high = low + bytesOf(run, s);
+      y += bytesOf(run, s);
+      const first = Math.max(0, Math.floor((low - tall.low) / one)), last = Math.min(H - 1, Math.floor((high - tall.low) / one));
+      for (let row = first; row <= last; ++row) {
+        const share = Math.max(0, Math.min(high, tall.low + (row + 1) * one) - Math.max(low, tall.low + row * one)) / one;
+        if (share < 1e-9) continue;
+        ++rows[row].n;
+        rows[row].of += share;
+        parts(event >= run.freed[s] ? shown.colors.pixel.pending : paint.byKind[k[s]]).forEach((n, j) => { rows[row].sum[j] += n * share; });
+      }
+    }
+    const underLine = nearReserved(run, x, W);
+    rows.forEach(({n, sum, of}, row) => {
+      const pixel = image[(H - 1 - row) * W + x];
+      if (shown.layout === "address") {
+        if (n && of < .04) { ++small; wrong += isPlain(pixel); }
+      } else if (n > 1 && of > .999 && !underLine((row + .5) * one + tall.low, 4 * one)) {
+        ++shared;
+        wrong += parts(pixel).some((part, j) => Math.abs(part - sum[j]) > 1.5);
+      }
+    });
+  }
+  const seen = shown.layout === "address" ? small : shared;
+  return wrong === 0 && seen > 20 ? "" : wrong + " of " + seen;
 }
 /// Compares the pictures and the numbers of the page with what the data say. Returns what is wrong.
 function findFaults() {
@@ -105,6 +150,37 @@ function findFaults() {
       for (const chart of shown.charts) if (shown.shown[chart.number] && (layout === "stacked" || chart.number === 0)) check(layout + " " + name + " " + chart.run.name, comparePixels(chart, name === "all" ? 12 : 24, 24));
     }
   }
+  // The event of each column.
+  shown.showAll();
+  shown.drawAll();
+  for (const {run, picture} of shown.charts.slice(0, 2)) {
+    const wrong = picture.moments.findIndex((event, c) => {
+      const first = Math.floor(all.events * c / picture.W), last = Math.max(first, Math.ceil(all.events * (c + 1) / picture.W - 1e-6) - 1);
+      return event !== run.active.indexOf(Math.max(...run.active.subarray(first, last + 1)), first);
+    });
+    check("column of " + run.name, wrong >= 0 && wrong);
+  }
+  // Pixels that several blocks share.
+  shown.setGrouping("size");
+  for (const layout of ["stacked", "address"]) {
+    shown.setLayout(layout);
+    shown.showAll();
+    shown.drawAll();
+    check("bands " + layout, compareBands(shown.charts[0], 24));
+  }
+  // A view that moves a little at a time, and one that is drawn a little at a time.
+  shown.setLayout("stacked");
+  shown.setView(9000, 11000);
+  shown.drawAll();
+  for (const by of [700, -300, 1]) shown.setView(shown.view.from + by, shown.view.to + by);
+  shown.drawAll();
+  check("moved", comparePixels(shown.charts[0], 48, 24));
+  shown.setView(9000, 29000);
+  shown.drawAll();
+  shown.setView(14000, 15000);
+  for (let frame = 0; frame < 20; ++frame) drawBlocks(shown, shown.charts[0], 0);
+  shown.drawAll();
+  check("by and by", comparePixels(shown.charts[0], 48, 24));
   // From event to event, and over many.
   for (const one of all.runs) {
     const blocks = new Follower(all, one, 14300);
@@ -159,8 +235,8 @@ function use() {
   tell("right", now() > 0 && now() < all.events / 100);
   press(timeBox, "End");
   tell("end", now() + " " + timeBox.getAttribute("aria-valuetext"));
-  click(lines, .5, .5);
-  tell("clicked", Math.abs(now() / all.events - .5) < .1);
+  click(lines, lines.kept.plot.x(all.events / 2) / lines.clientWidth, .5);
+  tell("clicked", Math.abs(now() / all.events - .5) < .01);
   const slider = document.querySelector("input[type=range]"), mapped = shown.maps[0].map.event;
   slider.value = 12345;
   slider.dispatchEvent(new Event("input"));
@@ -202,6 +278,7 @@ function use() {
   shown.drawAll();
   tell("time_pixels", comparePixels(shown.charts[0], 24, 24) === "");
   shown.setAxis("event");
+  for (const name of ["event", "time since the first event", "reserved, bytes", "blocks and cache, bytes", "address, bytes"]) tell("axis", name + " " + written.has(name + " \u2192"));
 
   // A click on a block chooses it, and tells about it.
   shown.showAll();
@@ -220,6 +297,7 @@ function use() {
 
   // The map: each cell is told without moving what is below it; keys, pointer and zoom.
   shown.move(30929);
+  shown.drawAll();
   const high = root.scrollHeight, kinds = new Set(), box = by("map0"), detail = box.nextElementSibling, cells = shown.maps[0].map.cells;
   let moved = false, each = true;
   press(box, "Home");
@@ -246,10 +324,19 @@ function use() {
   shown.drawAll();
   tell("map_zoomed", canvas.toDataURL() !== before);
   press(box, "0");
+  // Pending blocks look like no group, no size and no line.
+  const unlike = () => {
+    const {pending} = shown.colors.pixel, {groupPixels, linePixels, sizes, pixelOf} = shown.colors;
+    return Math.min(...[...groupPixels, ...linePixels, ...sizes.map(pixelOf)].map(one => Math.hypot(...[0, 8, 16].map(shift => (one >>> shift & 255) - (pending >>> shift & 255)))));
+  };
+  const unlikeInLight = unlike();
   const background = () => getComputedStyle(document.body).backgroundColor, light = background();
   by("theme").click();
   shown.drawAll();
   tell("dark", light + " " + background() + " " + (comparePixels(shown.charts[0], 12, 12).startsWith("0 ") || comparePixels(shown.charts[0], 24, 24) === ""));
+  tell("pending_unlike", Math.min(unlikeInLight, unlike()) > 60);
+  const name = document.querySelector(".entry .name");
+  tell("unclipped", name.scrollHeight <= name.clientHeight);
   tell("status_at_end", root.dataset.status);
 }
 ]==])
@@ -284,16 +371,21 @@ function(mutant name right wrong)
   write_page(mutant_${name} "${changed}" "${tools}${run_faults}")
   set(mutants ${mutants} mutant_${name} PARENT_SCOPE)
 endfunction()
-mutant(column "? a : extremesIn(run.active, run.activePeaks, a, b)[1]" "? a : extremesIn(run.active, run.activePeaks, a, b)[0]")
-mutant(height "Math.round(H - (n - low) * k)" "Math.round(H - (n - low) * k * .97)")
-mutant(order "y += sizes[i]" "y += sizes[count - 1 - i]")
-mutant(color "pending : colorOf(slots[i])" "pending : colorOf(slots[i] + 1)")
+mutant(column "run.activePeaks, first[c], last[c])[1]" "run.activePeaks, first[c], last[c])[0]")
+mutant(height "const top = H - y * k" "const top = H - y * k * .97")
+mutant(order "y += isBlock ? sizes[i]" "y += isBlock ? sizes[count - 1 - i]")
+mutant(color "pending : colors[i]" "pending : colors[(i + 1) % count]")
+mutant(band "green += share * (color >>> 8 & 255)" "green = color >>> 8 & 255")
+mutant(vanish "least = .4" "least = 0")
+mutant(stretched "moved || was === BLANK ? was : OLD" "was")
+mutant(moved "source[c] = moved ? c + whole" "source[c] = moved ? c - whole")
+mutant(left_out "picture.step >>= 1, picture.at" "picture.step >>= 2, picture.at")
 mutant(long_lives "if (end[slots[i]] > event && place[slots[i]]) this.add(slots[i])" "")
 mutant(ended "if (end <= event) continue" "if (end < event) continue")
 mutant(notes "for (const s of note.alive)" "for (const s of note.alive.slice(1))")
 mutant(kept "whole ? IDLE : KEPT" "whole ? KEPT : IDLE")
 mutant(peaks "if (of[y] > of[b]) b = y" "if (of[y] < of[b]) b = y")
-mutant(address "heights[place[slots[i]]]" "heights[place[slots[0]]]")
+mutant(address "heights[i] - low" "heights[0] - low")
 
 # A page inside an element, of data by hand: source lines, call stacks, tags, a private pool, a pending block, and a start.
 set(made [==[
@@ -319,6 +411,7 @@ const sums = event => { hand.move(event); const {live, pending, kept, idle} = ha
 const said = ["MADE", "all " + sums(3), "freed " + sums(4), "pending " + sums(6), "after " + sums(8), "unused " + sums(9)];
 said.push("facts " + factsOf(hand, hand.all.runs[0], 2).map(f => f.join(": ")).join(" | "));
 said.push("start " + lifetimeText(hand, hand.all.runs[0], 0));
+hand.drawAll();
 said.push("legend " + [...page.querySelectorAll(".legend button")].map(b => b.textContent).join(" | "));
 const bright = hand.paint.byKind.join(" "), box = page.querySelector("input[type=search]");
 hand.move(2);
@@ -332,7 +425,7 @@ page.querySelector(".legend button").click();
 said.push("marked " + [...hand.paint.dimmed]);
 hand.choose(hand.all.runs[0], 1);
 said.push("calls " + [...page.querySelectorAll(".calls li")].map(l => l.textContent).join(" | "));
-said.push("keeps " + (hand.move(6), [...page.querySelectorAll(".keep")].map(t => [...t.tBodies[0].rows].map(r => [...r.cells].map(c => c.textContent).join(", ")).join("; ")).join(" | ")));
+said.push("keeps " + (hand.move(6), hand.drawAll(), [...page.querySelectorAll(".keep")].map(t => [...t.tBodies[0].rows].map(r => [...r.cells].map(c => c.textContent).join(", ")).join("; ")).join(" | ")));
 said.push("pools " + page.querySelector("#map-title, .key").parentElement.querySelector(".key").textContent.includes("private pool 7"));
 said.push("segment " + cellText(hand, hand.all.runs[0], hand.maps[0].map, 0));
 hand.setAxis("time");
@@ -412,7 +505,7 @@ foreach(width IN ITEMS 1280 400)
   expect("headline=pytorch reserves 2.59 × peak live, stitched 1.28 ×")
   expect("faults=")
   foreach(part IN ITEMS focusable at_peak peaks page_stays right clicked readout followed wheel page_scrolls dragged time_axis
-                        time_pixels chosen next_block none_chosen cells table linked cell_pointed map_zoomed)
+                        time_pixels chosen next_block none_chosen cells table linked cell_pointed map_zoomed pending_unlike unclipped)
     expect("${part}=true")
   endforeach()
   expect("home=0 event 0 of 32,514 · 0.0 ms")
@@ -428,6 +521,9 @@ foreach(width IN ITEMS 1280 400)
   expect("kept_by=free, non-releasable, 19.85 MiB, kept by id 14311 (40.15 MiB, since event 30,928) before it; 1 block keeps 19.85 MiB free in this segment of 60.00 MiB (7 of 37, stream 0)")
   expect("kinds=free free, non-releasable id")
   expect("moved=false")
+  foreach(axis IN ITEMS event "time since the first event" "reserved, bytes" "blocks and cache, bytes" "address, bytes")
+    expect("axis=${axis} true")
+  endforeach()
   expect("dark=rgb(255, 255, 255) rgb(20, 23, 28) true")
 
   # The table's rows are those of compare, but for the time.

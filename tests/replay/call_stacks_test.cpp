@@ -78,6 +78,20 @@ TEST(call_site, is_that_of_the_innermost_call_outside_pytorch) {
   EXPECT_EQ(line_of({{"??", 0, "_start"}, {"", 0, "empty"}, {"TensorImpl.cpp", 0, "~TensorImpl()"}}),
             "TensorImpl.cpp in ~TensorImpl()");
   EXPECT_EQ(line_of({{"??", 0, "_start"}}), "?? in _start");
+  // The backward pass runs in threads without Python.
+  const std::string generated = "torch::autograd::generated::";
+  EXPECT_EQ(line_of({{"??", 0, "at::empty"},
+                     {"memory_snapshot.cpp", 0, "gather()"},
+                     {"Functions.cpp", 0, generated + "MmBackward0_apply_functional(at::Tensor&)"},
+                     {"??", 0, generated + "MmBackward0::apply(at::Tensor&&)"},
+                     {"??", 0, generated + "OuterBackward0::apply(at::Tensor&&)"}}),
+            "MmBackward0::apply");
+  EXPECT_EQ(line_of({{"memory_snapshot.cpp", 0, "gather()"},
+                     {"??", 0, "torch::autograd::AccumulateGrad::apply(at::Tensor&&)"}}),
+            "AccumulateGrad::apply");
+  EXPECT_EQ(line_of({{"??", 0, generated + "MmBackward0::apply(at::Tensor&&)"}, {"a.py", 3, "f"}}),
+            "a.py:3 in f");
+  EXPECT_EQ(line_of({{"??", 0, generated}}), "?? in " + generated);
   EXPECT_EQ(line_of({}), "");
 }
 TEST(call_site, recognizes_files_of_pytorch) {

@@ -28,6 +28,7 @@ function noteAlive(all) {
     notes.push({event, next, alive: Uint32Array.from(alive)});
   }
   all.notes = notes;
+  all.noteEvents = Uint32Array.from(notes, n => n.event);
   // The blocks that live for many events, so that a picture of many events need not look at all others.
   all.long = [];
   for (const life of [64, 512, 4096, 32768]) {
@@ -46,8 +47,8 @@ function noteAlive(all) {
 /// Follows the blocks of a run that exist, from event to event, oldest first. What a picture needs of them lies side by
 /// side in arrays of `count` elements.
 class Follower {
-  constructor(all, run, event) {
-    Object.assign(this, {all, run, event, count: 0, nextEnd: NEVER});
+  constructor(all, run, event, colorOf = null) {
+    Object.assign(this, {all, run, event, colorOf, count: 0, nextEnd: NEVER});
     this.reserve(1024);
     for (const slot of aliveAt(all, run, event)) this.add(slot);
   }
@@ -56,6 +57,8 @@ class Follower {
     this.slots = grown(this.slots, Uint32Array);
     this.ends = grown(this.ends, Uint32Array);
     this.sizes = grown(this.sizes, Float64Array);
+    this.heights = grown(this.heights, Float64Array);
+    this.colors = grown(this.colors, Uint32Array);
   }
   add(slot) {
     if (this.count === this.slots.length) this.reserve(2 * this.count);
@@ -63,6 +66,8 @@ class Follower {
     this.slots[at] = slot;
     this.ends[at] = end;
     this.sizes[at] = run.bytes[run.place[slot]];
+    this.heights[at] = run.heights[run.place[slot]];
+    if (this.colorOf) this.colors[at] = this.colorOf(slot);
     if (end < this.nextEnd) this.nextEnd = end;
   }
   /// Goes on to a later event.
@@ -86,7 +91,7 @@ class Follower {
   }
   /// Removes the blocks that do not exist after an event.
   drop(event) {
-    const {slots, ends, sizes, count} = this;
+    const {slots, ends, sizes, heights, colors, count} = this;
     let kept = 0, next = NEVER;
     for (let i = 0; i < count; ++i) {
       const end = ends[i];
@@ -96,6 +101,8 @@ class Follower {
         slots[kept] = slots[i];
         ends[kept] = end;
         sizes[kept] = sizes[i];
+        heights[kept] = heights[i];
+        colors[kept] = colors[i];
       }
       ++kept;
     }
@@ -107,7 +114,7 @@ class Follower {
 /// The blocks of a run that exist after an event, oldest first.
 function aliveAt(all, run, event) {
   const {program: p, notes} = all, {end, place} = run;
-  const k = above(notes.map(n => n.event), event), note = k ? notes[k - 1] : {next: 0, alive: []}, alive = [];
+  const k = above(all.noteEvents, event), note = k ? notes[k - 1] : {next: 0, alive: []}, alive = [];
   for (const s of note.alive) if (end[s] > event && place[s]) alive.push(s);
   for (let s = note.next; s < p.count && p.birth[s] <= event; ++s) if (end[s] > event && place[s]) alive.push(s);
   return alive;

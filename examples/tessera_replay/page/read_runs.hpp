@@ -221,17 +221,15 @@ function extremes(of) {
 /// The positions of the least and the greatest element from `first` to `last`, the first ones if several are equal.
 function extremesIn(of, levels, first, last) {
   let least = first, most = first;
-  const see = (a, b) => {
-    if (of[a] < of[least]) least = a;
-    if (of[b] > of[most]) most = b;
-  };
   for (let at = first; at <= last; ) {
     let level = -1, width = 1;
-    while (level + 1 < levels.length && at % (8 * width) === 0 && at + 8 * width - 1 <= last) {
+    while (level + 1 < levels.length && (at & (8 * width - 1)) === 0 && at + 8 * width - 1 <= last) {
       ++level;
       width *= 8;
     }
-    if (level < 0) see(at, at); else see(levels[level].least[at / width], levels[level].most[at / width]);
+    const a = level < 0 ? at : levels[level].least[at / width], b = level < 0 ? at : levels[level].most[at / width];
+    if (of[a] < of[least]) least = a;
+    if (of[b] > of[most]) most = b;
     at += width;
   }
   return [least, most];

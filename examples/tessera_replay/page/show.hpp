@@ -74,7 +74,7 @@ function show(data, element) {
       make("div", {class: "bar"}, make("h2", {id: "blocks-title", text: "Blocks over time"}),
         make("div", {class: "tools"}, layoutChoice, colorChoice, ...(runs.length > 1 ? [runChoice] : []))),
       make("div", {class: "find"}, searchBox, foundText), legend, blocks,
-      make("p", {class: "hint", text: "Point to read a block, click to choose it, \u2191 \u2193 to go through the blocks of the moment. Shift and the wheel zoom the bytes; double-click shows a block\u2019s whole life, or all. A column that spans several events shows the one at which most bytes are live."})),
+      make("p", {class: "hint", text: "Point to read a block, click to choose it, \u2191 \u2193 to go through the blocks of the moment. Shift and the wheel zoom the bytes; double-click shows a block\u2019s whole life, or all. A column that spans several events shows the one at which most bytes are live; a pixel that holds several blocks has the mean of their colors."})),
     make("section", {"aria-labelledby": "map-title"}, mapTitle,
       make("p", {class: "hint", text: "Addresses run from left to right and on in the next row; a line below joins the blocks of a segment. All maps have one scale. The neighbors that keep a non-releasable part are framed. Wheel or + \u2212 to zoom, drag to move, \u2190 \u2192 to read."}),
       make("p", {class: "key"}, ...[["var(--live)", "blocks, in their color"], ...(anyPending ? [["var(--pending)", "pending"]] : []),
@@ -85,15 +85,14 @@ function show(data, element) {
       maps),
     details, tip);
   if (all.note) element.prepend(make("p", {class: "hint", text: "Note: " + all.note}));
-  runs.forEach((r, i) => readout.append(make("tr", {}, make("th", {scope: "row"}, make("span", {class: "swatch", style: "background:var(--c" + i % 8 + ")"}), r.name),
-    ...columns.map(name => make("td", {"data-series": name})))));
-  readout.append(make("tr", {}, make("th", {scope: "row", text: "live, as requested"}), make("td"), make("td", {id: "asked"})));
+  const asked = make("td"), cells = runs.map(() => Object.fromEntries(columns.map(name => [name, make("td")])));
+  runs.forEach((r, i) => readout.append(make("tr", {}, make("th", {scope: "row"}, make("span", {class: "swatch", style: "background:var(--c" + i % 8 + ")"}), r.name), ...Object.values(cells[i]))));
+  readout.append(make("tr", {}, make("th", {scope: "row", text: "live, as requested"}), make("td"), asked));
 
   runs.forEach((run, number) => {
     const canvas = make("canvas", {class: "blocks"}), box = make("div", {id: "blocks" + number, class: "chart", tabindex: 0, role: "application", "aria-label": "Blocks of " + run.name + " over time"}, canvas);
     const chart = {run, number, canvas, box, box2: make("figure", {}, make("figcaption", {}, make("span", {class: "swatch", style: "background:var(--c" + number % 8 + ")"}), make("b", {text: run.name}),
       " " + formatBytes(run.reserved[run.moment]) + (run.failures ? " reserved at its first failure" : " peak reserved")), box)};
-    chart.draw = step => drawBlocks(ui, chart, step || 1);
     ui.charts.push(chart);
     blocks.append(chart.box2);
     followBlocks(chart);
@@ -102,33 +101,52 @@ function show(data, element) {
     maps.append(map.article);
   });
 
-  // Drawing, once a frame. What is out of sight waits.
-  let waiting = false, coarse = 1, settled = 0;
+  // Drawing, once a frame. What is out of sight waits; so do tables and sums over blocks while the moment moves.
+  let waiting = false, told = -1, usedAt = -1e9, settles = 0;
+  const atRest = () => performance.now() - usedAt > 90;
   const inSight = canvas => { const b = canvas.getBoundingClientRect(); return b.width > 0 && b.bottom > -50 && b.top < innerHeight + 50; };
-  function drawAll(step = 1, everything = true) {
+  /// Draws until a time. Returns whether all is drawn.
+  function drawAll(until = Infinity, everything = true) {
+    const of = list => list.filter(one => shown[one.number] && (everything || inSight(one.canvas))), maps = of(ui.maps), charts = of(ui.charts);
+    const rest = everything || atRest();
     if (everything || inSight(lines)) { drawLines(ui, lines); drawRange(ui, range); }
-    for (const chart of ui.charts) if (shown[chart.number] && (everything || inSight(chart.canvas))) chart.draw(step);
-    for (const map of ui.maps) if (shown[map.number] && (everything || inSight(map.canvas))) map.draw();
+    for (const map of maps) map.draw();
+    let done = true;
+    charts.forEach((chart, i) => {
+      const now = performance.now();
+      done = drawBlocks(ui, chart, until === Infinity ? until : now + Math.max(0, until - now) / (charts.length - i)) && done;
+    });
+    // Elements change last, so that the page is laid out once.
+    if (rest && told !== ui.moment) tellMoment();
+    if (rest) for (const map of maps) map.tell();
+    return done;
   }
-  /// Draws soon. While frames take long, columns are coarser; what stands still is drawn in full.
-  function redraw() {
+  function drawSoon() {
     if (waiting) return;
     waiting = true;
+    // What is not finished in a frame goes on in the next one. While the page is used, frames are short.
     requestAnimationFrame(() => {
       waiting = false;
-      const before = performance.now();
-      drawAll(coarse, false);
-      const took = performance.now() - before;
-      clearTimeout(settled);
-      if (coarse > 1) settled = setTimeout(() => { coarse = 1; drawAll(1, false); }, 120);
-      coarse = took > 14 ? Math.min(16, coarse * 2) : took < 5 ? Math.max(1, coarse / 2) : coarse;
+      if (!drawAll(performance.now() + (atRest() ? 25 : 5), false)) drawSoon();
     });
+  }
+  function redraw() {
+    usedAt = performance.now();
+    clearTimeout(settles);
+    settles = setTimeout(drawSoon, 100);
+    drawSoon();
   }
 
   // The view.
   const narrowest = () => ui.axis === "time" ? Math.min(5, ui.whole()[1] - ui.whole()[0]) : Math.min(8, all.events - all.first);
   function setView(from, to) {
-    const [low, high] = ui.whole(), span = clamp(to - from, narrowest(), high - low);
+    const [low, high] = ui.whole(), old = ui.view.to - ui.view.from, wide = old / (ui.charts[0].picture?.W || 1);
+    let span = clamp(to - from, narrowest(), high - low);
+    // A view that moves does so by whole columns, so that they need not be drawn again.
+    if (Math.abs(span - old) < old * 1e-9) {
+      span = old;
+      from = ui.view.from + Math.round((from - ui.view.from) / wide) * wide;
+    }
     ui.view.from = clamp(from, low, high - span);
     ui.view.to = ui.view.from + span;
     redraw();
@@ -167,17 +185,22 @@ function show(data, element) {
     const at = ui.moment, said = [];
     where.textContent = "event " + formatCount(at) + " of " + formatCount(all.events) + (all.times ? " \u00b7 " + formatTime(all.times[at], (all.times[all.events - 1] || 1) / 1e5) : "");
     mapTitle.textContent = "Memory map after event " + formatCount(at);
-    for (const map of ui.maps) if (shown[map.number]) map.read();
     runs.forEach((r, i) => {
       const reserved = r.reserved[at], sleeping = r.sleeping ? r.sleeping[at] : 0;
-      const values = {reserved, live: r.live[at], pending: r.active[at] - r.live[at], cached: reserved + sleeping - r.active[at], asleep: sleeping,
-                      "non-releasable": shown[i] ? ui.maps[i].map.sums.kept : null};
-      for (const cell of readout.rows[i].cells) if (cell.dataset.series) cell.textContent = values[cell.dataset.series] === null ? "" : formatBytes(Math.max(0, values[cell.dataset.series]));
+      const values = {reserved, live: r.live[at], pending: r.active[at] - r.live[at], cached: reserved + sleeping - r.active[at], asleep: sleeping};
+      for (const [name, n] of Object.entries(values)) if (cells[i][name]) cells[i][name].textContent = formatBytes(Math.max(0, n));
       said.push(r.name + " reserves " + formatBytes(reserved));
     });
-    element.querySelector("#asked").textContent = formatBytes(program.requested[at]);
+    asked.textContent = formatBytes(program.requested[at]);
     timeBox.setAttribute("aria-valuenow", at);
     timeBox.setAttribute("aria-valuetext", "event " + formatCount(at) + ": " + said.join(", ") + ", live as requested " + formatBytes(program.requested[at]));
+    for (const cell of cells) cell["non-releasable"].textContent = "\u2026";
+    told = -1;
+  }
+  /// Tells what needs the blocks of the moment: once a frame, since a slider moves more often.
+  function tellMoment() {
+    told = ui.moment;
+    runs.forEach((r, i) => { cells[i]["non-releasable"].textContent = shown[i] ? formatBytes(ui.maps[i].map.sums.kept) : ""; });
     tellLegend();
   }
 
@@ -187,28 +210,34 @@ function show(data, element) {
     const {of} = groupings[ui.grouping];
     const matches = ui.found || ui.marked !== null ? k => matchesSearch(k) && (ui.marked === null || of(k) === ui.marked) : null;
     ui.paint = colorKinds(program, ui.grouping, ui.colors, matches);
+    found = ui.found ? Uint8Array.from(program.kinds, matchesSearch) : null;
+    foundInAll = found ? program.counts.reduce((sum, n, i) => sum + n * found[i], 0) : 0;
+    showLegend();
     tellLegend();
     redraw();
   }
-  function tellLegend() {
-    const run = runs[Math.max(0, shown.indexOf(true))], alive = aliveAt(all, run, ui.moment), {of, list} = ui.paint;
-    const bytes = new Map();
-    let found = 0, number = 0;
-    for (const slot of alive) {
-      const k = program.kinds[program.kind[slot]], n = run.bytes[run.place[slot]];
-      if (of) bytes.set(of(k), (bytes.get(of(k)) || 0) + n);
-      if (ui.found && matchesSearch(k)) { found += n; ++number; }
-    }
-    foundText.textContent = ui.found ? plural(number, "block matches", "blocks match") + " now, " + formatBytes(found) + "; "
-      + plural(program.kinds.reduce((sum, k, i) => sum + (matchesSearch(k) ? program.counts[i] : 0), 0), "allocation", "allocations") + " in all" : "";
-    const entry = g => make("button", {type: "button", class: "entry", "aria-pressed": ui.marked === g.key, title: g.key, onclick: () => { ui.marked = ui.marked === g.key ? null : g.key; repaint(); }},
-      swatch(g.color), make("span", {class: "name", text: shortLine(g.key)}), make("span", {class: "hint", text: formatBytes(bytes.get(g.key) || 0)}));
-    const most = ui.grouping === "size" ? 6 : 10, rest = list.slice(most);
-    legend.replaceChildren(...list.slice(0, most).map(entry),
-      ...(rest.length ? [make("span", {class: "entry"}, swatch(ui.colors.other), plural(rest.length, "other", "others") + " ", make("span", {class: "hint", text: formatBytes(rest.reduce((sum, g) => sum + (bytes.get(g.key) || 0), 0))}))] : []),
+  // What is found, by kind. An entry of the legend shows the bytes of one group; the last one those of all others.
+  let found = null, foundInAll = 0, entries = [];
+  function showLegend() {
+    const {list} = ui.paint, most = ui.grouping === "size" ? 6 : 10, rest = list.length - most;
+    entries = list.slice(0, most + 1).map(() => make("span", {class: "hint"}));
+    legend.replaceChildren(...list.slice(0, most).map((g, i) => make("button", {type: "button", class: "entry", "aria-pressed": ui.marked === g.key, title: g.key, onclick: () => { ui.marked = ui.marked === g.key ? null : g.key; repaint(); }},
+        swatch(g.color), make("span", {class: "name", text: shortLine(g.key)}), entries[i])),
+      ...(rest > 0 ? [make("span", {class: "entry"}, swatch(ui.colors.other), plural(rest, "other", "others") + " ", entries[most])] : []),
       make("span", {class: "entry"}, swatch("var(--cached)"), "cached: free, still reserved"),
       ...(anyPending ? [make("span", {class: "entry"}, swatch("var(--pending)"), "pending: freed, a stream still uses it")] : []),
       ...(anyAsleep ? [make("span", {class: "entry"}, swatch("var(--asleep)"), "asleep: the memory is back at the device")] : []));
+  }
+  function tellLegend() {
+    const run = runs[Math.max(0, shown.indexOf(true))], {group} = ui.paint, bytes = new Float64Array(entries.length);
+    let sum = 0, number = 0;
+    for (const slot of aliveAt(all, run, ui.moment)) {
+      const k = program.kind[slot], n = run.bytes[run.place[slot]];
+      bytes[Math.min(group[k], entries.length - 1)] += n;
+      if (found?.[k]) { sum += n; ++number; }
+    }
+    entries.forEach((entry, i) => { entry.textContent = formatBytes(bytes[i]); });
+    foundText.textContent = found ? plural(number, "block matches", "blocks match") + " now, " + formatBytes(sum) + "; " + plural(foundInAll, "allocation", "allocations") + " in all" : "";
   }
   function search(text) {
     ui.found = text.trim().toLowerCase();
@@ -336,18 +365,24 @@ function show(data, element) {
   function makeMap(run, number) {
     const canvas = make("canvas", {class: "map"}), detail = make("p", {class: "detail"}), text = make("p", {class: "note"}), zoomed = make("span", {class: "hint"}), tables = make("div", {class: "tables"});
     const box = make("div", {id: "map" + number, class: "chart", tabindex: 0, role: "slider", "aria-label": "Blocks of " + run.name, "aria-valuemin": 1}, canvas);
-    const chart = {run, number, canvas, box, view: {from: 0, to: ui.highest}, at: 0, map: null, event: -1};
+    const chart = {run, number, canvas, box, view: {from: 0, to: ui.highest}, at: 0};
     chart.rows = () => Math.max(1, Math.floor((canvas.clientHeight + pitch - rowHeight) / pitch));
     chart.draw = () => drawMap(ui, chart);
-    chart.read = () => {
-      if (chart.event === ui.moment) return;
-      chart.event = ui.moment;
-      chart.map = mapAt(all, run, ui.moment);
-      const {cells} = chart.map, slot = chart.slot;
+    /// The map of the moment, made when it is first needed.
+    let made = null, toldOf = null;
+    Object.defineProperty(chart, "map", {get: () => {
+      if (made?.event === ui.moment) return made;
+      made = mapAt(all, run, ui.moment);
+      const {cells} = made, slot = chart.slot;
       chart.at = cells.findIndex(c => slot >= 0 && c.slot === slot);
       if (chart.at < 0) chart.at = cells.reduce((best, c, i) => c.is === KEPT && (cells[best].is !== KEPT || c.bytes > cells[best].bytes) ? i : best, 0);
+      return made;
+    }});
+    chart.tell = () => {
+      if (toldOf === chart.map) return;
+      toldOf = chart.map;
       text.textContent = mapText(ui, run, chart.map);
-      box.setAttribute("aria-valuemax", cells.length);
+      box.setAttribute("aria-valuemax", chart.map.cells.length);
       tables.replaceChildren(...keepingTables(ui, run, chart.map, s => choose(run, s)));
       pick(chart.at, false);
     };
@@ -459,11 +494,9 @@ function show(data, element) {
 
   fitTall();
   ui.view = {from: ui.whole()[0], to: ui.whole()[1]};
-  ui.colors = readColors(element);
-  ui.paint = colorKinds(program, ui.grouping, ui.colors, null);
   slider.value = ui.moment;
-  showRuns();
   setTheme();
+  showRuns();
   drawAll();
   Object.assign(ui, {setView, setTall, setAxis, showAll, zoom, move, choose, drawAll, repaint, setTheme, shown,
                      setLayout: l => { ui.layout = l; layoutChoice.set(l); fitTall(); redraw(); }, setGrouping: g => { ui.grouping = g; ui.marked = null; colorChoice.set(g); repaint(); }});

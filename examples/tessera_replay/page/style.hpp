@@ -9,14 +9,14 @@ inline constexpr const char* light_colors =
     "--lives:#b9c6d6;--peaks:#dde4ec;--other:#aab2bb;--g0:#4e79a7;--g1:#f28e2b;--g2:#59a14f;--g3:#e15759;--"
     "g4:#b07aa1;--g5:#76b7b2;--g6:#d9b40f;"
     "--g7:#ff9da7;--g8:#9c755f;--g9:#3b5b92;--s0:#b5dcc0;--s1:#6cbfa5;--s2:#3f97ae;--s3:#3d6cae;--s4:#5f4a9f;"
-    "--s5:#8a2f7c;--live:#7f99ba;--pending:#e0a800;--kept:#d55e00;--stripe:#f0a46c;"
+    "--s5:#8a2f7c;--live:#7f99ba;--pending:#e5008f;--kept:#d55e00;--stripe:#f0a46c;"
     "--idle:#e4e7eb;--asleep:#b79ad6;--cached:#f7e6d6;--focus:#0067a6;--accent:#b84a00;color-scheme:light";
 inline constexpr const char* dark_colors =
     "--ground:#14171c;--raised:#1c2027;--text:#e6e9ee;--quiet:#9aa3ae;--grid:#2b3038;--edge:#444c56;"
     "--lives:#48576b;--peaks:#2e3846;--other:#6b7480;--g0:#6b9bd1;--g1:#f0a04b;--g2:#6fbf63;--g3:#f0716f;--"
     "g4:#c592bb;--g5:#7fcac3;--g6:#e8c93c;"
     "--g7:#ffb3bb;--g8:#b38b74;--g9:#8fa8dd;--s0:#3c6b50;--s1:#4fa58a;--s2:#4fb3cc;--s3:#6b9be0;--s4:#a48be6;"
-    "--s5:#e07fd0;--live:#6d8bb3;--pending:#e3b341;--kept:#e0692a;--stripe:#8f3c10;"
+    "--s5:#e07fd0;--live:#6d8bb3;--pending:#ff3db0;--kept:#e0692a;--stripe:#8f3c10;"
     "--idle:#323842;--asleep:#7a5fa0;--cached:#5c3f2c;--focus:#58aaf0;--accent:#f0935c;color-scheme:dark";
 
 inline constexpr const char* style = R"css(
@@ -51,9 +51,9 @@ canvas{display:block;width:100%;touch-action:pan-y}
 .blocks{height:320px}
 .blocks,.lines{cursor:crosshair}
 .moment{display:flex;align-items:center;gap:10px}
-.moment input{flex:1;min-width:0;margin:0 0 0 66px;accent-color:var(--focus)}
+.moment input{flex:1;min-width:0;margin:0 0 0 84px;accent-color:var(--focus)}
 .controls{position:sticky;top:0;z-index:2;background:var(--ground);padding:8px 0 6px;border-bottom:1px solid var(--grid)}
-.where{display:block;margin-left:66px;font-size:14px;font-weight:650}
+.where{display:block;margin-left:84px;font-size:14px;font-weight:650}
 .choice{display:flex;align-items:center;gap:6px;flex-wrap:wrap}
 .label{font-size:13px;color:var(--quiet)}
 .pressed{display:flex;flex:none}
@@ -73,7 +73,7 @@ input[type=search]{font:inherit;font-size:14px;height:32px;width:300px;max-width
 button.entry{font-size:13px;background:none;border:1px solid transparent;border-radius:6px;color:var(--text)}
 button.entry:hover{border-color:var(--edge)}
 button.entry[aria-pressed=true]{border-color:var(--text);background:var(--raised);color:var(--text)}
-.entry .name{overflow:hidden;text-overflow:ellipsis}
+.entry .name{overflow:hidden;text-overflow:ellipsis;line-height:1.6}
 .entry .hint{margin:0 0 0 7px}
 .runs{display:grid;gap:18px}
 .tip{position:fixed;z-index:5;max-width:min(560px,calc(100vw - 16px));pointer-events:none;padding:8px 12px;font-size:13px;line-height:1.4;
@@ -104,10 +104,11 @@ th:first-child,td:first-child{text-align:left;padding-left:0}
 thead th{color:var(--quiet);font-size:13px;vertical-align:bottom;border-bottom:1px solid var(--edge)}
 tbody tr+tr>*{border-top:1px solid var(--grid)}
 tr.drawn th{font-weight:650}
+th.group{color:var(--quiet);font-size:13px;padding-top:12px}
 .readout{table-layout:fixed;max-width:820px}
 .readout th:first-child{width:30%;white-space:normal;overflow-wrap:anywhere}
 .swatch{display:inline-block;width:14px;height:3px;margin-right:8px;vertical-align:middle;border-radius:1px}
-.box{display:inline-block;width:11px;height:11px;margin:0 6px 0 0;vertical-align:-1px;border-radius:2px}
+.box{display:inline-block;flex:none;width:11px;height:11px;margin:0 6px 0 0;vertical-align:-1px;border-radius:2px}
 .key{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--quiet)}
 .key span{white-space:nowrap}
 figure{margin:0;min-width:0}
