@@ -106,8 +106,8 @@ inline void label(std::vector<rank_line>& lines) {
     by_label[one.rank ? "rank " + std::to_string(*one.rank) : printable_text(title_of(one.file))].push_back(
         &one);
   for (const auto& [label, same] : by_label) {
-    const bool are_one_file =
-        std::all_of(same.begin(), same.end(), [&](const rank_line* l) { return l->file == same[0]->file; });
+    const bool are_one_file = std::all_of(
+        same.begin(), same.end(), [file = same[0]->file](const rank_line* l) { return l->file == file; });
     for (rank_line* const one : same) {
       const std::string_view path = one->file;
       const std::size_t slash = path.find_last_of('/');
@@ -211,9 +211,10 @@ inline void label(std::vector<rank_line>& lines) {
   const auto size = [](std::size_t bytes) { return std::string(tessera::format_bytes(bytes).text()); };
   std::string text = size(f.requested) + " requested with " + size(f.live) + " live and " + size(f.reserved) +
                      " reserved of " + size(f.capacity) + ": ";
-  const std::size_t needed = f.live + f.requested;
+  const std::size_t needed = std::max(line.row.peak_live, f.live + f.requested);
   if (needed > f.capacity)
-    return text + "live memory alone needs " + size(needed - f.capacity) + " more than the device has";
+    return text + "live tensors alone need " + size(needed) + ", more than the " + size(f.capacity) +
+           " of the device";
   const std::size_t unreserved = f.capacity > f.reserved ? f.capacity - f.reserved : 0;
   const std::size_t free = f.reserved > f.live ? f.reserved - f.live : 0;
   text += unreserved >= f.requested
