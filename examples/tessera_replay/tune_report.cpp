@@ -167,7 +167,7 @@ std::string rule(const report& r) {
 void print_planned(const report& r) {
   if (!r.planned) return;
   const planned_run& run = *r.planned;
-  std::printf("\nWith a plan of this recording and pytorch (tessera-replay plan):\n");
+  std::printf("\nWith a plan of this recording and pytorch (%s plan):\n", program_name().c_str());
   std::printf("  %.1f MiB reserved at peak, %.4f of peak live; %s; %s not planned%s\n",
               mib(run.peak_reserved),
               ratio(static_cast<double>(run.peak_reserved), static_cast<double>(r.program.peak_live())),

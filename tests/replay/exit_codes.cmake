@@ -118,6 +118,16 @@ if(NOT last_errors STREQUAL "tessera-replay: --conf, character 0: turbo: no such
   message(FATAL_ERROR "${last_errors}")
 endif()
 
+# A block that lies in two physical chunks is named once.
+file(WRITE ${of}chunks.csv "op,id,bytes,stream,t_us\na,0,10485760,0,0\na,1,20971520,0,1\nf,0,10485760,0,2\na,2,67108864,0,3\n")
+expect(1 "  the blocks that keep these physical chunks, in the trace:\n" explain-oom ${of}chunks.csv --recipe pytorch_expandable --capacity 64MiB)
+expect_also(": id 1 (20971520 bytes, event 1; in 2 of these chunks)\n")
+string(REGEX MATCHALL " id 1 \\(" named "${last}")
+list(LENGTH named count)
+if(NOT count EQUAL 1)
+  message(FATAL_ERROR "a block is named ${count} times:\n${last}")
+endif()
+
 # Streams whose handles are addresses have numbers, and their handles only once.
 file(WRITE ${of}streams.csv "op,id,bytes,stream,t_us\na,0,5242880,0,0\na,1,31457280,512607648,1\nf,1,31457280,512607648,2\na,2,5242880,512607648,3\n"
      "a,3,31457280,140000000,4\na,4,20971520,512607648,5\n")

@@ -39,6 +39,8 @@ TEST(rank_number, follows_the_word_or_is_the_only_number) {
       {"resnet50_sgd.csv", {}},
       {"llama_1.3b.csv", {}},
       {"llama_1.3b.7", {}},
+      {"batch_64_training.csv", {}},
+      {"64_training.csv", 64},
       {"host_10_30.pickle", {}},
       {"franking.pickle", {}},
       {"rank.pickle", {}},

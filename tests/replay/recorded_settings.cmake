@@ -155,6 +155,12 @@ foreach(verb IN ITEMS fit plan compare)
   expect(0 "\"recipe_from\": \"recorded\", \"conf\": \"expandable_segments:True\", \"conf_from\": \"recorded\", \"capacity\": " ${verb} --json
          ${of}expandable.pickle)
 endforeach()
+# tune compares with them.
+expect(0 "  as recorded: pytorch, expandable_segments:True\n" tune ${of}expandable.pickle)
+expect_also("  for comparison, pytorch, the recorded settings and the shipped recipe that needs least memory:\n")
+expect(0 "  pytorch, as recorded\n" tune ${of}ring.pickle)
+# In a range, a block keeps the free memory beside it.
+expect(1 "\n    train.py:7 in step: 2 blocks of 70.00 MiB keep 10.00 MiB\n" explain-oom ${of}expandable.pickle)
 # The snapshot that a replay wrote says the same.
 expect(1 "memory runs out at event 5 of 6" explain-oom ${of}again.pickle)
 
