@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <new>
 #include <stdexcept>
@@ -23,9 +24,11 @@
 #include <tessera/version.hpp>
 
 #include "commands.hpp"
+#include "input.hpp"
 #include "numbers.hpp"
 #include "recipes.hpp"
 #include "terminal.hpp"
+#include "text.hpp"
 
 namespace {
 
@@ -190,9 +193,10 @@ constexpr option options[] = {
 struct command {
   std::string_view name;
   int (*run)(const arguments&);
-  std::string_view operand;     // TRACE, SNAPSHOT or TEXT; followed by dots if there may be several
-  std::string_view takes;       // options; followed by dots if they may be repeated
-  std::string_view must_have;   // the required ones of these
+  std::string_view operand;  // TRACE, SNAPSHOT or TEXT; followed by dots if there may be several
+  std::string_view takes;    // options; followed by dots if they may be repeated
+  std::string_view outputs;  // the extensions of --out, which is required if `must_write`
+  bool must_write;
   const char* meaning;          // lines that begin with four spaces
   std::string_view exit_codes;  // other than 0 and 2
 
@@ -202,7 +206,7 @@ struct command {
 
 constexpr command commands[] = {
     {"compare", &replay::commands::compare, "TRACE...",
-     "--recipe... --conf --capacity --memory-fraction --device --plan --json", "",
+     "--recipe... --conf --capacity --memory-fraction --device --plan --json", "", false,
      "    compares recipes: peak reserved and device calls. Shows the main recipes and those named with "
      "--recipe;\n"
      "    with --conf also the last of these, or the recorded one, under these settings. All begin without a "
@@ -210,21 +214,21 @@ constexpr command commands[] = {
      "    What the recorded GPU did is shown apart, as it began with a cache\n",
      ""},
     {"decisions", &replay::commands::decisions, "TRACE",
-     "--recipe --conf --capacity --memory-fraction --device", "", "    prints every decision, one per line\n",
-     ""},
-    {"verify", &replay::commands::verify, "SNAPSHOT...", "--device --json", "",
+     "--recipe --conf --capacity --memory-fraction --device", "", false,
+     "    prints every decision, one per line\n", "1 an allocation failed"},
+    {"verify", &replay::commands::verify, "SNAPSHOT...", "--device --json", "", false,
      "    checks whether the pytorch recipe, or pytorch_2_14, decides as the recorded GPU did. With no "
      "allocation\n"
      "    in the history, the exit code is 0, and \"agrees\" is null in JSON\n",
      "1 it decides otherwise"},
     {"fit", &replay::commands::fit, "TRACE",
-     "--recipe --conf --capacity --memory-fraction --device --plan --json", "",
+     "--recipe --conf --capacity --memory-fraction --device --plan --json", "", false,
      "    finds by bisection a capacity, up to --capacity, with which the trace completes and with one byte "
      "less\n"
      "    fails. Also tests larger capacities, since success is not strictly monotonic in capacity\n",
-     ""},
+     "1 no capacity up to --capacity is enough"},
     {"draw", &replay::commands::draw, "TRACE",
-     "--recipe... --conf --capacity --memory-fraction --device --plan --out", "--out",
+     "--recipe... --conf --capacity --memory-fraction --device --plan --out", ".svg .html", true,
      "    draws memory over time, as .html or .svg: the recorded run, if the trace is a snapshot with a "
      "history, and\n"
      "    the recipes named with --recipe. The HTML page shows each block over time and by address, the "
@@ -233,7 +237,7 @@ constexpr command commands[] = {
      "    at any event, what keeps memory from release, and the table of compare\n",
      ""},
     {"explain-oom", &replay::commands::explain_oom, "TRACE",
-     "--recipe --conf --capacity --memory-fraction --device --json", "",
+     "--recipe --conf --capacity --memory-fraction --device --json", "", false,
      "    explains the first failed allocation: the blocks that keep memory from being released, and "
      "policies that\n"
      "    would help. If the recording ran out of memory, this is the last request that failed, in the "
@@ -241,6 +245,7 @@ constexpr command commands[] = {
      "state\n",
      "1 an allocation failed"},
     {"tune", &replay::commands::tune, "TRACE", "--capacity --memory-fraction --device --max-ns --json", "",
+     false,
      "    searches for the recipe with the least peak reserved (with --capacity: that needs the least "
      "capacity)\n"
      "    within limits of device and host time. Prints the alternatives, what each policy gains, and the "
@@ -248,25 +253,27 @@ constexpr command commands[] = {
      "    as C++\n",
      "1 no candidate completes, or none keeps --max-ns"},
     {"plan", &replay::commands::plan, "TRACE",
-     "--out... --from --to --effort --seed --capacity --alignment --device --json", "",
+     "--out... --from --to --effort --seed --capacity --alignment --device --json", ".hpp .h .csv", false,
      "    finds the repeated steps of a program and computes a place for each request. Prints peak live, a "
      "lower\n"
      "    bound and the plan's bytes. Writes the plan as a C++ header (.hpp), or for --plan (.csv). With "
      "--capacity,\n"
      "    it stops when the plan fits, and says whether it does. Warns if the plan does not lower the peak\n",
      "1 the plan does not fit --capacity"},
-    {"explain", &replay::commands::explain, "TEXT", "--system", "",
+    {"explain", &replay::commands::explain, "TEXT", "--system", "", false,
      "    explains a configuration string key by key (* marks keys that are set), or shows where it is "
      "wrong\n",
      ""},
     {"snapshot", &replay::commands::snapshot, "TRACE",
-     "--out --at --recipe --conf --capacity --memory-fraction --device --as-recorded", "--out",
+     "--out --at --recipe --conf --capacity --memory-fraction --device --as-recorded", ".pickle .json .csv",
+     true,
      "    writes a snapshot for viewers of other tools: .pickle for pytorch.org/memory_viz (default: at "
      "peak\n"
      "    reserved), .json for ui.perfetto.dev or .csv in RMM's log format (default: the whole trace)\n",
      "1 an allocation failed"},
     {"ranks", &replay::commands::ranks, "PATH...",
-     "--recipe... --conf... --capacity --device --jobs --host-memory --results --out --json", "",
+     "--recipe... --conf... --capacity --device --jobs --host-memory --results --out --json", ".svg .html",
+     false,
      "    compares the ranks of a job: peaks, fragmentation, which ran out of memory and why, and which "
      "settings\n"
      "    serve all. Tries the recipes of --recipe and pytorch with each --conf, or usual settings. --out "
@@ -289,11 +296,11 @@ void for_each_option(const command& c, F f) {
 }
 
 std::string synopsis(const command& c) {
-  std::string line = "tessera-replay " + std::string(c.name) + " " + std::string(c.operand);
+  std::string line = replay::program_name() + " " + std::string(c.name) + " " + std::string(c.operand);
   for_each_option(c, [&](const option& o, bool repeats) {
     std::string one(o.name);
     if (!o.value.empty()) (one += ' ') += o.value;
-    line += c.must_have == o.name ? " " + one : " [" + one + "]";
+    line += c.must_write && o.read == &read_out ? " " + one : " [" + one + "]";
     if (repeats) line += "...";
   });
   return line + "\n" + c.meaning;
@@ -341,15 +348,16 @@ std::string described_operand(std::string_view operand) {
 std::string exit_codes(std::string_view of_a_command) {
   std::string text = "0 done; ";
   if (!of_a_command.empty()) (text += of_a_command) += "; ";
-  return described("exit code", text + "2 invalid arguments or input");
+  return described("exit code", text + "2 invalid arguments or input, or an output that cannot be written");
 }
 
 void print_usage(const replay::recipe_list& known) {
   for (const command& c : commands) std::fputs(synopsis(c).c_str(), stdout);
-  std::printf("tessera-replay VERB --help\n    help for one verb\ntessera-replay --version\n\n%s",
+  const char* const name = replay::program_name().c_str();
+  std::printf("%s VERB --help\n    help for one verb\n%s --version\n\n%s", name, name,
               described_operand("TRACE").c_str());
   for (const option& o : options) std::fputs(described(o, known).c_str(), stdout);
-  std::fputs(exit_codes("1 see VERB --help").c_str(), stdout);
+  std::fputs(exit_codes("1 the answer is no: see VERB --help").c_str(), stdout);
 }
 
 void print_usage_of(const command& c, const replay::recipe_list& known) {
@@ -373,8 +381,35 @@ std::string unknown_option(const command& verb, std::string_view word) {
     if (!o.value.empty()) (advice += ' ') += value.empty() ? o.value : value;
   });
   if (advice.empty()) advice = replay::did_you_mean(asked, names);
-  return std::string(verb.name) + ": " + std::string(word) + ": no such option" + advice +
-         "; see tessera-replay " + std::string(verb.name) + " --help";
+  return std::string(verb.name) + ": " + std::string(word) + ": no such option" + advice + "; see " +
+         replay::program_name() + " " + std::string(verb.name) + " --help";
+}
+
+/// Checks the files to write before hours of work. Returns the error text, or an empty one.
+std::string wrong_out(const command& verb, const arguments& args) {
+  if (verb.must_write && args.outs.empty()) return "--out FILE is missing";
+  namespace fs = std::filesystem;
+  for (const std::string& out : args.outs) {
+    std::string extensions;
+    bool is_known = false;
+    for (std::string_view rest = verb.outputs; !rest.empty();) {
+      const std::string_view one = rest.substr(0, rest.find(' '));
+      rest.remove_prefix(std::min(rest.size(), one.size() + 1));
+      is_known = is_known || out.ends_with(one);
+      extensions += extensions.empty() ? " " : rest.empty() ? " or " : ", ";
+      extensions += one;
+    }
+    const std::string about = "--out " + out + ": ";
+    if (!is_known) return about + "must end with" + extensions;
+    for (const std::string& file : args.files)
+      if (replay::is_same_file(file, out)) return about + "is the input itself";
+    std::error_code unknown;
+    if (fs::is_directory(out, unknown)) return about + "is a folder";
+    const fs::path folder = fs::path(out).parent_path();
+    if (!folder.empty() && !fs::is_directory(folder, unknown))
+      return about + "the folder " + folder.string() + " does not exist; create it first";
+  }
+  return {};
 }
 
 /// Reads the arguments after the command. Returns the error text, or an empty one.
@@ -408,7 +443,8 @@ std::string read_words(const command& verb, int count, char** words, arguments& 
   if (args.files.empty()) return name + ": a " + thing + " is missing";
   if (!verb.takes_several() && args.files.size() > 1)
     return name + ": takes one " + thing + ", not also " + args.files[1];
-  return {};
+  const std::string wrong = wrong_out(verb, args);
+  return wrong.empty() ? wrong : name + ": " + wrong;
 }
 
 /// Flushes standard output. Returns `code`, or the code of an error if the output could not be written.
@@ -433,11 +469,18 @@ int run(const command& verb, const arguments& args) {
 }  // namespace
 
 int tessera::tool::detail::run_with(int count, char** words, std::vector<recipe_entry> own) {
+  if (count > 0) {
+    std::string_view called = words[0];
+    called.remove_prefix(called.find_last_of('/') + 1);
+    if (!called.empty()) replay::program_name() = replay::printable_text(called);
+  }
   const replay::recipe_list known(std::move(own));
   if (const std::string wrong = known.find_fault(); !wrong.empty()) return print_error(wrong);
   std::string_view name = count > 1 ? words[1] : "";
   if (name == "--version") {
-    std::puts("tessera-replay " TESSERA_VERSION_STRING);
+    const bool is_own = replay::program_name() != "tessera-replay";
+    std::printf("%s%s " TESSERA_VERSION_STRING "\n", replay::program_name().c_str(),
+                is_own ? " (tessera-replay)" : "");
     return printed(replay::done);
   }
   bool wants_help = asks_for_help(name) || name == "help";
@@ -463,5 +506,5 @@ int tessera::tool::detail::run_with(int count, char** words, std::vector<recipe_
   return print_error((name.empty()
                           ? "a command is missing"
                           : std::string(name) + ": no such command" + replay::did_you_mean(name, names)) +
-                     "; see tessera-replay --help");
+                     "; see " + replay::program_name() + " --help");
 }

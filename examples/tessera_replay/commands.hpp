@@ -49,7 +49,10 @@ struct arguments {
   bool as_recorded = false;  // convert a snapshot without a replay
 };
 
-/// Exit codes: 0 done, 1 a verification found a difference or a trace did not complete, 2 invalid input.
+/// Exit codes, of each verb. With several files or devices, the largest counts.
+///   0  done; the answer is yes, if the verb has a question
+///   1  done; the answer is no: the replay decides otherwise, the program does not complete, the plan does not fit
+///   2  invalid arguments or input, or an output that cannot be written. What could be done was done
 enum : int { done = 0, differs = 1, invalid_input = 2 };
 
 namespace commands {

@@ -110,9 +110,33 @@ std::string replay::left_out_text(const std::vector<named_recipe>& recipes, cons
          "--capacity";
 }
 
+std::string replay::leave_out_unlimited(std::vector<named_recipe>& recipes, const run_settings& used,
+                                        const arguments& args) {
+  if (!used.memory_fraction && used.limit == tessera::unlimited) return {};
+  const auto is_valid = [&](const run_settings& with) {
+    return std::holds_alternative<any_recipe>(choose_recipe(with));
+  };
+  std::vector<std::string> names;
+  std::erase_if(recipes, [&](const named_recipe& w) {
+    const bool is_asked = std::find(args.recipes.begin(), args.recipes.end(), w.recipe) != args.recipes.end();
+    run_settings with = used.with(w.recipe, w.conf);
+    if ((used.memory_fraction && is_asked) || is_valid(with)) return false;
+    with.memory_fraction.reset();
+    with.limit = tessera::unlimited;
+    if (!is_valid(with)) return false;  // it has another error
+    names.push_back(w.name);
+    return true;
+  });
+  if (names.empty()) return {};
+  return listed(names) + (names.size() == 1 ? " is" : " are") +
+         " left out: no limit can be set in the growth policy, which " +
+         (used.memory_fraction ? "--memory-fraction needs" : "the recorded memory fraction needs");
+}
+
 std::string replay::failed_sleeps_text(const recipe_result& r, std::size_t sleeps) {
   return r.recipe + ": " + std::to_string(r.failed_sleeps) + " of " + std::to_string(sleeps) +
-         " sleeps and wakes changed nothing, the first because " + r.why;
+         (sleeps == 1 ? " sleeps or wakes" : " sleeps and wakes") + " changed nothing, the first because " +
+         r.why;
 }
 
 replay::read_result<replay::recorded_run> replay::find_recorded_run(const tessera::observe::snapshot& source,
@@ -196,7 +220,7 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
       if (!text.empty()) last.warning += (last.warning.empty() ? "" : "; ") + text;
     };
     if (last.failures > alone.failures)
-      add(std::to_string(last.failures) + " requests fail with the plan, and " +
+      add(counted(last.failures, "request fails", "requests fail") + " with the plan, and " +
           std::to_string(alone.failures) + " without");
     add(plan_note(*plan, program.source()));
   }
@@ -205,6 +229,7 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
 
 namespace {
 
+using replay::counted;
 using replay::failed_sleeps_text;
 using replay::mib;
 using replay::ratio;
@@ -247,7 +272,7 @@ void print_row(const recipe_result& r, const tessera::trace::program& program) {
 
 void print(const std::string& title, const comparison& c) {
   const tessera::trace::program& program = c.program;
-  std::printf("%s: %zu operations\n", title.c_str(), program.events().size());
+  std::printf("%s: %s\n", title.c_str(), counted(program.events().size(), "operation").c_str());
   const recorded_run* const run = run_in(c.recorded);
   if (run != nullptr) {
     print_header("what the GPU did");
@@ -269,10 +294,11 @@ void print(const std::string& title, const comparison& c) {
   std::printf(
       "  all recipes begin without a cache%s, and release memory where the program empties the cache "
       "or memory runs out\n",
-      c.events_at_start != 0 ? (" and with the " + std::to_string(c.events_at_start) +
-                                " blocks that were live when the history begins")
-                                   .c_str()
-                             : "");
+      c.events_at_start != 0
+          ? (" and with the " + counted(c.events_at_start, "block that was", "blocks that were") +
+             " live when the history begins")
+                .c_str()
+          : "");
   if (run != nullptr && run->cached_at_start != 0)
     std::puts(
         "  so compare recipes with each other, and not with the recorded run, which began with its cache");
@@ -334,21 +360,22 @@ int replay::commands::compare(const arguments& args) {
   const tessera::plan::memory_plan view = plan ? plan->view() : tessera::plan::memory_plan{};
   json_list list(args.json);
   int code = done;
-  const auto refuse = [&](const std::string& file, const std::string& wrong) {
-    progress_line::clear();
-    code = print_error(wrong);
-    list.add_error("trace", title_of(file), wrong);
+  std::string last_error;
+  const auto refuse = [&](const std::string& name, const std::string& wrong) {
+    list.add_error("trace", name, wrong);
+    if (wrong != last_error) code = print_error(wrong);
+    last_error = wrong;
   };
   for (const std::string& file : args.files) {
     const auto read = read_traces(file, args.device);
     if (const auto* const wrong = std::get_if<input_error>(&read)) {
-      refuse(file, wrong->text());
+      refuse(title_of(file), wrong->text());
       continue;
     }
     const auto& found = std::get<traces>(read);
     for (const auto& one : found.each) {
       if (const auto* const wrong = std::get_if<input_error>(&one)) {
-        refuse(file, wrong->text());
+        refuse(title_of(file), wrong->text());
         continue;
       }
       const auto& trace = std::get<run_trace>(one);
@@ -356,12 +383,13 @@ int replay::commands::compare(const arguments& args) {
       const tessera::trace::program program(trace.made);
       std::optional<read_result<recorded_run>> recorded;
       if (trace.verified) recorded = find_recorded_run(*found.source, trace);
-      const auto recipes = add_compared_recipes(named_recipes(args, used, {}), used);
+      auto recipes = add_compared_recipes(named_recipes(args, used, {}), used);
+      const std::string left_out = leave_out_unlimited(recipes, used, args);
       steps at(recipes.size() + (plan ? 1 : 0));
       const auto results =
           measure_recipes(recipes, program, used, at, program.name(), plan ? &view : nullptr);
       if (const auto* const wrong = std::get_if<std::string>(&results)) {
-        refuse(file, *wrong);
+        refuse(program.name(), *wrong);
         continue;
       }
       progress_line::clear();
@@ -370,7 +398,9 @@ int replay::commands::compare(const arguments& args) {
                             used,
                             recorded,
                             std::get<std::vector<recipe_result>>(results),
-                            left_out_text(recipes, used),
+                            left_out_text(recipes, used) +
+                                (left_out.empty() || left_out_text(recipes, used).empty() ? "" : "; ") +
+                                left_out,
                             trace.events_at_start};
       const std::string title = program.name() + fraction_text(used, ", --memory-fraction ");
       args.json ? print_json(made, found.source ? std::optional(trace.device) : std::nullopt)

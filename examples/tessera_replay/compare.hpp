@@ -71,6 +71,12 @@ struct named_recipe {
 /// Says which recipe add_compared_recipes left out, and why; empty if it left out none.
 [[nodiscard]] std::string left_out_text(const std::vector<named_recipe>& recipes, const run_settings& used);
 
+/// Removes recipes without a limit that can be set, if the replay has a memory fraction. A recipe that the command line names
+/// beside --memory-fraction stays, and is an error.
+///   Returns:  which ones, and why; empty if there are none
+[[nodiscard]] std::string leave_out_unlimited(std::vector<named_recipe>& recipes, const run_settings& used,
+                                              const arguments& args);
+
 /// Says how many of all sleeps and wakes changed nothing with a recipe, and why the first did not.
 [[nodiscard]] std::string failed_sleeps_text(const recipe_result& r, std::size_t sleeps);
 

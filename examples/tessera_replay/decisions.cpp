@@ -18,8 +18,8 @@ int replay::commands::decisions(const arguments& args) {
                       fraction_text(used, " memory_fraction=").c_str(), used.capacity,
                       program.name().c_str());
           if (!trace.known.recipe.empty()) std::printf("# %s\n", settings_text(used).c_str());
-          replay::write_decisions(stdout, program, device_of(used.capacity), recipe);
-          return +done;
+          return replay::write_decisions(stdout, program, device_of(used.capacity), recipe) == 0 ? +done
+                                                                                                 : +differs;
         });
   });
 }

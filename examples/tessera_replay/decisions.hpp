@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iterator>
 #include <map>
+#include <type_traits>
 #include <utility>
 
 #include <tessera/core/types.hpp>
@@ -135,20 +136,29 @@ class decision_log {
 };
 
 /// Replays a program with a recipe and writes its decisions. The last line has the bytes in use at the end, and the peak.
+///   Returns:  the number of requests that failed
 ///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
 ///     write_decisions(stdout, program(made), tessera::provider::simulated_device{},
 ///                     any_recipe::of<tessera::recipe::pytorch<>>({}));
-inline void write_decisions(std::FILE* out, const program& source, provider::simulated_device device,
-                            const tool::detail::any_recipe& recipe) {
+inline std::size_t write_decisions(std::FILE* out, const program& source, provider::simulated_device device,
+                                   const tool::detail::any_recipe& recipe) {
   decision_log log(out);
   tool::detail::any_observer observer(log);
   tool::detail::simulated_allocator pool = recipe.make(std::move(device), {.observer = &observer});
-  tessera::trace::replay(
+  std::size_t failures = 0;
+  (void)tessera::trace::replay(
       source, pool, [](std::size_t) {},
-      [&](std::size_t i, auto outcome) { log.line(i, source.events()[i], outcome); });
+      [&]<typename Outcome>(std::size_t i, Outcome outcome) {
+        const event& e = source.events()[i];
+        log.line(i, e, outcome);
+        if constexpr (std::is_pointer_v<Outcome>)
+          failures +=
+              outcome == nullptr && (e.what == event::kind::allocate || e.what == event::kind::refused);
+      });
   std::fprintf(out, "# end in_use=%zu peak=%zu\n", pool.provider().used(), pool.provider().peak_used());
+  return failures;
 }
 
 }  // namespace replay

@@ -127,8 +127,9 @@ std::string svg_text(const replay::picture& shown) {
 }
 
 /// Draws one trace.
-int draw_one(const replay::arguments& args, const replay::run_trace& trace, const replay::run_settings& used,
-             const replay::traces& all, const tessera::plan::made_plan* plan) {
+replay::verb_result draw_one(const replay::arguments& args, const replay::run_trace& trace,
+                             const replay::run_settings& used, const replay::traces& all,
+                             const tessera::plan::made_plan* plan) {
   using namespace replay;
   const bool as_svg = args.out.ends_with(".svg");
   const tessera::trace::program program(trace.made);
@@ -146,23 +147,25 @@ int draw_one(const replay::arguments& args, const replay::run_trace& trace, cons
   for (const recipe_entry* own : used.known->own()) {
     if (defaults.size() < most_defaults) defaults.push_back(own->name);
   }
-  const std::vector<named_recipe> recipes = named_recipes(args, used, defaults);
+  std::vector<named_recipe> recipes = named_recipes(args, used, defaults);
+  const std::string left_out = leave_out_unlimited(recipes, used, args);
   const std::size_t others = shown.runs.size() + (plan != nullptr ? 1 : 0);
   if (recipes.size() + others > max_runs)
-    return print_error("--recipe: at most " + std::to_string(max_runs - others) + " can be drawn" +
-                       (!shown.runs.empty() ? " beside the recorded run" : "") +
-                       (plan != nullptr ? (shown.runs.empty() ? " beside the plan" : " and the plan") : "") +
-                       ", not " + std::to_string(recipes.size()));
+    return "--recipe: at most " + std::to_string(max_runs - others) + " can be drawn" +
+           (!shown.runs.empty() ? " beside the recorded run" : "") +
+           (plan != nullptr ? (shown.runs.empty() ? " beside the plan" : " and the plan") : "") + ", not " +
+           std::to_string(recipes.size());
 
   const tessera::plan::memory_plan view = plan != nullptr ? plan->view() : tessera::plan::memory_plan{};
-  const std::vector<named_recipe> listed =
+  std::vector<named_recipe> listed =
       as_svg ? std::vector<named_recipe>() : add_compared_recipes(recipes, used);
+  (void)leave_out_unlimited(listed, used, args);
   const std::size_t with_plan = plan == nullptr ? 0 : as_svg ? 1 : 2;
   steps at(recipes.size() + listed.size() + with_plan);
   for (const named_recipe& w : recipes) {
     at.next(shown.trace + ": " + w.name);
     const recipe_or_error chosen = choose_recipe(used.with(w.recipe, w.conf));
-    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return print_error(*wrong);
+    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
     const auto& recipe = std::get<any_recipe>(chosen);
     print_skipped_sleeps(w.name, recipe, program);
     shown.runs.push_back(run_recipe(w.name, program, recipe, used.capacity));
@@ -171,35 +174,32 @@ int draw_one(const replay::arguments& args, const replay::run_trace& trace, cons
     const std::string name = "plan, " + used.recipe;
     at.next(shown.trace + ": " + name);
     const recipe_or_error chosen = choose_recipe(used);
-    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return print_error(*wrong);
+    if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
     shown.runs.push_back(run_recipe(name, program, std::get<any_recipe>(chosen), used.capacity, &view));
     shown.note = plan_note(view, trace.made);
   }
   if (!as_svg) {
     auto results = measure_recipes(listed, program, used, at, shown.trace, plan != nullptr ? &view : nullptr);
-    if (const auto* const wrong = std::get_if<std::string>(&results)) return print_error(*wrong);
+    if (const auto* const wrong = std::get_if<std::string>(&results)) return *wrong;
     shown.results = std::move(std::get<std::vector<recipe_result>>(results));
     if (history != nullptr) shown.results.insert(shown.results.begin(), history->did);
   }
   progress_line::clear();
   const std::string out = out_path(args.out, all, trace);
   const auto wrong = save(out, as_svg ? svg_text(shown) : html_report(shown));
-  if (wrong) return print_error(wrong->text());
+  if (wrong) return wrong->text();
   std::string names;
   for (const drawn_run& run : shown.runs) names += (names.empty() ? "" : "; ") + run.name;
   std::printf("%s: %s\n  drawn: %s\n  used: %s\n", out.c_str(), replay::headline(shown).c_str(),
               names.c_str(), capacity_text(used).c_str());
+  if (!left_out.empty()) std::printf("  %s\n", left_out.c_str());
   if (!shown.note.empty()) std::printf("  note: %s\n", shown.note.c_str());
-  return done;
+  return +done;
 }
 
 }  // namespace
 
 int replay::commands::draw(const arguments& args) {
-  const bool as_svg = args.out.ends_with(".svg");
-  if (args.out.empty()) return print_error("draw: --out FILE.html or --out FILE.svg is missing");
-  if (!as_svg && !args.out.ends_with(".html"))
-    return print_error("--out " + args.out + ": must end with .html or .svg");
   const auto read = read_plan(args);
   if (const auto* const wrong = std::get_if<tessera::trace::input_error>(&read))
     return print_error(wrong->text());

@@ -21,6 +21,7 @@
 #include "memory_map.hpp"
 #include "recorded_state.hpp"
 #include "snapshot_recording.hpp"
+#include "stream_names.hpp"
 
 #include "commands.hpp"
 #include "input.hpp"
@@ -38,8 +39,9 @@ struct holder {
   std::string line;
   std::optional<std::size_t> size;  // of each request, if the recording has no call stacks
   std::size_t blocks = 0, bytes = 0, non_releasable = 0;
-  std::size_t last_segment = ~std::size_t{0};         // the last one counted in `non_releasable`
-  std::size_t keeping_blocks = 0, keeping_bytes = 0;  // of those that share a segment with free memory
+  std::size_t keeping_blocks = 0, keeping_bytes = 0;  // of those that keep free memory from being released
+  static constexpr std::size_t none = ~std::size_t{0};
+  std::size_t last_segment = none, last_free = none;  // the last ones counted in `non_releasable`
 };
 
 /// The first allocation that failed, and the blocks that keep memory from being released then.
@@ -52,37 +54,65 @@ struct failure {
   std::optional<std::size_t> entry;  // of the history, if the state is the recorded one
 };
 
-/// Describes the blocks that keep a segment. `live` maps addresses to the events that allocated them.
-std::string blocks_of(const oom_report::non_releasable_unit& p, const program& source,
+/// Describes the blocks that keep segments or chunks, each block once. `live` maps addresses to the events that allocated
+/// them.
+std::string blocks_of(const oom_report& report, const program& source,
                       const std::map<std::uintptr_t, std::size_t>& live) {
   constexpr std::size_t max_blocks = 6;
-  std::string text = "    0x";
-  char address[20];
-  std::snprintf(address, sizeof address, "%" PRIxPTR ":", p.first_block);
-  text += address;
-  std::size_t count = 0;
-  for (auto at = live.lower_bound(p.first_block); at != live.end() && at->first < p.address + p.length;
-       ++at) {
-    if (++count > max_blocks) continue;
-    const event& made = source.events()[at->second];
-    const std::string line = replay::origin_text(source.source(), made.id);
-    text += std::string(count > 1 ? "," : "") + " id " + std::to_string(made.id) + " (" +
-            std::to_string(made.bytes) + " bytes, event " + std::to_string(at->second) +
-            (line.empty() ? "" : ", ") + line + ")";
+  std::map<std::uintptr_t, std::size_t> units;  // by block: the number of units that it lies in
+  const auto for_each_block = [&live](const oom_report::non_releasable_unit& in, auto f) {
+    for (auto at = live.lower_bound(in.first_block); at != live.end() && at->first < in.address + in.length;
+         ++at)
+      f(at->first, at->second);
+  };
+  for (const oom_report::non_releasable_unit& unit : report.units)
+    if (unit.blocks > 0) for_each_block(unit, [&](std::uintptr_t block, std::size_t) { ++units[block]; });
+
+  std::string text;
+  for (const oom_report::non_releasable_unit& unit : report.units) {
+    if (unit.blocks == 0) continue;
+    std::size_t count = 0, shown = 0, left_out = 0;
+    std::string line;
+    for_each_block(unit, [&](std::uintptr_t block, std::size_t number) {
+      ++count;
+      const std::size_t lies_in = std::exchange(units[block], 0);
+      if (lies_in == 0) return;  // named already
+      if (shown == max_blocks) return void(++left_out);
+      const event& made = source.events()[number];
+      const std::string origin = replay::origin_text(source.source(), made.id);
+      line += (shown++ > 0 ? ", id " : " id ") + std::to_string(made.id) + " (" +
+              replay::counted(made.bytes, "byte") + ", event " + std::to_string(number) +
+              (origin.empty() ? "" : ", ") + origin +
+              (lies_in > 1 ? "; in " + std::to_string(lies_in) + " of these chunks)" : ")");
+    });
+    if (left_out > 0) line += " and " + std::to_string(left_out) + " more";
+    if (unit.blocks > count) {
+      line += shown > 0 ? ", " : " ";
+      line += std::to_string(unit.blocks - count) + " pending";
+    }
+    if (line.empty()) continue;
+    char address[20];
+    std::snprintf(address, sizeof address, "%" PRIxPTR, unit.first_block);
+    text += "    0x" + std::string(address) + ':' + line + '\n';
   }
-  if (count > max_blocks) text += " and " + std::to_string(count - max_blocks) + " more";
-  if (p.blocks > count) text += (count > 0 ? ", " : " ") + std::to_string(p.blocks - count) + " pending";
-  return text + "\n";
+  return text;
 }
 
-/// The live blocks by source line or by size. Empties the cache.
+/// The live blocks by source line or by size, with what they keep from being released. Empties the cache.
 std::vector<holder> holders_of(const program& source, replay::simulated_allocator& pool,
                                const std::map<std::uintptr_t, std::size_t>& live) {
   const bool has_lines = !source.source().origins.empty();
   std::map<std::pair<std::string, std::optional<std::size_t>>, holder> by_origin;
   const auto map =
       replay::map_and_trim(pool, std::unordered_map<std::uintptr_t, std::size_t>(live.begin(), live.end()));
-  for (const auto& cell : map.cells) {
+  const auto& cells = map.cells;
+  // A segment is released as a whole. In a range, a block keeps the pages beside it.
+  const auto is_kept_by = [&](std::size_t free, std::size_t block) {
+    return free < cells.size() && cells[free].segment == cells[block].segment &&
+           cells[free].non_releasable > 0;
+  };
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    const auto& cell = cells[i];
     if (cell.is != replay::memory_map::use::live) continue;
     std::string line =
         has_lines ? replay::origin_text(source.source(), source.events()[cell.event].id) : std::string();
@@ -92,11 +122,20 @@ std::vector<holder> holders_of(const program& source, replay::simulated_allocato
     h.size = size;
     ++h.blocks;
     h.bytes += cell.bytes;
-    const std::size_t free = map.segments[cell.segment].non_releasable;
-    if (free == 0) continue;
+    const auto& in = map.segments[cell.segment];
+    const bool keeps = in.in_range ? is_kept_by(i - 1, i) || is_kept_by(i + 1, i) : in.non_releasable > 0;
+    if (!keeps) continue;
     ++h.keeping_blocks;
     h.keeping_bytes += cell.bytes;
-    if (std::exchange(h.last_segment, cell.segment) != cell.segment) h.non_releasable += free;
+    if (!in.in_range) {
+      if (std::exchange(h.last_segment, cell.segment) != cell.segment) h.non_releasable += in.non_releasable;
+      continue;
+    }
+    for (const std::size_t free : {i - 1, i + 1}) {
+      if (!is_kept_by(free, i) || (h.last_free != holder::none && free <= h.last_free)) continue;
+      h.non_releasable += cells[free].non_releasable;
+      h.last_free = free;
+    }
   }
   std::vector<holder> found;
   for (auto& [origin, h] : by_origin) found.push_back(std::move(h));
@@ -114,12 +153,12 @@ std::string source_lines_of(std::vector<holder> holders) {
   for (std::size_t i = 0; i < std::min(max_lines, holders.size()); ++i) {
     const holder& h = holders[i];
     text += "    " + (h.line.empty() ? "a line that was not recorded" : h.line) + ": " +
-            std::to_string(h.keeping_blocks) + (h.keeping_blocks == 1 ? " block" : " blocks") + " of " +
-            tessera::format_bytes(h.keeping_bytes).text() + " keep " +
+            replay::counted(h.keeping_blocks, "block") + " of " +
+            tessera::format_bytes(h.keeping_bytes).text() + (h.keeping_blocks == 1 ? " keeps " : " keep ") +
             tessera::format_bytes(h.non_releasable).text() + "\n";
   }
   if (holders.size() > max_lines)
-    text += "    and " + std::to_string(holders.size() - max_lines) + " more lines\n";
+    text += "    and " + replay::counted(holders.size() - max_lines, "more line") + '\n';
   return text;
 }
 
@@ -128,9 +167,7 @@ failure explain_failure(const program& source, replay::simulated_allocator& pool
                         const std::map<std::uintptr_t, std::size_t>& live) {
   const event& e = source.events()[i];
   failure found{i, pool.explain(e.bytes, e.stream), {}, {}, {}, {}};
-  for (const oom_report::non_releasable_unit& pin : found.report.units) {
-    if (pin.blocks > 0) found.blocks += blocks_of(pin, source, live);
-  }
+  found.blocks = blocks_of(found.report, source, live);
   found.holders = holders_of(source, pool, live);
   found.source_lines = source_lines_of(found.holders);
   return found;
@@ -242,10 +279,10 @@ std::string capacity_source(const replay::run_settings& used) {
 /// Says that a memory fraction was set, if the recorded device had room for a request that failed.
 std::string limit_text(const replay::recorded_facts& known, const replay::run_settings& used) {
   if (used.limit == tessera::unlimited) return {};
-  return "  a memory fraction was set: a request of " + std::to_string(known.limited_request) +
-         " bytes failed although " + std::to_string(known.limited_free) +
-         " bytes of the device were free. It allowed at least " + std::to_string(known.min_limit) +
-         " bytes and less than " + std::to_string(known.limit_end) + ". This report is under " +
+  return "  a memory fraction was set: a request of " + replay::counted(known.limited_request, "byte") +
+         " failed although " + replay::counted(known.limited_free, "byte") +
+         " of the device were free. It allowed at least " + replay::counted(known.min_limit, "byte") +
+         " and less than " + std::to_string(known.limit_end) + ". This report is under " +
          std::to_string(used.limit) + ", so what helps here helps in each case\n";
 }
 
@@ -331,30 +368,34 @@ void print(const program& source, const replay::recorded_facts& known, const rep
   const std::string title = title_of(used, source.name());
   const std::string from = capacity_source(used);
   if (!found) {
-    std::printf("%s: completes with a capacity of %zu bytes%s; peak reserved %zu bytes\n", title.c_str(),
-                used.capacity, from.c_str(), peak_reserved);
+    std::printf("%s: completes with a capacity of %s%s; peak reserved %s\n", title.c_str(),
+                replay::counted(used.capacity, "byte").c_str(), from.c_str(),
+                replay::counted(peak_reserved, "byte").c_str());
     std::printf("%s  used: %s\n", limit_text(known, used).c_str(), settings_text(used).c_str());
     return;
   }
-  std::printf("%s: with a capacity of %zu bytes%s, memory runs out at event %zu of %zu, for id %" PRIu64
-              "; peak live is %zu bytes\n%s%s",
-              title.c_str(), used.capacity, from.c_str(), found->event, source.events().size(),
-              source.events()[found->event].id, source.peak_live(), text_of(found->report, used).c_str(),
-              limit_text(known, used).c_str());
+  replay::stream_names streams(source.events());
+  std::printf("%s: with a capacity of %s%s, memory runs out at event %zu of %zu, for id %" PRIu64
+              "; peak live is %s\n%s%s",
+              title.c_str(), replay::counted(used.capacity, "byte").c_str(), from.c_str(), found->event,
+              source.events().size(), source.events()[found->event].id,
+              replay::counted(source.peak_live(), "byte").c_str(),
+              streams.in(text_of(found->report, used)).c_str(), limit_text(known, used).c_str());
   const std::size_t limit = found->report.now.limit;
   if (limit < source.peak_live())
     std::printf("  this is about one request; peak live of the program exceeds this %s\n",
                 limit < used.capacity ? "limit" : "capacity");
   if (!found->blocks.empty())
-    std::printf("  the blocks that keep these segments, in the trace:\n%s", found->blocks.c_str());
+    std::printf("  the blocks that keep these %s, in the trace:\n%s",
+                found->report.has_segments ? "segments" : "physical chunks", found->blocks.c_str());
   if (!found->source_lines.empty())
     std::printf("  source lines whose blocks keep the most memory from being released:\n%s",
                 found->source_lines.c_str());
   std::printf("  used: %s\n", settings_text(used).c_str());
   if (found->entry) {
     std::printf("  the state is the recorded one, before entry %zu of the history%s\n", *found->entry,
-                source.refusals() > 1 ? ("; the program survived " + std::to_string(source.refusals() - 1) +
-                                         " failed requests before")
+                source.refusals() > 1 ? ("; the program survived " +
+                                         replay::counted(source.refusals() - 1, "failed request") + " before")
                                             .c_str()
                                       : "");
   } else {
@@ -386,8 +427,8 @@ std::optional<failure> recorded_failure(const replay::traces& all, const replay:
   return found;
 }
 
-int explain_one(const replay::arguments& args, const replay::run_trace& trace,
-                const replay::run_settings& used, const replay::traces& all) {
+replay::verb_result explain_one(const replay::arguments& args, const replay::run_trace& trace,
+                                const replay::run_settings& used, const replay::traces& all) {
   if (args.recipes.empty() && !args.has_conf && !args.has_capacity && !args.memory_fraction) {
     const program source(trace.made);
     if (const auto found = recorded_failure(all, trace, used, source)) {

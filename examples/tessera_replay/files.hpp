@@ -28,7 +28,7 @@ using read_result = std::variant<T, input_error>;
 /// The largest file that read_file accepts, in bytes. It also limits endless pipes.
 inline constexpr std::size_t max_file_bytes = tessera::operator""_GiB(2);
 
-/// Reads a file. `check(beginning)` receives the first bytes, at most 64 KiB. If it returns an error, reading
+/// Reads a file, which must not be empty. `check(beginning)` receives the first bytes, at most 64 KiB. If it returns an error, reading
 /// ends.
 ///   Cost:  host memory of the file's size, or three times that if the system does not report the size
 template <typename Check>
@@ -53,6 +53,7 @@ template <typename Check>
   }
   if (std::ferror(file) != 0)
     return input_error{path, std::string("cannot be read: ") + std::strerror(errno)};
+  if (bytes.empty()) return input_error{path, "is empty"};
   return bytes;
 }
 [[nodiscard]] inline read_result<std::string> read_file(const std::string& path) {

@@ -97,9 +97,8 @@ struct traces {
 inline void print_skipped_sleeps(const std::string& name, const any_recipe& recipe,
                                  const tessera::trace::program& program) {
   if (recipe.has_ranges() || program.sleeps() == 0) return;
-  progress_line::clear();
-  std::fprintf(stderr, "tessera-replay: %s cannot sleep; %zu sleeps and wakes are skipped\n", name.c_str(),
-               program.sleeps());
+  print_message(name + " cannot sleep; " +
+                counted(program.sleeps(), "sleep or wake is", "sleeps and wakes are") + " skipped");
 }
 
 /// Makes the selected recipe under its settings and limits.
@@ -107,19 +106,22 @@ inline void print_skipped_sleeps(const std::string& name, const any_recipe& reci
   return used.known->choose(used.recipe, used.conf, {used.memory_fraction, used.limit});
 }
 
+/// The exit code of a verb for one trace, or the text of an error.
+using verb_result = std::variant<int, std::string>;
+
 /// Calls f(program, recipe) with the selected recipe.
-///   Returns:  the exit code of `f`, or that of an error
 template <typename F>
-int with_recipe(const run_settings& used, const tessera::trace::recording& recording, F f) {
+[[nodiscard]] verb_result with_recipe(const run_settings& used, const tessera::trace::recording& recording,
+                                      F f) {
   const recipe_or_error chosen = choose_recipe(used);
-  if (const auto* const wrong = std::get_if<std::string>(&chosen)) return print_error(*wrong);
+  if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
   const auto& recipe = std::get<any_recipe>(chosen);
   const tessera::trace::program program(recording);
   print_skipped_sleeps(used.recipe, recipe, program);
   return f(program, recipe);
 }
-/// Calls f(trace, settings) for each trace of the only file, and prints errors of the others. Several JSON results
-/// become an array.
+/// Calls f(trace, settings, all) for each trace of the only file, and prints errors; one that is that of the trace before
+/// is printed once. Several JSON results become an array.
 ///   Returns:  the largest exit code
 template <typename F>
 int with_each_trace(const arguments& args, F f) {
@@ -129,15 +131,21 @@ int with_each_trace(const arguments& args, F f) {
   const auto& all = std::get<traces>(read);
   json_list list(args.json && all.each.size() > 1);
   int code = done;
+  std::string last_error;
   for (const auto& one : all.each) {
-    if (const auto* const error = std::get_if<tessera::trace::input_error>(&one)) {
-      code = (std::max)(code, print_error(error->text()));
-      list.add_error("trace", title_of(args.files[0]), error->text());
+    list.next();
+    const auto* const error = std::get_if<tessera::trace::input_error>(&one);
+    const auto* const trace = std::get_if<run_trace>(&one);
+    const verb_result found = error != nullptr ? verb_result(error->text())
+                                               : verb_result(f(*trace, settle(args, trace->known), all));
+    if (const int* const its_code = std::get_if<int>(&found)) {
+      code = (std::max)(code, *its_code);
       continue;
     }
-    list.next();
-    const auto& trace = std::get<run_trace>(one);
-    code = (std::max)(code, f(trace, settle(args, trace.known), all));
+    const std::string& wrong = std::get<std::string>(found);
+    list.end_with_error("trace", trace != nullptr ? trace->made.name : title_of(args.files[0]), wrong);
+    if (wrong != last_error) code = print_error(wrong);
+    last_error = wrong;
   }
   return code;
 }

@@ -15,6 +15,7 @@
 #include <tessera/trace/csv.hpp>
 
 #include "files.hpp"
+#include "text.hpp"
 
 namespace replay {
 
@@ -212,7 +213,7 @@ class pickle_reader {
 
   [[nodiscard]] std::string_view take(std::uint64_t count) {
     if (count > bytes_.size() - at_) {
-      fail("the pickle is cut short: " + std::to_string(count) + " bytes are announced, " +
+      fail("the pickle is cut short: " + counted(count, "byte is", "bytes are") + " announced, " +
            std::to_string(bytes_.size() - at_) + " are left");
       return {};
     }

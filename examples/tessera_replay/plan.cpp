@@ -3,12 +3,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
-#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <variant>
 
 #include <tessera/plan/check_plan.hpp>
@@ -70,22 +68,32 @@ void show_progress(void*, std::size_t best, std::size_t lower_bound) {
 void print(const std::string& title, const tessera::plan::made_plan& made, std::size_t capacity,
            const std::string& warning, double seconds) {
   const tessera::plan::memory_plan& plan = made.numbers;
-  const auto of_peak = [&](std::size_t bytes) { return ratio(bytes, plan.peak_live); };
-  std::printf("%s: %zu requests in %zu steps, %zu of them different; %zu entries\n", title.c_str(),
-              made.recorded_requests, made.recorded_steps, made.different_steps, made.entries.size());
-  std::printf("  %-12s %14ju bytes\n", "peak live", std::uintmax_t{plan.peak_live});
-  std::printf("  %-12s %14ju bytes, %.4f of peak live\n", "lower bound", std::uintmax_t{plan.lower_bound},
-              of_peak(plan.lower_bound));
-  std::printf("  %-12s %14ju bytes, %.4f of peak live%s\n", "plan", std::uintmax_t{plan.bytes},
-              of_peak(plan.bytes), made.is_optimal ? "; no placement of these steps needs less" : "");
+  std::printf("%s: %s in %s, %zu of them different; %s\n", title.c_str(),
+              counted(made.recorded_requests, "request").c_str(),
+              counted(made.recorded_steps, "step").c_str(), made.different_steps,
+              counted(made.entries.size(), "entry", "entries").c_str());
+  const auto print_size = [](const char* name, std::uintmax_t bytes, const std::string& more) {
+    std::printf("  %-12s %14ju %s%s\n", name, bytes, bytes == 1 ? "byte" : "bytes", more.c_str());
+  };
+  const auto over_peak = [&](std::uintmax_t bytes) {
+    char text[48];
+    std::snprintf(text, sizeof text, ", %.4f of peak live", ratio(bytes, plan.peak_live));
+    return std::string(text);
+  };
+  print_size("peak live", plan.peak_live, "");
+  print_size("lower bound", plan.lower_bound, over_peak(plan.lower_bound));
+  print_size("plan", plan.bytes,
+             over_peak(plan.bytes) + (made.is_optimal ? "; no placement of these steps needs less" : ""));
   if (capacity > 0)
-    std::printf("  %-12s %14zu bytes: the plan %s\n", "capacity", capacity,
-                plan.bytes <= capacity         ? "fits"
-                : plan.lower_bound <= capacity ? "does not fit"
-                                               : "does not fit, and no placement of these steps does");
+    print_size("capacity", capacity,
+               plan.bytes <= capacity ? ": the plan fits"
+               : plan.lower_bound <= capacity
+                   ? ": the plan does not fit"
+                   : ": the plan does not fit, and no placement of these steps does");
   if (made.left_out_streams > 0)
-    std::printf("  %-12s %14zu streams with %zu requests: places of their own would cost more memory\n",
-                "left out", made.left_out_streams, made.left_out_requests);
+    std::printf("  %-12s %14zu %s with %s: places of their own would cost more memory\n", "left out",
+                made.left_out_streams, made.left_out_streams == 1 ? "stream" : "streams",
+                counted(made.left_out_requests, "request").c_str());
   std::printf("  %-12s %14.1f s\n", "time", seconds);
   if (!warning.empty()) std::printf("  warning: %s\n", warning.c_str());
 }
@@ -126,10 +134,10 @@ std::string warning_of(const tessera::trace::recording& recording, const run_set
   const result alone = replayed_with(nullptr), planned = replayed_with(&view);
   if (planned.failures < alone.failures || (planned.failures == alone.failures && planned.peak < alone.peak))
     return {};
-  std::string warning = "the recipe " + used.recipe + " alone reserves " + std::to_string(alone.peak) +
-                        " bytes, and " + std::to_string(planned.peak) + " with this plan";
+  std::string warning = "the recipe " + used.recipe + " alone reserves " + counted(alone.peak, "byte") +
+                        ", and " + std::to_string(planned.peak) + " with this plan";
   if (planned.failures != 0)
-    warning += "; " + std::to_string(planned.failures) + " requests fail with it, and " +
+    warning += "; " + counted(planned.failures, "request fails", "requests fail") + " with it, and " +
                std::to_string(alone.failures) + " without";
   return warning;
 }
@@ -172,7 +180,7 @@ std::string replay::plan_note(const tessera::plan::memory_plan& plan,
 
 std::string replay::served_text(const tessera::plan::plan_usage& used) {
   return "the plan served " + std::to_string(used.requests) + " of " +
-         std::to_string(used.requests + used.unplanned_requests) + " requests";
+         counted(used.requests + used.unplanned_requests, "request");
 }
 
 std::string replay::plan_warning(const tessera::plan::plan_usage& used, std::size_t with_plan,
@@ -197,11 +205,10 @@ std::string replay::plan_json(const tessera::plan::plan_usage& used, const std::
 namespace {
 
 /// Plans one trace, and writes the plan to files.
-int plan_one(const arguments& args, const run_trace& trace, const traces& all) {
+verb_result plan_one(const arguments& args, const run_trace& trace, const traces& all) {
   const auto& recording = trace.made;
   if (args.from >= (std::min)(args.to, recording.events.size()))
-    return print_error(args.files[0] + ": --from " + std::to_string(args.from) +
-                       ": no event lies between it and the end");
+    return args.files[0] + ": --from " + std::to_string(args.from) + ": no event lies between it and the end";
 
   tessera::plan::make_options options;
   options.first_event = args.from;
@@ -217,9 +224,8 @@ int plan_one(const arguments& args, const run_trace& trace, const traces& all) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   progress_line::clear();
   if (const char* const fault = tessera::plan::find_fault(made.view()))
-    return print_error(args.files[0] + ": no plan can be made: " + fault);
-  if (made.entries.empty())
-    return print_error(args.files[0] + ": nothing to plan: no request outside private pools");
+    return args.files[0] + ": no plan can be made: " + fault;
+  if (made.entries.empty()) return args.files[0] + ": nothing to plan: no request outside private pools";
   // --capacity is that of the plan.
   arguments of_device = args;
   of_device.has_capacity = false;
@@ -241,15 +247,6 @@ int plan_one(const arguments& args, const run_trace& trace, const traces& all) {
 }  // namespace
 
 int replay::commands::plan(const arguments& args) {
-  for (const std::string& out : args.outs) {
-    if (!out.ends_with(".hpp") && !out.ends_with(".h") && !out.ends_with(".csv"))
-      return print_error("plan: --out " + out + ": the extension must be .hpp, .h or .csv");
-    if (is_same_file(args.files[0], out)) return print_error("plan: --out " + out + ": is the trace");
-    const std::filesystem::path folder = std::filesystem::path(out).parent_path();
-    std::error_code unknown;  // then writing the file reports it
-    if (!folder.empty() && !std::filesystem::exists(folder, unknown) && !unknown)
-      return print_error("plan: --out " + out + ": its folder does not exist");
-  }
   return with_each_trace(args, [&](const run_trace& trace, const run_settings&, const traces& all) {
     return plan_one(args, trace, all);
   });

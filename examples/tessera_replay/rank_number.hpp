@@ -42,9 +42,10 @@ namespace rank_names {
   return {};
 }
 
-/// The only number of a name that touches no letter or point, as in snapshot_3. None if there are several.
+/// The number at the beginning or end of a name, as in snapshot_3, if it is the only one that touches no letter or point.
 [[nodiscard]] inline std::optional<std::size_t> only_number(std::string_view name) {
   std::optional<std::size_t> found;
+  bool is_at_end = false;
   for (std::size_t i = 0; i < name.size();) {
     if (!is_digit(name[i])) {
       ++i;
@@ -58,9 +59,10 @@ namespace rank_names {
     const bool is_alone = !is_after_name && !is_before_name;
     if (is_alone && found) return {};
     if (is_alone) found = leading_number(name.substr(i, end - i));
+    is_at_end = is_at_end || (is_alone && (i == 0 || end == name.size()));
     i = end;
   }
-  return found;
+  return is_at_end ? found : std::nullopt;
 }
 
 }  // namespace rank_names
@@ -68,7 +70,8 @@ namespace rank_names {
 /// Finds the number of a rank in the path of its file.
 ///
 /// It follows "rank" in the name of the file or else of a folder, the innermost first. Without that word, it is
-/// the only number in the name of the file that touches no letter or point: gpt2.csv and llama_1.3b.csv have none.
+/// the number that begins or ends the name of the file, if no other touches no letter or point: gpt2.csv, llama_1.3b.csv
+/// and batch_64_training.csv have none.
 [[nodiscard]] inline std::optional<std::size_t> rank_number(std::string_view path) {
   std::string_view rest = path;
   std::string_view title;

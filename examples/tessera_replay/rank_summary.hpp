@@ -212,9 +212,10 @@ inline void label(std::vector<rank_line>& lines) {
   const auto size = [](std::size_t bytes) { return std::string(tessera::format_bytes(bytes).text()); };
   std::string text = size(f.requested) + " requested with " + size(f.live) + " live and " + size(f.reserved) +
                      " reserved of " + size(f.capacity) + ": ";
-  const std::size_t needed = f.live + f.requested;
+  const std::size_t needed = std::max(line.row.peak_live, f.live + f.requested);
   if (needed > f.capacity)
-    return text + "live memory alone needs " + size(needed - f.capacity) + " more than the device has";
+    return text + "live tensors alone need " + size(needed) + ", more than the " + size(f.capacity) +
+           " of the device";
   const std::size_t unreserved = f.capacity > f.reserved ? f.capacity - f.reserved : 0;
   const std::size_t free = f.reserved > f.live ? f.reserved - f.live : 0;
   text += unreserved >= f.requested

@@ -32,6 +32,7 @@
 #include "commands.hpp"
 #include "files.hpp"
 #include "ranks.hpp"
+#include "text.hpp"
 
 namespace {
 
@@ -99,7 +100,7 @@ std::string why_it_failed(int status, std::size_t limit) {
            (name == nullptr ? "" : " (" + std::string(name) + ")");
   }
   switch (WEXITSTATUS(status)) {
-    case out_of_memory: return "host memory ran out, with " + std::to_string(limit) + " bytes for it";
+    case out_of_memory: return "host memory ran out, with " + replay::counted(limit, "byte") + " for it";
     case failed_to_write: return "the worker could not write its result to a temporary file";
     default: return "the worker failed";
   }

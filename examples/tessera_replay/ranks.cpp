@@ -163,10 +163,10 @@ class rank_progress {
   explicit rank_progress(std::size_t total) : total_(total) {}
   void next(const std::string& file) {
     ++done_;
-    const std::string text = std::to_string(done_) + " of " + std::to_string(total_) + " files";
+    const std::string text = std::to_string(done_) + " of " + counted(total_, "file");
     if (isatty(STDERR_FILENO) != 0) return progress_line::show(text + ": " + title_of(file));
     const std::size_t tenth = std::max<std::size_t>(1, total_ / 10);
-    if (total_ >= 20 && done_ % tenth == 0) std::fprintf(stderr, "tessera-replay: %s\n", text.c_str());
+    if (total_ >= 20 && done_ % tenth == 0) print_message(text);
   }
 
  private:
@@ -240,8 +240,8 @@ class rank_runner {
     run_workers(
         sizes, limits, [&](std::size_t i) { return to_json(measure_ranks(missing_[i].file, asked_)); },
         finished);
-    std::string text = std::to_string(missing_.size()) + (missing_.size() == 1 ? " file" : " files") +
-                       " computed with at most " + std::to_string(limits.jobs) + " at once and " +
+    std::string text = counted(missing_.size(), "file") + " computed with at most " +
+                       std::to_string(limits.jobs) + " at once and " +
                        format_bytes(limits.host_memory).text() + " of host memory";
     if (reused_ != 0) text += ", " + reused_text();
     if (most != 0)
@@ -272,12 +272,9 @@ class rank_runner {
     found_.push_back(std::move(result));
   }
   [[nodiscard]] std::string reused_text() const {
-    return std::to_string(reused_) + (reused_ == 1 ? " result" : " results") + " taken from " + folder_;
+    return counted(reused_, "result") + " taken from " + folder_;
   }
-  static void say(const std::string& text) {
-    progress_line::clear();
-    std::fprintf(stderr, "tessera-replay: %s\n", text.c_str());
-  }
+  static void say(const std::string& text) { print_message(text); }
 
   const arguments& args_;
   const rank_request& asked_;
@@ -288,13 +285,9 @@ class rank_runner {
   bool could_save_ = true;
 };
 
-std::string counted(std::size_t n, const char* one, const char* many) {
-  return std::to_string(n) + " " + (n == 1 ? one : many);
-}
-
 /// The numbers of ranks and failures in one line.
 std::string headline(const rank_summary& job) {
-  std::string text = counted(job.lines.size(), "rank", "ranks");
+  std::string text = counted(job.lines.size(), "rank");
   if (job.failed != 0) text += ", " + std::to_string(job.failed) + " out of memory";
   const std::size_t wrong = job.lines.size() - job.measured;
   if (wrong != 0) text += ", " + std::to_string(wrong) + " with errors";
@@ -334,7 +327,7 @@ std::vector<std::string> conclusions(const rank_summary& job) {
     if (job.serves_all(s)) all += (all.empty() ? "" : " | ") + printable_text(s.setting.text());
   const bool has_errors = job.measured < job.lines.size();
   const char* const which = has_errors ? "all ranks that could be read" : "all ranks";
-  const std::string with = job.capacity ? " with " + std::to_string(*job.capacity) + " bytes" : "";
+  const std::string with = job.capacity ? " with " + counted(*job.capacity, "byte") : "";
   lines.push_back(all.empty() ? std::string("no tested setting serves ") + which + with
                               : std::string("serve ") + which + with + ": " + all);
   if (job.recorded == 0)
@@ -344,9 +337,9 @@ std::vector<std::string> conclusions(const rank_summary& job) {
         "the capacity of the devices is not recorded; with --capacity, the table counts the ranks that fit");
   if (job.best) {
     const setting_summary& s = job.settings[*job.best];
-    lines.push_back("least memory: " + printable_text(s.setting.text()) + ", with which " + which + " need " +
-                    std::to_string(*s.capacity) + " bytes (" + format_bytes(*s.capacity).text() + "), " +
-                    job.lines[s.worst].label + " the most");
+    lines.push_back("least memory: " + printable_text(s.setting.text()) + ", with which " + which +
+                    " need at most " + counted(*s.capacity, "byte") + " (" +
+                    format_bytes(*s.capacity).text() + "), " + job.lines[s.worst].label + " the most");
   }
   return lines;
 }
@@ -492,12 +485,6 @@ std::string html_page(const rank_summary& job, const std::string& picture) {
   return html + "</table>\n</body></html>\n";
 }
 
-/// Checks the name of the picture before hours of work.
-std::string wrong_out(const arguments& args) {
-  if (args.out.empty() || args.out.ends_with(".svg") || args.out.ends_with(".html")) return {};
-  return args.out + ": must end with .svg or .html";
-}
-
 std::string wrong_results(const arguments& args) {
   if (args.results.empty() || args.results == "-") return {};
   std::error_code wrong;
@@ -510,7 +497,7 @@ std::string wrong_results(const arguments& args) {
 
 int replay::commands::ranks(const arguments& args) {
   const rank_request asked = request_of(args);
-  for (const std::string& wrong : {wrong_setting(asked), wrong_out(args), wrong_results(args)})
+  for (const std::string& wrong : {wrong_setting(asked), wrong_results(args)})
     if (!wrong.empty()) return print_error(wrong);
   const operands given = find_operands(args);
   rank_runner runner(args, asked);

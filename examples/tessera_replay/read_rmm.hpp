@@ -17,6 +17,7 @@
 #include <tessera/trace/recording.hpp>
 
 #include "files.hpp"
+#include "text.hpp"
 
 namespace replay {
 
@@ -85,8 +86,8 @@ class rmm_reader {
     const auto found = live_blocks_.find(pointer);
     if (found == live_blocks_.end()) return quoted_field(line_[3]) + " is freed but not allocated";
     if (found->second.bytes != bytes)
-      return quoted_field(line_[3]) + " is freed with " + std::to_string(bytes) +
-             " bytes but was allocated with " + std::to_string(found->second.bytes);
+      return quoted_field(line_[3]) + " is freed with " + counted(bytes, "byte") +
+             " but was allocated with " + std::to_string(found->second.bytes);
     live_ -= bytes;
     result_.events.push_back({event::kind::free, found->second.id, bytes, stream});
     live_blocks_.erase(found);

@@ -156,12 +156,11 @@ replay::run_settings replay::settle(const arguments& args, const recorded_facts&
 }
 
 std::string replay::capacity_text(const run_settings& used) {
-  std::string text =
-      "capacity " + std::to_string(used.capacity) + " bytes (" + text_of(used.capacity_from) + ")";
+  std::string text = "capacity " + counted(used.capacity, "byte") + " (" + text_of(used.capacity_from) + ")";
   if (used.memory_fraction) text += ", memory fraction " + real_text(*used.memory_fraction) + " (given)";
   if (used.limit != unlimited)
-    text += ", at most " + std::to_string(used.limit) + " bytes reserved (" +
-            text_of(setting_source::deduced) + ": a memory fraction)";
+    text += ", at most " + counted(used.limit, "byte") + " reserved (" + text_of(setting_source::deduced) +
+            ": a memory fraction)";
   return text;
 }
 

@@ -121,8 +121,9 @@ int convert(const replay::arguments& args) {
     const auto& trace = std::get<replay::run_trace>(one);
     const std::string out = has_one_device ? replay::out_path(args.out, all, trace) : args.out;
     if (const auto error = write(*all.source, trace.device, out)) return replay::print_error(error->text());
-    std::printf("%s: %zu devices, %zu events of device %zu\n", out.c_str(), all.source->devices(),
-                all.source->trace_of(trace.device).size(), trace.device);
+    std::printf("%s: %s, %s of device %zu\n", out.c_str(),
+                replay::counted(all.source->devices(), "device").c_str(),
+                replay::counted(all.source->trace_of(trace.device).size(), "event").c_str(), trace.device);
     if (!has_one_device) break;
   }
   return code;
@@ -131,22 +132,24 @@ int convert(const replay::arguments& args) {
 void report(const std::string& path, const replay::simulated_allocator& pool, const capture_point& when,
             const program& trace) {
   const auto counted = pool.statistics().all;
-  std::printf(
-      "%s: after operation %zu of %zu, %jd bytes reserved, %jd allocated in %jd blocks, %jd requested, %zu "
-      "events\n",
-      path.c_str(), when.operation + 1, trace.events().size(),
-      static_cast<std::intmax_t>(counted.reserved_bytes.current),
-      static_cast<std::intmax_t>(counted.allocated_bytes.current),
-      static_cast<std::intmax_t>(counted.allocation.current),
-      static_cast<std::intmax_t>(counted.requested_bytes.current), when.events);
+  const auto text = [](std::int64_t n, const char* noun) {
+    return replay::counted(static_cast<std::uintmax_t>(n), noun);
+  };
+  std::printf("%s: after operation %zu of %zu, %s reserved, %jd allocated in %s, %jd requested, %s\n",
+              path.c_str(), when.operation + 1, trace.events().size(),
+              text(counted.reserved_bytes.current, "byte").c_str(),
+              static_cast<std::intmax_t>(counted.allocated_bytes.current),
+              text(counted.allocation.current, "block").c_str(),
+              static_cast<std::intmax_t>(counted.requested_bytes.current),
+              replay::counted(when.events, "event").c_str());
 }
 
 /// Replays one trace, and writes the snapshot to a file.
-int snapshot_one(const replay::arguments& args, const replay::run_trace& trace,
-                 const replay::run_settings& used, const std::string& out) {
+replay::verb_result snapshot_one(const replay::arguments& args, const replay::run_trace& trace,
+                                 const replay::run_settings& used, const std::string& out) {
   using namespace replay;
   const bool at_peak = args.at.empty() ? out.ends_with(".pickle") : args.at == "peak";
-  return with_recipe(used, trace.made, [&](const program& played, const any_recipe& recipe) -> int {
+  return with_recipe(used, trace.made, [&](const program& played, const any_recipe& recipe) -> verb_result {
     const capture_point when = find_capture_point(played, recipe, used.capacity, at_peak);
     std::size_t operation = 0;
     tessera::observe::history<operation_time> history(when.events, {&operation});
@@ -170,24 +173,16 @@ int snapshot_one(const replay::arguments& args, const replay::run_trace& trace,
           failures += p == nullptr && (what == kind::allocate || what == kind::refused);
           if (i == when.operation) look();
         });
-    if (error) return print_error(error->text());
+    if (error) return error->text();
     std::printf("  used: %s\n", settings_text(used).c_str());
-    if (failures != 0)
-      std::fprintf(stderr, "tessera-replay: %s: %zu allocations failed\n", args.files[0].c_str(), failures);
-    return failures != 0 ? differs : done;
+    if (failures != 0) print_message(args.files[0] + ": " + counted(failures, "allocation") + " failed");
+    return failures != 0 ? +differs : +done;
   });
 }
 
 }  // namespace
 
 int replay::commands::snapshot(const arguments& args) {
-  const std::string_view path = args.out;
-  if (path.empty()) return print_error("snapshot: --out FILE is missing");
-  if (!path.ends_with(".pickle") && !path.ends_with(".json") && !path.ends_with(".csv"))
-    return print_error("--out " + args.out +
-                       ": must end in .pickle, .json or .csv, which selects the format");
-  if (is_same_file(args.files[0], args.out))
-    return print_error("--out " + args.out + ": is the trace itself");
   if (args.as_recorded) return convert(args);
   return with_each_trace(args, [&](const run_trace& trace, const run_settings& used, const traces& all) {
     return snapshot_one(args, trace, used, out_path(args.out, all, trace));

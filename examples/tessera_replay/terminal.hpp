@@ -51,10 +51,20 @@ class steps {
   std::size_t total_;
 };
 
+/// The name of the program, as it was called, without folders. What it prints on standard error begins with it.
+inline std::string& program_name() {
+  static std::string name = "tessera-replay";
+  return name;
+}
+
+/// Prints a line on standard error.
+inline void print_message(const std::string& text) {
+  progress_line::clear();
+  std::fprintf(stderr, "%s: %s\n", program_name().c_str(), text.c_str());
+}
 /// Prints an error, and returns the exit code for invalid input.
 inline int print_error(const std::string& text) {
-  progress_line::clear();
-  std::fprintf(stderr, "tessera-replay: %s\n", text.c_str());
+  print_message(text);
   return invalid_input;
 }
 
@@ -76,8 +86,12 @@ class json_list {
   }
   /// Adds an error as an element; `key` names the input.
   void add_error(const char* key, const std::string& name, const std::string& wrong) {
-    if (!wanted_) return;
     next();
+    end_with_error(key, name, wrong);
+  }
+  /// Makes an error of the element that `next` began.
+  void end_with_error(const char* key, const std::string& name, const std::string& wrong) {
+    if (!wanted_) return;
     std::printf("{\"%s\": \"%s\", \"error\": \"%s\"}", key, json_text(name).c_str(),
                 json_text(wrong).c_str());
   }

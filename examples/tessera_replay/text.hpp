@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,15 @@ using tessera::detail::utf8_text;
     }
   }
   return safe;
+}
+
+/// A number and its noun, as "1 block" and "2 blocks". `many` is the plural, if it is not `one` with an s.
+[[nodiscard]] inline std::string counted(std::uintmax_t n, std::string_view one, std::string_view many = {}) {
+  std::string text = std::to_string(n);
+  text += ' ';
+  text += n == 1 || many.empty() ? one : many;
+  if (n != 1 && many.empty()) text += 's';
+  return text;
 }
 
 /// Makes any bytes safe to print on a terminal: control characters become '?', and the result is valid UTF-8.

@@ -65,10 +65,27 @@ void add_own_policies(tune::own_policies& to, const recipe_list& known) {
     const auto chosen = known.choose(own->name, "", {});
     const char* const axis = std::get<any_recipe>(chosen).axis_out_of_search();
     if (axis != nullptr)
-      std::fprintf(stderr,
-                   "tessera-replay: tune: %s is not tried: its %s policy cannot be chosen at run time\n",
-                   own->name.c_str(), axis);
+      print_message("tune: " + own->name + " is not tried: its " + axis +
+                    " policy cannot be chosen at run time");
   }
+}
+
+/// Says that live tensors alone need more than the capacity.
+void print_impossible(const arguments& args, const tessera::trace::program& program, const run_settings& used,
+                      std::size_t capacity) {
+  const std::string reason = (program.sleeps() == 0 ? "peak live is " : "the largest request has ") +
+                             counted(program.min_reserved(), "byte") + ", so nothing completes with " +
+                             std::to_string(capacity);
+  if (args.json) {
+    std::printf(
+        "{\"trace\": \"%s\", \"operations\": %zu, \"peak_live\": %zu, \"capacity\": %zu, %s, \"winner\": "
+        "null, "
+        "\"reason\": \"%s\"}\n",
+        json_text(program.name()).c_str(), program.events().size(), program.peak_live(), capacity,
+        settings_json(used).c_str(), json_text(reason).c_str());
+    return;
+  }
+  std::printf("%s: %s\n  used: %s\n", program.name().c_str(), reason.c_str(), settings_text(used).c_str());
 }
 
 int tune_one(const arguments& args, const run_trace& trace, const run_settings& used) {
@@ -78,9 +95,7 @@ int tune_one(const arguments& args, const run_trace& trace, const run_settings& 
   const auto capacity =
       (std::min)(used.limit, static_cast<std::size_t>(share * static_cast<double>(used.capacity)));
   if (has_capacity && capacity < program.min_reserved()) {
-    print_error(args.files[0] + (program.sleeps() == 0 ? ": peak live is " : ": the largest request has ") +
-                std::to_string(program.min_reserved()) + " bytes, so nothing completes with " +
-                std::to_string(capacity));
+    print_impossible(args, program, used, capacity);
     return differs;
   }
 
@@ -94,11 +109,17 @@ int tune_one(const arguments& args, const run_trace& trace, const run_settings& 
   if (!has_capacity) asked.capacity = std::max(capacity, 8 * std::min(program.peak_live(), max_peak));
   asked.shipped = named_compositions(*used.known);
   add_own_policies(asked.own, *used.known);
-  if (!used.conf.empty() && used.conf != "expandable_segments:True") {
+  for (const recipe_entry* own : used.known->own()) asked.own_names.push_back(own->name);
+  if (used.recipe_from == setting_source::recorded) {
     const recipe_or_error recorded = used.known->choose(used.recipe, used.conf, {});
     const auto* const recipe = std::get_if<any_recipe>(&recorded);
     const auto made = recipe != nullptr ? recipe->composed() : std::nullopt;
-    if (made) asked.shipped.emplace_back(used.recipe + ", recorded settings", *made);
+    if (made) {
+      asked.recorded.emplace(used.recipe + (used.conf.empty() ? "" : ", " + used.conf), *made);
+      const auto is_it = [&](const auto& named) { return named.second == *made; };
+      if (std::none_of(asked.shipped.begin(), asked.shipped.end(), is_it))
+        asked.shipped.emplace_back(used.recipe + ", recorded settings", *made);
+    }
   }
   const std::string& title = program.name();
   asked.progress = [&](const std::string& what) { progress_line::show(title + ": " + what); };
@@ -114,8 +135,8 @@ int tune_one(const arguments& args, const run_trace& trace, const run_settings& 
     // The C++ comes last.
     std::printf("%s, used: %s\n", title.c_str(), settings_text(used).c_str());
     if (program.refusals() != 0)
-      std::printf("%zu of the requests failed in the recorded run; they need not be served here\n",
-                  program.refusals());
+      std::printf("%s failed in the recorded run and need not be served here\n",
+                  counted(program.refusals(), "request").c_str());
     tune::print(found);
   }
   return given.winner.what.completes && given.keeps_max_ns ? done : differs;

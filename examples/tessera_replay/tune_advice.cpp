@@ -133,6 +133,7 @@ void choose(advice& given, search& tried, winner_selector& selector, const advic
 /// Measures the host time of each distinct composition in the report.
 void measure_rows(advice& given, const trace::program& program, std::size_t capacity) {
   std::vector<timed_candidate*> all = {&given.pytorch, &given.shipped, &given.winner};
+  if (given.recorded) all.push_back(&*given.recorded);
   for (knob& k : given.knobs) all.push_back(&k.without);
   for (timed_candidate& r : given.front) all.push_back(&r);
   std::vector<composition> made;
@@ -177,6 +178,7 @@ advice advise(const trace::program& program, const advice_request& asked) {
   say("measuring host time");
   winner_selector selector(program, asked.capacity, tried, given.host_limit_ns, is_bounded);
   given.pytorch.what = tried.pytorch();
+  if (asked.recorded) given.recorded = timed_candidate{tried.evaluate(asked.recorded->second)};
   // The first selection rests on few repetitions. If a longer measurement exceeds the limit, select again.
   for (int round = 0; round < 8; ++round) {
     choose(given, tried, selector, asked);

@@ -97,7 +97,10 @@ struct advice_request {
   bool has_capacity = false;
   double max_ns = 0;  ///< host nanoseconds per operation; 0 for no limit
   std::vector<std::pair<std::string, composition>> shipped{};  ///< the recipes with a name, pytorch first
-  own_policies own{};                                          ///< policies to try beside the shipped ones
+  std::vector<std::string> own_names{};                        ///< those of `shipped` that are the user's own
+  std::optional<std::pair<std::string, composition>>
+      recorded{};      ///< the recipe of the recorded run, if it is known
+  own_policies own{};  ///< policies to try beside the shipped ones
   std::function<void(const std::string&)> progress{};
 };
 
@@ -116,6 +119,7 @@ struct knob {
 /// The result of `advise`.
 struct advice {
   timed_candidate pytorch;
+  std::optional<timed_candidate> recorded;  ///< as the run was recorded
   timed_candidate shipped;  ///< the shipped recipe that needs least memory, within --max-ns if possible
   timed_candidate winner;
   bool beats_pytorch = false;

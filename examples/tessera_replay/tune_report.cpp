@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tune_advice.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -34,17 +35,44 @@ std::string change(const char* format, double before, double after) {
          formatted(std::fabs(share) < 1000 ? ", %+.1f %%" : ", %+.0f %%", share);
 }
 
-void print_row(const report& r, const timed_candidate& shown, const char* mark) {
+void print_row(const report& r, const timed_candidate& shown, const char* mark, const std::string& name) {
   const candidate& c = shown.what;
   const double over = ratio(static_cast<double>(c.memory), static_cast<double>(r.program.peak_live()));
   if (!c.completes) {
-    std::printf("%s %18.1f %11.3f %42s  %s\n", mark, mib(c.memory), over, "does not complete",
-                name_of(shown).c_str());
+    std::printf("%s %18.1f %11.3f %42s  %s\n", mark, mib(c.memory), over, "does not complete", name.c_str());
     return;
   }
   std::printf("%s %18.1f %11.3f %10.2f %12ju %9.1f %8.2f  %s\n", mark, mib(c.memory), over, ms(c.device_ns),
               static_cast<std::uintmax_t>(c.calls), shown.host_ns * r.given.compiled_share,
-              ratio(shown.host_ns, r.given.pytorch.host_ns), name_of(shown).c_str());
+              ratio(shown.host_ns, r.given.pytorch.host_ns), name.c_str());
+}
+
+bool is_own(const report& r, const timed_candidate& shown) {
+  const auto& own = r.asked.own_names;
+  return std::find(own.begin(), own.end(), shown.what.name) != own.end();
+}
+
+void print_compared(const report& r) {
+  const advice& given = r.given;
+  const candidate& shipped = given.shipped.what;
+  const bool is_slow = shipped.is_eligible() && r.asked.max_ns > 0 &&
+                       given.shipped.host_ns * given.compiled_share > r.asked.max_ns;
+  const auto is_as_recorded = [&](const timed_candidate& one) {
+    return given.recorded && one.what.made == given.recorded->what.made;
+  };
+  const auto name = [&](const timed_candidate& one) {
+    return name_of(one) + (is_as_recorded(one) ? ", as recorded" : "");
+  };
+  std::printf("  for comparison, pytorch%s and %s%s:\n", given.recorded ? ", the recorded settings" : "",
+              is_own(r, given.shipped) ? "your recipe, which needs no more memory than the shipped ones"
+                                       : "the shipped recipe that needs least memory",
+              !shipped.completes ? " (no recipe with a name completes)"
+              : is_slow          ? " (above --max-ns)"
+                                 : "");
+  print_row(r, given.pytorch, " ", name(given.pytorch));
+  if (given.recorded && !is_as_recorded(given.pytorch) && !is_as_recorded(given.shipped))
+    print_row(r, *given.recorded, " ", "as recorded: " + r.asked.recorded->first);
+  if (!(shipped.made == given.pytorch.what.made)) print_row(r, given.shipped, " ", name(given.shipped));
 }
 
 void print_front(const report& r) {
@@ -53,17 +81,9 @@ void print_front(const report& r) {
               "host, ns", "relative");
   for (const timed_candidate& shown : r.given.front) {
     const bool wins = shown.what.made == r.given.winner.what.made;
-    print_row(r, shown, wins ? "*" : " ");
+    print_row(r, shown, wins ? "*" : " ", name_of(shown));
   }
-  const candidate& shipped = r.given.shipped.what;
-  const bool is_slow = shipped.is_eligible() && r.asked.max_ns > 0 &&
-                       r.given.shipped.host_ns * r.given.compiled_share > r.asked.max_ns;
-  std::printf("  for comparison, pytorch and the shipped recipe that needs least memory%s:\n",
-              !shipped.completes ? " (no shipped recipe completes)"
-              : is_slow          ? " (above --max-ns)"
-                                 : "");
-  print_row(r, r.given.pytorch, " ");
-  if (!(shipped.made == r.given.pytorch.what.made)) print_row(r, r.given.shipped, " ");
+  print_compared(r);
 }
 
 void print_knobs(const report& r) {
@@ -138,8 +158,8 @@ std::string rule(const report& r) {
            (keeps_host ? " and " + host_limit : "") +
            ";\n  among those within 0.5 % of it, the one with the least device time.";
   if (given.why == reason::least_as_shipped)
-    return "Selected: the least device time among candidates that " + verb +
-           " no more memory than the shipped " + name_of(given.shipped) + exception;
+    return "Selected: the least device time among candidates that " + verb + " no more memory than " +
+           (is_own(r, given.shipped) ? "your recipe " : "the shipped ") + name_of(given.shipped) + exception;
   return "Selected: the least device time among candidates that complete" +
          (keeps_host ? " within " + host_limit : "") + exception;
 }
@@ -147,12 +167,12 @@ std::string rule(const report& r) {
 void print_planned(const report& r) {
   if (!r.planned) return;
   const planned_run& run = *r.planned;
-  std::printf("\nWith a plan of this recording and pytorch (tessera-replay plan):\n");
-  std::printf(
-      "  %.1f MiB reserved at peak, %.4f of peak live; %ju device calls; %ju requests not planned%s\n",
-      mib(run.peak_reserved),
-      ratio(static_cast<double>(run.peak_reserved), static_cast<double>(r.program.peak_live())), run.calls,
-      run.unplanned, run.failures > 0 ? "; does not complete" : "");
+  std::printf("\nWith a plan of this recording and pytorch (%s plan):\n", program_name().c_str());
+  std::printf("  %.1f MiB reserved at peak, %.4f of peak live; %s; %s not planned%s\n",
+              mib(run.peak_reserved),
+              ratio(static_cast<double>(run.peak_reserved), static_cast<double>(r.program.peak_live())),
+              counted(run.calls, "device call").c_str(), counted(run.unplanned, "request").c_str(),
+              run.failures > 0 ? "; does not complete" : "");
 }
 
 void print_recipe(const report& r) {
@@ -164,7 +184,7 @@ void print_recipe(const report& r) {
 
 void print_json_row(const report& r, const timed_candidate& shown) {
   std::printf("{\"composition\": \"%s\", \"shipped_as\": \"%s\", \"%s\": ",
-              json_text(as_variation(shown.what.made)).c_str(), shown.what.name.c_str(),
+              json_text(as_variation(shown.what.made)).c_str(), json_text(shown.what.name).c_str(),
               r.asked.has_capacity ? "min_capacity" : "peak_reserved");
   shown.what.memory == unlimited ? std::printf("null") : std::printf("%zu", shown.what.memory);
   std::printf(
@@ -177,12 +197,13 @@ void print_json_row(const report& r, const timed_candidate& shown) {
 
 void print(const report& r) {
   const advice& given = r.given;
-  std::printf("%s: %zu operations, peak live %.1f MiB, %s; %zu compositions tried\n\n", r.trace.c_str(),
-              r.program.events().size(), mib(r.program.peak_live()),
-              given.several_streams ? "several streams" : "one stream", given.tried);
+  std::printf("%s: %s, peak live %.1f MiB, %s; %s tried\n\n", r.trace.c_str(),
+              counted(r.program.events().size(), "operation").c_str(), mib(r.program.peak_live()),
+              given.several_streams ? "several streams" : "one stream",
+              counted(given.tried, "composition").c_str());
   if (r.program.sleeps() != 0)
-    std::printf("%zu sleeps and wakes: only compositions that map pages execute them\n\n",
-                r.program.sleeps());
+    std::printf("%s: only compositions that map pages execute them\n\n",
+                counted(r.program.sleeps(), "sleep or wake", "sleeps and wakes").c_str());
   std::puts("Pareto front of memory, device time and host time (* is the selected recipe):");
   print_front(r);
   std::printf(
@@ -225,6 +246,8 @@ void print_json(const report& r) {
   print_json_row(r, given.pytorch);
   std::printf(",\n \"best_shipped\": ");
   print_json_row(r, given.shipped);
+  std::printf(",\n \"recorded\": ");
+  given.recorded ? print_json_row(r, *given.recorded) : void(std::printf("null"));
   std::printf(
       ",\n \"with_sizes_3_percent_larger\": {\"winner_over_live\": %.6f, \"pytorch_over_live\": %.6f}",
       given.winner_elsewhere, given.pytorch_elsewhere);

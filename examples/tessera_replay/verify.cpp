@@ -48,18 +48,19 @@ void print(const std::string& file, const verification& v, const tessera::observ
   if (v.same_address != v.allocations) {
     const auto& e = source.trace_of(v.device)[v.other_entry];
     const std::string line = replay::call_site(source.stacks, e.stack);
-    std::printf(
-        "  first difference allocation %zu, entry %zu of the history: %zu bytes, at %s on the GPU, %s%s%s\n",
-        v.first_other_address, v.other_entry, e.size, hex(v.other_expected).c_str(),
-        v.other_given != 0 ? ("at " + hex(v.other_given) + " replayed").c_str()
-                           : "and without memory for it replayed",
-        line.empty() ? "" : ", ", line.c_str());
+    std::printf("  first difference allocation %zu, entry %zu of the history: %s, at %s on the GPU, %s%s%s\n",
+                v.first_other_address, v.other_entry, replay::counted(e.size, "byte").c_str(),
+                hex(v.other_expected).c_str(),
+                v.other_given != 0 ? ("at " + hex(v.other_given) + " replayed").c_str()
+                                   : "and without memory for it replayed",
+                line.empty() ? "" : ", ", line.c_str());
   }
   const char* const other = v.first_other_segment.c_str();
   if (v.maps == 0 || v.segments != 0)
     std::printf("  cudaMallocs      %zu, %s\n", v.segments, *other == 0 ? "equal sizes" : other);
   if (v.maps != 0)
-    std::printf("  pages mapped     %zu times, %s\n", v.maps, *other == 0 ? "equal pages" : other);
+    std::printf("  pages mapped     %s, %s\n", replay::counted(v.maps, "time").c_str(),
+                *other == 0 ? "equal pages" : other);
   std::printf("  peak reserved    %zu on the GPU, %zu replayed\n", v.peak_recorded, v.peak_here);
   if (!v.agrees())
     std::printf("  rules tried      PyTorch 2.6 and 2.14; shown are those of %s, which agree longest\n",

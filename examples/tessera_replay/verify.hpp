@@ -26,6 +26,7 @@
 #include "recorded_pool.hpp"
 #include "recorded_ranges.hpp"
 #include "start_state.hpp"
+#include "text.hpp"
 
 namespace replay {
 
@@ -174,8 +175,8 @@ class recorded_replay {
     return {source_.name + ": device " + std::to_string(device_), std::move(rule)};
   }
   [[nodiscard]] input_error impossible(std::uint64_t address, std::size_t bytes, std::size_t unit) const {
-    return error(std::to_string(bytes) + " bytes at " + std::to_string(address) + " are not whole steps of " +
-                 std::to_string(unit) + " bytes");
+    return error(counted(bytes, "byte") + " at " + std::to_string(address) + (bytes == 1 ? " is" : " are") +
+                 " not whole steps of " + counted(unit, "byte"));
   }
   /// Counts mapped pages.
   ///   Returns:  false if they are too many, since each takes host memory
@@ -278,8 +279,8 @@ class recorded_replay {
       case action::segment_unmap:
         change(pool_of(owner), [&](auto& all) {
           if (!all.take_away({e.address, e.size}, owner.large, e.stream))
-            differ("a segment of " + std::to_string(e.size) +
-                   " bytes was released by the recorded allocator and is in use in the replay");
+            differ("a segment of " + counted(e.size, "byte") +
+                   " was released by the recorded allocator and is in use in the replay");
         });
         reserved_ -= e.size;
         break;

@@ -3,6 +3,14 @@
 # standard output, and `last_errors` to the rest.
 function(expect code words)
   execute_process(COMMAND ${REPLAY} ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE errors TIMEOUT 300)
+  # One of something is singular.
+  string(REPLACE "2^64 - 1 " "2^64 " said "${out}${errors}")
+  string(REGEX MATCHALL "(^|[^0-9A-Za-z_.,+-])1 [a-z]+s[^a-z=]" plurals "${said}")
+  list(FILTER plurals EXCLUDE REGEX "1 (is|was|has|as|needs|runs|keeps|shares|serves)[^a-z]")
+  if(plurals)
+    string(JOIN " " text ${ARGN})
+    message(FATAL_ERROR "tessera-replay ${text}: plural for one thing, '${plurals}', in:\n${out}${errors}")
+  endif()
   string(FIND "${out}${errors}" "${words}" at)
   if(NOT got EQUAL code OR at EQUAL -1)
     string(JOIN " " text ${ARGN})

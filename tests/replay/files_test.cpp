@@ -66,6 +66,8 @@ TEST_F(files, is_rejected_by_its_beginning_or_size) {
   EXPECT_EQ(std::get<input_error>(read_file("/dev/zero", refused)).text(), "there: not this");
   EXPECT_EQ(std::get<input_error>(read_file(at(""), refused)).text(),
             at("") + ": cannot be read: Is a directory");
+  fs::resize_file(at("a"), 0);
+  EXPECT_EQ(std::get<input_error>(read_file(at("a"))).text(), at("a") + ": is empty");
 
   fs::resize_file(at("a"), replay::max_file_bytes + 1);  // with a hole that takes no space
   EXPECT_EQ(std::get<input_error>(read_file(at("a"))).text(),

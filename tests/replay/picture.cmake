@@ -112,9 +112,9 @@ draw(0 "" ${named} --out ${out}/named.svg)
 holds(${out}/named.svg "&lt;script&gt;alert(1)&lt;&amp;&#39;, 1 event:")
 lacks(${out}/named.svg <script)
 
-draw(2 "draw: --out FILE.html or --out FILE.svg is missing" ${trace})
-draw(2 "picture.png: must end with .html or .svg" ${trace} --out picture.png)
-draw(2 "none/report.html: cannot be created: No such file or directory" ${trace} --out ${out}/none/report.html)
+draw(2 "draw: --out FILE is missing" ${trace})
+draw(2 "picture.png: must end with .svg or .html" ${trace} --out picture.png)
+draw(2 "none/report.html: the folder ${out}/none does not exist; create it first" ${trace} --out ${out}/none/report.html)
 draw(2 "--recipe best: no such recipe" ${trace} --recipe best --out ${out}/wrong.html)
 draw(2 "--recipe: at most 8 can be drawn, not 9" ${trace} --out ${out}/wrong.html --recipe pytorch --recipe cuda_async
      --recipe torch_npu --recipe paddle --recipe pinned --recipe stitched --recipe power_of_two --recipe passthrough

@@ -39,6 +39,8 @@ TEST(rank_number, follows_the_word_or_is_the_only_number) {
       {"resnet50_sgd.csv", {}},
       {"llama_1.3b.csv", {}},
       {"llama_1.3b.7", {}},
+      {"batch_64_training.csv", {}},
+      {"64_training.csv", 64},
       {"host_10_30.pickle", {}},
       {"franking.pickle", {}},
       {"rank.pickle", {}},
@@ -334,7 +336,13 @@ TEST(rank_summary, says_why_a_rank_ran_out_of_memory) {
             std::string::npos)
       << why_it_failed(line);
   line.row.failure = rank_failure{1, 2_GiB, 5_GiB, 6_GiB, 6_GiB};
-  EXPECT_TRUE(why_it_failed(line).ends_with(": live memory alone needs 1.00 GiB more than the device has"))
+  EXPECT_TRUE(why_it_failed(line).ends_with(
+      ": live tensors alone need 7.00 GiB, more than the 6.00 GiB of the device"))
+      << why_it_failed(line);
+  line.row.failure = rank_failure{1, 1_MiB, 5_GiB, 6_GiB, 6_GiB};
+  line.row.peak_live = 8_GiB;
+  EXPECT_TRUE(why_it_failed(line).ends_with(
+      ": live tensors alone need 8.00 GiB, more than the 6.00 GiB of the device"))
       << why_it_failed(line);
 }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera_replay/stream_names.hpp"
 #include "tessera_replay/text.hpp"
 
 namespace {
@@ -47,6 +48,29 @@ TEST(json_text, escapes_special_characters) {
   EXPECT_EQ(json_text("say \"no\" \\ go/on"), "say \\\"no\\\" \\\\ go/on");
   EXPECT_EQ(json_text("\0\n\x1f\x7f"s), "\\u0000\\u000a\\u001f\x7f");
   EXPECT_EQ(json_text("\xc3\xbc\xff"), "\xc3\xbc" + unknown);
+}
+
+TEST(counted, has_the_plural_except_of_one) {
+  EXPECT_EQ(replay::counted(0, "block"), "0 blocks");
+  EXPECT_EQ(replay::counted(1, "block"), "1 block");
+  EXPECT_EQ(replay::counted(2, "block"), "2 blocks");
+  EXPECT_EQ(replay::counted(1, "entry", "entries"), "1 entry");
+  EXPECT_EQ(replay::counted(3, "entry", "entries"), "3 entries");
+}
+
+TEST(stream_names, number_addresses_in_the_order_of_the_recording) {
+  using kind = tessera::trace::event::kind;
+  replay::stream_names names({{kind::allocate, 0, 1, tessera::stream_id{0x7f00}},
+                              {kind::allocate, 1, 1, tessera::stream_id{0xabcdef0}},
+                              {kind::free, 0, 0, tessera::stream_id{0xeeeeeee0}},
+                              {kind::record_stream, 1, 0, tessera::stream_id{0x1234560}},
+                              {kind::allocate, 2, 1, tessera::stream_id{2}}});
+  EXPECT_EQ(names.in("on stream 0x1234560 and on stream 0xabcdef0: more"),
+            "on stream 3 (0x1234560) and on stream 1 (0xabcdef0): more");
+  EXPECT_EQ(names.in("on stream 0x1234560; on stream 0, on stream 2"),
+            "on stream 3; on the default stream, on stream 2");
+  EXPECT_EQ(names.in("of a stream"), "of a stream");
+  EXPECT_EQ(names.in("on stream 0x99999990"), "on stream 0x99999990") << "not in the recording";
 }
 
 }  // namespace

@@ -34,14 +34,11 @@ struct setting_error {
   bool operator==(const setting_error&) const = default;
 };
 
-/// Reports a rejected configuration string: source, position, key, value, error and broken rule. Never
-/// allocates.
+/// Reports a rejected configuration string: source, position, key, value and broken rule. Never allocates.
 class bad_setting final : public std::exception {
  public:
   /// `source` names the source of the string, for example an environment variable.
   bad_setting(std::string_view source, const setting_error& error) noexcept {
-    constexpr std::string_view kinds[] = {"malformed",     "unknown key",  "missing value", "not a number",
-                                          "unknown value", "out of range", "excluded by ",  "not changeable"};
     append(source);
     if (error.offset != setting_error::nowhere) {
       append(", character ");
@@ -52,9 +49,11 @@ class bad_setting final : public std::exception {
     if (!error.value.empty()) append(" ");
     append(error.value);
     append(": ");
-    append(kinds[static_cast<std::size_t>(error.code)]);
-    append(error.other_key);
-    append(": ");
+    if (!error.other_key.empty()) {
+      append("excluded by ");
+      append(error.other_key);
+      append(": ");
+    }
     append(error.rule);
   }
   [[nodiscard]] const char* what() const noexcept override { return text_; }

@@ -87,9 +87,9 @@ class out_of_memory final : public std::bad_alloc {
     if (n.by_extension) {
       __builtin_snprintf(
           text_, sizeof text_,
-          "tessera: out of memory: %s (%zu bytes) requested on stream %s; needs a block of %s\n  %s",
-          format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(),
-          n.refused.text());
+          "tessera: out of memory: %s (%zu byte%s) requested on stream %s; needs a block of %s\n  %s",
+          format_bytes(n.requested).text(), n.requested, n.requested == 1 ? "" : "s", stream,
+          format_bytes(n.block).text(), n.refused.text());
       return;
     }
     char more[64] = "";
@@ -101,16 +101,16 @@ class out_of_memory final : public std::bad_alloc {
                          "; waited %" PRId64 " ms for other threads", n.waited_ms);
     __builtin_snprintf(
         text_, sizeof text_,
-        "tessera: out of memory: %s (%zu bytes) requested on stream %s; needs a block of %s%s\n"
+        "tessera: out of memory: %s (%zu byte%s) requested on stream %s; needs a block of %s%s\n"
         "  reserved %s of at most %s (device: %s): live %s, pending %s, cached %s; largest free block %s\n"
         "%s%s%s"
         "  explain(allocator, bytes, stream) says why, and what would help [tessera/observe/explain.hpp]",
-        format_bytes(n.requested).text(), n.requested, stream, format_bytes(n.block).text(), more,
-        format_bytes(n.now.reserved).text(), format_bytes(n.now.limit).text(),
-        format_bytes(n.capacity).text(), format_bytes(n.now.allocated).text(),
-        format_bytes(n.now.pending()).text(), format_bytes(n.now.cached).text(),
-        format_bytes(n.largest_free).text(), n.refused ? "  the provider says: " : "", n.refused.text(),
-        n.refused ? "\n" : "");
+        format_bytes(n.requested).text(), n.requested, n.requested == 1 ? "" : "s", stream,
+        format_bytes(n.block).text(), more, format_bytes(n.now.reserved).text(),
+        format_bytes(n.now.limit).text(), format_bytes(n.capacity).text(),
+        format_bytes(n.now.allocated).text(), format_bytes(n.now.pending()).text(),
+        format_bytes(n.now.cached).text(), format_bytes(n.largest_free).text(),
+        n.refused ? "  the provider says: " : "", n.refused.text(), n.refused ? "\n" : "");
   }
 
   detail::oom_numbers numbers_;

@@ -327,8 +327,8 @@ class oom_text {
   }
 
   void put_request() noexcept {
-    put("tessera: out of memory: %s (%zu bytes) requested", format_bytes(report_->requested).text(),
-        report_->requested);
+    put("tessera: out of memory: %s (%zu %s) requested", format_bytes(report_->requested).text(),
+        report_->requested, plural(report_->requested, "byte", "bytes"));
     put_stream(report_->stream);
     put("; needs a block of %s", format_bytes(report_->block).text());
     put_pool(report_->pool);

@@ -154,8 +154,8 @@ class lifetime_checker {
     if (entry.now == state::unknown) return error(" but was never allocated");
     if (entry.now == state::freed) return error(freeing ? " twice" : " after it was freed");
     if (e.bytes != 0 && e.bytes != entry.bytes)
-      return error(" with " + std::to_string(e.bytes) + " bytes but was allocated with " +
-                   std::to_string(entry.bytes));
+      return error(" with " + std::to_string(e.bytes) + (e.bytes == 1 ? " byte" : " bytes") +
+                   " but was allocated with " + std::to_string(entry.bytes));
     if (freeing) {
       entry.now = state::freed;
       live_ -= entry.bytes;

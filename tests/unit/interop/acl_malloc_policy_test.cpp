@@ -143,7 +143,7 @@ TEST(acl_malloc_policy, a_number_out_of_range_is_an_error) {
   EXPECT_EQ(error(0x80000001).value, "bit 31 (0x80000000)");
   EXPECT_EQ(error(0x2000).value, "bit 13 (0x2000)");
   EXPECT_STREQ(config::bad_setting("policy", error(0x400)).what(),
-               "policy: aclrtMemMallocPolicy bit 10 (0x400): unknown key: a bit that no enumerator has");
+               "policy: aclrtMemMallocPolicy bit 10 (0x400): a bit that no enumerator has");
 }
 
 TEST(acl_malloc_policy, conflicting_numbers) {
@@ -218,10 +218,9 @@ TEST(acl_malloc_policy, an_error_without_a_name_has_a_position) {
     return std::string(
         config::bad_setting("policy", std::get<setting_error>(acl_malloc_policy::parse(text))).what());
   };
-  EXPECT_EQ(words(""), "policy, character 0: missing value: an enumerator is expected");
-  EXPECT_EQ(words("ACL_MEM_MALLOC_HUGE_ONLY|"),
-            "policy, character 25: missing value: an enumerator is expected");
-  EXPECT_EQ(words(static_cast<const char*>(nullptr)), "policy: missing value: there is no text");
+  EXPECT_EQ(words(""), "policy, character 0: an enumerator is expected");
+  EXPECT_EQ(words("ACL_MEM_MALLOC_HUGE_ONLY|"), "policy, character 25: an enumerator is expected");
+  EXPECT_EQ(words(static_cast<const char*>(nullptr)), "policy: there is no text");
   EXPECT_EQ(words("ACL_MEM_MALLOC_HUGE_ONLY|ACL_MEM_MALLOC_HUGE_FIRST"),
             "policy, character 25: ACL_MEM_MALLOC_HUGE_FIRST: excluded by ACL_MEM_MALLOC_HUGE_ONLY: only one "
             "page size may be named");
