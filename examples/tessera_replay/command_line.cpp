@@ -166,7 +166,8 @@ constexpr option options[] = {
     {"--capacity", "SIZE",
      "device memory, in bytes or with a unit, as in 8GiB, 1.5GiB or 512MiB.\n"
      "Default: that of the recorded device, if a request failed there; else 80 GiB, and\n"
-     "for tune, the larger of that and eight times peak live. For fit, plan and ranks, none",
+     "for tune, the larger of that and eight times peak live. For fit, plan, ranks and\n"
+     "headroom, none",
      &read_capacity},
     {"--memory-fraction", "F",
      "the argument of set_per_process_memory_fraction, from 0 to 1;\n"
@@ -198,7 +199,7 @@ constexpr option options[] = {
     {"--seed", "N", "the seed of that search, or of the neighbours; default: 1", &read_seed},
     {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
     {"--jobs", "N", "the files to work on at once; default: one per processor", &read_jobs},
-    {"--trials", "N", "the neighbours to replay with the result; default: 10000", &read_trials},
+    {"--trials", "N", "the neighbours to replay with the result; default: 1000", &read_trials},
     {"--vary", "WORDS",
      "how neighbours differ, of order, timing, addresses and sizes=PERCENT;\n"
      "default: order,timing,addresses,sizes=2",

@@ -46,7 +46,7 @@ struct arguments {
   std::uint32_t alignment = 512;          // of planned places
   std::size_t jobs = 0;                   // files at once; 0 for one per processor
   std::size_t host_memory = 0;            // of all workers together; 0 for what is available
-  std::size_t trials = 10'000;            // neighbours to replay
+  std::size_t trials = 1'000;             // neighbours to replay
   variation varied{};                     // how neighbours differ
   std::string results;                    // the folder for results of files, or - for standard output
   bool json = false;
