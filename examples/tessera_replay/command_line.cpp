@@ -122,6 +122,30 @@ std::string read_alignment(arguments& args, std::string_view text) {
 std::string read_jobs(arguments& args, std::string_view text) {
   return read_number<std::size_t>(text, args.jobs, 1, 4096);
 }
+std::string read_trials(arguments& args, std::string_view text) {
+  return read_number<std::size_t>(text, args.trials, 1, 100'000'000);
+}
+std::string read_vary(arguments& args, std::string_view text) {
+  const std::string all(text);
+  args.varied = {.order = false, .timing = false, .addresses = false, .percent = 0};
+  while (!text.empty()) {
+    const std::string_view one = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), one.size() + 1));
+    const std::string_view size = one.starts_with("sizes=") ? one.substr(6) : one == "sizes" ? "2" : "";
+    if (one == "order")
+      args.varied.order = true;
+    else if (one == "timing")
+      args.varied.timing = true;
+    else if (one == "addresses")
+      args.varied.addresses = true;
+    else if (const auto percent = replay::read_real(size); percent && *percent >= 0 && *percent <= 50)
+      args.varied.percent = *percent;
+    else
+      return all +
+             ": must be words of order, timing, addresses and sizes or sizes=PERCENT (0 to 50), with commas";
+  }
+  return {};
+}
 std::string read_host_memory(arguments& args, std::string_view size) {
   return replay::read_size(size, args.host_memory);
 }
@@ -145,7 +169,8 @@ constexpr option options[] = {
     {"--capacity", "SIZE",
      "device memory, in bytes or with a unit, as in 8GiB, 1.5GiB or 512MiB.\n"
      "Default: that of the recorded device, if a request failed there; else 80 GiB, and\n"
-     "for tune, the larger of that and eight times peak live. For fit, plan and ranks, none",
+     "for tune, the larger of that and eight times peak live. For fit, plan, ranks and\n"
+     "headroom, none",
      &read_capacity},
     {"--memory-fraction", "F",
      "the argument of set_per_process_memory_fraction, from 0 to 1;\n"
@@ -174,9 +199,14 @@ constexpr option options[] = {
      "the work of the search for places, at most about N seconds on an idle\n"
      "machine; counted in steps, so the plan is the same everywhere; default: 10",
      &read_effort},
-    {"--seed", "N", "the seed of that search; default: 1", &read_seed},
+    {"--seed", "N", "the seed of that search, or of the neighbours; default: 1", &read_seed},
     {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
     {"--jobs", "N", "the files to work on at once; default: one per processor", &read_jobs},
+    {"--trials", "N", "the neighbours to replay with the result; default: 1000", &read_trials},
+    {"--vary", "WORDS",
+     "how neighbours differ, of order, timing, addresses and sizes=PERCENT;\n"
+     "default: order,timing,addresses,sizes=2",
+     &read_vary},
     {"--host-memory", "SIZE",
      "host memory for all files at once; default: three quarters of what is\n"
      "available. A file takes up to 256 MiB and 30 bytes for each of its bytes",
@@ -227,6 +257,15 @@ constexpr command commands[] = {
      "less\n"
      "    fails. Also tests larger capacities, since success is not strictly monotonic in capacity\n",
      "1 no capacity up to --capacity is enough"},
+    {"headroom", &replay::commands::headroom, "TRACE...",
+     "--recipe --conf --capacity --memory-fraction --device --trials --vary --seed --json", "", false,
+     "    finds a capacity that suffices for the program and its neighbours: the same program with frees in "
+     "another\n"
+     "    order, streams at other times, memory at other addresses and slightly other sizes. Says how often "
+     "the\n"
+     "    capacity that fit finds is too small. With --capacity, only counts the neighbours that fail "
+     "there\n",
+     "1 a neighbour failed"},
     {"draw", &replay::commands::draw, "TRACE",
      "--recipe... --conf --capacity --memory-fraction --device --plan --out", ".svg .html", true,
      "    draws memory over time, as .html or .svg: the recorded run, if the trace is a snapshot with a "

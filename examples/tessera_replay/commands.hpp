@@ -14,6 +14,8 @@
 
 #include <tessera/core/bytes.hpp>
 
+#include "neighbours.hpp"
+
 namespace replay {
 
 class recipe_list;
@@ -44,6 +46,8 @@ struct arguments {
   std::uint32_t alignment = 512;          // of planned places
   std::size_t jobs = 0;                   // files at once; 0 for one per processor
   std::size_t host_memory = 0;            // of all workers together; 0 for what is available
+  std::size_t trials = 1'000;             // neighbours to replay
+  variation varied{};                     // how neighbours differ
   std::string results;                    // the folder for results of files, or - for standard output
   bool json = false;
   bool as_recorded = false;  // convert a snapshot without a replay
@@ -67,6 +71,7 @@ int explain_oom(const arguments& args);
 int tune(const arguments& args);
 int plan(const arguments& args);
 int ranks(const arguments& args);
+int headroom(const arguments& args);
 }  // namespace commands
 
 /// The edit distance of two words: insertions, removals, replacements and swaps of neighbours.

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <set>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include <tessera/recipe/pytorch.hpp>
 
 #include "capacity.hpp"
+#include "on_all_cores.hpp"
 #include "replayed.hpp"
 #include "tune_composition.hpp"
 #include "tune_search.hpp"
@@ -142,22 +141,6 @@ std::string key_of(const composition& c) {
   std::string key;
   for (const std::string& policy : policy_texts(c)) key += policy + ' ';
   return key;
-}
-
-std::size_t number_of_cores() { return std::max(1u, std::thread::hardware_concurrency()); }
-
-/// Calls f(0) to f(count - 1) on all cores.
-template <typename F>
-void on_all_cores(std::size_t count, F f) {
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < count; i = next++) f(i);
-  };
-  const std::size_t threads = std::min(number_of_cores(), count);
-  std::vector<std::thread> others;
-  for (std::size_t i = 1; i < threads; ++i) others.emplace_back(work);
-  work();
-  for (std::thread& other : others) other.join();
 }
 
 }  // namespace

@@ -43,6 +43,8 @@ struct core_types {
     static constexpr std::size_t pools = Recipe::pools::count;
     /// Streams are recorded; frees wait for their events.
     static constexpr bool uses_events = Recipe::streams::uses_events;
+    /// Frees wait where they would poll.
+    static constexpr bool waits_for_events = detail::waits_for_events<typename Recipe::streams>;
     /// Free blocks may serve other streams.
     static constexpr bool reuses_across_streams = Recipe::streams::reuses_across_streams;
     /// Earlier work of its own stream may still use a free block.
@@ -328,7 +330,9 @@ class caching_allocator {
   /// Empties the cache like trim, but without waiting. Blocks that streams still use stay pending, and idle
   /// segments stay while their stream has unfinished work. A device whose release() waits still does so.
   ///   Source:  PyTorch's empty_cache of pinned memory
-  void trim_without_waiting(std::size_t keep = 0) noexcept {
+  void trim_without_waiting(std::size_t keep = 0) noexcept
+    requires(!core::traits::waits_for_events)
+  {
     if (!manager_.may_wait()) return;
     (void)manager_.process_events();  // without eviction, which may wait
     release_idle(keep, [this](const detail::block& idle) { return manager_.is_unused(idle); });
@@ -343,7 +347,7 @@ class caching_allocator {
     evict(policy::eviction_trigger::on_request);
   }
   /// Frees the pending blocks whose events have completed. Requests do this, too: each one, or with
-  /// poll_events_lazily those that miss or find many pending events.
+  /// poll_events_lazily those that miss or find many pending events. With wait_for_events, it waits for all events.
   ///   Returns:  whether it freed any block
   bool process_events() noexcept {
     const bool any = manager_.process_events();

@@ -12,6 +12,8 @@
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/power_of_two.hpp>
+#include <tessera/recipe/symmetric.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/tessera.hpp>
 
@@ -41,6 +43,9 @@ static_assert(law::policy(policy::pool_together{}) && law::policy(policy::pool_s
 static_assert(law::policy(policy::reuse_on_same_stream{}) && law::policy(policy::reuse_immediately{}));
 static_assert(law::policy(policy::reuse_on_same_stream_after_own_events{}) &&
               law::policy(policy::reuse_after_events{}));
+static_assert(law::policy(policy::wait_for_events<policy::reuse_on_same_stream>{}) &&
+              law::recipe<recipe::symmetric<recipe::pytorch<>>>() &&
+              law::recipe<recipe::symmetric<recipe::power_of_two>>());
 static_assert(law::policy(policy::poll_events_lazily<policy::reuse_on_same_stream>{{}, 512}) &&
               law::policy(policy::poll_events_lazily<policy::reuse_on_same_stream_after_own_events,
                                                      std::size_t{512}>{}));

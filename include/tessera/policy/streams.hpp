@@ -13,6 +13,13 @@ template <typename P>
 inline constexpr bool has_one_key =
     std::same_as<decltype(std::declval<const P&>().reuse_key(stream_id{})), stream_id::any>;
 
+/// Whether an allocator waits for events where it would poll them.
+template <typename P>
+inline constexpr bool waits_for_events = false;
+template <typename P>
+  requires requires { P::waits_for_events; }
+inline constexpr bool waits_for_events<P> = P::waits_for_events;
+
 /// Stands for stream_sharing if streams share no blocks.
 template <typename Manager>
 struct no_sharing {
@@ -64,6 +71,8 @@ namespace tessera::policy {
 ///   p.reuse_rules()                 the rules for reuse across streams, applied if nothing else fits
 ///   p.should_poll_events(events)    whether a request polls the events of pending blocks before it searches,
 ///                                   given their number; if not, it polls after a miss, and searches again
+///   P::waits_for_events             optional: true if the allocator waits for all events of pending blocks where it
+///                                   would poll them. should_poll_events is then false
 ///
 /// Laws, checked by law::policy:
 ///   * If needs_event(key, s) is true for a stream s of that key, it is true for every stream.
@@ -118,6 +127,23 @@ struct poll_events_lazily : Streams {
     return events > threshold;
   }
   bool operator==(const poll_events_lazily&) const = default;
+};
+
+/// Reuses like `Streams`, but pending blocks become free only where the allocator waits for all their events: after a miss,
+/// and in process_events(), evict_idle() and trim(). So no block is reused earlier or later because a stream was faster.
+///
+/// Choose it if placement must not depend on time, as in recipe::symmetric.
+///   Cost:  a miss with pending blocks waits for the streams. To wait at a better time, call process_events() there, for
+///          example once a step.
+template <streams_policy Streams>
+struct wait_for_events : Streams {
+  static_assert(Streams::uses_events && !Streams::reuses_across_streams,
+                "wait_for_events<Streams>: Streams records events and keeps blocks on their streams, as "
+                "reuse_on_same_stream does [tessera/policy/streams.hpp]");
+  static constexpr bool waits_for_events = true;
+
+  [[nodiscard]] static constexpr bool should_poll_events(std::size_t) noexcept { return false; }
+  bool operator==(const wait_for_events&) const = default;
 };
 
 /// Reuses a block on any stream. If streams were recorded for it, reuse waits for the events of all of them.

@@ -10,7 +10,8 @@ namespace tessera::provider {
 /// Simulates a device: it provides addresses without memory. Choose it for replays, tests and benchmarks on
 /// any machine.
 ///
-/// It is deterministic. Addresses only grow and are never reused. Virtual time passes only in calls and in
+/// It is deterministic. Addresses only grow and are never reused, unless options.address_seed lets them be as those of
+/// drivers. Virtual time passes only in calls and in
 /// advance(). A call that breaks a rule fails and changes nothing, and last_error() names the rule. Virtual
 /// memory follows CUDA: mapped memory needs grant(), and unmap() checks the size.
 ///
@@ -39,8 +40,10 @@ class simulated_device : public detail::simulated_streams {
     std::size_t peer_to_peer_budget = unlimited;    ///< bytes available for copies between two devices
     std::size_t low_bandwidth_budget = unlimited;   ///< bytes of low-bandwidth memory
     std::size_t high_bandwidth_budget = unlimited;  ///< bytes of high-bandwidth memory; used first
-    std::uint64_t fail_every = 0;                   ///< makes every k-th call fail; 0 for none
-    std::size_t log_calls = 0;                      ///< length of the log
+    /// If not 0, addresses are at random places, and often where memory was released. Each seed has others.
+    std::uint64_t address_seed = 0;
+    std::uint64_t fail_every = 0;  ///< makes every k-th call fail; 0 for none
+    std::size_t log_calls = 0;     ///< length of the log
     call_costs costs{};
   };
   /// A handle of physical memory in one process.
@@ -198,7 +201,8 @@ class simulated_device : public detail::simulated_streams {
                    detail::counted_ptr<detail::simulated_memory> memory, std::uint64_t now_ns)
       : detail::simulated_streams(settings.costs, settings.fail_every, settings.log_calls),
         options_(settings),
-        process_(new detail::simulated_process(std::move(machine), std::move(memory))) {
+        process_(
+            new detail::simulated_process(std::move(machine), std::move(memory), settings.address_seed)) {
     advance(now_ns);
   }
 

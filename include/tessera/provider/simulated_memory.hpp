@@ -138,9 +138,52 @@ class simulated_piece : public reference_count {
   page_kind kind_;
 };
 
+/// Chooses addresses as a driver may: at random places, or where memory was released.
+class simulated_places {
+ public:
+  /// With a seed of 0, it chooses none.
+  explicit simulated_places(std::uint64_t seed) noexcept : state_(seed) {}
+  [[nodiscard]] bool is_random() const noexcept { return state_ != 0; }
+
+  /// Finds addresses for which is_free(pointer, bytes) is true, in `room` bytes from `first` on. They begin at a multiple of
+  /// `step`, a power of two.
+  ///   Returns:  null if it finds none in 64 tries
+  template <typename F>
+  [[nodiscard]] void* find(std::uintptr_t first, std::size_t room, std::size_t bytes, std::size_t step,
+                           F is_free) noexcept {
+    const auto suits = [&](std::uintptr_t at) {
+      return at % step == 0 && at >= first && at - first <= room && bytes <= room - (at - first) &&
+             is_free(pointer_to(at), bytes);
+    };
+    for (int tries = 0; tries < 64; ++tries) {
+      const bool again = next() % 2 == 0;
+      const std::uintptr_t at = again ? released_[next() % released_.size()]
+                                      : align_up(first, step) + next() % (room / step + 1) * step;
+      if (suits(at)) return pointer_to(at);
+    }
+    return nullptr;
+  }
+  void note_released(const void* p) noexcept {
+    if (is_random()) released_[next() % released_.size()] = address_of(p);
+  }
+
+ private:
+  /// A number of a sequence that never is 0.
+  ///   Source:  Marsaglia's xorshift64*
+  [[nodiscard]] std::uint64_t next() noexcept {
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return (state_ * 0x2545F4914F6CDD1Du) >> 16;
+  }
+
+  std::uint64_t state_;
+  std::array<std::uintptr_t, 8> released_{};
+};
+
 /// The addresses of one process on a simulated device: segments, reserved ranges and mappings.
 ///
-/// Addresses only grow and are never reused. The destructor gives all memory back.
+/// Addresses only grow and are never reused, unless simulated_places chooses them. The destructor gives all memory back.
 ///   Cost:  logarithmic in the ranges, segments and mappings; can_use() is linear in the mappings that it
 ///          checks
 class simulated_ranges {
@@ -150,8 +193,9 @@ class simulated_ranges {
   static constexpr std::size_t min_page = 4_KiB;
 
   ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
-  simulated_ranges(counted_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room) noexcept
-      : memory_(std::move(memory)), next_(first), room_(room) {}
+  simulated_ranges(counted_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room,
+                   std::uint64_t seed) noexcept
+      : memory_(std::move(memory)), next_(first), room_(room), places_(seed) {}
   simulated_ranges& operator=(simulated_ranges&&) = delete;
   ~simulated_ranges() {
     segments_.for_each([this](void*, const segment& s) { memory_->give_back(s.bytes, s.kind); });
@@ -161,11 +205,13 @@ class simulated_ranges {
     const std::size_t step = larger(granularity, kind.granularity());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
       return {"the size is 0, or no multiple of the granularity and of the page size"};
-    if (!has_room(bytes, step)) return {"no addresses are left", true};
+    void* const p = find_room(bytes, step);
+    if (p == nullptr) return {"no addresses are left", true};
     simulated_outcome outcome = memory_->take(bytes, kind);
     if (!outcome.works()) return outcome;
     const std::size_t entries = ((bytes - 1) >> std::countr_zero(memory_->page_size(kind))) + 1;
-    outcome.address = take(bytes, step);
+    outcome.address = p;
+    take(p, bytes);
     outcome.units = bytes >> 20;
     (void)segments_.insert(outcome.address, {bytes, entries, kind});
     entries_ += entries;
@@ -178,14 +224,16 @@ class simulated_ranges {
     const segment released = segments_.extract(p);
     memory_->give_back(bytes, released.kind);
     entries_ -= released.entries;
+    places_.note_released(p);
     return {.units = bytes >> 20};
   }
 
   [[nodiscard]] simulated_outcome reserve(std::size_t bytes, std::size_t to) {
     if (bytes == 0 || bytes % min_page != 0) return {"the size is 0 or no multiple of 4 KiB"};
     if (!std::has_single_bit(to)) return {"the alignment is no power of two"};
-    if (!has_room(bytes, to)) return {"no addresses are left", true};
-    void* const p = take(bytes, to);
+    void* const p = find_room(bytes, to);
+    if (p == nullptr) return {"no addresses are left", true};
+    take(p, bytes);
     (void)ranges_.insert(p, {bytes});
     return {.address = p};
   }
@@ -195,6 +243,7 @@ class simulated_ranges {
     if (found->bytes != bytes) return {"the range has another size"};
     if (mappings_.overlaps(p, bytes)) return {"memory is mapped in the range"};
     ranges_.extract(p);
+    places_.note_released(p);
     return {};
   }
 
@@ -269,24 +318,33 @@ class simulated_ranges {
     counted_ptr<simulated_piece> memory;
   };
 
-  [[nodiscard]] std::size_t gap(std::size_t to) const noexcept { return (0 - next_) & (to - 1); }
-  [[nodiscard]] bool has_room(std::size_t bytes, std::size_t to) const noexcept {
-    const std::size_t skipped = gap(to);
-    return skipped <= room_ && bytes <= room_ - skipped;
+  /// Addresses of a driver lie in 47 bits.
+  static constexpr std::size_t max_random_room = std::size_t{1} << 47;
+
+  /// Finds addresses that begin at a multiple of 2 MiB and of `to`, a power of two. Returns null if none are left.
+  [[nodiscard]] void* find_room(std::size_t bytes, std::size_t to) noexcept {
+    if (places_.is_random()) {
+      const auto is_free = [this](const void* p, std::size_t n) {
+        return !segments_.overlaps(p, n) && !ranges_.overlaps(p, n);
+      };
+      return places_.find(next_, room_ < max_random_room ? room_ : max_random_room, bytes,
+                          larger(to, alignment), is_free);
+    }
+    const std::size_t skipped = (0 - next_) & (to - 1);
+    return skipped <= room_ && bytes <= room_ - skipped ? pointer_to(next_ + skipped) : nullptr;
   }
-  /// Takes addresses that begin at a multiple of 2 MiB and of `to`, a power of two.
-  ///   Requires:  has_room()
-  [[nodiscard]] void* take(std::size_t bytes, std::size_t to) noexcept {
-    void* const p = pointer_to(next_ + gap(to));
-    const std::size_t taken = gap(to) + align_up(bytes, alignment);
+  /// Takes addresses that find_room() found.
+  void take(const void* p, std::size_t bytes) noexcept {
+    if (places_.is_random()) return;
+    const std::size_t taken = address_of(p) - next_ + align_up(bytes, alignment);
     next_ += taken;
     room_ -= taken;
-    return p;
   }
 
   counted_ptr<simulated_memory> memory_;
   std::uintptr_t next_;
   std::size_t room_;  // bytes of addresses left
+  simulated_places places_;
   range_map<range> ranges_;
   range_map<segment> segments_;
   range_map<mapping> mappings_;
@@ -309,11 +367,14 @@ struct simulated_machine : reference_count {
 ///            once, and imported by other processes before the exporter destroys it
 class simulated_process : public reference_count {
  public:
-  simulated_process(counted_ptr<simulated_machine> machine, counted_ptr<simulated_memory> memory)
+  /// A `seed` other than 0 lets simulated_places choose addresses.
+  simulated_process(counted_ptr<simulated_machine> machine, counted_ptr<simulated_memory> memory,
+                    std::uint64_t seed)
       : machine_(std::move(machine)),
         memory_(std::move(memory)),
         number_(next_number()),
-        addresses_(memory_, first_of_device() + first_of_process(), max_addresses - first_of_process()) {
+        addresses_(memory_, first_of_device() + first_of_process(), max_addresses - first_of_process(),
+                   seed) {
     machine_->processes.push_back(this);
   }
   simulated_process& operator=(simulated_process&&) = delete;

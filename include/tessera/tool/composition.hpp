@@ -97,11 +97,11 @@ class own_pools {
   std::size_t max_small_block_;
 };
 
-/// It shares no blocks between streams.
+/// It shares no blocks between streams, and polls events.
 class own_streams {
  public:
   template <policy::streams_policy P>
-    requires(!bool(P::reuses_across_streams))
+    requires(!bool(P::reuses_across_streams) && !tessera::detail::waits_for_events<P>)
   explicit own_streams(const P& p)
       : of_(std::in_place, p),
         reuse_key_(

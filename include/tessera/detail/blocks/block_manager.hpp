@@ -256,7 +256,7 @@ class block_manager {
   [[nodiscard]] bool record_stream(block& live, stream_id stream) noexcept {
     return has_stream(provider_, stream) && pending_.record(live, stream, !may_wait());
   }
-  /// Frees the pending blocks whose events have completed. Does nothing while the device must not be asked.
+  /// Frees the pending blocks whose events have completed, or waits for all. Does nothing while the device must not be asked.
   ///   Returns:  whether it freed any block
   bool process_events() noexcept { return !pending_.empty() && may_wait() && process_waiting(); }
   /// Gives events to the blocks that were freed while the device must not be asked, if it may be asked now.
@@ -819,7 +819,11 @@ class block_manager {
       complete_pending(b);
     };
     pending_.defer_set_aside(provider_, complete);
-    pending_.process(provider_, complete);
+    if constexpr (Traits::waits_for_events) {
+      pending_.wait(provider_, [](const block&) { return true; }, complete);
+    } else {
+      pending_.process(provider_, complete);
+    }
     return any;
   }
   template <typename Which>
