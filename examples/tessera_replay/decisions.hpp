@@ -136,12 +136,12 @@ class decision_log {
 };
 
 /// Replays a program with a recipe and writes its decisions. The last line has the bytes in use at the end, and the peak.
-///   Returns:  the number of requests that failed
-///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
 ///     write_decisions(stdout, program(made), tessera::provider::simulated_device{},
 ///                     any_recipe::of<tessera::recipe::pytorch<>>({}));
+///
+///   Returns:  the number of requests that failed
 inline std::size_t write_decisions(std::FILE* out, const program& source, provider::simulated_device device,
                                    const tool::detail::any_recipe& recipe) {
   decision_log log(out);

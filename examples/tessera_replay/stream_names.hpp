@@ -65,7 +65,6 @@ class stream_names {
     return made += text;
   }
 
- private:
   /// As the library writes handles: from here on, in hexadecimal.
   [[nodiscard]] static bool is_address(std::uint64_t handle) noexcept { return handle >= 100'000; }
   [[nodiscard]] static std::string hex(std::uint64_t handle) {
@@ -74,6 +73,7 @@ class stream_names {
     return text;
   }
 
+ private:
   std::map<std::uint64_t, std::size_t> numbers_;  // by handle
   std::set<std::uint64_t> named_;                 // handles that a text had already
 };

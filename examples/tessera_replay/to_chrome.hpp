@@ -22,6 +22,7 @@
 #include "blocks_at_start.hpp"
 #include "call_site.hpp"
 #include "files.hpp"
+#include "stream_names.hpp"
 
 namespace replay {
 
@@ -186,13 +187,18 @@ class chrome_device {
     event("C", 0, time, name, "\"args\":{\"bytes\":" + std::to_string(bytes) + "}");
   }
 
+  /// The name of a stream. An address gets a number, in order of appearance.
+  [[nodiscard]] std::string stream_name(stream_id stream) {
+    if (stream.handle == 0) return "default stream";
+    if (!stream_names::is_address(stream.handle)) return "stream " + std::to_string(stream.handle);
+    return "stream " + std::to_string(++addresses_) + " (" + stream_names::hex(stream.handle) + ")";
+  }
   /// Returns the thread number of a stream, from 1 in order of appearance. Thread 0 shows device calls.
   [[nodiscard]] std::size_t thread_of(stream_id stream) {
     const auto [found, is_new] = threads_.emplace(stream.handle, threads_.size() + 1);
     const std::size_t number = found->second;
     if (is_new) {
-      event("M", number, 0, "thread_name",
-            "\"args\":{\"name\":\"stream " + std::to_string(stream.handle) + "\"}");
+      event("M", number, 0, "thread_name", "\"args\":{\"name\":\"" + stream_name(stream) + "\"}");
     }
     return number;
   }
@@ -229,6 +235,7 @@ class chrome_device {
   std::uint64_t reserved_ = 0, requested_ = 0, live_ = 0;
   std::map<std::uint64_t, slice> open_;           // by the block's address
   std::map<std::uint64_t, std::size_t> threads_;  // by stream
+  std::size_t addresses_ = 0;                     // streams whose handles are addresses
 };
 
 /// Converts a snapshot's history to Chrome's trace event format, for chrome://tracing and ui.perfetto.dev.

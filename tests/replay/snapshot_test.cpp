@@ -287,7 +287,7 @@ TEST(verify, rejects_memory_that_no_device_returns) {
   const std::string wanted = " are not whole steps of 64 bytes";
   const std::vector<entry> none;
   EXPECT_EQ(rule_of(snapshot_of(base, 64, "small", {{1, "active_allocated", 1}, {63, "inactive"}}, none)),
-            "file: device 0: 1 bytes at 1073741824" + wanted);
+            "file: device 0: 1 byte at 1073741824 is not whole steps of 64 bytes");
   EXPECT_EQ(rule_of(snapshot_of(base + 1, 64, "small", {{64, "inactive"}}, none)),
             "file: device 0: 64 bytes at 1073741825" + wanted);
   EXPECT_EQ(rule_of(snapshot_of(0, 64, "small", {{64, "inactive"}}, none)),

@@ -131,6 +131,16 @@ struct ticks {
 };
 using ticking = extension::observer<history<ticks>>;
 
+TEST(to_chrome, numbers_streams_whose_handles_are_addresses) {
+  caching_allocator<pytorch_family::native, simulated_device, ticking> pool{
+      simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking{history<ticks>(100)}};
+  for (const std::uint64_t handle : {std::uint64_t{0x7f0012345670}, std::uint64_t{0xabcdef0}})
+    (void)pool.allocate(512, stream_id{handle});
+  const shown found = show(chrome_text(take_snapshot(pool)));
+  EXPECT_EQ(found.threads.at(1), "stream 1 (0x7f0012345670)");
+  EXPECT_EQ(found.threads.at(2), "stream 2 (0xabcdef0)");
+}
+
 TEST(to_chrome, shows_blocks_counters_and_calls) {
   caching_allocator<pytorch_family::native, simulated_device, ticking> pool{
       simulated_device{simulated_device::options{.capacity = 30_MiB}}, {}, ticking{history<ticks>(100)}};
@@ -151,7 +161,7 @@ TEST(to_chrome, shows_blocks_counters_and_calls) {
             (std::vector<std::string>{"segment_alloc", "refused", "refused", "oom", "segment_alloc"}));
   EXPECT_EQ(found.threads.at(0), "device calls");
   EXPECT_EQ(found.threads.at(1), "stream 77");
-  EXPECT_EQ(found.threads.at(2), "stream 0");
+  EXPECT_EQ(found.threads.at(2), "default stream");
   EXPECT_EQ(found.levels.at("live"), (std::vector<double>{0, 1_MiB + 512, 0, 512}));
   EXPECT_EQ(found.levels.at("requested"), (std::vector<double>{0, 1_MiB + 1, 1_MiB + 101}))
       << "the freed block is still used";
