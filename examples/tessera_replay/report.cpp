@@ -17,6 +17,7 @@
 #include "page/show.hpp"
 #include "page/style.hpp"
 #include "report.hpp"
+#include "stream_names.hpp"
 #include "svg.hpp"
 
 namespace {
@@ -34,7 +35,8 @@ std::string cause(const drawn_run& d, const picture& shown) {
   using kind = tessera::trace::event::kind;
   if (!d.has_cause || (asked.what != kind::allocate && asked.what != kind::refused)) return {};
   std::string text = "The event asks for ";
-  text += bytes_text(asked.bytes) + " on stream " + number(asked.stream.handle) +
+  text += bytes_text(asked.bytes) + " on " +
+          replay::stream_names(shown.source->events).name(asked.stream.handle) +
           (d.failures == 0 ? "; before it, " : "; ");
   if (d.largest_free == 0) return text + "nothing was free.";
   return text + "the largest free block had " + bytes_text(d.largest_free) +

@@ -52,7 +52,7 @@ function factsOf(ui, run, slot) {
   const facts = [["block", "id " + p.id(slot) + ", " + formatBytes(k.bytes) + " requested, " + formatBytes(run.bytes[place]) + " in the block"]];
   if (k.line) facts.push(["line", k.line]);
   if (k.label) facts.push(["tag", k.label]);
-  facts.push(["stream", k.stream], ["lifetime", lifetimeText(ui, run, slot)]);
+  facts.push(["stream", k.stream === String(k.handle) ? k.stream : k.stream + " (0x" + k.handle.toString(16) + ")"], ["lifetime", lifetimeText(ui, run, slot)]);
   const address = run.hex(run.address[place]);
   if (i < 0) facts.push(["address", address]);
   else {

@@ -46,13 +46,27 @@ function above(sorted, n, low = 0, high = sorted.length) {
   return low;
 }
 
+/// Names streams. A handle that is an address becomes a number, in the order of appearance, that no other stream has.
+function streamNames(data) {
+  const handles = [...data.blocks.kinds.map(([, stream]) => stream), ...data.runs.flatMap(r => r.owners.map(([stream]) => stream))];
+  const isAddress = handle => handle >= 100000;
+  const taken = new Set(handles.filter(h => !isAddress(h))), names = new Map();
+  let last = 0;
+  for (const handle of handles) {
+    if (!isAddress(handle) || names.has(handle)) continue;
+    do ++last; while (taken.has(last));
+    names.set(handle, String(last));
+  }
+  return handle => names.get(handle) ?? String(handle);
+}
+
 /// The allocations of the program, which all runs share.
-function readProgram(data) {
+function readProgram(data, nameOf) {
   const b = data.blocks, n = b.count;
   const birth = sums(column(b.births, new Uint32Array(n)));
   const program = {
     count: n, birth, death: ends(birth, column(b.lives, new Uint32Array(n))), kind: column(b.kind, new Uint32Array(n)),
-    kinds: b.kinds.map(([bytes, stream, stack, label]) => ({bytes, stream: String(stream), stack, label: data.labels?.[label] ?? ""})),
+    kinds: b.kinds.map(([bytes, stream, stack, label]) => ({bytes, stream: nameOf(stream), handle: stream, stack, label: data.labels?.[label] ?? ""})),
     id: slot => slot,
   };
   for (const k of program.kinds) {
@@ -96,7 +110,7 @@ function readSpans(s) {
           owner: s.owner ? column(s.owner, new Uint32Array(s.count)) : null};
 }
 
-function readRun(data, program, r) {
+function readRun(data, program, r, nameOf) {
   const b = r.blocks, run = {name: r.name, is: r.is, failures: r.failures, moment: r.moment};
   run.hex = address => "0x" + (BigInt(r.base) + BigInt(address)).toString(16);
   // Place 0 is that of a failed allocation.
@@ -118,7 +132,7 @@ function readRun(data, program, r) {
       run.end[slot] = over[i] ? program.birth[slot] + over[i] : NEVER;
     });
   }
-  run.owners = r.owners.map(([stream, pool, range]) => ({stream: String(stream), pool: String(pool), range: !!range}));
+  run.owners = r.owners.map(([stream, pool, range]) => ({stream: nameOf(stream), pool: String(pool), range: !!range}));
   run.uses = (r.uses || []).map(([pool, from, to]) => ({pool: String(pool), from, to}));  // of private pools
   const s = run.segments = readSpans(r.segments);
   run.asleep = r.asleep ? readSpans(r.asleep) : null;
@@ -237,12 +251,12 @@ function extremesIn(of, levels, first, last) {
 
 /// All data of a page.
 function readRuns(data) {
-  const program = readProgram(data);
+  const nameOf = streamNames(data), program = readProgram(data, nameOf);
   const all = {title: data.title, events: data.events, first: Math.max(0, Math.min(data.start - 1, data.events - 1)),
                start: data.start, peak: data.peak, note: data.note, program, hasLines: program.kinds.some(k => k.line),
                hasLabels: program.kinds.some(k => k.label)};
   all.times = data.times ? sums(column(data.times, new Float64Array(data.events))) : null;
-  all.runs = data.runs.map(r => readRun(data, program, r));
+  all.runs = data.runs.map(r => readRun(data, program, r, nameOf));
   program.requestedPeaks = extremes(program.requested);
   noteAlive(all);
   return all;
