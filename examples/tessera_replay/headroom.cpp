@@ -219,7 +219,7 @@ void print(const std::string& title, const headroom_found& f, const variation& b
       f.failed, f.trials, failures_in_10000(f.failed, f.trials));
   std::printf("  fit finds %zu for the recorded program alone, with which %.0f %% of its neighbours fail\n",
               f.fit, 100 * static_cast<double>(f.failed_fit) / (sampled - 1));
-  std::printf("  peak live %zu, and up to %zu in neighbours: %.4f times that suffices\n", f.peak_live,
+  std::printf("  peak live %zu, and up to %zu in neighbours; the capacity is %.4f times that\n", f.peak_live,
               f.largest_live, static_cast<double>(f.capacity) / static_cast<double>(f.largest_live));
   std::printf("  varied: %s\n  used: %s\n", varied_text(by).c_str(), recipe_text(used).c_str());
 }
@@ -266,11 +266,16 @@ int replay::commands::headroom(const arguments& args) {
       const neighbourhood all(trace.made, std::get<any_recipe>(chosen), args.varied, args.seed);
       const headroom_found found = find_headroom(all, args, trace.made.name);
       progress_line::clear();
+      list.next();
       if (found.capacity == 0) {
-        refuse(file, file + ": a neighbour completes with no capacity");
+        code = std::max<int>(code, differs);
+        args.json ? std::printf("{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": null, %s}",
+                                json_text(trace.made.name).c_str(), json_text(used.recipe).c_str(),
+                                settings_json(used).c_str())
+                  : std::printf("%s: some neighbours complete with no capacity\n",
+                                title_of(used, trace.made.name).c_str());
         continue;
       }
-      list.next();
       args.json ? print_json(trace.made.name, found, used)
                 : print(title_of(used, trace.made.name), found, args.varied, used);
       of_all = std::max(of_all, found.capacity);
