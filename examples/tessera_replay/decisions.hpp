@@ -136,6 +136,7 @@ class decision_log {
 };
 
 /// Replays a program with a recipe and writes its decisions. The last line has the bytes in use at the end, and the peak.
+///
 ///     using namespace tessera::trace;
 ///     const recording made{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};
 ///     write_decisions(stdout, program(made), tessera::provider::simulated_device{},
