@@ -10,9 +10,11 @@
 
 namespace replay {
 
-[[nodiscard]] inline tessera::provider::simulated_device device_of(std::size_t capacity) {
+/// A device. With a seed other than 0, it has addresses as drivers give them.
+[[nodiscard]] inline tessera::provider::simulated_device device_of(std::size_t capacity,
+                                                                   std::uint64_t address_seed = 0) {
   return tessera::provider::simulated_device{
-      tessera::provider::simulated_device::options{.capacity = capacity}};
+      tessera::provider::simulated_device::options{.capacity = capacity, .address_seed = address_seed}};
 }
 
 /// The number of calls that acquire or release memory, or map it.

@@ -122,6 +122,9 @@ std::string read_alignment(arguments& args, std::string_view text) {
 std::string read_jobs(arguments& args, std::string_view text) {
   return read_number<std::size_t>(text, args.jobs, 1, 4096);
 }
+std::string read_addresses(arguments& args, std::string_view text) {
+  return read_number<std::size_t>(text, args.addresses, 1, 1'000'000);
+}
 std::string read_trials(arguments& args, std::string_view text) {
   return read_number<std::size_t>(text, args.trials, 1, 100'000'000);
 }
@@ -202,6 +205,10 @@ constexpr option options[] = {
     {"--seed", "N", "the seed of that search, or of the neighbours; default: 1", &read_seed},
     {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
     {"--jobs", "N", "the files to work on at once; default: one per processor", &read_jobs},
+    {"--addresses", "N",
+     "also replay N times with addresses as drivers give them, each time others,\n"
+     "and print the least and the largest peak reserved of these",
+     &read_addresses},
     {"--trials", "N", "the neighbours to replay with the result; default: 1000", &read_trials},
     {"--vary", "WORDS",
      "how neighbours differ, of order, timing, addresses and sizes=PERCENT;\n"
@@ -236,7 +243,7 @@ struct command {
 
 constexpr command commands[] = {
     {"compare", &replay::commands::compare, "TRACE...",
-     "--recipe... --conf --capacity --memory-fraction --device --plan --json", "", false,
+     "--recipe... --conf --capacity --memory-fraction --device --plan --addresses --json", "", false,
      "    compares recipes: peak reserved and device calls. Shows the main recipes and those named with "
      "--recipe;\n"
      "    with --conf also the last of these, or the recorded one, under these settings. All begin without a "

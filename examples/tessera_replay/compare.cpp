@@ -26,9 +26,9 @@
 
 namespace {
 
-/// Measures replays with a recipe, and with a plan unless it is null.
+/// Measures replays with a recipe, and with a plan unless it is null. Then replays `addresses` times with random addresses.
 replay::recipe_result measure(const std::string& name, const tessera::trace::program& program,
-                              const replay::any_recipe& recipe, std::size_t capacity,
+                              const replay::any_recipe& recipe, std::size_t capacity, std::size_t addresses,
                               const tessera::plan::memory_plan* plan = nullptr) {
   replay::recipe_result found{.recipe = name};
   std::array<double, 3> times{};
@@ -55,6 +55,13 @@ replay::recipe_result measure(const std::string& name, const tessera::trace::pro
     found.retries = counted.num_alloc_retries;
     found.by_plan = counted.by_plan;
     found.has_plan = plan != nullptr;
+  }
+  for (std::size_t seed = 1; seed <= addresses; ++seed) {
+    replay::simulated_allocator pool = recipe.make(replay::device_of(capacity, seed), {.plan = plan});
+    (void)tessera::trace::replay(program, pool);
+    const std::size_t peak = pool.provider().peak_used();
+    found.least_peak = seed == 1 ? peak : std::min(found.least_peak, peak);
+    found.largest_peak = std::max(found.largest_peak, peak);
   }
   std::sort(times.begin(), times.end());
   found.nanoseconds = times[1] / static_cast<double>(std::max<std::size_t>(1, program.events().size()));
@@ -195,13 +202,14 @@ replay::read_result<replay::recorded_run> replay::find_recorded_run(const tesser
 
 std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_recipes(
     const std::vector<named_recipe>& recipes, const tessera::trace::program& program,
-    const run_settings& used, steps& at, const std::string& task, const tessera::plan::memory_plan* plan) {
+    const run_settings& used, steps& at, const std::string& task, const tessera::plan::memory_plan* plan,
+    std::size_t addresses) {
   std::vector<recipe_result> results;
   for (const named_recipe& w : recipes) {
     at.next(task + ": " + w.name);
     const recipe_or_error chosen = choose_recipe(used.with(w.recipe, w.conf));
     if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
-    results.push_back(measure(w.name, program, std::get<any_recipe>(chosen), used.capacity));
+    results.push_back(measure(w.name, program, std::get<any_recipe>(chosen), used.capacity, addresses));
   }
   if (plan != nullptr) {
     const std::string name = "plan, " + used.recipe;
@@ -209,8 +217,8 @@ std::variant<std::vector<replay::recipe_result>, std::string> replay::measure_re
     const recipe_or_error chosen = choose_recipe(used);
     if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
     const auto& recipe = std::get<any_recipe>(chosen);
-    const recipe_result alone = measure(used.recipe, program, recipe, used.capacity);
-    results.push_back(measure(name, program, recipe, used.capacity, plan));
+    const recipe_result alone = measure(used.recipe, program, recipe, used.capacity, 0);
+    results.push_back(measure(name, program, recipe, used.capacity, addresses, plan));
     recipe_result& last = results.back();
     // A run in which other requests fail reserves less, and says nothing about the plan.
     const bool is_alike = last.failures == alone.failures;
@@ -289,6 +297,9 @@ void print(const std::string& title, const comparison& c) {
   for (const recipe_result& r : c.results) {
     if (r.has_plan) std::printf("  %s: %s\n", r.recipe.c_str(), replay::served_text(r.by_plan).c_str());
     if (!r.warning.empty()) std::printf("  warning: %s\n", r.warning.c_str());
+    if (r.largest_peak != 0)
+      std::printf("  %s: with other addresses, %.1f to %.1f MiB reserved at peak\n", r.recipe.c_str(),
+                  mib(r.least_peak), mib(r.largest_peak));
     if (r.failed_sleeps != 0) std::printf("  %s\n", failed_sleeps_text(r, program.sleeps()).c_str());
   }
   std::printf(
@@ -321,6 +332,8 @@ void print_json_row(const recipe_result& r, const tessera::trace::program& progr
     std::printf(", \"retries\": %ju, \"failed_sleeps\": %zu, \"host_ns_per_operation\": %.1f%s", r.retries,
                 r.failed_sleeps, r.nanoseconds,
                 r.has_plan ? replay::plan_json(r.by_plan, r.warning).c_str() : "");
+  if (r.largest_peak != 0)
+    std::printf(", \"least_peak\": %zu, \"largest_peak\": %zu", r.least_peak, r.largest_peak);
 }
 
 void print_json(const comparison& c, std::optional<std::size_t> device) {
@@ -387,7 +400,7 @@ int replay::commands::compare(const arguments& args) {
       const std::string left_out = leave_out_unlimited(recipes, used, args);
       steps at(recipes.size() + (plan ? 1 : 0));
       const auto results =
-          measure_recipes(recipes, program, used, at, program.name(), plan ? &view : nullptr);
+          measure_recipes(recipes, program, used, at, program.name(), plan ? &view : nullptr, args.addresses);
       if (const auto* const wrong = std::get_if<std::string>(&results)) {
         refuse(program.name(), *wrong);
         continue;

@@ -24,6 +24,8 @@ namespace replay {
 struct recipe_result {
   std::string recipe;
   std::size_t peak_reserved = 0;  // bytes
+  std::size_t least_peak = 0;     // with random addresses; 0 if none were tried
+  std::size_t largest_peak = 0;   // likewise
   std::size_t cached_at_end = 0;  // bytes
   tessera::provider::simulated_device::counts calls{};
   std::uintmax_t retries = 0;
@@ -86,6 +88,6 @@ struct named_recipe {
 [[nodiscard]] std::variant<std::vector<recipe_result>, std::string> measure_recipes(
     const std::vector<named_recipe>& recipes, const tessera::trace::program& program,
     const run_settings& used, steps& at, const std::string& task,
-    const tessera::plan::memory_plan* plan = nullptr);
+    const tessera::plan::memory_plan* plan = nullptr, std::size_t addresses = 0);
 
 }  // namespace replay

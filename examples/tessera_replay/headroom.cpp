@@ -31,9 +31,7 @@ using namespace replay;
 bool completes(const tessera::trace::program& program, const any_recipe& recipe, const variation& by,
                std::uint64_t seed, std::size_t capacity) {
   using kind = tessera::trace::event::kind;
-  simulated_allocator pool =
-      recipe.make(tessera::provider::simulated_device{tessera::provider::simulated_device::options{
-          .capacity = capacity, .address_seed = by.addresses ? seed : 0}});
+  simulated_allocator pool = recipe.make(device_of(capacity, by.addresses ? seed : 0));
   random_numbers random(seed);
   const auto before = [&](std::size_t i) {
     if (!by.timing || seed == 0) return;
