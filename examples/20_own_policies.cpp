@@ -29,7 +29,7 @@ using namespace tessera::literals;
 /// adds only a sixteenth. What is left on the device bounds it, so that the last memory is not asked for in one piece.
 struct grow_by_share {
   using backend = tessera::policy::segment_backend;  // acquires whole segments
-  static constexpr tessera::memory_limit limit{};
+  tessera::memory_limit limit{};                     // settable, for --memory-fraction
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const tessera::usage& now,
                                                           tessera::pool_traits in = {}) noexcept {

@@ -147,7 +147,9 @@ std::string read_vary(arguments& args, std::string_view text) {
       return all +
              ": must be words of order, timing, addresses and sizes or sizes=PERCENT (0 to 50), with commas";
   }
-  return {};
+  const replay::variation& by = args.varied;
+  if (by.order || by.timing || by.addresses || by.percent > 0) return {};
+  return all + ": nothing would differ, so all neighbours would be the program itself";
 }
 std::string read_host_memory(arguments& args, std::string_view size) {
   return replay::read_size(size, args.host_memory);

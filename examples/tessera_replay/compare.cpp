@@ -265,13 +265,13 @@ struct comparison {
 };
 
 void print_header(const char* first) {
-  std::printf("  %-24s %18s %11s %11s %8s %8s %7s %7s %7s %7s %7s %8s %6s\n", first, "peak reserved, MiB",
-              "/ peak live", "cached, MiB", "acquire", "release", "create", "destroy", "map", "unmap",
+  std::printf("  %-24s %18s %12s %20s %8s %8s %7s %7s %7s %7s %7s %8s %6s\n", first, "peak reserved, MiB",
+              "/ peak live", "cached at end, MiB", "acquire", "release", "create", "destroy", "map", "unmap",
               "retries", "failures", "ns/op");
 }
 
 void print_row(const recipe_result& r, const tessera::trace::program& program) {
-  std::printf("  %-24s %18.1f %11.3f %11.1f %8ju %8ju %7ju %7ju %7ju %7ju", r.recipe.c_str(),
+  std::printf("  %-24s %18.1f %12.3f %20.1f %8ju %8ju %7ju %7ju %7ju %7ju", r.recipe.c_str(),
               mib(r.peak_reserved), ratio(r.peak_reserved, program.peak_live()), mib(r.cached_at_end),
               r.calls.acquire, r.calls.release, r.calls.create, r.calls.destroy, r.calls.map, r.calls.unmap);
   r.as_recorded ? std::printf(" %7s %8zu %6s\n", "-", r.failures, "-")
@@ -293,7 +293,7 @@ void print(const std::string& title, const comparison& c) {
   }
   print_header("recipe");
   for (const recipe_result& r : c.results) print_row(r, program);
-  std::printf("  %-24s %18.1f %11.3f\n", "(peak live)", mib(program.peak_live()), 1.0);
+  std::printf("  %-24s %18.1f %12.3f\n", "(peak live)", mib(program.peak_live()), 1.0);
   for (const recipe_result& r : c.results) {
     if (r.has_plan) std::printf("  %s: %s\n", r.recipe.c_str(), replay::served_text(r.by_plan).c_str());
     if (!r.warning.empty()) std::printf("  warning: %s\n", r.warning.c_str());

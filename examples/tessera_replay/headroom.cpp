@@ -17,6 +17,7 @@
 
 #include "capacity.hpp"
 #include "commands.hpp"
+#include "compare.hpp"
 #include "input.hpp"
 #include "neighbours.hpp"
 #include "on_all_cores.hpp"
@@ -184,18 +185,31 @@ headroom_found find_headroom(const neighbourhood& all, const arguments& args, co
   return found;
 }
 
-/// The largest share of failures, in ten thousandths, with which `failed` or fewer of `trials` still occur in 5 % of all
-/// cases.
-///   Source:  Clopper and Pearson's upper bound, from the Poisson distribution
-double failures_in_10000(std::size_t failed, std::size_t trials) {
-  double low = 0, high = 1e4;
-  for (int i = 0; i < 60; ++i) {
-    const double middle = (low + high) / 2, expected = middle * static_cast<double>(trials) / 1e4;
-    double term = std::exp(-expected), tail = term;
-    for (std::size_t k = 1; k <= failed; ++k) tail += term *= expected / static_cast<double>(k);
-    (tail > 0.05 ? low : high) = middle;
+/// The probability of at most `failed` failures in `trials`, if each fails with probability `p`.
+double probability_of_at_most(std::size_t failed, std::size_t trials, double p) {
+  const auto n = static_cast<double>(trials);
+  double sum = 0;
+  // From the largest term on, the terms fall quickly. Logarithms keep them from vanishing.
+  for (std::size_t k = failed + 1; k-- > 0;) {
+    const auto i = static_cast<double>(k);
+    const double term = std::exp(std::lgamma(n + 1) - std::lgamma(i + 1) - std::lgamma(n - i + 1) +
+                                 i * std::log(p) + (n - i) * std::log1p(-p));
+    sum += term;
+    if (i < n * p && term < sum * 1e-12) break;
   }
-  return high;
+  return sum;
+}
+
+/// How many of 10,000 fail at most, with 95 % confidence, if `failed` of `trials` did.
+///   Source:  Clopper and Pearson's upper bound
+double failures_in_10000(std::size_t failed, std::size_t trials) {
+  if (failed >= trials) return 10'000;
+  double low = 0, high = 1;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (probability_of_at_most(failed, trials, middle) > 0.05 ? low : high) = middle;
+  }
+  return 10'000 * high;
 }
 
 std::string varied_text(const variation& by) {
@@ -211,14 +225,15 @@ std::string varied_text(const variation& by) {
 
 void print(const std::string& title, const headroom_found& f, const variation& by, const run_settings& used) {
   std::printf("%s: a capacity of %zu bytes, %.4f times peak live\n", title.c_str(), f.capacity,
-              static_cast<double>(f.capacity) / static_cast<double>(f.peak_live));
+              ratio(f.capacity, f.peak_live));
   std::printf(
-      "  %zu of %zu neighbours did not complete with it: at most %.1f of 10,000, with 95 %% confidence\n",
+      "  %zu of %zu neighbours did not complete with it, so at most %.1f of 10,000 fail, with 95 %% "
+      "confidence\n",
       f.failed, f.trials, failures_in_10000(f.failed, f.trials));
-  std::printf("  fit finds %zu for the recorded program alone, with which %.0f %% of its neighbours fail\n",
-              f.fit, 100 * static_cast<double>(f.failed_fit) / (sampled - 1));
-  std::printf("  peak live %zu, and up to %zu in neighbours; the capacity is %.4f times that\n", f.peak_live,
-              f.largest_live, static_cast<double>(f.capacity) / static_cast<double>(f.largest_live));
+  std::printf("  fit finds %zu for the recorded program alone, with which %zu of %zu others fail\n", f.fit,
+              f.failed_fit, sampled - 1);
+  std::printf("  peak live is %zu, and up to %zu in neighbours; the capacity is %.4f times the latter\n",
+              f.peak_live, f.largest_live, ratio(f.capacity, f.largest_live));
   std::printf("  varied: %s\n  used: %s\n", varied_text(by).c_str(), recipe_text(used).c_str());
 }
 

@@ -59,6 +59,7 @@ std::string replay::recipe_list::find_fault() const {
     for (std::size_t k = 0; k < i; ++k) {
       if (without_spaces(all_[k].name) == without_spaces(all_[i].name))
         return "tool::run: two recipes have the name " + all_[i].name +
+               (all_[k].is_own ? "" : ", and one of them is shipped") +
                "; tessera::tool::named gives one another name";
     }
   }

@@ -171,7 +171,7 @@ void add_table(std::string& page, const picture& shown) {
       "recipes\">"
       "<table id=\"compare\"><thead><tr><th scope=\"col\">recipe</th><th scope=\"col\">peak reserved, "
       "MiB</th><th "
-      "scope=\"col\">/ peak live</th><th scope=\"col\">cached, MiB</th>"
+      "scope=\"col\">/ peak live</th><th scope=\"col\">cached at end, MiB</th>"
       "<th scope=\"col\">acquire</th><th scope=\"col\">release</th><th scope=\"col\">create</th><th "
       "scope=\"col\">destroy</th><th scope=\"col\">map</th><th scope=\"col\">unmap</th><th "
       "scope=\"col\">retries</"

@@ -11,6 +11,7 @@
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/recipe/stitched.hpp>
+#include <tessera/recipe/symmetric.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 #include <tessera/recipe/with.hpp>
 #include <tessera/version.hpp>

@@ -10,10 +10,9 @@ namespace tessera::provider {
 /// Simulates a device: it provides addresses without memory. Choose it for replays, tests and benchmarks on
 /// any machine.
 ///
-/// It is deterministic. Addresses only grow and are never reused, unless options.address_seed lets them be as those of
-/// drivers. Virtual time passes only in calls and in
-/// advance(). A call that breaks a rule fails and changes nothing, and last_error() names the rule. Virtual
-/// memory follows CUDA: mapped memory needs grant(), and unmap() checks the size.
+/// It is deterministic. Addresses only grow and are never reused; with options.address_seed, they are random and reused, as
+/// drivers give them. Virtual time passes only in calls and in advance(). A call that breaks a rule fails and changes
+/// nothing, and last_error() names the rule. Virtual memory follows CUDA: mapped memory needs grant(), and unmap() checks the size.
 ///
 /// It can be moved but not copied, because a copy would provide the same addresses. Share it through
 /// provider_ref.

@@ -42,6 +42,9 @@ consteval bool check_symmetric() {
       free_order_of<typename Recipe::split> != free_order::by_policy,
       "symmetric<Recipe>: its split policy has an order of its own, which may depend on addresses; use "
       "ordered<Split, free_order::oldest_segment> [tessera/policy/split.hpp]");
+  static_assert(!hears_requests<typename Recipe::split>,
+                "symmetric<Recipe>: its split policy learns from requests, and so from their addresses; use "
+                "one without note_served [tessera/policy/split.hpp]");
   static_assert(
       !requires { typename Recipe::eviction::clock; } && !requires { typename Recipe::eviction::call_clock; },
       "symmetric<Recipe>: its eviction policy reads a clock, so ranks release memory at different requests; "
@@ -74,9 +77,10 @@ namespace tessera::recipe {
 /// the events of pending blocks instead of polling them, as wait_for_events [tessera/policy/streams.hpp] says: after a
 /// miss, in process_events(), and in trim(). A recipe that cannot keep the promise does not compile.
 ///
-/// What the program owes: one thread allocates, streams have the same numbers or the same order of handles in all ranks,
-/// and no request fails in one rank alone, because recovery then releases memory there. An observer, a callback of
-/// on_pressure() and a limit that one rank changes alone can break the promise, too.
+/// What the program owes: one thread allocates; streams have the same handles in all ranks, or handles in the same order;
+/// devices have the same capacity, and limits are the same; no request fails in one rank alone, because recovery then
+/// releases memory there. An observer and a callback of on_pressure() must not change the allocator in one rank alone. There
+/// is no trim_without_waiting(), because what it releases depends on time.
 ///
 ///     using ranks = tessera::recipe::symmetric<tessera::recipe::pytorch<>>;
 ///     tessera::caching_allocator<ranks, tessera::provider::simulated_device> allocator;

@@ -136,7 +136,8 @@ template <typename Recipe>
     return {};
   } else {
     return "recipe " + name + ": its growth policy has no limit that can be set, which " +
-           (limits.fraction ? "--memory-fraction needs" : "the recorded run had; --capacity replaces it");
+           (limits.fraction ? "--memory-fraction needs" : "the recorded run had; --capacity replaces it") +
+           "; declare it as `tessera::memory_limit limit{};`";
   }
 }
 
@@ -156,7 +157,8 @@ void add_alternatives(std::vector<Any>& to, alternatives<A...>) {
                 "tool::alternatives: a policy and its alternatives answer the questions of one axis");
   static_assert((is_choosable<Any, Own, A> && ...),
                 "tool::alternatives: one of these policies cannot be chosen at run time: growth needs "
-                "segment_backend, eviction no clock, split lowest_address, and pools count at most 2");
+                "segment_backend, split lowest_address without note_served, eviction neither a clock nor "
+                "value nor counts_reuses, streams no wait_for_events, and pools count at most 2");
   (to.push_back(chosen_at_run_time<Any, Own>(A())), ...);
 }
 /// Adds a policy and its alternatives.

@@ -132,11 +132,12 @@ class own_streams {
   bool (*should_poll_events_)(const void*, std::size_t) noexcept;
 };
 
-/// It takes the smallest free block that fits, and of equal ones that at the lowest address.
+/// It takes the smallest free block that fits, and of equal ones that at the lowest address. It does not learn.
 class own_split {
  public:
   template <policy::split_policy P>
-    requires(tessera::detail::free_order_of<P> == free_order::lowest_address)
+    requires(tessera::detail::free_order_of<P> == free_order::lowest_address &&
+             !tessera::detail::hears_requests<P>)
   explicit own_split(const P& p)
       : of_(std::in_place, p),
         may_serve_([](const void* of, std::size_t wanted, std::size_t block) noexcept {
@@ -203,11 +204,13 @@ class own_segments {
   std::size_t (*segment_size_)(const void*, std::size_t, const usage&, pool_traits) noexcept;
 };
 
-/// It has no clock, because a replay runs faster than the program.
+/// It has no clock, because a replay runs faster than the program, and ranks no segments.
 class own_eviction {
  public:
   template <policy::eviction_policy P>
-    requires(!requires { typename P::clock; })
+    requires(
+                !requires { typename P::clock; } && !requires { typename P::call_clock; } &&
+                !tessera::detail::counts_reuses<P> && !tessera::detail::ranks_segments<P>)
   explicit own_eviction(const P& p)
       : of_(std::in_place, p),
         bytes_to_evict_([](const void* of, policy::eviction_trigger when, const usage& now) noexcept {

@@ -48,7 +48,7 @@ namespace tessera::tool {
 
 /// Runs tessera-replay with recipes of your own beside the shipped ones: the main function of a tool.
 ///
-/// Every verb accepts them by name. compare and draw show them unless --recipe names others, and tune combines their
+/// Every verb accepts them by name. compare always shows them, draw unless --recipe names others, and tune combines their
 /// policies with the shipped ones.
 ///
 ///   #include <tessera/tool/main.hpp>
@@ -56,8 +56,8 @@ namespace tessera::tool {
 ///   using coarse = tessera::recipe::with<tessera::recipe::pytorch<>, round_to_4_kib>;
 ///   int main(int count, char** words) { return tessera::tool::run<coarse>(count, words); }
 ///
-/// The name of a recipe is its member `static constexpr const char* name`, the name in `named`, or else that of its type
-/// without the namespaces of tessera. Two recipes of one name are an error when the tool runs.
+/// The name of a recipe is the name in `named`, its member `static constexpr const char* name` if it lists its eight policies
+/// itself, or else that of its type without the namespaces of tessera. Two recipes of one name are an error when the tool runs.
 ///
 /// Link the library tessera::tool, which holds the verbs; CMake's tessera_add_tool does that.
 ///   Returns:  the exit code
