@@ -5,6 +5,8 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -163,6 +165,36 @@ TEST(any_recipe, is_equal_to_one_of_the_same_type_and_settings) {
   EXPECT_FALSE(any_recipe::of<own>({}).has_ranges());
 }
 
+/// A split policy that learns, and eviction policies that rank segments or count their reuses.
+struct learning : split_below<> {
+  std::size_t seen = 0;
+  void note_served(const served_request& r) noexcept { seen += r.requested; }
+  bool operator==(const learning&) const = default;
+};
+struct ranking : evict_idle_above<percent(80)> {
+  [[nodiscard]] static constexpr double value(const idle_segment& s) noexcept {
+    return static_cast<double>(s.bytes);
+  }
+  bool operator==(const ranking&) const = default;
+};
+struct counting : evict_idle_above<percent(80)> {
+  static constexpr bool counts_reuses = true;
+  bool operator==(const counting&) const = default;
+};
+
+TEST(any_recipe, is_out_of_a_search_if_a_policy_would_not_hear_what_it_asks_for) {
+  const auto axis = []<typename... Policy>(std::type_identity<Policy>...) {
+    return std::string_view(any_recipe::of<with<pytorch<>, Policy...>>({}).axis_out_of_search());
+  };
+  EXPECT_EQ(axis(std::type_identity<learning>()), "split");
+  EXPECT_EQ(axis(std::type_identity<ranking>()), "eviction");
+  EXPECT_EQ(axis(std::type_identity<counting>()), "eviction");
+  EXPECT_EQ(axis(std::type_identity<wait_for_events<reuse_on_same_stream>>()), "streams");
+  own_policies found;
+  add_policies_of<with<pytorch<>, learning, counting>>(found);
+  EXPECT_TRUE(found.split.empty() && found.eviction.empty());
+}
+
 TEST(any_recipe, names_the_axis_that_a_search_cannot_vary) {
   using by_time = with<pytorch<>, evict_after<1000>>;
   const any_recipe made = any_recipe::of<by_time>({});
@@ -260,7 +292,8 @@ TEST(recipe_entries, refuse_settings_and_a_limit_that_cannot_be_set) {
   EXPECT_EQ(error("", {}), "");
   EXPECT_EQ(error("a:1", {}), "--conf: recipe mine takes no settings");
   EXPECT_EQ(error("", {.fraction = 0.5}),
-            "recipe mine: its growth policy has no limit that can be set, which --memory-fraction needs");
+            "recipe mine: its growth policy has no limit that can be set, which --memory-fraction needs; "
+            "declare it as `tessera::memory_limit limit{};`");
 }
 
 }  // namespace
