@@ -6,14 +6,14 @@ file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/*.md)
 set(pages README.md ${guides} include/tessera/README.md include/tessera/GLOSSARY.md include/tessera/NAMES.md .github/CONTRIBUTING.md)
 # The verbs and recipes of tessera-replay, recordings, names that an example defines, and words of other systems.
 set(others
-    compare draw explain fit plan ranks rank tool tune verify tessera_add_tool
+    compare draw explain fit headroom plan ranks rank tool tune verify tessera_add_tool
     gnn_sage gpt2_adamw resnet50_sgd paddle_auto_growth pytorch_expandable
     CUDAPluggableAllocator FetchContent MemPool OrtAllocator PYTORCH_CUDA_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF
     ON SOURCE_DATE_EPOCH Status TESSERA_BUILD_EXAMPLES TESSERA_INSTALL add_subdirectory __PRETTY_FUNCTION__ auto_growth backend cpack cv
     dirty_decay_ms empty_cache max_split_size_mb expandable_segments garbage_collection_threshold git malloc memory_stats
     naive_best_fit set_per_process_memory_fraction source static_assert std using vcpkg_from_git
     PascalCase snake_case trailing_ prefer_ evict_ grow_ pool_ recover_ reuse_ round_ split_
-    precedes note_served counts_reuses call_clock value plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
+    precedes note_served counts_reuses clock call_clock value plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
 
 # The types whose members pages mention. A type must not be final.
 set(prelude "
