@@ -194,7 +194,7 @@ look("assert found[0]['settings']['memory_limit'] == 100 << 20 and found[0]['set
 
 # What the GPU did is not among the recipes, which all begin without its cache.
 expect(0 "\n  what the GPU did " compare ${of}ring.pickle)
-expect_also("\n  recorded                              100.0       1.000        40.0 ")
+expect_also("\n  recorded                              100.0        1.000                 40.0 ")
 expect_also("    began with 40.0 MiB cached; the recipe decides likewise: see verify\n")
 expect_also("  all recipes begin without a cache and with the 1 block that was live when the history begins, and release memory ")
 expect_also("\n  paddle_naive_best_fit is left out: it reserves a share of the device, whose capacity the trace does not say; set --capacity\n")
