@@ -322,7 +322,7 @@ struct any_pools : pools_choices {
   static constexpr std::size_t count = 2;  // with one pool, the second stays empty
   any_pools() : any_pools(policy::pool_small_and_large<1_MiB>{}) {}
   any_pools(policy::pool_together p) : pools_choices{p} {}
-  any_pools(own_pools p) : pools_choices{std::move(p)} {}
+  any_pools(own_pools p) : pools_choices{p} {}
   template <auto Boundary>
   any_pools(policy::pool_small_and_large<Boundary> p)
       : pools_choices{boundary_of_pools{.boundary = p.boundary.get()}} {}
