@@ -109,11 +109,11 @@ struct headroom_found {
   std::size_t largest_live = 0;  // of the sampled neighbours
 };
 
-/// Counts the neighbours from `first` on that do not complete, and sets `needed` to the largest capacity that one of them
-/// needs.
-std::size_t count_failures(const neighbourhood& all, std::size_t first, std::size_t count,
-                           std::size_t capacity, std::size_t& needed, const std::string& title) {
-  std::atomic<std::size_t> failed = 0, begun = 0;
+/// The numbers of the neighbours, of `count` from `first` on, that do not complete with a capacity.
+std::vector<std::size_t> failing_neighbours(const neighbourhood& all, std::size_t first, std::size_t count,
+                                            std::size_t capacity, const std::string& title) {
+  std::vector<std::size_t> failing;
+  std::atomic<std::size_t> begun = 0;
   std::mutex guard;
   on_all_cores(count, [&](std::size_t i) {
     const std::size_t so_far = ++begun;
@@ -123,12 +123,10 @@ std::size_t count_failures(const neighbourhood& all, std::size_t first, std::siz
                           " neighbours with " + std::to_string(capacity) + " bytes");
     }
     if (all.completes_with(first + i, capacity)) return;
-    ++failed;
-    const std::size_t least = all.needs_of(first + i).capacity;
     const std::lock_guard lock(guard);
-    needed = std::max(needed, least);
+    failing.push_back(first + i);
   });
-  return failed;
+  return failing;
 }
 
 headroom_found find_headroom(const neighbourhood& all, const arguments& args, const std::string& title) {
@@ -167,20 +165,21 @@ headroom_found find_headroom(const neighbourhood& all, const arguments& args, co
   const auto one_deviation = static_cast<std::size_t>(deviation) + 1;
   found.trials = args.trials;
   if (args.has_capacity) {
-    std::size_t needed = 0;
     found.capacity = args.capacity;
-    found.failed = count_failures(all, sampled, args.trials, args.capacity, needed, title);
+    found.failed = failing_neighbours(all, sampled, args.trials, args.capacity, title).size();
     return found;
   }
   // Five deviations above the mean are far in the tail of a normal distribution. Fresh neighbours then test that, because
   // the distribution is not known to be normal.
   std::size_t capacity = std::max(largest + one_deviation, static_cast<std::size_t>(mean + 5 * deviation));
   for (std::size_t raise = 0, first = sampled; raise < max_raises; ++raise, first += args.trials) {
-    std::size_t needed = 0;
-    found.failed = count_failures(all, first, args.trials, capacity, needed, title);
+    const std::vector<std::size_t> failing = failing_neighbours(all, first, args.trials, capacity, title);
+    found.failed = failing.size();
     found.capacity = capacity;
-    if (found.failed == 0) break;
-    capacity = std::max(capacity, needed) + one_deviation;
+    if (failing.empty()) break;
+    std::vector<std::size_t> needed(failing.size());
+    on_all_cores(failing.size(), [&](std::size_t i) { needed[i] = all.needs_of(failing[i]).capacity; });
+    capacity = std::max(capacity, *std::max_element(needed.begin(), needed.end())) + one_deviation;
   }
   return found;
 }

@@ -12,7 +12,8 @@ namespace tessera::provider {
 ///
 /// It is deterministic. Addresses only grow and are never reused; with options.address_seed, they are random and reused, as
 /// drivers give them. Virtual time passes only in calls and in advance(). A call that breaks a rule fails and changes
-/// nothing, and last_error() names the rule. Virtual memory follows CUDA: mapped memory needs grant(), and unmap() checks the size.
+/// nothing, and last_error() names the rule. Virtual memory follows CUDA: mapped memory needs grant(), and unmap() checks
+/// the size.
 ///
 /// It can be moved but not copied, because a copy would provide the same addresses. Share it through
 /// provider_ref.

@@ -48,8 +48,7 @@ consteval bool check_symmetric() {
   static_assert(
       !requires { typename Recipe::eviction::clock; } && !requires { typename Recipe::eviction::call_clock; },
       "symmetric<Recipe>: its eviction policy reads a clock, so ranks release memory at different requests; "
-      "use "
-      "one that counts requests or bytes [tessera/policy/eviction.hpp]");
+      "use one that counts requests or bytes [tessera/policy/eviction.hpp]");
   static_assert(std::is_same_v<typename Recipe::growth::backend, policy::segment_backend>,
                 "symmetric<Recipe>: its growth policy maps memory into ranges, and takes the range at the "
                 "lowest address; "
