@@ -6,6 +6,7 @@ CHIP_LIBRARY names the library. The programs that it trains are those of example
 import argparse
 import copy
 import io
+import math
 import os
 import re
 import subprocess
@@ -222,7 +223,11 @@ def profiler():
 
 
 def training(tool):
-    """Trains on the CPU and on the device. The losses are equal. The decisions are those of PyTorch 2.14."""
+    """Trains on the CPU and on the device. The losses are equal. The decisions are those of PyTorch 2.14.
+
+    The kernels are the same, but on some processors they sum in another order if a tensor is aligned otherwise. So the losses may
+    differ in their last bits.
+    """
     for name in "transformer", "resnet", "gnn":
         losses = {}
         for device in "cpu", "chip":
@@ -233,7 +238,8 @@ def training(tool):
                 step = train.PROGRAMS[name]("small")
                 losses[device] = [step().item() for _ in range(3)]
         del step
-        check(losses["cpu"] == losses["chip"], f"{name}: losses {losses}")
+        equal = all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(losses["cpu"], losses["chip"], strict=True))
+        check(equal, f"{name}: losses {losses}")
         peaks = memory.max_memory_allocated(), memory.max_memory_reserved()
         print(f"{name}: losses equal those of the CPU; peak allocated {peaks[0]}, reserved {peaks[1]} bytes", flush=True)
         if tool:
