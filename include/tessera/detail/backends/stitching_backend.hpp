@@ -35,6 +35,12 @@ class stitched_ranges {
     const std::size_t active = now.active + size;
     if (active > peak_active_) peak_active_ = active;
   }
+  /// Copies the peaks of another allocator's ranges.
+  template <typename Other>
+  void copy_peaks(const stitched_ranges<Other>& from) noexcept {
+    peak_active_ = from.peak_active();
+    peak_reserved_ = from.peak_reserved();
+  }
   [[nodiscard]] std::size_t peak_active() const noexcept { return peak_active_; }
   [[nodiscard]] std::size_t peak_reserved() const noexcept { return peak_reserved_; }
 
@@ -317,6 +323,8 @@ struct stitching_backend : range_backend_defaults {
     }
     std::size_t release(block& idle) noexcept { return stitched_.ranges().release(idle); }
     [[nodiscard]] mapped_ranges<Manager>& ranges() noexcept { return stitched_.ranges(); }
+    [[nodiscard]] const stitched_ranges<Manager>& stitched() const noexcept { return stitched_; }
+    void copy_peaks(const auto& from) noexcept { stitched_.copy_peaks(from.stitched()); }
     void shrink() noexcept { stitched_.shrink(); }
     [[nodiscard]] std::size_t metadata_bytes() const noexcept { return stitched_.ranges().metadata_bytes(); }
     [[nodiscard]] std::uintptr_t end_of_chunk(std::uintptr_t begin) const noexcept {

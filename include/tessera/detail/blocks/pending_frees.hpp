@@ -106,6 +106,14 @@ class pending_frees {
     return u == nullptr;
   }
 
+  /// Calls f(block, stream) for each use that a pending block waits for. Blocks that were set aside are not visited.
+  template <typename F>
+  void for_each_wait(F f) const {
+    for (const use_queue* queue = waiting_; queue != nullptr; queue = queue->next) {
+      for (const stream_use* u = queue->oldest; u != nullptr; u = u->next) f(*u->used, queue->stream);
+    }
+  }
+
   /// Makes a freed block with recorded streams pending. Returns false if all these streams have ended; the
   /// block then has no records.
   [[nodiscard]] bool defer(block& freed, Provider& device) noexcept {
@@ -290,6 +298,8 @@ class pending_frees<Provider, false> {
   static constexpr bool for_each_use(const block&, F) noexcept {
     return true;
   }
+  template <typename F>
+  static constexpr void for_each_wait(F) noexcept {}
   template <typename F>
   static constexpr void defer_set_aside(Provider&, F) noexcept {}
   template <typename F>

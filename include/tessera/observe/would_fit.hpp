@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <new>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <tessera/caching_allocator.hpp>
+#include <tessera/core/bytes.hpp>
+#include <tessera/core/error.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/blocks/block.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/detail/extensions/extension_set.hpp>
+#include <tessera/provider/provider.hpp>
+
+/// Answers whether requests would succeed, by trying them on a copy of the allocator's books.
+
+namespace tessera::detail {
+
+/// A device without memory, for a copy of an allocator: it knows only how many bytes the device of the original can
+/// still give. Work on a stream counts as unfinished until the copy waits for it.
+template <typename Original>
+class imagined_device {
+ public:
+  static constexpr bool map_grants_access = true;
+  static constexpr bool unmap_wants_size = false;
+  static constexpr bool release_waits = false;
+  struct event {
+    std::size_t number = 0;
+    stream_id stream{};
+  };
+  struct physical {
+    std::size_t bytes = 0;
+  };
+
+  /// `may_wait` is false if the original must not wait for its device now.
+  imagined_device(Original& original, std::size_t left, bool may_wait) noexcept
+      : original_(&original), left_(left), may_wait_(may_wait) {}
+
+  /// Makes the next acquire() return an address of the original, whose memory was taken already.
+  void place(std::uintptr_t address) noexcept { placed_ = address; }
+  /// Ends the copying. From now on, memory is taken from what is left; its addresses lie above `end`.
+  void begin(std::uintptr_t end) noexcept {
+    is_copying_ = false;
+    copied_ = is_finished_.size();
+    next_ = end > 0 ? end : 1;  // 0 is no address
+  }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return original_->capacity(); }
+  [[nodiscard]] std::size_t granularity() const noexcept { return original_->granularity(); }
+  [[nodiscard]] std::size_t available() const noexcept { return left_; }
+  [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept
+    requires limited_provider<Original>
+  {
+    const std::size_t more = saturating_add(taken_, bytes);
+    return more > given_back_ && original_->would_exceed_limit(more - given_back_);
+  }
+  [[nodiscard]] bool has_stream(stream_id stream) noexcept {
+    return is_copying_ || detail::has_stream(*original_, stream);
+  }
+
+  [[nodiscard]] void* acquire(std::size_t bytes, page_kind /*kind*/ = {}) noexcept {
+    if (is_copying_) return reinterpret_cast<void*>(placed_);
+    return take(bytes) ? new_addresses(bytes, original_->granularity()) : nullptr;
+  }
+  bool release(void* /*p*/, std::size_t bytes) noexcept { return give_back(bytes); }
+
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
+    requires provider::virtual_memory_provider<Original>
+  {
+    return original_->page_size(kind);
+  }
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept {
+    return new_addresses(bytes, alignment);
+  }
+  [[nodiscard]] static bool unreserve(void* /*p*/, std::size_t /*bytes*/) noexcept { return true; }
+  bool create(std::size_t bytes, page_kind /*kind*/, physical& made) noexcept {
+    if (!is_copying_ && !take(bytes)) return false;
+    made.bytes = bytes;
+    return true;
+  }
+  bool destroy(const physical& leaving) noexcept { return give_back(leaving.bytes); }
+  [[nodiscard]] static bool map(void* /*p*/, std::size_t /*bytes*/, const physical& /*made*/) noexcept {
+    return true;
+  }
+  [[nodiscard]] static bool grant(void* /*p*/, std::size_t /*bytes*/) noexcept { return true; }
+  [[nodiscard]] static bool unmap(void* /*p*/, std::size_t /*bytes*/) noexcept { return true; }
+  bool synchronize(stream_id stream) noexcept {
+    return may_wait_ && remember([&] { finished_.push_back(stream); });
+  }
+
+  bool record(stream_id stream, event& mark) noexcept {
+    mark = {is_finished_.size(), stream};
+    return remember([&] { is_finished_.push_back(0); });
+  }
+  [[nodiscard]] bool query(event& mark) const noexcept {
+    return is_finished_[mark.number] != 0 || has_finished(mark.stream);
+  }
+  bool wait(event& mark) noexcept {
+    if (!may_wait_) return false;
+    is_finished_[mark.number] = 1;
+    // A new event is behind all work of its stream, a copied one only behind some.
+    return mark.number < copied_ || synchronize(mark.stream);
+  }
+  static void discard(event& /*mark*/) noexcept {}
+
+  [[nodiscard]] std::uint64_t position(stream_id stream) noexcept
+    requires provider::ordering_provider<Original>
+  {
+    return original_->position(stream);
+  }
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept
+    requires provider::ordering_provider<Original>
+  {
+    return has_finished(stream) || original_->is_done(stream, at);
+  }
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) noexcept
+    requires provider::ordering_provider<Original>
+  {
+    return original_->is_ordered_after(stream, of, at);
+  }
+  [[nodiscard]] static bool make_wait(stream_id /*stream*/, stream_id /*of*/, std::uint64_t /*at*/) noexcept {
+    return true;
+  }
+
+ private:
+  [[nodiscard]] bool has_finished(stream_id stream) const noexcept {
+    return std::find(finished_.begin(), finished_.end(), stream) != finished_.end();
+  }
+  [[nodiscard]] bool take(std::size_t bytes) noexcept {
+    if (bytes > left_) return false;
+    left_ -= bytes;
+    taken_ += bytes;
+    return true;
+  }
+  [[nodiscard]] bool give_back(std::size_t bytes) noexcept {
+    left_ += bytes;
+    given_back_ += bytes;
+    return true;
+  }
+  [[nodiscard]] void* new_addresses(std::size_t bytes, std::size_t alignment) noexcept {
+    const std::uintptr_t begin = align_up(next_, alignment);
+    if (begin < next_ || bytes > ~begin) return nullptr;
+    next_ = begin + bytes;
+    return reinterpret_cast<void*>(begin);
+  }
+  /// Returns false if host memory ran out.
+  template <typename F>
+  [[nodiscard]] static bool remember(F f) noexcept {
+    try {
+      f();
+      return true;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
+  Original* original_;
+  std::size_t left_;  // bytes that the device can still give
+  bool may_wait_;
+  bool is_copying_ = true;
+  std::size_t taken_ = 0;
+  std::size_t given_back_ = 0;
+  std::uintptr_t placed_ = 0;
+  std::uintptr_t next_ = 0;
+  std::vector<stream_id> finished_;  // streams whose work the copy waited for
+  std::vector<char> is_finished_;    // for each event, whether the copy waited for it
+  std::size_t copied_ = 0;           // events that were recorded while copying
+};
+
+/// The extension of a copy: recovery waits only if the original may wait.
+struct imagined_waits {
+  bool allowed = true;
+
+  template <typename Core>
+  class state : public extension_defaults {
+   public:
+    state(typename Core::allocator&, const imagined_waits& given) noexcept : allowed_(given.allowed) {}
+    [[nodiscard]] bool may_wait() const noexcept { return allowed_; }
+
+   private:
+    bool allowed_;
+  };
+  template <typename Allocator>
+  class door {
+   public:
+    explicit door(Allocator&) noexcept {}
+  };
+};
+
+/// A copy of an allocator's books, without its memory. It has the blocks that serve the requests of one pool. All other
+/// memory counts as used.
+template <typename Original>
+class allocator_copy {
+  using recipe_type = typename Original::recipe_type;
+  using provider_type = typename Original::provider_type;
+  using device_type = imagined_device<provider_type>;
+  using allocator_type = caching_allocator<recipe_type, device_type, imagined_waits>;
+  using access = core_access;
+  static constexpr bool has_ranges = Original::has_ranges;
+
+ public:
+  /// Copies the pool that serves the requests of a stream now.
+  ///   Throws:  std::bad_alloc
+  allocator_copy(Original& original, stream_id stream)
+      : original_(original),
+        group_(&access::manager(original).group_for(stream)),
+        copy_(device_type(original.provider(), left_on(original.provider(), reserved()), may_wait()),
+              recipe::policies<recipe_type>(access::policies(original)), imagined_waits{may_wait()}) {
+    copy_segments();
+    add_other_memory();
+    to().own().clocks = group_->clocks;
+    to().provider().begin(end_);
+  }
+
+  [[nodiscard]] allocator_type& allocator() noexcept { return copy_; }
+  /// Whether the copied pool serves a stream.
+  [[nodiscard]] bool serves(stream_id stream) const noexcept { return &from().group_for(stream) == group_; }
+
+ private:
+  [[nodiscard]] auto& from() const noexcept { return access::manager(original_); }
+  [[nodiscard]] auto& to() noexcept { return access::manager(copy_); }
+  [[nodiscard]] bool may_wait() const noexcept { return from().may_wait(); }
+  /// Bytes that the device gave, or is being asked for.
+  [[nodiscard]] std::size_t reserved() const noexcept {
+    return from().counters().reserved() + from().requested_bytes();
+  }
+  static void require(bool has_memory) {
+    if (!has_memory) throw std::bad_alloc();
+  }
+  [[nodiscard]] free_list& list_like(const free_list& list) {
+    free_list* const same = to().prepare_list(to().own(), list.where.pool, list.key);
+    require(same != nullptr);
+    return *same;
+  }
+
+  void copy_segments() {
+    from().pending().for_each_wait([this](const block& b, stream_id s) { waits_.emplace_back(&b, s); });
+    std::sort(waits_.begin(), waits_.end());
+    std::vector<const segment*> segments;
+    from().for_each_segment([&](const block& first) {
+      const auto& whole = static_cast<const segment&>(*first.prev);
+      if (first.list->where.group == group_) segments.push_back(&whole);
+      const block& last = *whole.prev;
+      if (last.end() > end_) end_ = last.end();
+    });
+    // Numbers count acquisitions, and free lists may be ordered by them.
+    std::sort(segments.begin(), segments.end(), [](const segment* a, const segment* b) {
+      return static_cast<std::int32_t>(a->number - b->number) < 0;
+    });
+    if constexpr (has_ranges) {
+      auto& ranges = access::backend(copy_).ranges();
+      ranges.note_alignment(access::backend(original_).ranges().alignment());
+    }
+    for (const segment* s : segments) {
+      if constexpr (has_ranges) {
+        copy_range(*s);
+      } else {
+        copy_segment(*s);
+      }
+    }
+    if constexpr (requires { access::backend(copy_).copy_peaks(access::backend(original_)); })
+      access::backend(copy_).copy_peaks(access::backend(original_));
+  }
+  void copy_segment(const segment& s) {
+    const block& first = s.first();
+    const std::size_t bytes = segment_bytes(first);
+    to().provider().place(first.address);
+    block* const whole = to().acquire(list_like(*first.list), bytes, s.oversize,
+                                      access::policies(original_).pages.backing(bytes));
+    require(whole != nullptr);
+    segment& same = segment_of(*whole);
+    cut(*whole, first, s);
+    same.idle_since = s.idle_since;
+    same.history = s.history;
+  }
+  void copy_range(const segment& s) {
+    auto& ranges = access::backend(copy_).ranges();
+    const auto& theirs = access::backend(original_).ranges();
+    block* hole = ranges.insert_range(list_like(*s.list), s.address, s.size);
+    require(hole != nullptr);
+    for (const block* b = &s.first(); b != &s;) {
+      if (b->is_unmapped()) {
+        b = b->next;
+        continue;
+      }
+      const block* after = b;
+      while (after != &s && !after->is_unmapped()) after = after->next;
+      const std::uintptr_t end = after->prev->end();
+      block* mapped = nullptr;
+      for (std::uintptr_t at = b->address; at < end;) {
+        const std::size_t bytes = theirs.end_of_chunk(at) - at;
+        mapped =
+            ranges.map_new(*hole, at, bytes, {bytes, 0, access::policies(original_).pages.backing(bytes)});
+        require(mapped != nullptr && bytes > 0);
+        at += bytes;
+        if (mapped->next->is_unmapped()) hole = mapped->next;
+      }
+      cut(*mapped, *b, *after);
+      b = after;
+    }
+  }
+  /// Cuts a free block into blocks like those of the original from `first` up to `end`.
+  void cut(block& whole, const block& first, const block& end) {
+    std::vector<block*> parts;
+    block* rest = &whole;
+    for (const block* b = &first; b != &end; b = b->next) {
+      require(to().reserve_blocks());
+      block* const following = b->size < rest->size ? rest : nullptr;
+      const bool is_oversize = b->status.state == block::state::live_flagged && b->status.flags.oversize;
+      const std::size_t requested = b->is_free() ? 0 : b->request.bytes;
+      parts.push_back(
+          &to().template allocate<true>(*rest, requested, b->size, 0, is_oversize, first.list->key));
+      rest = following;
+    }
+    auto part = parts.begin();
+    for (const block* b = &first; b != &end; b = b->next, ++part) {
+      move_to(**part, list_like(*b->list));
+      if (b->status.state == block::state::pending) make_waiting(**part, *b);
+      if (!b->is_free() && b->status.state != block::state::pending) continue;
+      (void)to().deallocate(**part);
+      if constexpr (has_ranges) (*part)->free_since = b->free_since;
+      if constexpr (Original::recipe_type::streams::reuses_across_streams)
+        (*part)->free_after = b->free_after;
+    }
+  }
+  /// Records the streams for which a pending block waits. One that was set aside waits for a stream, too.
+  void make_waiting(block& live, const block& pending) {
+    auto wait = std::lower_bound(waits_.begin(), waits_.end(), std::pair(&pending, stream_id{}));
+    require(to().record_stream(
+        live, wait != waits_.end() && wait->first == &pending ? wait->second : pending.list->key));
+    for (; wait != waits_.end() && wait->first == &pending; ++wait)
+      require(to().record_stream(live, wait->second));
+  }
+  /// If streams share free blocks, blocks of one segment belong to several lists.
+  void move_to(block& live, free_list& list) noexcept {
+    if (live.list == &list) return;
+    to().count_in(*live.list, -1);
+    to().count_in(list, 1);
+    live.list = &list;
+  }
+  /// Counts the memory of other pools, and what the device is being asked for or to take back.
+  void add_other_memory() noexcept {
+    auto& counters = to().counters();
+    const std::size_t other = reserved() - counters.reserved();
+    if (other == 0) return;
+    if constexpr (has_ranges) {
+      counters.mapped(0, other);
+    } else {
+      counters.segment_acquired(0, other);
+    }
+    counters.allocated(0, other, other);
+  }
+
+  Original& original_;
+  const typename std::remove_reference_t<decltype(core_access::manager(std::declval<Original&>()))>::group*
+      group_;
+  std::uintptr_t end_ = 0;                                 // of the highest address
+  std::vector<std::pair<const block*, stream_id>> waits_;  // of pending blocks, sorted
+  allocator_type copy_;
+};
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
+
+/// A request that may come.
+struct expected_request {
+  std::size_t bytes = 0;
+  stream_id stream{};
+};
+
+/// Whether requests would succeed.
+struct [[nodiscard]] fit_answer {
+  std::size_t served = 0;    ///< how many succeed before the first that fails
+  std::size_t reserved = 0;  ///< bytes that the allocator would have reserved after these
+  std::string why{};         ///< why the next one fails; empty if all succeed
+  explicit operator bool() const noexcept { return why.empty(); }
+};
+
+}  // namespace tessera::observe
+
+namespace tessera::detail {
+
+/// Why the pool of a stream serves nothing now, or null. Memory that sleeps cannot be copied, either.
+[[nodiscard]] const char* why_unserved(auto& allocator, stream_id stream) noexcept {
+  auto& extensions = core_access::extensions(allocator);
+  auto& group = core_access::manager(allocator).group_for(stream);
+  if (extensions.may_serve(group)) return nullptr;
+  const char* const why = extensions.why_unserved(group);
+  return why != nullptr ? why : "an extension lets the pool serve nothing now";
+}
+
+/// Answers for one caching_allocator.
+template <typename Recipe, typename Provider, typename... Extension>
+[[nodiscard]] observe::fit_answer fit_of(caching_allocator<Recipe, Provider, Extension...>& original,
+                                         std::span<const observe::expected_request> requests) {
+  static_assert(!std::remove_cvref_t<decltype(core_access::extensions(original))>::limits_groups,
+                "would_fit does not know the limits of extensions such as quotas");
+  observe::fit_answer answer{.reserved = original.current_usage().reserved};
+  if (requests.empty()) return answer;
+  if (const char* const why = why_unserved(original, requests.front().stream)) {
+    answer.why = why;
+    return answer;
+  }
+  allocator_copy copy(original, requests.front().stream);
+  auto& allocator = copy.allocator();
+  for (const observe::expected_request& r : requests) {
+    if (r.bytes > 0 && !copy.serves(r.stream)) {
+      answer.why = "would_fit: another private pool serves this request than the first; ask for each pool";
+    } else if (r.bytes > 0 && allocator.try_allocate(r.bytes, r.stream) == nullptr) {
+      answer.why = allocator.make_out_of_memory(r.bytes, r.stream).what();
+    }
+    if (!answer.why.empty()) break;
+    ++answer.served;
+    answer.reserved = allocator.current_usage().reserved;
+  }
+  return answer;
+}
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
+
+/// Whether all of these requests would succeed now, one after the other, without a free in between. Recovery counts: what
+/// a request would wait for or release is waited for and released in a copy of the books. The allocator and the device stay
+/// as they are. For schedulers of batches and of caches of keys and values.
+///
+///     const tessera::observe::fit_answer answer = tessera::observe::would_fit(allocator, {{64_MiB}, {64_MiB}, {2_GiB}});
+///     if (!answer) std::printf("%zu fit; %s\n", answer.served, answer.why.c_str());
+///
+/// The allocator may be one caching_allocator or a front end of one, such as locked. Other threads wait meanwhile, and may
+/// take the memory right after the answer.
+///
+/// It asks the device only how much is free. So a device that refuses memory although it has that much, such as one whose
+/// free memory is in pieces or that lacks huge pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of
+/// the provider, which might help. All requests are those of one pool: of the default pools, or of one private pool. Idle
+/// memory of other pools counts as used, although recovery might release it.
+///   Throws:  std::bad_alloc
+///   Cost:    linear in the blocks of that pool, and in ranges in their chunks
+///   Source:  Paddle 76430 asks the same of the largest free block
+template <typename Allocator>
+[[nodiscard]] fit_answer would_fit(Allocator& allocator, std::span<const expected_request> requests) {
+  if constexpr (requires { detail::fit_of(allocator, requests); }) {
+    return detail::fit_of(allocator, requests);
+  } else {
+    static_assert(
+        !requires { allocator.visit_arenas(stream_id{}, detail::ignore_arguments{}); },
+        "would_fit needs an allocator without arenas, which share memory in other ways");
+    fit_answer answer;
+    allocator.for_each_allocator([&](auto& one) { answer = detail::fit_of(one, requests); });
+    return answer;
+  }
+}
+template <typename Allocator>
+[[nodiscard]] fit_answer would_fit(Allocator& allocator, std::initializer_list<expected_request> requests) {
+  return would_fit(allocator, std::span<const expected_request>(requests.begin(), requests.size()));
+}
+
+}  // namespace tessera::observe
