@@ -363,7 +363,7 @@ TEST(paddle_virtual_memory_v2, idle_handles_move_to_the_end_if_the_device_refuse
   auto pool = handles_of_2_mib(16_MiB);
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(pool.allocate(2_MiB));
-  for (std::size_t i : {0, 2, 4}) pool.deallocate(blocks[i]);
+  for (const std::size_t i : {0u, 2u, 4u}) pool.deallocate(blocks[i]);
   void* const p = pool.try_allocate(4_MiB);
   ASSERT_NE(p, nullptr);
   EXPECT_EQ(number(p), number(blocks[7]) + 2_MiB);
@@ -378,7 +378,7 @@ TEST(paddle_virtual_memory_v2, only_what_the_device_does_not_give_moves) {
   auto pool = handles_of_2_mib(16_MiB);
   std::vector<void*> blocks;
   for (int i = 0; i < 7; ++i) blocks.push_back(pool.allocate(2_MiB));
-  for (std::size_t i : {0, 2, 4}) pool.deallocate(blocks[i]);
+  for (const std::size_t i : {0u, 2u, 4u}) pool.deallocate(blocks[i]);
   void* const p = pool.try_allocate(4_MiB);
   ASSERT_NE(p, nullptr);
   EXPECT_EQ(pool.provider().calls().unmap, 1u);
@@ -403,7 +403,7 @@ TEST(paddle_virtual_memory_v2, nothing_moves_if_too_little_is_idle) {
   auto pool = handles_of_2_mib(16_MiB);
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(pool.allocate(2_MiB));
-  for (std::size_t i : {0, 2}) pool.deallocate(blocks[i]);
+  for (const std::size_t i : {0u, 2u}) pool.deallocate(blocks[i]);
   EXPECT_EQ(pool.try_allocate(6_MiB), nullptr);
   EXPECT_EQ(pool.provider().calls().unmap, 0u);
   EXPECT_EQ(pool.allocate(2_MiB), blocks[0]);
@@ -413,13 +413,13 @@ TEST(paddle_virtual_memory_v2, nothing_moves_without_the_flag_or_for_small_block
   auto pool = handles_of_2_mib(8_MiB, false);
   std::vector<void*> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate(2_MiB));
-  for (std::size_t i : {0, 2}) pool.deallocate(blocks[i]);
+  for (const std::size_t i : {0u, 2u}) pool.deallocate(blocks[i]);
   EXPECT_EQ(pool.try_allocate(4_MiB), nullptr);
   // CompactImpl of vmm_auto_growth_best_fit_multi_pool_allocator_v2.cc
   auto small = make<second_version>(v2(8_MiB, 2_MiB), 8_MiB);
   blocks.clear();
   for (int i = 0; i < 4; ++i) blocks.push_back(small.allocate(2_MiB));
-  for (std::size_t i : {0, 2}) small.deallocate(blocks[i]);
+  for (const std::size_t i : {0u, 2u}) small.deallocate(blocks[i]);
   EXPECT_EQ(small.try_allocate(4_MiB), nullptr);
 }
 
@@ -427,7 +427,7 @@ TEST(paddle_virtual_memory_v2, a_part_of_a_handle_does_not_move) {
   auto pool = handles_of_2_mib(8_MiB);
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(pool.allocate(1_MiB));
-  for (std::size_t i : {0, 2, 4, 6}) pool.deallocate(blocks[i]);
+  for (const std::size_t i : {0u, 2u, 4u, 6u}) pool.deallocate(blocks[i]);
   EXPECT_EQ(pool.try_allocate(2_MiB), nullptr);
 }
 
@@ -437,7 +437,7 @@ TEST(paddle_virtual_memory_v2, within_the_limit_idle_handles_move) {
   auto pool = make<second_version>(settings);
   std::vector<void*> blocks;
   for (int i = 0; i < 4; ++i) blocks.push_back(pool.allocate(2_MiB));
-  for (std::size_t i : {0, 2}) pool.deallocate(blocks[i]);
+  for (const std::size_t i : {0u, 2u}) pool.deallocate(blocks[i]);
   EXPECT_NE(pool.try_allocate(4_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
 }
