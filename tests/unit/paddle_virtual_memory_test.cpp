@@ -34,9 +34,9 @@ paddle_settings v1(std::size_t small = 1_MiB) {
 }
 paddle_settings v2(std::size_t small = 1_MiB, std::size_t handle = 16_MiB, bool remaps = true) {
   return {.virtual_memory_v2 = true,
+          .vmm_v2_remap_on_oom = remaps,
           .vmm_small_pool_size = small,
-          .vmm_v2_handle_size = handle,
-          .vmm_v2_remap_on_oom = remaps};
+          .vmm_v2_handle_size = handle};
 }
 template <typename Recipe>
 caching_allocator<Recipe, simulated_device> make(const paddle_settings& settings,
@@ -263,6 +263,11 @@ TEST(paddle_virtual_memory, pools_of_20_mib_are_apart) {  // TestPoolFilterLarge
   pool.deallocate(small), pool.deallocate(large);
 }
 
+// Of Paddle's tests of the second version, those of sharing between processes (IPC...), of rollbacks after exceptions, of
+// internal lists (ReplaceRange..., RestoreUnmappedRange...) and of events (...Pending..., Merge...Streams) have no counterpart:
+// a recipe shares nothing, faults are in conformance/shipped_faults_test.cpp, and a stream is waited for. Two decide
+// differently here, as the recipe says: SkipStaleUnmappedFreeRange, OOMRemapSkipsPendingOwningStreamEvents.
+
 // The second version: vmm_auto_growth_best_fit_allocator_v2.cc and cuda_virtual_mem_allocator_v2.cc. The tests in brackets
 // are Paddle's, in vmm_auto_growth_best_fit_allocator_v2_test.cu, with handles of 2 MiB.
 
@@ -331,6 +336,52 @@ TEST(paddle_virtual_memory_v2, gives_back_whole_handles_and_fills_their_addresse
   EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
   EXPECT_EQ(pool.current_usage().cached, 1_MiB);
   for (void* q : {p, blocks[1], blocks[3]}) pool.deallocate(q);
+}
+
+TEST(paddle_virtual_memory_v2, merges_three_blocks) {  // ThreeWayMerge
+  auto pool = handles_of_2_mib();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool.allocate(2_MiB));
+  for (const std::size_t i : {0u, 2u, 1u}) pool.deallocate(blocks[i]);
+  EXPECT_EQ(pool.allocate(6_MiB), blocks[0]);
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  pool.deallocate(blocks[0]);
+}
+
+TEST(paddle_virtual_memory_v2, fills_only_as_much_of_a_hole_as_it_needs) {  // ReuseUnmappedFreeBlock
+  auto pool = handles_of_2_mib();
+  void* const first = pool.allocate(2_MiB);
+  void* const middle = pool.allocate(4_MiB);
+  void* const last = pool.allocate(2_MiB);
+  pool.deallocate(middle);
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);  // ReleaseMiddleChunk
+  EXPECT_EQ(pool.allocate(1_MiB), middle);
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  EXPECT_EQ(pool.current_usage().cached, 1_MiB);
+  for (void* p : {first, middle, last}) pool.deallocate(p);
+}
+
+TEST(paddle_virtual_memory_v2, gives_nothing_back_while_all_is_live) {  // ReleaseWithNoIdleChunkReturnsZero
+  auto pool = handles_of_2_mib();
+  void* const p = pool.allocate(2_MiB);
+  pool.trim();
+  EXPECT_EQ(pool.provider().calls().unmap, 0u);
+  pool.deallocate(p);
+}
+
+TEST(paddle_virtual_memory_v2,
+     a_free_block_at_the_end_counts_and_does_not_move) {  // BoundedCompactCountsTailFree
+  auto pool = handles_of_2_mib(12_MiB);
+  std::vector<void*> blocks;
+  for (std::size_t size : {2_MiB, 2_MiB, 4_MiB}) blocks.push_back(pool.allocate(size));
+  void* const others = pool.allocate(3_MiB, stream_id{1});
+  pool.deallocate(blocks[0]), pool.deallocate(blocks[2]);
+  void* const p = pool.try_allocate(4_MiB + 256);
+  EXPECT_EQ(p, blocks[2]);
+  EXPECT_EQ(pool.provider().calls().unmap, 1u);
+  EXPECT_EQ(pool.current_usage().reserved, 12_MiB);
+  for (void* q : {p, blocks[1], others}) pool.deallocate(q);
 }
 
 TEST(paddle_virtual_memory_v2, a_hole_keeps_the_free_memory_before_it_apart) {

@@ -23,14 +23,14 @@ struct paddle {
     std::size_t auto_growth_chunk_size = 0;   ///< 0: the size of the request
     bool free_idle_chunk = false;
     bool free_when_no_cache_hit = false;
+    bool virtual_memory = false;     ///< use_virtual_memory_auto_growth
+    bool virtual_memory_v2 = false;  ///< use_vmm_auto_growth_best_fit_allocator_v2
+    bool vmm_v2_remap_on_oom = true;
     std::size_t small_pool_size = 0;          ///< 0: one pool
     std::size_t small_pool_chunk_size = 0;    ///< small_pool_auto_growth_chunk_size_in_mb
     std::size_t large_pool_chunk_size = 0;    ///< large_pool_auto_growth_chunk_size_in_mb
-    bool virtual_memory = false;              ///< use_virtual_memory_auto_growth
-    bool virtual_memory_v2 = false;           ///< use_vmm_auto_growth_best_fit_allocator_v2
     std::size_t vmm_small_pool_size = 1_MiB;  ///< 0: one pool; with virtual_memory_v2, 2 MiB
     std::size_t vmm_v2_handle_size = 16_MiB;  ///< vmm_v2_large_pool_handle_size_in_mb
-    bool vmm_v2_remap_on_oom = true;
     std::size_t garbage_threshold = 0;  ///< eager_delete_tensor_gb; `unlimited` if negative: never freed
     fraction memory_fraction_of_eager_deletion = percent(100);
     bool fast_eager_deletion = true;

@@ -148,6 +148,7 @@ constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configu
 ///   * The rest of a hole that was mapped again coalesces with a free block after it at once. In Paddle, that waits until
 ///     a neighbour is freed.
 ///   * Idle chunks that a stream may still use are waited for. Paddle does not move them.
+///   * Addresses that a moved chunk left serve again at once. Paddle leaves them until memory around them went back.
 ///   * Paddle tests no limit of gpu_memory_limit_mb here; this recipe does.
 ///
 /// Settings:
