@@ -37,6 +37,8 @@ std::vector<recipe_entry> shipped() {
       {"paddle", &families::paddle},
       {"paddle_auto_growth", &families::paddle, "", is_compared},
       {"paddle_naive_best_fit", &families::paddle, "FLAGS_allocator_strategy=naive_best_fit,", is_compared},
+      {"paddle_virtual_memory", &families::paddle, "FLAGS_use_virtual_memory_auto_growth=1,"},
+      {"paddle_virtual_memory_v2", &families::paddle, "FLAGS_use_vmm_auto_growth_best_fit_allocator_v2=1,"},
       {"pinned", &families::pinned},
       {"pinned_2_14", &families::pinned_2_14},
       {"pinned_expandable", &families::pinned, "pin_memory_expandable_segments:True,"},

@@ -5,7 +5,8 @@ cmake_minimum_required(VERSION 3.24)
 # What the headers of a folder may include: whole folders, or single headers of a folder.
 set(may_include_core core)
 set(may_include_config core config)
-set(may_include_policy core policy/eviction.hpp policy/growth.hpp policy/pages.hpp policy/streams.hpp detail/backends/backend.hpp
+set(may_include_policy core policy/eviction.hpp policy/growth.hpp policy/pages.hpp policy/streams.hpp
+                       detail/backends/appending_backend.hpp detail/backends/backend.hpp
                        detail/backends/expandable_backend.hpp detail/backends/stitching_backend.hpp detail/policies/stream_sharing.hpp)
 set(may_include_provider core provider)
 set(may_include_detail core provider/provider.hpp provider/capabilities.hpp detail)

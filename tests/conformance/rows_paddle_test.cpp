@@ -258,11 +258,11 @@ TEST(paddle_row, n16_within_10_mib_5_succeed_and_20_fail) {
 }
 
 TEST(paddle_row, n17_the_limit_includes_virtual_memory_unlike_paddles) {
-  caching_allocator<pytorch_family::expandable, limited_device> pool(
+  caching_allocator<paddle_family::virtual_memory, limited_device> pool(
       limited_device(device_of(16_GiB), 100_MiB));
   void* const live = pool.allocate(60_MiB);
   EXPECT_EQ(pool.try_allocate(50_MiB), nullptr);
-  void* const rest = pool.try_allocate(40_MiB);
+  void* const rest = pool.try_allocate(40_MiB - 512);  // of which 2 MiB are mapped
   EXPECT_NE(rest, nullptr);
   EXPECT_EQ(pool.provider().taken(), 100_MiB);
   EXPECT_EQ(pool.try_allocate(1), nullptr);
@@ -517,25 +517,35 @@ TEST(paddle_row, n35_a_block_outlives_its_thread_and_is_released_once) {
 
 // Growth in place takes only the pages that a block needs. Paddle backs 2 MiB with 4.
 TEST(paddle_row, n36_growth_in_place_maps_only_the_missing_bytes_after_a_free_block) {
-  using in_pages =
-      with<paddle_family::auto_growth, grow_by_mapping<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
-  caching_allocator<in_pages, simulated_device> pool(simulated_device({.page_granularity = 1_MiB}));
+  caching_allocator<paddle_family::virtual_memory, simulated_device> pool;
   void* const first = pool.allocate(2_MiB);
-  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
-  void* const tail = pool.allocate(4_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
+  void* const tail = pool.allocate(5_MiB);
   pool.deallocate(tail);
-  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
   void* const large = pool.allocate(8_MiB);
   EXPECT_EQ(large, tail);
-  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
+  EXPECT_EQ(pool.current_usage().reserved, 12_MiB);
   pool.deallocate(first), pool.deallocate(large);
 }
 
+TEST(paddle_row, n37_virtual_memory_keeps_a_rest_of_256_bytes_with_the_block) {
+  caching_allocator<paddle_family::virtual_memory, simulated_device> pool;
+  void* const hole = pool.allocate(1024);
+  void* const held = pool.allocate(256);
+  pool.deallocate(hole);
+  EXPECT_EQ(pool.allocate(768), hole);
+  EXPECT_EQ(pool.current_usage().allocated, 1024u + 256);
+  pool.deallocate(hole);
+  EXPECT_EQ(pool.allocate(512), hole);
+  EXPECT_EQ(pool.current_usage().allocated, 512u + 256);
+  pool.deallocate(hole), pool.deallocate(held);
+}
+
 TEST(paddle_row, n38_addresses_do_not_run_out_unlike_in_paddle) {
-  using in_pages =
-      with<paddle_family::auto_growth, grow_by_mapping<2_MiB, 2_MiB>, split_if_remainder_at_least<64>>;
   constexpr std::size_t total = 64_MiB, size = 8_MiB;
-  caching_allocator<in_pages, simulated_device> pool(simulated_device({.capacity = total}));
+  caching_allocator<paddle_family::virtual_memory, simulated_device> pool(
+      simulated_device({.capacity = total}));
   for (std::size_t i = 0; i < 10 * (total / size + 1); ++i) {
     void* const p = pool.try_allocate(size);
     ASSERT_NE(p, nullptr) << i;

@@ -27,6 +27,8 @@ constexpr void for_each_shipped(F f) {
   f(named<cuda_async>{"cuda_async"});
   f(named<paddle_auto_growth>{"paddle_auto_growth"});
   f(named<paddle_naive_best_fit>{"paddle_naive_best_fit"});
+  f(named<paddle_virtual_memory>{"paddle_virtual_memory"});
+  f(named<paddle_virtual_memory_v2>{"paddle_virtual_memory_v2"});
   f(named<passthrough>{"passthrough"});
   f(named<pinned>{"pinned"});
   f(named<pinned_2_14>{"pinned_2_14"});

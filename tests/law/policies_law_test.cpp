@@ -301,6 +301,40 @@ TEST(policies_law, quotas_must) {
   }
 }
 
+using two_sizes = std::size_t (*)(std::size_t, std::size_t);
+
+/// Growth at the end of a range, with these answers.
+struct appends : policy::grow_at_end<> {
+  two_sizes mapped = [](std::size_t n, std::size_t unit) { return align_up(n, unit); };
+  two_sizes chunk = [](std::size_t, std::size_t unit) { return unit; };
+  [[nodiscard]] std::size_t bytes_to_map(std::size_t n, std::size_t unit) const noexcept {
+    return mapped(n, unit);
+  }
+  [[nodiscard]] std::size_t bytes_of_chunk(std::size_t n, std::size_t unit) const noexcept {
+    return chunk(n, unit);
+  }
+  bool operator==(const appends&) const = default;
+};
+std::string appending(two_sizes mapped, two_sizes chunk = appends{}.chunk) {
+  appends p;
+  p.mapped = mapped;
+  p.chunk = chunk;
+  return words([p] { return law::policy(p); });
+}
+
+TEST(policies_law, growth_at_the_end_must) {
+  constexpr auto whole = [](std::size_t n, std::size_t unit) { return align_up(n, unit); };
+  constexpr auto one_chunk = [](std::size_t n, std::size_t) { return n; };
+  EXPECT_EQ(appending(whole), "holds");
+  EXPECT_EQ(appending(whole, one_chunk), "holds");
+  EXPECT_EQ(appending(one_chunk),
+            "growth maps whole units: bytes_to_map(n, unit) is a multiple of unit of at least n");
+  EXPECT_EQ(appending([](std::size_t, std::size_t unit) { return unit; }),
+            "growth maps whole units: bytes_to_map(n, unit) is a multiple of unit of at least n");
+  EXPECT_EQ(appending(whole, [](std::size_t, std::size_t unit) { return unit / 2; }),
+            "growth maps units or one chunk: bytes_of_chunk(n, unit) is unit or n");
+}
+
 TEST(policies_law, growth_must) {
   constexpr auto too_little = [](std::size_t n) { return n - 1; };
   constexpr auto too_much = [](std::size_t) { return unlimited; };

@@ -80,6 +80,8 @@ static_assert(law::policy(policy::grow_by_chunks<>{}) &&
 static_assert(law::policy(policy::grow_by_schedule<>{}) &&
               law::policy(policy::grow_by_schedule<policy::chunk_schedule{100_MiB, 50_MiB}>{}));
 static_assert(law::policy(policy::grow_by_mapping<>{}) && law::policy(policy::grow_by_stitching<>{}));
+static_assert(law::policy(policy::grow_at_end<>{}) && law::policy(policy::grow_at_end<>{.large = 6_MiB}) &&
+              law::policy(policy::grow_at_end<2_MiB, 2_MiB, 256, policy::append_in::one_chunk, false>{}));
 static_assert(law::policy(policy::evict_never{}) && law::policy(policy::evict_at_free<>{}));
 static_assert(law::policy(policy::evict_idle_segments<>{}) &&
               law::policy(policy::evict_idle_segments<true, true>{}));

@@ -23,10 +23,15 @@ struct paddle {
     std::size_t auto_growth_chunk_size = 0;   ///< 0: the size of the request
     bool free_idle_chunk = false;
     bool free_when_no_cache_hit = false;
-    std::size_t small_pool_size = 0;        ///< 0: one pool
-    std::size_t small_pool_chunk_size = 0;  ///< small_pool_auto_growth_chunk_size_in_mb
-    std::size_t large_pool_chunk_size = 0;  ///< large_pool_auto_growth_chunk_size_in_mb
-    std::size_t garbage_threshold = 0;      ///< eager_delete_tensor_gb; `unlimited` if negative: never freed
+    bool virtual_memory = false;     ///< use_virtual_memory_auto_growth
+    bool virtual_memory_v2 = false;  ///< use_vmm_auto_growth_best_fit_allocator_v2
+    bool vmm_v2_remap_on_oom = true;
+    std::size_t small_pool_size = 0;          ///< 0: one pool
+    std::size_t small_pool_chunk_size = 0;    ///< small_pool_auto_growth_chunk_size_in_mb
+    std::size_t large_pool_chunk_size = 0;    ///< large_pool_auto_growth_chunk_size_in_mb
+    std::size_t vmm_small_pool_size = 1_MiB;  ///< 0: one pool; with virtual_memory_v2, 2 MiB
+    std::size_t vmm_v2_handle_size = 16_MiB;  ///< vmm_v2_large_pool_handle_size_in_mb
+    std::size_t garbage_threshold = 0;  ///< eager_delete_tensor_gb; `unlimited` if negative: never freed
     fraction memory_fraction_of_eager_deletion = percent(100);
     bool fast_eager_deletion = true;
 
@@ -47,7 +52,7 @@ struct paddle {
   using s = settings;
   using format = detail::value_format;
   using key = detail::key_definition<s>;
-  static constexpr std::array<key, 15> keys{{
+  static constexpr std::array<key, 20> keys{{
       {"FLAGS_allocator_strategy", &s::naive_best_fit, format::choice, "auto_growth, naive_best_fit",
        "auto_growth",
        "auto_growth reserves memory on demand, naive_best_fit a large chunk in advance; Paddle's "
@@ -78,6 +83,24 @@ struct paddle {
                 "auto_growth: chunk size of the small pool; 0 for the size of the request"),
       key::size("FLAGS_large_pool_auto_growth_chunk_size_in_mb", &s::large_pool_chunk_size,
                 "auto_growth: chunk size of the large pool; 0 for the size of the request"),
+      key::flag("FLAGS_use_virtual_memory_auto_growth", &s::virtual_memory,
+                "auto_growth: maps memory at the end of a range of addresses, in one chunk at a time",
+                true_or_false, "False", not_bool),
+      key::flag(
+          "FLAGS_use_vmm_auto_growth_best_fit_allocator_v2", &s::virtual_memory_v2,
+          "auto_growth: maps chunks of one size at the end of a range of addresses; Paddle's default is "
+          "True since August 2026. Without effect with use_virtual_memory_auto_growth",
+          true_or_false, "False", not_bool),
+      key::size(
+          "FLAGS_vmm_small_pool_size_in_mb", &s::vmm_small_pool_size,
+          "virtual memory: blocks below this size are in the small pool; 0 for one pool, in v2 for 2 MiB",
+          "integer", "1"),
+      key::size("FLAGS_vmm_v2_large_pool_handle_size_in_mb", &s::vmm_v2_handle_size,
+                "virtual memory, v2: chunk size of the large pool; the small pool has 2 MiB",
+                "integer of at least 1", "16", 1, "must be from 1 to 2^40 - 1"),
+      key::flag("FLAGS_vmm_v2_remap_on_oom", &s::vmm_v2_remap_on_oom,
+                "virtual memory, v2: idle chunks of the large pool move if the device refuses memory",
+                true_or_false, "True", not_bool),
       {"FLAGS_eager_delete_tensor_gb", &s::garbage_threshold, format::gibibytes_or_never, "a number of GiB",
        "0",
        "deferred_free_queue: size at which collected memory is freed; 0 frees at once, a negative number "
@@ -89,7 +112,10 @@ struct paddle {
                 "deferred_free_queue: memory is freed without waiting for the stream that uses it",
                 true_or_false, "True", not_bool),
   }};
-  static constexpr std::array<detail::exclusion, 0> exclusions{};
+  static constexpr std::string_view needs_auto_growth = "virtual memory needs allocator_strategy=auto_growth";
+  static constexpr std::array<detail::exclusion, 2> exclusions{
+      {{"FLAGS_use_virtual_memory_auto_growth", "FLAGS_allocator_strategy", needs_auto_growth},
+       {"FLAGS_use_vmm_auto_growth_best_fit_allocator_v2", "FLAGS_allocator_strategy", needs_auto_growth}}};
   static constexpr std::array<detail::min_size, 0> min_sizes{};
   static constexpr void set_dependent_defaults(settings&, auto) noexcept {}
 };

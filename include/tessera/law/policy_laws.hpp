@@ -3,6 +3,7 @@
 
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/policy/eviction.hpp>
+#include <tessera/policy/grow_at_end.hpp>
 #include <tessera/policy/grow_by_mapping.hpp>
 #include <tessera/policy/growth.hpp>
 #include <tessera/policy/pages.hpp>
@@ -257,6 +258,15 @@ constexpr bool policy(const P& p) {
       detail::must_hold(to == 1 || (to > 0 && to % min_alignment == 0),
                         "growth aligns: base_alignment(n) is 1 or a multiple of min_alignment");
       detail::must_hold(p.range_size(size) >= size, "growth reserves what can be mapped: range_size(c) >= c");
+    }
+    if constexpr (tessera::detail::answers_appending_questions<P>) {
+      const std::size_t unit = p.mapping_unit(size);
+      const std::size_t mapped = p.bytes_to_map(size, unit);
+      detail::must_hold(mapped >= size && mapped % unit == 0,
+                        "growth maps whole units: bytes_to_map(n, unit) is a multiple of unit of at least n");
+      const std::size_t chunk = p.bytes_of_chunk(mapped, unit);
+      detail::must_hold(chunk == unit || chunk == mapped,
+                        "growth maps units or one chunk: bytes_of_chunk(n, unit) is unit or n");
     }
     if constexpr (tessera::detail::answers_moving_questions<P>) {
       const tessera::detail::growth_state full{

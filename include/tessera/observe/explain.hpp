@@ -70,7 +70,8 @@ class failure_survey {
     report_.accepts_exact_size = report_.accepts_exact_size || !has_segments;
     report_.pools = Recipe::pools::count;
     report_.has_segments = has_segments;
-    report_.stitches = Recipe::growth::backend::moves_memory;
+    // Moving within one list is not stitching, which takes idle pages of every list.
+    report_.stitches = requires { settings_.growth.should_save_pages(std::size_t{}, std::size_t{}); };
     const auto key_of = [this](std::uint64_t stream) {
       return stream_id(settings_.streams.reuse_key(stream_id{stream}));
     };

@@ -52,6 +52,14 @@ using detail::segment_backend;
 /// | p.should_save_pages(r, l)    | whether a request rather maps memory than splits a free page,   |
 /// |                              | if `r` bytes are reserved under a limit of `l` bytes            |
 ///
+/// For appending_backend, it must also answer:
+///
+/// | question                     |                                                                 |
+/// |------------------------------|-----------------------------------------------------------------|
+/// | p.bytes_to_map(n, unit)      | bytes to map if `n` bytes are missing; a multiple of `unit`     |
+/// | p.bytes_of_chunk(n, unit)    | bytes of each chunk of `n` mapped bytes: `unit`, or `n`         |
+/// | p.moves_idle(block, in)      | whether idle chunks of the list move if the device refuses      |
+///
 /// segment_size, mapping_unit and min_chunk may take one more argument, `pool_traits in = {}`, to learn which
 /// blocks are small.
 ///

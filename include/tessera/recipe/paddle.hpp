@@ -4,13 +4,14 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/paddle_flags.hpp>
 #include <tessera/policy/chunks.hpp>
+#include <tessera/policy/grow_at_end.hpp>
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
 namespace tessera::recipe {
 
-/// Makes the decisions of auto_growth, PaddlePaddle's default allocator. It acquires a chunk if no free block
-/// fits, and splits it from the high end.
+/// Makes the decisions of auto_growth, PaddlePaddle's default allocator until July 2026. It acquires a chunk if no
+/// free block fits, and splits it from the high end.
 ///
 /// Settings, off by default:
 ///   * `growth.large`: auto_growth_chunk_size_in_mb
@@ -32,7 +33,7 @@ struct paddle_auto_growth final {
   using recovery = policy::recover_by_emptying_cache<tunable(false)>;
 
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
-    return !settings.naive_best_fit;
+    return !settings.naive_best_fit && !settings.virtual_memory && !settings.virtual_memory_v2;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_auto_growth> configured(
@@ -98,15 +99,110 @@ constexpr recipe::policies<paddle_naive_best_fit> paddle_naive_best_fit::configu
   return chosen;
 }
 
+/// Makes the decisions of PaddlePaddle's use_virtual_memory_auto_growth. It maps memory at the end of one range of
+/// addresses, and keeps it. The device maps what is missing at the end and 256 bytes, rounded up to 2 MiB, as one chunk.
+///
+/// A block keeps a rest of 256 bytes. trim() gives memory back; Paddle does not, so this recipe's use of the addresses
+/// that become free is its own. Paddle tests no limit of gpu_memory_limit_mb here; this recipe does.
+///
+/// Settings:
+///   * `pools.boundary`: vmm_small_pool_size_in_mb, less 256 bytes, because Paddle's small blocks are smaller than it.
+///     0 is one pool, as before November 2025
+///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
+///   Source:  virtual_memory_auto_growth_best_fit_allocator.cc and cuda_virtual_mem_allocator.cc of July 2026
+struct paddle_virtual_memory final {
+  using rounding = policy::round_to_multiple<256>;
+  using pools = policy::pool_small_and_large<tunable(1_MiB - 256)>;
+  using streams = policy::reuse_on_same_stream;
+  using split = policy::split_if_remainder_at_least<512>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_at_end<2_MiB, 2_MiB, 256, policy::append_in::one_chunk, false>;
+  using eviction = policy::evict_never;
+  using recovery = policy::recover_never;
+
+  /// Paddle prefers this one if both flags of virtual memory are set.
+  [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
+    return !settings.naive_best_fit && settings.virtual_memory;
+  }
+  /// Returns the policies for settings that this recipe accepts; aborts for others.
+  [[nodiscard]] static constexpr recipe::policies<paddle_virtual_memory> configured(
+      const config::paddle::settings& settings) noexcept;
+};
+static_assert(recipe::well_formed<paddle_virtual_memory>);
+
+constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configured(
+    const config::paddle::settings& settings) noexcept {
+  if (!accepts(settings)) detail::fatal("paddle_virtual_memory::configured: settings for another recipe");
+  const std::size_t small = settings.vmm_small_pool_size;
+  const std::size_t limit = settings.gpu_memory_limit;
+  recipe::policies<paddle_virtual_memory> chosen{};
+  chosen.pools.boundary = small > 0 ? small - 256 : 0;
+  chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
+  return chosen;
+}
+
+/// Makes the decisions of PaddlePaddle's use_vmm_auto_growth_best_fit_allocator_v2, its default since August 2026. It maps
+/// chunks of one size at the end of a range of addresses. If the device refuses, idle chunks of large blocks move there.
+///
+/// Differences to Paddle:
+///   * The rest of a hole that was mapped again coalesces with a free block after it at once. In Paddle, that waits until
+///     a neighbour is freed.
+///   * Idle chunks that a stream may still use are waited for. Paddle does not move them.
+///   * Addresses that a moved chunk left serve again at once. Paddle leaves them until memory around them went back.
+///   * Paddle tests no limit of gpu_memory_limit_mb here; this recipe does.
+///
+/// Settings:
+///   * `pools.boundary`: vmm_small_pool_size_in_mb, less 256 bytes; 0 means 2 MiB
+///   * `growth.large`: vmm_v2_large_pool_handle_size_in_mb
+///   * `growth.moves_idle_large`: vmm_v2_remap_on_oom
+///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
+///   Source:  vmm_auto_growth_best_fit_allocator_v2.cc and allocator_facade.cc of July 2026; pull requests 79427, 79514
+///            and 79605
+struct paddle_virtual_memory_v2 final {
+  using rounding = policy::round_to_multiple<256>;
+  using pools = policy::pool_small_and_large<tunable(1_MiB - 256)>;
+  using streams = policy::reuse_on_same_stream;
+  using split = policy::split_if_remainder_at_least<256>;
+  using pages = policy::normal_pages;
+  using growth = policy::grow_at_end<2_MiB, tunable(16_MiB), 0, policy::append_in::units, tunable(true),
+                                     tunable(memory_limit{}), 4>;
+  using eviction = policy::evict_never;
+  using recovery = policy::recover_never;
+
+  [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
+    return !settings.naive_best_fit && !settings.virtual_memory && settings.virtual_memory_v2;
+  }
+  /// Returns the policies for settings that this recipe accepts; aborts for others.
+  [[nodiscard]] static constexpr recipe::policies<paddle_virtual_memory_v2> configured(
+      const config::paddle::settings& settings) noexcept;
+};
+static_assert(recipe::well_formed<paddle_virtual_memory_v2>);
+
+constexpr recipe::policies<paddle_virtual_memory_v2> paddle_virtual_memory_v2::configured(
+    const config::paddle::settings& settings) noexcept {
+  if (!accepts(settings)) detail::fatal("paddle_virtual_memory_v2::configured: settings for another recipe");
+  const std::size_t small = settings.vmm_small_pool_size;
+  const std::size_t limit = settings.gpu_memory_limit;
+  recipe::policies<paddle_virtual_memory_v2> chosen{};
+  chosen.pools.boundary = (small > 0 ? small : 2_MiB) - 256;
+  chosen.growth.large = settings.vmm_v2_handle_size;
+  chosen.growth.moves_idle_large = settings.vmm_v2_remap_on_oom;
+  chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
+  return chosen;
+}
+
 }  // namespace tessera::recipe
 
 namespace tessera::recipe {
 
 /// The recipes that Paddle's flags choose from.
 struct paddle_family
-    : detail::family<config::paddle, recipe::paddle_auto_growth, recipe::paddle_naive_best_fit> {
+    : detail::family<config::paddle, recipe::paddle_auto_growth, recipe::paddle_naive_best_fit,
+                     recipe::paddle_virtual_memory, recipe::paddle_virtual_memory_v2> {
   using auto_growth = recipe::paddle_auto_growth;
   using naive_best_fit = recipe::paddle_naive_best_fit;
+  using virtual_memory = recipe::paddle_virtual_memory;
+  using virtual_memory_v2 = recipe::paddle_virtual_memory_v2;
 };
 
 /// The recipe for Paddle's flags, for example paddle<"FLAGS_allocator_strategy=naive_best_fit">.

@@ -42,6 +42,11 @@ TEST(paddle_flags, defaults) {
   EXPECT_EQ(none.small_pool_size, 0u);
   EXPECT_EQ(none.small_pool_chunk_size, 0u);
   EXPECT_EQ(none.large_pool_chunk_size, 0u);
+  EXPECT_FALSE(none.virtual_memory);
+  EXPECT_FALSE(none.virtual_memory_v2);
+  EXPECT_EQ(none.vmm_small_pool_size, 1_MiB);
+  EXPECT_EQ(none.vmm_v2_handle_size, 16_MiB);
+  EXPECT_TRUE(none.vmm_v2_remap_on_oom);
   EXPECT_EQ(none.garbage_threshold, 0u);
   EXPECT_EQ(none.memory_fraction_of_eager_deletion, percent(100));
   EXPECT_TRUE(none.fast_eager_deletion);
@@ -67,6 +72,13 @@ TEST(paddle_flags, every_flag) {
       [](s& c) { c.small_pool_chunk_size = 2_MiB; });
   expect_change<paddle, "FLAGS_large_pool_auto_growth_chunk_size_in_mb=16">(
       [](s& c) { c.large_pool_chunk_size = 16_MiB; });
+  expect_change<paddle, "FLAGS_use_virtual_memory_auto_growth=True">([](s& c) { c.virtual_memory = true; });
+  expect_change<paddle, "FLAGS_use_vmm_auto_growth_best_fit_allocator_v2=True">(
+      [](s& c) { c.virtual_memory_v2 = true; });
+  expect_change<paddle, "FLAGS_vmm_small_pool_size_in_mb=0">([](s& c) { c.vmm_small_pool_size = 0; });
+  expect_change<paddle, "FLAGS_vmm_v2_large_pool_handle_size_in_mb=2">(
+      [](s& c) { c.vmm_v2_handle_size = 2_MiB; });
+  expect_change<paddle, "FLAGS_vmm_v2_remap_on_oom=False">([](s& c) { c.vmm_v2_remap_on_oom = false; });
   expect_change<paddle, "FLAGS_eager_delete_tensor_gb=2">([](s& c) { c.garbage_threshold = 2_GiB; });
   expect_change<paddle, "FLAGS_memory_fraction_of_eager_deletion=0.25">(
       [](s& c) { c.memory_fraction_of_eager_deletion = percent(25); });
@@ -127,7 +139,15 @@ TEST(paddle_flags, can_be_combined) {
   EXPECT_FALSE(several.fast_eager_deletion);
   EXPECT_EQ(settings(" FLAGS_free_idle_chunk =\t1 ,\n").free_idle_chunk, true);
   EXPECT_EQ(settings("FLAGS_gpu_memory_limit_mb=1,FLAGS_gpu_memory_limit_mb=2").gpu_memory_limit, 2_MiB);
-  // No two flags conflict.
+  // No two flags conflict, except those of two strategies.
+  const auto is_excluded = [](const auto& one, const auto& other) {
+    for (const auto& pair : paddle::exclusions) {
+      if ((pair.one == one.name && pair.other == other.name) ||
+          (pair.other == one.name && pair.one == other.name))
+        return true;
+    }
+    return false;
+  };
   for (const auto& one : paddle::keys) {
     for (const auto& other : paddle::keys) {
       const auto set = [](const auto& key) {
@@ -135,7 +155,7 @@ TEST(paddle_flags, can_be_combined) {
                                             ? key.allowed.starts_with("auto") ? "=naive_best_fit" : "=True"
                                             : "=1");
       };
-      EXPECT_TRUE(is_legal(set(one) + "," + set(other))) << set(one) << set(other);
+      EXPECT_EQ(is_legal(set(one) + "," + set(other)), !is_excluded(one, other)) << set(one) << set(other);
     }
   }
 }
@@ -207,6 +227,14 @@ INSTANTIATE_TEST_SUITE_P(
                  error_code::out_of_range}},
         refused{"FLAGS_gpu_allocator_retry_time=-1", {retry, "-1", not_whole, 31, error_code::out_of_range}},
         refused{"FLAGS_gpu_allocator_retry_time=", {retry, "", not_whole, 31, error_code::missing_value}},
+        refused{"FLAGS_vmm_v2_large_pool_handle_size_in_mb=0",
+                {"FLAGS_vmm_v2_large_pool_handle_size_in_mb", "0", "must be from 1 to 2^40 - 1", 42,
+                 error_code::out_of_range}},
+        refused{"FLAGS_vmm_small_pool_size_in_mb=1099511627776",
+                {"FLAGS_vmm_small_pool_size_in_mb", "1099511627776", "must be less than 2^40", 32,
+                 error_code::out_of_range}},
+        refused{"FLAGS_use_virtual_memory_auto_growth=2",
+                {"FLAGS_use_virtual_memory_auto_growth", "2", not_switch, 37, error_code::unknown_value}},
         refused{"FLAGS_free_idle_chunk=yes", {idle, "yes", not_switch, 22, error_code::unknown_value}},
         refused{"FLAGS_free_idle_chunk=2", {idle, "2", not_switch, 22, error_code::unknown_value}},
         refused{"FLAGS_eager_delete_tensor_gb=1073741824",
@@ -217,5 +245,17 @@ INSTANTIATE_TEST_SUITE_P(
         refused{"FLAGS_eager_delete_tensor_gb=", {garbage, "", not_decimal, 29, error_code::missing_value}},
         refused{"FLAGS_eager_delete_tensor_gb=--1",
                 {garbage, "--1", not_decimal, 29, error_code::not_a_number}}));
+
+constexpr std::string_view other_strategy = "virtual memory needs allocator_strategy=auto_growth";
+
+INSTANTIATE_TEST_SUITE_P(
+    exclusions, paddle_flags_errors,
+    testing::Values(refused{"FLAGS_allocator_strategy=naive_best_fit,FLAGS_use_virtual_memory_auto_growth=1",
+                            {"FLAGS_use_virtual_memory_auto_growth", "", other_strategy, 40,
+                             error_code::excluded_by, strategy}},
+                    refused{"FLAGS_use_vmm_auto_growth_best_fit_allocator_v2=1,"
+                            "FLAGS_allocator_strategy=naive_best_fit",
+                            {strategy, "", other_strategy, 50, error_code::excluded_by,
+                             "FLAGS_use_vmm_auto_growth_best_fit_allocator_v2"}}));
 
 }  // namespace

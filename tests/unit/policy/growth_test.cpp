@@ -6,6 +6,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/policy/chunks.hpp>
+#include <tessera/policy/grow_at_end.hpp>
 #include <tessera/policy/growth.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -172,6 +173,34 @@ TEST(grow_by_mapping, aligns_blocks_from_two_mebibytes_on) {
 }
 TEST(grow_by_stitching, aligns_blocks_from_two_mebibytes_on) {
   expect_aligned_from_two_mebibytes_on<grow_by_stitching<>>();
+}
+
+TEST(grow_at_end, has_units_for_small_and_large_blocks) {
+  constexpr grow_at_end<> growth{.large = 6_MiB};
+  constexpr pool_traits pools{.max_small_block = 1_MiB};
+  EXPECT_EQ(growth.mapping_unit(1_MiB, pools), 2_MiB);
+  EXPECT_EQ(growth.mapping_unit(1_MiB + step, pools), 6_MiB);
+  EXPECT_EQ(growth.mapping_unit(step), 6_MiB);  // without small blocks
+  EXPECT_EQ(growth.segment_size(7_MiB, {}, pools), 12_MiB);
+  EXPECT_EQ(growth.bytes_of_chunk(12_MiB, 6_MiB), 6_MiB);
+}
+TEST(grow_at_end, adds_bytes_before_it_rounds_up) {
+  constexpr grow_at_end<2_MiB, 2_MiB, 256, append_in::one_chunk, false> growth{};
+  EXPECT_EQ(growth.bytes_to_map(2_MiB - 256, 2_MiB), 2_MiB);
+  EXPECT_EQ(growth.bytes_to_map(2_MiB, 2_MiB), 4_MiB);
+  EXPECT_EQ(growth.bytes_of_chunk(12_MiB, 2_MiB), 12_MiB);
+}
+TEST(grow_at_end, moves_idle_chunks_of_large_blocks_if_it_may) {
+  constexpr pool_traits pools{.max_small_block = 1_MiB};
+  EXPECT_FALSE(grow_at_end<>{}.moves_idle(2_MiB, pools));
+  EXPECT_TRUE(grow_at_end<>{.moves_idle_large = true}.moves_idle(2_MiB, pools));
+  EXPECT_FALSE(grow_at_end<>{.moves_idle_large = true}.moves_idle(1_MiB, pools));
+}
+TEST(grow_at_end, reserves_a_multiple_of_the_device) {
+  EXPECT_EQ(grow_at_end<>::range_size(8_GiB), 8_GiB);
+  using four = grow_at_end<2_MiB, 2_MiB, 0, append_in::units, false, tunable(memory_limit{}), 4>;
+  EXPECT_EQ(four::range_size(8_GiB), 32_GiB);
+  EXPECT_EQ(four::range_size(unlimited), unlimited);
 }
 
 TEST(grow_by_stitching, maps_multiples_of_two_mebibytes) {
