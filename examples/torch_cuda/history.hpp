@@ -13,6 +13,7 @@
 #include <new>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -66,6 +67,9 @@ class history {
     if (clears) trace_.clear();
     note_use();
   }
+  /// Adds a function that hears each event at once, such as that of PyTorch's process group for NCCL, which registers and
+  /// deregisters memory. A whole segment or a whole chunk of a range comes before a block uses it, and goes while it is
+  /// still there. Memory that sleeps is reported as unmapped.
   void add_tracker(torch::AllocatorTraceTracker tracker) {
     const std::lock_guard lock(mutex_);
     trackers_.push_back(std::move(tracker));
@@ -204,25 +208,38 @@ class history {
         return record_run(torch::TraceEntry::SEGMENT_MAP, e, now);
       case action::segment_unmap:
         return record_run(torch::TraceEntry::SEGMENT_UNMAP, e, now_or(of_segment(e.address)));
+      case action::sleep:
+        tell(entry_of(torch::TraceEntry::SEGMENT_UNMAP, e, nullptr));
+        if (!trackers_.empty()) asleep_.insert(e.address);
+        return;
+      case action::wake:
+        asleep_.erase(e.address);
+        return tell(entry_of(torch::TraceEntry::SEGMENT_MAP, e, nullptr));
       case action::oom:
         return record(torch::TraceEntry::OOM, e.address, e.block, to_cuda(e.stream), name_of(e.private_pool),
                       now, device_);
       default: return;
     }
   }
-  /// Records that memory was mapped or unmapped. PyTorch has one entry for adjacent chunks.
+  [[nodiscard]] torch::TraceEntry entry_of(torch::TraceEntry::Action what, const tessera::allocator_event& e,
+                                           const stack& with) const {
+    return make_entry(what, device_, e.address, e.bytes, to_cuda(e.stream), name_of(e.private_pool),
+                      keeps_stacks() ? with : nullptr);
+  }
+  /// Records that memory is mapped or unmapped. PyTorch's trace has one entry for adjacent chunks.
   void record_run(torch::TraceEntry::Action what, const tessera::allocator_event& e, const stack& with) {
+    if (!is_enabled() && trackers_.empty()) return;
+    const torch::TraceEntry entry = entry_of(what, e, with);
+    if (asleep_.erase(e.address) == 0) tell(entry);
     if (run_ && run_->action_ == what && run_->addr_ + run_->size_ == e.address) {
       run_->size_ += e.bytes;
       return;
     }
     end_run();
-    if (!is_enabled() && trackers_.empty()) return;
-    run_ = make_entry(what, device_, e.address, e.bytes, to_cuda(e.stream), name_of(e.private_pool),
-                      keeps_stacks() ? with : nullptr);
+    run_ = entry;
   }
   void end_run() {
-    if (run_) add(*std::exchange(run_, std::nullopt));
+    if (run_) keep(*std::exchange(run_, std::nullopt));
   }
   [[nodiscard]] bool keeps_stacks() const noexcept {
     return level_.load(std::memory_order_relaxed) >= torch::RecordContext::ALLOC;
@@ -231,10 +248,15 @@ class history {
               pool_name pool, const stack& with, c10::DeviceIndex device) {
     end_run();
     if (!is_enabled() && trackers_.empty()) return;
-    add(make_entry(what, device, address, bytes, stream, pool, keeps_stacks() ? with : nullptr));
+    const torch::TraceEntry entry =
+        make_entry(what, device, address, bytes, stream, pool, keeps_stacks() ? with : nullptr);
+    tell(entry);
+    keep(entry);
   }
-  void add(const torch::TraceEntry& entry) {
+  void tell(const torch::TraceEntry& entry) const {
     for (const torch::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
+  }
+  void keep(const torch::TraceEntry& entry) {
     if (!is_enabled() || skipped_[static_cast<std::size_t>(entry.action_)]) return;
     while (trace_.size() >= max_entries_) trace_.pop_front();
     trace_.push_back(entry);
@@ -251,6 +273,7 @@ class history {
   std::deque<torch::TraceEntry> trace_;
   std::optional<torch::TraceEntry> run_;  // the latest entry of mapping or unmapping, which may grow
   std::vector<torch::AllocatorTraceTracker> trackers_;
+  std::unordered_set<std::uintptr_t> asleep_;  // chunks that the trackers heard of as unmapped
   stacks blocks_;
   std::map<std::uintptr_t, segment_stack> segments_;
   mutable std::mutex names_mutex_;  // taken with or without the other

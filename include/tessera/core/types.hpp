@@ -130,16 +130,16 @@ struct allocator_event {
     free_requested,  ///< the user freed a block
     free_completed,  ///< no stream uses a freed block any more
     segment_alloc,   ///< a segment was acquired
-    segment_free,    ///< a segment was released
+    segment_free,    ///< a segment is about to be released; if the device fails, segment_alloc follows
     segment_map,     ///< `bytes` of physical memory were mapped into a range
-    segment_unmap,   ///< `bytes` were unmapped
-    sleep,           ///< `bytes` under live blocks went back to the device; their pool sleeps
-    wake,            ///< `bytes` came back at their addresses
-    range_reserve,   ///< a range of addresses was reserved
-    range_release,   ///< a range was released
-    refused,         ///< the device refused `bytes`, host memory for metadata ran out, or the pool sleeps
-    oom,             ///< a request failed, after the steps of recovery if there are any
-    snapshot         ///< a tool took a snapshot, with `bytes` in use
+    segment_unmap,   ///< `bytes` are about to be unmapped, or slept; if the device fails, segment_map follows
+    sleep,          ///< `bytes` under live blocks are about to be unmapped; if the device fails, wake follows
+    wake,           ///< `bytes` came back at their addresses
+    range_reserve,  ///< a range of addresses was reserved
+    range_release,  ///< a range was released
+    refused,        ///< the device refused `bytes`, host memory for metadata ran out, or the pool sleeps
+    oom,            ///< a request failed, after the steps of recovery if there are any
+    snapshot        ///< a tool took a snapshot, with `bytes` in use
   };
   action what;
   std::uintptr_t address = 0;  ///< for oom: free bytes of the device

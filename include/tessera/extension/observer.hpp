@@ -51,14 +51,10 @@ class observer<Observer>::state : public tessera::detail::extension_defaults {
   /// the program aborts.
   void on_event(const allocator_event& event) noexcept {
     check_thread();
-    __atomic_store_n(&reporting_, tessera::detail::this_thread(),
-                     __ATOMIC_RELAXED);  // <atomic> is slow to compile
-    to_.on(event);
-    __atomic_store_n(&reporting_, nullptr, __ATOMIC_RELAXED);
+    calls_.call([&] { to_.on(event); });
   }
   void check_thread() const noexcept {
-    if (__atomic_load_n(&reporting_, __ATOMIC_RELAXED) == tessera::detail::this_thread())
-      tessera::detail::fatal("an observer must not use the allocator that calls it");
+    calls_.check_thread("an observer must not use the allocator that calls it");
   }
   [[nodiscard]] Observer& target() noexcept { return to_; }
   [[nodiscard]] const Observer& target() const noexcept { return to_; }
@@ -69,7 +65,7 @@ class observer<Observer>::state : public tessera::detail::extension_defaults {
 
  private:
   Observer to_;
-  const void* reporting_ = nullptr;  // the thread that reports an event now
+  tessera::detail::user_calls calls_;
 };
 
 /// What `allocator.get<observer<T>>()` returns.

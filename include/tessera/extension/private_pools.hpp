@@ -323,11 +323,11 @@ class private_pools::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static bool may_reuse(const block& live) noexcept { return !tessera::detail::is_lent(live); }
   [[nodiscard]] static bool serves_whole(const group& g) noexcept { return g.options.never_splits; }
   [[nodiscard]] bool acquire(group& g, std::size_t bytes, void*& memory) noexcept {
-    if (g.source) memory = call_user([&] { return g.source.acquire(bytes); });
+    if (g.source) memory = calls_.call([&] { return g.source.acquire(bytes); });
     return static_cast<bool>(g.source);
   }
   [[nodiscard]] bool release(group& g, void* memory, std::size_t bytes, bool& works) noexcept {
-    if (g.source) works = call_user([&] { return g.source.release(memory, bytes); });
+    if (g.source) works = calls_.call([&] { return g.source.release(memory, bytes); });
     return static_cast<bool>(g.source);
   }
   /// Finds a free block for a request of the allocator's own group in a private pool that lends to it.
@@ -385,8 +385,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return by_number_.metadata_bytes(); }
   void check_thread() const noexcept {
-    if (__atomic_load_n(&calling_, __ATOMIC_RELAXED) == tessera::detail::this_thread())
-      tessera::detail::fatal("a stream_filter or pool_upstream must not use the allocator that calls it");
+    calls_.check_thread("a stream_filter or pool_upstream must not use the allocator that calls it");
   }
 
  private:
@@ -401,14 +400,6 @@ class private_pools::state : public tessera::detail::extension_defaults {
     if (g == nullptr) return {tessera::detail::why_no_private_pool(pool)};
     return {g->uses > 0 ? nullptr : "the pool has no use"};
   }
-  /// Calls a function of the program, which must not use the allocator.
-  template <typename F>
-  auto call_user(F f) noexcept {
-    __atomic_store_n(&calling_, tessera::detail::this_thread(), __ATOMIC_RELAXED);
-    const auto result = f();
-    __atomic_store_n(&calling_, nullptr, __ATOMIC_RELAXED);
-    return result;
-  }
   [[nodiscard, gnu::noinline]] group* find_open(stream_id stream) noexcept {
     in_group* one =
         by_stream_.find([stream](const in_group& g) { return g.filter.only()->handle < stream.handle; });
@@ -417,7 +408,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
     for (in_group* g = newest_decides ? last_wide_ : first_wide_;
          g != nullptr && (one == nullptr || decides_before(*g, *one));
          g = newest_decides ? g->previous_wide : g->next_wide) {
-      if (g->filter.selects_all() || call_user([&] { return g->filter.selects(stream); }))
+      if (g->filter.selects_all() || calls_.call([&] { return g->filter.selects(stream); }))
         return static_cast<group*>(g);
     }
     return static_cast<group*>(one);
@@ -464,7 +455,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
   std::size_t open_ = 0;
   std::size_t captures_ = 0;
   tessera::detail::key_map<group> by_number_;
-  const void* calling_ = nullptr;  // the thread that runs a function of the program now
+  tessera::detail::user_calls calls_;
 };
 
 /// What `allocator.get<private_pools>()` returns. A front end calls all this under its lock; per_stream, in each arena.

@@ -330,7 +330,11 @@ class quotas::state : public tessera::detail::extension_defaults {
       });
     } else {
       std::as_const(manager).for_each_segment(
-          [&f](const block& first) { f(group_of(first), tessera::detail::idle_bytes(first)); }, true);
+          [&](const block& first) {
+            const std::size_t idle = tessera::detail::idle_bytes(first);
+            f(group_of(first), idle > 0 && manager.may_unmap(first.address, idle) ? idle : 0);
+          },
+          true);
     }
   }
 

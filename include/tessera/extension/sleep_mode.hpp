@@ -32,6 +32,7 @@ enum class sleep_contents : unsigned char {
 struct [[nodiscard]] sleep_result : outcome {
   std::size_t bytes = 0;    ///< bytes under live blocks that went back to the device, or came from it
   std::size_t missing = 0;  ///< bytes that the device lacked for a wake
+  std::size_t kept = 0;     ///< bytes that stay mapped during a sleep, because they are registered
 };
 
 /// A sleep or wake that worked, for front ends that record requests. It is of `pool` if `is_one`, else of all pools.
@@ -274,7 +275,8 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
       return failed("the provider is no copying_provider, so it cannot save contents");
     if (!settle()) return failed(device_fails);
     part* planned = nullptr;
-    const char* why = plan(selects, contents, planned);
+    sleep_result result;
+    const char* why = plan(selects, contents, planned, result.kept);
     if constexpr (can_copy) {
       if (why == nullptr && contents == sleep_contents::save) {
         copies_.begin(stream);
@@ -289,7 +291,6 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
       (void)settle();
       return failed(why);
     }
-    sleep_result result;
     part** end = &parts_;
     while (*end != nullptr) end = &(*end)->next;
     for (part* following = nullptr; planned != nullptr; planned = following) {
@@ -376,7 +377,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
         range = s.range;
         while (b->end() <= s.address) b = b->next;
         if (b->is_free() && b->address <= s.address && s.address + s.bytes <= b->end() &&
-            manager().reserve_blocks()) {
+            manager().may_unmap(s.address, s.bytes) && manager().reserve_blocks()) {
           b = &ranges().mark_unmapped(*b, s.address, s.bytes);
           manager().counters().backing_lost(-static_cast<std::int64_t>(s.bytes));
           manager().report(action::segment_unmap, s.address, s.bytes, s.bytes, *b->list);
@@ -437,8 +438,10 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     return true;
   }
   /// Lists the chunks of the selected groups, in the order of lists, ranges and addresses. Takes host memory
-  /// for the contents that are to be saved. Returns null, or why it failed.
-  [[nodiscard]] const char* plan(changed_groups selects, sleep_contents contents, part*& first) noexcept {
+  /// for the contents that are to be saved. Adds the bytes that extensions keep mapped to `kept`. Returns null, or why it
+  /// failed.
+  [[nodiscard]] const char* plan(changed_groups selects, sleep_contents contents, part*& first,
+                                 std::size_t& kept) noexcept {
     const char* why = nullptr;
     part** last = &first;
     ranges().for_each_range([&](segment& range) {
@@ -449,6 +452,10 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
           const chunk* const c = ranges().chunks().first_from(at, b->end(), ranges().alignment());
           if (c == nullptr) break;
           at = c->address + c->bytes;
+          if (!access::extensions(in_).may_sleep(c->address, c->bytes)) {
+            kept += c->bytes;
+            continue;
+          }
           part* const fresh = new (std::nothrow) part{c->address, c->bytes, &range, nullptr, nullptr};
           if (fresh != nullptr) {
             *last = fresh;
@@ -466,11 +473,14 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   [[nodiscard]] bool give_back(const part& s) noexcept {
     auto& chunks = ranges().chunks();
     chunk& c = *chunks.first_from(s.address, s.address + 1, 1);
-    if (!chunks.unmap(manager().provider(), c)) return false;
+    manager().report(action::sleep, s.address, s.bytes, s.bytes, *s.range->list);
+    if (!chunks.unmap(manager().provider(), c)) {
+      manager().report(action::wake, s.address, s.bytes, s.bytes, *s.range->list);
+      return false;
+    }
     chunks.destroy(manager().provider(), c);
     manager().count_mapped(*s.range->list, -static_cast<std::int64_t>(s.bytes));
     manager().counters().backing_lost(static_cast<std::int64_t>(s.bytes));
-    manager().report(action::sleep, s.address, s.bytes, s.bytes, *s.range->list);
     return true;
   }
   /// Creates the memory of the selected parts, in their order. On failure, destroys it and counts what is
@@ -551,7 +561,7 @@ class sleep_mode::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Puts the default pools and all private pools to sleep: gives back their memory, even under live blocks.
-  /// Addresses and blocks stay. Until wake, the pools serve no requests, and record_stream refuses their
+  /// Addresses and blocks stay. Registered memory stays mapped (registrations). Until wake, the pools serve no requests, and record_stream refuses their
   /// blocks. Blocks can still be freed.
   ///
   /// First waits for the streams of these blocks, recorded ones too, and empties the cache of these pools.

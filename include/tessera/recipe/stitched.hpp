@@ -12,10 +12,14 @@ namespace tessera::recipe {
 /// Choose it if the device has virtual memory and memory is scarce. A higher `growth.peak_parts` reserves
 /// less memory and makes more device calls.
 ///
-/// Do not choose it for memory that is registered with NCCL or RDMA, or exported to another process. Such
-/// registrations follow the physical pages. The pages behind a live block stay, but a later block at the same
-/// address may have others. A cache of registrations by address does not notice that. Give such buffers an
-/// allocator of their own, with segments, or register each block again.
+/// It makes more device calls than a recipe that moves nothing, and before each move it waits for the stream that used the
+/// memory. examples/guide_pytorch.md has the calls, and what drivers take for them.
+///
+/// If memory is registered with NCCL or RDMA, or exported to another process, name extension::registrations. Others know the
+/// physical pages. Those behind a live block stay, but a later block at the same address may have others, which a cache
+/// of registrations by address does not notice. The registry of the extension hears of each chunk that comes or goes, and
+/// memory that is registered through it does not move. The first costs no memory. The second may, if registrations
+/// outlive their blocks: up to 44 % on the worst of ten recorded programs (examples/guide_pytorch.md).
 ///
 ///     tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device> dense;
 ///     dense.policies().growth.peak_parts = 32;  // instead of 48: fewer device calls, slightly more memory

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two extensions that a program could write. Each is one block, which would be a header of that program.
+// An extension that a program could write. It is one block, which would be a header of that program.
 #include <cstddef>
-#include <cstdint>
-#include <map>
 #include <optional>
 #include <random>
 #include <set>
@@ -13,11 +11,9 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
-#include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/extension/private_pools.hpp>
-#include <tessera/extension/sleep_mode.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -119,72 +115,6 @@ class long_lived_requests {
  private:
   Allocator& in_;
   const void* outer_;
-};
-
-}  // namespace program
-
-// ---- registration.hpp
-namespace program {
-
-/// Registers the memory of an allocator with an object, for example with a network device that reads it.
-/// `Registry` has add(address, bytes) and remove(address, bytes). Each is called with a whole segment, or in ranges with
-/// a whole chunk. With a lock around the allocator, the calls come one at a time.
-template <typename Registry>
-struct registration {
-  Registry* with = nullptr;
-
-  template <typename Core>
-  class state : public tessera::detail::extension_defaults {
-    using group = typename Core::group;
-
-   public:
-    state(typename Core::allocator&, const registration& from) noexcept : with_(from.with) {}
-    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-
-    // Questions of the core.
-    void on_event(const tessera::allocator_event& e) noexcept {
-      using enum tessera::allocator_event::action;
-      if (e.what == segment_alloc || e.what == segment_map || e.what == wake) {
-        regions_.emplace(e.address, e.bytes);
-        bytes_ += e.bytes;
-        with_->add(e.address, e.bytes);
-      }
-      if (e.what == segment_unmap || e.what == sleep) remove(e.address);
-    }
-    /// Here a segment is about to go back. The event comes later, when other threads may have got its addresses again.
-    [[nodiscard]] bool release(group&, const void* memory, std::size_t, bool&) noexcept {
-      remove(reinterpret_cast<std::uintptr_t>(memory));
-      return false;  // the provider takes it
-    }
-    void on_end() noexcept {
-      while (!regions_.empty()) remove(regions_.begin()->first);
-    }
-
-   private:
-    void remove(std::uintptr_t address) noexcept {
-      const auto found = regions_.find(address);
-      if (found == regions_.end()) return;
-      with_->remove(found->first, found->second);
-      bytes_ -= found->second;
-      regions_.erase(found);
-    }
-
-    Registry* with_;
-    std::map<std::uintptr_t, std::size_t> regions_;
-    std::size_t bytes_ = 0;
-  };
-
-  template <typename Allocator>
-  class door {
-   public:
-    explicit door(Allocator& in) noexcept : in_(&in) {}
-    [[nodiscard]] std::size_t bytes() const noexcept {
-      return in_->template visit_extension<registration>([](const auto& s) { return s.bytes(); });
-    }
-
-   private:
-    Allocator* in_;
-  };
 };
 
 }  // namespace program
@@ -334,109 +264,6 @@ TEST(own_groups_threads, are_chosen_by_each_thread) {
   shared.trim();
   EXPECT_EQ(shared.current_usage().reserved, shared.get<long_lived>().reserved());
   ASSERT_STREQ(shared.audit(), nullptr);
-}
-
-/// Knows which memory it may read. Counts what breaks its rules.
-struct network {
-  std::map<std::uintptr_t, std::size_t> regions;
-  std::size_t bytes = 0, mistakes = 0;
-
-  void add(std::uintptr_t address, std::size_t size) noexcept {
-    const auto above = regions.lower_bound(address);
-    if (above != regions.end() && above->first < address + size) ++mistakes;
-    if (above != regions.begin() && std::prev(above)->first + std::prev(above)->second > address) ++mistakes;
-    regions.emplace(address, size);
-    bytes += size;
-  }
-  void remove(std::uintptr_t address, std::size_t size) noexcept {
-    const auto found = regions.find(address);
-    if (found == regions.end() || found->second != size) {
-      ++mistakes;
-      return;
-    }
-    bytes -= size;
-    regions.erase(found);
-  }
-  /// Whether it may read all bytes of a block.
-  [[nodiscard]] bool covers(const void* p, std::size_t size) const {
-    auto at = reinterpret_cast<std::uintptr_t>(p);
-    const std::uintptr_t end = at + size;
-    while (at < end) {
-      auto found = regions.upper_bound(at);
-      if (found == regions.begin() || (--found)->first + found->second <= at) return false;
-      at = found->first + found->second;
-    }
-    return true;
-  }
-};
-using registered = program::registration<network>;
-
-template <typename Recipe>
-class own_registration : public testing::Test {};
-TYPED_TEST_SUITE(own_registration, recipes);
-
-TYPED_TEST(own_registration, covers_every_block_and_nothing_else) {
-  network net;
-  {
-    caching_allocator<TypeParam, simulated_device, registered> pool{
-        simulated_device{simulated_device::options{.capacity = 400_MiB}}, {}, registered{&net}};
-    std::mt19937_64 random(9);
-    std::vector<std::pair<void*, std::size_t>> live;
-    for (int step = 0; step < 1500; ++step) {
-      const std::size_t bytes = random() % 4 == 0 ? 1 + random() % 30_MiB : 1 + random() % 200_KiB;
-      if (void* const p = pool.try_allocate(bytes)) {
-        live.emplace_back(p, bytes);
-        ASSERT_TRUE(net.covers(p, bytes)) << step;
-      }
-      while (live.size() > 20) {
-        std::swap(live[random() % live.size()], live.back());
-        pool.deallocate(live.back().first);
-        live.pop_back();
-      }
-      if (step % 100 == 0) pool.trim();
-      ASSERT_EQ(net.bytes, pool.current_usage().reserved) << step;
-      ASSERT_EQ(net.bytes, pool.template get<registered>().bytes());
-    }
-    for (const auto& [p, bytes] : live) ASSERT_TRUE(net.covers(p, bytes));
-    EXPECT_GT(net.bytes, 0u);
-  }
-  EXPECT_EQ(net.bytes, 0u) << "the allocator ended with live blocks";
-  EXPECT_EQ(net.mistakes, 0u);
-}
-
-TEST(own_registration_of_sleep, ends_when_memory_goes_back_under_live_blocks) {
-  network net;
-  caching_allocator<stitched, simulated_device, registered, extension::private_pools, extension::sleep_mode>
-      pool{simulated_device{}, {}, registered{&net}};
-  void* const p = pool.allocate(40_MiB);
-  auto asleep = pool.get<extension::sleep_mode>();
-  ASSERT_TRUE(asleep.sleep(extension::sleep_contents::discard));
-  EXPECT_EQ(net.bytes, 0u);
-  ASSERT_TRUE(asleep.wake());
-  EXPECT_TRUE(net.covers(p, 40_MiB));
-  pool.deallocate(p);
-  pool.trim();
-  EXPECT_EQ(net.bytes, 0u);
-  EXPECT_EQ(net.mistakes, 0u);
-}
-
-// Another thread may get an address while its last owner has not returned from the release.
-TEST(own_registration_threads, is_not_confused_by_addresses_that_come_back) {
-  network net;
-  {
-    locked<caching_allocator<passthrough, simulated_device, registered>> shared{
-        simulated_device{simulated_device::options{.capacity = 8_MiB}}, {}, registered{&net}};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 4; ++t) {
-      threads.emplace_back([&shared] {
-        for (std::size_t i = 0; i < 2000; ++i) shared.deallocate(shared.try_allocate(1_MiB));
-      });
-    }
-    for (std::thread& t : threads) t.join();
-    EXPECT_EQ(shared.get<registered>().bytes(), shared.current_usage().reserved);
-  }
-  EXPECT_EQ(net.bytes, 0u);
-  EXPECT_EQ(net.mistakes, 0u);
 }
 
 }  // namespace

@@ -82,11 +82,12 @@ struct segment_backend : backend_defaults {
                                                               const Policies&) noexcept {
       return 0;
     }
-    [[nodiscard]] static std::size_t newly_held(const block& free, std::size_t, std::size_t) noexcept {
+    [[nodiscard]] std::size_t newly_held(const block& free, std::size_t, std::size_t) const noexcept {
       const block* first = &free;
       while (first->is_free()) first = first->prev;
       // If streams share blocks, free neighbours of several streams do not coalesce.
-      return first->status.state == block::state::segment ? idle_bytes(*first->next) : 0;
+      const std::size_t idle = first->status.state == block::state::segment ? idle_bytes(*first->next) : 0;
+      return idle > 0 && manager_.may_unmap(first->next->address, idle) ? idle : 0;
     }
     template <typename Policies>
     [[nodiscard]] block* grow(free_list& list, std::size_t size, std::size_t segment,
@@ -96,7 +97,8 @@ struct segment_backend : backend_defaults {
     }
 
     [[nodiscard]] std::size_t releasable(const block& idle) const noexcept {
-      return manager_.is_stream_work_done(idle) ? idle.size : 0;
+      return manager_.may_unmap(idle.address, idle.size) && manager_.is_stream_work_done(idle) ? idle.size
+                                                                                               : 0;
     }
     std::size_t release(block& idle) noexcept {
       return manager_.is_stream_work_done(idle) ? manager_.release(idle) : 0;

@@ -228,10 +228,14 @@ class mapped_ranges {
       const std::size_t bytes = c.bytes;
       const bool may_wait = !Manager::traits::uses_events || manager_.may_wait();
       is_done = is_done || (may_wait && finish_work_of(list));
-      if (!is_done || !manager_.reserve_blocks() || !chunks_.unmap(provider(), c)) return false;
+      if (!is_done || !manager_.reserve_blocks()) return false;
+      manager_.report(action::segment_unmap, address, bytes, bytes, list);
+      if (!chunks_.unmap(provider(), c)) {
+        manager_.report(action::segment_map, address, bytes, bytes, list);
+        return false;
+      }
       block& hole = mark_unmapped(*left, address, bytes);
       left = hole.next;
-      manager_.report(action::segment_unmap, address, bytes, bytes, list);
       unmapped += bytes;
       then(c, hole);
       return true;
@@ -239,15 +243,15 @@ class mapped_ranges {
     manager_.count_mapped(list, -static_cast<std::int64_t>(unmapped));
     return unmapped;
   }
-  /// Calls f(chunk) for each chunk that lies wholly in a block, in the order of addresses. Stops if f returns
-  /// false. There is none while an extension keeps the memory of the group.
+  /// Calls f(chunk) for each chunk that lies wholly in a free block and that extensions let go back or move, in the order
+  /// of addresses. Stops if f returns false. There is none while an extension keeps the memory of the group.
   template <typename F>
   void for_each_chunk(const block& in, F f) const {
     if (!manager_.extensions().has_memory(Manager::group_of(*in.list))) return;
     const std::uintptr_t end = in.end();
     for (std::uintptr_t at = in.address; chunk* const c = chunks_.first_inside(at, end, alignment_);) {
       at = c->address + c->bytes;
-      if (!f(*c)) return;
+      if (manager_.may_unmap(c->address, c->bytes) && !f(*c)) return;
     }
   }
   /// Bytes of the chunks of a free block that could no longer go back if `size` bytes at `offset` were used.
@@ -263,7 +267,7 @@ class mapped_ranges {
                at < begin + size ? chunks_.first_inside(at, free.end(), alignment_) : nullptr) {
       if (c->address >= begin + size) break;
       at = c->address + c->bytes;
-      bytes += c->bytes;
+      if (manager_.may_unmap(c->address, c->bytes)) bytes += c->bytes;
     }
     return bytes;
   }

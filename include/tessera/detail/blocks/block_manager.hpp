@@ -338,16 +338,23 @@ class block_manager {
     report(works ? action::segment_alloc : action::refused, works ? address : 0, bytes, bytes, key, in);
     return whole;
   }
-  /// Releases an idle segment to the device. Returns its bytes, or 0 if the device failed; the segment then
-  /// stays.
+  /// Releases an idle segment to the device. Returns its bytes, or 0 if an extension keeps it or the device failed; the
+  /// segment then stays.
   [[gnu::cold]] std::size_t release(block& idle) noexcept {
     const std::uintptr_t address = idle.address;
     const std::size_t bytes = idle.size;
+    if (!may_unmap(address, bytes)) return 0;
     segment& owner = segment_of(idle);
     idle.list->template erase<order>(idle);
     segments_.begin_release(owner, bytes);
     const std::uint64_t start = call_ticks();
-    const bool released = wait_before_release_of(idle) && give_back(group_of(*idle.list), address, bytes);
+    bool released = wait_before_release_of(idle);
+    if (released) {
+      // Before the call, after which another thread may get the address again.
+      report(action::segment_free, address, bytes, bytes, *idle.list);
+      released = give_back(group_of(*idle.list), address, bytes);
+      if (!released) report(action::segment_alloc, address, bytes, bytes, *idle.list);
+    }
     if (!released) {
       segments_.cancel_release(owner, bytes);
       idle.list->template insert<order>(idle);
@@ -357,7 +364,6 @@ class block_manager {
       releases_[0] += call_ticks() - start;
       ++releases_[1];
     }
-    report(action::segment_free, address, bytes, bytes, *idle.list);
     counters_.segment_released(idle.list->where.pool, bytes);
     change_reserved(group_of(*idle.list), 0 - bytes);
     if (owner.oversize) counters_.oversize_segments.decrease(1);
@@ -429,6 +435,10 @@ class block_manager {
   /// Whether a group may get `bytes` more from the device.
   [[nodiscard]] bool may_acquire(group& in, std::size_t bytes) noexcept {
     return !is_extended || extensions().may_acquire(in, bytes);
+  }
+  /// Whether a segment, or a chunk of a range, may go back to the device or move while no block uses it.
+  [[nodiscard]] bool may_unmap(std::uintptr_t address, std::size_t bytes) const noexcept {
+    return !is_extended || extensions().may_unmap(address, bytes);
   }
   [[nodiscard]] static group& group_of(const free_list& list) noexcept {
     return static_cast<group&>(*list.where.group);

@@ -40,6 +40,8 @@
 /// | may_acquire(g, bytes)        | whether to ask the device for so many bytes, just before that         |
 /// | may_release(g)               | whether idle memory of an added group may go back to the device       |
 /// | has_memory(g)                | whether the memory of a group is mapped                               |
+/// | may_unmap(address, bytes)    | whether an idle segment or chunk may go back, or move to another address |
+/// | may_sleep(address, bytes)    | whether a chunk may go back while its pool sleeps                     |
 /// | may_reuse(b)                 | whether a live block may get another request                          |
 /// | why_unusable(b)              | why no stream may be recorded for a live block, as text, or null      |
 /// | serves_whole(g)              | whether the blocks of a group are never split                         |
@@ -104,6 +106,8 @@ struct extension_defaults {
   }
   [[nodiscard]] static constexpr bool may_release(const auto& /*group*/) noexcept { return false; }
   [[nodiscard]] static constexpr bool has_memory(const auto& /*group*/) noexcept { return true; }
+  [[nodiscard]] static constexpr bool may_unmap(std::uintptr_t, std::size_t) noexcept { return true; }
+  [[nodiscard]] static constexpr bool may_sleep(std::uintptr_t, std::size_t) noexcept { return true; }
   [[nodiscard]] static constexpr bool may_reuse(const block&) noexcept { return true; }
   [[nodiscard]] static constexpr bool serves_whole(const auto& /*group*/) noexcept { return false; }
   [[nodiscard]] static constexpr bool acquire(auto& /*group*/, std::size_t, void*&) noexcept { return false; }

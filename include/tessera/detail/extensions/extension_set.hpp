@@ -55,6 +55,29 @@ struct needs_extensions {};
   return &here;
 }
 
+/// Calls functions of the program that must not use the allocator, and finds out if they do.
+class user_calls {
+ public:
+  /// Returns f().
+  template <typename F>
+  decltype(auto) call(F f) noexcept {
+    struct at_end {
+      const void** calling;
+      ~at_end() { __atomic_store_n(calling, nullptr, __ATOMIC_RELAXED); }
+    };
+    __atomic_store_n(&calling_, this_thread(), __ATOMIC_RELAXED);  // <atomic> is slow to compile
+    const at_end ended{&calling_};
+    return f();
+  }
+  /// Aborts with a message if the calling thread runs such a function.
+  void check_thread(const char* rule) const noexcept {
+    if (__atomic_load_n(&calling_, __ATOMIC_RELAXED) == this_thread()) fatal(rule);
+  }
+
+ private:
+  const void* calling_ = nullptr;
+};
+
 /// The base of the door of an any_allocator: a table of the calls of the door of its allocator, or null.
 template <typename E>
 class erased_door {
@@ -221,6 +244,12 @@ class extension_set : public special_cases, public Extension::template state<Cor
   }
   [[nodiscard]] bool has_memory(const group& g) const noexcept {
     return (get<Extension>().has_memory(g) && ...);
+  }
+  [[nodiscard]] bool may_unmap(std::uintptr_t address, std::size_t bytes) const noexcept {
+    return (get<Extension>().may_unmap(address, bytes) && ...);
+  }
+  [[nodiscard]] bool may_sleep(std::uintptr_t address, std::size_t bytes) const noexcept {
+    return (get<Extension>().may_sleep(address, bytes) && ...);
   }
   [[nodiscard]] bool may_reuse(const block& b) const noexcept {
     return (get<Extension>().may_reuse(b) && ...);
