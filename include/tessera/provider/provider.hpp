@@ -73,8 +73,8 @@
 ///   Threads: one call at a time, unless the provider declares is_thread_safe
 ///
 /// The smallest example is examples/03_write_a_provider.cpp. host_pinned [provider/host_pinned.hpp] provides
-/// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory. gpu
-/// [examples/cuda_driver/device.hpp] uses CUDA's driver.
+/// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory.
+/// cuda_device [provider/cuda_driver.hpp] calls CUDA's driver.
 ///
 /// What callers guarantee; a provider need not check it, except where a rule below says that it refuses:
 ///
