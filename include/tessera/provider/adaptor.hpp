@@ -336,6 +336,11 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     return hook_(call::synchronize, [&, this] { return inner_->synchronize(stream); });
   }
 
+  [[nodiscard]] chunk_traits chunk_abilities() const noexcept
+    requires requires(const Device& d) { d.chunk_abilities(); }
+  {
+    return inner_->chunk_abilities();
+  }
   [[nodiscard]] std::int32_t process() const noexcept
     requires requires(const Device& d) { d.process(); }
   {

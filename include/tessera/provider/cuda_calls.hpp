@@ -29,15 +29,17 @@ using event_handle = struct event_type*;      // CUevent
 inline constexpr result success = 0, invalid_value = 1, out_of_memory = 2, no_device = 100,
                         invalid_context = 201, invalid_handle = 400, not_permitted = 800, not_ready = 600,
                         not_supported = 801;
-// Of CUdevice_attribute: VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED and HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED.
-inline constexpr int has_virtual_memory = 102, has_file_handles = 103;
-inline constexpr int file_handle = 1;                // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-inline constexpr unsigned event_without_timing = 2;  // CU_EVENT_DISABLE_TIMING
-inline constexpr int location_is_device = 1;         // CU_MEM_LOCATION_TYPE_DEVICE
-inline constexpr int pinned_memory = 1;              // CU_MEM_ALLOCATION_TYPE_PINNED
-inline constexpr int min_granularity = 0;            // CU_MEM_ALLOC_GRANULARITY_MINIMUM
-inline constexpr int read_and_write = 3;             // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-inline constexpr int relaxed_capture = 2;            // CU_STREAM_CAPTURE_MODE_RELAXED
+// Of CUdevice_attribute: VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+// GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED and HANDLE_TYPE_FABRIC_SUPPORTED.
+inline constexpr int has_virtual_memory = 102, has_file_handles = 103, has_rdma = 110,
+                     has_fabric_handles = 128;
+inline constexpr int file_handle = 1, fabric_handle = 8;  // of CUmemAllocationHandleType
+inline constexpr unsigned event_without_timing = 2;       // CU_EVENT_DISABLE_TIMING
+inline constexpr int location_is_device = 1;              // CU_MEM_LOCATION_TYPE_DEVICE
+inline constexpr int pinned_memory = 1;                   // CU_MEM_ALLOCATION_TYPE_PINNED
+inline constexpr int min_granularity = 0;                 // CU_MEM_ALLOC_GRANULARITY_MINIMUM
+inline constexpr int read_and_write = 3;                  // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+inline constexpr int relaxed_capture = 2;                 // CU_STREAM_CAPTURE_MODE_RELAXED
 
 struct memory_location {  // CUmemLocation
   int type;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -107,14 +108,10 @@ class cuda_device {
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
     detail::cuda::memory_handle handle = 0;  // a driver may write into it although it fails
     const auto ask = [&](auto& cu) {
-      detail::cuda::memory_properties wanted = state_->properties();
-      const detail::cuda::result answer = cu.memory_create(&handle, bytes, &wanted, 0);
-      if (wanted.handle_types == 0 ||
-          (answer != detail::cuda::not_supported && answer != detail::cuda::not_permitted))
-        return answer;
-      // Some systems refuse descriptors although the device has them. Then nothing is shared.
-      wanted.handle_types = state_->handle_types = 0;
-      return cu.memory_create(&handle, bytes, &wanted, 0);
+      const auto create = [&](const detail::cuda::memory_properties& wanted) {
+        return cu.memory_create(&handle, bytes, &wanted, 0);
+      };
+      return state_->ask_for_most(create);
     };
     if (!has(kind) || !ask_for("cuMemCreate", ask)) return false;
     made = {handle, state_->chunks.next_number()};
@@ -185,12 +182,21 @@ class cuda_device {
     return call("cuMemHostUnregister", [&](auto& cu) { return cu.unregister_host(p); });
   }
 
+  /// Chunks have all abilities that the device offers, except those that the system refuses.
+  [[nodiscard]] chunk_traits chunk_abilities() const noexcept {
+    const unsigned has = state_->abilities;
+    return {
+        .exports_file = (has & file) != 0, .exports_fabric = (has & fabric) != 0, .rdma = (has & rdma) != 0};
+  }
+
   /// The latest error; empty if no call failed.
   [[nodiscard]] std::string last_error() const { return state_->context.last_error(); }
   /// For example "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
   refusal take_refusal() noexcept { return state_->refused.take(); }
 
  private:
+  /// The abilities of chunks. The one that a system refuses first has the highest bit.
+  enum ability : unsigned { file = 1, rdma = 2, fabric = 4 };
   struct state {
     state(const cuda_driver& driver, int number) : context(driver.calls(), number) {
       using namespace detail::cuda;
@@ -200,27 +206,45 @@ class cuda_device {
       context.check(cu.device_get_attribute(&has, has_virtual_memory, context.device()),
                     "cuDeviceGetAttribute");
       if (has == 0) return;
-      int has_files = 0;
-      context.check(cu.device_get_attribute(&has_files, has_file_handles, context.device()),
-                    "cuDeviceGetAttribute");
-      if (has_files != 0 && cu.can_export()) handle_types = file_handle;
-      const memory_properties wanted = properties();
-      context.check(cu.get_granularity(&page_size, &wanted, min_granularity),
-                    "cuMemGetAllocationGranularity");
+      abilities = (cu.can_export() && offers(has_file_handles) ? file : 0u) | (offers(has_rdma) ? rdma : 0u) |
+                  (cu.can_export() && offers(has_fabric_handles) ? fabric : 0u);
+      const auto get = [&](const memory_properties& wanted) {
+        return cu.get_granularity(&page_size, &wanted, min_granularity);
+      };
+      context.check(ask_for_most(get), "cuMemGetAllocationGranularity");
     }
-    /// Chunks that other processes may map, if the device has such.
-    [[nodiscard]] detail::cuda::memory_properties properties() const noexcept {
+    /// A driver that does not know an attribute does not offer it.
+    [[nodiscard]] bool offers(int attribute) const noexcept {
+      int value = 0;
+      return context.calls().device_get_attribute(&value, attribute, context.device()) ==
+                 detail::cuda::success &&
+             value != 0;
+    }
+    [[nodiscard]] detail::cuda::memory_properties properties_with(unsigned wanted_abilities) const noexcept {
       using namespace detail::cuda;
       memory_properties wanted{};
       wanted.type = pinned_memory;
-      wanted.handle_types = handle_types;
+      wanted.handle_types = ((wanted_abilities & file) != 0 ? file_handle : 0) |
+                            ((wanted_abilities & fabric) != 0 ? fabric_handle : 0);
+      wanted.flags.direct_rdma = (wanted_abilities & rdma) != 0 ? 1 : 0;
       wanted.location = {location_is_device, context.device()};
       return wanted;
+    }
+    /// Calls f with the properties of chunks that have all abilities. Some systems refuse what the device has. Then it
+    /// calls f again with one ability less, and keeps those with which the call worked.
+    template <typename F>
+    detail::cuda::result ask_for_most(F f) noexcept {
+      for (unsigned wanted = abilities;; wanted &= ~std::bit_floor(wanted)) {
+        const detail::cuda::result answer = f(properties_with(wanted));
+        if (answer == detail::cuda::success) abilities &= wanted;
+        if (wanted == 0 || (answer != detail::cuda::not_supported && answer != detail::cuda::not_permitted))
+          return answer;
+      }
     }
     detail::cuda::primary_context context;
     detail::cuda::stream_positions positions{context};
     detail::cuda::chunk_table chunks;
-    std::atomic<int> handle_types = 0;
+    std::atomic<unsigned> abilities = 0;
     latest_refusals refused;
     std::size_t capacity = 0;
     std::size_t page_size = 2_MiB;

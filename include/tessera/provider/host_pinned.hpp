@@ -135,6 +135,7 @@ class host_pinned {
     return run("unmap", p, bytes, [&] { return state_->ranges.unmap(p, bytes); });
   }
 
+  [[nodiscard]] chunk_traits chunk_abilities() const noexcept { return {.exports_file = true}; }
   /// The process id within its PID namespace.
   [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
   /// Exports to processes of the same user or of root. The first call starts a thread that answers importers.

@@ -42,6 +42,8 @@
 /// |                             |             | and register_memory. An allocator takes one before it     |
 /// |                             |             | asks for memory, and one if a request fails. A            |
 /// |                             |             | thread-safe provider keeps them in latest_refusals        |
+/// | c.chunk_abilities()         | chunk_traits| what memory of create() can do [provider/capabilities.hpp]|
+/// |                             |             | It loses an ability if the device refuses it at a create  |
 /// | c.live_events()             | std::size_t | events that were recorded and not discarded               |
 ///
 /// Any provider may declare these constants, as `static constexpr bool`:

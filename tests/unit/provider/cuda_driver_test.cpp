@@ -13,6 +13,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/law/provider_laws.hpp>
+#include <tessera/provider/adaptor.hpp>
 #include <tessera/tessera.hpp>
 
 #include "fake_cuda.hpp"
@@ -252,6 +253,60 @@ TEST_F(cuda_driver_test, a_position_that_cannot_be_marked_is_done_with_a_later_o
   EXPECT_FALSE(device.is_done(a, unmarked));
   EXPECT_GT(device.position(a), unmarked);
   EXPECT_TRUE(device.is_done(a, unmarked));
+}
+
+/// Creates and destroys a chunk. Returns its handle types, and 256 more if network devices may access it.
+int create_chunk(cuda_device& device, const fake_cuda& cuda) {
+  cuda_device::physical memory;
+  EXPECT_TRUE(device.create(2_MiB, page_kind::normal, memory)) << device.last_error();
+  EXPECT_TRUE(device.destroy(memory));
+  return cuda.latest_chunk();
+}
+TEST_F(cuda_driver_test, asks_for_chunks_that_can_do_what_the_device_offers) {
+  EXPECT_EQ(cuda_device(load()).chunk_abilities(), chunk_traits{.exports_file = true});
+  {
+    cuda.offer(0, 0);
+    cuda_device device(load());
+    const chunk_traits all{.exports_file = true, .exports_fabric = true, .rdma = true};
+    EXPECT_EQ(device.chunk_abilities(), all);
+    EXPECT_EQ(create_chunk(device, cuda), 1 + 8 + 256);
+    EXPECT_EQ(device.chunk_abilities(), all);
+    EXPECT_EQ(cuda.count("cuMemCreate"), 1);
+    EXPECT_EQ(provider_ref(device).chunk_abilities(), all);
+  }
+  begin(1, 64_MiB, false);
+  EXPECT_EQ(cuda_device(load()).chunk_abilities(), chunk_traits{}) << "it has no chunks";
+}
+TEST_F(cuda_driver_test, remembers_what_the_system_refuses) {
+  struct step {
+    int refused_types, refuses_rdma;
+    chunk_traits left;
+    int chunk, calls;
+  };
+  for (const step& s : {step{8, 0, {.exports_file = true, .rdma = true}, 1 + 256, 2},
+                        step{8, 1, {.exports_file = true}, 1, 3}, step{1 + 8, 1, {}, 0, 4}}) {
+    begin();
+    cuda.offer(s.refused_types, s.refuses_rdma);
+    cuda_device device(load());
+    EXPECT_EQ(create_chunk(device, cuda), s.chunk);
+    EXPECT_EQ(device.chunk_abilities(), s.left);
+    EXPECT_EQ(cuda.count("cuMemCreate"), s.calls) << "one step at a time";
+    EXPECT_EQ(create_chunk(device, cuda), s.chunk);
+    EXPECT_EQ(cuda.count("cuMemCreate"), s.calls + 1) << "it asks once for what is refused";
+    EXPECT_FALSE(device.take_refusal()) << "it got memory";
+  }
+}
+TEST_F(cuda_driver_test, loses_no_ability_when_memory_is_exhausted) {
+  cuda.offer(0, 0);
+  cuda_device device(load());
+  cuda_device::physical memory;
+  EXPECT_FALSE(device.create(1_GiB, page_kind::normal, memory));
+  EXPECT_EQ(cuda.count("cuMemCreate"), 1);
+  cuda.fail(1, 100, detail::cuda::not_permitted);
+  EXPECT_FALSE(device.create(2_MiB, page_kind::normal, memory));
+  cuda.fail(0, 0, 0);
+  EXPECT_TRUE(device.chunk_abilities().exports_fabric) << "less would not have worked either";
+  EXPECT_EQ(create_chunk(device, cuda), 1 + 8 + 256);
 }
 
 }  // namespace

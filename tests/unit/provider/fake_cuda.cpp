@@ -83,9 +83,13 @@ struct driver {
   int devices = 2;
   std::size_t capacity = std::size_t{1} << 30;
   bool virtual_memory = true;
-  bool file_handles = true;          // whether other processes may map memory
-  bool permits_file_handles = true;  // if not, cuMemCreate refuses what the device has
-  bool holds = false;                // whether work stays until it is finished
+  bool file_handles = true;           // whether other processes may map memory
+  bool permits_file_handles = true;   // if not, cuMemCreate refuses what the device has
+  bool fabric = false, rdma = false;  // what the device offers
+  int refused_types = 0;              // handle types that cuMemCreate refuses although the device offers them
+  bool refuses_rdma = false;
+  int latest_types = 0, latest_rdma = 0;  // of the latest cuMemCreate
+  bool holds = false;                     // whether work stays until it is finished
   std::vector<context> primary{{.device = 0}, {.device = 1}}, other{{0, false}, {1, false}};
   std::map<address, segment> segments;
   std::map<address, std::size_t> ranges;
@@ -211,10 +215,11 @@ struct memory_access {
 };
 /// Whether properties request memory of a device, which other processes may map, and nothing else.
 bool are_plain(const driver& d, const properties* wanted) {
-  return wanted->type == 1 && (wanted->handle_types == 0 || (wanted->handle_types == 1 && d.file_handles)) &&
+  return wanted->type == 1 &&
+         (wanted->handle_types & ~((d.file_handles ? 1 : 0) | (d.fabric ? 8 : 0))) == 0 &&
          wanted->where.type == 1 && wanted->where.id >= 0 && wanted->where.id < d.devices &&
-         wanted->win32_metadata == nullptr && wanted->compression == 0 && wanted->direct_rdma == 0 &&
-         wanted->usage == 0;
+         wanted->win32_metadata == nullptr && wanted->compression == 0 &&
+         (wanted->direct_rdma == 0 || (wanted->direct_rdma == 1 && d.rdma)) && wanted->usage == 0;
 }
 
 /// Submits a copy from or to the device's memory. The bytes move at once, the stream takes its time.
@@ -287,8 +292,13 @@ int cuDeviceGet(int* device, int number) {
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   const lock held(all().mutex);
-  if (attribute != 102 && attribute != 103) return misused("cuDeviceGetAttribute of something else");
-  return *value = attribute == 102 ? all().virtual_memory : all().file_handles, success;
+  switch (attribute) {
+    case 102: return *value = all().virtual_memory, success;
+    case 103: return *value = all().file_handles, success;
+    case 110: return *value = all().rdma, success;
+    case 128: return all().fabric ? (*value = 1, success) : invalid_value;  // as an older driver
+    default: return misused("cuDeviceGetAttribute of something else");
+  }
 }
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = all().capacity, success; }
 int cuDevicePrimaryCtxRetain(void** made, int device) {
@@ -455,11 +465,14 @@ int cuMemCreate(address* made, std::size_t bytes, const properties* wanted, unsi
   if (!d.virtual_memory) return not_supported;
   if (!are_plain(d, wanted) || flags != 0) return misused("cuMemCreate of something else");
   *made = ~address{0};  // a driver may write although it fails
-  if (wanted->handle_types != 0 && !d.permits_file_handles) return not_permitted;
+  if ((wanted->handle_types & 1) != 0 && !d.permits_file_handles) return not_permitted;
+  if ((wanted->handle_types & d.refused_types) != 0) return not_permitted;
+  if (wanted->direct_rdma != 0 && d.refuses_rdma) return not_supported;
   if (bytes == 0 || bytes % granularity != 0) return invalid_value;
   if (!take(d, wanted->where.id, bytes)) return out_of_memory;
   *made = d.next_handle++;
-  d.handles[*made] = {bytes, wanted->where.id, wanted->handle_types == 1};
+  d.handles[*made] = {bytes, wanted->where.id, (wanted->handle_types & 1) != 0};
+  d.latest_types = wanted->handle_types, d.latest_rdma = wanted->direct_rdma;
   return success;
 }
 int cuMemRelease(address handle) {
@@ -583,6 +596,8 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
   d.capacity = capacity;
   d.virtual_memory = d.file_handles = virtual_memory != 0;
   d.permits_file_handles = true;
+  d.fabric = d.rdma = d.refuses_rdma = false;
+  d.refused_types = 0;
   d.holds = false;
   d.registered.clear();
   d.primary.assign(static_cast<std::size_t>(devices), {});
@@ -605,6 +620,18 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
 void fake_refuse_files(int late) {
   const lock held(all().mutex);
   (late != 0 ? all().permits_file_handles : all().file_handles) = false;
+}
+/// Offers handles of a fabric, and access by network devices. cuMemCreate still refuses some of them.
+void fake_offer(int refused_types, int refuses_rdma) {
+  driver& d = all();
+  const lock held(d.mutex);
+  d.fabric = d.rdma = true;
+  d.refused_types = refused_types, d.refuses_rdma = refuses_rdma != 0;
+}
+/// The handle types of the latest chunk, and 256 more if network devices may access it.
+int fake_latest_chunk() {
+  const lock held(all().mutex);
+  return all().latest_types + 256 * all().latest_rdma;
 }
 /// Makes the calls between two numbers fail, counted from now.
 void fake_fail(unsigned long long first, unsigned long long last, int with) {

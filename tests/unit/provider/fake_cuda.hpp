@@ -19,6 +19,8 @@ struct fake_cuda : loaded_library {
 
   void (*reset)(int, std::size_t, int) = find<void(int, std::size_t, int)>("fake_reset");
   void (*refuse_files)(int) = find<void(int)>("fake_refuse_files");
+  void (*offer)(int, int) = find<void(int, int)>("fake_offer");
+  int (*latest_chunk)() = find<int()>("fake_latest_chunk");
   void (*fail)(unsigned long long, unsigned long long,
                int) = find<void(unsigned long long, unsigned long long, int)>("fake_fail");
   unsigned long long (*calls)() = find<unsigned long long()>("fake_calls");
