@@ -351,6 +351,11 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   {
     return hook_(call::export_memory, [&, this] { return inner_->export_memory(memory, who, name); });
   }
+  [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept
+    requires requires(const Device& d) { d.exported_name(memory, name); }
+  {
+    return inner_->exported_name(memory, name);
+  }
   bool allow(const shareable& name, std::int32_t importer) noexcept
     requires requires(Device& d) { d.allow(name, importer); }
   {

@@ -150,6 +150,11 @@ class host_pinned {
     if (exported) name = {state_->token, memory.number, process()};
     return exported;
   }
+  [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept {
+    if (!state_->exports.has(memory.number)) return false;
+    name = {state_->token, memory.number, process()};
+    return true;
+  }
   bool allow(const shareable& name, std::int32_t process) noexcept {
     return run("allow", nullptr, 0, [&] {
       return name.token == state_->token ? state_->exports.allow(name.number, process)
@@ -161,7 +166,7 @@ class host_pinned {
   bool import_memory(const shareable& name, physical& memory) noexcept {
     detail::host_import request(state_->import_timeout);
     const char* const fault = request.send(name);  // without the mutex, so that other calls proceed
-    return run("import_memory", nullptr, 0, [&] {
+    return ask("import_memory", nullptr, 0, [&] {
       return fault != nullptr
                  ? fault
                  : state_->memory.adopt(std::move(request.file), request.bytes, request.kind, memory.number);

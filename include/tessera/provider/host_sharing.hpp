@@ -230,6 +230,10 @@ class host_exports {
     if (exported_.find(number) != nullptr) exported_.extract(number);
   }
 
+  [[nodiscard]] bool has(std::uint64_t number) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return exported_.find(number) != nullptr;
+  }
   [[nodiscard]] const char* allow(std::uint64_t number, std::int32_t process) noexcept {
     const std::lock_guard lock(mutex_);
     exported* const found = exported_.find(number);
@@ -346,7 +350,7 @@ class host_exports {
   host_descriptor listener_;
   host_descriptor ending_;       // readable once the thread must end
   std::vector<client> clients_;  // used by the thread only; oldest first
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   ordered_map<exported> exported_;
   std::thread service_;
 };
