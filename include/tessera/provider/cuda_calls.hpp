@@ -180,6 +180,13 @@ class calls {
     void* const from = reinterpret_cast<void*>(static_cast<std::uintptr_t>(file));
     return memory_import_ != nullptr ? memory_import_(&made, from, file_handle) : not_supported;
   }
+  /// A handle of a fabric has 64 bytes.
+  [[nodiscard]] result export_fabric(void* made, memory_handle memory) const noexcept {
+    return memory_export_ != nullptr ? memory_export_(made, memory, fabric_handle, 0) : not_supported;
+  }
+  [[nodiscard]] result import_fabric(memory_handle& made, void* from) const noexcept {
+    return memory_import_ != nullptr ? memory_import_(&made, from, fabric_handle) : not_supported;
+  }
   [[nodiscard]] result register_host(void* p, std::size_t bytes) const noexcept {
     return host_register_ != nullptr ? host_register_(p, bytes, 0) : not_supported;
   }
@@ -285,14 +292,21 @@ class primary_context {
     if (r == success) return true;
     const std::lock_guard lock(mutex_);
     failed_call_ = call;
+    rule_ = nullptr;
     error_ = r;
     return false;
+  }
+  /// Records that a call breaks a rule of tessera.
+  void refuse(const char* call, const char* rule) const noexcept {
+    const std::lock_guard lock(mutex_);
+    failed_call_ = call;
+    rule_ = rule;
   }
   /// The latest error, for example "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory"; empty if no call failed.
   [[nodiscard]] std::string last_error() const {
     const std::lock_guard lock(mutex_);
-    return failed_call_ != nullptr ? std::string(failed_call_) + ": " + calls_->describe(error_)
-                                   : std::string();
+    if (failed_call_ == nullptr) return {};
+    return std::string(failed_call_) + ": " + (rule_ != nullptr ? rule_ : calls_->describe(error_));
   }
 
  private:
@@ -301,6 +315,7 @@ class primary_context {
   context_handle context_ = nullptr;
   mutable std::mutex mutex_;
   mutable const char* failed_call_ = nullptr;
+  mutable const char* rule_ = nullptr;
   mutable result error_ = success;
 };
 

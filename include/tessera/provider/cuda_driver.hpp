@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,8 +40,11 @@ class cuda_device {
   struct physical {
     detail::cuda::memory_handle handle = 0;  ///< the driver may use it again
     std::uint64_t number = 0;                ///< 0 for none; never used again
+    std::size_t bytes = 0;
     bool operator==(const physical&) const = default;
   };
+
+  using shareable = detail::cuda::shareable;
 
   /// Uses the GPU with this number.
   ///   Throws:  cuda_driver_error if there is no such device or it cannot be used
@@ -114,7 +119,7 @@ class cuda_device {
       return state_->ask_for_most(create);
     };
     if (!has(kind) || !ask_for("cuMemCreate", ask)) return false;
-    made = {handle, state_->chunks.next_number()};
+    made = {handle, state_->chunks.next_number(), bytes};
     return true;
   }
   bool destroy(const physical& leaving) noexcept {
@@ -151,6 +156,52 @@ class cuda_device {
   ///   Throws:  cuda_driver_error if the driver refuses, or if the bytes are not mapped
   [[nodiscard]] cuda_shared_part share(const void* p, std::size_t bytes) {
     return state_->chunks.share(state_->context.calls(), p, bytes);
+  }
+  /// The process id within its PID namespace.
+  [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
+  /// Exports by a file descriptor to processes of the same user or of root, and to any process by the fabric, too. The first
+  /// call starts a thread that sends descriptors.
+  bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
+    const detail::cuda::context_guard guard(state_->context);
+    if (!guard) return false;
+    const auto add = [&] {
+      return state_->chunks.add_export(state_->context.calls(),
+                                       {0, memory.bytes, memory.handle, memory.number}, who,
+                                       chunk_abilities().exports_fabric, name);
+    };
+    return worked("export_memory", memory.number == 0 ? "the handle is empty" : add());
+  }
+  [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept {
+    return state_->chunks.find_export(memory.number, name);
+  }
+  bool allow(const shareable& name, std::int32_t process) noexcept {
+    return worked("allow", state_->chunks.allow(name, process));
+  }
+  /// Waits for the exporter for at most two seconds. If none answers on this machine, uses the handle of the fabric.
+  bool import_memory(const shareable& name, physical& memory) noexcept {
+    // The driver checks the file.
+    detail::host_import request(std::chrono::seconds(2), [](int, std::size_t bytes, page_kind) noexcept {
+      return bytes != 0 ? nullptr : "the exporter sent no memory";
+    });
+    const char* const fault = name.file.number != 0 ? request.send(name.file) : request.no_exporter;
+    const bool by_fabric = fault == request.no_exporter && name.has_fabric;
+    if (fault != nullptr && !by_fabric) {
+      state_->refused.note(refusal::format("import_memory: %s", fault));
+      return worked("import_memory", fault);
+    }
+    physical made{0, state_->chunks.next_number(), by_fabric ? name.bytes : request.bytes};
+    const auto import = [&](auto& cu) {
+      std::array<unsigned char, 64> fabric = name.fabric;
+      return by_fabric ? cu.import_fabric(made.handle, fabric.data())
+                       : cu.import_file(made.handle, request.file.get());
+    };
+    if (!ask_for("cuMemImportFromShareableHandle", import)) return false;
+    if (!state_->chunks.add_imported(made.number)) {
+      (void)destroy(made);
+      return worked("import_memory", detail::no_host_memory);
+    }
+    memory = made;
+    return true;
   }
   /// Waits for the whole device if the stream no longer exists, because it may have left work.
   bool synchronize(stream_id stream) noexcept {
@@ -267,6 +318,11 @@ class cuda_device {
     }
     return works;
   }
+  /// Returns whether there is no fault, and records it if there is.
+  bool worked(const char* name, const char* fault) const noexcept {
+    if (fault != nullptr) state_->context.refuse(name, fault);
+    return fault == nullptr;
+  }
   [[nodiscard]] static bool has(page_kind kind) noexcept {
     return kind == page_kind::normal || kind == page_kind::huge;
   }
@@ -275,6 +331,6 @@ class cuda_device {
 };
 static_assert(ordering_provider<cuda_device> && virtual_memory_provider<cuda_device> &&
               paged_provider<cuda_device> && copying_provider<cuda_device> &&
-              registering_provider<cuda_device>);
+              registering_provider<cuda_device> && sharing_provider<cuda_device>);
 
 }  // namespace tessera::provider

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
@@ -18,7 +19,7 @@
 #include <unistd.h>
 
 #include <tessera/provider/cuda_calls.hpp>
-#include <tessera/provider/host_memory.hpp>
+#include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// Shares the memory of ranges in the format of PyTorch 2.6, so that a process with PyTorch's own allocator is a possible
@@ -54,6 +55,15 @@ struct chunks_header {
 };
 static_assert(sizeof(chunks_header) == 24);
 
+/// The name of an exported chunk in other processes: plain bytes. Another machine uses the handle of the fabric.
+struct shareable {
+  host_shareable file{};  ///< number 0 if the chunk has no descriptor
+  std::uint64_t bytes = 0;
+  bool has_fabric = false;
+  std::array<unsigned char, 64> fabric{};  // CUmemFabricHandle
+  bool operator==(const shareable&) const = default;
+};
+
 /// A chunk that is mapped.
 struct mapping {
   std::uintptr_t begin;
@@ -78,9 +88,56 @@ class chunk_table {
     if (mapped_.find(p) == nullptr) return std::nullopt;
     return mapped_.extract(p);
   }
+  /// Exports a chunk, and notes its name. Returns null on success, else the reason.
+  [[nodiscard]] const char* add_export(const calls& cu, const mapping& m, provider::importers who,
+                                       bool to_fabric, shareable& name) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (imported_.find(m.number) != nullptr) return "imported memory cannot be exported";
+    if (names_.find(m.number) != nullptr) return "the memory is exported already";
+    shareable made{.bytes = m.bytes};
+    // A fabric cannot tell who imports.
+    made.has_fabric = to_fabric && who == provider::importers::any &&
+                      cu.export_fabric(made.fabric.data(), m.memory) == success;
+    int file = -1;
+    if (const host_descriptor* const known = files_.find(m.number)) {
+      file = known->get();
+    } else if (cu.export_file(file, m.memory) == success) {
+      if (!files_.insert(m.number, host_descriptor(file))) return no_host_memory;
+    } else if (!made.has_fabric) {
+      return "the driver gives no descriptor of the memory";
+    }
+    if (file >= 0) {
+      if (const char* const fault = exports_.add(m.number, file, m.bytes, page_kind::normal, who))
+        return fault;
+      made.file = {token_, m.number, ::getpid()};
+    }
+    if (!names_.insert(m.number, made)) {
+      exports_.remove(m.number);
+      return no_host_memory;
+    }
+    name = made;
+    return nullptr;
+  }
+  [[nodiscard]] bool find_export(std::uint64_t number, shareable& name) const noexcept {
+    const std::lock_guard lock(mutex_);
+    const shareable* const known = names_.find(number);
+    if (known != nullptr) name = *known;
+    return known != nullptr;
+  }
+  [[nodiscard]] const char* allow(const shareable& name, std::int32_t process) noexcept {
+    return name.file.token == token_ ? exports_.allow(name.file.number, process)
+                                     : "the memory is not exported here, or destroyed";
+  }
+  [[nodiscard]] bool add_imported(std::uint64_t number) noexcept {
+    const std::lock_guard lock(mutex_);
+    return imported_.insert(number, {});
+  }
   /// Closes the descriptor of a chunk, which was destroyed. Processes that have mapped it keep its memory.
   void forget(std::uint64_t number) noexcept {
+    exports_.remove(number);
     const std::lock_guard lock(mutex_);
+    if (imported_.find(number) != nullptr) (void)imported_.extract(number);
+    if (names_.find(number) != nullptr) (void)names_.extract(number);
     if (files_.find(number) != nullptr) (void)files_.extract(number);
   }
   /// Makes a handle for the chunks behind [p, p + bytes). It is valid until one of them is destroyed.
@@ -123,10 +180,15 @@ class chunk_table {
     return file;
   }
 
-  std::atomic<std::uint64_t> latest_ = 0;
-  std::mutex mutex_;
+  struct imported {};
+  const std::uint64_t token_ = host_random_number();
+  std::atomic<std::uint64_t> latest_ = token_;
+  mutable std::mutex mutex_;
   range_map<mapping> mapped_;
   ordered_map<host_descriptor> files_;
+  ordered_map<shareable> names_;
+  ordered_map<imported> imported_;
+  host_exports exports_{token_};  // destroyed first: its thread sends the files
 };
 
 /// The chunks that a handle names.

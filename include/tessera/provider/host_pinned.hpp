@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <tessera/provider/host_memory.hpp>
@@ -282,8 +281,9 @@ class host_pinned {
                  settings.pin, token),
           import_timeout(settings.import_timeout) {}
 
-    std::uint64_t token = random_number();  // of this provider; the first number of its physical memory
-    std::mutex mutex;                       // guards all members except the streams
+    std::uint64_t token =
+        detail::host_random_number();  // of this provider; the first number of its physical memory
+    std::mutex mutex;                  // guards all members except the streams
     detail::host_memory memory;
     detail::host_ranges ranges{memory};
     detail::host_registered registered;
@@ -321,13 +321,6 @@ class host_pinned {
       return state_->streams.find(stream) != nullptr ? nullptr : "the stream does not exist";
     });
     return is_ours && submit(stream, [=] { std::memcpy(to, from, bytes); });
-  }
-  /// A random number that differs between providers of all processes.
-  [[nodiscard]] static std::uint64_t random_number() noexcept {
-    std::uint64_t number = 0;
-    while (::getrandom(&number, sizeof number, 0) != sizeof number || number == 0) {
-    }
-    return number;
   }
 
   std::unique_ptr<state> state_;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <iterator>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -489,7 +491,8 @@ int cuMemExportToShareableHandle(void* made, address handle, int type, unsigned 
   const lock held(d.mutex);
   if (const int failed = begin("cuMemExportToShareableHandle", false)) return failed;
   const auto found = d.handles.find(handle);
-  if (type != 1 || flags != 0 || found == d.handles.end() || !found->second.shareable)
+  if (type == 1 && found != d.handles.end() && !found->second.shareable) return invalid_value;
+  if ((type != 1 && type != 8) || flags != 0 || found == d.handles.end())
     return misused("cuMemExportToShareableHandle of something else");
   physical& memory = found->second;
   if (memory.file < 0) {
@@ -501,6 +504,11 @@ int cuMemExportToShareableHandle(void* made, address handle, int type, unsigned 
         return out_of_memory;
     d.contents.erase({false, handle});
   }
+  if (type == 8) {  // 64 bytes, by which another process finds the file
+    std::array<char, 64> path{};
+    std::snprintf(path.data(), path.size(), "/proc/%d/fd/%d", static_cast<int>(::getpid()), memory.file);
+    return std::memcpy(made, path.data(), path.size()), success;
+  }
   const int file = ::dup(memory.file);
   return std::memcpy(made, &file, sizeof file), file >= 0 ? success : out_of_memory;
 }
@@ -509,12 +517,14 @@ int cuMemImportFromShareableHandle(address* made, void* from, int type) {
   const lock held(d.mutex);
   if (const int failed = begin("cuMemImportFromShareableHandle")) return failed;
   struct stat found{};
-  const int file = static_cast<int>(reinterpret_cast<std::uintptr_t>(from));
-  if (type != 1 || ::fstat(file, &found) != 0) return invalid_value;
+  const bool by_fabric = type == 8 && d.fabric;
+  const int opened = by_fabric ? ::open(static_cast<const char*>(from), O_RDWR | O_CLOEXEC) : -1;
+  const int file = by_fabric ? opened : static_cast<int>(reinterpret_cast<std::uintptr_t>(from));
+  if ((type != 1 && !by_fabric) || ::fstat(file, &found) != 0) return invalid_value;
   *made = d.next_handle++;
   d.handles[*made] = {.bytes = static_cast<std::size_t>(found.st_size),
                       .device = device_of(current),
-                      .file = ::dup(file),
+                      .file = by_fabric ? opened : ::dup(file),
                       .imported = true};
   return success;
 }
