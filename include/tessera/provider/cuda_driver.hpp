@@ -191,8 +191,8 @@ class cuda_device {
     }
     physical made{0, state_->chunks.next_number(), by_fabric ? name.bytes : request.bytes};
     const auto import = [&](auto& cu) {
-      std::array<unsigned char, 64> fabric = name.fabric;
-      return by_fabric ? cu.import_fabric(made.handle, fabric.data())
+      std::array<unsigned char, 64> from = name.fabric;
+      return by_fabric ? cu.import_fabric(made.handle, from.data())
                        : cu.import_file(made.handle, request.file.get());
     };
     if (!ask_for("cuMemImportFromShareableHandle", import)) return false;
