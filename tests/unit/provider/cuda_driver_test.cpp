@@ -302,7 +302,7 @@ TEST_F(cuda_driver_test, loses_no_ability_when_memory_is_exhausted) {
   cuda_device::physical memory;
   EXPECT_FALSE(device.create(1_GiB, page_kind::normal, memory));
   EXPECT_EQ(cuda.count("cuMemCreate"), 1);
-  cuda.fail(1, 100, detail::cuda::not_permitted);
+  cuda.fail(3, 100, detail::cuda::not_permitted);  // the first two calls are for the context
   EXPECT_FALSE(device.create(2_MiB, page_kind::normal, memory));
   cuda.fail(0, 0, 0);
   EXPECT_TRUE(device.chunk_abilities().exports_fabric) << "less would not have worked either";

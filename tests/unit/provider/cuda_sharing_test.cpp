@@ -107,6 +107,7 @@ TEST_F(cuda_sharing, goes_over_the_fabric_if_no_exporter_answers) {
 }
 
 TEST_F(cuda_sharing, obeys_its_rules) {
+  cuda.offer(0, 0);
   cuda_device device(load()), other(load());
   cuda_device::physical memory, imported;
   cuda_device::shareable shared, none;
@@ -114,6 +115,7 @@ TEST_F(cuda_sharing, obeys_its_rules) {
   ASSERT_TRUE(device.create(2_MiB, page_kind::normal, memory));
   EXPECT_FALSE(device.exported_name(memory, none));
   ASSERT_TRUE(device.export_memory(memory, importers::listed, shared)) << device.last_error();
+  EXPECT_FALSE(shared.has_fabric) << "a fabric cannot tell who imports";
   EXPECT_FALSE(device.export_memory(memory, importers::any, none));
   EXPECT_EQ(device.last_error(), "export_memory: the memory is exported already");
   EXPECT_TRUE(device.exported_name(memory, none));
