@@ -3,7 +3,7 @@
 // functions. It tests the provider with the law of providers and uses it in an allocator.
 // tessera/provider/provider.hpp specifies each function.
 // Complete providers, with events, page kinds and virtual memory:
-//   cuda_driver/device.hpp                 CUDA's driver
+//   tessera/provider/cuda_driver.hpp       CUDA's driver
 //   tessera/provider/host_pinned.hpp       memory of this machine
 //   tessera/provider/simulated_device.hpp  a simulation
 #include <array>

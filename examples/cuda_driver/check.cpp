@@ -4,24 +4,22 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/cuda_driver.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
-
-#include "device.hpp"
-#include "driver.hpp"
 
 using namespace tessera::literals;
 
 /// Runs an allocator: grows, splits, frees every other block, uses a second stream, and empties the cache.
 template <typename Recipe>
-bool serves(cuda_driver::gpu& device, const char* recipe) {
+bool serves(tessera::provider::cuda_device& device, const char* recipe) {
   constexpr tessera::stream_id per_thread{2};  // CU_STREAM_PER_THREAD, which always exists
-  tessera::caching_allocator<Recipe, tessera::provider::provider_ref<cuda_driver::gpu>> pool{
+  tessera::caching_allocator<Recipe, tessera::provider::provider_ref<tessera::provider::cuda_device>> pool{
       tessera::provider::provider_ref(device)};
   std::vector<void*> blocks;
   for (std::size_t i = 0; i < 64; ++i) {
@@ -48,17 +46,17 @@ bool serves(cuda_driver::gpu& device, const char* recipe) {
 
 int main(int count, char** arguments) {
   const char* const path = count > 1 ? arguments[1] : "libcuda.so.1";
-  std::shared_ptr<const cuda_driver::driver> library;
+  std::optional<tessera::provider::cuda_driver> library;
   try {
-    library = std::make_shared<const cuda_driver::driver>(path);
-  } catch (const cuda_driver::driver_error& error) {
+    library.emplace(path);
+  } catch (const tessera::provider::cuda_driver_error& error) {
     std::printf("%s\n", error.what());
     return 77;
   }
   bool good = library->devices() > 0;
   try {
     for (int number = 0; number < library->devices(); ++number) {
-      cuda_driver::gpu device(library, number);
+      tessera::provider::cuda_device device(*library, number);
       const tessera::law::provider_check_result found = tessera::law::provider(device);
       std::printf("device %d: %zu of %zu MiB free, pages of %zu KiB; %s\n", number, device.available() >> 20,
                   device.capacity() >> 20, device.page_size(tessera::page_kind::normal) >> 10,

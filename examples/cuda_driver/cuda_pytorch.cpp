@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,13 +20,12 @@
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/interop/torch_pluggable.hpp>
 #include <tessera/observe/history.hpp>
+#include <tessera/provider/cuda_driver.hpp>
 #include <tessera/tessera.hpp>
 
-#include "device.hpp"
-#include "driver.hpp"
 #include "torch_error.hpp"
 
-namespace cuda_driver {
+namespace cuda_pytorch {
 
 /// The history that the program wants of each device. Changed before history_changes.
 static std::atomic<std::size_t> history_entries{0};  // 0: no history
@@ -61,7 +59,7 @@ class switched_history {
   std::optional<tessera::observe::history<>> seen_;
 };
 
-}  // namespace cuda_driver
+}  // namespace cuda_pytorch
 
 namespace {
 
@@ -87,17 +85,17 @@ std::atomic<out_of_memory_observer*> on_out_of_memory{nullptr};
 struct on_gpus {
   static constexpr bool throws_out_of_memory = true;
 
-  static cuda_driver::gpu make_device(int number) {
-    static const auto* const library = new auto(std::make_shared<const cuda_driver::driver>());
+  static tessera::provider::cuda_device make_device(int number) {
+    static const auto* const library = new tessera::provider::cuda_driver;
     (void)error_of_pytorch();
-    return {*library, number};
+    return tessera::provider::cuda_device(*library, number);
   }
   static auto make_allocator(auto device) {
     using allocator = tessera::configured<
         tessera::recipe::pytorch_family,
         tessera::concurrent::locked<tessera::caching_allocator<
             tessera::recipe::pytorch<>, decltype(device), tessera::extension::private_pools,
-            tessera::extension::sleep_mode, tessera::extension::observer<cuda_driver::switched_history>>>>;
+            tessera::extension::sleep_mode, tessera::extension::observer<cuda_pytorch::switched_history>>>>;
     return allocator::from_environment(std::move(device));
   }
   /// PyTorch's own allocator reads this variable, too.
@@ -119,8 +117,8 @@ struct on_gpus {
 
  private:
   /// Found when the first device is made: PyTorch, which calls, is loaded then.
-  static const cuda_driver::torch_error& error_of_pytorch() {
-    static const auto* const found = new cuda_driver::torch_error;
+  static const cuda_pytorch::torch_error& error_of_pytorch() {
+    static const auto* const found = new cuda_pytorch::torch_error;
     return *found;
   }
 };
@@ -132,8 +130,8 @@ TESSERA_TORCH_FUNCTIONS(tessera, on_gpus);
 /// Lets each device keep a new history of its latest `entries` events, for tessera_snapshot. 0 ends it. A device follows at its
 /// next event.
 extern "C" [[gnu::visibility("default")]] void tessera_record_history(std::size_t entries) {
-  cuda_driver::history_entries = entries;
-  ++cuda_driver::history_changes;
+  cuda_pytorch::history_entries = entries;
+  ++cuda_pytorch::history_changes;
 }
 /// Calls a function before each out_of_memory error, in the thread that gets the error. Null ends it.
 extern "C" [[gnu::visibility("default")]] void tessera_observe_out_of_memory(

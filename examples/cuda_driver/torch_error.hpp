@@ -15,7 +15,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
-namespace cuda_driver {
+namespace cuda_pytorch {
 
 /// Throws PyTorch's type for exhausted memory, c10::OutOfMemoryError. Python code catches it as torch.OutOfMemoryError, and
 /// PyTorch catches it to try algorithms of cuDNN that need less memory.
@@ -151,4 +151,4 @@ class torch_error {
   string_destructor* destroy_string_ = nullptr;
 };
 
-}  // namespace cuda_driver
+}  // namespace cuda_pytorch

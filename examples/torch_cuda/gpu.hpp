@@ -13,8 +13,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
+#include <tessera/provider/cuda_driver.hpp>
 
-#include "../cuda_driver/device.hpp"
 #include "torch_version.hpp"
 
 namespace torch_cuda {
@@ -70,19 +70,17 @@ class memory_budget {
 /// A GPU for one of several allocators that share a budget. When one can get no memory, the others empty their caches.
 ///
 /// Segments come from the allocator of PyTorch's MemPool while one with an allocator is in use, as in PyTorch.
-class gpu : public cuda_driver::gpu {
+class gpu : public tessera::provider::cuda_device {
  public:
   struct physical {
-    cuda_driver::gpu::physical memory;
+    cuda_device::physical memory;
     std::size_t bytes = 0;
   };
   /// Makes the other allocators release memory. Returns whether any did.
   using empty_others = std::function<bool()>;
 
-  gpu(std::shared_ptr<const cuda_driver::driver> driver, int number, memory_budget& budget,
-      empty_others empty)
-      : cuda_driver::gpu(std::move(driver), number),
-        state_(std::make_unique<state>(budget, std::move(empty))) {}
+  gpu(const tessera::provider::cuda_driver& driver, int number, memory_budget& budget, empty_others empty)
+      : cuda_device(driver, number), state_(std::make_unique<state>(budget, std::move(empty))) {}
 
   [[nodiscard]] void* acquire(std::size_t bytes,
                               tessera::page_kind kind = tessera::page_kind::normal) noexcept {
@@ -93,14 +91,14 @@ class gpu : public cuda_driver::gpu {
   }
   bool release(void* p, std::size_t bytes) noexcept {
     torch::CUDAAllocator* const owner = take_owner(p);
-    if (owner != nullptr ? !give_back(*owner, p) : !cuda_driver::gpu::release(p, bytes)) return false;
+    if (owner != nullptr ? !give_back(*owner, p) : !cuda_device::release(p, bytes)) return false;
     state_->budget.give_back(bytes);
     return true;
   }
   // The last page may exceed the limit, as in PyTorch.
   bool create(std::size_t bytes, tessera::page_kind kind, physical& made) noexcept {
     if (!state_->budget.take(bytes, bytes - 1)) return false;
-    if (cuda_driver::gpu::create(bytes, kind, made.memory)) {
+    if (cuda_device::create(bytes, kind, made.memory)) {
       made.bytes = bytes;
       return true;
     }
@@ -108,12 +106,12 @@ class gpu : public cuda_driver::gpu {
     return false;
   }
   bool destroy(const physical& leaving) noexcept {
-    if (!cuda_driver::gpu::destroy(leaving.memory)) return false;
+    if (!cuda_device::destroy(leaving.memory)) return false;
     state_->budget.give_back(leaving.bytes);
     return true;
   }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept {
-    return cuda_driver::gpu::map(p, bytes, made.memory);
+    return cuda_device::map(p, bytes, made.memory);
   }
   [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept {
     return !state_->budget.has_room(bytes);
@@ -127,7 +125,7 @@ class gpu : public cuda_driver::gpu {
   }
   bool grant(void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(state_->mutex);
-    return cuda_driver::gpu::grant(p, bytes) &&
+    return cuda_device::grant(p, bytes) &&
            std::all_of(state_->peers.begin(), state_->peers.end(),
                        [&](int device) { return grant_to(device, p, bytes); });
   }
@@ -144,7 +142,7 @@ class gpu : public cuda_driver::gpu {
 
   [[nodiscard]] void* acquire_anywhere(std::size_t bytes, tessera::page_kind kind) noexcept {
     torch::CUDAAllocator* const from = current_source();
-    if (from == nullptr) return cuda_driver::gpu::acquire(bytes, kind);
+    if (from == nullptr) return cuda_device::acquire(bytes, kind);
     void* segment = nullptr;
     try {
       segment = from->raw_alloc(bytes);

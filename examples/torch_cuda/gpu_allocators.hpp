@@ -128,9 +128,9 @@ class gpu_allocators {
   static constexpr std::size_t kinds = family::count;
 
   /// The first allocator that is made follows `plan`, which may be null and must outlive this object.
-  gpu_allocators(std::shared_ptr<const cuda_driver::driver> driver, int device, history& reports,
+  gpu_allocators(const tessera::provider::cuda_driver& driver, int device, history& reports,
                  const tessera::plan::memory_plan* plan)
-      : driver_(std::move(driver)), device_(device), reports_(&reports), plan_(plan) {}
+      : driver_(driver), device_(device), reports_(&reports), plan_(plan) {}
   gpu_allocators& operator=(gpu_allocators&&) = delete;
   ~gpu_allocators() {
     for (auto& a : made_) delete a.load();
@@ -250,7 +250,7 @@ class gpu_allocators {
     return any;
   }
 
-  std::shared_ptr<const cuda_driver::driver> driver_;
+  tessera::provider::cuda_driver driver_;
   int device_;
   history* reports_;
   const tessera::plan::memory_plan* plan_;

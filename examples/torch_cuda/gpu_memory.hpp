@@ -50,10 +50,10 @@ class gpu_memory {
   using filter = named_pools<gpu_allocators>::filter;
   using rejection_observer = std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;
 
-  gpu_memory(std::shared_ptr<const cuda_driver::driver> driver, c10::DeviceIndex number)
+  gpu_memory(const tessera::provider::cuda_driver& driver, c10::DeviceIndex number)
       : number_(number),
         history_(number),
-        memory_(std::move(driver), number, history_, plan_or_error()),
+        memory_(driver, number, history_, plan_or_error()),
         pools_(memory_, history_),
         planned_(history_) {
     follow_settings();
@@ -108,8 +108,8 @@ class gpu_memory {
 
   /// Makes a handle by which another process maps the chunks of a live block in a range. Returns false if there is no such
   /// block here.
-  ///   Throws:  cuda_driver::driver_error
-  [[nodiscard]] bool try_share(const void* p, cuda_driver::shared_part& part) {
+  ///   Throws:  tessera::provider::cuda_driver_error
+  [[nodiscard]] bool try_share(const void* p, tessera::provider::cuda_shared_part& part) {
     return is_in_any([&](auto& in) {
       const std::size_t bytes = find(in, p).bytes;
       if (bytes > 0) in.visit_provider([&](gpu& device) { part = device.share(p, bytes); });

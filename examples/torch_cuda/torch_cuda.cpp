@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -26,7 +27,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
-#include "../cuda_driver/driver.hpp"
 #include "chosen_recipe.hpp"
 #include "gpu_memory.hpp"
 
@@ -79,11 +79,11 @@ class cuda_allocator final : public torch::CUDAAllocator {
 
   void init(int device_count) override {
     const std::lock_guard lock(mutex_);
-    if (driver_ == nullptr) driver_ = std::make_shared<const cuda_driver::driver>();
+    if (!driver_) driver_.emplace();
     const auto wanted = static_cast<std::size_t>(std::max(device_count, 0));
     TORCH_CHECK(wanted <= max_devices, "tessera serves at most ", max_devices, " devices");
     for (std::size_t i = device_count_; i < wanted; ++i) {
-      devices_[i] = std::make_unique<gpu_memory>(driver_, static_cast<c10::DeviceIndex>(i));
+      devices_[i] = std::make_unique<gpu_memory>(*driver_, static_cast<c10::DeviceIndex>(i));
       device_count_ = i + 1;
     }
   }
@@ -255,7 +255,7 @@ class cuda_allocator final : public torch::CUDAAllocator {
   torch::ShareableHandle shareIpcHandle(void* p) override {
     const tessera::segment_view segment = segment_of(p);
     if (segment.in_range) {
-      cuda_driver::shared_part part;
+      tessera::provider::cuda_shared_part part;
       checked("memory of an expandable segment is not shared: ",
               [&] { (void)is_on_any([&](gpu_memory& on) { return on.try_share(p, part); }); });
       return {part.offset, part.handle};
@@ -263,8 +263,7 @@ class cuda_allocator final : public torch::CUDAAllocator {
     cudaIpcMemHandle_t handle;
     C10_CUDA_CHECK(cudaIpcGetMemHandle(&handle, reinterpret_cast<void*>(segment.address)));
     return {static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(p) - segment.address),
-            cuda_driver::begin_handle(cuda_driver::handle_kind::segment) +
-                std::string(handle.reserved, sizeof handle.reserved)};
+            begin_of_segment + std::string(handle.reserved, sizeof handle.reserved)};
   }
   /// Opens memory of another process once at a time, because CUDA opens a segment once.
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
@@ -273,12 +272,11 @@ class cuda_allocator final : public torch::CUDAAllocator {
     if (known != opened_.end()) {
       if (std::shared_ptr<void> open = known->second.lock()) return open;
     }
-    const std::string segment = cuda_driver::begin_handle(cuda_driver::handle_kind::segment);
     std::shared_ptr<void> open;
     if (handle.size() == sizeof(cudaIpcMemHandle_t)) {  // of a PyTorch that shares segments alone
       open = open_segment(handle, handle);
-    } else if (handle.compare(0, segment.size(), segment) == 0) {
-      open = open_segment(handle, handle.substr(segment.size()));
+    } else if (handle.starts_with(begin_of_segment)) {
+      open = open_segment(handle, handle.substr(begin_of_segment.size()));
     } else {
       open = open_range(handle);
     }
@@ -386,7 +384,7 @@ class cuda_allocator final : public torch::CUDAAllocator {
     std::string why;
     try {
       return f();
-    } catch (const cuda_driver::driver_error& error) {
+    } catch (const tessera::provider::cuda_driver_error& error) {
       why = error.what();
     }
     TORCH_CHECK(false, what, why);
@@ -408,9 +406,10 @@ class cuda_allocator final : public torch::CUDAAllocator {
   }
   [[nodiscard]] std::shared_ptr<void> open_range(const std::string& handle) {
     const c10::DeviceIndex device = current_device();
-    std::unique_ptr<cuda_driver::shared_range> opened;
+    std::unique_ptr<tessera::provider::cuda_shared_range> opened;
     checked("memory of an expandable segment is not opened: ", [&] {
-      opened = std::make_unique<cuda_driver::shared_range>(driver_, device, at(device).peers(), handle);
+      opened = std::make_unique<tessera::provider::cuda_shared_range>(*driver_, device, at(device).peers(),
+                                                                      handle);
     });
     void* const begin = opened->begin();
     return {begin, [this, handle, range = std::shared_ptr(std::move(opened))](void*) mutable {
@@ -459,7 +458,10 @@ class cuda_allocator final : public torch::CUDAAllocator {
     C10_CUDA_CHECK(cudaFree(p));
   }
 
-  std::shared_ptr<const cuda_driver::driver> driver_;
+  /// Version and kind, in front of CUDA's handle of a segment. A range has the handle of a cuda_device.
+  inline static const std::string begin_of_segment = "\1c";
+
+  std::optional<tessera::provider::cuda_driver> driver_;
   std::array<std::unique_ptr<gpu_memory>, max_devices> devices_;
   std::atomic<std::size_t> device_count_{0};
   std::atomic<bool> is_enabled_{true};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA program that includes every header and uses every recipe, alone and in front ends, on a simulated device.
 #include <cstdio>
-#include <memory>
 #include <memory_resource>
 #include <vector>
 
@@ -10,7 +9,6 @@
 #include <names.hpp>
 
 #include <conformance/shipped.hpp>
-#include <cuda_driver/device.hpp>
 
 using namespace tessera;
 
@@ -120,8 +118,7 @@ bool serves_other_libraries() {
 bool serves_a_kernel() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return true;
-  locked<caching_allocator<pytorch<>, cuda_driver::gpu>> pool{
-      cuda_driver::gpu(std::make_shared<const cuda_driver::driver>(), 0)};
+  locked<caching_allocator<pytorch<>, cuda_device>> pool{cuda_device(cuda_driver())};
   float* const numbers = static_cast<float*>(pool.allocate(1_MiB));
   fill<<<1, 256>>>(numbers, 1_MiB / sizeof(float));
   float last = 0;

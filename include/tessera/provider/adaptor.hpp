@@ -336,6 +336,11 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     return hook_(call::synchronize, [&, this] { return inner_->synchronize(stream); });
   }
 
+  [[nodiscard]] chunk_traits chunk_abilities() const noexcept
+    requires requires(const Device& d) { d.chunk_abilities(); }
+  {
+    return inner_->chunk_abilities();
+  }
   [[nodiscard]] std::int32_t process() const noexcept
     requires requires(const Device& d) { d.process(); }
   {
@@ -345,6 +350,11 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     requires requires(Device& d) { d.export_memory(memory, who, name); }
   {
     return hook_(call::export_memory, [&, this] { return inner_->export_memory(memory, who, name); });
+  }
+  [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept
+    requires requires(const Device& d) { d.exported_name(memory, name); }
+  {
+    return inner_->exported_name(memory, name);
   }
   bool allow(const shareable& name, std::int32_t importer) noexcept
     requires requires(Device& d) { d.allow(name, importer); }

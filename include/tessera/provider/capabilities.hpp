@@ -16,6 +16,14 @@ enum class importers : unsigned char {
   any
 };
 
+/// What the physical memory that a provider creates can do, as c.chunk_abilities() says.
+struct chunk_traits {
+  bool exports_file = false;    ///< other processes of this machine can import it
+  bool exports_fabric = false;  ///< other machines of the device's fabric can import it
+  bool rdma = false;            ///< network devices can read and write it directly
+  bool operator==(const chunk_traits&) const = default;
+};
+
 /// Shares physical memory between processes. Each process has its own handle, and destroys it.
 ///
 /// | expression                 | returns      | effect                                                     |

@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <tessera/provider/host_memory.hpp>
@@ -135,6 +134,7 @@ class host_pinned {
     return run("unmap", p, bytes, [&] { return state_->ranges.unmap(p, bytes); });
   }
 
+  [[nodiscard]] chunk_traits chunk_abilities() const noexcept { return {.exports_file = true}; }
   /// The process id within its PID namespace.
   [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
   /// Exports to processes of the same user or of root. The first call starts a thread that answers importers.
@@ -149,6 +149,11 @@ class host_pinned {
     if (exported) name = {state_->token, memory.number, process()};
     return exported;
   }
+  [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept {
+    if (!state_->exports.has(memory.number)) return false;
+    name = {state_->token, memory.number, process()};
+    return true;
+  }
   bool allow(const shareable& name, std::int32_t process) noexcept {
     return run("allow", nullptr, 0, [&] {
       return name.token == state_->token ? state_->exports.allow(name.number, process)
@@ -160,7 +165,7 @@ class host_pinned {
   bool import_memory(const shareable& name, physical& memory) noexcept {
     detail::host_import request(state_->import_timeout);
     const char* const fault = request.send(name);  // without the mutex, so that other calls proceed
-    return run("import_memory", nullptr, 0, [&] {
+    return ask("import_memory", nullptr, 0, [&] {
       return fault != nullptr
                  ? fault
                  : state_->memory.adopt(std::move(request.file), request.bytes, request.kind, memory.number);
@@ -276,8 +281,9 @@ class host_pinned {
                  settings.pin, token),
           import_timeout(settings.import_timeout) {}
 
-    std::uint64_t token = random_number();  // of this provider; the first number of its physical memory
-    std::mutex mutex;                       // guards all members except the streams
+    std::uint64_t token =
+        detail::host_random_number();  // of this provider; the first number of its physical memory
+    std::mutex mutex;                  // guards all members except the streams
     detail::host_memory memory;
     detail::host_ranges ranges{memory};
     detail::host_registered registered;
@@ -315,13 +321,6 @@ class host_pinned {
       return state_->streams.find(stream) != nullptr ? nullptr : "the stream does not exist";
     });
     return is_ours && submit(stream, [=] { std::memcpy(to, from, bytes); });
-  }
-  /// A random number that differs between providers of all processes.
-  [[nodiscard]] static std::uint64_t random_number() noexcept {
-    std::uint64_t number = 0;
-    while (::getrandom(&number, sizeof number, 0) != sizeof number || number == 0) {
-    }
-    return number;
   }
 
   std::unique_ptr<state> state_;

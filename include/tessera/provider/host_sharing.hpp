@@ -13,6 +13,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/types.h>
@@ -80,6 +81,13 @@ struct host_socket_name {
   socklen_t length = 0;
 };
 
+/// A random number that differs between providers of all processes.
+[[nodiscard]] inline std::uint64_t host_random_number() noexcept {
+  std::uint64_t number = 0;
+  while (::getrandom(&number, sizeof number, 0) != sizeof number || number == 0) {
+  }
+  return number;
+}
 [[nodiscard]] inline host_descriptor host_new_socket(int flags) noexcept {
   return host_descriptor{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0)};
 }
@@ -124,21 +132,24 @@ struct host_packet {
 /// Asks an exporter for memory, and accepts only a file that is safe to use.
 class host_import {
  public:
-  explicit host_import(std::chrono::milliseconds patience) noexcept
-      : until_(std::chrono::steady_clock::now() +
+  /// Returns null if a file has `bytes` bytes of memory of a kind, else the reason.
+  using file_check = const char*(int file, std::size_t bytes, page_kind kind) noexcept;
+  explicit host_import(std::chrono::milliseconds patience, file_check* check = host_check_file) noexcept
+      : check_(check),
+        until_(std::chrono::steady_clock::now() +
                std::min<std::chrono::milliseconds>(patience, std::chrono::hours(24))) {}
 
   /// Returns null on success, else the reason.
   [[nodiscard]] const char* send(const host_shareable& name) noexcept {
-    if (name.process == ::getpid()) return "this process exported the memory";
     socket_ = host_new_socket(0);
     if (!socket_) return "the system has no socket; raise the limit of open files (ulimit -n)";
     const host_socket_name address(name.token);
     if (in_time([&] { return ::connect(socket_.get(), address.get(), address.length); }) != 0)
-      return errno == EAGAIN ? no_answer : "no exporter answers: it has ended, or the shareable is invalid";
+      return errno == EAGAIN ? no_answer : no_exporter;
     ucred peer{};
     if (!host_peer(socket_.get(), peer) || peer.pid != name.process)
       return "another process answers, or the exporter is in another PID namespace";
+    if (peer.pid == ::getpid()) return "this process exported the memory";
     host_request request{.number = name.number};
     const ssize_t sent =
         in_time([&] { return ::send(socket_.get(), &request, sizeof request, MSG_NOSIGNAL); });
@@ -146,6 +157,7 @@ class host_import {
     return receive();
   }
 
+  static constexpr const char* no_exporter = "no exporter answers: it has ended, or the shareable is invalid";
   host_descriptor file;
   std::size_t bytes = 0;
   page_kind kind{};
@@ -172,7 +184,7 @@ class host_import {
     }
     if (reply.answer != host_answer::granted || !received || !host_decode(reply.kind, kind))
       return invalid_answer;
-    if (const char* const fault = host_check_file(received.get(), reply.bytes, kind)) return fault;
+    if (const char* const fault = check_(received.get(), reply.bytes, kind)) return fault;
     bytes = reply.bytes;
     file = std::move(received);
     return nullptr;
@@ -197,6 +209,7 @@ class host_import {
     }
   }
 
+  file_check* check_;
   std::chrono::steady_clock::time_point until_;
   host_descriptor socket_;
 };
@@ -230,6 +243,10 @@ class host_exports {
     if (exported_.find(number) != nullptr) exported_.extract(number);
   }
 
+  [[nodiscard]] bool has(std::uint64_t number) const noexcept {
+    const std::lock_guard lock(mutex_);
+    return exported_.find(number) != nullptr;
+  }
   [[nodiscard]] const char* allow(std::uint64_t number, std::int32_t process) noexcept {
     const std::lock_guard lock(mutex_);
     exported* const found = exported_.find(number);
@@ -346,7 +363,7 @@ class host_exports {
   host_descriptor listener_;
   host_descriptor ending_;       // readable once the thread must end
   std::vector<client> clients_;  // used by the thread only; oldest first
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   ordered_map<exported> exported_;
   std::thread service_;
 };

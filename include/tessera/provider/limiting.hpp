@@ -198,6 +198,11 @@ class within_budget : public Base {
   {
     return Base::export_memory(made.memory, who, name);
   }
+  [[nodiscard]] bool exported_name(const physical& made, shareable& name) const noexcept
+    requires requires(const Device& d) { d.exported_name(made.memory, name); }
+  {
+    return Base::exported_name(made.memory, name);
+  }
   bool import_memory(const shareable& name, physical& made) noexcept
     requires provider::sharing_provider<Device>
   {

@@ -38,10 +38,14 @@
 /// | d.has_stream(s)             | bool        | whether a stream exists. Without it, every stream exists  |
 /// | d.take_refusal()            | refusal     | the reason of the calling thread's latest failed call for |
 /// |                             |             | memory since it last called this; empty if there is none. |
-/// |                             |             | Calls for memory are acquire, reserve, create, map, grant |
-/// |                             |             | and register_memory. An allocator takes one before it     |
+/// |                             |             | Calls for memory are acquire, reserve, create, map, grant,|
+/// |                             |             | import_memory and register_memory. An allocator takes one before it     |
 /// |                             |             | asks for memory, and one if a request fails. A            |
 /// |                             |             | thread-safe provider keeps them in latest_refusals        |
+/// | c.exported_name(m, s)       | bool        | sets `s` to the name under which `m` was exported; false  |
+/// |                             |             | if it was not                                             |
+/// | c.chunk_abilities()         | chunk_traits| what memory of create() can do [provider/capabilities.hpp]|
+/// |                             |             | It loses an ability if the device refuses it at a create  |
 /// | c.live_events()             | std::size_t | events that were recorded and not discarded               |
 ///
 /// Any provider may declare these constants, as `static constexpr bool`:
@@ -73,8 +77,8 @@
 ///   Threads: one call at a time, unless the provider declares is_thread_safe
 ///
 /// The smallest example is examples/03_write_a_provider.cpp. host_pinned [provider/host_pinned.hpp] provides
-/// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory. gpu
-/// [examples/cuda_driver/device.hpp] uses CUDA's driver.
+/// host memory. simulated_device [provider/simulated_device.hpp] provides addresses without memory.
+/// cuda_device [provider/cuda_driver.hpp] calls CUDA's driver.
 ///
 /// What callers guarantee; a provider need not check it, except where a rule below says that it refuses:
 ///

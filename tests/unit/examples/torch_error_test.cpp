@@ -14,12 +14,12 @@
 
 #include <gtest/gtest.h>
 
-#include "fake_cuda.hpp"
+#include "../provider/fake_cuda.hpp"
 
 namespace {
 
 using namespace tessera;
-using cuda_driver::torch_error;
+using cuda_pytorch::torch_error;
 
 enum class caught { nothing, out_of_memory, other };
 

@@ -11,17 +11,16 @@
 
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/cuda_driver.hpp>
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
-#include "cuda_driver/device.hpp"
 #include "fake_cuda.hpp"
 
 namespace {
 
 using namespace tessera;
-using cuda_driver::gpu;
 
 struct operation {
   enum class kind { allocate, deallocate, record, work, finish, trim } what;
@@ -84,16 +83,16 @@ void run(const std::vector<operation>& program, Pool& pool, const fake_cuda& cud
 }
 
 template <typename Recipe>
-class cuda_driver_recipes : public with_fake_cuda {};
+class cuda_recipes : public with_fake_cuda {};
 using recipes = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async, passthrough>;
-TYPED_TEST_SUITE(cuda_driver_recipes, recipes);
+TYPED_TEST_SUITE(cuda_recipes, recipes);
 
-TYPED_TEST(cuda_driver_recipes, serve) {
+TYPED_TEST(cuda_recipes, serve) {
   const auto program = any_program(1500, 40_MiB);
   for (const bool holds : {false, true}) {
-    gpu device(this->load(), 1);
+    cuda_device device(this->load(), 1);
     this->cuda.hold(holds ? 1 : 0);
-    caching_allocator<TypeParam, provider_ref<gpu>> pool{provider_ref(device)};
+    caching_allocator<TypeParam, provider_ref<cuda_device>> pool{provider_ref(device)};
     run(program, pool, this->cuda, 1);
     EXPECT_GT(pool.statistics().all.allocation.allocated, 200);
     pool.trim();
@@ -103,14 +102,14 @@ TYPED_TEST(cuda_driver_recipes, serve) {
   }
 }
 
-TYPED_TEST(cuda_driver_recipes, serve_in_checked_mode) {
-  using checked = checked_provider<provider_ref<gpu>>;
+TYPED_TEST(cuda_recipes, serve_in_checked_mode) {
+  using checked = checked_provider<provider_ref<cuda_device>>;
   const auto program = any_program(400, 40_MiB);
   for (const unsigned long long first : {0u, 10u, 30u, 50u, 70u, 90u}) {
-    gpu device(this->load(), 1);
+    cuda_device device(this->load(), 1);
     this->cuda.hold(1);
     caching_allocator<TypeParam, checked> pool{checked(provider_ref(device))};
-    this->cuda.fail(first, first + first / 2, cuda_driver::out_of_memory);
+    this->cuda.fail(first, first + first / 2, detail::cuda::out_of_memory);
     run(program, pool, this->cuda, 1);
     this->cuda.fail(0, 0, 0);
     this->cuda.hold(0);
@@ -120,7 +119,7 @@ TYPED_TEST(cuda_driver_recipes, serve_in_checked_mode) {
   }
 }
 
-TYPED_TEST(cuda_driver_recipes, serve_while_any_call_fails) {
+TYPED_TEST(cuda_recipes, serve_while_any_call_fails) {
   const auto program = any_program(150, 60_MiB);
   unsigned long long calls = 0;
   for (unsigned long long first = 1; first < 4000; ++first) {
@@ -128,10 +127,10 @@ TYPED_TEST(cuda_driver_recipes, serve_while_any_call_fails) {
       SCOPED_TRACE(testing::Message() << "calls from " << first << ", " << count << " of them");
       this->begin(2, 128_MiB);
       {
-        gpu device(this->load(), 0);
+        cuda_device device(this->load(), 0);
         this->cuda.hold(1);
-        caching_allocator<TypeParam, provider_ref<gpu>> pool{provider_ref(device)};
-        this->cuda.fail(first, first + count - 1, cuda_driver::out_of_memory);
+        caching_allocator<TypeParam, provider_ref<cuda_device>> pool{provider_ref(device)};
+        this->cuda.fail(first, first + count - 1, detail::cuda::out_of_memory);
         run(program, pool, this->cuda, 0);
         calls = this->cuda.calls();
         this->cuda.fail(0, 0, 0);

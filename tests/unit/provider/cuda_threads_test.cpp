@@ -13,16 +13,15 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_device.hpp>
 #include <tessera/concurrent/per_stream.hpp>
+#include <tessera/provider/cuda_driver.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
-#include "cuda_driver/device.hpp"
 #include "fake_cuda.hpp"
 
 namespace {
 
 using namespace tessera;
-using cuda_driver::gpu;
 
 template <typename Pool>
 void serve_threads(Pool& pool, const fake_cuda& cuda) {
@@ -64,25 +63,26 @@ void serve_threads(Pool& pool, const fake_cuda& cuda) {
   }
 }
 template <typename Pool>
-void serve_threads_on_two_devices(const std::shared_ptr<const cuda_driver::driver>& through,
-                                  const fake_cuda& cuda) {
-  std::vector<gpu> devices;
+void serve_threads_on_two_devices(const cuda_driver& through, const fake_cuda& cuda) {
+  std::vector<cuda_device> devices;
   for (const int number : {0, 1}) devices.emplace_back(through, number);
   Pool pool{std::move(devices)};
   serve_threads(pool, cuda);
 }
-using cuda_driver_threads = with_fake_cuda;
-TEST_F(cuda_driver_threads, share_two_devices) {
-  serve_threads_on_two_devices<per_device<locked<caching_allocator<pytorch<>, gpu>>>>(load(), cuda);
-  serve_threads_on_two_devices<per_device<per_stream<caching_allocator<pytorch<>, gpu>>>>(load(), cuda);
+using cuda_threads = with_fake_cuda;
+TEST_F(cuda_threads, share_two_devices) {
+  serve_threads_on_two_devices<per_device<locked<caching_allocator<pytorch<>, cuda_device>>>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<per_stream<caching_allocator<pytorch<>, cuda_device>>>>(load(),
+                                                                                                  cuda);
 }
-TEST_F(cuda_driver_threads, share_two_devices_in_ranges) {
-  serve_threads_on_two_devices<per_device<locked<caching_allocator<pytorch_family::expandable, gpu>>>>(load(),
-                                                                                                       cuda);
-  serve_threads_on_two_devices<per_device<per_stream<caching_allocator<stitched, gpu>>>>(load(), cuda);
+TEST_F(cuda_threads, share_two_devices_in_ranges) {
+  serve_threads_on_two_devices<
+      per_device<locked<caching_allocator<pytorch_family::expandable, cuda_device>>>>(load(), cuda);
+  serve_threads_on_two_devices<per_device<per_stream<caching_allocator<stitched, cuda_device>>>>(load(),
+                                                                                                 cuda);
 }
-TEST_F(cuda_driver_threads, share_two_devices_whose_streams_are_ordered) {
-  serve_threads_on_two_devices<per_device<locked<caching_allocator<cuda_async, gpu>>>>(load(), cuda);
+TEST_F(cuda_threads, share_two_devices_whose_streams_are_ordered) {
+  serve_threads_on_two_devices<per_device<locked<caching_allocator<cuda_async, cuda_device>>>>(load(), cuda);
 }
 
 }  // namespace

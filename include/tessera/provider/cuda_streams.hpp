@@ -7,13 +7,10 @@
 #include <map>
 #include <mutex>
 
-#include <tessera/core/types.hpp>
+#include <tessera/provider/cuda_calls.hpp>
 #include <tessera/provider/stream_order.hpp>
 
-#include "context.hpp"
-#include "driver.hpp"
-
-namespace cuda_driver {
+namespace tessera::detail::cuda {
 
 /// Positions in the streams of a device. CUDA has none, so each position is an event that position() records. Thread-safe.
 ///   Cost:  an event for each position that is not complete, at most 64 for each stream
@@ -29,7 +26,7 @@ class stream_positions {
   }
 
   /// Records an event after the work submitted to a stream. Returns false, without an event, if that fails.
-  [[nodiscard]] bool record(tessera::stream_id stream, event_handle& event) const noexcept {
+  [[nodiscard]] bool record(stream_id stream, event_handle& event) const noexcept {
     const context_guard here(context_);
     if (!here ||
         !context_.succeeded("cuEventCreate", context_.calls().event_create(&event, event_without_timing)))
@@ -50,20 +47,19 @@ class stream_positions {
   }
 
   /// Returns the position after the work submitted to a stream. If no event can be recorded, it completes with a later one.
-  [[nodiscard]] std::uint64_t position(tessera::stream_id stream) {
+  [[nodiscard]] std::uint64_t position(stream_id stream) {
     const std::lock_guard lock(mutex_);
     return add_event(stream, streams_[stream]);
   }
-  [[nodiscard]] bool is_done(tessera::stream_id stream, std::uint64_t at) {
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) {
     const std::lock_guard lock(mutex_);
     return poll(streams_[stream]) >= at;
   }
-  [[nodiscard]] bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of,
-                                      std::uint64_t at) const {
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) const {
     const std::lock_guard lock(mutex_);
     return order_.is_ordered_after(stream, of, at);
   }
-  [[nodiscard]] bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) {
+  [[nodiscard]] bool make_wait(stream_id stream, stream_id of, std::uint64_t at) {
     if (stream == of) return true;
     const std::lock_guard lock(mutex_);
     stream_state& other = streams_[of];
@@ -82,7 +78,7 @@ class stream_positions {
     return true;
   }
 
-  [[nodiscard]] static stream_handle handle_of(tessera::stream_id stream) noexcept {
+  [[nodiscard]] static stream_handle handle_of(stream_id stream) noexcept {
     return reinterpret_cast<stream_handle>(static_cast<std::uintptr_t>(stream.handle));
   }
 
@@ -108,7 +104,7 @@ class stream_positions {
     }
     return l.completed;
   }
-  std::uint64_t add_event(tessera::stream_id stream, stream_state& l) const {
+  std::uint64_t add_event(stream_id stream, stream_state& l) const {
     (void)poll(l);
     // At the limit, drops every other event. The next event, which is later, then stands for the dropped one.
     for (std::size_t i = 0; l.pending.size() >= max_events && i + 1 < l.pending.size(); ++i) {
@@ -122,8 +118,8 @@ class stream_positions {
 
   const primary_context& context_;
   mutable std::mutex mutex_;
-  std::map<tessera::stream_id, stream_state> streams_;
-  tessera::provider::stream_order order_;
+  std::map<stream_id, stream_state> streams_;
+  provider::stream_order order_;
 };
 
-}  // namespace cuda_driver
+}  // namespace tessera::detail::cuda

@@ -3,16 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
+#include <tessera/provider/cuda_calls.hpp>
 
-#include "cuda_driver/driver.hpp"
-#include "loaded_library.hpp"
+#include "../examples/loaded_library.hpp"
 
 /// Declares the functions by which tests control the library in place of CUDA's driver.
 struct fake_cuda : loaded_library {
@@ -20,6 +19,8 @@ struct fake_cuda : loaded_library {
 
   void (*reset)(int, std::size_t, int) = find<void(int, std::size_t, int)>("fake_reset");
   void (*refuse_files)(int) = find<void(int)>("fake_refuse_files");
+  void (*offer)(int, int) = find<void(int, int)>("fake_offer");
+  int (*latest_chunk)() = find<int()>("fake_latest_chunk");
   void (*fail)(unsigned long long, unsigned long long,
                int) = find<void(unsigned long long, unsigned long long, int)>("fake_fail");
   unsigned long long (*calls)() = find<unsigned long long()>("fake_calls");
@@ -63,8 +64,8 @@ class with_fake_cuda : public testing::Test {
     EXPECT_EQ(cuda.outstanding(), 0u);
     EXPECT_EQ(cuda.current(), nullptr);
   }
-  [[nodiscard]] static std::shared_ptr<const cuda_driver::driver> load() {
-    return std::make_shared<const cuda_driver::driver>(loaded_library::path_of("fake_cuda").c_str());
+  [[nodiscard]] static tessera::provider::cuda_driver load() {
+    return tessera::provider::cuda_driver(loaded_library::path_of("fake_cuda").c_str());
   }
 
   const fake_cuda cuda;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <iterator>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -83,9 +85,13 @@ struct driver {
   int devices = 2;
   std::size_t capacity = std::size_t{1} << 30;
   bool virtual_memory = true;
-  bool file_handles = true;          // whether other processes may map memory
-  bool permits_file_handles = true;  // if not, cuMemCreate refuses what the device has
-  bool holds = false;                // whether work stays until it is finished
+  bool file_handles = true;           // whether other processes may map memory
+  bool permits_file_handles = true;   // if not, cuMemCreate refuses what the device has
+  bool fabric = false, rdma = false;  // what the device offers
+  int refused_types = 0;              // handle types that cuMemCreate refuses although the device offers them
+  bool refuses_rdma = false;
+  int latest_types = 0, latest_rdma = 0;  // of the latest cuMemCreate
+  bool holds = false;                     // whether work stays until it is finished
   std::vector<context> primary{{.device = 0}, {.device = 1}}, other{{0, false}, {1, false}};
   std::map<address, segment> segments;
   std::map<address, std::size_t> ranges;
@@ -211,10 +217,11 @@ struct memory_access {
 };
 /// Whether properties request memory of a device, which other processes may map, and nothing else.
 bool are_plain(const driver& d, const properties* wanted) {
-  return wanted->type == 1 && (wanted->handle_types == 0 || (wanted->handle_types == 1 && d.file_handles)) &&
+  return wanted->type == 1 &&
+         (wanted->handle_types & ~((d.file_handles ? 1 : 0) | (d.fabric ? 8 : 0))) == 0 &&
          wanted->where.type == 1 && wanted->where.id >= 0 && wanted->where.id < d.devices &&
-         wanted->win32_metadata == nullptr && wanted->compression == 0 && wanted->direct_rdma == 0 &&
-         wanted->usage == 0;
+         wanted->win32_metadata == nullptr && wanted->compression == 0 &&
+         (wanted->direct_rdma == 0 || (wanted->direct_rdma == 1 && d.rdma)) && wanted->usage == 0;
 }
 
 /// Submits a copy from or to the device's memory. The bytes move at once, the stream takes its time.
@@ -287,8 +294,13 @@ int cuDeviceGet(int* device, int number) {
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   const lock held(all().mutex);
-  if (attribute != 102 && attribute != 103) return misused("cuDeviceGetAttribute of something else");
-  return *value = attribute == 102 ? all().virtual_memory : all().file_handles, success;
+  switch (attribute) {
+    case 102: return *value = all().virtual_memory, success;
+    case 103: return *value = all().file_handles, success;
+    case 110: return *value = all().rdma, success;
+    case 128: return all().fabric ? (*value = 1, success) : invalid_value;  // as an older driver
+    default: return misused("cuDeviceGetAttribute of something else");
+  }
 }
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) { return *bytes = all().capacity, success; }
 int cuDevicePrimaryCtxRetain(void** made, int device) {
@@ -455,11 +467,14 @@ int cuMemCreate(address* made, std::size_t bytes, const properties* wanted, unsi
   if (!d.virtual_memory) return not_supported;
   if (!are_plain(d, wanted) || flags != 0) return misused("cuMemCreate of something else");
   *made = ~address{0};  // a driver may write although it fails
-  if (wanted->handle_types != 0 && !d.permits_file_handles) return not_permitted;
+  if ((wanted->handle_types & 1) != 0 && !d.permits_file_handles) return not_permitted;
+  if ((wanted->handle_types & d.refused_types) != 0) return not_permitted;
+  if (wanted->direct_rdma != 0 && d.refuses_rdma) return not_supported;
   if (bytes == 0 || bytes % granularity != 0) return invalid_value;
   if (!take(d, wanted->where.id, bytes)) return out_of_memory;
   *made = d.next_handle++;
-  d.handles[*made] = {bytes, wanted->where.id, wanted->handle_types == 1};
+  d.handles[*made] = {bytes, wanted->where.id, (wanted->handle_types & 1) != 0};
+  d.latest_types = wanted->handle_types, d.latest_rdma = wanted->direct_rdma;
   return success;
 }
 int cuMemRelease(address handle) {
@@ -476,7 +491,8 @@ int cuMemExportToShareableHandle(void* made, address handle, int type, unsigned 
   const lock held(d.mutex);
   if (const int failed = begin("cuMemExportToShareableHandle", false)) return failed;
   const auto found = d.handles.find(handle);
-  if (type != 1 || flags != 0 || found == d.handles.end() || !found->second.shareable)
+  if (type == 1 && found != d.handles.end() && !found->second.shareable) return invalid_value;
+  if ((type != 1 && type != 8) || flags != 0 || found == d.handles.end())
     return misused("cuMemExportToShareableHandle of something else");
   physical& memory = found->second;
   if (memory.file < 0) {
@@ -488,6 +504,11 @@ int cuMemExportToShareableHandle(void* made, address handle, int type, unsigned 
         return out_of_memory;
     d.contents.erase({false, handle});
   }
+  if (type == 8) {  // 64 bytes, by which another process finds the file
+    std::array<char, 64> path{};
+    std::snprintf(path.data(), path.size(), "/proc/%d/fd/%d", static_cast<int>(::getpid()), memory.file);
+    return std::memcpy(made, path.data(), path.size()), success;
+  }
   const int file = ::dup(memory.file);
   return std::memcpy(made, &file, sizeof file), file >= 0 ? success : out_of_memory;
 }
@@ -496,12 +517,14 @@ int cuMemImportFromShareableHandle(address* made, void* from, int type) {
   const lock held(d.mutex);
   if (const int failed = begin("cuMemImportFromShareableHandle")) return failed;
   struct stat found{};
-  const int file = static_cast<int>(reinterpret_cast<std::uintptr_t>(from));
-  if (type != 1 || ::fstat(file, &found) != 0) return invalid_value;
+  const bool by_fabric = type == 8 && d.fabric;
+  const int opened = by_fabric ? ::open(static_cast<const char*>(from), O_RDWR | O_CLOEXEC) : -1;
+  const int file = by_fabric ? opened : static_cast<int>(reinterpret_cast<std::uintptr_t>(from));
+  if ((type != 1 && !by_fabric) || ::fstat(file, &found) != 0) return invalid_value;
   *made = d.next_handle++;
   d.handles[*made] = {.bytes = static_cast<std::size_t>(found.st_size),
                       .device = device_of(current),
-                      .file = ::dup(file),
+                      .file = by_fabric ? opened : ::dup(file),
                       .imported = true};
   return success;
 }
@@ -583,6 +606,8 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
   d.capacity = capacity;
   d.virtual_memory = d.file_handles = virtual_memory != 0;
   d.permits_file_handles = true;
+  d.fabric = d.rdma = d.refuses_rdma = false;
+  d.refused_types = 0;
   d.holds = false;
   d.registered.clear();
   d.primary.assign(static_cast<std::size_t>(devices), {});
@@ -605,6 +630,18 @@ void fake_reset(int devices, std::size_t capacity, int virtual_memory) {
 void fake_refuse_files(int late) {
   const lock held(all().mutex);
   (late != 0 ? all().permits_file_handles : all().file_handles) = false;
+}
+/// Offers handles of a fabric, and access by network devices. cuMemCreate still refuses some of them.
+void fake_offer(int refused_types, int refuses_rdma) {
+  driver& d = all();
+  const lock held(d.mutex);
+  d.fabric = d.rdma = true;
+  d.refused_types = refused_types, d.refuses_rdma = refuses_rdma != 0;
+}
+/// The handle types of the latest chunk, and 256 more if network devices may access it.
+int fake_latest_chunk() {
+  const lock held(all().mutex);
+  return all().latest_types + 256 * all().latest_rdma;
 }
 /// Makes the calls between two numbers fail, counted from now.
 void fake_fail(unsigned long long first, unsigned long long last, int with) {

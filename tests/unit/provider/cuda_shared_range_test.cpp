@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two processes share the memory of ranges. The library in place of the driver has a file of the system behind each chunk
 // that is shared, so one process reads what the other has written.
-#include "cuda_driver/shared_range.hpp"
-
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -21,18 +19,14 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/provider/cuda_driver.hpp>
 #include <tessera/tessera.hpp>
 
-#include "cuda_driver/device.hpp"
 #include "fake_cuda.hpp"
 
 namespace {
 
 using namespace tessera;
-using cuda_driver::driver_error;
-using cuda_driver::gpu;
-using cuda_driver::shared_part;
-using cuda_driver::shared_range;
 
 [[nodiscard]] std::size_t open_files() {
   return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
@@ -45,17 +39,17 @@ using cuda_driver::shared_range;
   return text;
 }
 /// Reads device memory in parts of 1 MiB, none of which crosses chunks of whole MiB.
-[[nodiscard]] std::vector<unsigned char> read(gpu& device, const void* from, std::size_t bytes) {
+[[nodiscard]] std::vector<unsigned char> read(cuda_device& device, const void* from, std::size_t bytes) {
   std::vector<unsigned char> text(bytes);
   for (std::size_t at = 0; at < bytes; at += 1_MiB)
     EXPECT_TRUE(device.copy_to_host(text.data() + at, static_cast<const std::byte*>(from) + at, 1_MiB, {}));
   return text;
 }
-void write(gpu& device, void* to, const std::vector<unsigned char>& text) {
+void write(cuda_device& device, void* to, const std::vector<unsigned char>& text) {
   for (std::size_t at = 0; at < text.size(); at += 1_MiB)
     EXPECT_TRUE(device.copy_to_device(static_cast<std::byte*>(to) + at, text.data() + at, 1_MiB, {}));
 }
-[[nodiscard]] const void* inside(const shared_range& range, std::ptrdiff_t offset) {
+[[nodiscard]] const void* inside(const cuda_shared_range& range, std::ptrdiff_t offset) {
   return static_cast<const std::byte*>(range.begin()) + offset;
 }
 
@@ -85,7 +79,7 @@ class conversation {
   int down_[2], up_[2];
 };
 
-class shared_range_test : public with_fake_cuda {
+class cuda_shared_range_test : public with_fake_cuda {
  protected:
   /// Runs f(conversation) in a child process, which says its failures there. Returns the number of the process.
   template <typename F>
@@ -112,8 +106,8 @@ class shared_range_test : public with_fake_cuda {
   /// Why a handle is refused.
   [[nodiscard]] static std::string refusal_of(const std::string& handle) {
     try {
-      const shared_range opened(load(), 0, {}, handle);
-    } catch (const driver_error& error) {
+      const cuda_shared_range opened(load(), 0, {}, handle);
+    } catch (const cuda_driver_error& error) {
       return error.what();
     }
     return "nothing";
@@ -126,11 +120,10 @@ constexpr std::size_t block = 30_MiB;
 void open_and_read(const conversation& other, const fake_cuda& cuda) {
   const std::size_t files = open_files();
   {
-    const auto library =
-        std::make_shared<const cuda_driver::driver>(loaded_library::path_of("fake_cuda").c_str());
-    gpu device(library, 0);
+    const cuda_driver library(loaded_library::path_of("fake_cuda").c_str());
+    cuda_device device(library, 0);
     const std::ptrdiff_t offset = std::stoll(other.hear());
-    const shared_range range(library, 0, {}, other.hear());
+    const cuda_shared_range range(library, 0, {}, other.hear());
     EXPECT_EQ(open_files() - files, 3u) << "the driver has its own descriptor of each chunk";
     EXPECT_EQ(range.bytes(), 60_MiB);
     EXPECT_EQ(read(device, inside(range, offset), block), pattern(block));
@@ -144,16 +137,17 @@ void open_and_read(const conversation& other, const fake_cuda& cuda) {
   other.say("done");
 }
 
-TEST_F(shared_range_test, shows_a_block_to_another_process) {
+TEST_F(cuda_shared_range_test, shows_a_block_to_another_process) {
   conversation other;
   const pid_t child = in_child(other, [&] { open_and_read(other, cuda); });
   const std::size_t files = open_files();
   {
-    concurrent::locked<caching_allocator<recipe::pytorch_family::expandable, gpu>> memory(gpu(load(), 0));
+    concurrent::locked<caching_allocator<recipe::pytorch_family::expandable, cuda_device>> memory(
+        cuda_device(load(), 0));
     void* const before = memory.allocate(15_MiB);
     void* const p = memory.allocate(block);  // it begins in the first chunk of 20 MiB, and ends in the third
-    shared_part part;
-    memory.visit_provider([&](gpu& device) {
+    cuda_shared_part part;
+    memory.visit_provider([&](cuda_device& device) {
       write(device, p, pattern(block));
       part = device.share(p, block);
       EXPECT_EQ(device.share(p, block).handle, part.handle);
@@ -185,12 +179,12 @@ TEST_F(shared_range_test, shows_a_block_to_another_process) {
 /// A range with chunks of these sizes, as an allocator maps them.
 class mapped_range {
  public:
-  mapped_range(gpu& device, const std::vector<std::size_t>& sizes) : device_(device), sizes_(sizes) {
+  mapped_range(cuda_device& device, const std::vector<std::size_t>& sizes) : device_(device), sizes_(sizes) {
     begin_ = static_cast<std::byte*>(device.reserve(range, 2_MiB));
     EXPECT_NE(begin_, nullptr);
     std::byte* at = begin_;
     for (const std::size_t bytes : sizes) {
-      gpu::physical& made = chunks_.emplace_back();
+      cuda_device::physical& made = chunks_.emplace_back();
       EXPECT_TRUE(device.create(bytes, page_kind::normal, made) && device.map(at, bytes, made) &&
                   device.grant(at, bytes));
       at += bytes;
@@ -208,36 +202,36 @@ class mapped_range {
 
  private:
   static constexpr std::size_t range = 32_MiB;
-  gpu& device_;
+  cuda_device& device_;
   std::vector<std::size_t> sizes_;
-  std::vector<gpu::physical> chunks_;
+  std::vector<cuda_device::physical> chunks_;
   std::byte* begin_;
 };
 
-TEST_F(shared_range_test, shares_chunks_of_different_sizes) {
+TEST_F(cuda_shared_range_test, shares_chunks_of_different_sizes) {
   const std::size_t files = open_files();
   {
-    gpu device(load(), 0);
+    cuda_device device(load(), 0);
     const mapped_range own(device, {2_MiB, 6_MiB, 4_MiB});
     write(device, own.begin() + 1_MiB, pattern(9_MiB));
-    const shared_part part = device.share(own.begin() + 1_MiB, 9_MiB);
+    const cuda_shared_part part = device.share(own.begin() + 1_MiB, 9_MiB);
     EXPECT_EQ(part.handle.substr(0, 2), "\1t");
     const std::string refused = refusal_of(part.handle);
     if (refused.starts_with("pidfd_")) GTEST_SKIP() << refused;
     ASSERT_EQ(refused, "nothing");
-    const shared_range first(load(), 0, {}, part.handle), second(load(), 0, {}, part.handle);
+    const cuda_shared_range first(load(), 0, {}, part.handle), second(load(), 0, {}, part.handle);
     EXPECT_EQ(first.bytes(), 12_MiB);
     EXPECT_EQ(read(device, inside(first, part.offset), 9_MiB), pattern(9_MiB));
     EXPECT_EQ(read(device, inside(second, part.offset), 9_MiB), pattern(9_MiB));
-    const shared_part middle = device.share(own.begin() + 3_MiB, 1_MiB);
+    const cuda_shared_part middle = device.share(own.begin() + 3_MiB, 1_MiB);
     EXPECT_EQ(middle.offset, static_cast<std::ptrdiff_t>(1_MiB));
     EXPECT_EQ(middle.handle.substr(0, 2), "\1e") << "one chunk";
   }
   EXPECT_EQ(open_files(), files);
 }
 
-TEST_F(shared_range_test, leaves_nothing_when_a_call_fails) {
-  gpu device(load(), 0);
+TEST_F(cuda_shared_range_test, leaves_nothing_when_a_call_fails) {
+  cuda_device device(load(), 0);
   const mapped_range own(device, {2_MiB, 2_MiB});
   const std::string handle = device.share(own.begin(), 4_MiB).handle;
   if (const std::string refused = refusal_of(handle); refused.starts_with("pidfd_")) GTEST_SKIP() << refused;
@@ -245,7 +239,7 @@ TEST_F(shared_range_test, leaves_nothing_when_a_call_fails) {
   // The context, three calls; the range; for each chunk, import, map and release; access, a call for each chunk. A
   // release does not fail here, because the memory would then be lost.
   for (const unsigned long long call : {1u, 2u, 3u, 4u, 5u, 6u, 8u, 9u, 11u, 12u}) {
-    cuda.fail(call, call, cuda_driver::out_of_memory);
+    cuda.fail(call, call, detail::cuda::out_of_memory);
     EXPECT_NE(refusal_of(handle).find("OUT_OF_MEMORY"), std::string::npos) << "call " << call;
     cuda.fail(0, 0, 0);
     EXPECT_EQ(open_files(), files);
@@ -253,13 +247,13 @@ TEST_F(shared_range_test, leaves_nothing_when_a_call_fails) {
   }
 }
 
-TEST_F(shared_range_test, says_what_is_wrong_with_a_handle) {
-  gpu device(load(), 0);
+TEST_F(cuda_shared_range_test, says_what_is_wrong_with_a_handle) {
+  cuda_device device(load(), 0);
   std::string handle;
   const auto refusal_to_share = [&device](const void* p, std::size_t bytes) -> std::string {
     try {
       (void)device.share(p, bytes);
-    } catch (const driver_error& error) {
+    } catch (const cuda_driver_error& error) {
       return error.what();
     }
     return "nothing";
@@ -277,7 +271,7 @@ TEST_F(shared_range_test, says_what_is_wrong_with_a_handle) {
     EXPECT_NE(refusal_of("\1c" + handle.substr(2)).find("no chunks"), std::string::npos);
     std::string huge = handle;
     const std::size_t bytes = ~std::size_t{0};
-    std::memcpy(huge.data() + 2 + offsetof(cuda_driver::chunks_header, chunk_bytes), &bytes, sizeof bytes);
+    std::memcpy(huge.data() + 2 + offsetof(detail::cuda::chunks_header, chunk_bytes), &bytes, sizeof bytes);
     EXPECT_NE(refusal_of(huge).find("has a chunk of 18446744073709551615 bytes"), std::string::npos);
     EXPECT_EQ(cuda.outstanding(), 4u) << "the context, the range, the chunk and its mapping";
     EXPECT_EQ(refusal_to_share(own.begin() + 1_MiB, 2_MiB), not_mapped);
@@ -296,7 +290,7 @@ TEST_F(shared_range_test, says_what_is_wrong_with_a_handle) {
       << ended;
 }
 
-TEST_F(shared_range_test, says_how_to_allow_what_the_system_refuses) {
+TEST_F(cuda_shared_range_test, says_how_to_allow_what_the_system_refuses) {
   conversation other;
   // Whether or not this process is root: the child may not trace it.
   const bool is_root = ::geteuid() == 0;
@@ -307,7 +301,7 @@ TEST_F(shared_range_test, says_how_to_allow_what_the_system_refuses) {
     other.say(refusal_of(handle));
   });
   {
-    gpu device(load(), 0);
+    cuda_device device(load(), 0);
     const mapped_range own(device, {2_MiB});
     other.say(device.share(own.begin(), 2_MiB).handle);
     const std::string why = other.hear();
@@ -320,12 +314,12 @@ TEST_F(shared_range_test, says_how_to_allow_what_the_system_refuses) {
   if (!is_root) (void)::prctl(PR_SET_DUMPABLE, 1);
 }
 
-TEST_F(shared_range_test, works_on_a_device_that_shares_nothing) {
+TEST_F(cuda_shared_range_test, works_on_a_device_that_shares_nothing) {
   for (const int late : {0, 1}) {
     begin();
     cuda.refuse_files(late);
     {
-      gpu device(load(), 0);
+      cuda_device device(load(), 0);
       const mapped_range own(device, {2_MiB, 4_MiB});
       EXPECT_EQ(cuda.count("cuMemCreate"), late != 0 ? 3 : 2)
           << "it asks once for memory that it could share";
