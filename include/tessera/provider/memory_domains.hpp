@@ -48,13 +48,13 @@ class bank_list {
   using left_function = std::size_t (*)(const void* domains, std::size_t bank) noexcept;
 
   bank_list(std::size_t count, const std::size_t* capacities, const bank_statistics* statistics,
-            const unsigned* distances, const void* domains, left_function left) noexcept
+            const unsigned* distances, const void* domains, left_function left_of) noexcept
       : count_(count),
         capacities_(capacities),
         statistics_(statistics),
         distances_(distances),
         domains_(domains),
-        left_(left) {}
+        left_(left_of) {}
 
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether the bank refused this request.
@@ -355,12 +355,16 @@ class memory_domains : public provider_adaptor<Provider> {
 
   /// The number of banks.
   [[nodiscard]] std::size_t count() const noexcept { return state_->banks.size(); }
-  [[nodiscard]] const char* name(std::size_t bank) const noexcept { return state_->banks[bank].name.c_str(); }
-  [[nodiscard]] Provider& provider(std::size_t bank) const noexcept { return state_->banks[bank].provider; }
+  [[nodiscard]] const char* name(std::size_t number) const noexcept {
+    return state_->banks[number].name.c_str();
+  }
+  [[nodiscard]] Provider& provider(std::size_t number) const noexcept {
+    return state_->banks[number].provider;
+  }
   [[nodiscard]] const Policy& policy() const noexcept { return state_->policy; }
-  [[nodiscard]] bank_statistics statistics(std::size_t bank) const noexcept {
+  [[nodiscard]] bank_statistics statistics(std::size_t number) const noexcept {
     const std::lock_guard lock(state_->mutex);
-    return state_->statistics[bank];
+    return state_->statistics[number];
   }
   /// The bank of the memory at an address; no_bank if there is none.
   [[nodiscard]] std::size_t bank_of(const void* p) const noexcept {
@@ -541,23 +545,24 @@ class memory_domains : public provider_adaptor<Provider> {
     const std::lock_guard lock(state_->mutex);
     return table.extract(p);
   }
-  [[nodiscard]] detail::bank_table::node make_entry(const char* call) noexcept {
+  [[nodiscard]] detail::bank_table::node make_entry(const char* function) noexcept {
     detail::bank_table::node made = detail::bank_table::make();
-    if (made.empty()) state_->refused.note(refusal::format("%s: host memory for bookkeeping ran out", call));
+    if (made.empty())
+      state_->refused.note(refusal::format("%s: host memory for bookkeeping ran out", function));
     return made;
   }
-  void note_refusal_of_first(const char* call) noexcept {
+  void note_refusal_of_first(const char* function) noexcept {
     const refusal why = detail::take_refusal(provider(0));
-    if (why) state_->refused.note(refusal::format("%s: bank '%s': %s", call, name(0), why.text()));
+    if (why) state_->refused.note(refusal::format("%s: bank '%s': %s", function, name(0), why.text()));
   }
 
   /// Asks one bank after the other, as the policy chooses, until one serves. `serve` asks a bank.
   ///   Returns:  the bank that served; no_bank after refusals, which it notes
   template <typename F>
-  [[nodiscard]] std::size_t ask(const char* call, const bank_request& request, F serve) noexcept {
+  [[nodiscard]] std::size_t ask(const char* function, const bank_request& request, F serve) noexcept {
     state& s = *state_;
-    const auto left = [](const void* domains, std::size_t bank) noexcept {
-      return static_cast<const state*>(domains)->left(bank);
+    const auto left = [](const void* domains, std::size_t number) noexcept {
+      return static_cast<const state*>(domains)->left(number);
     };
     bank_list all(count(), s.capacities.data(), s.statistics.data(), s.distances.data(), &s, left);
     detail::fixed_text why;
@@ -593,7 +598,7 @@ class memory_domains : public provider_adaptor<Provider> {
       const std::lock_guard lock(s.mutex);
       ++s.statistics[chosen].refused;
     }
-    s.refused.note(refusal::format("%s: %s", call, why.c_str()));
+    s.refused.note(refusal::format("%s: %s", function, why.c_str()));
     return no_bank;
   }
   static void count_served(bank_statistics& of, std::size_t bytes, bool is_hit) noexcept {
