@@ -163,8 +163,8 @@ struct interleave_banks {
 /// Fills the banks in the order of their numbers, each up to a share of its capacity. Once a request fits below the
 /// watermark of no bank, it uses the memory above the watermarks, in the same order.
 ///
-/// Bank 0 should be the fastest. A watermark below 100 percent keeps memory of it for requests that follow a full stop of
-/// the others.
+/// Number the banks from the fastest to the slowest. A watermark below 100 percent keeps a rest of the fast banks for the
+/// time when all others are in use, too.
 struct spill_banks {
   fraction watermark = percent(100);
   [[nodiscard]] std::size_t choose(const bank_request& request, const bank_list& all) const noexcept {

@@ -42,6 +42,8 @@
 /// |                             |             | and register_memory. An allocator takes one before it     |
 /// |                             |             | asks for memory, and one if a request fails. A            |
 /// |                             |             | thread-safe provider keeps them in latest_refusals        |
+/// | c.shares_addresses_with(d)  | bool        | whether it maps and copies memory of another provider of  |
+/// |                             |             | its type, as memory_domains needs it                      |
 /// | c.live_events()             | std::size_t | events that were recorded and not discarded               |
 ///
 /// Any provider may declare these constants, as `static constexpr bool`:
