@@ -258,6 +258,11 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     return inner_->take_refusal();
   }
 
+  [[nodiscard]] bool shares_addresses_with(const provider_adaptor& other) const noexcept
+    requires requires(const Device& d) { d.shares_addresses_with(d); }
+  {
+    return inner_->shares_addresses_with(*other.inner_);
+  }
   [[nodiscard]] std::size_t live_events() const noexcept
     requires requires(const Device& d) { d.live_events(); }
   {

@@ -8,8 +8,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include <tessera/provider/numa_nodes.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// The Linux calls of host_pinned. Functions that can fail return null on success. Otherwise they return the
@@ -109,14 +113,21 @@ class host_descriptor {
              : "the system cannot lock the memory now";
 }
 
+/// Bytes available in normal pages, of a node unless it is negative.
+[[nodiscard]] inline std::size_t host_available(int node) noexcept {
+  const std::size_t of_machine = host_available();
+  return node < 0 ? of_machine : smaller(of_machine, numa_available(node));
+}
+
 /// Allocates all pages of a memory file, so that later accesses cannot fail.
 ///   Requires:  `bytes` is a multiple of host_page_size(kind)
-[[nodiscard]] inline const char* host_fill(int file, std::size_t bytes, page_kind kind) noexcept {
+[[nodiscard]] inline const char* host_fill(int file, std::size_t bytes, page_kind kind,
+                                           int node = -1) noexcept {
   constexpr std::size_t at_once = 64_MiB;  // a signal undoes only the current step
   for (std::size_t done = 0; done < bytes;) {
     const std::size_t next = bytes - done < at_once ? bytes - done : at_once;
     // For normal pages, the system kills processes rather than refusing the request.
-    if (kind.size == page_kind::page_size::normal && host_available() < bytes - done)
+    if (kind.size == page_kind::page_size::normal && host_available(node) < bytes - done)
       return host_lacks_pages(kind);
     if (::fallocate(file, 0, static_cast<off_t>(done), static_cast<off_t>(next)) == 0)
       done += next;
@@ -126,16 +137,28 @@ class host_descriptor {
   return nullptr;
 }
 
+/// Binds all pages of an empty memory file to a node, and sets its size; nothing for a negative node.
+[[nodiscard]] inline const char* host_bind_file(int file, std::size_t bytes, int node) noexcept {
+  if (node < 0) return nullptr;
+  if (::ftruncate(file, static_cast<off_t>(bytes)) != 0) return "the system cannot set the memory's size";
+  void* const p = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, file, 0);
+  if (p == MAP_FAILED) return "the process has no addresses left, or too many mappings";
+  const char* const fault = bind_to_numa_node(p, bytes, node);  // the file keeps it
+  ::munmap(p, bytes);
+  return fault;
+}
+
 /// Creates a memory file with all its pages and a fixed size.
 ///   Requires:  `bytes` is a multiple of host_page_size(kind)
-[[nodiscard]] inline const char* host_make_file(std::size_t bytes, page_kind kind,
-                                                host_descriptor& made) noexcept {
+[[nodiscard]] inline const char* host_make_file(std::size_t bytes, page_kind kind, host_descriptor& made,
+                                                int node = -1) noexcept {
   host_descriptor file{
       ::memfd_create("tessera", MFD_CLOEXEC | MFD_ALLOW_SEALING | host_page_flags(kind, MFD_HUGETLB))};
   if (!file)
     return errno == EMFILE || errno == ENFILE ? "the limit of open files is reached; raise it (ulimit -n)"
                                               : host_lacks_pages(kind);
-  if (const char* const lack = host_fill(file.get(), bytes, kind)) return lack;
+  if (const char* const fault = host_bind_file(file.get(), bytes, node)) return fault;
+  if (const char* const lack = host_fill(file.get(), bytes, kind, node)) return lack;
   if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return "the system cannot seal the memory's size";
   made = std::move(file);
@@ -153,9 +176,21 @@ class host_descriptor {
   return host_fill(file, bytes, kind);
 }
 
+/// The part of host memory that one host_pinned gives.
+struct host_bank {
+  std::size_t capacity;
+  host_pinning pin;
+  int node;                ///< negative for any
+  std::string node_fault;  ///< why no memory can be bound to the node; empty if it can
+  std::size_t acquired = 0, created = 0;
+
+  [[nodiscard]] std::size_t used() const noexcept { return acquired + created; }
+};
+
 struct host_segment {
   std::size_t bytes;      ///< in whole pages
   std::size_t requested;  ///< bytes of the request
+  host_bank* bank;
   bool locked = false;
 };
 struct host_range {
@@ -173,7 +208,7 @@ struct host_registration {
   bool locked = false;
 };
 
-/// The memory of one host_pinned. Segments are mappings; physical memory is stored in memory files. Functions
+/// The memory of a host_pinned and its other banks. Segments are mappings; physical memory is stored in memory files. Functions
 /// that can fail return null on success, else the reason.
 class host_memory {
  public:
@@ -181,34 +216,46 @@ class host_memory {
     host_descriptor file;  ///< empty after destroy()
     std::size_t bytes;
     page_kind kind;
-    bool imported;
+    host_bank* bank;  ///< null if it is imported
     bool mapped = false;
+
+    [[nodiscard]] bool imported() const noexcept { return bank == nullptr; }
   };
 
   /// Physical memory is numbered from `first`.
-  host_memory(std::size_t capacity, host_pinning pin, std::uint64_t first) noexcept
-      : capacity_(capacity), pin_(pin), next_(first) {}
+  explicit host_memory(std::uint64_t first) noexcept : next_(first) {}
   host_memory& operator=(host_memory&&) = delete;
   ~host_memory() {
     segments_.for_each([](void* p, const host_segment& s) { ::munmap(p, s.bytes); });
   }
 
-  [[nodiscard]] const char* acquire(std::size_t bytes, page_kind kind, void*& result) noexcept {
+  /// Adds a bank, which lives as long as this.
+  [[nodiscard]] host_bank* add_bank(host_bank added) {
+    banks_.push_back(std::make_unique<host_bank>(std::move(added)));
+    return banks_.back().get();
+  }
+
+  [[nodiscard]] const char* acquire(host_bank& bank, std::size_t bytes, page_kind kind,
+                                    void*& result) noexcept {
+    if (!bank.node_fault.empty()) return bank.node_fault.c_str();
     if (bytes == 0 || bytes > max_request) return bad_size;
     const std::size_t whole = align_up(bytes, host_page_size(kind));
-    if (whole > capacity_ - used()) return at_capacity;
-    if (kind.size == page_kind::page_size::normal && pin_ != host_pinning::never && whole > host_available())
+    if (whole > bank.capacity - bank.used()) return at_capacity;
+    if (kind.size == page_kind::page_size::normal && bank.pin != host_pinning::never &&
+        whole > host_available(bank.node))
       return host_lacks_pages(kind);
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | static_cast<int>(host_page_flags(kind, MAP_HUGETLB));
     void* const p = ::mmap(nullptr, whole, host_protection(kind), flags, -1, 0);
     if (p == MAP_FAILED) return host_lacks_pages(kind);
-    host_segment segment{whole, bytes};
-    const char* fault = host_lock(p, whole, kind, pin_, segment.locked);
+    host_segment segment{whole, bytes, &bank};
+    const char* fault = bind_to_numa_node(p, whole, bank.node);
+    if (fault == nullptr) fault = host_lock(p, whole, kind, bank.pin, segment.locked);
     if (fault == nullptr && !segments_.insert(p, segment)) fault = no_host_memory;
     if (fault != nullptr) {
       ::munmap(p, whole);
       return fault;
     }
+    bank.acquired += whole;
     result = p;
     return nullptr;
   }
@@ -217,23 +264,26 @@ class host_memory {
     const host_segment* const found = segments_.find(p);
     if (found == nullptr || found->requested != bytes) return "not a segment of this provider";
     if (::munmap(p, found->bytes) != 0) return system_failed;
+    found->bank->acquired -= found->bytes;
     segments_.extract(p);
     return nullptr;
   }
 
-  [[nodiscard]] const char* create(std::size_t bytes, page_kind kind, std::uint64_t& number) noexcept {
+  [[nodiscard]] const char* create(host_bank& bank, std::size_t bytes, page_kind kind,
+                                   std::uint64_t& number) noexcept {
+    if (!bank.node_fault.empty()) return bank.node_fault.c_str();
     if (bytes == 0 || bytes > max_request) return bad_size;
     if (bytes % host_page_size(kind) != 0) return "the size is no multiple of page_size(kind)";
-    if (bytes > capacity_ - used()) return at_capacity;
+    if (bytes > bank.capacity - bank.used()) return at_capacity;
     host_descriptor file;
-    if (const char* const fault = host_make_file(bytes, kind, file)) return fault;
-    return add({std::move(file), bytes, kind, false}, number);
+    if (const char* const fault = host_make_file(bytes, kind, file, bank.node)) return fault;
+    return add({std::move(file), bytes, kind, &bank}, number);
   }
 
   /// Adopts a checked memory file of another process.
   [[nodiscard]] const char* adopt(host_descriptor file, std::size_t bytes, page_kind kind,
                                   std::uint64_t& number) noexcept {
-    return add({std::move(file), bytes, kind, true}, number);
+    return add({std::move(file), bytes, kind, nullptr}, number);
   }
 
   /// The physical memory with this number; null if it was destroyed.
@@ -259,9 +309,10 @@ class host_memory {
   }
 
   [[nodiscard]] const range_map<host_segment>& segments() const noexcept { return segments_; }
-  [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
-  [[nodiscard]] host_pinning pin() const noexcept { return pin_; }
-  [[nodiscard]] std::size_t used() const noexcept { return segments_.bytes() + created_; }
+  /// How memory is locked when it is mapped: as its bank says; imported memory as the first.
+  [[nodiscard]] host_pinning pin_of(const physical_memory& memory) const noexcept {
+    return memory.imported() ? banks_[0]->pin : memory.bank->pin;
+  }
   [[nodiscard]] std::size_t created() const noexcept { return created_; }
   [[nodiscard]] std::size_t imported() const noexcept { return imported_; }
 
@@ -274,19 +325,20 @@ class host_memory {
 
   [[nodiscard]] const char* add(physical_memory made, std::uint64_t& number) noexcept {
     const std::size_t bytes = made.bytes;
-    std::size_t& counted = made.imported ? imported_ : created_;
+    host_bank* const bank = made.bank;
     if (!physical_.insert(next_, std::move(made))) return no_host_memory;
-    counted += bytes;
+    (bank == nullptr ? imported_ : created_) += bytes;
+    if (bank != nullptr) bank->created += bytes;
     number = next_++;
     return nullptr;
   }
   void erase(std::uint64_t number) noexcept {
     const physical_memory erased = physical_.extract(number);
-    (erased.imported ? imported_ : created_) -= erased.bytes;
+    (erased.imported() ? imported_ : created_) -= erased.bytes;
+    if (!erased.imported()) erased.bank->created -= erased.bytes;
   }
 
-  std::size_t capacity_;
-  host_pinning pin_;
+  std::vector<std::unique_ptr<host_bank>> banks_;
   std::uint64_t next_;
   range_map<host_segment> segments_;
   ordered_map<physical_memory> physical_;
@@ -348,7 +400,7 @@ class host_ranges {
     const char* fault = no_addresses;
     if (::mmap(p, bytes, host_protection(memory->kind), MAP_SHARED | MAP_FIXED | MAP_POPULATE,
                memory->file.get(), 0) != MAP_FAILED)
-      fault = host_lock(p, bytes, memory->kind, memory_->pin(), mapping.locked);
+      fault = host_lock(p, bytes, memory->kind, memory_->pin_of(*memory), mapping.locked);
     if (fault == nullptr && !mappings_.insert(p, mapping)) fault = no_host_memory;
     if (fault != nullptr) {
       (void)reserve_again(p, bytes);

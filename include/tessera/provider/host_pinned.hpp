@@ -39,6 +39,9 @@ class host_pinned {
     std::size_t capacity = 0;  ///< bytes acquired or created; 0 for all of the machine's memory
     pinning pin = pinning::required;
     std::chrono::milliseconds import_timeout{2000};  ///< how long import_memory waits for the exporter
+    /// The NUMA node of all acquired and created memory; negative for any. If the node has no memory or the kernel does not
+    /// bind memory to it, calls for memory are refused, and take_refusal() says why.
+    int node = -1;
   };
   /// A mark in a stream: the number of tasks before it.
   struct event {
@@ -63,18 +66,32 @@ class host_pinned {
   };
 
   host_pinned() : host_pinned(options{}) {}
-  explicit host_pinned(const options& settings) : state_(std::make_unique<state>(settings)) {}
+  explicit host_pinned(const options& settings) : host_pinned(std::make_shared<state>(settings), settings) {}
   host_pinned(host_pinned&&) noexcept = default;
   host_pinned& operator=(host_pinned&&) noexcept = default;
   ~host_pinned() = default;
 
-  [[nodiscard]] std::size_t capacity() const noexcept { return state_->memory.capacity(); }
+  /// Creates a provider of other memory with the same streams, addresses and handles, as a bank of memory_domains. Of the
+  /// settings, import_timeout is ignored.
+  ///
+  ///     tessera::provider::host_pinned near({.node = 0});
+  ///     tessera::provider::host_pinned far = near.another_bank({.node = 1});
+  [[nodiscard]] host_pinned another_bank(const options& settings) const {
+    return host_pinned(state_, settings);
+  }
+  /// Whether the other provider is this one, or another bank of it.
+  [[nodiscard]] bool shares_addresses_with(const host_pinned& other) const noexcept {
+    return state_ == other.state_;
+  }
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return bank_->capacity; }
   [[nodiscard]] std::size_t granularity() const noexcept { return detail::host_page(); }
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept { return detail::host_page_size(kind); }
   [[nodiscard]] std::size_t used() const noexcept {
     const std::lock_guard lock(state_->mutex);
-    return state_->memory.used();
+    return bank_->used();
   }
+  /// What this provider and its other banks hold together.
   [[nodiscard]] holdings held() const noexcept {
     const std::lock_guard lock(state_->mutex);
     const auto& segments = state_->memory.segments();
@@ -98,7 +115,7 @@ class host_pinned {
   /// remedy.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
     void* p = nullptr;
-    (void)ask("acquire", nullptr, bytes, [&] { return state_->memory.acquire(bytes, kind, p); });
+    (void)ask("acquire", nullptr, bytes, [&] { return state_->memory.acquire(*bank_, bytes, kind, p); });
     return p;
   }
   /// False if no segment of this size begins at `p`.
@@ -115,7 +132,8 @@ class host_pinned {
     return run("unreserve", p, bytes, [&] { return state_->ranges.unreserve(p, bytes); });
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
-    return ask("create", nullptr, bytes, [&] { return state_->memory.create(bytes, kind, memory.number); });
+    return ask("create", nullptr, bytes,
+               [&] { return state_->memory.create(*bank_, bytes, kind, memory.number); });
   }
   bool destroy(const physical& memory) noexcept {
     return run("destroy", nullptr, 0, [&] {
@@ -142,7 +160,7 @@ class host_pinned {
     const auto add_export = [&]() -> const char* {
       const detail::host_memory::physical_memory* const source = state_->memory.find(memory.number);
       if (source == nullptr) return detail::host_memory::no_memory;
-      if (source->imported) return "imported memory cannot be exported";
+      if (source->imported()) return "imported memory cannot be exported";
       return state_->exports.add(memory.number, source->file.get(), source->bytes, source->kind, who);
     };
     const bool exported = run("export_memory", nullptr, 0, add_export);
@@ -179,8 +197,7 @@ class host_pinned {
     return ask("register_memory", p, bytes, [&] {
       const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
                                                 state_->ranges.ranges().overlaps(p, bytes));
-      return own ? "the memory belongs to this provider"
-                 : state_->registered.add(p, bytes, state_->memory.pin());
+      return own ? "the memory belongs to this provider" : state_->registered.add(p, bytes, bank_->pin);
     });
   }
   bool unregister_memory(void* p) noexcept {
@@ -274,17 +291,12 @@ class host_pinned {
     }
   };
   struct state {
-    explicit state(const options& settings)
-        : memory(settings.capacity != 0
-                     ? settings.capacity
-                     : detail::host_page() * static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)),
-                 settings.pin, token),
-          import_timeout(settings.import_timeout) {}
+    explicit state(const options& settings) : import_timeout(settings.import_timeout) {}
 
     std::uint64_t token =
         detail::host_random_number();  // of this provider; the first number of its physical memory
     std::mutex mutex;                  // guards all members except the streams
-    detail::host_memory memory;
+    detail::host_memory memory{token};
     detail::host_ranges ranges{memory};
     detail::host_registered registered;
     detail::host_exports exports{token};
@@ -293,6 +305,19 @@ class host_pinned {
     latest_refusals refused;
     detail::host_streams streams;  // destroyed first: work may use the memory
   };
+
+  host_pinned(std::shared_ptr<state> shared, const options& settings) : state_(std::move(shared)) {
+    detail::host_bank bank{settings.capacity, settings.pin, settings.node,
+                           detail::why_no_numa_node(settings.node)};
+    if (bank.capacity == 0) {
+      bank.capacity = detail::host_page() * static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
+      for (const numa_node& each : list_numa_nodes().nodes) {
+        if (each.number == settings.node) bank.capacity = each.bytes;
+      }
+    }
+    const std::lock_guard lock(state_->mutex);
+    bank_ = state_->memory.add_bank(std::move(bank));
+  }
 
   /// Makes a call under the mutex. It returns null, or the reason of its failure, which is recorded.
   ///   Returns:  whether the call worked
@@ -323,7 +348,8 @@ class host_pinned {
     return is_ours && submit(stream, [=] { std::memcpy(to, from, bytes); });
   }
 
-  std::unique_ptr<state> state_;
+  std::shared_ptr<state> state_;
+  detail::host_bank* bank_ = nullptr;  // of the state
 };
 static_assert(ordering_provider<host_pinned> && detail::stream_listing_provider<host_pinned> &&
               paged_provider<host_pinned> && virtual_memory_provider<host_pinned> &&

@@ -38,14 +38,17 @@
 /// | d.has_stream(s)             | bool        | whether a stream exists. Without it, every stream exists  |
 /// | d.take_refusal()            | refusal     | the reason of the calling thread's latest failed call for |
 /// |                             |             | memory since it last called this; empty if there is none. |
-/// |                             |             | Calls for memory are acquire, reserve, create, map, grant,|
-/// |                             |             | import_memory and register_memory. An allocator takes one before it     |
-/// |                             |             | asks for memory, and one if a request fails. A            |
-/// |                             |             | thread-safe provider keeps them in latest_refusals        |
+/// |                             |             | Calls for memory are acquire, reserve, create, map,       |
+/// |                             |             | grant, import_memory and register_memory. An allocator    |
+/// |                             |             | takes one before it asks for memory, and one if a request |
+/// |                             |             | fails. A thread-safe provider keeps them in               |
+/// |                             |             | latest_refusals                                           |
 /// | c.exported_name(m, s)       | bool        | sets `s` to the name under which `m` was exported; false  |
 /// |                             |             | if it was not                                             |
 /// | c.chunk_abilities()         | chunk_traits| what memory of create() can do [provider/capabilities.hpp]|
 /// |                             |             | It loses an ability if the device refuses it at a create  |
+/// | c.shares_addresses_with(d)  | bool        | whether it maps and copies memory of another provider of  |
+/// |                             |             | its type, as memory_domains needs it                      |
 /// | c.live_events()             | std::size_t | events that were recorded and not discarded               |
 ///
 /// Any provider may declare these constants, as `static constexpr bool`:

@@ -81,12 +81,22 @@ class simulated_device : public detail::simulated_streams {
   ///
   ///   Requires:  one thread at a time uses the processes and devices of a machine
   [[nodiscard]] simulated_device another_process() const {
-    return simulated_device(options_, process_->machine(), process_->memory(), now_ns());
+    return simulated_device(options_, process_->machine(), memory_, now_ns());
   }
   /// Creates another device of this machine, with its own process.
   ///   Requires:  the machine has no device of that number yet
   [[nodiscard]] simulated_device another_device(const options& settings) const {
     return simulated_device(settings, process_->machine(), now_ns());
+  }
+
+  /// Creates another memory of this device, as a bank of memory_domains. Both have the same addresses and handles: each maps
+  /// and copies memory of the other. The bank has streams, a log and a time of its own.
+  [[nodiscard]] simulated_device another_bank(const options& settings) const {
+    return simulated_device(settings, process_, now_ns());
+  }
+  /// Whether the other provider is this one, or another bank of it.
+  [[nodiscard]] bool shares_addresses_with(const simulated_device& other) const noexcept {
+    return &*process_ == &*other.process_;
   }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return options_.capacity; }
@@ -96,7 +106,9 @@ class simulated_device : public detail::simulated_streams {
   /// Segments start at a multiple of 2 MiB and of the page size. Also returns null if `bytes` is 0 or not a
   /// multiple of the granularity. Pages of 2 MiB and 1 GiB need a multiple of the page size, too.
   [[nodiscard]] void* acquire(std::size_t bytes, page_kind kind = page_kind::normal) noexcept {
-    const auto make = [&] { return process_->addresses().acquire(bytes, kind, options_.granularity); };
+    const auto make = [&] {
+      return process_->addresses().acquire(memory_, bytes, kind, options_.granularity);
+    };
     return run({.kind = call::acquire, .bytes = bytes}, make).address;
   }
   /// False if no segment of this size begins at `p`.
@@ -105,9 +117,7 @@ class simulated_device : public detail::simulated_streams {
   }
 
   /// Bytes of a page.
-  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept {
-    return process_->memory()->page_size(kind);
-  }
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept { return memory_->page_size(kind); }
   /// Ranges start at a multiple of 2 MiB and do not count against the capacity. Also returns null if `bytes`
   /// is not a multiple of 4 KiB.
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
@@ -118,7 +128,8 @@ class simulated_device : public detail::simulated_streams {
     return run_at(call::unreserve, p, bytes, [&] { return process_->addresses().unreserve(p, bytes); });
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
-    return run_at(call::create, nullptr, bytes, [&] { return process_->create(bytes, kind, memory.number); });
+    return run_at(call::create, nullptr, bytes,
+                  [&] { return process_->create(memory_, bytes, kind, memory.number); });
   }
   /// Mapped memory stays until it is unmapped.
   bool destroy(const physical& memory) noexcept {
@@ -177,8 +188,8 @@ class simulated_device : public detail::simulated_streams {
             addresses.mapped(),  addresses.not_granted(), addresses.page_table_entries()};
   }
   /// Bytes of physical memory in use, in segments and handles of all processes.
-  [[nodiscard]] std::size_t used() const noexcept { return process_->memory()->used(); }
-  [[nodiscard]] std::size_t peak_used() const noexcept { return process_->memory()->peak_used(); }
+  [[nodiscard]] std::size_t used() const noexcept { return memory_->used(); }
+  [[nodiscard]] std::size_t peak_used() const noexcept { return memory_->peak_used(); }
 
  protected:
   bool map(void* p, std::size_t bytes, const physical& memory, bool granted) noexcept {
@@ -201,12 +212,27 @@ class simulated_device : public detail::simulated_streams {
                    detail::counted_ptr<detail::simulated_memory> memory, std::uint64_t now_ns)
       : detail::simulated_streams(settings.costs, settings.fail_every, settings.log_calls),
         options_(settings),
+        memory_(memory),
         process_(
             new detail::simulated_process(std::move(machine), std::move(memory), settings.address_seed)) {
     advance(now_ns);
   }
+  simulated_device(const options& settings, const detail::counted_ptr<detail::simulated_process>& process,
+                   std::uint64_t now_ns)
+      : detail::simulated_streams(settings.costs, settings.fail_every, settings.log_calls),
+        options_(checked(settings)),
+        memory_(new detail::simulated_memory(process->memory()->device(), budgets_of(settings),
+                                             settings.page_granularity)),
+        process_(process) {
+    advance(now_ns);
+  }
 
   [[nodiscard]] static options checked(const options& o, const detail::simulated_machine& machine) {
+    if (o.device < detail::simulated_machine::max_devices && machine.devices[o.device])
+      detail::fatal("simulated_device: the machine has a device of this number already");
+    return checked(o);
+  }
+  [[nodiscard]] static options checked(const options& o) {
     if (!std::has_single_bit(o.granularity) || o.granularity < min_alignment || o.granularity > 1_GiB)
       detail::fatal("simulated_device: options.granularity must be a power of two from 64 B to 1 GiB");
     if (!std::has_single_bit(o.page_granularity) || o.page_granularity < detail::simulated_ranges::min_page ||
@@ -214,8 +240,6 @@ class simulated_device : public detail::simulated_streams {
       detail::fatal("simulated_device: options.page_granularity must be a power of two from 4 KiB to 1 GiB");
     if (o.device >= detail::simulated_machine::max_devices)
       detail::fatal("simulated_device: options.device must be below 255");
-    if (machine.devices[o.device])
-      detail::fatal("simulated_device: the machine has a device of this number already");
     return o;
   }
   [[nodiscard]] static detail::simulated_budgets budgets_of(const options& o) noexcept {
@@ -243,6 +267,7 @@ class simulated_device : public detail::simulated_streams {
   }
 
   options options_;
+  detail::counted_ptr<detail::simulated_memory> memory_;
   detail::counted_ptr<detail::simulated_process> process_;
 };
 static_assert(ordering_provider<simulated_device> && paged_provider<simulated_device> &&
@@ -267,6 +292,9 @@ class simulated_npu : public simulated_device {
   }
   [[nodiscard]] simulated_npu another_device(const options& settings) const {
     return simulated_npu(simulated_device::another_device(settings));
+  }
+  [[nodiscard]] simulated_npu another_bank(const options& settings) const {
+    return simulated_npu(simulated_device::another_bank(settings));
   }
   bool map(void* p, std::size_t bytes, const physical& memory) noexcept {
     return simulated_device::map(p, bytes, memory, map_grants_access);

@@ -193,27 +193,28 @@ class simulated_ranges {
   static constexpr std::size_t min_page = 4_KiB;
 
   ///   Requires:  `first` and `room` are multiples of the alignment; their sum does not wrap
-  simulated_ranges(counted_ptr<simulated_memory> memory, std::uintptr_t first, std::size_t room,
-                   std::uint64_t seed) noexcept
-      : memory_(std::move(memory)), next_(first), room_(room), places_(seed) {}
+  simulated_ranges(std::uintptr_t first, std::size_t room, std::uint64_t seed) noexcept
+      : next_(first), room_(room), places_(seed) {}
   simulated_ranges& operator=(simulated_ranges&&) = delete;
   ~simulated_ranges() {
-    segments_.for_each([this](void*, const segment& s) { memory_->give_back(s.bytes, s.kind); });
+    segments_.for_each([](void*, const segment& s) { s.memory->give_back(s.bytes, s.kind); });
   }
 
-  [[nodiscard]] simulated_outcome acquire(std::size_t bytes, page_kind kind, std::size_t granularity) {
+  /// Acquires a segment of a memory of the device.
+  [[nodiscard]] simulated_outcome acquire(const counted_ptr<simulated_memory>& memory, std::size_t bytes,
+                                          page_kind kind, std::size_t granularity) {
     const std::size_t step = larger(granularity, kind.granularity());
     if (bytes == 0 || (bytes & (step - 1)) != 0)
       return {"the size is 0, or no multiple of the granularity and of the page size"};
     void* const p = find_room(bytes, step);
     if (p == nullptr) return {"no addresses are left", true};
-    simulated_outcome outcome = memory_->take(bytes, kind);
+    simulated_outcome outcome = memory->take(bytes, kind);
     if (!outcome.works()) return outcome;
-    const std::size_t entries = ((bytes - 1) >> std::countr_zero(memory_->page_size(kind))) + 1;
+    const std::size_t entries = ((bytes - 1) >> std::countr_zero(memory->page_size(kind))) + 1;
     outcome.address = p;
     take(p, bytes);
     outcome.units = bytes >> 20;
-    (void)segments_.insert(outcome.address, {bytes, entries, kind});
+    (void)segments_.insert(outcome.address, {bytes, entries, kind, memory});
     entries_ += entries;
     return outcome;
   }
@@ -222,7 +223,7 @@ class simulated_ranges {
     if (found == nullptr) return {"no segment begins here"};
     if (found->bytes != bytes) return {"the segment has another size"};
     const segment released = segments_.extract(p);
-    memory_->give_back(bytes, released.kind);
+    released.memory->give_back(bytes, released.kind);
     entries_ -= released.entries;
     places_.note_released(p);
     return {.units = bytes >> 20};
@@ -308,6 +309,7 @@ class simulated_ranges {
     std::size_t bytes;
     std::size_t entries;  // of the page table
     page_kind kind;
+    counted_ptr<simulated_memory> memory;
   };
   struct mapping {
     std::size_t bytes;
@@ -341,7 +343,6 @@ class simulated_ranges {
     room_ -= taken;
   }
 
-  counted_ptr<simulated_memory> memory_;
   std::uintptr_t next_;
   std::size_t room_;  // bytes of addresses left
   simulated_places places_;
@@ -373,19 +374,20 @@ class simulated_process : public reference_count {
       : machine_(std::move(machine)),
         memory_(std::move(memory)),
         number_(next_number()),
-        addresses_(memory_, first_of_device() + first_of_process(), max_addresses - first_of_process(),
-                   seed) {
+        addresses_(first_of_device() + first_of_process(), max_addresses - first_of_process(), seed) {
     machine_->processes.push_back(this);
   }
   simulated_process& operator=(simulated_process&&) = delete;
   ~simulated_process() { machine_->processes[static_cast<std::size_t>(number_ - 1)] = nullptr; }
 
-  [[nodiscard]] simulated_outcome create(std::size_t bytes, page_kind kind, std::uint64_t& handle) {
-    if (bytes == 0 || bytes % memory_->page_size(kind) != 0)
+  /// Creates physical memory of a memory of the device.
+  [[nodiscard]] simulated_outcome create(const counted_ptr<simulated_memory>& memory, std::size_t bytes,
+                                         page_kind kind, std::uint64_t& handle) {
+    if (bytes == 0 || bytes % memory->page_size(kind) != 0)
       return {"the size is 0 or no multiple of the page size"};
-    simulated_outcome outcome = memory_->take(bytes, kind);
+    simulated_outcome outcome = memory->take(bytes, kind);
     if (!outcome.works()) return outcome;
-    handle = hold({.memory = counted_ptr(new simulated_piece(memory_, bytes, kind))});
+    handle = hold({.memory = counted_ptr(new simulated_piece(memory, bytes, kind))});
     outcome.units = bytes >> 20;
     return outcome;
   }

@@ -1,0 +1,630 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <tessera/core/error.hpp>
+#include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/latest_refusals.hpp>
+
+/// Several memories behind one provider, and the policies that choose between them.
+
+namespace tessera::provider {
+
+/// Means "no bank" where a bank has a number.
+inline constexpr std::size_t no_bank = unlimited;
+/// The largest number of banks of one memory_domains.
+inline constexpr std::size_t max_banks = 64;
+
+/// A request for memory that a bank_policy places.
+struct bank_request {
+  std::size_t bytes = 0;
+  page_kind kind{};
+  bool is_physical = false;  ///< whether it creates physical memory; otherwise it acquires a segment
+};
+
+/// What one bank has served. The counts of requests are those of Linux's numastat.
+struct bank_statistics {
+  std::size_t held = 0;       ///< bytes in segments and in handles of created memory
+  std::size_t peak_held = 0;  ///< the largest value of `held`
+  std::uint64_t served = 0;   ///< bytes served since the start
+  std::uint64_t hits = 0;     ///< requests that the policy wanted here first, and that were served here
+  std::uint64_t misses = 0;   ///< requests served here because the bank that the policy wanted first refused
+  std::uint64_t foreign = 0;  ///< requests that the policy wanted here first, and that another bank served
+  std::uint64_t refused = 0;  ///< requests that this bank refused
+  [[nodiscard]] std::uint64_t requests() const noexcept { return hits + misses; }
+  bool operator==(const bank_statistics&) const = default;
+};
+
+/// The banks of a memory_domains, as a bank_policy sees them during one request.
+class bank_list {
+ public:
+  using left_function = std::size_t (*)(const void* domains, std::size_t bank) noexcept;
+
+  bank_list(std::size_t count, const std::size_t* capacities, const bank_statistics* statistics,
+            const unsigned* distances, const void* domains, left_function left_of) noexcept
+      : count_(count),
+        capacities_(capacities),
+        statistics_(statistics),
+        distances_(distances),
+        domains_(domains),
+        left_(left_of) {}
+
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  /// Whether the bank refused this request.
+  [[nodiscard]] bool has_refused(std::size_t bank) const noexcept { return has_refused_[bank]; }
+  [[nodiscard]] std::size_t capacity(std::size_t bank) const noexcept { return capacities_[bank]; }
+  [[nodiscard]] const bank_statistics& statistics(std::size_t bank) const noexcept {
+    return statistics_[bank];
+  }
+  /// Bytes that the bank can still give. It may call the bank's available().
+  [[nodiscard]] std::size_t left(std::size_t bank) const noexcept { return left_(domains_, bank); }
+  /// How far a bank is from another: 10 for the bank itself, and larger for slower ones.
+  ///   Source:  the System Locality Information Table (SLIT) of ACPI
+  [[nodiscard]] unsigned distance(std::size_t from, std::size_t to) const noexcept {
+    return distances_[from * count_ + to];
+  }
+
+  void note_refused(std::size_t bank) noexcept { has_refused_[bank] = true; }
+
+ private:
+  std::size_t count_;
+  const std::size_t* capacities_;
+  const bank_statistics* statistics_;
+  const unsigned* distances_;  // count_ rows of count_
+  const void* domains_;
+  left_function left_;
+  std::array<bool, max_banks> has_refused_{};
+};
+
+/// Chooses the bank of a request.
+///
+/// | expression             | returns     | meaning                                                                    |
+/// |------------------------|-------------|----------------------------------------------------------------------------|
+/// | c.choose(request, all) | std::size_t | the bank to ask next, which has not refused this request; no_bank to refuse |
+/// | c.uses(bank)           | bool        | whether it ever chooses this bank; constant. Capacity and available() are  |
+/// |                        |             | sums over these banks                                                      |
+///
+/// choose() is called again for each bank that refuses. It runs under the mutex of the memory_domains, so it must not call
+/// it. It answers only, and changes nothing: what it may count is in bank_statistics. law::bank_policy
+/// [tessera/law/bank_policy_laws.hpp] tests a policy.
+template <typename P>
+concept bank_policy = std::movable<P> && requires(const P& c, const bank_request& request,
+                                                  const bank_list& all, std::size_t bank) {
+  { c.choose(request, all) } noexcept -> std::same_as<std::size_t>;
+  { c.uses(bank) } noexcept -> std::same_as<bool>;
+};
+
+/// Uses one bank only.
+///   Source:  Linux's MPOL_BIND with one node; numactl --membind
+struct bind_bank {
+  std::size_t bank = 0;
+  [[nodiscard]] std::size_t choose(const bank_request&, const bank_list& all) const noexcept {
+    return bank < all.count() && !all.has_refused(bank) ? bank : no_bank;
+  }
+  [[nodiscard]] bool uses(std::size_t other) const noexcept { return other == bank; }
+};
+
+/// Uses one bank first, then the others by their distance from it; at equal distance, the lower number first.
+///   Source:  Linux's MPOL_PREFERRED; numactl --preferred
+struct prefer_bank {
+  std::size_t bank = 0;
+  [[nodiscard]] std::size_t choose(const bank_request&, const bank_list& all) const noexcept {
+    if (bank >= all.count()) return bank;  // which memory_domains refuses, and names
+    std::size_t nearest = no_bank;
+    for (std::size_t i = 0; i < all.count(); ++i) {
+      if (!all.has_refused(i) && (nearest == no_bank || all.distance(bank, i) < all.distance(bank, nearest)))
+        nearest = i;
+    }
+    return all.has_refused(bank) ? nearest : bank;
+  }
+  [[nodiscard]] bool uses(std::size_t) const noexcept { return true; }
+};
+
+/// Spreads requests over all banks, so that a program gets the bandwidth of all of them.
+///
+/// A request is in one bank. Under a recipe that maps pages, each physical chunk is a request, so a range of several chunks
+/// is interleaved.
+///   Source:  Linux's MPOL_INTERLEAVE, which interleaves by page
+struct interleave_banks {
+  enum class by : unsigned char {
+    turn,  ///< one request after the other
+    bytes  ///< the bank that holds the smallest share of its capacity
+  };
+  by next = by::turn;
+  [[nodiscard]] std::size_t choose(const bank_request&, const bank_list& all) const noexcept {
+    std::size_t chosen = no_bank;
+    if (next == by::turn) {
+      std::uint64_t served = 0;
+      for (std::size_t i = 0; i < all.count(); ++i) served += all.statistics(i).requests();
+      for (std::size_t i = all.count(); i-- > 0;) {
+        const std::size_t bank = static_cast<std::size_t>((served + i) % all.count());
+        if (!all.has_refused(bank)) chosen = bank;
+      }
+      return chosen;
+    }
+    const auto share = [&](std::size_t bank) {
+      return static_cast<double>(all.statistics(bank).held) / static_cast<double>(all.capacity(bank));
+    };
+    for (std::size_t i = 0; i < all.count(); ++i) {
+      if (!all.has_refused(i) && (chosen == no_bank || share(i) < share(chosen))) chosen = i;
+    }
+    return chosen;
+  }
+  [[nodiscard]] bool uses(std::size_t) const noexcept { return true; }
+};
+
+/// Fills the banks in the order of their numbers, each up to a share of its capacity. Once a request fits below the
+/// watermark of no bank, it uses the memory above the watermarks, in the same order.
+///
+/// Number the banks from the fastest to the slowest. A watermark below 100 percent keeps a rest of the fast banks for the
+/// time when all others are in use, too.
+struct spill_banks {
+  fraction watermark = percent(100);
+  [[nodiscard]] std::size_t choose(const bank_request& request, const bank_list& all) const noexcept {
+    std::size_t above = no_bank;
+    for (std::size_t i = 0; i < all.count(); ++i) {
+      if (all.has_refused(i)) continue;
+      if (detail::saturating_add(all.statistics(i).held, request.bytes) <= watermark.of(all.capacity(i)))
+        return i;
+      if (above == no_bank) above = i;
+    }
+    return above;
+  }
+  [[nodiscard]] bool uses(std::size_t) const noexcept { return true; }
+};
+
+/// One memory of a memory_domains.
+template <device_provider Provider>
+struct memory_bank {
+  Provider provider;
+  std::string name{};                 ///< for messages; empty for its number
+  std::vector<unsigned> distances{};  ///< to each bank; empty for 10 to itself and 20 to the others
+};
+
+}  // namespace tessera::provider
+
+namespace tessera::detail {
+
+/// Physical memory of a bank.
+template <typename Provider>
+struct banked_memory {};
+template <typename Provider>
+  requires requires { typename Provider::physical; }
+struct banked_memory<Provider> {
+  typename Provider::physical memory{};
+  std::size_t bytes = 0;  ///< 0 for imported memory
+  std::size_t bank = 0;
+  bool operator==(const banked_memory&) const
+    requires std::equality_comparable<typename Provider::physical>
+  = default;
+};
+
+/// A name of memory that a bank exported.
+template <typename Provider>
+struct banked_name {};
+template <provider::sharing_provider Provider>
+struct banked_name<Provider> {
+  typename Provider::shareable name{};
+  std::size_t bank = 0;
+};
+
+/// The bank of each range of addresses. An entry that is made before a call never fails to be inserted after it.
+class bank_table {
+ public:
+  struct entry {
+    std::size_t bytes = 0;
+    std::size_t bank = 0;
+  };
+  using node = std::map<std::uintptr_t, entry>::node_type;
+
+  /// Makes an entry that is in no table; empty if host memory ran out.
+  [[nodiscard]] static node make() noexcept {
+    node made;
+    (void)try_run([&] {
+      std::map<std::uintptr_t, entry> one;
+      one.try_emplace(0);
+      made = one.extract(one.begin());
+    });
+    return made;
+  }
+  void insert(node added, const void* p, entry value) noexcept {
+    added.key() = reinterpret_cast<std::uintptr_t>(p);
+    added.mapped() = value;
+    (void)entries_.insert(std::move(added));
+  }
+  /// Restores an entry that extract() returned.
+  void insert(node removed) noexcept { (void)entries_.insert(std::move(removed)); }
+  /// Removes the entry that begins at an address; empty if there is none.
+  [[nodiscard]] node extract(const void* p) noexcept {
+    return entries_.extract(reinterpret_cast<std::uintptr_t>(p));
+  }
+  /// The bank of an address; no_bank if no entry contains it.
+  [[nodiscard]] std::size_t bank_of(const void* p) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(p);
+    auto at = entries_.upper_bound(address);
+    if (at == entries_.begin()) return provider::no_bank;
+    --at;
+    return address - at->first < at->second.bytes ? at->second.bank : provider::no_bank;
+  }
+
+ private:
+  std::map<std::uintptr_t, entry> entries_;
+};
+
+/// The banks of a memory_domains, at addresses that stay the same when it moves.
+template <typename Provider, typename Policy>
+struct domains_state {
+  using bank_type = provider::memory_bank<Provider>;
+
+  domains_state(std::vector<bank_type> all, Policy chosen)
+      : banks(std::move(all)), policy(std::move(chosen)) {
+    const std::size_t count = banks.size();
+    if (count == 0 || count > provider::max_banks)
+      fatal("memory_domains: the number of banks is not 1 to 64");
+    statistics.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      bank_type& bank = banks[i];
+      if (bank.name.empty()) bank.name = std::to_string(i);
+      if (bank.provider.granularity() != banks[0].provider.granularity())
+        fail(bank, "has another granularity than the first bank");
+      if (!bank.distances.empty() && bank.distances.size() != count)
+        fail(bank, "needs as many distances as there are banks, or none");
+      if constexpr (requires { bank.provider.shares_addresses_with(bank.provider); }) {
+        if (!banks[0].provider.shares_addresses_with(bank.provider))
+          fail(bank, "has other addresses than the first bank; make it with another_bank()");
+      }
+      capacities.push_back(bank.provider.capacity());
+      for (std::size_t to = 0; to < count; ++to)
+        distances.push_back(!bank.distances.empty() ? bank.distances[to] : to == i ? 10 : 20);
+      if (policy.uses(i)) capacity = saturating_add(capacity, capacities[i]);
+    }
+    if (capacity == 0) fatal("memory_domains: the policy uses none of the banks");
+  }
+  domains_state& operator=(domains_state&&) = delete;
+
+  [[noreturn]] static void fail(const bank_type& bank, const char* why) noexcept {
+    fatal(fixed_text().add("memory_domains: bank '").add(bank.name.c_str()).add("' ").add(why).c_str());
+  }
+  [[nodiscard]] std::size_t left(std::size_t bank) const noexcept {
+    return left_on(banks[bank].provider, statistics[bank].held);
+  }
+
+  std::vector<bank_type> banks;
+  Policy policy;
+  std::size_t capacity = 0;
+  std::vector<std::size_t> capacities;
+  std::vector<unsigned> distances;
+  mutable std::mutex mutex;  // guards the members below; not held during calls of the banks
+  std::vector<provider::bank_statistics> statistics;  // by bank
+  bank_table segments, mappings;
+  provider::latest_refusals refused;
+};
+
+}  // namespace tessera::detail
+
+namespace tessera::provider {
+
+/// Owns several memories of one device, such as HBM and DDR or the nodes of a NUMA host, and serves each request from the
+/// bank that a policy chooses. If a bank refuses, the policy chooses another one or gives up.
+///
+///     using device = tessera::provider::simulated_device;
+///     using domains = tessera::provider::memory_domains<device, tessera::provider::spill_banks>;
+///     std::vector<domains::bank> banks;
+///     banks.push_back({device({.capacity = 64_GiB}), "hbm"});
+///     banks.push_back({banks[0].provider.another_bank({.capacity = 512_GiB}), "ddr"});
+///     tessera::caching_allocator<tessera::recipe::pytorch<>, domains> in_both{domains(std::move(banks))};
+///     void* const weights = in_both.allocate(100_GiB);
+///     std::printf("in bank %zu\n", in_both.provider().bank_of(weights));  // 1, because 100 GiB exceed the HBM
+///     in_both.deallocate(weights);
+///
+/// It has all capabilities of its banks. Streams, events, copies, registered memory, and the calls about addresses (reserve,
+/// unreserve, map, grant, unmap) are those of bank 0. Segments and physical memory are acquired, created, shared, released
+/// and destroyed by their own bank. So a range may map memory of several banks. If all banks refuse a request, the reason
+/// names each bank.
+///
+/// An allocator over it caches memory of all banks together: a free block serves the next request that fits, from whatever
+/// bank it is. Where each request needs a certain bank, use an allocator for each, with the other banks behind it.
+/// examples/21_memory_domains.cpp does that for NUMA nodes.
+///
+/// It is thread-safe if the banks are.
+///   Requires:  the banks have the same addresses and streams, as the memories of one device have. host_pinned and
+///              simulated_device make such banks with another_bank(), and two others abort. Banks without virtual memory,
+///              copies and streams may be unrelated
+///   Requires:  all banks have the same granularity
+///   Cost:      a mutex and a look-up for each call about memory, and about 64 bytes for each segment and mapping
+template <device_provider Provider, bank_policy Policy>
+class memory_domains : public provider_adaptor<Provider> {
+  static constexpr bool has_pages = virtual_memory_provider<Provider>;
+
+ public:
+  using bank = memory_bank<Provider>;
+  using physical = detail::banked_memory<Provider>;
+  using shareable = detail::banked_name<Provider>;
+  static constexpr bool is_thread_safe = detail::is_thread_safe<Provider>;
+
+  /// Aborts if the banks do not fit together, or if the policy uses none of them.
+  memory_domains(std::vector<bank> banks, Policy policy = {})
+      : memory_domains(std::make_unique<state>(std::move(banks), std::move(policy))) {}
+
+  /// The number of banks.
+  [[nodiscard]] std::size_t count() const noexcept { return state_->banks.size(); }
+  [[nodiscard]] const char* name(std::size_t number) const noexcept {
+    return state_->banks[number].name.c_str();
+  }
+  [[nodiscard]] Provider& provider(std::size_t number) const noexcept {
+    return state_->banks[number].provider;
+  }
+  [[nodiscard]] const Policy& policy() const noexcept { return state_->policy; }
+  [[nodiscard]] bank_statistics statistics(std::size_t number) const noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return state_->statistics[number];
+  }
+  /// The bank of the memory at an address; no_bank if there is none.
+  [[nodiscard]] std::size_t bank_of(const void* p) const noexcept {
+    const std::lock_guard lock(state_->mutex);
+    const std::size_t of_segment = state_->segments.bank_of(p);
+    return of_segment != no_bank ? of_segment : state_->mappings.bank_of(p);
+  }
+
+  /// The sum over the banks that the policy uses.
+  [[nodiscard]] std::size_t capacity() const noexcept { return state_->capacity; }
+  [[nodiscard]] std::size_t available() const noexcept
+    requires detail::measured_provider<Provider>
+  {
+    std::size_t sum = 0;
+    for_each_used([&](const Provider& b) { sum = detail::saturating_add(sum, b.available()); });
+    return sum;
+  }
+  /// Whether every bank that the policy uses would exceed its limit.
+  [[nodiscard]] bool would_exceed_limit(std::size_t bytes) const noexcept
+    requires detail::limited_provider<Provider>
+  {
+    bool all = true;
+    for_each_used([&](const Provider& b) { all = all && b.would_exceed_limit(bytes); });
+    return all;
+  }
+  /// How the last of these banks would exceed its limit.
+  [[nodiscard]] refusal explain_limit(std::size_t bytes) const noexcept
+    requires detail::limit_explaining_provider<Provider>
+  {
+    refusal why;
+    if (would_exceed_limit(bytes)) for_each_used([&](const Provider& b) { why = b.explain_limit(bytes); });
+    return why;
+  }
+  bool reclaim() noexcept
+    requires detail::reclaiming_provider<Provider>
+  {
+    bool any = false;
+    for (bank& b : state_->banks) any = b.provider.reclaim() || any;
+    return any;
+  }
+  refusal take_refusal() noexcept { return state_->refused.take(); }
+
+  template <std::same_as<page_kind>... Kind>
+    requires detail::acquires_with<Provider, Kind...>
+  [[nodiscard]] void* acquire(std::size_t bytes, Kind... kind) noexcept {
+    detail::bank_table::node entry = make_entry("acquire");
+    if (entry.empty()) return nullptr;
+    void* p = nullptr;
+    const std::size_t from = ask("acquire", {bytes, kind...}, [&](Provider& b) {
+      p = b.acquire(bytes, kind...);
+      return p != nullptr;
+    });
+    if (from == no_bank) return nullptr;
+    const std::lock_guard lock(state_->mutex);
+    state_->segments.insert(std::move(entry), p, {bytes, from});
+    return p;
+  }
+  /// Gives the segment back to the bank that gave it.
+  bool release(void* p, std::size_t bytes) noexcept {
+    detail::bank_table::node entry = extract(state_->segments, p);
+    if (entry.empty()) return false;
+    const std::size_t from = entry.mapped().bank;
+    const bool released = entry.mapped().bytes == bytes && provider(from).release(p, bytes);
+    const std::lock_guard lock(state_->mutex);
+    if (released)
+      state_->statistics[from].held -= bytes;
+    else
+      state_->segments.insert(std::move(entry));
+    return released;
+  }
+
+  /// The largest page of the banks.
+  [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept
+    requires has_pages
+  {
+    std::size_t largest = 1;
+    for (const bank& b : state_->banks) largest = detail::larger(largest, b.provider.page_size(kind));
+    return largest;
+  }
+  [[nodiscard]] void* reserve(std::size_t bytes, std::size_t alignment) noexcept
+    requires has_pages
+  {
+    void* const p = provider(0).reserve(bytes, alignment);
+    if (p == nullptr) note_refusal_of_first("reserve");
+    return p;
+  }
+  bool create(std::size_t bytes, page_kind kind, physical& made) noexcept
+    requires has_pages
+  {
+    physical created{.bytes = bytes};
+    created.bank = ask("create", {bytes, kind, true},
+                       [&](Provider& b) { return b.create(bytes, kind, created.memory); });
+    if (created.bank == no_bank) return false;
+    made = created;
+    return true;
+  }
+  bool destroy(const physical& made) noexcept
+    requires has_pages
+  {
+    if (made.bank >= count() || !provider(made.bank).destroy(made.memory)) return false;
+    const std::lock_guard lock(state_->mutex);
+    state_->statistics[made.bank].held -= made.bytes;
+    return true;
+  }
+  bool map(void* p, std::size_t bytes, const physical& made) noexcept
+    requires has_pages
+  {
+    detail::bank_table::node entry = make_entry("map");
+    if (entry.empty()) return false;
+    if (!provider(0).map(p, bytes, made.memory)) {
+      note_refusal_of_first("map");
+      return false;
+    }
+    const std::lock_guard lock(state_->mutex);
+    state_->mappings.insert(std::move(entry), p, {bytes, made.bank});
+    return true;
+  }
+  bool grant(void* p, std::size_t bytes) noexcept
+    requires has_pages
+  {
+    const bool granted = provider(0).grant(p, bytes);
+    if (!granted) note_refusal_of_first("grant");
+    return granted;
+  }
+  bool unmap(void* p, std::size_t bytes) noexcept
+    requires has_pages
+  {
+    detail::bank_table::node entry = extract(state_->mappings, p);
+    const bool unmapped = provider(0).unmap(p, bytes);
+    if (!unmapped && !entry.empty()) {
+      const std::lock_guard lock(state_->mutex);
+      state_->mappings.insert(std::move(entry));
+    }
+    return unmapped;
+  }
+
+  bool export_memory(const physical& made, importers who, shareable& name) noexcept
+    requires sharing_provider<Provider>
+  {
+    if (made.bank >= count() || !provider(made.bank).export_memory(made.memory, who, name.name)) return false;
+    name.bank = made.bank;
+    return true;
+  }
+  bool allow(const shareable& name, std::int32_t importer) noexcept
+    requires sharing_provider<Provider>
+  {
+    return name.bank < count() && provider(name.bank).allow(name.name, importer);
+  }
+  /// The importer has as many banks as the exporter, in the same order.
+  bool import_memory(const shareable& name, physical& made) noexcept
+    requires sharing_provider<Provider>
+  {
+    physical imported{.bank = name.bank};
+    if (name.bank >= count() || !provider(name.bank).import_memory(name.name, imported.memory)) return false;
+    made = imported;
+    return true;
+  }
+  bool register_memory(void* p, std::size_t bytes) noexcept
+    requires requires(Provider& d) { d.register_memory(p, bytes); }
+  {
+    const bool registered = provider(0).register_memory(p, bytes);
+    if (!registered) note_refusal_of_first("register_memory");
+    return registered;
+  }
+
+ private:
+  using state = detail::domains_state<Provider, Policy>;
+  explicit memory_domains(std::unique_ptr<state> own)
+      : provider_adaptor<Provider>(own->banks[0].provider), state_(std::move(own)) {}
+
+  template <typename F>
+  void for_each_used(F f) const noexcept {
+    for (std::size_t i = 0; i < count(); ++i) {
+      if (state_->policy.uses(i)) f(std::as_const(state_->banks[i].provider));
+    }
+  }
+  [[nodiscard]] detail::bank_table::node extract(detail::bank_table& table, const void* p) noexcept {
+    const std::lock_guard lock(state_->mutex);
+    return table.extract(p);
+  }
+  [[nodiscard]] detail::bank_table::node make_entry(const char* function) noexcept {
+    detail::bank_table::node made = detail::bank_table::make();
+    if (made.empty())
+      state_->refused.note(refusal::format("%s: host memory for bookkeeping ran out", function));
+    return made;
+  }
+  void note_refusal_of_first(const char* function) noexcept {
+    const refusal why = detail::take_refusal(provider(0));
+    if (why) state_->refused.note(refusal::format("%s: bank '%s': %s", function, name(0), why.text()));
+  }
+
+  /// Asks one bank after the other, as the policy chooses, until one serves. `serve` asks a bank.
+  ///   Returns:  the bank that served; no_bank after refusals, which it notes
+  template <typename F>
+  [[nodiscard]] std::size_t ask(const char* function, const bank_request& request, F serve) noexcept {
+    state& s = *state_;
+    const auto left = [](const void* domains, std::size_t number) noexcept {
+      return static_cast<const state*>(domains)->left(number);
+    };
+    bank_list all(count(), s.capacities.data(), s.statistics.data(), s.distances.data(), &s, left);
+    detail::fixed_text why;
+    std::size_t wanted = no_bank;
+    for (;;) {
+      std::size_t chosen = no_bank;
+      {
+        const std::lock_guard lock(s.mutex);
+        chosen = std::as_const(s.policy).choose(request, all);
+      }
+      if (chosen == no_bank) {
+        if (wanted == no_bank) why.add("the policy chose no bank");
+        break;
+      }
+      if (chosen >= count() || all.has_refused(chosen) || !s.policy.uses(chosen)) {
+        add_to(why, "the policy chose bank ")
+            .add(std::uint64_t{chosen})
+            .add(" of ")
+            .add(std::uint64_t{count()});
+        if (chosen < count())
+          why.add(all.has_refused(chosen) ? ", which had refused" : ", which it does not use");
+        break;
+      }
+      if (wanted == no_bank) wanted = chosen;
+      if (serve(provider(chosen))) {
+        const std::lock_guard lock(s.mutex);
+        count_served(s.statistics[chosen], request.bytes, chosen == wanted);
+        if (chosen != wanted) ++s.statistics[wanted].foreign;
+        return chosen;
+      }
+      all.note_refused(chosen);
+      add_refusal_to(why, chosen);
+      const std::lock_guard lock(s.mutex);
+      ++s.statistics[chosen].refused;
+    }
+    s.refused.note(refusal::format("%s: %s", function, why.c_str()));
+    return no_bank;
+  }
+  static void count_served(bank_statistics& of, std::size_t bytes, bool is_hit) noexcept {
+    of.held += bytes;
+    of.peak_held = detail::larger(of.peak_held, of.held);
+    of.served += bytes;
+    ++(is_hit ? of.hits : of.misses);
+  }
+  static detail::fixed_text& add_to(detail::fixed_text& text, const char* more) noexcept {
+    if (!text.empty()) text.add("; ");
+    return text.add(more);
+  }
+  /// Adds the name of a bank that refused, and why: in its words, or by its numbers.
+  void add_refusal_to(detail::fixed_text& text, std::size_t chosen) noexcept {
+    add_to(text, "bank '").add(name(chosen)).add("'");
+    const refusal why = detail::take_refusal(provider(chosen));
+    if (why) {
+      text.add(": ").add(why.text());
+      return;
+    }
+    const bank_statistics now = statistics(chosen);
+    text.add(" holds ").add(format_bytes(now.held).text());
+    text.add(" of ").add(format_bytes(state_->capacities[chosen]).text());
+  }
+
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace tessera::provider
