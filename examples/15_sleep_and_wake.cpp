@@ -2,6 +2,7 @@
 // Sleep and wake: inference gives its memory to training for a while, and keeps its addresses.
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_mode.hpp>
+#include <tessera/provider/host_file.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
@@ -35,6 +36,8 @@ bool report(const char* call, const tessera::extension::sleep_result& result) {
 }  // namespace
 
 int main() {
+  tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pinned;
+  tessera::provider::host_file file("/var/tmp/tessera_example");
   allocator_type allocator{tessera::provider::host_pinned(
       {.capacity = 100_MiB, .pin = tessera::provider::host_pinned::pinning::where_allowed})};
   tessera::extension::private_pool weights(allocator);

@@ -90,8 +90,8 @@ struct calls_for_pool {
     return quotas_of(pool->allocator()).set(pool->id(), wanted);
   }
   [[nodiscard]] auto get() const { return quotas_of(pool->allocator()).get(pool->id()); }
-  auto sleep(extension::sleep_contents contents, stream_id copies = {}) const {
-    return sleep_mode_of(pool->allocator()).sleep(pool->id(), contents, copies);
+  auto sleep(extension::sleep_store to, stream_id copies = {}) const {
+    return sleep_mode_of(pool->allocator()).sleep(pool->id(), to, copies);
   }
   auto wake(stream_id copies = {}) const { return sleep_mode_of(pool->allocator()).wake(pool->id(), copies); }
   [[nodiscard]] bool is_asleep() const { return sleep_mode_of(pool->allocator()).is_asleep(pool->id()); }

@@ -6,7 +6,8 @@ cmake_minimum_required(VERSION 3.24)
 # The headers for Linux alone. The page of the library's folder has this list, too.
 set(for_linux debug/guard_pages.hpp debug/guarded.hpp debug/thread_checked.hpp interop/torch_pluggable.hpp
               provider/cuda_calls.hpp provider/cuda_driver.hpp provider/cuda_sharing.hpp provider/cuda_streams.hpp
-              provider/host_memory.hpp provider/host_pinned.hpp provider/host_sharing.hpp provider/numa_nodes.hpp)
+              provider/host_file.hpp provider/host_memory.hpp provider/host_pinned.hpp provider/host_sharing.hpp
+              provider/numa_nodes.hpp)
 set(system arpa/inet.h cxxabi.h dirent.h dlfcn.h execinfo.h fcntl.h linux/memfd.h netinet/in.h poll.h pthread.h sched.h semaphore.h
            signal.h spawn.h sys/eventfd.h sys/file.h sys/ioctl.h sys/mman.h sys/random.h sys/resource.h sys/socket.h sys/stat.h
            sys/syscall.h sys/time.h sys/types.h sys/uio.h sys/un.h sys/wait.h syscall.h unistd.h)

@@ -11,6 +11,7 @@
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/detail/extensions/host_copies.hpp>
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/sleep_store.hpp>
 
 /// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
 
@@ -21,12 +22,6 @@ struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
 }  // namespace tessera::extension::missing
 
 namespace tessera::extension {
-
-/// Chooses between saving and losing the contents of memory that sleeps.
-enum class sleep_contents : unsigned char {
-  discard,  ///< after waking, the contents are undefined
-  save      ///< they are copied to host memory, and back when the pool wakes
-};
 
 /// The result of a call that puts memory to sleep or wakes it. After a failure, the pools sleep or are awake as before.
 struct [[nodiscard]] sleep_result : outcome {
@@ -104,13 +99,11 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
   // Calls of the door.
 
-  sleep_result sleep(sleep_contents contents, stream_id copies) noexcept {
-    return fall_asleep(nullptr, contents, copies);
-  }
-  sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies) noexcept {
+  sleep_result sleep(sleep_store to, stream_id copies) noexcept { return fall_asleep(nullptr, to, copies); }
+  sleep_result sleep(pool_id pool, sleep_store to, stream_id copies) noexcept {
     const group* const found = access::extensions(in_).find_group(pool);
     if (found == nullptr) return failed(no_such_pool);
-    return found->is_asleep ? failed("the pool sleeps") : fall_asleep(found, contents, copies);
+    return found->is_asleep ? failed("the pool sleeps") : fall_asleep(found, to, copies);
   }
   sleep_result wake(stream_id copies) noexcept { return wake_up(nullptr, copies); }
   sleep_result wake(pool_id pool, stream_id copies) noexcept {
@@ -136,6 +129,10 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static const char* why_not_checkpointable(const group& g) noexcept {
     if (g.is_asleep) return "the pool sleeps";
     return g.is_awake() ? nullptr : "another call puts the pool to sleep or wakes it";
+  }
+  void check_thread() const noexcept {
+    if (__atomic_load_n(&asking_, __ATOMIC_RELAXED) == tessera::detail::this_thread())
+      tessera::detail::fatal("a store of contents must not use the allocator that sleeps");
   }
   /// Ends copies that a failed call left, while their memory exists.
   void on_end() noexcept { (void)settle(); }
@@ -199,7 +196,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     });
     return works;
   }
-  sleep_result fall_asleep(const group* only, sleep_contents contents, stream_id copies) noexcept {
+  sleep_result fall_asleep(const group* only, sleep_store to, stream_id copies) noexcept {
     return change(only, false, [&](changed_groups selects) -> sleep_result {
       if (!selects(manager().own()) && has_lent(selects)) return failed(lends);
       manager().wait_for_pending_of(selects);
@@ -211,7 +208,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
         manager().for_each_idle_of(
             g, [this](block& idle) { return backend().releasable(idle) > 0 && backend().release(idle) > 0; });
       });
-      return give_back(selects, contents, copies);
+      return give_back(selects, to, copies);
     });
   }
   sleep_result wake_up(const group* only, stream_id copies) noexcept {
@@ -269,21 +266,21 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   ///   Requires:  no work uses the memory, and no request adds memory to these groups
   ///   Returns:   a failure if saving failed; then nothing has changed. Memory that the device fails to unmap
   ///              stays mapped
-  [[nodiscard]] sleep_result give_back(changed_groups selects, sleep_contents contents,
-                                       stream_id stream) noexcept {
-    if (!can_copy && contents == sleep_contents::save)
+  [[nodiscard]] sleep_result give_back(changed_groups selects, sleep_store to, stream_id stream) noexcept {
+    if (!can_copy && to.keeps())
       return failed("the provider is no copying_provider, so it cannot save contents");
+    const asking_store now(*this);
     if (!settle()) return failed(device_fails);
     part* planned = nullptr;
     sleep_result result;
-    const char* why = plan(selects, contents, planned, result.kept);
+    const char* why = plan(selects, to, planned, result.kept);
     if constexpr (can_copy) {
-      if (why == nullptr && contents == sleep_contents::save) {
+      if (why == nullptr && to.keeps()) {
         copies_.begin(stream);
-        for (const part* p = planned; p != nullptr && why == nullptr; p = p->next) {
-          if (!copies_.to_host(manager().provider(), p->saved, p->address, p->bytes)) why = copy_fails;
-        }
-        if (!copies_.finish(manager().provider())) why = copy_fails;
+        bool works = true;
+        for (const part* p = planned; p != nullptr && works; p = p->next)
+          works = copies_.to_host(manager().provider(), p->store, p->piece, p->address, p->bytes);
+        if (!copies_.finish(manager().provider()) || !works) why = why_copy_failed();
       }
     }
     if (why != nullptr) {
@@ -308,6 +305,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
   /// Maps memory again for the selected groups, all of it or none. May be repeated after a failure.
   [[nodiscard]] sleep_result take_back(changed_groups selects, stream_id stream) noexcept {
+    const asking_store now(*this);
     if (!settle()) return failed(device_fails);
     provider_type& device = manager().provider();
     ranges().chunks().retry_orphaned(device);
@@ -321,12 +319,13 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
       copies_.begin(stream);
       bool works = true;
       for_each_part(selects, [&](part& s) {
-        if (works && s.saved != nullptr) works = copies_.to_device(device, s.address, s.saved, s.bytes);
+        if (works && s.store.keeps()) works = copies_.to_device(device, s.address, s.store, s.piece, s.bytes);
       });
       if (!copies_.finish(device) || !works) {
         copying_chunks_ = fresh;
+        const char* const why = why_copy_failed();
         (void)settle();
-        return failed(copy_fails);
+        return failed(why);
       }
     }
     for (part** at = &parts_; *at != nullptr;) {
@@ -403,8 +402,9 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   struct part {
     std::uintptr_t address;
     std::size_t bytes;
-    segment* range;    ///< the range that it lies in
-    std::byte* saved;  ///< its contents, or null
+    segment* range;       ///< the range that it lies in
+    sleep_store store;    ///< has its contents
+    std::uint64_t piece;  ///< the number of the contents there
     part* next;
   };
 
@@ -415,7 +415,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     return manager_type::group_of(*b.list);
   }
   static void erase(part* s) noexcept {
-    delete[] s->saved;
+    if (s->store.keeps()) s->store.release(s->piece, s->bytes);
     delete s;
   }
   static void erase_all(part*& first) noexcept {
@@ -437,10 +437,13 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     ranges().chunks().destroy_all(manager().provider(), std::exchange(copying_chunks_, nullptr));
     return true;
   }
-  /// Lists the chunks of the selected groups, in the order of lists, ranges and addresses. Takes host memory
+  [[nodiscard]] const char* why_copy_failed() const noexcept {
+    return copies_.why() != nullptr ? copies_.why() : copy_fails;
+  }
+  /// Lists the chunks of the selected groups, in the order of lists, ranges and addresses. Reserves room
   /// for the contents that are to be saved. Adds the bytes that extensions keep mapped to `kept`. Returns null, or why it
   /// failed.
-  [[nodiscard]] const char* plan(changed_groups selects, sleep_contents contents, part*& first,
+  [[nodiscard]] const char* plan(changed_groups selects, sleep_store to, part*& first,
                                  std::size_t& kept) noexcept {
     const char* why = nullptr;
     part** last = &first;
@@ -456,14 +459,16 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
             kept += c->bytes;
             continue;
           }
-          part* const fresh = new (std::nothrow) part{c->address, c->bytes, &range, nullptr, nullptr};
-          if (fresh != nullptr) {
-            *last = fresh;
-            last = &fresh->next;
-            if (contents == sleep_contents::save) fresh->saved = new (std::nothrow) std::byte[c->bytes];
+          part* const fresh = new (std::nothrow) part{c->address, c->bytes, &range, to, 0, nullptr};
+          why = fresh == nullptr ? no_host_memory
+                : to.keeps()     ? to.reserve(c->bytes, fresh->piece).why
+                                 : nullptr;
+          if (why != nullptr) {
+            delete fresh;
+            break;
           }
-          if (fresh == nullptr || (contents == sleep_contents::save && fresh->saved == nullptr))
-            why = no_host_memory;
+          *last = fresh;
+          last = &fresh->next;
         }
       }
     });
@@ -528,6 +533,16 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     return usable.count > 0 ? usable : pages.backing(s.bytes);
   }
 
+  /// Marks the thread that may call the functions of a store.
+  struct asking_store {
+    explicit asking_store(state& in) noexcept : of(in) {
+      __atomic_store_n(&of.asking_, tessera::detail::this_thread(), __ATOMIC_RELAXED);
+    }
+    asking_store& operator=(asking_store&&) = delete;
+    ~asking_store() { __atomic_store_n(&of.asking_, nullptr, __ATOMIC_RELAXED); }
+    state& of;
+  };
+
   /// Replaces host_copies for a provider without copies.
   struct no_copies {
     static constexpr bool is_finished() noexcept { return true; }
@@ -535,11 +550,12 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
 
   allocator& in_;
   part* parts_ = nullptr;
+  const void* asking_ = nullptr;  // the thread that may be in a function of a store now
   // While copies may be running, their memory stays.
   part* copying_parts_ = nullptr;
   chunk* copying_chunks_ = nullptr;
-  [[no_unique_address]] std::conditional_t<can_copy, tessera::detail::host_copies<provider_type>, no_copies>
-      copies_;
+  [[no_unique_address]] std::conditional_t<can_copy, tessera::detail::host_copies<provider_type, sleep_store>,
+                                           no_copies> copies_;
 };
 
 /// No memory sleeps if the recipe maps none into ranges. The calls say so, because the recipe may be chosen at run time.
@@ -565,24 +581,24 @@ class sleep_mode::door {
   /// blocks. Blocks can still be freed.
   ///
   /// First waits for the streams of these blocks, recorded ones too, and empties the cache of these pools.
-  /// Contents that are saved are copied on the stream `copies`, into pageable host memory. Memory that the
-  /// device fails to unmap stays mapped.
+  /// Contents are copied on the stream `copies` to where `to` says: nowhere, to pageable host memory
+  /// (sleep_contents::save), or to an object that keeps them. Memory that the device fails to unmap stays mapped.
   ///   Requires:  no other work uses the memory. If streams share free lists (reuse_immediately), the caller
   ///              has waited for the streams.
   ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a graph is being recorded, the
-  ///              rule of sleep(pool) for `serves_on_oom`, host memory ran out, the device failed, or the
-  ///              provider cannot copy
-  [[nodiscard]] sleep_result sleep(sleep_contents contents, stream_id copies = {}) noexcept {
-    return change({false, false, {}, contents, copies}, [=](auto& s) { return s.sleep(contents, copies); });
+  ///              rule of sleep(pool) for `serves_on_oom`, host memory ran out, the device or the store failed, or
+  ///              the provider cannot copy
+  [[nodiscard]] sleep_result sleep(sleep_store to, stream_id copies = {}) noexcept {
+    return change({false, false, {}, contents_of(to), copies}, [=](auto& s) { return s.sleep(to, copies); });
   }
   /// Puts one pool to sleep like sleep().
   ///
   ///   A pool with the option `serves_on_oom` does not sleep under what it lent: under a live block that serves
   ///   a request of the default pools, unless they fall asleep in the same call. They then do not wake before it.
   ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps, or lent a live block
-  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_contents contents, stream_id copies = {}) noexcept {
-    return change({false, true, pool, contents, copies},
-                  [=](auto& s) { return s.sleep(pool, contents, copies); });
+  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_store to, stream_id copies = {}) noexcept {
+    return change({false, true, pool, contents_of(to), copies},
+                  [=](auto& s) { return s.sleep(pool, to, copies); });
   }
   /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
   /// them or none. If memory is missing, first empties the cache as trim() does.
@@ -601,6 +617,9 @@ class sleep_mode::door {
   }
 
  private:
+  [[nodiscard]] static sleep_contents contents_of(const sleep_store& to) noexcept {
+    return to.keeps() ? sleep_contents::save : sleep_contents::discard;
+  }
   template <typename F>
   sleep_result change(const sleep_change& note, F f) noexcept {
     const sleep_result result = in_->template change_extension<sleep_mode>(f);
@@ -634,12 +653,11 @@ class sleep_mode::door<Any> : tessera::detail::erased_door<sleep_mode> {
  public:
   explicit door(const Any& in) noexcept : base(in) {}
 
-  [[nodiscard]] sleep_result sleep(sleep_contents contents, stream_id copies = {}) const noexcept {
-    return call(&calls::sleep, contents, copies);
+  [[nodiscard]] sleep_result sleep(sleep_store to, stream_id copies = {}) const noexcept {
+    return call(&calls::sleep, to, copies);
   }
-  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_contents contents,
-                                   stream_id copies = {}) const noexcept {
-    return call(&calls::sleep_pool, pool, contents, copies);
+  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_store to, stream_id copies = {}) const noexcept {
+    return call(&calls::sleep_pool, pool, to, copies);
   }
   [[nodiscard]] sleep_result wake(stream_id copies = {}) const noexcept { return call(&calls::wake, copies); }
   [[nodiscard]] sleep_result wake(pool_id pool, stream_id copies = {}) const noexcept {
@@ -650,8 +668,8 @@ class sleep_mode::door<Any> : tessera::detail::erased_door<sleep_mode> {
  private:
   friend any_allocator;
   struct calls {
-    sleep_result (*sleep)(void*, sleep_contents, stream_id) noexcept;
-    sleep_result (*sleep_pool)(void*, pool_id, sleep_contents, stream_id) noexcept;
+    sleep_result (*sleep)(void*, sleep_store, stream_id) noexcept;
+    sleep_result (*sleep_pool)(void*, pool_id, sleep_store, stream_id) noexcept;
     sleep_result (*wake)(void*, stream_id) noexcept;
     sleep_result (*wake_pool)(void*, pool_id, stream_id) noexcept;
     bool (*is_asleep)(void*, pool_id) noexcept;
@@ -666,11 +684,11 @@ class sleep_mode::door<Any> : tessera::detail::erased_door<sleep_mode> {
   }
   template <typename A>
   static constexpr calls calls_of = {
-      [](void* a, sleep_contents contents, stream_id copies) noexcept {
-        return if_ranges<A>(a, [=](auto memory) { return memory.sleep(contents, copies); });
+      [](void* a, sleep_store to, stream_id copies) noexcept {
+        return if_ranges<A>(a, [=](auto memory) { return memory.sleep(to, copies); });
       },
-      [](void* a, pool_id pool, sleep_contents contents, stream_id copies) noexcept {
-        return if_ranges<A>(a, [=](auto memory) { return memory.sleep(pool, contents, copies); });
+      [](void* a, pool_id pool, sleep_store to, stream_id copies) noexcept {
+        return if_ranges<A>(a, [=](auto memory) { return memory.sleep(pool, to, copies); });
       },
       [](void* a, stream_id copies) noexcept {
         return if_ranges<A>(a, [=](auto memory) { return memory.wake(copies); });

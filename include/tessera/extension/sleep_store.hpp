@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+#include <tessera/core/error.hpp>
+#include <tessera/core/types.hpp>
+#include <tessera/provider/capabilities.hpp>
+
+namespace tessera::extension {
+
+/// Chooses between saving and losing the contents of memory that sleeps.
+enum class sleep_contents : unsigned char {
+  discard,  ///< after waking, the contents are undefined
+  save      ///< they are copied to host memory, and back when the pool wakes
+};
+
+/// Keeps the contents of memory that sleeps, as pieces with numbers, for example in a file.
+///
+/// | expression                   | returns | effect                                                         |
+/// |------------------------------|---------|----------------------------------------------------------------|
+/// | s.reserve(bytes, piece)      | outcome | sets `piece`, a std::uint64_t, to the number of a new piece that has room for so many bytes |
+/// | s.write(piece, at, p, bytes) | outcome | writes bytes of a piece from host memory, beginning with byte `at` |
+/// | s.read(piece, at, p, bytes)  | outcome | reads them into host memory                                    |
+/// | s.release(piece, bytes)      |         | forgets a piece                                                |
+///
+/// A piece is written once as a whole, in the order of its bytes, and read in the same way by each attempt to wake. A call that
+/// fails ends that. The text of a failed outcome lives as long as the program.
+template <typename S>
+concept piece_store = requires(S& s, std::uint64_t& made, std::uint64_t piece, std::size_t n, std::byte* to,
+                               const std::byte* from) {
+  { s.reserve(n, made) } noexcept -> std::same_as<outcome>;
+  { s.write(piece, n, from, n) } noexcept -> std::same_as<outcome>;
+  { s.read(piece, n, to, n) } noexcept -> std::same_as<outcome>;
+  { s.release(piece, n) } noexcept;
+};
+
+/// A provider of host memory, such as host_pinned.
+template <typename S>
+concept host_memory_store = tessera::detail::is_host_visible<S> && requires(S& s, void* p, std::size_t n) {
+  { s.acquire(n) } noexcept -> std::same_as<void*>;
+  { s.release(p, n) } noexcept -> std::same_as<bool>;
+};
+
+/// An allocator or front end whose provider has host memory.
+template <typename S>
+concept host_allocator_store = requires {
+  requires tessera::detail::is_host_visible<typename S::provider_type>;
+} && requires(S& s, void* p, std::size_t n) {
+  { s.try_allocate(n) } noexcept -> std::same_as<void*>;
+  s.deallocate(p);
+};
+
+/// Says what becomes of the contents of memory that sleeps. It is made from a sleep_contents, or it refers to an object that
+/// keeps them: a piece_store, a provider of host memory, or an allocator of one.
+///
+/// Choose page-locked memory if sleeping or waking must be fast: the device copies to it directly. Choose a file if host memory
+/// is short.
+///
+///     tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device, tessera::extension::sleep_mode> device;
+///     tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pinned;
+///     if (!device.get<tessera::extension::sleep_mode>().sleep(pinned)) std::puts("it stays awake");
+///
+///   Requires:  the object outlives the allocator, or all that sleeps with it has woken. It does not use the allocator that
+///              sleeps. If other threads use it, too, it is thread-safe.
+class sleep_store {
+ public:
+  constexpr explicit(false) sleep_store(sleep_contents contents) noexcept
+      : calls_(contents == sleep_contents::save ? &heap : nullptr) {}
+  template <piece_store Object>
+    requires(!std::is_same_v<Object, sleep_store>)
+  constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&pieces_of<Object>) {}
+  template <host_memory_store Object>
+  constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&memory_of<Object>) {}
+  template <host_allocator_store Object>
+  constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&memory_of<Object>) {}
+
+  /// Whether it keeps contents.
+  [[nodiscard]] constexpr bool keeps() const noexcept { return calls_ != nullptr; }
+  /// Whether a device that copies only page-locked memory asynchronously needs no buffers for its memory.
+  [[nodiscard]] constexpr bool is_direct() const noexcept { return calls_->is_memory && calls_ != &heap; }
+  /// The memory of a piece, or null if only write() and read() reach it.
+  [[nodiscard]] std::byte* memory(std::uint64_t piece) const noexcept {
+    return calls_->is_memory ? at(piece) : nullptr;
+  }
+  [[nodiscard]] outcome reserve(std::size_t bytes, std::uint64_t& piece) const noexcept {
+    return calls_->reserve(object_, bytes, piece);
+  }
+  [[nodiscard]] outcome write(std::uint64_t piece, std::size_t offset, const std::byte* from,
+                              std::size_t bytes) const noexcept {
+    if (!calls_->is_memory) return calls_->write(object_, piece, offset, from, bytes);
+    std::memcpy(at(piece) + offset, from, bytes);
+    return {};
+  }
+  [[nodiscard]] outcome read(std::uint64_t piece, std::size_t offset, std::byte* to,
+                             std::size_t bytes) const noexcept {
+    if (!calls_->is_memory) return calls_->read(object_, piece, offset, to, bytes);
+    std::memcpy(to, at(piece) + offset, bytes);
+    return {};
+  }
+  void release(std::uint64_t piece, std::size_t bytes) const noexcept {
+    calls_->release(object_, piece, bytes);
+  }
+
+ private:
+  struct calls {
+    bool is_memory;  ///< the number of a piece is the address of its memory
+    outcome (*reserve)(void*, std::size_t, std::uint64_t&) noexcept;
+    void (*release)(void*, std::uint64_t, std::size_t) noexcept;
+    outcome (*write)(void*, std::uint64_t, std::size_t, const std::byte*, std::size_t) noexcept;
+    outcome (*read)(void*, std::uint64_t, std::size_t, std::byte*, std::size_t) noexcept;
+  };
+  [[nodiscard]] static std::byte* at(std::uint64_t piece) noexcept {
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(piece));
+  }
+  [[nodiscard]] static outcome keep(void* memory, std::uint64_t& piece) noexcept {
+    piece = reinterpret_cast<std::uintptr_t>(memory);
+    return {memory != nullptr ? nullptr : "host memory ran out"};
+  }
+  static constexpr calls heap = {
+      true,
+      [](void*, std::size_t bytes, std::uint64_t& piece) noexcept {
+        return keep(::operator new(bytes, std::nothrow), piece);
+      },
+      [](void*, std::uint64_t piece, std::size_t) noexcept { ::operator delete(at(piece)); }, nullptr,
+      nullptr};
+  template <typename Object>
+  static constexpr calls memory_of = {true,
+                                      [](void* in, std::size_t bytes, std::uint64_t& piece) noexcept {
+                                        auto& from = *static_cast<Object*>(in);
+                                        if constexpr (host_memory_store<Object>) {
+                                          return keep(from.acquire(bytes), piece);
+                                        } else {
+                                          return keep(from.try_allocate(bytes), piece);
+                                        }
+                                      },
+                                      [](void* in, std::uint64_t piece, std::size_t bytes) noexcept {
+                                        auto& from = *static_cast<Object*>(in);
+                                        if constexpr (host_memory_store<Object>) {
+                                          (void)from.release(at(piece), bytes);
+                                        } else {
+                                          from.deallocate(at(piece));
+                                        }
+                                      },
+                                      nullptr, nullptr};
+  template <typename Object>
+  static constexpr calls pieces_of = {
+      false,
+      [](void* in, std::size_t bytes, std::uint64_t& piece) noexcept {
+        return static_cast<Object*>(in)->reserve(bytes, piece);
+      },
+      [](void* in, std::uint64_t piece, std::size_t bytes) noexcept {
+        static_cast<Object*>(in)->release(piece, bytes);
+      },
+      [](void* in, std::uint64_t piece, std::size_t offset, const std::byte* from,
+         std::size_t bytes) noexcept { return static_cast<Object*>(in)->write(piece, offset, from, bytes); },
+      [](void* in, std::uint64_t piece, std::size_t offset, std::byte* to, std::size_t bytes) noexcept {
+        return static_cast<Object*>(in)->read(piece, offset, to, bytes);
+      }};
+
+  void* object_ = nullptr;
+  const calls* calls_;
+};
+
+}  // namespace tessera::extension
