@@ -6,6 +6,8 @@
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 
@@ -36,10 +38,12 @@ bool report(const char* call, const tessera::extension::sleep_result& result) {
 }  // namespace
 
 int main() {
-  tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pinned;
-  tessera::provider::host_file file("/var/tmp/tessera_example");
-  allocator_type allocator{tessera::provider::host_pinned(
-      {.capacity = 100_MiB, .pin = tessera::provider::host_pinned::pinning::where_allowed})};
+  const auto where_allowed = tessera::provider::host_pinned::pinning::where_allowed;
+  tessera::provider::host_pinned pinned({.pin = where_allowed});
+  char path[64];
+  std::snprintf(path, sizeof path, "/var/tmp/tessera_example_%d", ::getpid());
+  tessera::provider::host_file file(path);
+  allocator_type allocator{tessera::provider::host_pinned({.capacity = 100_MiB, .pin = where_allowed})};
   tessera::extension::private_pool weights(allocator);
   tessera::extension::private_pool key_value_cache(allocator);
   char* const layer = allocate_in(weights, 40_MiB);
@@ -56,6 +60,11 @@ int main() {
   const bool woke_early = report("weights wake", mode.wake(weights.id()));  // the device is full
   allocator.deallocate(training);
   works = report("all wake", mode.wake()) && works && !woke_early;
+
+  // The program may choose where contents are kept, for each call.
+  works = report("weights sleep in pinned memory", mode.sleep(weights.id(), pinned)) && works;
+  works = report("cache sleeps in a file", mode.sleep(key_value_cache.id(), file)) && works;
+  works = report("all wake", mode.wake()) && works;
 
   const bool kept = layer[0] == 'w' && layer[40_MiB - 1] == 'w';
   std::printf("the weights are %s\n", kept ? "as they were" : "lost");

@@ -59,6 +59,8 @@ concept host_allocator_store = requires {
 /// Choose page-locked memory if sleeping or waking must be fast: the device copies to it directly. Choose a file if host memory
 /// is short.
 ///
+///     #include <tessera/extension/sleep_mode.hpp>
+///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device, tessera::extension::sleep_mode> device;
 ///     tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned> pinned;
 ///     if (!device.get<tessera::extension::sleep_mode>().sleep(pinned)) std::puts("it stays awake");
