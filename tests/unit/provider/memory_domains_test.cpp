@@ -338,8 +338,8 @@ void run_random_calls(Domains device, unsigned seed) {
 template <typename Policy>
 struct watched_domains : memory_domains<simulated_device, Policy> {
   using memory_domains<simulated_device, Policy>::memory_domains;
-  std::size_t inner_used(std::size_t bank) const { return this->provider(bank).used(); }
-  void fail_next(std::size_t bank) { this->provider(bank).fail_call(1); }
+  std::size_t inner_used(std::size_t number) const { return this->provider(number).used(); }
+  void fail_next(std::size_t number) { this->provider(number).fail_call(1); }
   void fail_none() {
     for (std::size_t i = 0; i < this->count(); ++i) this->provider(i).fail_call(0);
   }
