@@ -24,7 +24,7 @@
 namespace tessera::detail {
 
 /// A device without memory, for a copy of an allocator: it knows only how many bytes the device of the original can
-/// still give. Work on a stream counts as unfinished until the copy waits for it.
+/// still give. Work that is not done counts as unfinished until the copy waits for it.
 template <typename Original>
 class imagined_device {
  public:
@@ -43,12 +43,16 @@ class imagined_device {
   imagined_device(Original& original, std::size_t left, bool may_wait) noexcept
       : original_(&original), left_(left), may_wait_(may_wait) {}
 
+  /// Makes the next events of a stream done, because those of the original are. forget_done() ends that.
+  void note_done(stream_id stream) { done_.push_back(stream); }
+  void forget_done() noexcept { done_.clear(); }
   /// Makes the next acquire() return an address of the original, whose memory was taken already.
   void place(std::uintptr_t address) noexcept { placed_ = address; }
   /// Ends the copying. From now on, memory is taken from what is left; its addresses lie above `end`.
   void begin(std::uintptr_t end) noexcept {
     is_copying_ = false;
     copied_ = is_finished_.size();
+    done_.clear();
     next_ = end > 0 ? end : 1;  // 0 is no address
   }
 
@@ -97,7 +101,8 @@ class imagined_device {
 
   bool record(stream_id stream, event& mark) noexcept {
     mark = {is_finished_.size(), stream};
-    return remember([&] { is_finished_.push_back(0); });
+    const bool is_done = std::find(done_.begin(), done_.end(), stream) != done_.end();
+    return remember([&] { is_finished_.push_back(is_done); });
   }
   [[nodiscard]] bool query(event& mark) const noexcept {
     return is_finished_[mark.number] != 0 || has_finished(mark.stream);
@@ -170,6 +175,7 @@ class imagined_device {
   std::uintptr_t placed_ = 0;
   std::uintptr_t next_ = 0;
   std::vector<stream_id> finished_;  // streams whose work the copy waited for
+  std::vector<stream_id> done_;      // streams whose next events are done
   std::vector<char> is_finished_;    // for each event, whether the copy waited for it
   std::size_t copied_ = 0;           // events that were recorded while copying
 };
@@ -241,8 +247,10 @@ class allocator_copy {
   }
 
   void copy_segments() {
-    from().pending().for_each_wait([this](const block& b, stream_id s) { waits_.emplace_back(&b, s); });
-    std::sort(waits_.begin(), waits_.end());
+    from().pending().for_each_wait(
+        original_.provider(),
+        [this](const block& b, stream_id stream, bool is_done) { waits_.push_back({&b, stream, is_done}); });
+    std::sort(waits_.begin(), waits_.end(), [](const wait& x, const wait& y) { return x.by < y.by; });
     std::vector<const segment*> segments;
     from().for_each_segment([&](const block& first) {
       const auto& whole = static_cast<const segment&>(*first.prev);
@@ -330,13 +338,16 @@ class allocator_copy {
         (*part)->free_after = b->free_after;
     }
   }
-  /// Records the streams for which a pending block waits. One that was set aside waits for a stream, too.
+  /// Records the streams for which a pending block waits. One that was set aside waits for an unknown time.
   void make_waiting(block& live, const block& pending) {
-    auto wait = std::lower_bound(waits_.begin(), waits_.end(), std::pair(&pending, stream_id{}));
-    require(to().record_stream(
-        live, wait != waits_.end() && wait->first == &pending ? wait->second : pending.list->key));
-    for (; wait != waits_.end() && wait->first == &pending; ++wait)
-      require(to().record_stream(live, wait->second));
+    to().provider().forget_done();
+    auto next = std::lower_bound(waits_.begin(), waits_.end(), &pending,
+                                 [](const wait& w, const block* b) { return w.by < b; });
+    if (next == waits_.end() || next->by != &pending) require(to().record_stream(live, pending.list->key));
+    for (; next != waits_.end() && next->by == &pending; ++next) {
+      require(to().record_stream(live, next->stream));
+      if (next->is_done) to().provider().note_done(next->stream);
+    }
   }
   /// If streams share free blocks, blocks of one segment belong to several lists.
   void move_to(block& live, free_list& list) noexcept {
@@ -358,11 +369,18 @@ class allocator_copy {
     counters.allocated(0, other, other);
   }
 
+  /// A use for which a pending block waits.
+  struct wait {
+    const block* by;
+    stream_id stream;
+    bool is_done;
+  };
+
   Original& original_;
   const typename std::remove_reference_t<decltype(core_access::manager(std::declval<Original&>()))>::group*
       group_;
-  std::uintptr_t end_ = 0;                                 // of the highest address
-  std::vector<std::pair<const block*, stream_id>> waits_;  // of pending blocks, sorted
+  std::uintptr_t end_ = 0;   // of the highest address
+  std::vector<wait> waits_;  // sorted by their blocks
   allocator_type copy_;
 };
 
@@ -438,7 +456,7 @@ namespace tessera::observe {
 /// The allocator may be one caching_allocator or a front end of one, such as locked. Other threads wait meanwhile, and may
 /// take the memory right after the answer.
 ///
-/// It asks the device only how much is free. So a device that refuses memory although it has that much, such as one whose
+/// It asks the device only how much is free, and which work is done. So a device that refuses memory although it has that much, such as one whose
 /// free memory is in pieces or that lacks huge pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of
 /// the provider, which might help. All requests are those of one pool: of the default pools, or of one private pool. Idle
 /// memory of other pools counts as used, although recovery might release it.

@@ -106,11 +106,16 @@ class pending_frees {
     return u == nullptr;
   }
 
-  /// Calls f(block, stream) for each use that a pending block waits for. Blocks that were set aside are not visited.
+  /// Calls f(block, stream, is_done) for each use that a pending block waits for. Asks the device whether it is done, but
+  /// never waits. Blocks that were set aside are not visited.
   template <typename F>
-  void for_each_wait(F f) const {
+  void for_each_wait(Provider& device, F f) {
     for (const use_queue* queue = waiting_; queue != nullptr; queue = queue->next) {
-      for (const stream_use* u = queue->oldest; u != nullptr; u = u->next) f(*u->used, queue->stream);
+      bool is_done = true;
+      for (stream_use* u = queue->oldest; u != nullptr; u = u->next) {
+        is_done = is_done && u->recorded && device.query(static_cast<use*>(u)->event);
+        f(*u->used, queue->stream, is_done);
+      }
     }
   }
 
@@ -299,7 +304,7 @@ class pending_frees<Provider, false> {
     return true;
   }
   template <typename F>
-  static constexpr void for_each_wait(F) noexcept {}
+  static constexpr void for_each_wait(Provider&, F) noexcept {}
   template <typename F>
   static constexpr void defer_set_aside(Provider&, F) noexcept {}
   template <typename F>
