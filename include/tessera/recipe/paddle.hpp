@@ -133,10 +133,10 @@ static_assert(recipe::well_formed<paddle_virtual_memory>);
 constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configured(
     const config::paddle::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("paddle_virtual_memory::configured: settings for another recipe");
-  const std::size_t small = settings.vmm_small_pool_size;
+  const std::size_t pool_size = settings.vmm_small_pool_size;
   const std::size_t limit = settings.gpu_memory_limit;
   recipe::policies<paddle_virtual_memory> chosen{};
-  chosen.pools.boundary = small > 0 ? small - 256 : 0;
+  chosen.pools.boundary = pool_size > 0 ? pool_size - 256 : 0;
   chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
   return chosen;
 }
@@ -181,10 +181,10 @@ static_assert(recipe::well_formed<paddle_virtual_memory_v2>);
 constexpr recipe::policies<paddle_virtual_memory_v2> paddle_virtual_memory_v2::configured(
     const config::paddle::settings& settings) noexcept {
   if (!accepts(settings)) detail::fatal("paddle_virtual_memory_v2::configured: settings for another recipe");
-  const std::size_t small = settings.vmm_small_pool_size;
+  const std::size_t pool_size = settings.vmm_small_pool_size;
   const std::size_t limit = settings.gpu_memory_limit;
   recipe::policies<paddle_virtual_memory_v2> chosen{};
-  chosen.pools.boundary = (small > 0 ? small : 2_MiB) - 256;
+  chosen.pools.boundary = (pool_size > 0 ? pool_size : 2_MiB) - 256;
   chosen.growth.large = settings.vmm_v2_handle_size;
   chosen.growth.moves_idle_large = settings.vmm_v2_remap_on_oom;
   chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
