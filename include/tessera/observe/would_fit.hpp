@@ -96,13 +96,13 @@ class imagined_device {
   [[nodiscard]] static bool grant(void* /*p*/, std::size_t /*bytes*/) noexcept { return true; }
   [[nodiscard]] static bool unmap(void* /*p*/, std::size_t /*bytes*/) noexcept { return true; }
   bool synchronize(stream_id stream) noexcept {
-    return may_wait_ && remember([&] { finished_.push_back(stream); });
+    return may_wait_ && try_run([&] { finished_.push_back(stream); });
   }
 
   bool record(stream_id stream, event& mark) noexcept {
     mark = {is_finished_.size(), stream};
     const bool is_done = std::find(done_.begin(), done_.end(), stream) != done_.end();
-    return remember([&] { is_finished_.push_back(is_done); });
+    return try_run([&] { is_finished_.push_back(is_done); });
   }
   [[nodiscard]] bool query(event& mark) const noexcept {
     return is_finished_[mark.number] != 0 || has_finished(mark.stream);
@@ -154,16 +154,6 @@ class imagined_device {
     if (begin < next_ || bytes > ~begin) return nullptr;
     next_ = begin + bytes;
     return reinterpret_cast<void*>(begin);
-  }
-  /// Returns false if host memory ran out.
-  template <typename F>
-  [[nodiscard]] static bool remember(F f) noexcept {
-    try {
-      f();
-      return true;
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
   }
 
   Original* original_;
@@ -237,12 +227,12 @@ class allocator_copy {
   [[nodiscard]] std::size_t reserved() const noexcept {
     return from().counters().reserved() + from().requested_bytes();
   }
-  static void require(bool has_memory) {
-    if (!has_memory) throw std::bad_alloc();
+  static void require_memory(bool has_memory) {
+    if (!has_memory) raise(std::bad_alloc());
   }
   [[nodiscard]] free_list& list_like(const free_list& list) {
     free_list* const same = to().prepare_list(to().own(), list.where.pool, list.key);
-    require(same != nullptr);
+    require_memory(same != nullptr);
     return *same;
   }
 
@@ -282,7 +272,7 @@ class allocator_copy {
     to().provider().place(first.address);
     block* const whole = to().acquire(list_like(*first.list), bytes, s.oversize,
                                       access::policies(original_).pages.backing(bytes));
-    require(whole != nullptr);
+    require_memory(whole != nullptr);
     segment& same = segment_of(*whole);
     cut(*whole, first, s);
     same.idle_since = s.idle_since;
@@ -292,7 +282,7 @@ class allocator_copy {
     auto& ranges = access::backend(copy_).ranges();
     const auto& theirs = access::backend(original_).ranges();
     block* hole = ranges.insert_range(list_like(*s.list), s.address, s.size);
-    require(hole != nullptr);
+    require_memory(hole != nullptr);
     for (const block* b = &s.first(); b != &s;) {
       if (b->is_unmapped()) {
         b = b->next;
@@ -306,7 +296,7 @@ class allocator_copy {
         const std::size_t bytes = theirs.end_of_chunk(at) - at;
         mapped =
             ranges.map_new(*hole, at, bytes, {bytes, 0, access::policies(original_).pages.backing(bytes)});
-        require(mapped != nullptr && bytes > 0);
+        require_memory(mapped != nullptr && bytes > 0);
         at += bytes;
         if (mapped->next->is_unmapped()) hole = mapped->next;
       }
@@ -319,7 +309,7 @@ class allocator_copy {
     std::vector<block*> parts;
     block* rest = &whole;
     for (const block* b = &first; b != &end; b = b->next) {
-      require(to().reserve_blocks());
+      require_memory(to().reserve_blocks());
       block* const following = b->size < rest->size ? rest : nullptr;
       const bool is_oversize = b->status.state == block::state::live_flagged && b->status.flags.oversize;
       const std::size_t requested = b->is_free() ? 0 : b->request.bytes;
@@ -343,9 +333,10 @@ class allocator_copy {
     to().provider().forget_done();
     auto next = std::lower_bound(waits_.begin(), waits_.end(), &pending,
                                  [](const wait& w, const block* b) { return w.by < b; });
-    if (next == waits_.end() || next->by != &pending) require(to().record_stream(live, pending.list->key));
+    if (next == waits_.end() || next->by != &pending)
+      require_memory(to().record_stream(live, pending.list->key));
     for (; next != waits_.end() && next->by == &pending; ++next) {
-      require(to().record_stream(live, next->stream));
+      require_memory(to().record_stream(live, next->stream));
       if (next->is_done) to().provider().note_done(next->stream);
     }
   }

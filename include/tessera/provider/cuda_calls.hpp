@@ -102,7 +102,7 @@ class calls {
   ///   Throws:  cuda_driver_error if the library is missing, lacks a function or finds no device
   explicit calls(const char* name) : library_(name), name_(name) {
     find_all();
-    check(init(0), "cuInit");
+    require_success(init(0), "cuInit");
   }
   calls(const calls&) = delete;
   calls& operator=(const calls&) = delete;
@@ -116,7 +116,7 @@ class calls {
     return std::string(name) + ": " + text;
   }
   ///   Throws:  cuda_driver_error if a call failed
-  void check(result r, const char* call) const {
+  void require_success(result r, const char* call) const {
     if (r != success) fail(std::string(call) + ": " + describe(r));
   }
 
@@ -272,8 +272,8 @@ class primary_context {
   ///   Throws:  cuda_driver_error if there is no such device or it cannot be used
   primary_context(std::shared_ptr<const cuda::calls> functions, int number)
       : calls_(std::move(functions)), device_(number) {
-    check(calls_->device_get(&device_, number), "cuDeviceGet");
-    check(calls_->primary_context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+    require_success(calls_->device_get(&device_, number), "cuDeviceGet");
+    require_success(calls_->primary_context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
   }
   primary_context(const primary_context&) = delete;
   primary_context& operator=(const primary_context&) = delete;
@@ -284,7 +284,7 @@ class primary_context {
   [[nodiscard]] context_handle handle() const noexcept { return context_; }
 
   ///   Throws:  cuda_driver_error, which names the device, if a call failed
-  void check(result r, const char* call) const {
+  void require_success(result r, const char* call) const {
     if (r != success) fail("GPU " + std::to_string(device_) + ": " + call + ": " + calls_->describe(r));
   }
   /// Returns whether a call succeeded, and records its error if not.
@@ -378,7 +378,7 @@ class cuda_driver {
   ///   Throws:  cuda_driver_error
   [[nodiscard]] int devices() const {
     int count = 0;
-    calls_->check(calls_->device_get_count(&count), "cuDeviceGetCount");
+    calls_->require_success(calls_->device_get_count(&count), "cuDeviceGetCount");
     return count;
   }
   /// The functions of the driver, for tessera's own headers.

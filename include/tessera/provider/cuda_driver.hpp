@@ -252,17 +252,17 @@ class cuda_device {
     state(const cuda_driver& driver, int number) : context(driver.calls(), number) {
       using namespace detail::cuda;
       const detail::cuda::calls& cu = context.calls();
-      context.check(cu.device_total_memory(&capacity, context.device()), "cuDeviceTotalMem");
+      context.require_success(cu.device_total_memory(&capacity, context.device()), "cuDeviceTotalMem");
       int has = 0;
-      context.check(cu.device_get_attribute(&has, has_virtual_memory, context.device()),
-                    "cuDeviceGetAttribute");
+      context.require_success(cu.device_get_attribute(&has, has_virtual_memory, context.device()),
+                              "cuDeviceGetAttribute");
       if (has == 0) return;
       abilities = (cu.can_export() && offers(has_file_handles) ? file : 0u) | (offers(has_rdma) ? rdma : 0u) |
                   (cu.can_export() && offers(has_fabric_handles) ? fabric : 0u);
       const auto get = [&](const memory_properties& wanted) {
         return cu.get_granularity(&page_size, &wanted, min_granularity);
       };
-      context.check(ask_for_most(get), "cuMemGetAllocationGranularity");
+      context.require_success(ask_for_most(get), "cuMemGetAllocationGranularity");
     }
     /// A driver that does not know an attribute does not offer it.
     [[nodiscard]] bool offers(int attribute) const noexcept {

@@ -175,7 +175,7 @@ class chunk_table {
   [[nodiscard]] int file_of(const calls& cu, const mapping& m) {
     if (const host_descriptor* const known = files_.find(m.number)) return known->get();
     int file = -1;
-    cu.check(cu.export_file(file, m.memory), "cuMemExportToShareableHandle");
+    cu.require_success(cu.export_file(file, m.memory), "cuMemExportToShareableHandle");
     if (!files_.insert(m.number, host_descriptor(file))) fail(no_host_memory);
     return file;
   }
@@ -289,7 +289,8 @@ class foreign_range {
 
   ///   Throws:  cuda_driver_error, as the functions below
   void reserve(std::size_t bytes) {
-    context_.calls().check(context_.calls().address_reserve(&begin_, bytes, 0, 0, 0), "cuMemAddressReserve");
+    context_.calls().require_success(context_.calls().address_reserve(&begin_, bytes, 0, 0, 0),
+                                     "cuMemAddressReserve");
     bytes_ = bytes;
   }
   /// Maps the memory behind a descriptor after what is mapped.
@@ -297,18 +298,19 @@ class foreign_range {
     const calls& cu = context_.calls();
     mapped_.reserve(mapped_.size() + 1);
     memory_handle memory = 0;
-    cu.check(cu.import_file(memory, file.get()), "cuMemImportFromShareableHandle");
+    cu.require_success(cu.import_file(memory, file.get()), "cuMemImportFromShareableHandle");
     const device_address at = mapped_.empty() ? begin_ : mapped_.back().first + mapped_.back().second;
     const result answer = cu.memory_map(at, bytes, 0, memory, 0);
     // A mapping keeps its memory without the handle.
     (void)cu.memory_release(memory);
-    cu.check(answer, "cuMemMap");
+    cu.require_success(answer, "cuMemMap");
     mapped_.emplace_back(at, bytes);
   }
   void grant(device_number device) {
     const memory_access wanted{{location_is_device, device}, read_and_write};
     for (const auto& [at, bytes] : mapped_)
-      context_.calls().check(context_.calls().memory_set_access(at, bytes, &wanted, 1), "cuMemSetAccess");
+      context_.calls().require_success(context_.calls().memory_set_access(at, bytes, &wanted, 1),
+                                       "cuMemSetAccess");
   }
   [[nodiscard]] void* begin() const noexcept { return pointer_to(begin_); }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }

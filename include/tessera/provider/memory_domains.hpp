@@ -144,7 +144,7 @@ struct interleave_banks {
       std::uint64_t served = 0;
       for (std::size_t i = 0; i < all.count(); ++i) served += all.statistics(i).requests();
       for (std::size_t i = all.count(); i-- > 0;) {
-        const std::size_t bank = static_cast<std::size_t>((served + i) % all.count());
+        const auto bank = static_cast<std::size_t>((served + i) % all.count());
         if (!all.has_refused(bank)) chosen = bank;
       }
       return chosen;
