@@ -176,7 +176,9 @@ namespace tessera::detail {
   std::string known;
   for (const provider::numa_node& each : all.nodes) {
     if (each.number == node) return {};
-    if (known.size() < 64) known += (known.empty() ? "" : " ") + std::to_string(each.number);
+    if (known.size() >= 64) continue;
+    if (!known.empty()) known += ' ';
+    known += std::to_string(each.number);
   }
   return name + " does not exist or has no memory; the nodes with memory are: " + known;
 }
