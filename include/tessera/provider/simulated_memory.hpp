@@ -157,14 +157,14 @@ class simulated_places {
     };
     for (int tries = 0; tries < 64; ++tries) {
       const bool again = next() % 2 == 0;
-      const std::uintptr_t at = again ? released_[next() % released_.size()]
-                                      : align_up(first, step) + next() % (room / step + 1) * step;
+      const std::uintptr_t at =
+          again ? released_[next() % kept] : align_up(first, step) + next() % (room / step + 1) * step;
       if (suits(at)) return pointer_to(at);
     }
     return nullptr;
   }
   void note_released(const void* p) noexcept {
-    if (is_random()) released_[next() % released_.size()] = address_of(p);
+    if (is_random()) released_[next() % kept] = address_of(p);
   }
 
  private:
@@ -177,8 +177,10 @@ class simulated_places {
     return (state_ * 0x2545F4914F6CDD1Du) >> 16;
   }
 
+  static constexpr std::size_t kept = 8;
+
   std::uint64_t state_;
-  std::array<std::uintptr_t, 8> released_{};
+  std::uintptr_t released_[kept]{};  // nvcc 13 compiles no std::array here
 };
 
 /// The addresses of one process on a simulated device: segments, reserved ranges and mappings.
