@@ -164,7 +164,7 @@ using recipes = testing::Types<recipe::pytorch<>, recipe::pytorch<"expandable_se
 TYPED_TEST_SUITE(would_fit_in, recipes, );
 
 TYPED_TEST(would_fit_in, foresees_what_the_requests_do) {
-  const tally all = this->run(20, true);
+  const tally all = this->run(8, true);
   EXPECT_GT(all.yes, all.questions / 10);
   EXPECT_GT(all.questions - all.yes, all.questions / 10);
   EXPECT_EQ(all.other_counts, 0u);
@@ -173,7 +173,7 @@ TYPED_TEST(would_fit_in, foresees_what_the_requests_do) {
 }
 
 TYPED_TEST(would_fit_in, promises_nothing_that_fails_if_work_ends_meanwhile) {
-  const tally all = this->run(20, false);
+  const tally all = this->run(8, false);
   EXPECT_GT(all.yes, all.questions / 10);
   EXPECT_EQ(all.fewer, 0u);
 }
