@@ -166,7 +166,7 @@ class cuda_allocator final : public torch::CUDAAllocator {
 
   // What differs between the versions of PyTorch.
 
-#if TESSERA_TORCH_2_14
+#if TESSERA_TORCH_2_11
   using torch::CUDAAllocator::recordStream;
   void emptyCache(pool_name of) override { empty_caches(of); }
   torch::SnapshotInfo snapshot(pool_name of, bool has_traces) override {
@@ -179,11 +179,6 @@ class cuda_allocator final : public torch::CUDAAllocator {
     for (const std::string& name : skipped) actions.push_back(torch::parseTraceEntryAction(name));
     record(enabled, take, entries, when, !enabled || clears, !enabled || clears, actions);
   }
-  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* p) override {
-    stack found;
-    (void)is_on_any([&](gpu_memory& on) { return (found = on.seen().stack_of(p)) != nullptr; });
-    return found;
-  }
   void pushCompileContext(std::string& what) override {
     if (is_recording()) entry_words::of_thread().compiled.push_back(what);
   }
@@ -191,20 +186,8 @@ class cuda_allocator final : public torch::CUDAAllocator {
     std::vector<std::string>& compiled = entry_words::of_thread().compiled;
     if (is_recording() && !compiled.empty()) compiled.pop_back();
   }
-  bool supportsUserMetadata() override { return true; }
   void setUserMetadata(const std::string& words) override { entry_words::of_thread().user = words; }
   std::string getUserMetadata() override { return entry_words::of_thread().user; }
-  void annotateMemory(const void* p, const std::string& words) override {
-    std::string& now = entry_words::of_thread().user;
-    const std::string before = std::exchange(now, words);
-    const bool is_live =
-        is_on_any([p](gpu_memory& on) { return on.try_annotate(p, torch::TraceEntry::ANNOTATE); });
-    now = before;
-    TORCH_CHECK(is_live, "no live block begins at ", p, ", so it cannot be annotated");
-  }
-  void attachOomRejectionObserver(torch::OomRejectionObserver observer) override {
-    for_each_device([&](gpu_memory& on) { on.add_rejection_observer(observer); });
-  }
   /// The memory that is mapped for each stream and pool.
   std::vector<torch::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex device) override {
     std::map<std::pair<void*, bool>, std::size_t> bytes;
@@ -230,8 +213,6 @@ class cuda_allocator final : public torch::CUDAAllocator {
     const bool works = at(device).pools().set_options(pool, [](auto& o) { o.never_splits = true; });
     TORCH_CHECK(works, "setNoSplit: the pool has memory already");
   }
-  void markCaptureBegin(c10::DeviceIndex device) override { at(device).pools().begin_capture(); }
-  void markCaptureEnd(c10::DeviceIndex device) override { at(device).pools().end_capture(); }
 #else
   void emptyCache() override { empty_caches(active_pool()); }
   torch::SnapshotInfo snapshot() override { return take_snapshot(active_pool(), true); }
@@ -242,6 +223,27 @@ class cuda_allocator final : public torch::CUDAAllocator {
   void ensureExistsAndIncrefPool(c10::DeviceIndex device, pool_name pool) override {
     at(device).pools().retain(pool);
   }
+#endif
+#if TESSERA_TORCH_2_14
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* p) override {
+    stack found;
+    (void)is_on_any([&](gpu_memory& on) { return (found = on.seen().stack_of(p)) != nullptr; });
+    return found;
+  }
+  bool supportsUserMetadata() override { return true; }
+  void annotateMemory(const void* p, const std::string& words) override {
+    std::string& now = entry_words::of_thread().user;
+    const std::string before = std::exchange(now, words);
+    const bool is_live =
+        is_on_any([p](gpu_memory& on) { return on.try_annotate(p, torch::TraceEntry::ANNOTATE); });
+    now = before;
+    TORCH_CHECK(is_live, "no live block begins at ", p, ", so it cannot be annotated");
+  }
+  void attachOomRejectionObserver(torch::OomRejectionObserver observer) override {
+    for_each_device([&](gpu_memory& on) { on.add_rejection_observer(observer); });
+  }
+  void markCaptureBegin(c10::DeviceIndex device) override { at(device).pools().begin_capture(); }
+  void markCaptureEnd(c10::DeviceIndex device) override { at(device).pools().end_capture(); }
 #endif
 
   /// The memory of a device, or null.

@@ -21,14 +21,14 @@
 
 /// What differs between the versions of PyTorch. Only this file and the class cuda_allocator ask for the version.
 
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 6
-#define TESSERA_TORCH_2_14 0
-#elif TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 14
-#define TESSERA_TORCH_2_14 1
-#else
+#if TORCH_VERSION_MAJOR != 2 || \
+    (TORCH_VERSION_MINOR != 6 && TORCH_VERSION_MINOR != 11 && TORCH_VERSION_MINOR < 14)
 #error \
-    "examples/torch_cuda implements the interfaces of PyTorch 2.6 and 2.14; the headers are those of another version"
+    "examples/torch_cuda implements the interfaces of PyTorch 2.6, 2.11 and 2.14; the headers are those of another version"
 #endif
+/// Whether PyTorch is of this version or newer.
+#define TESSERA_TORCH_2_11 (TORCH_VERSION_MINOR >= 11)
+#define TESSERA_TORCH_2_14 (TORCH_VERSION_MINOR >= 14)
 
 namespace torch_cuda {
 
@@ -45,7 +45,7 @@ inline constexpr pool_name all_pools{0, 0};
 /// The allocator that gives a private pool its segments, or null.
 using segment_source = std::shared_ptr<torch::CUDAAllocator>;
 
-#if TESSERA_TORCH_2_14
+#if TESSERA_TORCH_2_11
 
 using recipes_of_torch = tessera::recipe::pytorch_2_14_family;
 
@@ -54,9 +54,12 @@ struct torch_settings {
   using source = c10::CachingAllocator::AcceleratorAllocatorConfig;
   static constexpr std::size_t numbers_count = 5;
   [[nodiscard]] static std::array<std::size_t, numbers_count> numbers() {
+    std::size_t fails_fast = 0;
+#if TESSERA_TORCH_2_14
+    fails_fast = torch::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
+#endif
     return {source::max_split_size(), source::max_non_split_rounding_size(),
-            torch::CUDAAllocatorConfig::expandable_segments(), source::large_segment_size(),
-            torch::CUDAAllocatorConfig::throw_on_cudamalloc_oom()};
+            torch::CUDAAllocatorConfig::expandable_segments(), source::large_segment_size(), fails_fast};
   }
   [[nodiscard]] static double threshold() { return source::garbage_collection_threshold(); }
   [[nodiscard]] static std::size_t divisions(std::size_t bytes) {
@@ -70,12 +73,20 @@ struct torch_settings {
 
   [[nodiscard]] static torch::AllocatorConfigInfo info() {
     using cuda = torch::CUDAAllocatorConfig;
-    return {source::garbage_collection_threshold(),    source::max_split_size(),
-            cuda::pinned_num_register_threads(),       cuda::expandable_segments(),
-            cuda::release_lock_on_cudamalloc(),        cuda::pinned_use_cuda_host_register(),
-            cuda::graph_capture_record_stream_reuse(), source::last_allocator_settings(),
-            source::roundup_power2_divisions(),        source::pinned_max_round_threshold(),
-            source::pinned_max_cached_size()};
+    return {source::garbage_collection_threshold(),
+            source::max_split_size(),
+            cuda::pinned_num_register_threads(),
+            cuda::expandable_segments(),
+            cuda::release_lock_on_cudamalloc(),
+            cuda::pinned_use_cuda_host_register(),
+            cuda::graph_capture_record_stream_reuse(),
+            source::last_allocator_settings(),
+            source::roundup_power2_divisions(),
+#if TESSERA_TORCH_2_14
+            source::pinned_max_round_threshold(),
+            source::pinned_max_cached_size()
+#endif
+    };
   }
 };
 
@@ -125,8 +136,10 @@ class segments_from {
  private:
   segment_source source_;
 };
-/// PyTorch marks captures by calls of their own, so requests for a private pool change nothing else.
-inline constexpr auto scopes = tessera::extension::scope_kind::plain;
+/// PyTorch 2.14 marks captures by calls of their own, so requests for a private pool change nothing else. Before, a graph may
+/// be captured while requests go to one.
+inline constexpr auto scopes =
+    TESSERA_TORCH_2_14 ? tessera::extension::scope_kind::plain : tessera::extension::scope_kind::capture;
 
 #else
 

@@ -104,19 +104,24 @@ class PluggableWay:
     def fraction(self, device):
         return self._fractions.get(device, 1.0)
 
-    def snapshot(self):
+    def snapshot(self, selected=None):
+        """`selected` is a private pool's two numbers and whether traces are wanted; PyTorch 2.11 and later pass it."""
+        *pool, has_traces = selected or (0, 0, True)
+        if tuple(pool) != (0, 0):
+            raise RuntimeError("tessera: the snapshot of one private pool needs libtessera_c10.so; build the target tessera_c10")
         merged = {"segments": [], "device_traces": [], "allocator_settings": {}, "external_annotations": []}
         for device in range(torch.cuda.device_count()):
             taken = self._snapshot_of(device)
             for segment in taken["segments"]:
                 segment["device"] = device
             merged["segments"] += taken["segments"]
-            merged["device_traces"].append(taken["device_traces"][0] if taken["device_traces"] else [])
+            merged["device_traces"].append(taken["device_traces"][0] if has_traces and taken["device_traces"] else [])
             merged["allocator_settings"].update(taken["allocator_settings"])
         merged["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
         return merged
 
-    def record_history(self, enabled, context, stacks, max_entries):
+    def record_history(self, enabled, context, stacks, max_entries, *_later):
+        """PyTorch adds arguments from version to version. They select what is recorded with the events."""
         for value, of, allowed in (
             (enabled, "state", (None, "state", "all")),
             (context, "context", (None, "state", "alloc", "all")),
@@ -129,7 +134,7 @@ class PluggableWay:
             _warn("the history has no call stacks; those need libtessera_c10.so, or pass context=None")
         self._record(0 if enabled is None else max_entries if enabled == "all" else 1)
 
-    def record_history_as_before_2_1(self, enabled, _context, max_entries, _alloc_context=False, _cpp_context=False):
+    def record_history_as_before_2_1(self, enabled, _context, max_entries, _alloc_context=False, _cpp_context=False, *_later):
         self._record(max(max_entries, 1) if enabled else 0)
 
     def has_history(self):
@@ -168,7 +173,8 @@ class PluggableWay:
         ):
             if hasattr(owner, name):
                 setattr(owner, name, _explained(getattr(owner, name), what))
-        torch._C._cuda_cudaCachingAllocator_set_allocator_settings = _refuse_settings
+        for name in "_cuda_cudaCachingAllocator_set_allocator_settings", "_accelerator_setAllocatorSettings":
+            setattr(torch._C, name, _refuse_settings)
 
     def _on_out_of_memory(self, device, requested, limit, available):
         text = text_of(self._library.tessera_last_error)

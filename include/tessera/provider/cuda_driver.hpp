@@ -103,12 +103,16 @@ class cuda_device {
     detail::cuda::device_address address = 0;
     const auto ask = [&](auto& cu) { return cu.address_reserve(&address, bytes, to, 0, 0); };
     if (!ask_for("cuMemAddressReserve", ask)) return nullptr;
-    if (address % to == 0) return detail::pointer_to(address);
-    (void)unreserve(detail::pointer_to(address), bytes);
+    void* const p = detail::pointer_to(address);
+    if (address % to == 0 && state_->chunks.add_range(p, bytes)) return p;
+    (void)free_addresses(p, bytes);
     return nullptr;
   }
   bool unreserve(void* p, std::size_t bytes) noexcept {
-    return call("cuMemAddressFree", [&](auto& cu) { return cu.address_free(detail::address_of(p), bytes); });
+    if (!worked("unreserve", state_->chunks.remove_range(p, bytes))) return false;
+    if (free_addresses(p, bytes)) return true;
+    (void)state_->chunks.add_range(p, bytes);
+    return false;
   }
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept {
     detail::cuda::memory_handle handle = 0;  // a driver may write into it although it fails
@@ -130,9 +134,12 @@ class cuda_device {
   }
   bool map(void* p, std::size_t bytes, const physical& made) noexcept {
     const auto ask = [&](auto& cu) { return cu.memory_map(detail::address_of(p), bytes, 0, made.handle, 0); };
-    if (made.number == 0 || !ask_for("cuMemMap", ask)) return false;
-    if (state_->chunks.add_mapping({detail::address_of(p), bytes, made.handle, made.number})) return true;
-    (void)unmap(p, bytes);
+    if (made.number == 0 || made.bytes != bytes)
+      return worked("map", made.number == 0 ? "the handle is empty" : "the memory has another size");
+    if (!worked("map", state_->chunks.add_mapping({detail::address_of(p), bytes, made.handle, made.number})))
+      return false;
+    if (ask_for("cuMemMap", ask)) return true;
+    (void)state_->chunks.extract_mapping(p, bytes);
     return false;
   }
   bool grant(void* p, std::size_t bytes) noexcept { return grant_to(state_->context.device(), p, bytes); }
@@ -145,10 +152,11 @@ class cuda_device {
   }
   bool unmap(void* p, std::size_t bytes) noexcept {
     // Once it is unmapped, another thread may map other memory there.
-    const auto mapping = state_->chunks.extract_mapping(p);
+    const auto mapping = state_->chunks.extract_mapping(p, bytes);
+    if (!mapping) return worked("unmap", "no memory of these bytes is mapped there");
     if (call("cuMemUnmap", [&](auto& cu) { return cu.memory_unmap(detail::address_of(p), bytes); }))
       return true;
-    if (mapping) (void)state_->chunks.add_mapping(*mapping);
+    (void)state_->chunks.add_mapping(*mapping);
     return false;
   }
   /// Makes a handle in PyTorch's format, by which cuda_shared_range maps the chunks of mapped memory in another process. It
@@ -317,6 +325,9 @@ class cuda_device {
       state_->refused.note(refusal::format("%s: %s", name, why.c_str()));
     }
     return works;
+  }
+  bool free_addresses(void* p, std::size_t bytes) noexcept {
+    return call("cuMemAddressFree", [&](auto& cu) { return cu.address_free(detail::address_of(p), bytes); });
   }
   /// Returns whether there is no fault, and records it if there is.
   bool worked(const char* name, const char* fault) const noexcept {

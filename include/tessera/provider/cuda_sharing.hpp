@@ -72,20 +72,41 @@ struct mapping {
   std::uint64_t number;
 };
 
-/// The chunks that a process has mapped, and the descriptors of those that it shares. Chunks have numbers, because the driver
-/// uses a handle again. It is thread-safe.
+/// The ranges of a process, the chunks that are mapped in them, and the descriptors of those that it shares. Chunks have
+/// numbers, because the driver uses a handle again. It is thread-safe.
+///
+/// It refuses what the rules of virtual memory forbid. The driver allows some of it: it unmaps addresses without memory, and
+/// maps memory beyond the end of a range if another range of the process follows.
 class chunk_table {
  public:
   [[nodiscard]] std::uint64_t next_number() noexcept { return ++latest_; }
-  /// Returns false if host memory ran out.
-  [[nodiscard]] bool add_mapping(const mapping& m) noexcept {
+  /// Notes a range of addresses. Returns false if host memory ran out.
+  [[nodiscard]] bool add_range(const void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
-    return mapped_.insert(pointer_to(m.begin), m);
+    return reserved_.insert(p, {bytes});
   }
-  /// Returns nothing if no chunk is mapped at `p`.
-  [[nodiscard]] std::optional<mapping> extract_mapping(const void* p) noexcept {
+  /// Returns null on success, else the reason.
+  [[nodiscard]] const char* remove_range(const void* p, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
-    if (mapped_.find(p) == nullptr) return std::nullopt;
+    const range* const known = reserved_.find(p);
+    if (known == nullptr || known->bytes != bytes) return "no range of these bytes begins there";
+    if (mapped_.overlaps(p, bytes)) return "memory is mapped in the range";
+    (void)reserved_.extract(p);
+    return nullptr;
+  }
+  /// Returns null on success, else the reason.
+  [[nodiscard]] const char* add_mapping(const mapping& m) noexcept {
+    const std::lock_guard lock(mutex_);
+    const void* const p = pointer_to(m.begin);
+    if (reserved_.around(p, m.bytes) == nullptr) return "the addresses are not those of one reserved range";
+    if (mapped_.overlaps(p, m.bytes)) return "memory is mapped there already";
+    return mapped_.insert(p, m) ? nullptr : no_host_memory;
+  }
+  /// Returns nothing if no chunk of these bytes is mapped at `p`.
+  [[nodiscard]] std::optional<mapping> extract_mapping(const void* p, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    const mapping* const known = mapped_.find(p);
+    if (known == nullptr || known->bytes != bytes) return std::nullopt;
     return mapped_.extract(p);
   }
   /// Exports a chunk, and notes its name. Returns null on success, else the reason.
@@ -180,10 +201,14 @@ class chunk_table {
     return file;
   }
 
+  struct range {
+    std::size_t bytes;
+  };
   struct imported {};
   const std::uint64_t token_ = host_random_number();
   std::atomic<std::uint64_t> latest_ = token_;
   mutable std::mutex mutex_;
+  range_map<range> reserved_;
   range_map<mapping> mapped_;
   ordered_map<host_descriptor> files_;
   ordered_map<shareable> names_;
