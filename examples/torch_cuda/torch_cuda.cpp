@@ -277,7 +277,7 @@ class cuda_allocator final : public torch::CUDAAllocator {
     std::shared_ptr<void> open;
     if (handle.size() == sizeof(cudaIpcMemHandle_t)) {  // of a PyTorch that shares segments alone
       open = open_segment(handle, handle);
-    } else if (handle.starts_with(begin_of_segment)) {
+    } else if (names_segment(handle)) {
       open = open_segment(handle, handle.substr(begin_of_segment.size()));
     } else {
       open = open_range(handle);
@@ -460,8 +460,13 @@ class cuda_allocator final : public torch::CUDAAllocator {
     C10_CUDA_CHECK(cudaFree(p));
   }
 
-  /// Version and kind, in front of CUDA's handle of a segment. A range has the handle of a cuda_device.
+  /// Version and kind, in front of CUDA's handle of a segment. A range has the handle of a cuda_device. PyTorch 2.11 writes
+  /// version 2 and 2.13 writes version 3; neither changes what follows.
   inline static const std::string begin_of_segment = "\1c";
+  [[nodiscard]] static bool names_segment(const std::string& handle) {
+    return handle.size() == begin_of_segment.size() + sizeof(cudaIpcMemHandle_t) && handle[0] >= 1 &&
+           handle[0] <= 3 && handle[1] == begin_of_segment[1];
+  }
 
   std::optional<tessera::provider::cuda_driver> driver_;
   std::array<std::unique_ptr<gpu_memory>, max_devices> devices_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include <torch/csrc/api/include/torch/version.h>
 
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/recipe/pytorch_2_11.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
 
@@ -47,7 +49,8 @@ using segment_source = std::shared_ptr<torch::CUDAAllocator>;
 
 #if TESSERA_TORCH_2_11
 
-using recipes_of_torch = tessera::recipe::pytorch_2_14_family;
+using recipes_of_torch = std::conditional_t<TESSERA_TORCH_2_14, tessera::recipe::pytorch_2_14_family,
+                                            tessera::recipe::pytorch_2_11_family>;
 
 /// The settings that PyTorch follows while the program runs.
 struct torch_settings {

@@ -6,6 +6,7 @@
 #include <tessera/recipe/passthrough.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/power_of_two.hpp>
+#include <tessera/recipe/pytorch_2_11.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/recipe/torch_npu.hpp>
@@ -35,6 +36,8 @@ constexpr void for_each_shipped(F f) {
   f(named<pinned_expandable>{"pinned_expandable"});
   f(named<pinned_packed>{"pinned_packed"});
   f(named<power_of_two>{"power_of_two"});
+  f(named<pytorch_2_11_expandable>{"pytorch_2_11_expandable"});
+  f(named<pytorch_2_11_native>{"pytorch_2_11_native"});
   f(named<pytorch_2_14_expandable>{"pytorch_2_14_expandable"});
   f(named<pytorch_2_14_native>{"pytorch_2_14_native"});
   f(named<pytorch_expandable>{"pytorch_expandable"});

@@ -2,6 +2,7 @@
 // The rules in which PyTorch 2.14 differs from 2.6, each next to the behaviour of 2.6.
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,6 +16,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/pytorch.hpp>
+#include <tessera/recipe/pytorch_2_11.hpp>
 #include <tessera/recipe/pytorch_2_14.hpp>
 #include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/tessera.hpp>
@@ -59,7 +61,19 @@ TEST(pytorch_2_14, of_equal_blocks_that_of_the_oldest_segment_serves) {
     return served == x ? 'x' : served == y ? 'y' : '?';
   };
   EXPECT_EQ(which(caching_allocator<pytorch_2_14_family::native, falling_device>()), 'x');
+  EXPECT_EQ(which(caching_allocator<pytorch_2_11_family::native, falling_device>()), 'y');
   EXPECT_EQ(which(caching_allocator<pytorch_family::native, falling_device>()), 'y');
+}
+
+TEST(pytorch_2_14, pytorch_2_11_has_its_pools_but_no_key_for_a_fast_failure) {
+  static_assert(std::is_same_v<pytorch_2_11<>, pytorch_2_11_native>);
+  EXPECT_EQ(pytorch_2_11_family::index_for({.expandable_segments = true}), 1u);
+  EXPECT_EQ(pytorch_2_11_family::index_for({.throw_on_oom = true}), pytorch_2_11_family::count);
+  EXPECT_EQ(pytorch_2_14_family::index_for({.throw_on_oom = true}), 0u);
+  on_device<pytorch_2_11<>> pool;
+  void* const p = pool.allocate(1_MiB + 1);
+  EXPECT_EQ(pool.current_usage().reserved, 20_MiB);
+  pool.deallocate(p);
 }
 
 TEST(pytorch_2_14, in_one_segment_the_lower_address_serves) {

@@ -22,12 +22,11 @@
 #include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/range_map.hpp>
 
-/// Shares the memory of ranges in the format of PyTorch 2.6, so that a process with PyTorch's own allocator is a possible
-/// partner. The driver gives a file descriptor for a physical chunk. Its owner keeps that open, and names its process and the
+/// Shares the memory of ranges in PyTorch's format, so that the other process may have PyTorch's own allocator. The driver gives a file descriptor for a physical chunk. Its owner keeps that open, and names its process and the
 /// descriptors in a handle, which is plain bytes. Another process copies the descriptors and maps the same chunks into a range
 /// of its own. The handle begins with a version and a kind. Chunks of different sizes need a kind of our own, which PyTorch
 /// refuses.
-///   Source:  c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6
+///   Source:  c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 and 2.11
 
 namespace tessera::provider {
 
@@ -41,11 +40,15 @@ struct cuda_shared_part {
 
 namespace tessera::detail::cuda {
 
-inline constexpr char handle_version = 1;
+inline constexpr char handle_version = 1;  // what is written; older processes of PyTorch read it
+inline constexpr char newest_version = 2;  // of PyTorch 2.11, with the same content
 enum class handle_kind : char {
   equal_chunks = 'e',  ///< process, bytes of a chunk, number of chunks, their descriptors
   chunks = 't'         ///< process, 0, number of chunks, their descriptors, their bytes
 };
+
+/// PyTorch 2.11 may write handles of the fabric in place of descriptors.
+inline constexpr std::size_t fabric_handle_bytes = 64;
 
 /// What a handle says in front of the descriptors.
 struct chunks_header {
@@ -236,13 +239,18 @@ void take(std::string_view& from, T& value) {
   take(handle, version);
   take(handle, kind);
   const bool are_equal = kind == static_cast<char>(handle_kind::equal_chunks);
-  if (version != handle_version)
-    fail("the handle of shared memory has version " + std::to_string(version) + "; only version 1 is known");
+  if (version < handle_version || version > newest_version)
+    fail("the handle of shared memory has version " + std::to_string(version) +
+         "; versions 1 and 2 are known");
   if (!are_equal && kind != static_cast<char>(handle_kind::chunks))
     fail("the handle of shared memory names no chunks of a range");
   chunks_header header{};
   take(handle, header);
   const std::size_t each = are_equal ? sizeof(int) : sizeof(int) + sizeof(std::size_t);
+  if (are_equal && header.count > 0 && handle.size() / header.count == fabric_handle_bytes)
+    fail(
+        "the handle of shared memory names its chunks for the fabric, which is not supported; share by "
+        "files");
   if (header.count == 0 || header.count != handle.size() / each || handle.size() % each != 0)
     fail("the handle of shared memory names " + std::to_string(header.count) +
          " chunks, but its length is that of " + std::to_string(handle.size() / each));

@@ -17,9 +17,10 @@ namespace tessera::recipe {
 ///   * Among free blocks of equal size, a block in the oldest segment serves.
 ///   * A memory fraction is rounded to the nearest byte. A fraction of 1 is no limit: garbage collection needs a lower
 ///     one, and idle segments age only under one.
-///   * With throw_on_cudamalloc_oom, a request above the memory fraction goes through recovery. Otherwise, it fails at
-///     once if reserved memory and its segment would exceed the per_process_memory_fraction of the settings. That is the
-///     whole device by default, and counts even if set_memory_fraction has set a higher fraction since.
+///   * With throw_on_cudamalloc_oom, a request fails at once if reserved memory and its segment would exceed the
+///     per_process_memory_fraction of the settings. That is the whole device by default, and counts even if
+///     set_memory_fraction has set a higher fraction since. A request above a lower fraction of set_memory_fraction goes
+///     through recovery.
 ///   * If several scopes of private pools select a stream, the newest decides.
 ///
 /// PyTorch's use_mem_pool opens a scope of the kind `plain`; in 2.6, it is one of the kind `capture`. PyTorch sees more
