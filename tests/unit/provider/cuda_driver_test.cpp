@@ -109,6 +109,49 @@ TEST_F(cuda_driver_test, reports_what_failed) {
   EXPECT_EQ(device.last_error(), "cuCtxGetCurrent: error 700");
 }
 
+// The driver 580 does all of this on an H200, or does it if another range follows.
+TEST_F(cuda_driver_test, refuses_what_the_driver_allows) {
+  cuda_device device(load(), 0);
+  cuda_device::physical memory;
+  void* const range = device.reserve(4_MiB, 2_MiB);
+  ASSERT_TRUE(device.create(4_MiB, page_kind::normal, memory));
+  void* const middle = static_cast<std::byte*>(range) + 2_MiB;
+  EXPECT_FALSE(device.map(middle, 4_MiB, memory));
+  EXPECT_EQ(device.last_error(), "map: the addresses are not those of one reserved range");
+  EXPECT_FALSE(device.map(middle, 2_MiB, memory));
+  EXPECT_EQ(device.last_error(), "map: the memory has another size");
+  EXPECT_FALSE(device.unmap(range, 4_MiB));
+  EXPECT_EQ(device.last_error(), "unmap: no memory of these bytes is mapped there");
+  ASSERT_TRUE(device.map(range, 4_MiB, memory));
+  EXPECT_FALSE(device.map(range, 4_MiB, memory));
+  EXPECT_EQ(device.last_error(), "map: memory is mapped there already");
+  EXPECT_FALSE(device.unmap(range, 2_MiB));
+  EXPECT_FALSE(device.unreserve(range, 4_MiB));
+  EXPECT_EQ(device.last_error(), "unreserve: memory is mapped in the range");
+  EXPECT_TRUE(device.unmap(range, 4_MiB) && device.destroy(memory));
+  EXPECT_FALSE(device.unreserve(range, 2_MiB));
+  EXPECT_EQ(device.last_error(), "unreserve: no range of these bytes begins there");
+  EXPECT_TRUE(device.unreserve(range, 4_MiB));
+  EXPECT_EQ(cuda.used(0), 0u);
+}
+// A call of the driver that fails changes no table: the next one works.
+TEST_F(cuda_driver_test, keeps_its_tables_when_the_driver_fails) {
+  cuda_device device(load(), 0);
+  cuda_device::physical memory;
+  void* const range = device.reserve(2_MiB, 2_MiB);
+  ASSERT_TRUE(device.create(2_MiB, page_kind::normal, memory));
+  const auto fails_once = [this](auto call) {
+    cuda.fail(1, 1, detail::cuda::out_of_memory);
+    const bool refused = !call();
+    cuda.fail(0, 0, 0);
+    return refused && call();
+  };
+  EXPECT_TRUE(fails_once([&] { return device.map(range, 2_MiB, memory); }));
+  EXPECT_TRUE(fails_once([&] { return device.unmap(range, 2_MiB); }));
+  EXPECT_TRUE(device.destroy(memory));
+  EXPECT_TRUE(fails_once([&] { return device.unreserve(range, 2_MiB); }));
+}
+
 TEST_F(cuda_driver_test, says_why_it_refused_memory) {
   locked<caching_allocator<pytorch<>, cuda_device, extension::private_pools>> memory(cuda_device(load(), 0));
   EXPECT_EQ(memory.try_allocate(1_GiB), nullptr);
