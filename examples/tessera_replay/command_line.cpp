@@ -130,13 +130,15 @@ std::string read_trials(arguments& args, std::string_view text) {
 }
 std::string read_vary(arguments& args, std::string_view text) {
   const std::string all(text);
-  args.varied = {.order = false, .timing = false, .addresses = false, .percent = 0};
+  args.varied = {.order = false, .steps = false, .timing = false, .addresses = false, .percent = 0};
   while (!text.empty()) {
     const std::string_view one = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), one.size() + 1));
     const std::string_view size = one.starts_with("sizes=") ? one.substr(6) : one == "sizes" ? "2" : "";
     if (one == "order")
       args.varied.order = true;
+    else if (one == "steps")
+      args.varied.steps = true;
     else if (one == "timing")
       args.varied.timing = true;
     else if (one == "addresses")
@@ -145,10 +147,11 @@ std::string read_vary(arguments& args, std::string_view text) {
       args.varied.percent = *percent;
     else
       return all +
-             ": must be words of order, timing, addresses and sizes or sizes=PERCENT (0 to 50), with commas";
+             ": must be words of order, steps, timing, addresses and sizes or sizes=PERCENT (0 to 50), with "
+             "commas";
   }
   const replay::variation& by = args.varied;
-  if (by.order || by.timing || by.addresses || by.percent > 0) return {};
+  if (by.order || by.steps || by.timing || by.addresses || by.percent > 0) return {};
   return all + ": nothing would differ, so all neighbours would be the program itself";
 }
 std::string read_host_memory(arguments& args, std::string_view size) {
@@ -213,8 +216,8 @@ constexpr option options[] = {
      &read_addresses},
     {"--trials", "N", "the neighbours to replay with the result; default: 1000", &read_trials},
     {"--vary", "WORDS",
-     "how neighbours differ, of order, timing, addresses and sizes=PERCENT;\n"
-     "default: order,timing,addresses,sizes=2",
+     "how neighbours differ, of order, steps, timing, addresses and sizes=PERCENT;\n"
+     "default: order,steps,timing,addresses,sizes=2",
      &read_vary},
     {"--host-memory", "SIZE",
      "host memory for all files at once; default: three quarters of what is\n"

@@ -48,7 +48,9 @@ class neighbourhood {
  public:
   neighbourhood(const tessera::trace::recording& recorded, any_recipe recipe, const variation& by,
                 std::uint64_t seed)
-      : recorded_(recorded), recipe_(std::move(recipe)), by_(by), seed_(seed) {}
+      : recorded_(recorded), steps_(recorded), recipe_(std::move(recipe)), by_(by), seed_(seed) {}
+
+  [[nodiscard]] std::size_t steps() const noexcept { return steps_.count(); }
 
   /// The numbers of a neighbour.
   struct needs {
@@ -57,7 +59,7 @@ class neighbourhood {
   };
   /// Finds the capacity that a neighbour needs, to a two-thousandth of what it needs at least.
   [[nodiscard]] needs needs_of(std::size_t number) const {
-    const tessera::trace::recording made = neighbour_of(recorded_, by_, seed_of(number));
+    const tessera::trace::recording made = neighbour_of(recorded_, steps_, by_, seed_of(number));
     const tessera::trace::program program(made);
     const std::size_t step = std::max<std::size_t>(program.min_reserved() / 2'000, 1);
     const auto works = [&](std::size_t capacity) {
@@ -73,7 +75,7 @@ class neighbourhood {
     return {program.peak_live(), bisect(too_small, enough, step, works)};
   }
   [[nodiscard]] bool completes_with(std::size_t number, std::size_t capacity) const {
-    const tessera::trace::recording made = neighbour_of(recorded_, by_, seed_of(number));
+    const tessera::trace::recording made = neighbour_of(recorded_, steps_, by_, seed_of(number));
     return completes(tessera::trace::program(made), recipe_, by_, seed_of(number), capacity);
   }
   /// The capacity that the recorded program itself needs.
@@ -90,6 +92,7 @@ class neighbourhood {
   }
 
   const tessera::trace::recording& recorded_;
+  recorded_steps steps_;
   any_recipe recipe_;
   variation by_;
   std::uint64_t seed_;
@@ -107,6 +110,7 @@ struct headroom_found {
   std::size_t failed_fit = 0;    // of the sampled neighbours
   std::size_t peak_live = 0;     // of the recorded program
   std::size_t largest_live = 0;  // of the sampled neighbours
+  std::size_t steps = 0;         // that the recording marks
 };
 
 /// The numbers of the neighbours, of `count` from `first` on, that do not complete with a capacity.
@@ -130,7 +134,7 @@ std::vector<std::size_t> failing_neighbours(const neighbourhood& all, std::size_
 }
 
 headroom_found find_headroom(const neighbourhood& all, const arguments& args, const std::string& title) {
-  headroom_found found;
+  headroom_found found{.steps = all.steps()};
   const auto fit = all.fitted();
   if (!fit) return found;
   found.fit = *fit;
@@ -211,8 +215,9 @@ double failures_in_10000(std::size_t failed, std::size_t trials) {
   return 10'000 * high;
 }
 
-std::string varied_text(const variation& by) {
+std::string varied_text(const variation& by, std::size_t steps) {
   std::vector<std::string> parts;
+  if (by.steps && steps > 1) parts.push_back("the order of " + std::to_string(steps) + " steps");
   if (by.order) parts.emplace_back("the order of frees");
   if (by.timing) parts.emplace_back("the times of streams");
   if (by.addresses) parts.emplace_back("addresses");
@@ -233,17 +238,17 @@ void print(const std::string& title, const headroom_found& f, const variation& b
               f.failed_fit, sampled - 1);
   std::printf("  peak live is %zu, and up to %zu in neighbours; the capacity is %.4f times the latter\n",
               f.peak_live, f.largest_live, ratio(f.capacity, f.largest_live));
-  std::printf("  varied: %s\n  used: %s\n", varied_text(by).c_str(), recipe_text(used).c_str());
+  std::printf("  varied: %s\n  used: %s\n", varied_text(by, f.steps).c_str(), recipe_text(used).c_str());
 }
 
 void print_json(const std::string& name, const headroom_found& f, const run_settings& used) {
   std::printf(
       "{\"trace\": \"%s\", \"recipe\": \"%s\", \"capacity\": %zu, \"trials\": %zu, \"failed\": %zu, "
       "\"failures_in_10000\": %.3f, \"fit\": %zu, \"failed_with_fit\": %.4f, \"peak_live\": %zu, "
-      "\"largest_peak_live\": %zu, %s}",
+      "\"largest_peak_live\": %zu, \"steps\": %zu, %s}",
       json_text(name).c_str(), json_text(used.recipe).c_str(), f.capacity, f.trials, f.failed,
       failures_in_10000(f.failed, f.trials), f.fit, static_cast<double>(f.failed_fit) / (sampled - 1),
-      f.peak_live, f.largest_live, settings_json(used).c_str());
+      f.peak_live, f.largest_live, f.steps, settings_json(used).c_str());
 }
 
 }  // namespace

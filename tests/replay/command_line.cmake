@@ -45,7 +45,7 @@ expect(0 "with which 0 of 199 others fail" headroom ${small} --trials 10 --vary 
 expect(0 "all 2 programs: a capacity of " headroom ${small} ${small} --trials 10 --recipe stitched)
 expect(0 "\"trials\": 10, \"failed\": 0, \"failures_in_10000\": " headroom ${small} --trials 10 --json)
 expect(1 "10 of 10 neighbours did not complete with it, so at most 10000.0 of 10,000 fail" headroom ${small} --trials 10 --capacity 4MiB)
-expect(2 "headroom: --vary order,sises: must be words of order, timing, addresses and sizes" headroom ${small} --vary order,sises)
+expect(2 "headroom: --vary order,sises: must be words of order, steps, timing, addresses and sizes" headroom ${small} --vary order,sises)
 expect(2 "headroom: --vary sizes=0: nothing would differ" headroom ${small} --vary sizes=0)
 expect(2 "headroom: --trials 0: must be a number from 1 to" headroom ${small} --trials 0)
 set(streams ${TRACES}/gnn_sage_streams.csv)

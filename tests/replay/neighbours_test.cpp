@@ -47,10 +47,87 @@ std::size_t differences(const trace::recording& a, const trace::recording& b) {
   return count;
 }
 
-TEST(neighbour_of, makes_possible_programs) {
+trace::recording neighbour_of(const trace::recording& source, const replay::variation& by,
+                              std::uint64_t seed) {
+  return replay::neighbour_of(source, replay::recorded_steps(source), by, seed);
+}
+
+/// A program of steps: weights live throughout, a gradient until the next step, and activations within a step.
+trace::recording stepped_program(std::uint64_t steps) {
+  trace::recording made{.name = "steps", .events = {}};
+  std::uint64_t id = 0;
+  const auto allocate = [&](std::size_t bytes) { made.events.push_back({kind::allocate, id, bytes}); };
+  allocate(1'000'000);
+  std::uint64_t gradient = 0;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    made.events.push_back({kind::begin_step, step});
+    const std::uint64_t first = ++id;
+    for (; id < first + 2 + step % 5; ++id) allocate((step + 1) * 1'000 + id - first);
+    if (gradient != 0) made.events.push_back({kind::free, gradient, 77});
+    gradient = id;
+    allocate(77);
+    made.events.push_back({kind::record_stream, first, 0, stream_id{1}});
+    for (std::uint64_t i = first; i < gradient; ++i)
+      made.events.push_back({kind::free, i, (step + 1) * 1'000 + i - first});
+  }
+  return made;
+}
+
+TEST(neighbours, exchange_the_blocks_of_steps_and_leave_the_others) {
+  constexpr std::uint64_t steps = 40;
+  const trace::recording source = stepped_program(steps);
+  EXPECT_EQ(replay::recorded_steps(source).count(), steps);
+  const replay::variation only_steps{.order = false, .percent = 0};
+  std::set<std::size_t> first_steps;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    const trace::recording made = neighbour_of(source, only_steps, seed);
+    ASSERT_EQ(made.events.size(), source.events.size());
+    std::set<std::uint64_t> live;
+    std::size_t place = 0, peak = 0;
+    std::map<std::size_t, std::set<std::size_t>> steps_in_place;
+    for (const trace::event& e : made.events) {
+      place += e.what == kind::begin_step;
+      if (e.what == kind::allocate) {
+        EXPECT_TRUE(live.insert(e.id).second);
+      }
+      if (e.what == kind::record_stream) {
+        EXPECT_TRUE(live.contains(e.id));
+      }
+      if (e.what == kind::free) {
+        EXPECT_EQ(live.erase(e.id), 1u);
+      }
+      if (e.what == kind::allocate && e.bytes >= 1'000 && e.bytes < 1'000'000)
+        steps_in_place[place].insert(e.bytes / 1'000);
+      peak = std::max(peak, live.size());
+    }
+    EXPECT_LE(peak, 8u) << "activations of one step at a time, the weights and two gradients";
+    ASSERT_EQ(steps_in_place.size(), steps);
+    std::set<std::size_t> all;
+    for (const auto& [at, from] : steps_in_place) {
+      EXPECT_EQ(from.size(), 1u) << "place " << at;
+      all.insert(*from.begin());
+    }
+    EXPECT_EQ(all.size(), steps);
+    first_steps.insert(*steps_in_place[1].begin());
+    std::vector<std::uint64_t> marks;
+    for (const trace::event& e : made.events)
+      if (e.what == kind::begin_step) marks.push_back(e.id);
+    EXPECT_TRUE(std::is_sorted(marks.begin(), marks.end()));
+  }
+  EXPECT_GT(first_steps.size(), 10u);
+}
+
+TEST(neighbours, leave_the_blocks_of_private_pools_in_their_step) {
+  trace::recording source = stepped_program(6);
+  source.events.insert(source.events.begin() + 1, {kind::begin_pool, 1, 1});
+  source.events.push_back({kind::end_pool, 1});
+  EXPECT_EQ(differences(neighbour_of(source, {.order = false, .percent = 0}, 3), source), 0u);
+}
+
+TEST(neighbours, are_possible_programs) {
   const trace::recording source = some_program();
   for (std::uint64_t seed = 1; seed < 50; ++seed) {
-    const trace::recording made = replay::neighbour_of(source, {}, seed);
+    const trace::recording made = neighbour_of(source, {}, seed);
     ASSERT_EQ(made.events.size(), source.events.size());
     std::set<std::uint64_t> live, all;
     for (const trace::event& e : made.events) {
@@ -69,9 +146,9 @@ TEST(neighbour_of, makes_possible_programs) {
   }
 }
 
-TEST(neighbour_of, reorders_frees_in_a_row_and_nothing_else) {
+TEST(neighbours, have_frees_in_a_row_in_another_order_and_nothing_else) {
   const trace::recording source = some_program();
-  const trace::recording made = replay::neighbour_of(source, {.percent = 0}, 3);
+  const trace::recording made = neighbour_of(source, {.percent = 0}, 3);
   EXPECT_GT(differences(source, made), 200u);
   for (std::size_t i = 0; i < source.events.size(); ++i) {
     EXPECT_EQ(made.events[i].what, source.events[i].what);
@@ -81,9 +158,9 @@ TEST(neighbour_of, reorders_frees_in_a_row_and_nothing_else) {
   }
 }
 
-TEST(neighbour_of, changes_sizes_by_a_few_percent_and_equal_ones_alike) {
+TEST(neighbours, have_sizes_that_differ_by_a_few_percent_and_equal_ones_alike) {
   const trace::recording source = some_program();
-  const trace::recording made = replay::neighbour_of(source, {.order = false, .percent = 2}, 5);
+  const trace::recording made = neighbour_of(source, {.order = false, .percent = 2}, 5);
   std::map<std::size_t, std::size_t> size_for;
   double furthest = 0;
   for (std::size_t i = 0; i < source.events.size(); ++i) {
@@ -96,12 +173,12 @@ TEST(neighbour_of, changes_sizes_by_a_few_percent_and_equal_ones_alike) {
   EXPECT_GT(furthest, 0.015);
 }
 
-TEST(neighbour_of, is_the_same_for_the_same_seed_and_the_program_itself_for_0) {
+TEST(neighbours, are_the_same_for_the_same_seed_and_the_program_itself_for_0) {
   const trace::recording source = some_program();
-  EXPECT_EQ(differences(replay::neighbour_of(source, {}, 9), replay::neighbour_of(source, {}, 9)), 0u);
-  EXPECT_GT(differences(replay::neighbour_of(source, {}, 9), replay::neighbour_of(source, {}, 10)), 1'000u);
-  EXPECT_EQ(differences(replay::neighbour_of(source, {}, 0), source), 0u);
-  EXPECT_EQ(differences(replay::neighbour_of(source, {.order = false, .percent = 0}, 9), source), 0u);
+  EXPECT_EQ(differences(neighbour_of(source, {}, 9), neighbour_of(source, {}, 9)), 0u);
+  EXPECT_GT(differences(neighbour_of(source, {}, 9), neighbour_of(source, {}, 10)), 1'000u);
+  EXPECT_EQ(differences(neighbour_of(source, {}, 0), source), 0u);
+  EXPECT_EQ(differences(neighbour_of(source, {.order = false, .percent = 0}, 9), source), 0u);
 }
 
 }  // namespace
