@@ -34,11 +34,17 @@ foreach(header IN LISTS headers)
   string(APPEND includes "#include <tessera/${header}>\n")
   file(STRINGS ${ROOT}/include/tessera/${header} lines REGEX "^#include <[a-z_]+>")
   list(APPEND standard ${lines})
+  file(STRINGS ${ROOT}/include/tessera/${header} other_library REGEX "^#if __has_include\\(<.*>\\)$")
+  foreach(line IN LISTS other_library)
+    string(REGEX REPLACE "^#if __has_include\\((.*)\\)$" "${line}\n#include \\1\n#endif" line "${line}")
+    list(APPEND standard "${line}")
+  endforeach()
 endforeach()
 list(REMOVE_DUPLICATES standard)
 list(JOIN standard "\n" standard)
 
-# The headers of the standard library come first, and may include those of the system.
+# The headers of the standard library and, where they are found, of other libraries come first, and may include those of the
+# system.
 set(before "${standard}\n#define ONLY_STANDARD 1\n")
 foreach(macro IN LISTS macros)
   string(APPEND before "#undef ${macro}\n")
