@@ -39,7 +39,8 @@ namespace tessera::interop {
 ///
 /// Choose `locked<caching_allocator<...>>` as `Allocator` if several threads use the pool. Its mutex then also
 /// guards the attributes, so a maximum counts every byte that any thread had. The mutex is unlocked while the
-/// device acquires or releases segments or waits for a stream.
+/// device acquires or releases segments or waits for a stream. A segment is reserved until the device has
+/// released it, so `reserved_high` may exceed the capacity if another thread acquires memory meanwhile.
 ///
 ///   Requires:  one thread at a time uses it, unless `Allocator` is `locked`
 ///   Requires:  the provider knows all waits between streams
