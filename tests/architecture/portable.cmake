@@ -1,6 +1,6 @@
 # Compiles the headers that need no operating system as if there were none: the headers of the system are errors, the macros
-# that name it are not defined, and its functions may not be named. Then compiles and links them for Windows, if the compiler
-# MinGW-w64 is installed.
+# that name it are not defined, and its functions may not be named. The headers of other libraries, such as OpenCL, are not
+# found. Then compiles and links them for Windows, if the compiler MinGW-w64 is installed.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder [-D MINGW=x86_64-w64-mingw32-g++-posix] -P portable.cmake
 cmake_minimum_required(VERSION 3.24)
 # The headers for Linux alone. The page of the library's folder has this list, too.
@@ -34,17 +34,16 @@ foreach(header IN LISTS headers)
   string(APPEND includes "#include <tessera/${header}>\n")
   file(STRINGS ${ROOT}/include/tessera/${header} lines REGEX "^#include <[a-z_]+>")
   list(APPEND standard ${lines})
-  file(STRINGS ${ROOT}/include/tessera/${header} other_library REGEX "^#if __has_include\\(<.*>\\)$")
-  foreach(line IN LISTS other_library)
-    string(REGEX REPLACE "^#if __has_include\\((.*)\\)$" "${line}\n#include \\1\n#endif" line "${line}")
-    list(APPEND standard "${line}")
-  endforeach()
+  file(READ ${ROOT}/include/tessera/${header} text)
+  string(REGEX REPLACE "\n#if __has_include[^\n]*" "\n#if 0" without "${text}")
+  if(NOT without STREQUAL text)
+    file(WRITE ${SCRATCH}/without/tessera/${header} "${without}")
+  endif()
 endforeach()
 list(REMOVE_DUPLICATES standard)
 list(JOIN standard "\n" standard)
 
-# The headers of the standard library and, where they are found, of other libraries come first, and may include those of the
-# system.
+# The headers of the standard library come first, and may include those of the system.
 set(before "${standard}\n#define ONLY_STANDARD 1\n")
 foreach(macro IN LISTS macros)
   string(APPEND before "#undef ${macro}\n")
@@ -61,12 +60,13 @@ foreach(header IN LISTS system)
 endforeach()
 
 set(source ${CMAKE_CURRENT_LIST_DIR}/portable.cpp)
-execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${SCRATCH}/system -I ${SCRATCH}/alone -I ${ROOT}/include ${source}
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${SCRATCH}/system -I ${SCRATCH}/alone -I ${SCRATCH}/without
+                        -I ${ROOT}/include ${source}
                 RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
 if(NOT code EQUAL 0)
   message(FATAL_ERROR "a header is not for Linux alone, but needs it:\n${out}")
 endif()
-message(STATUS "${count} headers compile without headers, macros and functions of an operating system")
+message(STATUS "${count} headers compile without headers, macros and functions of an operating system, and without other libraries")
 
 if(NOT MINGW)
   message(STATUS "there is no MinGW-w64, which would compile them for Windows, too")
