@@ -9,18 +9,20 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include <tessera/provider/opencl.hpp>
 #include <tessera/tessera.hpp>
 
-#include "device.hpp"
 #include "pool.hpp"
 
 using namespace tessera::literals;
-using opencl::opencl_error;
-using opencl::owned;
+using tessera::provider::opencl_error;
+using device_type = tessera::provider::opencl_device<>;
 
 constexpr const char* source = R"(
 kernel void fill(global uint* out, uint first) { out[get_global_id(0)] = first + (uint)get_global_id(0); }
@@ -32,6 +34,16 @@ constexpr std::uint32_t rounds = 16;
 void check(const char* call, cl_int code) {
   if (code != CL_SUCCESS) throw opencl_error(std::string(call) + " failed with " + std::to_string(code));
 }
+
+struct releaser {
+  void operator()(cl_context held) const { (void)clReleaseContext(held); }
+  void operator()(cl_command_queue held) const { (void)clReleaseCommandQueue(held); }
+  void operator()(cl_program held) const { (void)clReleaseProgram(held); }
+  void operator()(cl_kernel held) const { (void)clReleaseKernel(held); }
+  void operator()(cl_event held) const { (void)clReleaseEvent(held); }
+};
+template <typename Handle>
+using owned = std::unique_ptr<std::remove_pointer_t<Handle>, releaser>;
 
 /// The objects that every OpenCL program makes, for the first device that exists.
 struct opencl_objects {
@@ -114,7 +126,7 @@ struct outcome {
 };
 
 /// Copies the results to the host and returns how many are wrong.
-std::size_t wrong_among(const std::vector<void*>& results, const opencl_objects& on, opencl::device& device,
+std::size_t wrong_among(const std::vector<void*>& results, const opencl_objects& on, device_type& device,
                         tessera::stream_id reading) {
   std::size_t wrong = 0;
   std::vector<std::uint32_t> host(numbers);
@@ -145,8 +157,7 @@ std::size_t overlapping(const std::vector<owned<cl_event>>& others,
 /// Fills blocks on one queue and reads them on the other. With `holds`, the second queue begins when the first has finished.
 /// A block that is reused too early is then overwritten before it is read.
 template <typename Recipe>
-outcome fill_and_read(const opencl_objects& on, opencl::device& device, tessera::stream_id reading,
-                      bool holds) {
+outcome fill_and_read(const opencl_objects& on, device_type& device, tessera::stream_id reading, bool holds) {
   constexpr tessera::stream_id filling{};
   opencl::pool<Recipe> pool(device);
   gate held(on.context.get(), on.reading.get(), holds);
@@ -182,7 +193,7 @@ outcome fill_and_read(const opencl_objects& on, opencl::device& device, tessera:
 
 /// Returns whether all results are right.
 template <typename Recipe>
-bool runs_correctly(const opencl_objects& on, opencl::device& device, tessera::stream_id reading) {
+bool runs_correctly(const opencl_objects& on, device_type& device, tessera::stream_id reading) {
   bool good = true;
   for (const bool holds : {false, true}) {
     const outcome found = fill_and_read<Recipe>(on, device, reading, holds);
@@ -202,7 +213,7 @@ int main(int count, char** arguments) {
   }
   try {
     on.create();
-    opencl::device device(on.filling.get());
+    device_type device(on.filling.get());
     const tessera::stream_id reading = device.add_queue(on.reading.get());
     const bool ignores_streams = count > 1 && std::string_view(arguments[1]) == "without-streams";
     using without_streams =

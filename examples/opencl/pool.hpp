@@ -9,9 +9,8 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/opencl.hpp>
 #include <tessera/recipe/pytorch.hpp>
-
-#include "device.hpp"
 
 namespace opencl {
 
@@ -19,7 +18,7 @@ namespace opencl {
 /// work of that queue. Thread-safe.
 ///   Requires:  the device outlives it, and does not move
 ///   Cost:      a look-up of the queue for each request
-template <typename Recipe = tessera::recipe::pytorch<>, typename Device = device>
+template <typename Recipe = tessera::recipe::pytorch<>, typename Device = tessera::provider::opencl_device<>>
 class pool : public tessera::allocator_adaptor<pool<Recipe, Device>,
                                                tessera::concurrent::locked<tessera::caching_allocator<
                                                    Recipe, tessera::provider::provider_ref<Device>>>> {

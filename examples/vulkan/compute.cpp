@@ -11,7 +11,8 @@
 
 #include <vulkan/vulkan_core.h>
 
-#include "device.hpp"
+#include <tessera/provider/vulkan.hpp>
+
 #include "scale_add.h"
 #include "session.hpp"
 #include "suballocator.hpp"
@@ -19,6 +20,8 @@
 namespace {
 
 using tessera::stream_id;
+using tessera::provider::vulkan_device;
+using tessera::provider::vulkan_error;
 using vulkan::check;
 constexpr stream_id first{0}, second{1};
 
@@ -179,7 +182,7 @@ class commands {
 /// A program that uses the suballocator as an engine does.
 class program {
  public:
-  program(const vulkan::session& on, vulkan::device& device)
+  program(const vulkan::session& on, vulkan_device& device)
       : device_(device), memory_(device), commands_(on) {}
 
   /// Uploads, computes on two streams and reads back. Buffers are destroyed as soon as their work is submitted, and up to
@@ -274,7 +277,7 @@ class program {
     info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT |
                  VK_BUFFER_USAGE_TRANSFER_DST_BIT;
     const vulkan::buffer made = memory_.create_buffer(info, use, stream);
-    if (!made) throw vulkan::vulkan_error("create_buffer", device_.streams().last_error());
+    if (!made) throw vulkan_error("create_buffer", device_.streams().last_error());
     ++buffers_;
     max_allocations_ = (std::max)(max_allocations_, device_.allocations());
     return made;
@@ -305,7 +308,7 @@ class program {
             "a page of a buffer and an image");
   }
 
-  vulkan::device& device_;
+  vulkan_device& device_;
   vulkan::suballocator<> memory_;
   commands commands_;
   std::deque<step> running_;
@@ -316,7 +319,7 @@ class program {
 
 bool run(vulkan::session& on) {
   const std::array<VkQueue, 2> queues{on.queue(), on.queue()};  // two streams
-  vulkan::device device(on.calls(), {on.physical(), on.device(), queues, on.has_memory_budget(), 0});
+  vulkan_device device(on.calls(), {on.physical(), on.device(), queues, on.has_memory_budget(), 0});
   program engine(on, device);
   for (std::uint32_t step = 1; step <= 60; ++step) engine.compute(step * 7919 % 100'000 + 1, step);
   engine.finish();
@@ -333,7 +336,7 @@ int main() {
   std::optional<vulkan::session> on;
   try {
     on.emplace();
-  } catch (const vulkan::vulkan_error& error) {
+  } catch (const vulkan_error& error) {
     std::printf("no device: %s\n", error.what());
     return 77;
   }
@@ -347,7 +350,7 @@ int main() {
       std::printf("VK_LAYER_KHRONOS_validation is not installed\n");
     }
     return works && messages == 0 ? 0 : 1;
-  } catch (const vulkan::vulkan_error& error) {
+  } catch (const vulkan_error& error) {
     std::printf("%s\n", error.what());
     return 1;
   }

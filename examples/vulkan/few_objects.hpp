@@ -8,9 +8,8 @@
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
+#include <tessera/provider/vulkan.hpp>
 #include <tessera/tessera.hpp>
-
-#include "device.hpp"
 
 namespace vulkan {
 
@@ -25,7 +24,7 @@ struct grow_by_few_objects {
   using backend = tessera::policy::segment_backend;
   tessera::memory_limit limit{};
   /// Without a device, the heap has the bytes that may be reserved, and 4,096 objects are allowed, as Vulkan requires at least.
-  const device* of = nullptr;
+  const tessera::provider::vulkan_device* of = nullptr;
   std::uint32_t heap = 0;
 
   [[nodiscard]] std::size_t segment_size(std::size_t block, const tessera::usage& now) const noexcept {

@@ -13,10 +13,16 @@
 
 #include <vulkan/vulkan_core.h>
 
-#include "device.hpp"
-#include "functions.hpp"
+#include <tessera/provider/vulkan.hpp>
 
 namespace vulkan {
+
+using tessera::provider::vulkan_error;
+
+/// Throws if a call failed.
+inline void check(VkResult result, const char* call) {
+  if (result < VK_SUCCESS) throw vulkan_error(call, result);
+}
 
 /// Makes an instance and a device for the programs of this folder, with VK_LAYER_KHRONOS_validation if it is installed. Counts
 /// the warnings and errors of the layer, and prints them.
@@ -50,7 +56,9 @@ class session {
   [[nodiscard]] std::uint64_t take_messages() noexcept { return messages_->count.exchange(0); }
   /// Whether messages are printed.
   void print(bool printed) noexcept { messages_->printed.store(printed); }
-  [[nodiscard]] functions calls() const { return {&vkGetInstanceProcAddr, instance_, device_}; }
+  [[nodiscard]] tessera::provider::vulkan_functions calls() const {
+    return {&vkGetInstanceProcAddr, instance_, device_};
+  }
 
  private:
   struct messages {

@@ -17,12 +17,17 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/core/bytes.hpp>
 #include <tessera/core/types.hpp>
+#include <tessera/provider/vulkan.hpp>
 
-#include "device.hpp"
 #include "few_objects.hpp"
-#include "functions.hpp"
 
 namespace vulkan {
+
+using tessera::provider::vulkan_device;
+using tessera::provider::vulkan_functions;
+using tessera::provider::vulkan_host;
+using tessera::provider::vulkan_memory;
+using tessera::provider::vulkan_timelines;
 
 /// A part of a VkDeviceMemory. It is false if it has no memory.
 struct allocation {
@@ -93,21 +98,22 @@ struct suballocator_settings {
 ///
 /// Memory is freed in the order of streams. deallocate() and destroy() may be called while submitted work still uses the memory.
 /// Its own stream may then use it again at once, because the work of a stream runs in order. Call record_stream() if another
-/// stream uses it, too. Memory for the host belongs to the stream `host`, so it is reused only after the work that uses it.
+/// stream uses it, too. Memory for the host belongs to the stream vulkan_host, so it is reused only after the work that uses it.
 template <typename Recipe = few_objects>
 class suballocator {
  public:
   /// The memory of a heap, in bytes. `heap` counts all suballocators of the device, the rest only this one.
   struct budget {
-    device::heap_usage heap;
+    vulkan_device::heap_usage heap;
     std::size_t live = 0;    ///< in blocks and dedicated memory that the program has not freed
     std::size_t cached = 0;  ///< in freed blocks and freed dedicated memory, also if work still uses them
   };
 
-  explicit suballocator(device& of, suballocator_settings settings = {}) : on_(of), settings_(settings) {
+  explicit suballocator(vulkan_device& of, suballocator_settings settings = {})
+      : on_(of), settings_(settings) {
     for (std::uint32_t type = 0; type < of.memory().memoryTypeCount; ++type) {
       for (int both = 0; both < 2; ++both) {
-        pools_.push_back(std::make_unique<pool>(memory(of, type)));
+        pools_.push_back(std::make_unique<pool>(vulkan_memory(of, type)));
         pools_.back()->visit_policies([&, this](auto& chosen) {
           if constexpr (requires { chosen.growth = grow_by_few_objects{}; })
             chosen.growth = {.of = &of, .heap = heap_of(type)};
@@ -269,7 +275,7 @@ class suballocator {
   }
 
  private:
-  using pool = tessera::concurrent::locked<tessera::caching_allocator<Recipe, memory>>;
+  using pool = tessera::concurrent::locked<tessera::caching_allocator<Recipe, vulkan_memory>>;
   /// The handles that one request destroys. With a limit, no request is slow after many were left. With more than one, they do
   /// not pile up.
   static constexpr std::size_t collected_at_once = 16;
@@ -286,10 +292,10 @@ class suballocator {
     std::atomic<std::size_t> retired = 0;
   };
 
-  [[nodiscard]] const functions& calls() const noexcept { return on_.calls(); }
+  [[nodiscard]] const vulkan_functions& calls() const noexcept { return on_.calls(); }
   bool succeeded(VkResult result) noexcept { return on_.streams().succeeded(result); }
   [[nodiscard]] bool has_stream(tessera::stream_id s) const noexcept {
-    return s == host || on_.streams().has(s);
+    return s == vulkan_host || on_.streams().has(s);
   }
   [[nodiscard]] std::uint32_t heap_of(std::uint32_t type) const noexcept {
     return on_.memory().memoryTypes[type].heapIndex;
@@ -324,7 +330,7 @@ class suballocator {
     pool& from = *pools_[made.pool];
     const void* at = nullptr;
     if (asked.only_for != nullptr) {
-      at = made.block = from.visit_provider([&](memory& provider) {
+      at = made.block = from.visit_provider([&](vulkan_memory& provider) {
         return provider.acquire(static_cast<std::size_t>(asked.needs.size), asked.only_for);
       });
       made.is_dedicated = at != nullptr;
@@ -336,7 +342,7 @@ class suballocator {
       from.deallocate(made.block);
       return {};
     }
-    const auto place = from.visit_provider([&](memory& provider) { return provider.find(at); });
+    const auto place = from.visit_provider([&](vulkan_memory& provider) { return provider.find(at); });
     made.memory = place.object->handle;
     made.offset = place.offset;
     if (asked.use.is_for_host() && place.object->mapped != nullptr)
@@ -355,7 +361,7 @@ class suballocator {
       alignment = (std::max)(alignment, static_cast<std::size_t>(on_.limits().nonCoherentAtomSize));
     }
     // Sizes are mostly multiples of their alignment. Then most blocks are aligned without extra bytes.
-    const tessera::stream_id stream = asked.use.is_for_host() ? host : asked.stream;
+    const tessera::stream_id stream = asked.use.is_for_host() ? vulkan_host : asked.stream;
     block = from.try_allocate(bytes, stream);
     if (reinterpret_cast<std::uintptr_t>(block) % alignment == 0) return block;
     from.deallocate(block);
@@ -384,7 +390,7 @@ class suballocator {
   }
 
   void retire(retired left) noexcept {
-    timelines& streams = on_.streams();
+    vulkan_timelines& streams = on_.streams();
     if (left.memory) {
       dedicated_bytes& of = dedicated_[heap_of(left.memory.type)];
       of.live -= static_cast<std::size_t>(left.memory.size);
@@ -438,13 +444,13 @@ class suballocator {
     if (left.buffer != VK_NULL_HANDLE) calls().destroy_buffer(on_.handle(), left.buffer, nullptr);
     if (left.image != VK_NULL_HANDLE) calls().destroy_image(on_.handle(), left.image, nullptr);
     if (!left.memory) return;
-    pools_[left.memory.pool]->visit_provider([&](memory& provider) {
+    pools_[left.memory.pool]->visit_provider([&](vulkan_memory& provider) {
       (void)provider.release(left.memory.block, static_cast<std::size_t>(left.memory.size));
     });
     dedicated_[heap_of(left.memory.type)].retired -= static_cast<std::size_t>(left.memory.size);
   }
 
-  device& on_;
+  vulkan_device& on_;
   suballocator_settings settings_;
   std::vector<std::unique_ptr<pool>> pools_;  // two for each memory type
   std::array<dedicated_bytes, VK_MAX_MEMORY_HEAPS> dedicated_{};

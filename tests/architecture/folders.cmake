@@ -26,6 +26,7 @@ set(may_use_functional interop/torch_captures.hpp interop/torch_pluggable.hpp)  
 set(with_threads mutex thread condition_variable)
 set(may_use_system "^(concurrent/|debug/|interop/|law/provider_(laws|streams)|provider/|detail/containers/per_thread|configured|trace/captured|plan/planned)")
 set(may_define_macros interop/torch_pluggable.hpp  # defines functions of C, whose names a template cannot give
+                      provider/opencl_calls.hpp    # tells OpenCL's headers the version
                       version.hpp)                 # for #if
 
 set(faults "")

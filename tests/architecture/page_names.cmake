@@ -21,6 +21,7 @@ namespace tessera {
 using namespace concurrent;
 using namespace debug;
 using namespace extension;
+using namespace interop;
 using namespace observe;
 using namespace plan;
 using namespace policy;
@@ -37,8 +38,8 @@ using classes = types<
     private_pool<full>, private_pools::door<full>, quotas::door<full>, checkpoints::door<full>, sleep_mode::door<full>,
     registrations<>::door<full>, no_registry, observer<history<>>::door<full>, background_reclaiming<full>::options, memory_report, usage, device, host_pinned,
     timed<device>, guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
-    law::provider_check_result, law::provider_trial, split_below<>, served_request, idle_segment, object_addresses<int>, history<>>;
-using enumerations = types<sleep_contents, scope_kind, decay_curve, page_preference>;
+    law::provider_check_result, law::provider_trial, cuda_mempool<caching_allocator<cuda_async, device>>, split_below<>, served_request, idle_segment, object_addresses<int>, history<>>;
+using enumerations = types<detail::pool_attribute, sleep_contents, scope_kind, decay_curve, page_preference>;
 }
 #define IS_MEMBER(word, page)                                                                               \\
   namespace member_##word {                                                                                 \\

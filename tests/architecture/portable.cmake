@@ -1,6 +1,6 @@
 # Compiles the headers that need no operating system as if there were none: the headers of the system are errors, the macros
-# that name it are not defined, and its functions may not be named. Then compiles and links them for Windows, if the compiler
-# MinGW-w64 is installed.
+# that name it are not defined, and its functions may not be named. The headers of other libraries, such as OpenCL, are not
+# found. Then compiles and links them for Windows, if the compiler MinGW-w64 is installed.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder [-D MINGW=x86_64-w64-mingw32-g++-posix] -P portable.cmake
 cmake_minimum_required(VERSION 3.24)
 # The headers for Linux alone. The page of the library's folder has this list, too.
@@ -34,6 +34,11 @@ foreach(header IN LISTS headers)
   string(APPEND includes "#include <tessera/${header}>\n")
   file(STRINGS ${ROOT}/include/tessera/${header} lines REGEX "^#include <[a-z_]+>")
   list(APPEND standard ${lines})
+  file(READ ${ROOT}/include/tessera/${header} text)
+  string(REGEX REPLACE "\n#if __has_include[^\n]*" "\n#if 0" without "${text}")
+  if(NOT without STREQUAL text)
+    file(WRITE ${SCRATCH}/without/tessera/${header} "${without}")
+  endif()
 endforeach()
 list(REMOVE_DUPLICATES standard)
 list(JOIN standard "\n" standard)
@@ -55,12 +60,13 @@ foreach(header IN LISTS system)
 endforeach()
 
 set(source ${CMAKE_CURRENT_LIST_DIR}/portable.cpp)
-execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${SCRATCH}/system -I ${SCRATCH}/alone -I ${ROOT}/include ${source}
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only -I ${SCRATCH}/system -I ${SCRATCH}/alone -I ${SCRATCH}/without
+                        -I ${ROOT}/include ${source}
                 RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
 if(NOT code EQUAL 0)
   message(FATAL_ERROR "a header is not for Linux alone, but needs it:\n${out}")
 endif()
-message(STATUS "${count} headers compile without headers, macros and functions of an operating system")
+message(STATUS "${count} headers compile without headers, macros and functions of an operating system, and without other libraries")
 
 if(NOT MINGW)
   message(STATUS "there is no MinGW-w64, which would compile them for Windows, too")

@@ -3,6 +3,9 @@
 #include <portable_headers.hpp>
 
 using tessera::provider::simulated_device;
+// Without the headers of their drivers, these are only names.
+using tessera::provider::opencl_device, tessera::provider::opencl_error;
+using tessera::provider::vulkan_device, tessera::provider::vulkan_memory, tessera::provider::vulkan_timelines;
 
 template <typename Allocator>
 bool serves(Allocator& allocator) {

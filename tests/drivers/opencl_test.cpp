@@ -24,11 +24,11 @@
 #include <tessera/observe/explain.hpp>
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/opencl.hpp>
 #include <tessera/tessera.hpp>
 
 #include "first_broken_rule.hpp"
 #include "model.hpp"
-#include "opencl/device.hpp"
 #include "opencl/pool.hpp"
 #include "stands.hpp"
 #include "subject_of.hpp"
@@ -148,6 +148,9 @@ CL_API_ENTRY cl_int CL_API_CALL clReleaseContext(cl_context context) {
 namespace {
 
 using namespace tessera;
+using provider::opencl_error;
+using device_type = provider::opencl_device<>;
+using host_visible_device = provider::opencl_device<provider::opencl_grain::fine>;
 
 /// A context and queues on the first device, made once. They count as references that the program holds.
 class platform {
@@ -233,7 +236,7 @@ class opencl_provider : public testing::Test {
 
 template <typename Device>
 class opencl_devices : public opencl_provider {};
-using devices = testing::Types<opencl::device, opencl::host_visible_device>;
+using devices = testing::Types<device_type, host_visible_device>;
 TYPED_TEST_SUITE(opencl_devices, devices);
 
 TYPED_TEST(opencl_devices, obey_the_laws) {
@@ -264,12 +267,12 @@ TYPED_TEST(opencl_devices, obey_the_laws_while_work_runs) {
 }
 
 TEST_F(opencl_provider, of_fine_grained_memory_is_host_visible) {
-  opencl::host_visible_device device(queue(0));
+  host_visible_device device(queue(0));
   EXPECT_STREQ(law::host_visible(device).broken, nullptr) << device.last_error();
 }
 
 TEST_F(opencl_provider, refuses_what_is_not_its_own) {
-  opencl::device device(queue(0)), other(queue(0));
+  device_type device(queue(0)), other(queue(0));
   const std::size_t bytes = 1_MiB;
   void* const p = device.acquire(bytes);
   ASSERT_NE(p, nullptr);
@@ -284,7 +287,7 @@ TEST_F(opencl_provider, refuses_what_is_not_its_own) {
   EXPECT_TRUE(device.release(p, bytes));
   EXPECT_FALSE(device.release(p, bytes));
 
-  opencl::command_queues::event mark;
+  device_type::event mark;
   const stream_id unknown(queue(1));
   EXPECT_FALSE(device.has_stream(unknown));
   EXPECT_FALSE(device.record(unknown, mark));
@@ -296,7 +299,7 @@ TEST_F(opencl_provider, refuses_what_is_not_its_own) {
 }
 
 TEST_F(opencl_provider, gives_no_memory_to_a_queue_that_was_not_added) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   opencl::pool<> pool(device);
   const stream_id unknown(queue(1));
   EXPECT_EQ(pool.try_allocate(1_MiB, unknown), nullptr);
@@ -318,23 +321,23 @@ TEST_F(opencl_provider, gives_no_memory_to_a_queue_that_was_not_added) {
 }
 
 TEST_F(opencl_provider, refuses_queues_that_are_no_streams) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   EXPECT_EQ(device.add_queue(queue(0)), stream_id{});
   EXPECT_FALSE(device.remove_queue({}));
   if (cl_command_queue const out_of_order = on->create_queue(CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE)) {
-    EXPECT_THROW((void)device.add_queue(out_of_order), opencl::opencl_error);
-    EXPECT_THROW(opencl::device{out_of_order}, opencl::opencl_error);
+    EXPECT_THROW((void)device.add_queue(out_of_order), opencl_error);
+    EXPECT_THROW(device_type{out_of_order}, opencl_error);
     (void)clReleaseCommandQueue(out_of_order);
   }
   cl_context const context = clCreateContext(nullptr, 1, &on->device, nullptr, nullptr, nullptr);
   cl_command_queue const foreign = clCreateCommandQueueWithProperties(context, on->device, nullptr, nullptr);
-  EXPECT_THROW((void)device.add_queue(foreign), opencl::opencl_error);
+  EXPECT_THROW((void)device.add_queue(foreign), opencl_error);
   (void)REAL(clReleaseCommandQueue)(foreign);
   (void)REAL(clReleaseContext)(context);
 }
 
 TEST_F(opencl_provider, counts_its_memory) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   cl_ulong most = 0, all = 0;
   (void)clGetDeviceInfo(on->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof most, &most, nullptr);
   (void)clGetDeviceInfo(on->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof all, &all, nullptr);
@@ -366,7 +369,7 @@ TEST_F(opencl_provider, counts_its_memory) {
 TEST_F(opencl_provider, says_why_it_refused_memory) {
   cl_ulong most = 0;
   (void)clGetDeviceInfo(on->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof most, &most, nullptr);
-  concurrent::locked<caching_allocator<recipe::pytorch<>, opencl::device>> memory(opencl::device(queue(0)));
+  concurrent::locked<caching_allocator<recipe::pytorch<>, device_type>> memory(device_type(queue(0)));
   const auto bytes = static_cast<std::size_t>(most) + 20_MiB;
   EXPECT_EQ(memory.try_allocate(bytes), nullptr);
   const std::string text = observe::explain(memory, bytes).text().c_str();
@@ -375,12 +378,12 @@ TEST_F(opencl_provider, says_why_it_refused_memory) {
 }
 
 TEST_F(opencl_provider, forgets_a_queue_only_when_its_work_is_done) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   cl_command_queue const own = on->create_queue();
   const stream_id stream = device.add_queue(own);
   auto held = std::make_unique<gate>(*on, own);
   const std::uint64_t position = device.position(stream);
-  opencl::command_queues::event mark;
+  device_type::event mark;
   ASSERT_TRUE(device.record(stream, mark));
   EXPECT_FALSE(device.is_done(stream, position) || device.query(mark));
   watched.fail(1, 1);
@@ -406,7 +409,7 @@ TEST_F(opencl_provider, forgets_a_queue_only_when_its_work_is_done) {
 }
 
 TEST_F(opencl_provider, keeps_few_markers_of_a_queue_that_does_not_advance) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   const stream_id waiting = device.add_queue(queue(1));
   const long before = watched.events;
   std::vector<std::uint64_t> positions;
@@ -428,7 +431,7 @@ TEST_F(opencl_provider, keeps_few_markers_of_a_queue_that_does_not_advance) {
 }
 
 TEST_F(opencl_provider, keeps_the_work_of_a_queue_that_is_added_again) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   const stream_id other = device.add_queue(queue(1));
   {
     const gate held(*on, queue(1));
@@ -440,10 +443,10 @@ TEST_F(opencl_provider, keeps_the_work_of_a_queue_that_is_added_again) {
 }
 
 TEST_F(opencl_provider, reports_no_work_early_if_markers_are_dropped) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   gate first(*on, queue(0));
   for (int i = 0; i < 60; ++i) (void)device.position({});
-  opencl::command_queues::event before;
+  device_type::event before;
   ASSERT_TRUE(device.record({}, before));
   gate second(*on, queue(0));
   std::vector<std::uint64_t> behind;
@@ -459,9 +462,9 @@ TEST_F(opencl_provider, reports_no_work_early_if_markers_are_dropped) {
 
 // PoCL runs work without a flush, but OpenCL does not promise that.
 TEST_F(opencl_provider, flushes_the_work_before_each_marker) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   const stream_id other = device.add_queue(queue(1));
-  opencl::command_queues::event mark;
+  device_type::event mark;
   const std::uint64_t before = watched.flushed;
   ASSERT_TRUE(device.record({}, mark));
   EXPECT_EQ(watched.flushed, before + 1);
@@ -473,8 +476,8 @@ TEST_F(opencl_provider, flushes_the_work_before_each_marker) {
 }
 
 TEST_F(opencl_provider, waits_for_the_whole_queue_if_work_failed) {
-  opencl::device device(queue(0));
-  opencl::command_queues::event mark;
+  device_type device(queue(0));
+  device_type::event mark;
   const std::uint64_t position = device.position({});
   ASSERT_TRUE(device.record({}, mark));
   (void)clFinish(queue(0));
@@ -495,10 +498,10 @@ TEST_F(opencl_provider, that_is_not_constructed_holds_nothing) {
   for (bool works = false; !works; ++failed) {
     watched.fail(failed + 1, failed + 1);
     try {
-      opencl::device device(queue(0));
+      device_type device(queue(0));
       const stream_id stream = device.add_queue(queue(1));
       works = device.has_stream(stream);
-    } catch (const opencl::opencl_error& error) {
+    } catch (const opencl_error& error) {
       EXPECT_NE(std::string(error.what()).find("CL_OUT_OF_RESOURCES (-5)"), std::string::npos)
           << error.what();
     }
@@ -610,8 +613,8 @@ std::string broken_by_a_program(std::size_t operations) {
 
 TYPED_TEST(opencl_allocators, obey_the_model) {
   const std::size_t operations = conformance::is_slow() ? 2'000 : 10'000;
-  EXPECT_EQ((broken_by_a_program<TypeParam, opencl::device>(operations)), "");
-  EXPECT_EQ((broken_by_a_program<TypeParam, opencl::host_visible_device>(operations)), "");
+  EXPECT_EQ((broken_by_a_program<TypeParam, device_type>(operations)), "");
+  EXPECT_EQ((broken_by_a_program<TypeParam, host_visible_device>(operations)), "");
 }
 
 /// Runs a program while calls fail, and sets `made` to the number of its calls. Once calls work again, all memory goes back.
@@ -619,9 +622,9 @@ TYPED_TEST(opencl_allocators, obey_the_model) {
 template <typename Recipe>
 std::string consequences(const platform& on, std::uint64_t first, std::uint64_t last, std::uint64_t every,
                          std::uint64_t& made) {
-  opencl::device device(on.queues[0]);
+  device_type device(on.queues[0]);
   for (std::size_t i = 1; i < on.queues.size(); ++i) (void)device.add_queue(on.queues[i]);
-  caching_allocator<Recipe, provider::provider_ref<opencl::device>> pool{provider::provider_ref(device)};
+  caching_allocator<Recipe, provider::provider_ref<device_type>> pool{provider::provider_ref(device)};
   watched.fail(first, last, every);
   const auto heal = [] { watched.fail_nothing(); };
   const std::string broken = conformance::first_broken_rule(pool, {3, 800, 4_MiB, 40, 7, heal}, streams());
@@ -648,9 +651,9 @@ TYPED_TEST(opencl_allocators, survive_any_failing_call) {
 }
 
 TEST_F(opencl_provider, serves_several_threads) {
-  opencl::device device(queue(0));
+  device_type device(queue(0));
   for (std::size_t i = 1; i < on->queues.size(); ++i) (void)device.add_queue(queue(i));
-  concurrent::locked<caching_allocator<recipe::cuda_async, provider::provider_ref<opencl::device>>> pool{
+  concurrent::locked<caching_allocator<recipe::cuda_async, provider::provider_ref<device_type>>> pool{
       provider::provider_ref(device)};
   std::vector<std::thread> threads;
   const std::vector<stream_id> all = streams();

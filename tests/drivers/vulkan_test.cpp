@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The provider and the suballocator of examples/vulkan, on a real driver. Its functions are called through a table that can make
+// The provider over Vulkan and the suballocator of examples/vulkan, on a real driver. Its vulkan_functions are called through a table that can make
 // each call fail, and that can pretend other memory types and limits. No test may cause a message of the validation layer.
 #include <algorithm>
 #include <array>
@@ -21,11 +21,10 @@
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/provider_laws.hpp>
 #include <tessera/provider/adaptor.hpp>
+#include <tessera/provider/vulkan.hpp>
 #include <tessera/tessera.hpp>
 
-#include "device.hpp"
 #include "first_broken_rule.hpp"
-#include "functions.hpp"
 #include "session.hpp"
 #include "suballocator.hpp"
 
@@ -34,8 +33,13 @@ namespace {
 using namespace tessera;
 using conformance::first_broken_rule;
 using conformance::plan;
+using provider::vulkan_device;
+using provider::vulkan_error;
+using provider::vulkan_functions;
+using provider::vulkan_host;
+using provider::vulkan_memory;
+using provider::vulkan_timelines;
 using vulkan::allocation;
-using vulkan::functions;
 
 constexpr stream_id first{0}, second{1}, third{2};
 constexpr VkMemoryPropertyFlags device_local = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
@@ -47,7 +51,7 @@ std::mutex counting;  // of calls in several threads
 
 /// The behaviour of the functions between the tests and the driver, and what they saw.
 struct between {
-  std::optional<functions> real;
+  std::optional<vulkan_functions> real;
   // Calls that can fail are counted; those from fail_from to fail_to fail.
   std::uint64_t calls = 0, failed = 0;
   std::uint64_t fail_from = 0, fail_to = 0;
@@ -154,7 +158,7 @@ VKAPI_ATTR void VKAPI_CALL destroy_semaphore(VkDevice device, VkSemaphore p,
 VKAPI_ATTR VkResult VKAPI_CALL wait_semaphores(VkDevice device, const VkSemaphoreWaitInfo* info,
                                                std::uint64_t nanoseconds) {
   if (driver.before_wait) driver.before_wait();
-  return may_fail<&functions::wait_semaphores>(device, info, nanoseconds);
+  return may_fail<&vulkan_functions::wait_semaphores>(device, info, nanoseconds);
 }
 VKAPI_ATTR void VKAPI_CALL destroy_buffer(VkDevice device, VkBuffer p, const VkAllocationCallbacks* host) {
   count(driver.buffers_destroyed);
@@ -165,8 +169,8 @@ VKAPI_ATTR void VKAPI_CALL destroy_image(VkDevice device, VkImage p, const VkAll
   driver.real->destroy_image(device, p, host);
 }
 
-functions table() {
-  functions between = *driver.real;
+vulkan_functions table() {
+  vulkan_functions between = *driver.real;
   between.get_properties = &get_properties;
   between.get_memory_properties = &get_memory_properties;
   between.allocate_memory = &allocate_memory;
@@ -175,17 +179,17 @@ functions table() {
   between.flush = &flush;
   between.create_semaphore = &create_semaphore;
   between.destroy_semaphore = &destroy_semaphore;
-  between.get_semaphore_value = &may_fail<&functions::get_semaphore_value>;
+  between.get_semaphore_value = &may_fail<&vulkan_functions::get_semaphore_value>;
   between.wait_semaphores = &wait_semaphores;
-  between.queue_submit = &may_fail<&functions::queue_submit>;
-  between.create_buffer = &may_fail<&functions::create_buffer>;
+  between.queue_submit = &may_fail<&vulkan_functions::queue_submit>;
+  between.create_buffer = &may_fail<&vulkan_functions::create_buffer>;
   between.destroy_buffer = &destroy_buffer;
   between.get_buffer_requirements = &get_buffer_requirements;
-  between.bind_buffer = &may_fail<&functions::bind_buffer>;
-  between.create_image = &may_fail<&functions::create_image>;
+  between.bind_buffer = &may_fail<&vulkan_functions::bind_buffer>;
+  between.create_image = &may_fail<&vulkan_functions::create_image>;
   between.destroy_image = &destroy_image;
   between.get_image_requirements = &get_image_requirements;
-  between.bind_image = &may_fail<&functions::bind_image>;
+  between.bind_image = &may_fail<&vulkan_functions::bind_image>;
   return between;
 }
 
@@ -194,12 +198,12 @@ class tested_device {
  public:
   tested_device() {
     const std::array<VkQueue, 3> queues{session->queue(), session->queue(), session->queue()};
-    device_.emplace(table(), vulkan::device_settings{session->physical(), session->device(), queues,
-                                                     driver.budget.has_value(), 0});
+    device_.emplace(table(), provider::vulkan_device_settings{session->physical(), session->device(), queues,
+                                                              driver.budget.has_value(), 0});
   }
   ~tested_device() { vkDeviceWaitIdle(session->device()); }
-  vulkan::device& operator*() { return *device_; }
-  vulkan::device* operator->() { return &*device_; }
+  vulkan_device& operator*() { return *device_; }
+  vulkan_device* operator->() { return &*device_; }
   void submit(stream_id to) { ASSERT_TRUE(device_->streams().submit(to, VK_NULL_HANDLE)); }
   void finish() {
     for (const stream_id s : {first, second, third})
@@ -207,18 +211,18 @@ class tested_device {
   }
 
  private:
-  std::optional<vulkan::device> device_;
+  std::optional<vulkan_device> device_;
 };
 
 /// Work that runs until open().
 class gate {
  public:
-  gate(vulkan::device& on, stream_id stream) {
+  gate(vulkan_device& on, stream_id stream) {
     const VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO, nullptr,
                                          VK_SEMAPHORE_TYPE_TIMELINE, 0};
     const VkSemaphoreCreateInfo info{VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, &type, 0};
     EXPECT_EQ(vkCreateSemaphore(session->device(), &info, nullptr, &closed_), VK_SUCCESS);
-    EXPECT_TRUE(on.streams().submit(stream, [&](const vulkan::timelines::turn& now) {
+    EXPECT_TRUE(on.streams().submit(stream, [&](const vulkan_timelines::turn& now) {
       const std::array<VkSemaphore, 2> waits{now.timeline, closed_};
       const std::array<std::uint64_t, 2> values{now.before, 1};
       const std::array<VkPipelineStageFlags, 2> stages{VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
@@ -347,9 +351,9 @@ using vulkan_suballocator = on_vulkan;
 
 TEST_F(vulkan_provider, obeys_the_laws) {
   tested_device device;
-  vulkan::memory memory(*device, 0);
+  vulkan_memory memory(*device, 0);
   EXPECT_STREQ(law::provider(memory, 16_MiB, second).broken, nullptr);
-  debug::checked_provider checked{vulkan::memory(*device, 0)};
+  debug::checked_provider checked{vulkan_memory(*device, 0)};
   EXPECT_STREQ(law::provider(checked, 1_MiB, third).broken, nullptr);
   EXPECT_EQ(device->allocations(), 0u);
 }
@@ -364,7 +368,7 @@ TEST_F(vulkan_provider, knows_when_running_work_ends) {
   ASSERT_EQ(vkCreateFence(session->device(), &fence_info, nullptr, &fence), VK_SUCCESS);
 
   const auto begin = [&] {
-    (void)device->streams().submit(first, [&](const vulkan::timelines::turn& now) {
+    (void)device->streams().submit(first, [&](const vulkan_timelines::turn& now) {
       const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
       const VkTimelineSemaphoreSubmitInfo timeline{
           VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO, nullptr, 1, &now.before, 1, &now.after};
@@ -380,7 +384,7 @@ TEST_F(vulkan_provider, knows_when_running_work_ends) {
       return vkQueueSubmit(now.queue, 1, &work, fence);
     });
   };
-  vulkan::memory provider(*device, 0);
+  vulkan_memory provider(*device, 0);
   const auto ended = [&] { return vkGetFenceStatus(session->device(), fence) == VK_SUCCESS; };
   EXPECT_STREQ(law::work(provider, first, begin, ended).broken, nullptr);
   ASSERT_EQ(vkWaitForFences(session->device(), 1, &fence, VK_TRUE, UINT64_MAX), VK_SUCCESS);
@@ -392,7 +396,7 @@ TEST_F(vulkan_provider, respects_the_limits_of_the_device) {
   driver.limits = [](VkPhysicalDeviceLimits& limits) { limits.maxMemoryAllocationCount = 3; };
   driver.max_allocation = 8_MiB;
   tested_device device;
-  vulkan::memory one(*device, 0), other(*device, 0);
+  vulkan_memory one(*device, 0), other(*device, 0);
   EXPECT_EQ(one.acquire(8_MiB + one.granularity()), nullptr);
   EXPECT_NE(std::string(one.take_refusal().text()).find(" bytes exceed maxMemoryAllocationSize, 8388608"),
             std::string::npos);
@@ -414,7 +418,7 @@ TEST_F(vulkan_provider, respects_the_limits_of_the_device) {
 
 TEST_F(vulkan_provider, names_the_result_of_the_driver) {
   tested_device device;
-  vulkan::memory memory(*device, 0);
+  vulkan_memory memory(*device, 0);
   driver.calls = driver.failed = 0;
   driver.fail_from = driver.fail_to = 1;
   EXPECT_EQ(memory.acquire(64_KiB), nullptr);
@@ -425,7 +429,7 @@ TEST_F(vulkan_provider, names_the_result_of_the_driver) {
 TEST_F(vulkan_provider, shares_a_heap_with_other_types) {
   driver.types = types_of_a_card(16_MiB, 16_MiB);
   tested_device device;
-  vulkan::memory one(*device, 2), other(*device, 3);
+  vulkan_memory one(*device, 2), other(*device, 3);
   void* const p = one.acquire(12_MiB);
   EXPECT_EQ(other.available(), 4_MiB);
   EXPECT_EQ(other.acquire(8_MiB), nullptr);
@@ -439,17 +443,17 @@ TEST_F(vulkan_provider, follows_the_budget_of_the_driver) {
   driver.budget->heapBudget[1] = 100_MiB;
   driver.budget->heapUsage[1] = 30_MiB;
   tested_device device;
-  EXPECT_EQ(vulkan::memory(*device, 2).available(), 70_MiB);
+  EXPECT_EQ(vulkan_memory(*device, 2).available(), 70_MiB);
   driver.budget->heapUsage[1] = 101_MiB;
-  EXPECT_EQ(vulkan::memory(*device, 2).available(), 0u);
+  EXPECT_EQ(vulkan_memory(*device, 2).available(), 0u);
 }
 
 TEST_F(vulkan_provider, treats_the_host_as_a_stream_without_running_work) {
   tested_device device;
-  vulkan::memory memory(*device, 0);
-  const stream_id host = vulkan::host;
+  vulkan_memory memory(*device, 0);
+  const stream_id host = vulkan_host;
   EXPECT_TRUE(memory.has_stream(host));
-  vulkan::memory::event mark;
+  vulkan_memory::event mark;
   EXPECT_TRUE(memory.record(host, mark));
   EXPECT_TRUE(memory.query(mark) && memory.wait(mark));
   gate running(*device, first);
@@ -464,8 +468,8 @@ TEST_F(vulkan_provider, treats_the_host_as_a_stream_without_running_work) {
 
 TEST_F(vulkan_provider, passes_on_what_a_submission_throws) {
   tested_device device;
-  vulkan::timelines& streams = device->streams();
-  const auto throwing = [](const vulkan::timelines::turn&) -> VkResult { throw 3; };
+  vulkan_timelines& streams = device->streams();
+  const auto throwing = [](const vulkan_timelines::turn&) -> VkResult { throw 3; };
   EXPECT_THROW(streams.submit(first, throwing), int);
   EXPECT_EQ(streams.position(first), 0u);
   device.submit(first);  // the queue is not locked
@@ -475,7 +479,7 @@ TEST_F(vulkan_provider, passes_on_what_a_submission_throws) {
 
 /// A lost device uses no memory, so all of it can be freed.
 TEST_F(vulkan_provider, frees_memory_of_a_lost_device) {
-  functions lost = table();
+  vulkan_functions lost = table();
   lost.get_semaphore_value = [](VkDevice, VkSemaphore, std::uint64_t*) -> VkResult {
     return VK_ERROR_DEVICE_LOST;
   };
@@ -484,8 +488,8 @@ TEST_F(vulkan_provider, frees_memory_of_a_lost_device) {
   };
   const std::array<VkQueue, 1> queues{session->queue()};
   {
-    vulkan::device device(lost, {session->physical(), session->device(), queues, false, 0});
-    caching_allocator<recipe::pytorch<>, vulkan::memory> pool{vulkan::memory(device, 0)};
+    vulkan_device device(lost, {session->physical(), session->device(), queues, false, 0});
+    caching_allocator<recipe::pytorch<>, vulkan_memory> pool{vulkan_memory(device, 0)};
     void* const p = pool.allocate(1_MiB);
     ASSERT_TRUE(device.streams().submit(first, VK_NULL_HANDLE));
     pool.deallocate(p);
@@ -510,9 +514,9 @@ TYPED_TEST_SUITE(vulkan_recipes, recipes);
 TYPED_TEST(vulkan_recipes, keep_the_rules_of_the_model) {
   driver.types = types_of_a_card();
   tested_device device;
-  caching_allocator<TypeParam, debug::checked_provider<vulkan::memory>> pool{
-      debug::checked_provider(vulkan::memory(*device, 1))};
-  const std::vector<stream_id> streams{first, second, vulkan::host};
+  caching_allocator<TypeParam, debug::checked_provider<vulkan_memory>> pool{
+      debug::checked_provider(vulkan_memory(*device, 1))};
+  const std::vector<stream_id> streams{first, second, vulkan_host};
   ASSERT_EQ(first_broken_rule(pool, plan{3, 20'000, 4_MiB, 100, 97}, streams), "");
   pool.trim();
   EXPECT_EQ(device->allocations(), 0u);
@@ -520,7 +524,7 @@ TYPED_TEST(vulkan_recipes, keep_the_rules_of_the_model) {
 
 /// Uses an allocator with work on two streams; requests may fail.
 template <typename Pool>
-void use(Pool& pool, vulkan::device& device, unsigned rounds) {
+void use(Pool& pool, vulkan_device& device, unsigned rounds) {
   std::vector<void*> held;
   std::mt19937 random(7);
   for (unsigned i = 0; i < rounds; ++i) {
@@ -544,7 +548,7 @@ TYPED_TEST(vulkan_recipes, survive_failures_of_any_call) {
   for (std::uint64_t k = 0; k <= last; ++k) {
     for (const std::uint64_t length : {std::uint64_t{1}, std::uint64_t{1'000'000}}) {
       tested_device device;
-      caching_allocator<TypeParam, vulkan::memory> pool{vulkan::memory(*device, 1)};
+      caching_allocator<TypeParam, vulkan_memory> pool{vulkan_memory(*device, 1)};
       driver.calls = driver.failed = 0;
       driver.fail_from = k;
       driver.fail_to = k == 0 ? 0 : k + length - 1;
@@ -601,7 +605,7 @@ TEST_F(vulkan_provider, survives_failures_of_its_constructor) {
   for (std::uint64_t k = 1; k <= 3; ++k) {
     driver.calls = 0;
     driver.fail_from = driver.fail_to = k;
-    EXPECT_THROW(tested_device{}, vulkan::vulkan_error);
+    EXPECT_THROW(tested_device{}, vulkan_error);
     EXPECT_EQ(driver.semaphores, 0u);
   }
 }
@@ -973,7 +977,7 @@ TEST_F(vulkan_suballocator, refuses_streams_that_do_not_exist) {
       memory.destroy(made);
     }
   }
-  const allocation of_host = memory.allocate({{1000, 64, ~0u}, vulkan::for_device, {}, vulkan::host});
+  const allocation of_host = memory.allocate({{1000, 64, ~0u}, vulkan::for_device, {}, vulkan_host});
   EXPECT_TRUE(of_host);
   memory.deallocate(of_host);
 }
@@ -1186,7 +1190,7 @@ class all_tests : public testing::Environment {
              1);
     try {
       session.emplace(true);
-    } catch (const vulkan::vulkan_error&) {
+    } catch (const vulkan_error&) {
     }
   }
   void TearDown() override {

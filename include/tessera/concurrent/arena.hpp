@@ -287,7 +287,7 @@ class alignas(64) arena {
       const std::thread::id me = std::this_thread::get_id();
       if (user_.load(std::memory_order_relaxed) != me) user_.store(me, std::memory_order_relaxed);
     };
-    return inner_.try_allocate(bytes, stream, prepare, [](allocator&) {});
+    return inner_.try_allocate(bytes, stream, prepare, [](allocator&, void*) {});
   }
 
   /// Frees a block at once if the calling thread allocated last from the arena, or if streams are recorded.

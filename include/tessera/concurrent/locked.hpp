@@ -73,12 +73,18 @@ class locked
   /// Serves a request like caching_allocator. The numbers of the exception are those of the moment when the
   /// request failed.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
-    return inner_.try_allocate(
-        bytes, stream, [](allocator&) {},
-        [=](allocator& in) { adaptor_type::raise_failure(in, bytes, stream); });
+    return try_allocate(bytes, stream, [=](allocator& in, void* p) {
+      if (p == nullptr) adaptor_type::raise_failure(in, bytes, stream);
+    });
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
-    return inner_.try_allocate(bytes, stream, [](allocator&) {}, [](allocator&) {});
+    return try_allocate(bytes, stream, [](allocator&, void*) {});
+  }
+  /// Serves a request, and calls done(allocator, block) before it unlocks the mutex, unless 0 bytes are requested. The block is
+  /// null if the request failed; `done` may then throw. `done` must not use this front end.
+  template <typename Done>
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, Done done) {
+    return inner_.try_allocate(bytes, stream, [](allocator&) {}, done);
   }
   [[nodiscard]] bool on_pressure(bool (*callback)(void* context) noexcept, void* context) noexcept {
     return inner_.on_pressure(callback, context);

@@ -454,17 +454,19 @@ class mutex_guarded : innermost_front<Allocator> {
   /// * If it still fails, and other allocators were asked to release cached memory, asks them again and
   ///   retries up to eight times. They may have cached the memory again meanwhile.
   ///
-  /// The statistics count each try. Calls fail(allocator), which may throw, with the mutex held if the last
-  /// try fails.
-  template <typename Prepare, typename Fail>
-  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, Prepare prepare, Fail fail) {
+  /// The statistics count each try. Calls done(allocator, block) with the mutex held, unless 0 bytes are requested. The block
+  /// is null if the last try fails; done may then throw.
+  template <typename Prepare, typename Done>
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream, Prepare prepare, Done done) {
     return enter(*this, [&](allocator& in) {
       prepare(in);
       const unlockable_mutex::counts before = mutex_.counted();
       void* p = in.try_allocate(bytes, stream);
-      if (p != nullptr || bytes == 0) return p;
-      p = try_again(bytes, stream, before);
-      if (p == nullptr) fail(in);
+      if (p == nullptr) {
+        if (bytes == 0) return p;
+        p = try_again(bytes, stream, before);
+      }
+      done(in, p);
       return p;
     });
   }

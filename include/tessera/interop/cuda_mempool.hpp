@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include <tessera/allocator_adaptor.hpp>
 #include <tessera/core/error.hpp>
 #include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
@@ -23,15 +24,25 @@ enum class pool_attribute : unsigned char {
   used_high = 8                     ///< maximum bytes since it was set to 0
 };
 
+template <typename Allocator>
+inline constexpr bool is_locked = false;
+template <typename Allocator>
+inline constexpr bool is_locked<concurrent::locked<Allocator>> = true;
+
 }  // namespace tessera::detail
 
 namespace tessera::interop {
 
-/// Gives a caching_allocator the interface of CUDA's memory pools, for code written against cudaMallocAsync.
-/// Allocations and frees are ordered by streams. A synchronization releases reserved memory above a
-/// threshold. A free of an unknown address aborts, as in every tessera allocator.
+/// Gives a caching_allocator, or a locked one, the interface of CUDA's memory pools, for code written against
+/// cudaMallocAsync. Allocations and frees are ordered by streams. A synchronization releases reserved memory
+/// above a threshold. A free of an unknown address aborts, as in every tessera allocator.
 ///
-///   Requires:  one thread at a time uses it
+/// Choose `locked<caching_allocator<...>>` as `Allocator` if several threads use the pool. Its mutex then also
+/// guards the attributes, so a maximum counts every byte that any thread had. The mutex is unlocked while the
+/// device acquires or releases segments or waits for a stream. A segment is reserved until the device has
+/// released it, so `reserved_high` may exceed the capacity if another thread acquires memory meanwhile.
+///
+///   Requires:  one thread at a time uses it, unless `Allocator` is `locked`
 ///   Requires:  the provider knows all waits between streams
 ///
 ///     constexpr tessera::stream_id stream{1};
@@ -49,6 +60,8 @@ class cuda_mempool {
   using provider_type = typename Allocator::provider_type;
 
  private:
+  static_assert(detail::is_caching_allocator<Allocator> || detail::is_locked<Allocator>,
+                "cuda_mempool<A>: A is a caching_allocator, or a locked around one");
   static_assert(recipe_type::streams::reuses_across_streams,
                 "cuda_mempool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
 
@@ -65,17 +78,11 @@ class cuda_mempool {
   ///   Returns:  null for 0 bytes
   ///   Throws:   out_of_memory
   [[nodiscard]] void* allocate_async(std::size_t bytes, stream_id stream) {
-    void* const p = try_allocate_async(bytes, stream);
-    if (p == nullptr && bytes != 0) detail::raise(pool_.make_out_of_memory(bytes, stream));
-    return p;
+    return serve(bytes, stream, [=](const auto& in) { detail::raise(in.make_out_of_memory(bytes, stream)); });
   }
   /// Allocates memory like allocate_async, but returns null if allocate_async would throw.
   [[nodiscard]] void* try_allocate_async(std::size_t bytes, stream_id stream) noexcept {
-    void* const p = pool_.try_allocate(bytes, stream);
-    const usage now = pool_.current_usage();
-    if (now.reserved > reserved_high_) reserved_high_ = now.reserved;
-    if (used(now) > used_high_) used_high_ = used(now);
-    return p;
+    return serve(bytes, stream, [](const auto&) {});
   }
 
   /// Frees a block once the work submitted to `stream` so far completes. `stream` may differ from the stream
@@ -83,15 +90,20 @@ class cuda_mempool {
   /// Ignores null.
   ///   Requires:  a live block of this pool and an existing stream; aborts otherwise
   void free_async(void* p, stream_id stream) noexcept {
-    if (p == nullptr || try_free_async(p, stream)) return;
-    if (!detail::has_stream(pool_.provider(), stream))
-      detail::fatal(detail::fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(),
-                    p);
-    refuse_address(detail::introspect(pool_), "free_async", p);
+    if (p == nullptr) return;
+    enter([=](auto& in) {
+      if (free_on(in, p, stream)) return;
+      if (!detail::has_stream(in.provider(), stream))
+        detail::fatal(detail::fixed_text().add("free_async: there is no stream ").add(stream.handle).c_str(),
+                      p);
+      refuse_address(detail::introspect(in), "free_async", p);
+    });
   }
   /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
-    return detail::has_stream(pool_.provider(), stream) && pool_.try_deallocate_on(p, stream);
+    bool is_freed = false;
+    enter([&](auto& in) { is_freed = free_on(in, p, stream); });
+    return is_freed;
   }
   /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for
   /// the stream of the allocation. Recording only the latter changes nothing.
@@ -105,28 +117,84 @@ class cuda_mempool {
 
   /// Waits for the work of `stream` and releases idle memory above the release threshold.
   ///   Returns:  false if the device failed
-  bool synchronize(stream_id stream) noexcept { return pool_.synchronize(stream); }
+  bool synchronize(stream_id stream) noexcept {
+    bool is_done = false;
+    enter([&](auto& in) { is_done = in.synchronize(stream); });
+    return is_done;
+  }
   /// Releases idle memory until at most `keep` bytes are reserved. Does not wait for pending blocks.
   void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
   [[nodiscard]] std::uint64_t get(attribute name) noexcept {
-    const recipe::policies<recipe_type>& settings = pool_.policies();
+    std::uint64_t value = 0;
+    enter([&](auto& in) { value = get_from(in, name); });
+    return value;
+  }
+  /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
+  ///   Returns:  false, without a change, for any other value and for the current values
+  [[nodiscard]] bool set(attribute name, std::uint64_t value) noexcept {
+    bool is_set = false;
+    enter([&](auto& in) { is_set = set_in(in, name, value); });
+    return is_set;
+  }
+
+  /// The underlying allocator.
+  [[nodiscard]] Allocator& pool() noexcept { return pool_; }
+  /// Only without a mutex; otherwise call pool().visit_provider(f).
+  [[nodiscard]] provider_type& provider() noexcept
+    requires detail::is_caching_allocator<Allocator>
+  {
+    return pool_.provider();
+  }
+  [[nodiscard]] usage current_usage() const noexcept { return pool_.current_usage(); }
+  [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
+
+ private:
+  /// Calls f(caching_allocator), with the mutex held if there is one.
+  template <typename F>
+  void enter(F f) {
+    pool_.for_each_allocator(f);
+  }
+  /// Serves a request and notes the maxima in one step. Calls fail(caching_allocator) if it fails, but not for 0 bytes.
+  template <typename Fail>
+  [[nodiscard]] void* serve(std::size_t bytes, stream_id stream, Fail fail) {
+    const auto done = [&](auto& in, const void* p) {
+      const usage now = in.current_usage();
+      if (now.reserved > reserved_high_) reserved_high_ = now.reserved;
+      if (used(now) > used_high_) used_high_ = used(now);
+      if (p == nullptr) fail(in);
+    };
+    if constexpr (requires { pool_.try_allocate(bytes, stream, done); }) {
+      return pool_.try_allocate(bytes, stream, done);
+    } else {
+      void* const p = pool_.try_allocate(bytes, stream);
+      if (bytes != 0) done(pool_, p);
+      return p;
+    }
+  }
+  template <typename In>
+  [[nodiscard]] static bool free_on(In& in, void* p, stream_id stream) noexcept {
+    return detail::has_stream(in.provider(), stream) && in.try_deallocate_on(p, stream);
+  }
+
+  template <typename In>
+  [[nodiscard]] std::uint64_t get_from(In& in, attribute name) const noexcept {
+    const recipe::policies<recipe_type>& settings = in.policies();
     switch (name) {
       case attribute::follow_event_dependencies: return settings.streams.follow_dependencies ? 1 : 0;
       case attribute::allow_opportunistic: return settings.streams.opportunistic ? 1 : 0;
       case attribute::allow_internal_dependencies: return settings.streams.insert_dependencies ? 1 : 0;
       case attribute::release_threshold: return settings.eviction.threshold;
-      case attribute::reserved_current: return pool_.current_usage().reserved;
+      case attribute::reserved_current: return in.current_usage().reserved;
       case attribute::reserved_high: return reserved_high_;
-      case attribute::used_current: return used(pool_.current_usage());
+      case attribute::used_current: return used(in.current_usage());
       case attribute::used_high: return used_high_;
     }
     return 0;
   }
-  /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
-  ///   Returns:  false, without a change, for any other value and for the current values
-  [[nodiscard]] bool set(attribute name, std::uint64_t value) noexcept {
-    recipe::policies<recipe_type>& settings = pool_.policies();
+  template <typename In>
+  [[nodiscard]] bool set_in(In& in, attribute name, std::uint64_t value) noexcept {
+    recipe::policies<recipe_type>& settings = in.policies();
     switch (name) {
       case attribute::follow_event_dependencies:
         return set_switch(settings.streams.follow_dependencies, value);
@@ -134,21 +202,13 @@ class cuda_mempool {
       case attribute::allow_internal_dependencies:
         return set_switch(settings.streams.insert_dependencies, value);
       case attribute::release_threshold: settings.eviction.threshold = value; return true;
-      case attribute::reserved_high: return restart(reserved_high_, pool_.current_usage().reserved, value);
-      case attribute::used_high: return restart(used_high_, used(pool_.current_usage()), value);
+      case attribute::reserved_high: return restart(reserved_high_, in.current_usage().reserved, value);
+      case attribute::used_high: return restart(used_high_, used(in.current_usage()), value);
       case attribute::reserved_current:
       case attribute::used_current: return false;
     }
     return false;
   }
-
-  /// The underlying allocator.
-  [[nodiscard]] Allocator& pool() noexcept { return pool_; }
-  [[nodiscard]] provider_type& provider() noexcept { return pool_.provider(); }
-  [[nodiscard]] usage current_usage() const noexcept { return pool_.current_usage(); }
-  [[nodiscard]] const char* audit() const noexcept { return pool_.audit(); }
-
- private:
   template <typename Switch>
   [[nodiscard]] static bool set_switch(Switch& target, std::uint64_t value) noexcept {
     if (value > 1) return false;
@@ -163,6 +223,7 @@ class cuda_mempool {
   [[nodiscard]] static std::size_t used(const usage& now) noexcept { return now.active; }
 
   Allocator pool_;
+  // Guarded by the allocator's mutex, if it has one.
   std::size_t reserved_high_ = 0;
   std::size_t used_high_ = 0;
 };

@@ -1,39 +1,125 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include <tessera/detail/blocks/introspection.hpp>
+#include <tessera/observe/inspect.hpp>
 #include <tessera/provider/shared_chunks.hpp>
 
 namespace tessera::observe {
 
-/// Lists the physical chunks behind the live block that begins at an address, by ascending address. The block begins inside
-/// the first chunk. Other blocks may use parts of the chunks.
+/// The physical chunks behind bytes of a live block, by ascending address. If it is false, there are none, and `why` says why.
+template <provider::virtual_memory_provider D>
+struct chunk_list {
+  std::vector<provider::mapped_chunk<D>> chunks{};
+  const char* why = nullptr;  ///< why there are no chunks, as text; null if there are
+  [[nodiscard]] explicit operator bool() const noexcept { return why == nullptr; }
+};
+
+}  // namespace tessera::observe
+
+namespace tessera::detail {
+
+inline constexpr const char* no_live_block = "list_chunks: the address lies in no live block";
+
+/// Returns why [at, at + bytes) is no part of a live block; null if it is. Makes `unlimited` the bytes up to the end.
+[[nodiscard]] inline const char* refuse_part(std::uintptr_t at, std::size_t& bytes,
+                                             const block_view& in) noexcept {
+  if (in.bytes == 0 || in.is != block_view::state::live) return no_live_block;
+  const std::size_t left = in.address + in.bytes - at;
+  if (bytes == unlimited) bytes = left;
+  if (bytes == 0) return "list_chunks: 0 bytes have no chunks";
+  return bytes <= left ? nullptr : "list_chunks: the bytes end outside the live block of the address";
+}
+/// The memory of a provider, in that of a front end's device, which may count its bytes.
+template <typename Physical, typename Counted>
+[[nodiscard]] const Physical& memory_of(const Counted& memory) noexcept {
+  if constexpr (std::is_same_v<Physical, Counted>) {
+    return memory;
+  } else {
+    return memory_of<Physical>(memory.memory);
+  }
+}
+/// Finds the live block that an address lies in, in an allocator that maps ranges, or null.
+template <typename Blocks>
+[[nodiscard]] const block* find_live_around(const Blocks& blocks, const void* p) noexcept {
+  if (const block* const live = blocks.find_live(p)) return live;
+  const auto at = reinterpret_cast<std::uintptr_t>(p);
+  const block* found = nullptr;
+  blocks.for_each_segment([&](const block& first) {
+    const block& range = *first.prev;
+    if (at - range.address >= range.size) return;
+    for (found = &first; at - found->address >= found->size;) found = found->next;
+  });
+  const bool is_live = found != nullptr && !found->is_unmapped() && !found->is_free() &&
+                       found->status.state != block::state::pending;
+  return is_live ? found : nullptr;
+}
+
+}  // namespace tessera::detail
+
+namespace tessera::observe {
+
+/// Lists the physical chunks behind [p, p + bytes), which lie in one live block, for example to register or export a part of it.
+/// `p` may be any address of the block. Without `bytes`, lists those behind `p` to the end of the block.
 ///
-/// The list is valid until the block is freed or sleeps. export_chunks and imported_range [provider/shared_chunks.hpp] map the
-/// chunks in another process.
-///   Returns:  nothing if no live block begins there, if it sleeps, if a plan serves it, or if the recipe maps no ranges
-///   Cost:     linear in the bytes of the chunks, by units of the smallest one; an allocator with a mutex holds it
+/// `p` lies in the first chunk, and the last byte in the last one. Other blocks may use parts of both. The list is valid until
+/// the block is freed or sleeps. export_chunks and imported_range [provider/shared_chunks.hpp] map the chunks in another process.
+///
+///     using mapping_allocator = tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device>;
+///     mapping_allocator memory;
+///     auto* const p = static_cast<std::byte*>(memory.allocate(20_MiB));
+///     const auto list = tessera::observe::list_chunks(memory, p + 5_MiB, 64_KiB);
+///     if (!list) std::puts(list.why);
+///     for (const auto& c : list.chunks) std::printf("%zu bytes at %#zx\n", c.bytes, std::size_t{c.address});
+///     memory.deallocate(p);
+///
+///   Returns:  no chunks, and why, if no live block has all these bytes, if it sleeps, or if the recipe maps no ranges. The
+///             blocks that a plan serves have chunks with any recipe
+///   Cost:     linear in the bytes of the chunks, by units of the smallest one. If `p` is not the first address of the block,
+///             also linear in the ranges and in the blocks of one; for a block that a plan serves, in the plan's places. An
+///             allocator with a mutex holds it
 template <typename Allocator>
-[[nodiscard]] auto list_chunks(Allocator& allocator, const void* p) {
+[[nodiscard]] auto list_chunks(Allocator& allocator, const void* p, std::size_t bytes = unlimited) {
   using provider_type = typename Allocator::provider_type;
-  std::vector<provider::mapped_chunk<provider_type>> list;
-  allocator.visit_owner(p, [&list, p](auto& in) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(p);
+  chunk_list<provider_type> list;
+  const auto add = [&list](const auto& c) {
+    list.chunks.push_back(
+        {c.address, c.bytes, detail::memory_of<typename provider_type::physical>(c.memory)});
+  };
+
+  bool is_of_plan = false;
+  detail::visit_plan_of(allocator, [&](const auto& plan) {
+    if (!plan.contains(p)) return;
+    is_of_plan = true;
+    list.why = detail::refuse_part(begin, bytes, plan.block_around(p));
+    if (list.why == nullptr) plan.for_each_chunk(begin, bytes, add);
+  });
+  if (is_of_plan) return list;
+
+  list.why = detail::no_live_block;
+  allocator.visit_owner(p, [&](auto& in) {
     const auto blocks = detail::introspect(in);
     if constexpr (decltype(blocks)::has_ranges) {
-      const detail::block* const live = blocks.find_live(p);
-      if (live == nullptr || !blocks.has_memory(*live)) return;
+      const detail::block* const live = detail::find_live_around(blocks, p);
+      if (live == nullptr) return;
+      list.why = detail::refuse_part(begin, bytes, detail::view_of(*live));
+      if (list.why == nullptr && !blocks.has_memory(*live)) list.why = "list_chunks: the block sleeps";
+      if (list.why != nullptr) return;
       auto& ranges = detail::core_access::backend(in).ranges();
       const std::size_t unit = ranges.alignment();
-      std::uintptr_t at = live->address / unit * unit;
+      std::uintptr_t at = begin / unit * unit;
       while (ranges.end_of_chunk(at) == at) at -= unit;  // memory of a live block is mapped
-      while (at < live->end()) {
-        const auto* const c = ranges.chunks().first_from(at, at + 1, unit);
-        if (c == nullptr) return list.clear();
-        list.push_back({c->address, c->bytes, c->memory});
-        at += c->bytes;
+      while (at < begin + bytes) {
+        const auto& c = *ranges.chunks().first_from(at, at + 1, unit);
+        add(c);
+        at += c.bytes;
       }
+    } else {
+      list.why = "list_chunks: the recipe maps no ranges, so there are no chunks";
     }
   });
   return list;

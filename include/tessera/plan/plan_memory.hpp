@@ -185,6 +185,17 @@ class plan_memory<Provider> {
     }
   }
 
+  /// Calls f(chunk) for each physical chunk behind [offset, offset + bytes), in ascending order.
+  ///   Requires:  all these bytes have memory
+  template <typename F>
+  void for_each_chunk(std::size_t offset, std::size_t bytes, F f) const {
+    for (std::size_t at = offset; at < offset + bytes;) {
+      const chunk& here = *by_page_[at / page_];
+      f(here);
+      at = here.address + here.bytes - base_;
+    }
+  }
+
   void finish(Provider& device) noexcept {
     if (base_ == 0) return;
     for (std::size_t page = 0; page < pages_; ++page) {
@@ -278,6 +289,14 @@ class plan_view {
       }
       f(memory_.base() + offset, bytes, used);
     });
+  }
+
+  /// Calls f(chunk) for each physical chunk behind bytes of a live block, in ascending order, if memory is mapped in chunks.
+  ///   Cost:  linear in the chunks
+  template <typename F>
+    requires(memory::in_range)
+  void for_each_chunk(std::uintptr_t address, std::size_t bytes, F f) const {
+    memory_.for_each_chunk(address - memory_.base(), bytes, f);
   }
 
   /// Whether an address lies in the addresses of the plan.

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <random>
+#include <thread>
+#include <type_traits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include <tessera/concurrent/locked.hpp>
 #include <tessera/interop/cuda_mempool.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
@@ -161,6 +167,117 @@ TEST(cuda_mempool, explains_the_failure_of_a_stream) {
     EXPECT_EQ(error.stream(), b);
     EXPECT_EQ(error.at_failure().allocated, 3_MiB);
   }
+}
+
+template <typename A>
+concept shows_its_provider = requires(cuda_mempool<A>& pool) { pool.provider(); };
+static_assert(shows_its_provider<caching_allocator<cuda_async, simulated_device>>);
+static_assert(!shows_its_provider<locked<caching_allocator<cuda_async, simulated_device>>>);
+
+TEST(cuda_mempool_threads, share_a_locked_one) {
+  using async_allocator =
+      tessera::caching_allocator<tessera::recipe::cuda_async, tessera::provider::simulated_device>;
+  using pool_type = tessera::interop::cuda_mempool<tessera::concurrent::locked<async_allocator>>;
+  pool_type pool;
+  (void)pool.set(pool_type::attribute::release_threshold, 64_MiB);
+  const auto work = [&pool](tessera::stream_id stream) {
+    void* const p = pool.allocate_async(40_MiB, stream);
+    pool.free_async(p, stream);
+    pool.synchronize(stream);  // releases what is reserved above 64 MiB
+  };
+  std::thread first(work, tessera::stream_id{1}), second(work, tessera::stream_id{2});
+  first.join();
+  second.join();
+  const std::uint64_t most = pool.get(pool_type::attribute::reserved_high);
+  EXPECT_TRUE(most == 40_MiB || most == 80_MiB);
+  EXPECT_LE(pool.get(pool_type::attribute::reserved_current), 64_MiB);
+}
+
+/// Threads allocate, free on any stream, synchronize, trim and set attributes. Every k-th call of the device fails.
+void share_in_threads(std::uint64_t every_failing) {
+  using pool_type = cuda_mempool<locked<caching_allocator<cuda_async, simulated_device>>>;
+  pool_type pool{
+      simulated_device{simulated_device::options{.capacity = 64_MiB, .fail_every = every_failing}}};
+  std::atomic<std::size_t> live{0}, most{0};
+  const auto work = [&](std::uint64_t number) {
+    std::mt19937_64 random(number);
+    struct owned {
+      void* p;
+      std::size_t bytes;
+    };
+    std::vector<owned> mine;
+    const stream_id own{number};
+    const auto free_last = [&](stream_id on) {
+      live -= mine.back().bytes;
+      pool.free_async(mine.back().p, on);
+      mine.pop_back();
+    };
+    for (int i = 0; i < 1'500; ++i) {
+      const std::size_t what = random() % 16;
+      if (what < 8 && mine.size() < 12) {
+        const std::size_t bytes = 512 * (1 + random() % 6'000);
+        if (void* const p = pool.try_allocate_async(bytes, own); p != nullptr) {
+          mine.push_back({p, bytes});
+          const std::size_t now = live += bytes;
+          for (std::size_t seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+          }
+        }
+      } else if (what < 13 && !mine.empty()) {
+        const stream_id other{random() % 4};
+        if (what == 12) (void)pool.record_stream(mine.back().p, other);
+        free_last(what == 8 ? other : own);
+      } else if (what == 13) {
+        const bool is_done = pool.synchronize(own);
+        EXPECT_TRUE(is_done || every_failing != 0);
+      } else if (what == 14) {
+        pool.trim_to(random() % 2 == 0 ? 0 : 8_MiB);
+      } else {
+        EXPECT_TRUE(pool.set(pool_attribute::release_threshold, random() % 3 * 8_MiB));
+        EXPECT_TRUE(pool.set(pool_attribute::allow_opportunistic, random() % 2));
+        EXPECT_FALSE(pool.try_free_async(&random, own));
+        EXPECT_STREQ(pool.audit(), nullptr);
+      }
+    }
+    while (!mine.empty()) free_last(own);
+  };
+  std::vector<std::thread> threads;
+  for (std::uint64_t i = 0; i < 4; ++i) threads.emplace_back(work, i);
+  for (std::thread& each : threads) each.join();
+  // Blocks that the threads had at the same time are never more than the maximum.
+  EXPECT_GE(pool.get(pool_attribute::used_high), most.load());
+  EXPECT_GE(pool.get(pool_attribute::reserved_high), pool.get(pool_attribute::used_high));
+  pool.pool().visit_provider([](simulated_device& device) { device.fail_every(0); });
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_TRUE(pool.synchronize(stream_id{i}));
+  pool.trim_to(0);
+  EXPECT_EQ(pool.get(pool_attribute::used_current), 0u);
+  EXPECT_EQ(pool.get(pool_attribute::reserved_current), 0u);
+  for (const auto what : {pool_attribute::used_high, pool_attribute::reserved_high}) {
+    EXPECT_TRUE(pool.set(what, 0));
+    EXPECT_EQ(pool.get(what), 0u);
+  }
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+TEST(cuda_mempool_threads, find_maxima_that_count_every_block) { share_in_threads(0); }
+TEST(cuda_mempool_threads, lose_nothing_if_device_calls_fail) {
+  for (const std::uint64_t every : {2u, 3u, 7u}) share_in_threads(every);
+}
+
+// A request that fails names the numbers of that moment, and a wrong free aborts, as without a mutex.
+TEST(cuda_mempool_threads, get_the_errors_of_one_thread) {
+  cuda_mempool<locked<caching_allocator<cuda_async, simulated_device>>> pool{
+      simulated_device{simulated_device::options{.capacity = 4_MiB}}};
+  EXPECT_EQ(pool.allocate_async(0, a), nullptr);
+  void* const p = pool.allocate_async(3_MiB, a);
+  EXPECT_EQ(pool.try_allocate_async(2_MiB, b), nullptr);
+  try {
+    (void)pool.allocate_async(2_MiB, b);
+    FAIL();
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(error.at_failure().allocated, 3_MiB);
+  }
+  pool.free_async(nullptr, a);
+  pool.free_async(p, a);
+  EXPECT_DEATH(pool.free_async(p, a), "free_async: not the address of a live block");
 }
 
 }  // namespace

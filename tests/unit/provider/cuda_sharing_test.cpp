@@ -64,7 +64,7 @@ TEST_F(cuda_sharing, maps_the_chunks_of_a_block_in_another_process) {
     locked<caching_allocator<pytorch_family::expandable, cuda_device>> memory(cuda_device(load(), 0));
     void* const before = memory.allocate(20_MiB);
     void* const p = memory.allocate(60_MiB);
-    const auto chunks = list_chunks(memory, p);
+    const auto chunks = list_chunks(memory, p).chunks;
     ASSERT_EQ(chunks.size(), 3u);
     std::int32_t process = 0;
     ASSERT_TRUE(way.receive(process));

@@ -9,11 +9,12 @@
 #include <mutex>
 
 #include <tessera/core/types.hpp>
+#include <tessera/provider/opencl_calls.hpp>
 #include <tessera/provider/stream_order.hpp>
 
-#include "calls.hpp"
+#if defined(CL_VERSION_2_0)
 
-namespace opencl {
+namespace tessera::detail::opencl {
 
 /// The queues that a device knows as streams, with events and positions on them. Thread-safe.
 ///
@@ -24,7 +25,7 @@ class command_queues {
  public:
   struct event {
     cl_event handle = nullptr;
-    tessera::stream_id stream{};
+    stream_id stream{};
     std::uint64_t position = 0;
   };
 
@@ -37,34 +38,34 @@ class command_queues {
     for (auto& [stream, q] : queues_) drop_complete(q, ~std::uint64_t{0});
   }
 
-  void add(tessera::stream_id stream, cl_command_queue handle) {
+  void add(stream_id stream, cl_command_queue handle) {
     const std::lock_guard lock(mutex_);
     const auto [at, is_new] = queues_.try_emplace(stream);
     if (!is_new) return;
     at->second.handle = retain(errors_, handle);
     if (at->second.handle == nullptr) {
       queues_.erase(at);
-      throw opencl_error(errors_.text());
+      raise(provider::opencl_error(errors_.text()));
     }
     at->second.completed = last_;
   }
   /// Finishes the work of a queue and forgets it.
-  bool remove(tessera::stream_id stream) noexcept {
-    if (stream == tessera::stream_id{} || !has(stream) || !finish(stream)) return false;
+  bool remove(stream_id stream) noexcept {
+    if (stream == stream_id{} || !has(stream) || !finish(stream)) return false;
     const std::lock_guard lock(mutex_);
     drop_complete(queues_.at(stream), ~std::uint64_t{0});
     return queues_.erase(stream) == 1;
   }
-  [[nodiscard]] bool has(tessera::stream_id stream) const noexcept {
+  [[nodiscard]] bool has(stream_id stream) const noexcept {
     const std::lock_guard lock(mutex_);
     return queues_.contains(stream);
   }
-  [[nodiscard]] bool expects(tessera::stream_id stream) noexcept {
+  [[nodiscard]] bool expects(stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
     return find(stream) != nullptr;
   }
 
-  bool record(tessera::stream_id stream, event& made) noexcept {
+  bool record(stream_id stream, event& made) noexcept {
     const std::lock_guard lock(mutex_);
     queue* const q = find(stream);
     cl_event handle = nullptr;
@@ -87,12 +88,12 @@ class command_queues {
     if (handle != nullptr) (void)errors_.succeeded("clReleaseEvent", clReleaseEvent(handle));
   }
 
-  [[nodiscard]] std::uint64_t position(tessera::stream_id stream) noexcept {
+  [[nodiscard]] std::uint64_t position(stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
     queue* const q = find(stream);
     return q != nullptr ? add_position(*q) : 0;
   }
-  [[nodiscard]] bool is_done(tessera::stream_id stream, std::uint64_t at) noexcept {
+  [[nodiscard]] bool is_done(stream_id stream, std::uint64_t at) noexcept {
     const std::lock_guard lock(mutex_);
     const auto found = queues_.find(stream);
     if (found == queues_.end() || poll(found->second) >= at) return true;
@@ -100,12 +101,11 @@ class command_queues {
     if (marker_after(found->second, at) == nullptr) (void)add_position(found->second);
     return false;
   }
-  [[nodiscard]] bool is_ordered_after(tessera::stream_id stream, tessera::stream_id of,
-                                      std::uint64_t at) const noexcept {
+  [[nodiscard]] bool is_ordered_after(stream_id stream, stream_id of, std::uint64_t at) const noexcept {
     const std::lock_guard lock(mutex_);
     return !queues_.contains(of) || order_.is_ordered_after(stream, of, at);
   }
-  bool make_wait(tessera::stream_id stream, tessera::stream_id of, std::uint64_t at) noexcept {
+  bool make_wait(stream_id stream, stream_id of, std::uint64_t at) noexcept {
     const std::lock_guard lock(mutex_);
     queue* const waiting = find(stream);
     const auto other = queues_.find(of);
@@ -122,7 +122,7 @@ class command_queues {
     return order_.add(stream, add_position(*waiting), of, at);
   }
 
-  bool copy(void* to, const void* from, std::size_t bytes, tessera::stream_id stream) noexcept {
+  bool copy(void* to, const void* from, std::size_t bytes, stream_id stream) noexcept {
     const std::lock_guard lock(mutex_);
     const queue* const q = find(stream);
     return q != nullptr &&
@@ -143,7 +143,7 @@ class command_queues {
     std::size_t count = 0;
   };
 
-  [[nodiscard]] queue* find(tessera::stream_id stream) noexcept {
+  [[nodiscard]] queue* find(stream_id stream) noexcept {
     const auto found = queues_.find(stream);
     if (found != queues_.end()) return &found->second;
     errors_.add("a queue was not added to the device");
@@ -216,7 +216,7 @@ class command_queues {
   }
 
   /// Waits until all work of a queue has ended, even if it failed. A queue that was removed has no work.
-  bool finish(tessera::stream_id stream) noexcept {
+  bool finish(stream_id stream) noexcept {
     owned<cl_command_queue> used;
     std::uint64_t until = 0;
     {
@@ -234,9 +234,11 @@ class command_queues {
 
   call_errors& errors_;
   mutable std::mutex mutex_;
-  std::map<tessera::stream_id, queue> queues_;
-  tessera::provider::stream_order order_;
+  std::map<stream_id, queue> queues_;
+  provider::stream_order order_;
   std::uint64_t last_ = 0;
 };
 
-}  // namespace opencl
+}  // namespace tessera::detail::opencl
+
+#endif

@@ -1,23 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Shared virtual memory exists since OpenCL 2.0.
-#ifndef CL_TARGET_OPENCL_VERSION
-#define CL_TARGET_OPENCL_VERSION 200
-#endif
-#include <CL/cl.h>
-
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 
-namespace opencl {
+#if __has_include(<CL/cl.h>)
+// Shared virtual memory exists since OpenCL 2.0.
+#ifndef CL_TARGET_OPENCL_VERSION
+#define CL_TARGET_OPENCL_VERSION 200
+#endif
+#include <CL/cl.h>
+#endif
 
+#include <tessera/core/error.hpp>
+
+#if defined(CL_VERSION_2_0)
+
+namespace tessera::provider {
+
+/// A call of OpenCL failed, or a queue cannot be a stream.
 struct opencl_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+}  // namespace tessera::provider
+
+namespace tessera::detail::opencl {
 
 /// The latest error of the calls of a provider. Thread-safe.
 class call_errors {
@@ -33,12 +44,14 @@ class call_errors {
     text_ = text;
     code_ = code;
   }
-  void check(const char* call, cl_int code) {
-    if (!succeeded(call, code)) throw opencl_error(text());
+  ///   Throws:  opencl_error if a call failed
+  void throw_unless(const char* call, cl_int code) {
+    if (!succeeded(call, code)) raise(provider::opencl_error(text()));
   }
+  ///   Throws:  opencl_error
   [[noreturn]] void refuse(const char* why) {
     add(why);
-    throw opencl_error(why);
+    raise(provider::opencl_error(why));
   }
   /// For example "clFlush: CL_OUT_OF_RESOURCES (-5)"; empty if no call failed.
   [[nodiscard]] std::string text() const {
@@ -75,9 +88,6 @@ class call_errors {
 struct releaser {
   void operator()(cl_context held) const noexcept { (void)clReleaseContext(held); }
   void operator()(cl_command_queue held) const noexcept { (void)clReleaseCommandQueue(held); }
-  void operator()(cl_program held) const noexcept { (void)clReleaseProgram(held); }
-  void operator()(cl_kernel held) const noexcept { (void)clReleaseKernel(held); }
-  void operator()(cl_event held) const noexcept { (void)clReleaseEvent(held); }
 };
 /// Owns a reference to an object of OpenCL.
 template <typename Handle>
@@ -93,4 +103,6 @@ using owned = std::unique_ptr<std::remove_pointer_t<Handle>, releaser>;
   return owned<cl_context>(works ? context : nullptr);
 }
 
-}  // namespace opencl
+}  // namespace tessera::detail::opencl
+
+#endif

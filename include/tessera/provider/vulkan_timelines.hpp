@@ -12,23 +12,29 @@
 #include <span>
 #include <type_traits>
 
+#include <tessera/core/error.hpp>
 #include <tessera/core/types.hpp>
 #include <tessera/provider/stream_order.hpp>
+#include <tessera/provider/vulkan_functions.hpp>
 
-#include "functions.hpp"
-
-namespace vulkan {
+namespace tessera::provider {
 
 /// The stream of the host, which accesses mapped memory. All its work is done when it is submitted. A block of this stream is
 /// never used by running work when the host gets it.
-inline constexpr tessera::stream_id host{~std::uint64_t{0}};
+inline constexpr stream_id vulkan_host{~std::uint64_t{0}};
+
+}  // namespace tessera::provider
+
+#if defined(VK_VERSION_1_2)
+
+namespace tessera::provider {
 
 /// The streams of a device. A stream is a queue with a timeline semaphore, whose value is the position of the stream. Stream i
 /// is the i-th queue of the constructor, and a queue may serve several streams. Thread-safe.
 ///
 /// An allocator expects that the work of a stream runs in order, but Vulkan may overlap the submissions of a queue. So each
 /// submission waits for the one before it.
-class timelines {
+class vulkan_timelines {
  public:
   /// The values of a submission to a stream: it waits until the timeline has the value `before`, and then sets it to `after`.
   struct turn {
@@ -39,23 +45,23 @@ class timelines {
   };
 
   ///   Throws:  vulkan_error if a semaphore cannot be created
-  timelines(const functions& calls, VkDevice of, std::span<const VkQueue> queues)
+  vulkan_timelines(const vulkan_functions& calls, VkDevice of, std::span<const VkQueue> queues)
       : calls_(calls), device_(of) {
-    for (const VkQueue queue : queues) {
+    for (VkQueue queue : queues) {
       stream& added = streams_.emplace_back(queue, queue_mutexes_[queue]);
       if (const VkResult result = create(added.timeline); result < VK_SUCCESS) {
         destroy();
-        throw vulkan_error("vkCreateSemaphore", result);
+        detail::raise(vulkan_error("vkCreateSemaphore", result));
       }
     }
   }
-  timelines(const timelines&) = delete;
-  timelines& operator=(const timelines&) = delete;
+  vulkan_timelines(const vulkan_timelines&) = delete;
+  vulkan_timelines& operator=(const vulkan_timelines&) = delete;
   ///   Requires:  the submitted work is done
-  ~timelines() { destroy(); }
+  ~vulkan_timelines() { destroy(); }
 
   [[nodiscard]] std::size_t size() const noexcept { return streams_.size(); }
-  [[nodiscard]] bool has(tessera::stream_id s) const noexcept { return s.handle < streams_.size(); }
+  [[nodiscard]] bool has(stream_id s) const noexcept { return s.handle < streams_.size(); }
 
   /// Calls f(turn), which submits work to a stream and returns the result of vkQueueSubmit. No other work is submitted to the
   /// queue meanwhile. The work must wait for turn.before and signal turn.after. A work that does not wait may use only memory
@@ -63,7 +69,7 @@ class timelines {
   ///   Requires:  f submits nothing if it throws or returns an error
   ///   Throws:    what f throws; the stream is then as before
   template <std::invocable<const turn&> F>
-  bool submit(tessera::stream_id s, F f) noexcept(std::is_nothrow_invocable_v<F&, const turn&>) {
+  bool submit(stream_id s, F f) noexcept(std::is_nothrow_invocable_v<F&, const turn&>) {
     if (!has(s)) return false;
     stream& on = at(s);
     const std::lock_guard guard(*on.mutex);
@@ -73,16 +79,16 @@ class timelines {
     return true;
   }
   /// Submits commands.
-  bool submit(tessera::stream_id s, VkCommandBuffer commands) noexcept {
+  bool submit(stream_id s, VkCommandBuffer commands) noexcept {
     return submit(s, [&](const turn& now) noexcept { return submit(now, commands, VK_NULL_HANDLE, 0); });
   }
 
   /// The position after the work submitted so far.
-  [[nodiscard]] std::uint64_t position(tessera::stream_id s) const noexcept {
+  [[nodiscard]] std::uint64_t position(stream_id s) const noexcept {
     return has(s) ? at(s).submitted.load() : 0;
   }
   /// Whether the work up to a position is done. If the device is lost, it is, because it uses no memory any more.
-  [[nodiscard]] bool is_done(tessera::stream_id s, std::uint64_t position) noexcept {
+  [[nodiscard]] bool is_done(stream_id s, std::uint64_t position) noexcept {
     if (!has(s) || at(s).completed.load() >= position) return true;
     std::uint64_t value = 0;
     const VkResult result = calls_.get_semaphore_value(device_, at(s).timeline, &value);
@@ -91,7 +97,7 @@ class timelines {
     at(s).completed.store(value);  // if another thread stored a larger value, a later call asks again
     return value >= position;
   }
-  bool wait(tessera::stream_id s, std::uint64_t position) noexcept {
+  bool wait(stream_id s, std::uint64_t position) noexcept {
     if (is_done(s, position)) return true;
     const VkSemaphoreWaitInfo info{
         VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO, nullptr, 0, 1, &at(s).timeline, &position};
@@ -101,25 +107,24 @@ class timelines {
     return true;
   }
 
-  [[nodiscard]] bool is_ordered_after(tessera::stream_id s, tessera::stream_id other,
-                                      std::uint64_t position) noexcept {
-    if (s == host || other == host) return is_done(other, position);
+  [[nodiscard]] bool is_ordered_after(stream_id s, stream_id other, std::uint64_t position) noexcept {
+    if (s == vulkan_host || other == vulkan_host) return is_done(other, position);
     const std::lock_guard guard(order_mutex_);
     return order_.is_ordered_after(s, other, position);
   }
   /// Submits a wait of one stream for another. The stream of the host does not wait for running work.
-  bool make_wait(tessera::stream_id s, tessera::stream_id other, std::uint64_t position) noexcept {
-    if (s == host) return is_done(other, position);
+  bool make_wait(stream_id s, stream_id other, std::uint64_t until) noexcept {
+    if (s == vulkan_host) return is_done(other, until);
     if (s == other || !has(other)) return has(s);
     const std::lock_guard guard(order_mutex_);
     if (!order_.reserve(s, other)) return false;
     std::uint64_t reached = 0;
     const auto wait_for_other = [&](const turn& now) noexcept {
       reached = now.after;
-      return submit(now, VK_NULL_HANDLE, at(other).timeline, position);
+      return submit(now, VK_NULL_HANDLE, at(other).timeline, until);
     };
     if (!submit(s, wait_for_other)) return false;
-    order_.add(s, reached, other, position);
+    order_.add(s, reached, other, until);
     return true;
   }
 
@@ -141,8 +146,8 @@ class timelines {
     std::atomic<std::uint64_t> submitted = 0;
     std::atomic<std::uint64_t> completed = 0;
   };
-  [[nodiscard]] stream& at(tessera::stream_id s) noexcept { return streams_[s.handle]; }
-  [[nodiscard]] const stream& at(tessera::stream_id s) const noexcept { return streams_[s.handle]; }
+  [[nodiscard]] stream& at(stream_id s) noexcept { return streams_[s.handle]; }
+  [[nodiscard]] const stream& at(stream_id s) const noexcept { return streams_[s.handle]; }
 
   [[nodiscard]] VkResult create(VkSemaphore& timeline) noexcept {
     const VkSemaphoreTypeCreateInfo type{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO, nullptr,
@@ -179,13 +184,24 @@ class timelines {
     return calls_.queue_submit(now.queue, 1, &info, VK_NULL_HANDLE);
   }
 
-  const functions& calls_;
+  const vulkan_functions& calls_;
   VkDevice device_;
   std::map<VkQueue, std::mutex> queue_mutexes_;
   std::deque<stream> streams_;
   std::mutex order_mutex_;
-  tessera::provider::stream_order order_;
+  stream_order order_;
   std::atomic<VkResult> error_ = VK_SUCCESS;
 };
 
-}  // namespace vulkan
+}  // namespace tessera::provider
+
+#else
+
+namespace tessera::provider {
+
+/// Vulkan's headers, of version 1.2 or later, are not in the include path.
+class vulkan_timelines;
+
+}  // namespace tessera::provider
+
+#endif

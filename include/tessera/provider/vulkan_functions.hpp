@@ -4,23 +4,18 @@
 #include <stdexcept>
 #include <string>
 
+#if __has_include(<vulkan/vulkan_core.h>)
 #include <vulkan/vulkan_core.h>
+#endif
 
-namespace vulkan {
+#include <tessera/core/error.hpp>
 
-/// The constructor of an object failed.
-class vulkan_error : public std::runtime_error {
- public:
-  vulkan_error(const char* call, VkResult result)
-      : std::runtime_error(std::string(call) + " returned " + std::to_string(result)) {}
-};
-/// Throws if a call failed.
-inline void check(VkResult result, const char* call) {
-  if (result < VK_SUCCESS) throw vulkan_error(call, result);
-}
+#if defined(VK_VERSION_1_2)
+
+namespace tessera::detail {
 
 /// The name of a result of a call for memory.
-[[nodiscard]] inline const char* name_of(VkResult result) noexcept {
+[[nodiscard]] inline const char* name_of_result(VkResult result) noexcept {
   switch (result) {
     case VK_ERROR_OUT_OF_HOST_MEMORY: return "VK_ERROR_OUT_OF_HOST_MEMORY";
     case VK_ERROR_OUT_OF_DEVICE_MEMORY: return "VK_ERROR_OUT_OF_DEVICE_MEMORY";
@@ -31,10 +26,22 @@ inline void check(VkResult result, const char* call) {
   }
 }
 
-/// The functions of Vulkan 1.2 that the provider and the suballocator call. They are in a table, so that tests can make each
-/// call fail, and so that programs may load Vulkan as they like.
-struct functions {
-  functions(PFN_vkGetInstanceProcAddr find, VkInstance instance, VkDevice device) {
+}  // namespace tessera::detail
+
+namespace tessera::provider {
+
+/// The constructor of an object failed.
+class vulkan_error : public std::runtime_error {
+ public:
+  vulkan_error(const char* call, VkResult result)
+      : std::runtime_error(std::string(call) + " returned " + std::to_string(result)) {}
+};
+
+/// The functions of Vulkan 1.2 that allocate memory, and make buffers and images in it. They are in a table, so that a program
+/// may load Vulkan as it likes, and a test can make each call fail.
+struct vulkan_functions {
+  ///   Throws:  vulkan_error if a function is missing
+  vulkan_functions(PFN_vkGetInstanceProcAddr find, VkInstance instance, VkDevice device) {
     const auto of_instance = [&](auto& function, const char* name) {
       set(function, find(instance, name), name);
     };
@@ -90,8 +97,21 @@ struct functions {
   template <typename Function>
   static void set(Function& function, PFN_vkVoidFunction found, const char* name) {
     function = reinterpret_cast<Function>(found);
-    if (function == nullptr) throw vulkan_error(name, VK_ERROR_EXTENSION_NOT_PRESENT);
+    if (function == nullptr) detail::raise(vulkan_error(name, VK_ERROR_EXTENSION_NOT_PRESENT));
   }
 };
 
-}  // namespace vulkan
+}  // namespace tessera::provider
+
+#else
+
+namespace tessera::provider {
+
+/// Vulkan's headers, of version 1.2 or later, are not in the include path.
+class vulkan_error;
+/// Vulkan's headers, of version 1.2 or later, are not in the include path.
+struct vulkan_functions;
+
+}  // namespace tessera::provider
+
+#endif

@@ -15,14 +15,17 @@
 #include <tessera/provider/latest_refusals.hpp>
 #include <tessera/provider/object_addresses.hpp>
 #include <tessera/provider/provider.hpp>
+#include <tessera/provider/vulkan_functions.hpp>
+#include <tessera/provider/vulkan_timelines.hpp>
 
-#include "functions.hpp"
-#include "timelines.hpp"
+/// Memory of Vulkan 1.2 and later: vulkan_memory. Without Vulkan's headers, this header declares only names.
 
-namespace vulkan {
+#if defined(VK_VERSION_1_2)
+
+namespace tessera::provider {
 
 /// A VkDevice that a program made with the feature timelineSemaphore of Vulkan 1.2.
-struct device_settings {
+struct vulkan_device_settings {
   VkPhysicalDevice physical = VK_NULL_HANDLE;
   VkDevice handle = VK_NULL_HANDLE;
   std::span<const VkQueue> queues;           ///< of the streams
@@ -30,12 +33,12 @@ struct device_settings {
   VkMemoryAllocateFlags allocate_flags = 0;  ///< for example VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
 };
 
-/// A device: its limits, its streams, and the memory taken from its heaps. The providers of a device share it, and it must
-/// outlive them. Thread-safe.
-class device {
+/// A device: its limits, its streams, and the memory taken from its heaps. All providers of a device, which are objects of
+/// vulkan_memory, share it, and it must outlive them. It is thread-safe.
+class vulkan_device {
  public:
   ///   Throws:  vulkan_error if a semaphore cannot be created
-  device(const functions& table, const device_settings& settings)
+  vulkan_device(const vulkan_functions& table, const vulkan_device_settings& settings)
       : calls_(table), settings_(settings), streams_(calls_, settings.handle, settings.queues) {
     VkPhysicalDeviceMaintenance3Properties sizes{};
     sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES;
@@ -45,27 +48,26 @@ class device {
     max_allocation_ = static_cast<std::size_t>(sizes.maxMemoryAllocationSize);
     memory_ = ask_for_memory(nullptr);
   }
-  device(const device&) = delete;
-  device& operator=(const device&) = delete;
+  vulkan_device(const vulkan_device&) = delete;
+  vulkan_device& operator=(const vulkan_device&) = delete;
 
-  [[nodiscard]] const functions& calls() const noexcept { return calls_; }
+  [[nodiscard]] const vulkan_functions& calls() const noexcept { return calls_; }
   [[nodiscard]] VkDevice handle() const noexcept { return settings_.handle; }
   [[nodiscard]] const VkPhysicalDeviceLimits& limits() const noexcept { return limits_; }
   [[nodiscard]] const VkPhysicalDeviceMemoryProperties& memory() const noexcept { return memory_; }
-  [[nodiscard]] timelines& streams() noexcept { return streams_; }
+  [[nodiscard]] vulkan_timelines& streams() noexcept { return streams_; }
 
   /// Counts an allocation from a heap. Returns why not, if it would exceed the heap or a limit of the device.
-  [[nodiscard]] tessera::refusal take(std::uint32_t heap, std::size_t bytes) noexcept {
+  [[nodiscard]] refusal take(std::uint32_t heap, std::size_t bytes) noexcept {
     const std::lock_guard guard(mutex_);
-    if (bytes == 0) return tessera::refusal("0 bytes were requested");
+    if (bytes == 0) return refusal("0 bytes were requested");
     if (bytes > max_allocation_)
-      return tessera::refusal::format("%zu bytes exceed maxMemoryAllocationSize, %zu", bytes,
-                                      max_allocation_);
+      return refusal::format("%zu bytes exceed maxMemoryAllocationSize, %zu", bytes, max_allocation_);
     if (bytes > size_of(heap) - taken_[heap])
-      return tessera::refusal::format("%zu bytes exceed the heap of %zu, of which %zu are taken", bytes,
-                                      size_of(heap), taken_[heap]);
+      return refusal::format("%zu bytes exceed the heap of %zu, of which %zu are taken", bytes, size_of(heap),
+                             taken_[heap]);
     if (allocations_ >= limits_.maxMemoryAllocationCount)
-      return tessera::refusal::format("all %zu objects of maxMemoryAllocationCount exist", allocations_);
+      return refusal::format("all %zu objects of maxMemoryAllocationCount exist", allocations_);
     ++allocations_;
     taken_[heap] += bytes;
     return {};
@@ -122,9 +124,9 @@ class device {
     return got.memoryProperties;
   }
 
-  functions calls_;
-  device_settings settings_;
-  timelines streams_;
+  vulkan_functions calls_;
+  vulkan_device_settings settings_;
+  vulkan_timelines streams_;
   VkPhysicalDeviceLimits limits_{};
   VkPhysicalDeviceMemoryProperties memory_{};
   std::size_t max_allocation_ = 0;
@@ -133,15 +135,16 @@ class device {
   std::array<std::size_t, VK_MAX_MEMORY_HEAPS> taken_{};
 };
 
-/// A provider for one memory type of a device. Its segments are objects of type VkDeviceMemory. Their addresses are only numbers;
-/// find() returns the object and the offset of an address. Memory that the host can access is mapped until its release.
-class memory {
+/// Provides the memory of one memory type of a device. Its segments are objects of type VkDeviceMemory. Their addresses are only
+/// numbers; find() returns the object and the offset of an address. Memory that the host can access is mapped until its release.
+/// Its streams are those of the device, and vulkan_host. It is thread-safe.
+class vulkan_memory {
  public:
   static constexpr bool is_thread_safe = true;
   static constexpr bool release_waits = false;      // vkFreeMemory does not wait
   static constexpr bool completion_may_lag = true;  // if vkGetSemaphoreCounterValue fails
   struct event {
-    tessera::stream_id stream;
+    stream_id stream;
     std::uint64_t position = 0;
   };
   struct object {
@@ -149,7 +152,7 @@ class memory {
     std::byte* mapped = nullptr;  ///< null if the host cannot access it
   };
 
-  memory(device& of, std::uint32_t type) : state_(std::make_unique<state>(of, type)) {}
+  vulkan_memory(vulkan_device& of, std::uint32_t type) : state_(std::make_unique<state>(of, type)) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept {
     return static_cast<std::size_t>(on().memory().memoryHeaps[state_->heap].size) / granularity() *
@@ -159,10 +162,10 @@ class memory {
   [[nodiscard]] std::size_t granularity() const noexcept {
     const VkPhysicalDeviceLimits& limits = on().limits();
     return std::bit_ceil(static_cast<std::size_t>((std::max)(
-        {limits.bufferImageGranularity, limits.nonCoherentAtomSize, VkDeviceSize{tessera::min_alignment}})));
+        {limits.bufferImageGranularity, limits.nonCoherentAtomSize, VkDeviceSize{min_alignment}})));
   }
   [[nodiscard]] std::size_t available() const noexcept {
-    const device::heap_usage now = on().usage(state_->heap);
+    const vulkan_device::heap_usage now = on().usage(state_->heap);
     const std::size_t left = now.budget > now.used ? now.budget - now.used : 0;
     return (std::min)(left, capacity() > now.taken ? capacity() - now.taken : 0);
   }
@@ -172,7 +175,7 @@ class memory {
   }
   /// Acquires memory for one buffer or image.
   [[nodiscard]] void* acquire(std::size_t bytes, const VkMemoryDedicatedAllocateInfo* only_for) noexcept {
-    if (const tessera::refusal why = on().take(state_->heap, bytes)) {
+    if (const refusal why = on().take(state_->heap, bytes)) {
       state_->refused.note(why);
       return nullptr;
     }
@@ -197,9 +200,9 @@ class memory {
   /// The object and the offset of an address that the caller holds.
   [[nodiscard]] auto find(const void* p) const noexcept { return state_->objects.find(p); }
 
-  tessera::refusal take_refusal() noexcept { return state_->refused.take(); }
+  refusal take_refusal() noexcept { return state_->refused.take(); }
 
-  bool record(tessera::stream_id s, event& mark) noexcept {
+  bool record(stream_id s, event& mark) noexcept {
     if (!has_stream(s)) return false;
     mark = {s, streams().position(s)};
     return true;
@@ -208,44 +211,41 @@ class memory {
   bool wait(event& mark) noexcept { return streams().wait(mark.stream, mark.position); }
   void discard(event&) noexcept {}
 
-  [[nodiscard]] std::uint64_t position(tessera::stream_id s) noexcept { return streams().position(s); }
-  [[nodiscard]] bool is_done(tessera::stream_id s, std::uint64_t at) noexcept {
-    return streams().is_done(s, at);
-  }
+  [[nodiscard]] std::uint64_t position(stream_id s) noexcept { return streams().position(s); }
+  [[nodiscard]] bool is_done(stream_id s, std::uint64_t at) noexcept { return streams().is_done(s, at); }
   /// Knows only the waits that make_wait submitted.
-  [[nodiscard]] bool is_ordered_after(tessera::stream_id s, tessera::stream_id of,
-                                      std::uint64_t at) noexcept {
+  [[nodiscard]] bool is_ordered_after(stream_id s, stream_id of, std::uint64_t at) noexcept {
     return streams().is_ordered_after(s, of, at);
   }
-  bool make_wait(tessera::stream_id s, tessera::stream_id of, std::uint64_t at) noexcept {
+  bool make_wait(stream_id s, stream_id of, std::uint64_t at) noexcept {
     return streams().make_wait(s, of, at);
   }
-  [[nodiscard]] bool has_stream(tessera::stream_id s) noexcept { return streams().has(s) || s == host; }
+  [[nodiscard]] bool has_stream(stream_id s) noexcept { return streams().has(s) || s == vulkan_host; }
 
  private:
   struct state {
-    state(device& of, std::uint32_t number)
+    state(vulkan_device& of, std::uint32_t number)
         : on(of),
           type(number),
           heap(of.memory().memoryTypes[number].heapIndex),
           objects(static_cast<std::size_t>(of.memory().memoryHeaps[heap].size)) {}
-    device& on;
+    vulkan_device& on;
     std::uint32_t type;
     std::uint32_t heap;
     std::mutex mutex;  // of changes to `objects`
-    tessera::provider::latest_refusals refused;
-    tessera::provider::object_addresses<object> objects;
+    latest_refusals refused;
+    object_addresses<object> objects;
   };
-  [[nodiscard]] device& on() const noexcept { return state_->on; }
+  [[nodiscard]] vulkan_device& on() const noexcept { return state_->on; }
 
-  [[nodiscard]] timelines& streams() const noexcept { return on().streams(); }
+  [[nodiscard]] vulkan_timelines& streams() const noexcept { return on().streams(); }
 
   [[nodiscard]] bool allocate(std::size_t bytes, const VkMemoryDedicatedAllocateInfo* only_for,
                               object& made) noexcept {
     const VkMemoryAllocateInfo info{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, only_for, bytes, state_->type};
     const VkResult allocated = on().allocate(info, made.handle);
     if (!streams().succeeded(allocated)) {
-      state_->refused.note(tessera::refusal::format("vkAllocateMemory: %s", name_of(allocated)));
+      state_->refused.note(refusal::format("vkAllocateMemory: %s", detail::name_of_result(allocated)));
       made.handle = VK_NULL_HANDLE;
       return false;
     }
@@ -255,7 +255,7 @@ class memory {
     const VkResult result = on().calls().map_memory(on().handle(), made.handle, 0, VK_WHOLE_SIZE, 0, &mapped);
     made.mapped = static_cast<std::byte*>(mapped);
     if (result != VK_SUCCESS)
-      state_->refused.note(tessera::refusal::format("vkMapMemory: %s", name_of(result)));
+      state_->refused.note(refusal::format("vkMapMemory: %s", detail::name_of_result(result)));
     return streams().succeeded(result);
   }
   [[nodiscard]] void* insert(const object& made, std::size_t bytes) noexcept {
@@ -265,6 +265,21 @@ class memory {
 
   std::unique_ptr<state> state_;
 };
-static_assert(tessera::provider::ordering_provider<memory>);
+static_assert(ordering_provider<vulkan_memory>);
 
-}  // namespace vulkan
+}  // namespace tessera::provider
+
+#else
+
+namespace tessera::provider {
+
+/// Vulkan's headers, of version 1.2 or later, are not in the include path.
+struct vulkan_device_settings;
+/// Vulkan's headers, of version 1.2 or later, are not in the include path.
+class vulkan_device;
+/// Vulkan's headers, of version 1.2 or later, are not in the include path.
+class vulkan_memory;
+
+}  // namespace tessera::provider
+
+#endif
