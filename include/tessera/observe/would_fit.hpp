@@ -320,6 +320,7 @@ class allocator_copy {
     auto part = parts.begin();
     for (const block* b = &first; b != &end; b = b->next, ++part) {
       move_to(**part, list_like(*b->list));
+      if (b->is_held()) continue;
       if (b->status.state == block::state::pending) make_waiting(**part, *b);
       if (!b->is_free() && b->status.state != block::state::pending) continue;
       (void)to().deallocate(**part);
@@ -450,7 +451,7 @@ namespace tessera::observe {
 /// It asks the device only how much is free, and which work is done. So a device that refuses memory although it has that much, such as one whose
 /// free memory is in pieces or that lacks huge pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of
 /// the provider, which might help. All requests are those of one pool: of the default pools, or of one private pool. Idle
-/// memory of other pools counts as used, although recovery might release it.
+/// memory of other pools counts as used, although recovery might release it. So does memory that an extension withholds.
 ///   Throws:  std::bad_alloc
 ///   Cost:    linear in the blocks of that pool, and in ranges in their chunks
 ///   Source:  Paddle 76430 asks the same of the largest free block

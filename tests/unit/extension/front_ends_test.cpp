@@ -22,6 +22,7 @@
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quarantine.hpp>
 #include <tessera/extension/quotas.hpp>
 #include <tessera/extension/registrations.hpp>
 #include <tessera/extension/sleep_mode.hpp>
@@ -40,9 +41,9 @@ struct deaf {
   void on(const allocator_event&) noexcept {}
 };
 using heard = extension::observer<deaf>;
-using plain =
-    caching_allocator<stitched, simulated_device, extension::private_pools, extension::quotas,
-                      extension::sleep_mode, extension::checkpoints, extension::registrations<>, heard>;
+using plain = caching_allocator<stitched, simulated_device, extension::private_pools, extension::quotas,
+                                extension::sleep_mode, extension::checkpoints, extension::registrations<>,
+                                extension::quarantine, heard>;
 
 /// The last part of a type's name, with blanks.
 template <typename T>
@@ -73,15 +74,17 @@ std::string row(const char* name) {
   std::string line = std::string("| `") + name + "` |";
   for (const std::string& each : {cell<extension::private_pools, Front>(), cell<extension::quotas, Front>(),
                                   cell<extension::sleep_mode, Front>(), cell<extension::checkpoints, Front>(),
-                                  cell<extension::registrations<>, Front>(), cell<heard, Front>()})
+                                  cell<extension::registrations<>, Front>(),
+                                  cell<extension::quarantine, Front>(), cell<heard, Front>()})
     line += " " + each + " |";
   return line;
 }
 
 TEST(front_ends, offer_the_extensions_of_the_table_on_the_page) {
   const std::vector<std::string> table{
-      "| front end | private_pools | quotas | sleep_mode | checkpoints | registrations | observer |",
-      "|---|---|---|---|---|---|---|",
+      "| front end | private_pools | quotas | sleep_mode | checkpoints | registrations | quarantine | "
+      "observer |",
+      "|---|---|---|---|---|---|---|---|",
       row<plain>("caching_allocator"),
       row<locked<plain>>("locked"),
       row<background_reclaiming<plain>>("background_reclaiming"),
