@@ -17,6 +17,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/leak_checked.hpp>
+#include <tessera/debug/oom_observed.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/extension/checkpoints.hpp>
@@ -39,6 +40,9 @@ using namespace tessera;
 /// Hears no event.
 struct deaf {
   void on(const allocator_event&) noexcept {}
+};
+struct ignores {
+  void operator()(const out_of_memory&) noexcept {}
 };
 using heard = extension::observer<deaf>;
 using plain = caching_allocator<stitched, simulated_device, extension::private_pools, extension::quotas,
@@ -95,6 +99,7 @@ TEST(front_ends, offer_the_extensions_of_the_table_on_the_page) {
       row<trace::captured<plain>>("captured"),
       row<tagged<plain>>("tagged"),
       row<guarded<plain::rebind_provider<host_pinned>>>("guarded"),
+      row<oom_observed<plain, ignores>>("oom_observed"),
       row<leak_checked<plain>>("leak_checked"),
       row<thread_checked<plain>>("thread_checked"),
       row<any_allocator>("any_allocator"),
