@@ -9,6 +9,7 @@
 
 #include <tessera/caching_allocator.hpp>
 #include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/interop/erase_stream.hpp>
 #include <tessera/provider/simulated_device.hpp>
@@ -332,6 +333,15 @@ TEST(torch_row, n125_npu_an_erased_stream_keeps_no_block_pending) {
   EXPECT_EQ(pool.current_usage().pending(), 0u);
   EXPECT_EQ(pool.allocate(5_MiB, stream_id{3}), p);
   EXPECT_STREQ(pool.audit(), nullptr);
+}
+TEST(torch_row, n125_npu_an_erased_stream_keeps_no_block_pending_in_arenas) {
+  per_stream<native> arenas;
+  void* const p = arenas.allocate(5_MiB, stream_id{3});
+  ASSERT_TRUE(arenas.record_stream(p, stream_id{7}));
+  EXPECT_TRUE(erase_stream(arenas, p, stream_id{7}));
+  EXPECT_FALSE(erase_stream(arenas, &arenas, stream_id{7}));
+  arenas.deallocate(p);
+  EXPECT_EQ(arenas.current_usage().pending(), 0u);
 }
 TEST(torch_row, n126_npu_the_other_recorded_streams_keep_it_pending) {
   native pool;

@@ -22,7 +22,7 @@ namespace tessera::interop {
 ///
 ///   Requires:  every use by `stream` is over, or the block's own stream waits for it
 ///   Returns:   false if no live block begins at `p`, or if the stream is not recorded for it; then nothing changes. A block
-///              that was freed waits for its events, and is not live
+///              that was freed waits for its events, and is not live. Blocks in the memory of a plan are not found
 ///   Cost:      linear in the streams recorded for the block
 ///   Source:    torch_npu's eraseStream, which WorkHCCL::synchronize calls if the block is of the current stream
 template <typename Allocator>
