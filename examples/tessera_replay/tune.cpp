@@ -43,6 +43,12 @@ std::optional<tune::planned_run> run_planned(const tessera::trace::program& prog
   return run;
 }
 
+/// Says which axis keeps a recipe out of the search.
+void print_untried(const std::string& name, const any_recipe& recipe) {
+  if (const char* const axis = recipe.axis_out_of_search())
+    print_message("tune: " + name + " is not tried: its " + axis + " policy cannot be chosen at run time");
+}
+
 /// The recipes with a name that can be compositions: pytorch, then those that compare shows, then those of pinned memory.
 std::vector<std::pair<std::string, tune::composition>> named_compositions(const recipe_list& known) {
   std::vector<std::string> names = {"pytorch"};
@@ -52,8 +58,11 @@ std::vector<std::pair<std::string, tune::composition>> named_compositions(const 
   for (const char* const name : {"pinned", "pinned_expandable", "pinned_packed"}) names.push_back(name);
   std::vector<std::pair<std::string, tune::composition>> all;
   for (const std::string& name : names) {
-    const auto made = std::get<any_recipe>(known.choose(name, "", {})).composed();
+    const auto recipe = std::get<any_recipe>(known.choose(name, "", {}));
+    const auto made = recipe.composed();
     if (made) all.emplace_back(name, *made);
+    const recipe_entry* const entry = known.find(name);
+    if (!made && !entry->is_own) print_untried(name, recipe);
   }
   return all;
 }
@@ -63,10 +72,7 @@ void add_own_policies(tune::own_policies& to, const recipe_list& known) {
   for (const recipe_entry* own : known.own()) {
     own->add_policies(to);
     const auto chosen = known.choose(own->name, "", {});
-    const char* const axis = std::get<any_recipe>(chosen).axis_out_of_search();
-    if (axis != nullptr)
-      print_message("tune: " + own->name + " is not tried: its " + axis +
-                    " policy cannot be chosen at run time");
+    print_untried(own->name, std::get<any_recipe>(chosen));
   }
 }
 

@@ -6,7 +6,7 @@ file(GLOB guides RELATIVE ${ROOT} ${ROOT}/examples/*.md)
 set(pages README.md ${guides} include/tessera/README.md include/tessera/GLOSSARY.md include/tessera/NAMES.md .github/CONTRIBUTING.md)
 # The verbs and recipes of tessera-replay, recordings, names that an example defines, and words of other systems.
 set(others
-    compare draw explain fit headroom plan ranks rank tool tune verify tessera_add_tool
+    check_uce_in_memory compare draw explain fit headroom plan ranks rank tool tune verify tessera_add_tool
     gnn_sage gpt2_adamw resnet50_sgd paddle_auto_growth pytorch_expandable
     CUDAPluggableAllocator FetchContent MemPool OrtAllocator PYTORCH_CUDA_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF
     ON SOURCE_DATE_EPOCH Status TESSERA_BUILD_EXAMPLES TESSERA_INSTALL add_subdirectory __PRETTY_FUNCTION__ auto_growth backend cpack cv
@@ -29,14 +29,14 @@ using namespace provider;
 using namespace recipe;
 using device = simulated_device;
 using full = caching_allocator<stitched, device, private_pools, quotas, checkpoints, sleep_mode, registrations<>,
-                               observer<history<>>>;
+                               quarantine, observer<history<>>>;
 using host = caching_allocator<recipe::pytorch<>, host_pinned>;
 template <typename... T>
 struct types {};
 using classes = types<
     full, private_pools, locked<full>, per_stream<full>, per_device<locked<full>>, configured<pytorch_family, full>, planned<host>, tagged<full>,
     private_pool<full>, private_pools::door<full>, quotas::door<full>, checkpoints::door<full>, sleep_mode::door<full>,
-    registrations<>::door<full>, no_registry, observer<history<>>::door<full>, background_reclaiming<full>::options, memory_report, usage, device, host_pinned,
+    registrations<>::door<full>, no_registry, quarantine::door<full>, quarantine_usage, observer<history<>>::door<full>, background_reclaiming<full>::options, memory_report, usage, device, host_pinned,
     timed<device>, guarded<host>, guarded<host>::options, policies<stitched>, plan_usage, pool_options, outcome,
     law::provider_check_result, law::provider_trial, cuda_mempool<caching_allocator<cuda_async, device>>, split_below<>, served_request, idle_segment, object_addresses<int>, history<>>;
 using enumerations = types<detail::pool_attribute, sleep_contents, scope_kind, decay_curve, page_preference>;

@@ -20,6 +20,7 @@
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/concurrent/waiting.hpp>
 #include <tessera/configured.hpp>
+#include <tessera/debug/oom_observed.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
@@ -456,6 +457,29 @@ TEST(callbacks_in_reclaim, may_free) {
   let_a_provider_give_back<caching_allocator<pytorch_family::expandable, giving_back>>();
   let_a_provider_give_back<locked<caching_allocator<pytorch<>, giving_back>>>();
   let_a_provider_give_back<per_stream<caching_allocator<pytorch<>, giving_back>>>();
+}
+
+struct uses_its_allocator {
+  void (*use)(void* pool) noexcept = nullptr;
+  void* pool = nullptr;
+  void operator()(const out_of_memory&) noexcept { use(pool); }
+};
+using failing_pool = oom_observed<locked<caching_allocator<pytorch<>, device_type>>, uses_its_allocator>;
+TEST(callbacks_after_failure, may_use_the_allocator) {
+  failing_pool pool(of(room));
+  static int calls = 0;
+  calls = 0;
+  pool.observer() = {[](void* p) noexcept {
+                       ++calls;
+                       auto& failed = *static_cast<failing_pool*>(p);
+                       EXPECT_EQ(failed.try_allocate(2 * room), nullptr);
+                       failed.deallocate(failed.try_allocate(1000));
+                       failed.trim();
+                     },
+                     &pool};
+  const watchdog guard("an observer uses its allocator", std::chrono::seconds(60));
+  EXPECT_EQ(pool.try_allocate(2 * room), nullptr);
+  EXPECT_EQ(calls, 1);
 }
 
 struct device_that_needs_another {

@@ -16,6 +16,7 @@
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quarantine.hpp>
 #include <tessera/interop/aligned_request.hpp>
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -122,6 +123,32 @@ TYPED_TEST(host_memory, that_has_run_out_fails_requests_and_loses_nothing) {
   fails_at = 0;
   EXPECT_NE(pool.try_allocate(3_MiB, stream_id{77}), nullptr);
   for (void* p : live) pool.deallocate(p);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+// A free needs no host memory. The whole block is then withheld, until there is host memory again.
+TEST(host_memory, that_has_run_out_serves_no_faulty_memory) {
+  caching_allocator<pytorch<>, simulated_device, extension::quarantine> pool;
+  auto faulty = pool.get<extension::quarantine>();
+  std::vector<void*> live{pool.allocate(3_MiB)};
+  auto* const p = static_cast<std::byte*>(pool.allocate(3_MiB));
+  for (const std::size_t bytes : {3_MiB, std::size_t{512}}) live.push_back(pool.allocate(bytes));
+  ASSERT_TRUE(faulty.mark_faulty(p + 1_MiB, 1));
+  fails_at = 1;
+  fails_for = ~std::uint64_t{0} - 1;
+  // By handle, no address needs host memory: the descriptors of blocks run out.
+  std::vector<block_handle> small;
+  while (const block_handle h = pool.allocate_by_handle(512)) small.push_back(h);
+  pool.deallocate(p);
+  EXPECT_EQ(faulty.current_usage().withheld, 3_MiB);
+  EXPECT_STREQ(faulty.mark_faulty(live[0], 1).why, nullptr) << "there is room for it";
+  fails_at = 0;
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.trim();
+  EXPECT_EQ(faulty.current_usage().withheld, 512u);
+  EXPECT_EQ(pool.allocate(2_MiB - 512), p + 1_MiB + 512);
+  for (void* each : live) pool.deallocate(each);
+  for (const block_handle h : small) pool.deallocate(h);
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 

@@ -8,7 +8,10 @@
 #include <gtest/gtest.h>
 
 #include <tessera/caching_allocator.hpp>
+#include <tessera/concurrent/locked.hpp>
+#include <tessera/concurrent/per_stream.hpp>
 #include <tessera/extension/observer.hpp>
+#include <tessera/interop/erase_stream.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/torch_npu.hpp>
 
@@ -17,6 +20,7 @@ namespace {
 using namespace tessera;
 using torch_npu_settings = config::torch_npu::settings;
 
+using interop::erase_stream;
 using native = caching_allocator<torch_npu_family::native, simulated_npu>;
 using expandable = caching_allocator<torch_npu_family::expandable, simulated_npu>;
 
@@ -306,6 +310,55 @@ TEST(torch_row, n124_npu_of_equal_blocks_the_lower_address_is_chosen) {
   pool.deallocate(x);
   pool.deallocate(y);
   EXPECT_EQ(pool.allocate(40_MiB), y);
+}
+
+// WorkHCCL::synchronize erases the stream of the collective.
+TEST(torch_row, n125_npu_an_erased_stream_keeps_no_block_pending) {
+  locked<native> pool;
+  void* const p = pool.allocate(5_MiB, stream_id{3});
+  for (const stream_id s : {stream_id{7}, stream_id{8}}) {
+    ASSERT_TRUE(pool.record_stream(p, s));
+    pool.visit_provider([s](auto& npu) { npu.submit(s, 1'000'000'000); });
+  }
+  EXPECT_FALSE(erase_stream(pool, p, stream_id{9})) << "it was never recorded";
+  EXPECT_FALSE(erase_stream(pool, &pool, stream_id{7}));
+  EXPECT_FALSE(erase_stream(pool, nullptr, stream_id{7}));
+  EXPECT_TRUE(erase_stream(pool, p, stream_id{7}));
+  EXPECT_FALSE(erase_stream(pool, p, stream_id{7}));
+  ASSERT_TRUE(pool.record_stream(p, stream_id{7})) << "a later use is recorded again";
+  EXPECT_TRUE(erase_stream(pool, p, stream_id{7}));
+  EXPECT_TRUE(erase_stream(pool, p, stream_id{8}));
+  EXPECT_EQ(pool.visit_provider([](auto& npu) { return npu.calls().record; }), 0u);
+  pool.deallocate(p);
+  EXPECT_EQ(pool.current_usage().pending(), 0u);
+  EXPECT_EQ(pool.allocate(5_MiB, stream_id{3}), p);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+TEST(torch_row, n125_npu_an_erased_stream_keeps_no_block_pending_in_arenas) {
+  per_stream<native> arenas;
+  void* const p = arenas.allocate(5_MiB, stream_id{3});
+  ASSERT_TRUE(arenas.record_stream(p, stream_id{7}));
+  EXPECT_TRUE(erase_stream(arenas, p, stream_id{7}));
+  EXPECT_FALSE(erase_stream(arenas, &arenas, stream_id{7}));
+  arenas.deallocate(p);
+  EXPECT_EQ(arenas.current_usage().pending(), 0u);
+}
+TEST(torch_row, n126_npu_the_other_recorded_streams_keep_it_pending) {
+  native pool;
+  void* const p = pool.allocate(5_MiB);
+  for (std::uint64_t s = 1; s <= 3; ++s) {
+    ASSERT_TRUE(pool.record_stream(p, stream_id{s}));
+    pool.provider().submit(stream_id{s}, s * 1'000'000);
+  }
+  EXPECT_TRUE(erase_stream(pool, p, stream_id{3}));
+  EXPECT_TRUE(erase_stream(pool, p, stream_id{1}));
+  pool.deallocate(p);
+  EXPECT_FALSE(erase_stream(pool, p, stream_id{2})) << "a freed block has no address";
+  EXPECT_EQ(pool.provider().calls().record, 1u);
+  EXPECT_EQ(pool.current_usage().pending(), 5_MiB + 512);
+  pool.provider().advance(2'000'000);
+  EXPECT_EQ(pool.allocate(5_MiB), p);
+  EXPECT_STREQ(pool.audit(), nullptr);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/leak_checked.hpp>
+#include <tessera/debug/oom_observed.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/extension/checkpoints.hpp>
@@ -234,12 +235,18 @@ void expect_calls_of_inner(const char* wrapper, const words& lacks = {}) {
 
 template <typename Allocator>
 using captured = trace::captured<Allocator>;
+struct ignores {
+  void operator()(const out_of_memory&) noexcept {}
+};
+template <typename Allocator>
+using observed = oom_observed<Allocator, ignores>;
 
 TEST(optional_calls, wrappers_have_those_of_the_allocator_inside) {
   expect_calls_of_inner<tagged>("tagged", {"checkpoints"});
   expect_calls_of_inner<captured>("captured");
   expect_calls_of_inner<waiting>("waiting");
   expect_calls_of_inner<thread_checked>("thread_checked");
+  expect_calls_of_inner<observed>("oom_observed");
   expect_calls_of_inner<leak_checked>("leak_checked");
   expect_calls_of_inner<planned>("planned", {"sleep", "is_asleep"});
 }

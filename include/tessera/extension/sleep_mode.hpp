@@ -27,7 +27,7 @@ namespace tessera::extension {
 struct [[nodiscard]] sleep_result : outcome {
   std::size_t bytes = 0;    ///< bytes under live blocks that went back to the device, or came from it
   std::size_t missing = 0;  ///< bytes that the device lacked for a wake
-  std::size_t kept = 0;     ///< bytes that stay mapped during a sleep, because they are registered
+  std::size_t kept = 0;     ///< bytes that stay mapped during a sleep, because they are registered or faulty
 };
 
 /// A sleep or wake that worked, for front ends that record requests. It is of `pool` if `is_one`, else of all pools.
@@ -577,7 +577,7 @@ class sleep_mode::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Puts the default pools and all private pools to sleep: gives back their memory, even under live blocks.
-  /// Addresses and blocks stay. Registered memory stays mapped (registrations). Until wake, the pools serve no requests, and record_stream refuses their
+  /// Addresses and blocks stay. Registered memory stays mapped (registrations), and so do faulty chunks (quarantine). Until wake, the pools serve no requests, and record_stream refuses their
   /// blocks. Blocks can still be freed.
   ///
   /// First waits for the streams of these blocks, recorded ones too, and empties the cache of these pools.

@@ -39,9 +39,7 @@ class imagined_device {
     std::size_t bytes = 0;
   };
 
-  /// `may_wait` is false if the original must not wait for its device now.
-  imagined_device(Original& original, std::size_t left, bool may_wait) noexcept
-      : original_(&original), left_(left), may_wait_(may_wait) {}
+  imagined_device(Original& original, std::size_t left) noexcept : original_(&original), left_(left) {}
 
   /// Makes the next events of a stream done, because those of the original are. forget_done() ends that.
   void note_done(stream_id stream) { done_.push_back(stream); }
@@ -96,7 +94,7 @@ class imagined_device {
   [[nodiscard]] static bool grant(void* /*p*/, std::size_t /*bytes*/) noexcept { return true; }
   [[nodiscard]] static bool unmap(void* /*p*/, std::size_t /*bytes*/) noexcept { return true; }
   bool synchronize(stream_id stream) noexcept {
-    return may_wait_ && try_run([&] { finished_.push_back(stream); });
+    return try_run([&] { finished_.push_back(stream); });
   }
 
   bool record(stream_id stream, event& mark) noexcept {
@@ -108,7 +106,6 @@ class imagined_device {
     return is_finished_[mark.number] != 0 || has_finished(mark.stream);
   }
   bool wait(event& mark) noexcept {
-    if (!may_wait_) return false;
     is_finished_[mark.number] = 1;
     // A new event is behind all work of its stream, a copied one only behind some.
     return mark.number < copied_ || synchronize(mark.stream);
@@ -158,7 +155,6 @@ class imagined_device {
 
   Original* original_;
   std::size_t left_;  // bytes that the device can still give
-  bool may_wait_;
   bool is_copying_ = true;
   std::size_t taken_ = 0;
   std::size_t given_back_ = 0;
@@ -207,8 +203,8 @@ class allocator_copy {
   allocator_copy(Original& original, stream_id stream)
       : original_(original),
         group_(&access::manager(original).group_for(stream)),
-        copy_(device_type(original.provider(), left_on(original.provider(), reserved()), may_wait()),
-              recipe::policies<recipe_type>(access::policies(original)), imagined_waits{may_wait()}) {
+        copy_(device_type(original.provider(), left_on(original.provider(), reserved())),
+              recipe::policies<recipe_type>(access::policies(original)), imagined_waits{from().may_wait()}) {
     copy_segments();
     add_other_memory();
     to().own().clocks = group_->clocks;
@@ -222,7 +218,6 @@ class allocator_copy {
  private:
   [[nodiscard]] auto& from() const noexcept { return access::manager(original_); }
   [[nodiscard]] auto& to() noexcept { return access::manager(copy_); }
-  [[nodiscard]] bool may_wait() const noexcept { return from().may_wait(); }
   /// Bytes that the device gave, or is being asked for.
   [[nodiscard]] std::size_t reserved() const noexcept {
     return from().counters().reserved() + from().requested_bytes();
@@ -320,6 +315,7 @@ class allocator_copy {
     auto part = parts.begin();
     for (const block* b = &first; b != &end; b = b->next, ++part) {
       move_to(**part, list_like(*b->list));
+      if (b->is_held()) continue;
       if (b->status.state == block::state::pending) make_waiting(**part, *b);
       if (!b->is_free() && b->status.state != block::state::pending) continue;
       (void)to().deallocate(**part);
@@ -450,7 +446,7 @@ namespace tessera::observe {
 /// It asks the device only how much is free, and which work is done. So a device that refuses memory although it has that much, such as one whose
 /// free memory is in pieces or that lacks huge pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of
 /// the provider, which might help. All requests are those of one pool: of the default pools, or of one private pool. Idle
-/// memory of other pools counts as used, although recovery might release it.
+/// memory of other pools counts as used, although recovery might release it. So does memory that an extension withholds.
 ///   Throws:  std::bad_alloc
 ///   Cost:    linear in the blocks of that pool, and in ranges in their chunks
 ///   Source:  Paddle 76430 asks the same of the largest free block

@@ -17,11 +17,13 @@
 #include <tessera/configured.hpp>
 #include <tessera/debug/guarded.hpp>
 #include <tessera/debug/leak_checked.hpp>
+#include <tessera/debug/oom_observed.hpp>
 #include <tessera/debug/tagged.hpp>
 #include <tessera/debug/thread_checked.hpp>
 #include <tessera/extension/checkpoints.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quarantine.hpp>
 #include <tessera/extension/quotas.hpp>
 #include <tessera/extension/registrations.hpp>
 #include <tessera/extension/sleep_mode.hpp>
@@ -39,10 +41,13 @@ using namespace tessera;
 struct deaf {
   void on(const allocator_event&) noexcept {}
 };
+struct ignores {
+  void operator()(const out_of_memory&) noexcept {}
+};
 using heard = extension::observer<deaf>;
-using plain =
-    caching_allocator<stitched, simulated_device, extension::private_pools, extension::quotas,
-                      extension::sleep_mode, extension::checkpoints, extension::registrations<>, heard>;
+using plain = caching_allocator<stitched, simulated_device, extension::private_pools, extension::quotas,
+                                extension::sleep_mode, extension::checkpoints, extension::registrations<>,
+                                extension::quarantine, heard>;
 
 /// The last part of a type's name, with blanks.
 template <typename T>
@@ -73,15 +78,17 @@ std::string row(const char* name) {
   std::string line = std::string("| `") + name + "` |";
   for (const std::string& each : {cell<extension::private_pools, Front>(), cell<extension::quotas, Front>(),
                                   cell<extension::sleep_mode, Front>(), cell<extension::checkpoints, Front>(),
-                                  cell<extension::registrations<>, Front>(), cell<heard, Front>()})
+                                  cell<extension::registrations<>, Front>(),
+                                  cell<extension::quarantine, Front>(), cell<heard, Front>()})
     line += " " + each + " |";
   return line;
 }
 
 TEST(front_ends, offer_the_extensions_of_the_table_on_the_page) {
   const std::vector<std::string> table{
-      "| front end | private_pools | quotas | sleep_mode | checkpoints | registrations | observer |",
-      "|---|---|---|---|---|---|---|",
+      "| front end | private_pools | quotas | sleep_mode | checkpoints | registrations | quarantine | "
+      "observer |",
+      "|---|---|---|---|---|---|---|---|",
       row<plain>("caching_allocator"),
       row<locked<plain>>("locked"),
       row<background_reclaiming<plain>>("background_reclaiming"),
@@ -92,6 +99,7 @@ TEST(front_ends, offer_the_extensions_of_the_table_on_the_page) {
       row<trace::captured<plain>>("captured"),
       row<tagged<plain>>("tagged"),
       row<guarded<plain::rebind_provider<host_pinned>>>("guarded"),
+      row<oom_observed<plain, ignores>>("oom_observed"),
       row<leak_checked<plain>>("leak_checked"),
       row<thread_checked<plain>>("thread_checked"),
       row<any_allocator>("any_allocator"),

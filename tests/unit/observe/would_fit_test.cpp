@@ -226,6 +226,38 @@ TEST(would_fit, counts_on_recovery) {
   EXPECT_EQ(in.allocator.current_usage().reserved, 100_MiB);
 }
 
+template <typename Recipe>
+struct would_fit_by_age : testing::Test {};
+using by_age = testing::Types<
+    recipe::with<recipe::pytorch<>, policy::evict_idle_above<percent(60)>>,
+    recipe::with<recipe::pytorch<"expandable_segments:True">, policy::evict_idle_above<percent(60)>>>;
+TYPED_TEST_SUITE(would_fit_by_age, by_age, );
+
+// Eviction releases the memory that was idle for longer. Of memory of equal age, it would release the smaller first.
+TYPED_TEST(would_fit_by_age, knows_how_long_memory_was_idle) {
+  caching_allocator<TypeParam, device> allocator(device({.capacity = 320_MiB}));
+  std::vector<void*> live{allocator.allocate(2_MiB)};
+  void* const used_often = allocator.allocate(4_MiB);
+  live.push_back(allocator.allocate(2_MiB));
+  void* const old = allocator.allocate(80_MiB);
+  live.push_back(allocator.allocate(12_MiB));
+  void* const recent = allocator.allocate(40_MiB);
+  for (const std::size_t bytes : {12_MiB, 60_MiB}) live.push_back(allocator.allocate(bytes));
+  allocator.deallocate(used_often);
+  allocator.deallocate(old);
+  for (int i = 0; i < 100; ++i) allocator.deallocate(allocator.allocate(2_MiB));
+  allocator.deallocate(recent);
+  const std::size_t before = allocator.current_usage().reserved;
+  const fit_answer answer = would_fit(allocator, {{90_MiB}});
+  EXPECT_EQ(allocator.current_usage().reserved, before);
+  live.push_back(allocator.allocate(90_MiB));
+  EXPECT_EQ(answer.reserved, allocator.current_usage().reserved);
+  EXPECT_LT(allocator.current_usage().reserved, before + 90_MiB) << "memory went back";
+  EXPECT_EQ(allocator.allocate(40_MiB), recent) << "but not this";
+  allocator.deallocate(recent);
+  for (void* const p : live) allocator.deallocate(p);
+}
+
 TEST(would_fit, obeys_a_limit_of_the_policy_and_of_the_provider) {
   busy<recipe::pytorch<>> in;
   in.allocator.policies().growth.limit = memory_limit(120_MiB);

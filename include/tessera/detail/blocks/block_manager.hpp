@@ -859,11 +859,12 @@ class block_manager {
   [[gnu::noinline]] void make_free_and_report(block& freed) noexcept {
     const std::uintptr_t address = freed.address;
     const std::size_t size = freed.size;
-    const block& into = may_coalesce(*freed.prev, freed)   ? *freed.prev
-                        : may_coalesce(*freed.next, freed) ? *freed.next
-                                                           : freed;
+    block& into = may_coalesce(*freed.prev, freed)   ? *freed.prev
+                  : may_coalesce(*freed.next, freed) ? *freed.next
+                                                     : freed;
     make_free(freed);
     extensions().on_free(into, address - into.address, size);
+    extensions().on_freed(into);
   }
   /// Adds to the bytes that the device is being asked for.
   void note_in_flight([[maybe_unused]] group& in, std::int64_t more) noexcept {

@@ -81,18 +81,13 @@ class pending_frees {
     return true;
   }
 
-  /// Calls f(stream) for each stream recorded for a live block. Drops the record if f returns true; stops if
-  /// f returns false.
+  /// Calls f(stream) for each stream recorded for a live block. Drops the record if f returns true.
   template <typename F>
-  void drop_uses_while(block& used, F f) noexcept {
+  void drop_uses_if(block& used, F f) noexcept {
     block::flag_set flags = used.flags();
     if (!flags.has_recorded_streams) return;
-    while (stream_use* const u = used.request.uses) {
-      if (!f(u->queue->stream)) return;
-      used.request.uses = u->next;
-      drop(*u);
-    }
-    flags.has_recorded_streams = false;
+    drop_if(used.request.uses, [&f](const stream_use& u) { return f(u.queue->stream); });
+    flags.has_recorded_streams = used.request.uses != nullptr;
     used.set_flags(flags);
   }
 
@@ -162,17 +157,11 @@ class pending_frees {
   void defer_set_aside(Provider& device, F completed) noexcept {
     while (first_aside_ != nullptr) {
       block& freed = *first_aside_->used;
-      stream_use** at = &freed.request.uses;
       first_aside_ = first_aside_->next_aside;
-      while (stream_use* const u = *at) {
+      drop_if(freed.request.uses, [this](const stream_use& u) {
         --count_;
-        if (!u->unasked) {
-          at = &u->next;
-          continue;
-        }
-        *at = u->next;
-        drop(*u);
-      }
+        return u.unasked;
+      });
       if (!defer(freed, device)) completed(freed);
     }
   }
@@ -257,6 +246,15 @@ class pending_frees {
     --count_;
     uses_.give_back(&done);
     if (--used.request.pending_events == 0) completed(used);
+  }
+  /// Drops the uses of a list for which which(use) is true.
+  template <typename F>
+  void drop_if(stream_use*& first, F which) noexcept {
+    for (stream_use** at = &first; stream_use* const u = *at;) {
+      const bool drops = which(*u);
+      if (drops) drop(*std::exchange(*at, u->next));
+      if (!drops) at = &u->next;
+    }
   }
   /// Drops a use that was never in a queue. A concurrent wait() holds only uses from a queue, so never this
   /// one.

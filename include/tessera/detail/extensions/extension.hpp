@@ -63,6 +63,7 @@
 /// | on_use(b, offset, size) *    | every extension lets these bytes be used; right after may_use         |
 /// | on_served(b, wanted) *       | a block serves a request of group `wanted`, perhaps from another group |
 /// | on_free(b, offset, size)     | these bytes of a free block became free                               |
+/// | on_freed(b)                  | right after on_free, whose block it may change: it may take bytes out of the free blocks |
 /// | on_change(g)                 | the reserved bytes of a group changed                                 |
 /// | on_in_flight(g, bytes)       | a call that may add these bytes to a group began, or ended if negative |
 /// | on_unused(g), on_erase(g)    | an added group lost its last use; it is about to be erased            |
@@ -131,6 +132,7 @@ struct extension_defaults {
   static constexpr void on_in_flight(auto& /*group*/, std::int64_t) noexcept {}
   static constexpr void on_unused(auto& /*group*/) noexcept {}
   static constexpr void on_erase(auto& /*group*/) noexcept {}
+  static constexpr void on_freed(block&) noexcept {}
   static constexpr void on_rearrange() noexcept {}
   static constexpr void check_thread() noexcept {}
   static constexpr void on_trim() noexcept {}

@@ -295,6 +295,7 @@ class extension_set : public special_cases, public Extension::template state<Cor
   void on_free(const block& b, std::size_t offset, std::size_t size) noexcept {
     (report_free_to(get<Extension>(), b, offset, size), ...);
   }
+  void on_freed(block& b) noexcept { (get<Extension>().on_freed(b), ...); }
   void on_change(group& g) noexcept { (get<Extension>().on_change(g), ...); }
   void on_in_flight(group& g, std::int64_t bytes) noexcept { (get<Extension>().on_in_flight(g, bytes), ...); }
   void on_unused(group& g) noexcept { (get<Extension>().on_unused(g), ...); }

@@ -70,8 +70,7 @@ class stream_sharing {
     if (free_list* const list = manager_.find_or_create_list(live->list->where, after))
       move_to(manager_, *live, *list);
     const stream_id to = live->list->key;  // equals `after`, unless host memory ran out
-    manager_.pending().drop_uses_while(*live,
-                                       [&](stream_id user) { return make_wait_for_submitted(to, user); });
+    manager_.pending().drop_uses_if(*live, [&](stream_id user) { return make_wait_for_submitted(to, user); });
     if (to != after && !make_wait_for_submitted(to, after)) (void)wait_for(after);
     if (has_recorded_streams && to != own && !make_wait_for_submitted(to, own)) (void)wait_for(own);
     return manager_.finish_deallocate(*live);

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include <tessera/allocator_adaptor.hpp>
+
+namespace tessera::debug {
+
+/// Calls an object of the program after each request that failed; otherwise behaves like `Allocator`.
+///
+/// Choose it to write a snapshot or a message when memory runs out. `Observer` has a function
+/// `void operator()(const out_of_memory&) noexcept`, which runs in the thread of the request, after every attempt to
+/// recover. No lock of `Allocator` is held, so it may use the allocator, and free blocks. It is not called for requests that
+/// fail inside such a function. Several threads may call it at the same time.
+///
+///     struct print_failure {
+///       void operator()(const tessera::out_of_memory& error) noexcept {
+///         std::printf("%zu bytes requested, %zu reserved\n", error.requested(), error.at_failure().reserved);
+///       }
+///     };
+///     using allocator_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;
+///     tessera::debug::oom_observed<allocator_type, print_failure> observed;
+///     (void)observed.try_allocate(100_GiB);
+///
+/// An observer of events hears action::oom during the request instead, and must not use the allocator
+/// [tessera/extension/observer.hpp]. A request that a policy rejects without recovery, as fail_fast does, counts as a failure.
+///   Cost:    a comparison for each request; for one that fails, linear in the blocks
+///   Source:  PyTorch's attachOutOfMemoryObserver; torch_npu's, and its attachOomRejectionObserver
+template <typename Allocator, typename Observer>
+class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Observer>, Allocator> {
+  static_assert(std::is_nothrow_invocable_v<Observer&, const out_of_memory&>,
+                "oom_observed<A, T>: T has void operator()(const out_of_memory&) noexcept");
+  using adaptor_type = detail::wrapping_adaptor<oom_observed, Allocator>;
+  using adaptor_type::allocator_;
+
+ public:
+  using adaptor_type::adaptor_type;
+
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    void* const p = allocator_.try_allocate(bytes, stream);
+    if (p == nullptr && bytes > 0) [[unlikely]]
+      observe(bytes, stream);
+    return p;
+  }
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+    requires requires(Allocator& a) { a.allocate_by_handle(bytes, stream); }
+  {
+    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
+    if (!h && bytes > 0) [[unlikely]]
+      observe(bytes, stream);
+    return h;
+  }
+
+  /// The observer. Change it only while no other thread uses the allocator.
+  [[nodiscard]] Observer& observer() noexcept { return observer_; }
+
+ private:
+  [[gnu::noinline, gnu::cold]] void observe(std::size_t bytes, stream_id stream) noexcept {
+    static thread_local bool is_observing = false;
+    if (std::exchange(is_observing, true)) return;
+    observer_(this->make_out_of_memory(bytes, stream));
+    is_observing = false;
+  }
+
+  [[no_unique_address]] Observer observer_{};
+};
+
+}  // namespace tessera::debug
