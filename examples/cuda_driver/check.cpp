@@ -145,7 +145,7 @@ bool exports(cuda_device& device, other_process& importer) {
       provider_ref(device)};
   void* const before = pool.allocate(20_MiB);
   void* const p = pool.allocate(60_MiB);
-  const auto listed = tessera::observe::list_chunks(pool, p);
+  const auto listed = tessera::observe::list_chunks(pool, p, 60_MiB).chunks;
   std::vector<tessera::provider::mapped_chunk<cuda_device>> mapped;
   for (const auto& c : listed) mapped.push_back({c.address, c.bytes, c.memory});
   bool works = !listed.empty() && write(device, p, written_here);
