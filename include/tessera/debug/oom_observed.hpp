@@ -17,7 +17,8 @@ namespace tessera::debug {
 ///
 ///     struct print_failure {
 ///       void operator()(const tessera::out_of_memory& error) noexcept {
-///         std::printf("%zu bytes requested, %zu reserved\n", error.requested(), error.at_failure().reserved);
+///         std::printf("%zu bytes requested, %zu reserved, %zu left\n", error.requested(), error.at_failure().reserved,
+///                     error.available());
 ///       }
 ///     };
 ///     using allocator_type = tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>;

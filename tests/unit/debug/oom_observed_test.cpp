@@ -22,7 +22,7 @@ using namespace tessera;
 using namespace tessera::literals;
 
 struct seen_failure {
-  std::size_t requested, segment, reserved, limit;
+  std::size_t requested, segment, reserved, limit, available;
   bool operator==(const seen_failure&) const = default;
 };
 struct keep {
@@ -30,7 +30,7 @@ struct keep {
   void operator()(const out_of_memory& error) noexcept {
     if (to == nullptr) return;
     const usage now = error.at_failure();
-    to->push_back({error.requested(), error.segment(), now.reserved, now.limit});
+    to->push_back({error.requested(), error.segment(), now.reserved, now.limit, error.available()});
   }
 };
 using plain = caching_allocator<pytorch<>, simulated_device>;
@@ -49,9 +49,9 @@ TEST(oom_observed, hears_of_each_failed_request_after_recovery) {
   EXPECT_FALSE(pool.allocate_by_handle(11_MiB));
   EXPECT_EQ(pool.try_allocate(unlimited), nullptr);
   ASSERT_EQ(seen.size(), 4u);
-  EXPECT_EQ(seen[0], (seen_failure{6_MiB, 20_MiB, 60_MiB, 64_MiB}));
-  EXPECT_EQ(seen[1], (seen_failure{10_MiB, 10_MiB, 60_MiB, 64_MiB}));
-  EXPECT_EQ(seen[2], (seen_failure{11_MiB, 12_MiB, 60_MiB, 64_MiB}));
+  EXPECT_EQ(seen[0], (seen_failure{6_MiB, 20_MiB, 60_MiB, 64_MiB, 4_MiB}));
+  EXPECT_EQ(seen[1], (seen_failure{10_MiB, 10_MiB, 60_MiB, 64_MiB, 4_MiB}));
+  EXPECT_EQ(seen[2], (seen_failure{11_MiB, 12_MiB, 60_MiB, 64_MiB, 4_MiB}));
   EXPECT_EQ(seen[3].requested, unlimited);
   pool.deallocate(live);
 }
@@ -66,7 +66,7 @@ TEST(oom_observed, hears_of_rejections) {
   pool.deallocate(pool.allocate(30_MiB));
   EXPECT_EQ(pool.try_allocate(40_MiB), nullptr);
   ASSERT_EQ(seen.size(), 1u);
-  EXPECT_EQ(seen[0], (seen_failure{40_MiB, 40_MiB, 30_MiB, 60_MiB}));
+  EXPECT_EQ(seen[0], (seen_failure{40_MiB, 40_MiB, 30_MiB, 60_MiB, 34_MiB}));
   EXPECT_EQ(pool.statistics().num_oom_rejections, 1u);
 }
 
