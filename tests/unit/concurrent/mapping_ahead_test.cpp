@@ -164,10 +164,9 @@ TEST(mapping_ahead, keeps_its_promise_in_random_programs) {
 }
 
 TEST(mapping_ahead, the_thread_maps_for_requests) {
-  simulated_device device({.capacity = 4_GiB});
   mapping_ahead<locked<caching_allocator<recipe_type, simulated_device>>> memory(
       {.low = 100_MiB, .high = 200_MiB}, simulated_device({.capacity = 4_GiB}));
-  const auto await = [&](std::size_t bytes) {
+  const auto await = [&memory](std::size_t bytes) {
     while (memory.current_usage().cached < bytes) std::this_thread::yield();
   };
   std::vector<void*> pages;
