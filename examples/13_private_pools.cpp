@@ -32,9 +32,31 @@ graph capture(allocator_type& allocator, tessera::stream_id stream) {
   return made;
 }
 
+/// Lends the memory of a graph that is not replayed for a while, and takes it back before the next replay.
+bool lend_and_take_back() {
+  allocator_type allocator{tessera::provider::simulated_device{{.capacity = 64_MiB}}};
+  const tessera::stream_id stream{1};
+  const graph step = capture(allocator, stream);
+  auto pools = allocator.get<tessera::extension::private_pools>();
+  if (!pools.lend(step.memory.id())) return false;
+  void* const eager = allocator.allocate(30_MiB, stream);  // the device has too little, so the pool serves
+  std::printf("the graph's temporary block is %s while it is lent\n",
+              eager == step.addresses[0] ? "used" : "not used");
+
+  std::vector<void*> lent;
+  const auto list = [&lent](const tessera::extension::lent_block& b) { lent.push_back(b.address); };
+  const tessera::extension::taken_back missing = pools.take_back(step.memory.id(), list);
+  std::printf("%zu block of %zu MiB is not back\n", missing.blocks, missing.bytes >> 20);
+  for (void* const p : lent) allocator.deallocate(p);                  // or move what it holds first
+  const bool is_back = pools.take_back(step.memory.id()).blocks == 0;  // the graph may be replayed
+  allocator.deallocate(step.addresses[1]);
+  return is_back && allocator.audit() == nullptr;
+}
+
 }  // namespace
 
 int main() {
+  if (!lend_and_take_back()) return 1;
   allocator_type allocator;
   const tessera::stream_id stream{1};
   {

@@ -391,7 +391,8 @@ void let_a_source_ask() {
 }
 TEST_F(callbacks_in_threads_death, no_scope_and_no_source_of_a_pool_uses_the_allocator) {
   using inside = caching_allocator<pytorch<>, device_type, extension::private_pools>;
-  constexpr const char* rule = "a stream_filter or pool_upstream must not use the allocator that calls it";
+  constexpr const char* rule =
+      "a stream_filter, pool_upstream or function of take_back must not use the allocator that calls it";
   EXPECT_DEATH(let_a_scope_ask<locked<inside>>(), rule);
   EXPECT_DEATH(let_a_scope_ask<per_stream<inside>>(), rule);
   EXPECT_DEATH(let_a_source_ask<locked<inside>>(), rule);

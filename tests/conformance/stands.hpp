@@ -6,12 +6,14 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <tessera/core/bytes.hpp>
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/provider/host_registering.hpp>
 #include <tessera/provider/limiting.hpp>
+#include <tessera/provider/memory_domains.hpp>
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
@@ -88,8 +90,10 @@ class wrapped_stand final : public stand {
   void hold_events(bool held) override { below_.hold_events(held); }
   std::uint64_t waits() override { return below_.waits(); }
   std::string left() override {
+    std::string above;
+    if constexpr (requires { wrapping_->left(); }) above = wrapping_->left();
     wrapping_.reset();
-    return below_.left();
+    return above.empty() ? below_.left() : above;
   }
   tessera::detail::simulated_calls* calls() override { return below_.calls(); }
   any_device::calls& any() override { return wrapping_->calls; }
@@ -117,6 +121,20 @@ struct in_time {
   explicit in_time(Device& device) : calls(device, times) {}
   tessera::provider::call_times times;
   calls_of<tessera::provider::timed<Device>> calls;
+};
+/// The device and a second bank of it, which serve in turn.
+template <typename Device>
+struct in_domains {
+  using ref = tessera::provider::provider_ref<Device>;
+  using domains = tessera::provider::memory_domains<ref, tessera::provider::interleave_banks>;
+  explicit in_domains(Device& device)
+      : second(device.another_bank({.capacity = 150_MiB})),
+        calls(std::vector<typename domains::bank>{{ref(device)}, {ref(second)}}) {}
+  [[nodiscard]] std::string left() const {
+    return second.used() != 0 ? "the second bank still holds memory" : "";
+  }
+  Device second;
+  calls_of<domains> calls;
 };
 /// Host memory that is registered with another device.
 template <typename Device>

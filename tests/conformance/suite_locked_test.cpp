@@ -68,6 +68,8 @@ compositions behind_a_mutex() {
                    simulated_habits(), 0.05});
     all.push_back(
         {name + "_timed", &over<pool, wrapped_stand<simulated, in_time>>, kept, simulated_habits(), 0.02});
+    all.push_back({name + "_banked", &over<pool, wrapped_stand<simulated, in_domains>>, kept,
+                   simulated_habits(), 0.02});
   });
   return all;
 }
@@ -76,8 +78,8 @@ compositions behind_a_mutex() {
 compositions with_failures() {
   compositions all = behind_a_mutex();
   std::erase_if(all, [](const composition& c) {
-    const bool is_wrapped =
-        c.name.ends_with("_limited") || c.name.ends_with("_reserving") || c.name.ends_with("_timed");
+    const bool is_wrapped = c.name.ends_with("_limited") || c.name.ends_with("_reserving") ||
+                            c.name.ends_with("_timed") || c.name.ends_with("_banked");
     return is_wrapped && !c.name.starts_with("passthrough") && !c.name.starts_with("pytorch_expandable");
   });
   return all;

@@ -4,9 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#if __has_include(<unistd.h>)
+#include <unistd.h>
+#endif
 
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/concurrent/locked.hpp>
@@ -16,7 +21,7 @@
 namespace tessera::detail {
 
 /// A thread that works in rounds while there is work, and otherwise waits. The first wake() starts it. If
-/// `period` is above 0, it waits no longer than that.
+/// `period` is above 0, it waits no longer than that. A forked process does not have the thread, and may destroy the object.
 class round_worker {
  public:
   /// Does one round of work. Returns whether more work is left.
@@ -24,35 +29,55 @@ class round_worker {
 
   round_worker(round work, void* context, std::chrono::microseconds pause,
                std::chrono::milliseconds period = {}) noexcept
-      : work_(work), context_(context), pause_(pause), period_(period) {}
+      : work_(work), context_(context), pause_(pause), period_(period) {
+    std::construct_at(&changed);
+    std::construct_at(&thread);
+  }
   round_worker& operator=(round_worker&&) = delete;
-  ~round_worker() { stop(); }
+  ~round_worker() {
+    if (is_forked()) return;
+    stop();
+    std::destroy_at(&changed);
+    std::destroy_at(&thread);
+  }
 
   /// Wakes the thread because there is work. Never waits for a round.
   void wake() noexcept {
     const std::lock_guard lock(mutex_);
     if (stopped_ || std::exchange(has_work_, true)) return;
     if (is_running()) {
-      changed_.notify_one();
+      changed.notify_one();
     } else {
       start();
     }
   }
   /// Ends the thread for good: wake() does not start it again.
   void stop() noexcept {
+    if (is_forked()) return;
     {
       const std::lock_guard lock(mutex_);
       stopped_ = true;
     }
-    changed_.notify_one();
-    if (thread_.joinable()) thread_.join();
+    changed.notify_one();
+    if (thread.joinable()) thread.join();
     running_ = false;
   }
   [[nodiscard]] bool is_running() const noexcept { return running_; }
 
  private:
+#if __has_include(<unistd.h>)
+  using process_id = pid_t;
+  static process_id this_process() noexcept { return ::getpid(); }
+#else
+  using process_id = int;
+  static process_id this_process() noexcept { return 0; }
+#endif
+  /// Whether another process started the thread.
+  [[nodiscard]] bool is_forked() const noexcept { return is_running() && process_ != this_process(); }
+
   void start() noexcept {
-    if (!try_run([this] { thread_ = std::thread([this] { run(); }); })) {
+    process_ = this_process();
+    if (!try_run([this] { thread = std::thread([this] { run(); }); })) {
       has_work_ = false;
       return;
     }
@@ -63,9 +88,9 @@ class round_worker {
     std::unique_lock lock(mutex_);
     while (true) {
       if (period_.count() > 0) {
-        changed_.wait_for(lock, period_, is_woken);
+        changed.wait_for(lock, period_, is_woken);
       } else {
-        changed_.wait(lock, is_woken);
+        changed.wait(lock, is_woken);
       }
       if (stopped_) return;
       has_work_ = false;
@@ -73,7 +98,7 @@ class round_worker {
       const bool more = work_(context_);
       lock.lock();
       has_work_ = has_work_ || more;
-      if (has_work_) changed_.wait_for(lock, pause_, [this] { return stopped_; });
+      if (has_work_) changed.wait_for(lock, pause_, [this] { return stopped_; });
     }
   }
 
@@ -82,11 +107,17 @@ class round_worker {
   std::chrono::microseconds pause_;
   std::chrono::milliseconds period_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   bool has_work_ = false;
   bool stopped_ = false;
   std::atomic<bool> running_{false};
-  std::thread thread_;
+  process_id process_{};  // in which the thread started
+  // The destructors of these members would wait for the thread, which a forked process lacks. So they are called by hand.
+  union {
+    std::condition_variable changed;
+  };
+  union {
+    std::thread thread;
+  };
 };
 
 /// State that a background_reclaiming allocator shares with its provider.

@@ -75,8 +75,8 @@ class stream_filter {
 ///   Source:  PyTorch's MemPool, since version 2.8
 struct pool_options {
   bool never_splits = false;  ///< a free block serves a request as a whole
-  /// If growth fails, its free blocks serve requests of the default pools, before any memory is released. The
-  /// pool keeps its memory while such a block is live.
+  /// It lends: if growth fails, its free blocks serve requests of the default pools, before any memory is released. The
+  /// pool keeps its memory while such a block is live. private_pools::door::lend and take_back change it later.
   bool serves_on_oom = false;
 };
 
@@ -141,6 +141,20 @@ struct pool_usage {
   }
 };
 
+/// A block of a private pool that is not back yet: it serves a request of the default pools, or a stream still uses it.
+struct lent_block {
+  void* address = nullptr;
+  std::size_t bytes = 0;    ///< of the block, at least those of the request
+  stream_id stream{};       ///< on which it was allocated
+  bool is_pending = false;  ///< it was freed, and events of streams that use it have not completed
+};
+
+/// What take_back() found, or why it failed.
+struct taken_back : outcome {
+  std::size_t blocks = 0;  ///< that are not back yet
+  std::size_t bytes = 0;   ///< of these blocks
+};
+
 /// A change of the private pools that worked, for front ends that record or plan requests.
 struct pool_change {
   enum class kind : unsigned char { created, retained, released, opened, closed, trimmed };
@@ -171,6 +185,7 @@ struct private_pools {
     stream_filter filter{};    ///< the streams of the scope
     std::uint64_t opened = 0;  ///< the number of the scope: the oldest has the lowest
     pool_options options{};
+    bool has_lent = false;   ///< whether it ever lent a block
     pool_upstream source{};  ///< gives and takes back its segments; if empty, the provider does
     tessera::detail::pool_group* next = nullptr;  ///< the next private pool, in the order of their creation
     in_group* links[2] = {};                      ///< in the tree of open scopes that select one stream
@@ -284,6 +299,25 @@ class private_pools::state : public tessera::detail::extension_defaults {
         true);
     return now;
   }
+  [[nodiscard]] outcome lend(pool_id pool) noexcept {
+    group* const found = find_group(pool);
+    if (const outcome unfit = has_use(pool, found); !unfit) return unfit;
+    found->options.serves_on_oom = true;
+    return {};
+  }
+  template <typename F>
+  [[nodiscard, gnu::cold]] outcome take_back(pool_id pool, F& f) noexcept {
+    group* const found = find_group(pool);
+    if (found == nullptr) return {tessera::detail::why_no_private_pool(pool)};
+    found->options.serves_on_oom = false;
+    std::as_const(access::manager(in_)).for_each_block([&](const block& b) {
+      const bool is_pending = b.status.state == block::state::pending;
+      if (b.list->where.group != found || (!is_pending && !tessera::detail::is_lent(b))) return;
+      calls_.call(
+          [&] { f(lent_block{reinterpret_cast<void*>(b.address), b.size, b.list->key, is_pending}); });
+    });
+    return {};
+  }
   void trim(pool_id pool) noexcept {
     group* const found = find_group(pool);
     if (found == nullptr || found->uses > 0 || is_capturing()) return;
@@ -347,7 +381,9 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   /// Marks a block that a private pool lends.
   static void on_served(block& served, const group& wanted) noexcept {
-    if (served.list->where.group != &wanted) tessera::detail::mark_lent(served);
+    if (served.list->where.group == &wanted) return;
+    tessera::detail::mark_lent(served);
+    static_cast<group*>(served.list->where.group)->has_lent = true;
   }
   /// Erases the private pools that have no use, no scope and no memory.
   [[gnu::cold]] void erase_unused() noexcept {
@@ -385,7 +421,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
   }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return by_number_.metadata_bytes(); }
   void check_thread() const noexcept {
-    calls_.check_thread("a stream_filter or pool_upstream must not use the allocator that calls it");
+    calls_.check_thread(
+        "a stream_filter, pool_upstream or function of take_back must not use the allocator that calls it");
   }
 
  private:
@@ -540,6 +577,33 @@ class private_pools::door {
   [[nodiscard]] pool_usage usage_of(pool_id pool) const noexcept {
     return in_->template add_up_extension<private_pools>([=](const auto& s) { return s.usage_of(pool); });
   }
+  /// Lets the free blocks of a private pool serve requests of the default pools, as the option serves_on_oom does.
+  ///
+  /// Choose it for the memory of a graph that is not replayed for a while. If the recipe maps memory into ranges,
+  /// sleep_mode lends all memory of a pool to the whole device, even under live blocks, and needs no take_back().
+  ///   Returns:  why not, if the pool does not exist or has no use
+  [[nodiscard]] outcome lend(pool_id pool) noexcept {
+    return in_->template change_extension<private_pools>([=](auto& s) { return s.lend(pool); });
+  }
+  /// Ends what lend() began: the pool lends no further block. Calls f(lent_block) for each block that is not back yet. Free
+  /// these, or wait until their streams have finished; then call it again. Once it counts no block, a graph may use the
+  /// whole pool, after the work of the streams that had its blocks.
+  ///
+  /// f may only read: it must not use the allocator.
+  ///   Returns:  how many blocks and bytes are not back, or why nothing changed, if the pool does not exist
+  ///   Cost:     linear in the blocks
+  template <typename F = tessera::detail::ignore_arguments>
+  [[nodiscard]] taken_back take_back(pool_id pool, F f = {}) noexcept {
+    taken_back all;
+    const auto count = [&](const lent_block& b) {
+      ++all.blocks;
+      all.bytes += b.bytes;
+      f(b);
+    };
+    static_cast<outcome&>(all) =
+        in_->template change_extension<private_pools>([&](auto& s) { return s.take_back(pool, count); });
+    return all;
+  }
   /// Releases the idle memory of a private pool without uses. First waits for its pending frees. Does nothing during a
   /// capture.
   void trim(pool_id pool) noexcept {
@@ -598,6 +662,12 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
   [[nodiscard]] outcome close(pool_id pool) const noexcept { return call(&calls::close, pool); }
   [[nodiscard]] bool is_capturing() const noexcept { return call(&calls::is_capturing); }
   [[nodiscard]] pool_usage usage_of(pool_id pool) const noexcept { return call(&calls::usage_of, pool); }
+  [[nodiscard]] outcome lend(pool_id pool) const noexcept { return call(&calls::lend, pool); }
+  template <typename F = tessera::detail::ignore_arguments>
+  [[nodiscard]] taken_back take_back(pool_id pool, F f = {}) const noexcept {
+    return call(&calls::take_back, pool, static_cast<void*>(&f),
+                [](void* to, const lent_block& b) { (*static_cast<F*>(to))(b); });
+  }
   void trim(pool_id pool) const noexcept { call(&calls::trim, pool); }
 
  private:
@@ -612,6 +682,8 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
     outcome (*close)(void*, pool_id) noexcept;
     bool (*is_capturing)(void*) noexcept;
     pool_usage (*usage_of)(void*, pool_id) noexcept;
+    outcome (*lend)(void*, pool_id) noexcept;
+    taken_back (*take_back)(void*, pool_id, void*, void (*)(void*, const lent_block&)) noexcept;
     void (*trim)(void*, pool_id) noexcept;
   };
   template <typename A>
@@ -627,6 +699,10 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
       [](void* a, pool_id pool) noexcept { return base::of<A>(a).close(pool); },
       [](void* a) noexcept { return base::of<A>(a).is_capturing(); },
       [](void* a, pool_id pool) noexcept { return base::of<A>(a).usage_of(pool); },
+      [](void* a, pool_id pool) noexcept { return base::of<A>(a).lend(pool); },
+      [](void* a, pool_id pool, void* to, void (*f)(void*, const lent_block&)) noexcept {
+        return base::of<A>(a).take_back(pool, [=](const lent_block& b) { f(to, b); });
+      },
       [](void* a, pool_id pool) noexcept { base::of<A>(a).trim(pool); }};
 };
 

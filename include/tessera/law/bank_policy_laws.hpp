@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/provider/memory_domains.hpp>
+#include <tessera/provider/bank_policy.hpp>
 
 namespace tessera::law {
 

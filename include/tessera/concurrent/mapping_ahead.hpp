@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <utility>
+
+#include <tessera/allocator_adaptor.hpp>
+#include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/detail/backends/mapped_ranges.hpp>
+#include <tessera/detail/blocks/introspection.hpp>
+
+namespace tessera::detail {
+
+/// What a mapping_ahead maps, and when.
+struct mapping_watermarks {
+  std::size_t low = 0;                      ///< bytes of the largest free block below which the thread maps
+  std::size_t high = 0;                     ///< bytes of the largest free block at which it stops
+  stream_id stream{};                       ///< the stream whose requests use the memory
+  bool enabled = true;                      ///< whether a thread maps; otherwise only calls of map_ahead() do
+  std::chrono::microseconds retry{10'000};  ///< the pause after a refusal
+};
+
+/// The largest free block of a list, in bytes; 0 if there is none.
+template <typename Order>
+[[nodiscard]] std::size_t largest_free(free_list& list) noexcept {
+  list.flush<Order>();
+  std::size_t largest = 0;
+  if constexpr (Order::is_by_size) {
+    const block* const last = list.last_before<Order>({.size = max_request});
+    if (last != nullptr) largest = last->size;
+  } else {
+    for (const block* b = list.first(); b != nullptr; b = list.after<Order>(*b))
+      largest = larger(largest, b->size);
+  }
+  return largest;
+}
+
+/// Maps memory for the default pools of one caching_allocator, in steps of what growth maps at once.
+template <typename Allocator>
+class ahead_mapper {
+  using access = core_access;
+  using manager_type = std::remove_reference_t<decltype(access::manager(std::declval<Allocator&>()))>;
+
+ public:
+  ahead_mapper(Allocator& in, const mapping_watermarks& marks) noexcept
+      : in_(in),
+        want_(access::make_request(in, marks.high, marks.stream, manager().own())),
+        list_(manager().prepare_list(*want_.group, want_.pool, want_.key)) {}
+
+  /// The bytes of a block of the high watermark.
+  [[nodiscard]] std::size_t goal() const noexcept { return want_.size; }
+  /// The largest free block that serves requests of that size.
+  [[nodiscard]] std::size_t free_bytes() const noexcept {
+    return list_ != nullptr ? largest_free<typename manager_type::order>(*list_) : 0;
+  }
+  /// Maps one unit of growth where the most is mapped already of a place with room for the goal.
+  ///   Returns:  false if a limit, an extension or the device refuses
+  [[nodiscard]] bool map_unit() noexcept {
+    auto& ranges = access::backend(in_).ranges();
+    const auto& p = access::policies(in_);
+    const range_growth growth = ranges.growth_for(goal(), p);
+    if (list_ == nullptr || !may_grow(growth.mapping)) return false;
+    ranges.chunks().retry_orphaned(manager().provider());
+    ranges.note_alignment(growth.mapping);
+    block* hole = next_hole(ranges.granularity(growth.kinds));
+    if (hole == nullptr) hole = ranges.reserve_range(*list_, goal(), growth);
+    if (hole == nullptr) return false;
+    const std::size_t bytes = growth.mapping < hole->size ? growth.mapping : hole->size;
+    return ranges.map_new(*hole, hole->address, bytes, growth) != nullptr;
+  }
+
+ private:
+  [[nodiscard]] manager_type& manager() const noexcept { return access::manager(in_); }
+  /// Asks all that may forbid growth, without any attempt to make room.
+  [[nodiscard]] bool may_grow(std::size_t bytes) noexcept {
+    auto& extensions = access::extensions(in_);
+    const usage now = in_.current_usage();
+    return manager().may_wait() && extensions.may_serve(*want_.group) &&
+           extensions.may_start_growth(*want_.group, bytes) &&
+           left_on(manager().provider(), now.reserved) >= bytes &&
+           predict_failure(manager(), access::policies(in_), bytes, now) == policy::failure_reason::none;
+  }
+  /// The lowest unmapped block of the place that is best to go on with; null if no place has room.
+  ///   Cost:  linear in the unmapped blocks
+  [[nodiscard]] block* next_hole(std::size_t granularity) const noexcept {
+    block* best = nullptr;
+    std::size_t most = 0;
+    for_each_unmapped(*list_, [&](block& unmapped) {
+      if (unmapped.address % granularity != 0) return false;  // kept for smaller pages
+      block& first = unmapped.prev->is_free() ? *unmapped.prev : unmapped;
+      std::size_t room = 0;
+      std::size_t mapped = 0;
+      for (const block* b = &first; room < goal(); b = b->next) {
+        const std::size_t usable = mapped_ranges<manager_type>::usable(*b, granularity);
+        room += usable;
+        mapped += b->is_free() ? b->size : 0;
+        if (usable < b->size) break;
+      }
+      if (room < goal() || (best != nullptr && mapped <= most)) return false;
+      best = &unmapped;
+      most = mapped;
+      return false;
+    });
+    return best;
+  }
+
+  Allocator& in_;
+  decltype(access::make_request(std::declval<Allocator&>(), 0, stream_id{},
+                                std::declval<manager_type&>().own())) want_;
+  free_list* list_;
+};
+
+}  // namespace tessera::detail
+
+namespace tessera::concurrent {
+
+/// Maps pages before requests need them: a thread keeps a free block between two watermarks, so that requests of a stream hit
+/// the cache. `Allocator` is an allocator for several threads, such as `locked`, whose recipe maps pages into ranges.
+///
+/// Choose it if memory grows in steps and a request must not wait for the device, for example for the KV cache of an
+/// inference server.
+///
+///     #include <tessera/concurrent/locked.hpp>
+///     using pool = tessera::caching_allocator<tessera::recipe::pytorch<"expandable_segments:True">, tessera::provider::simulated_device>;
+///     tessera::concurrent::mapping_ahead<tessera::concurrent::locked<pool>> cache({.low = 64_MiB, .high = 256_MiB});
+///     void* page = cache.allocate(16_MiB);  // a hit, once the thread has mapped 256 MiB
+///     cache.deallocate(page);
+///
+/// Once the largest free block is smaller than `low`, the thread maps until it has `high` bytes. It takes the mutex of the
+/// allocator for each step anew; a step maps what growth maps at once, 20 MiB in PyTorch. The memory is cached memory of
+/// the default pools: any request may take it, and trim, eviction and recovery give it back. After that, the thread
+/// maps again once requests have taken as many bytes as were above `low`.
+///
+/// It maps only what is free: it makes no other memory go back, and fails quietly at the limit, on a full device, and while
+/// a graph is captured. It then tries again after `retry`. If the thread cannot be started, requests map, as without it.
+/// In a forked process, there is no thread.
+///   Requires:  0 < low <= high <= the capacity of the provider; otherwise the program aborts
+///   Cost:      an atomic subtraction for each request of the stream
+///   Source:    kvcached, whose thread keeps mapped pages between min_reserved_pages and max_reserved_pages
+template <typename Allocator>
+class mapping_ahead : public detail::wrapping_adaptor<mapping_ahead<Allocator>, Allocator> {
+  using adaptor_type = detail::wrapping_adaptor<mapping_ahead, Allocator>;
+  using adaptor_type::allocator_;
+  static_assert(Allocator::has_ranges && !Allocator::recipe_type::growth::backend::moves_memory,
+                "mapping_ahead<A>: the recipe of A maps pages and moves none, as "
+                "pytorch<\"expandable_segments:True\"> does");
+
+ public:
+  using watermarks = detail::mapping_watermarks;
+
+  /// Makes the allocator from `args`, and starts the thread.
+  template <typename... Args>
+    requires std::constructible_from<Allocator, Args...>
+  explicit mapping_ahead(const watermarks& marks, Args&&... args)
+      : adaptor_type(std::forward<Args>(args)...), marks_(marks), worker_(&run_round, this, marks.retry) {
+    check(marks, allocator_.visit_provider([](const auto& device) { return device.capacity(); }));
+    if (marks.enabled) worker_.wake();
+  }
+  ~mapping_ahead() { worker_.stop(); }
+
+  [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
+    void* const p = allocator_.try_allocate(bytes, stream);
+    note_request(bytes, stream);
+    return p;
+  }
+  [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
+    requires requires(Allocator& a) { a.allocate_by_handle(bytes, stream); }
+  {
+    const block_handle h = allocator_.allocate_by_handle(bytes, stream);
+    note_request(bytes, stream);
+    return h;
+  }
+
+  /// Does the work of the thread in the calling thread, for example between two steps of a model.
+  ///   Returns:  false if mapping was refused; the largest free block may then be smaller than `low`
+  bool map_ahead() noexcept {
+    for (bool is_mapping = false;;) {
+      bool is_refused = false;
+      bool is_done = false;
+      allocator_.for_each_allocator([&](auto& in) {
+        detail::ahead_mapper mapper(in, marks_);
+        std::size_t free = mapper.free_bytes();
+        is_mapping = is_mapping || free < marks_.low;
+        if (is_mapping && free < mapper.goal()) {
+          is_refused = !mapper.map_unit();
+          free = mapper.free_bytes();
+        }
+        is_done = is_refused || !is_mapping || free >= mapper.goal();
+        // Under the mutex: a request that takes memory later also subtracts later.
+        margin_.store(static_cast<std::int64_t>(free) - static_cast<std::int64_t>(marks_.low),
+                      std::memory_order_relaxed);
+      });
+      if (is_refused) refusals_.fetch_add(1, std::memory_order_relaxed);
+      if (is_done) return !is_refused;
+    }
+  }
+  /// How often a limit, an extension or the device refused to map.
+  [[nodiscard]] std::uint64_t refusals() const noexcept { return refusals_.load(std::memory_order_relaxed); }
+  /// Whether the thread has started.
+  [[nodiscard]] bool has_worker() const noexcept { return worker_.is_running(); }
+
+ private:
+  friend allocator_adaptor<mapping_ahead, Allocator>;
+
+  static void check(const watermarks& marks, std::size_t capacity) noexcept {
+    const char* const why = marks.low == 0             ? "the low watermark is 0"
+                            : marks.low > marks.high   ? "the low watermark exceeds the high one"
+                            : marks.high > capacity    ? "the high watermark exceeds the capacity"
+                            : marks.high > max_request ? "the high watermark exceeds max_request"
+                                                       : nullptr;
+    if (why == nullptr) return;
+    detail::fatal(detail::fixed_text()
+                      .add("mapping_ahead: ")
+                      .add(why)
+                      .add(": low ")
+                      .add(marks.low)
+                      .add(", high ")
+                      .add(marks.high)
+                      .add(", capacity ")
+                      .add(capacity)
+                      .c_str());
+  }
+  /// Wakes the thread when requests have taken what was free above the low watermark.
+  void note_request(std::size_t bytes, stream_id stream) noexcept {
+    if (stream != marks_.stream || bytes > max_request) return;
+    const auto taken = static_cast<std::int64_t>(bytes);
+    const std::int64_t before = margin_.fetch_sub(taken, std::memory_order_relaxed);
+    if (before >= 0 && before < taken && marks_.enabled) worker_.wake();
+  }
+  static bool run_round(void* self) noexcept { return !static_cast<mapping_ahead*>(self)->map_ahead(); }
+
+  const watermarks marks_;
+  std::atomic<std::int64_t> margin_{-1};  // at most the largest free block minus the low watermark
+  std::atomic<std::uint64_t> refusals_{0};
+  detail::round_worker worker_;
+};
+
+}  // namespace tessera::concurrent
