@@ -22,10 +22,10 @@
 #include <tessera/provider/host_sharing.hpp>
 #include <tessera/provider/range_map.hpp>
 
-/// Shares the memory of ranges in PyTorch's format, so that the other process may have PyTorch's own allocator. The driver gives a file descriptor for a physical chunk. Its owner keeps that open, and names its process and the
-/// descriptors in a handle, which is plain bytes. Another process copies the descriptors and maps the same chunks into a range
-/// of its own. The handle begins with a version and a kind. Chunks of different sizes need a kind of our own, which PyTorch
-/// refuses.
+/// Shares the memory of ranges in PyTorch's format, so that the other process may have PyTorch's own allocator. The driver gives
+/// a file descriptor for a physical chunk. Its owner keeps that open, and names its process and the descriptors in a handle,
+/// which is plain bytes. Another process copies the descriptors and maps the same chunks into a range of its own. The handle
+/// begins with a version and a kind. Chunks of different sizes need a kind of our own, which PyTorch refuses.
 ///   Source:  c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 and 2.11
 
 namespace tessera::provider {
