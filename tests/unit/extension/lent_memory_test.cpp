@@ -37,7 +37,7 @@ struct lent_memory : testing::Test {
   std::map<void*, lent_block> take_back(pool_id pool) {
     std::map<void*, lent_block> found;
     std::size_t bytes = 0;
-    const extension::taken_back all = pools(on).take_back(pool, [&](const lent_block& b) {
+    const extension::taken_back all = pools(tested).take_back(pool, [&](const lent_block& b) {
       EXPECT_TRUE(found.emplace(b.address, b).second);
       bytes += b.bytes;
     });
@@ -46,15 +46,15 @@ struct lent_memory : testing::Test {
     EXPECT_EQ(all.bytes, bytes);
     return found;
   }
-  pool_id owner(const void* p) { return segment_of(on, p).private_pool; }
+  pool_id owner(const void* p) { return segment_of(tested, p).private_pool; }
 
-  allocator on{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
+  allocator tested{simulated_device{simulated_device::options{.capacity = 200_MiB}}};
 };
 using recipes = testing::Types<pytorch<>, pytorch_family::expandable, stitched, cuda_async>;
 TYPED_TEST_SUITE(lent_memory, recipes);
 
 TYPED_TEST(lent_memory, is_reported_until_it_is_back) {
-  auto& on = this->on;
+  auto& on = this->tested;
   extension::private_pool graph(on);
   {
     const extension::pool_scope capture(graph, one);
@@ -82,7 +82,7 @@ TYPED_TEST(lent_memory, is_reported_until_it_is_back) {
 }
 
 TYPED_TEST(lent_memory, that_a_stream_still_uses_is_reported_as_pending) {
-  auto& on = this->on;
+  auto& on = this->tested;
   extension::private_pool graph(on, {.serves_on_oom = true});
   {
     const extension::pool_scope capture(graph, one);
@@ -104,7 +104,7 @@ TYPED_TEST(lent_memory, that_a_stream_still_uses_is_reported_as_pending) {
 }
 
 TYPED_TEST(lent_memory, errors_name_the_pool) {
-  auto& on = this->on;
+  auto& on = this->tested;
   EXPECT_STREQ(pools(on).take_back(pool_id{12345}).why, pools(on).retain(pool_id{12345}).why);
   EXPECT_STREQ(pools(on).lend(pool_id{12345}).why, pools(on).retain(pool_id{12345}).why);
   EXPECT_NE(pools(on).lend(default_pools).why, nullptr);
