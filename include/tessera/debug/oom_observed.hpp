@@ -13,7 +13,8 @@ namespace tessera::debug {
 /// Choose it to write a snapshot or a message when memory runs out. `Observer` has a function
 /// `void operator()(const out_of_memory&) noexcept`, which runs in the thread of the request, after every attempt to
 /// recover. No lock of `Allocator` is held, so it may use the allocator, and free blocks. It is not called for requests that
-/// fail inside such a function. Several threads may call it at the same time.
+/// fail inside such a function, also not for those of another allocator of this type. Several threads may call it at the same
+/// time. Around `waiting` it hears of each request once; inside, of each attempt.
 ///
 ///     struct print_failure {
 ///       void operator()(const tessera::out_of_memory& error) noexcept {
@@ -39,10 +40,17 @@ class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Obs
  public:
   using adaptor_type::adaptor_type;
 
+  /// Throws the failure that the observer saw.
+  [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
+    if (void* const p = allocator_.try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
+    const out_of_memory failure = this->make_out_of_memory(bytes, stream);
+    observe(failure);
+    adaptor_type::raise(failure);
+  }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     void* const p = allocator_.try_allocate(bytes, stream);
     if (p == nullptr && bytes > 0) [[unlikely]]
-      observe(bytes, stream);
+      observe(this->make_out_of_memory(bytes, stream));
     return p;
   }
   [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
@@ -50,7 +58,7 @@ class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Obs
   {
     const block_handle h = allocator_.allocate_by_handle(bytes, stream);
     if (!h && bytes > 0) [[unlikely]]
-      observe(bytes, stream);
+      observe(this->make_out_of_memory(bytes, stream));
     return h;
   }
 
@@ -58,10 +66,10 @@ class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Obs
   [[nodiscard]] Observer& observer() noexcept { return observer_; }
 
  private:
-  [[gnu::noinline, gnu::cold]] void observe(std::size_t bytes, stream_id stream) noexcept {
+  [[gnu::noinline, gnu::cold]] void observe(const out_of_memory& failure) noexcept {
     static thread_local bool is_observing = false;
     if (std::exchange(is_observing, true)) return;
-    observer_(this->make_out_of_memory(bytes, stream));
+    observer_(failure);
     is_observing = false;
   }
 

@@ -797,7 +797,7 @@ private_pool(Allocator&, const pool_upstream&, pool_options) -> private_pool<All
 /// Scopes of several pools may be open at a time, and may end in any order. If several select a stream, the
 /// oldest decides, or the newest with policy::newest_scope_first. private_pools::door::open describes what else changes
 /// while a scope of the kind capture is open.
-///   Requires:  it ends before the private_pool does; otherwise the program aborts
+///   Requires:  it ends before the private_pool does, and the pool does not sleep; otherwise the program aborts
 template <typename Allocator>
 class pool_scope {
  public:

@@ -12,8 +12,8 @@ namespace tessera::extension {
 
 /// The result of marking bytes as faulty.
 struct [[nodiscard]] quarantine_result : outcome {
-  std::size_t bytes = 0;  ///< of them: memory of this allocator. The others were ignored
-  std::size_t live = 0;   ///< live blocks that have some of them
+  std::size_t bytes = 0;  ///< marked bytes. Those that are no memory of the allocator, or sleep, are ignored
+  std::size_t live = 0;   ///< live blocks that overlap the given bytes and have marked ones
 };
 
 /// The faulty memory of an allocator, in bytes.
@@ -33,7 +33,7 @@ struct quarantine_usage {
 /// and freed.
 ///
 /// Emptying the cache gives a segment, or in ranges a chunk, with withheld bytes back to the device once no block uses
-/// it, also if the program asked to keep some bytes. The addresses are then no longer marked, because the device may
+/// it, even for trim(keep). The addresses are then no longer marked, because the device may
 /// give other memory there. Faulty chunks never move to other addresses, and stay mapped while their pool sleeps.
 ///
 ///     using tessera::extension::quarantine;
@@ -49,6 +49,7 @@ struct quarantine_usage {
 ///            the blocks if the block has faulty bytes
 ///   Source:  torch_npu's checkUceInMemPool, which marks blocks alike but lets them serve again after a free
 struct quarantine {
+  static constexpr bool holds_memory = true;
   template <typename Core>
   class state;
   template <typename Allocator>
@@ -94,7 +95,8 @@ class quarantine::state : public tessera::detail::extension_defaults {
       add(low, high, in);
     });
     if (result.bytes > 0) rearrange();
-    for_each_block(address, end, [&](const block& b) { result.live += is_live(b) ? 1 : 0; });
+    for_each_block(address, end,
+                   [&](const block& b) { result.live += is_live(b) && any_in(b.address, b.end()) ? 1 : 0; });
     return result;
   }
   [[nodiscard]] outcome mark_repaired(std::uintptr_t address, std::size_t bytes) noexcept {
@@ -214,7 +216,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
     std::uintptr_t end;
     bool operator==(const part&) const = default;
   };
-  /// Faulty bytes of one part. Two of them neither overlap nor touch in the same part.
+  /// Faulty bytes of one part. Ranges that touch are merged.
   struct faulty_range {
     std::uintptr_t begin;
     std::uintptr_t end;

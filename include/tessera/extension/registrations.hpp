@@ -13,7 +13,7 @@ namespace tessera::extension {
 /// Chooses what sleep does with registered memory [tessera/extension/sleep_mode.hpp].
 enum class registered_at_sleep : unsigned char {
   stays,  ///< it stays mapped; sleep_result::kept counts it
-  goes    ///< it goes back, too. The registry hears on_unmap before, and on_map when it is back
+  goes    ///< it is unmapped, too. on_unmap is called before, and on_map after the wake
 };
 
 /// A registry that hears nothing, for programs that only need their registered memory to stay.
@@ -51,6 +51,7 @@ struct no_registry {
 ///   Source:  UCX's registration cache, NCCL's ncclCommRegister
 template <typename Registry = no_registry>
 struct registrations {
+  static constexpr bool holds_memory = true;
   static_assert(
       requires(Registry& r, void* p, std::size_t bytes) {
         { r.on_map(p, bytes) } noexcept;
@@ -266,7 +267,7 @@ class registrations<Registry>::state : public tessera::detail::extension_default
     bytes_ += fresh.bytes;
     return true;
   }
-  /// Counts a registration less of the parts from `first` to `end`. Some may sleep.
+  /// Removes one registration of each part from `first` to `end`. Some may sleep.
   void let_go(std::uintptr_t first, std::uintptr_t end) noexcept {
     while (first < end) {
       held_part& known = *held_.find(first);

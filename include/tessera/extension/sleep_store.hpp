@@ -26,8 +26,8 @@ enum class sleep_contents : unsigned char {
 /// | s.read(piece, at, p, bytes)  | outcome | reads them into host memory                                    |
 /// | s.release(piece, bytes)      |         | forgets a piece                                                |
 ///
-/// A piece is written once as a whole, in the order of its bytes, and read in the same way by each attempt to wake. A call that
-/// fails ends that. The text of a failed outcome lives as long as the program.
+/// A piece is written once as a whole, in the order of its bytes. Each attempt to wake reads it in that order from byte 0.
+/// After a call that fails, the rest is neither written nor read. The text of a failed outcome must be static.
 template <typename S>
 concept piece_store = requires(S& s, std::uint64_t& made, std::uint64_t piece, std::size_t n, std::byte* to,
                                const std::byte* from) {
@@ -81,7 +81,8 @@ class sleep_store {
 
   /// Whether it keeps contents.
   [[nodiscard]] constexpr bool keeps() const noexcept { return calls_ != nullptr; }
-  /// Whether a device that copies only page-locked memory asynchronously needs no buffers for its memory.
+  /// Whether the device copies to and from its pieces directly, without buffers. The object must then be page-locked memory if
+  /// the device copies only such memory asynchronously.
   [[nodiscard]] constexpr bool is_direct() const noexcept { return calls_->is_memory && calls_ != &heap; }
   /// The memory of a piece, or null if only write() and read() reach it.
   [[nodiscard]] std::byte* memory(std::uint64_t piece) const noexcept {

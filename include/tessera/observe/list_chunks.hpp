@@ -78,7 +78,7 @@ namespace tessera::observe {
 ///
 ///   Returns:  no chunks, and why, if no live block has all these bytes, if it sleeps, or if the recipe maps no ranges. The
 ///             blocks that a plan serves have chunks with any recipe
-///   Cost:     linear in the bytes of the chunks, by units of the smallest one. If `p` is not the first address of the block,
+///   Cost:     linear in the bytes of the chunks, one step for each size of the smallest chunk. If `p` is not the first address of the block,
 ///             also linear in the ranges and in the blocks of one; for a block that a plan serves, in the plan's places. An
 ///             allocator with a mutex holds it
 template <typename Allocator>

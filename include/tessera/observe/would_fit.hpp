@@ -19,7 +19,7 @@
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/provider/provider.hpp>
 
-/// Answers whether requests would succeed, by trying them on a copy of the allocator's books.
+/// Answers whether requests would succeed, by trying them on a copy of the allocator's state.
 
 namespace tessera::detail {
 
@@ -186,7 +186,7 @@ struct imagined_waits {
   };
 };
 
-/// A copy of an allocator's books, without its memory. It has the blocks that serve the requests of one pool. All other
+/// A copy of an allocator's state, without its memory. It has the blocks that serve the requests of one pool. All other
 /// memory counts as used.
 template <typename Original>
 class allocator_copy {
@@ -402,15 +402,35 @@ namespace tessera::detail {
   return why != nullptr ? why : "an extension lets the pool serve nothing now";
 }
 
+template <typename Extension>
+inline constexpr bool holds_memory = requires { requires Extension::holds_memory; };
+
+/// Why the copy of a pool would serve other requests than the pool does, or null.
+template <typename Group>
+[[nodiscard]] const char* why_unlike_its_copy([[maybe_unused]] const Group& group) noexcept {
+  if constexpr (requires { group.options.never_splits; }) {
+    if (group.options.never_splits) return "would_fit: it does not know pools that never split";
+    if (group.source) return "would_fit: it does not know pools with a pool_upstream";
+  }
+  return nullptr;
+}
+
 /// Answers for one caching_allocator.
 template <typename Recipe, typename Provider, typename... Extension>
 [[nodiscard]] observe::fit_answer fit_of(caching_allocator<Recipe, Provider, Extension...>& original,
                                          std::span<const observe::expected_request> requests) {
   static_assert(!std::remove_cvref_t<decltype(core_access::extensions(original))>::limits_groups,
                 "would_fit does not know the limits of extensions such as quotas");
+  static_assert(!(holds_memory<Extension> || ...),
+                "would_fit does not know which memory registrations and quarantine keep from requests");
   observe::fit_answer answer{.reserved = original.current_usage().reserved};
   if (requests.empty()) return answer;
   if (const char* const why = why_unserved(original, requests.front().stream)) {
+    answer.why = why;
+    return answer;
+  }
+  if (const char* const why =
+          why_unlike_its_copy(core_access::manager(original).group_for(requests.front().stream))) {
     answer.why = why;
     return answer;
   }
@@ -434,24 +454,30 @@ template <typename Recipe, typename Provider, typename... Extension>
 namespace tessera::observe {
 
 /// Whether all of these requests would succeed now, one after the other, without a free in between. Recovery counts: what
-/// a request would wait for or release is waited for and released in a copy of the books. The allocator and the device stay
-/// as they are. For schedulers of batches and of caches of keys and values.
+/// a request would wait for or release is waited for and released in a copy of the allocator's state. The allocator stays as
+/// it is, and the device is asked only which events are complete and how much is free. For schedulers of batches and of KV
+/// caches.
 ///
 ///     const tessera::observe::fit_answer answer = tessera::observe::would_fit(allocator, {{64_MiB}, {64_MiB}, {2_GiB}});
 ///     if (!answer) std::printf("%zu fit; %s\n", answer.served, answer.why.c_str());
 ///
-/// The allocator may be one caching_allocator or a front end of one, such as locked. Other threads wait meanwhile, and may
-/// take the memory right after the answer.
+/// The allocator may be one caching_allocator or a front end of one, such as locked, but not planned. Its mutex is held for
+/// the whole question. Right after the answer, other threads may take the memory. The extensions quotas, registrations and
+/// quarantine are refused, because they decide which memory serves a request.
 ///
-/// It asks the device only how much is free, and which work is done. So a device that refuses memory although it has that much, such as one whose
-/// free memory is in pieces or that lacks huge pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of
-/// the provider, which might help. All requests are those of one pool: of the default pools, or of one private pool. Idle
-/// memory of other pools counts as used, although recovery might release it. So does memory that an extension withholds.
+/// A device that refuses memory although it has that much, such as one whose free memory is in pieces or that lacks huge
+/// pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of the provider, which might help. All
+/// requests are those of one pool: of the default pools, or of one private pool. It may neither have a pool_upstream nor the
+/// option never_splits; `why` says so. Idle memory of other pools counts as used, although recovery might release it, or
+/// a pool might lend it.
 ///   Throws:  std::bad_alloc
 ///   Cost:    linear in the blocks of that pool, and in ranges in their chunks
-///   Source:  Paddle 76430 asks the same of the largest free block
+///   Source:  PaddlePaddle/Paddle pull request 76430 compares requests with the largest free block
 template <typename Allocator>
 [[nodiscard]] fit_answer would_fit(Allocator& allocator, std::span<const expected_request> requests) {
+  static_assert(
+      !requires { allocator.visit_plan(detail::ignore_arguments{}); },
+      "would_fit does not know which requests the plan of `planned` serves");
   if constexpr (requires { detail::fit_of(allocator, requests); }) {
     return detail::fit_of(allocator, requests);
   } else {

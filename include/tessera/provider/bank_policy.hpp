@@ -125,7 +125,7 @@ struct prefer_bank {
 
 /// Spreads requests over all banks, so that a program gets the bandwidth of all of them.
 ///
-/// A request is in one bank. Under a recipe that maps pages, each physical chunk is a request, so a range of several chunks
+/// A request is never split over banks. Under a recipe that maps pages, each physical chunk is a request, so a range of several chunks
 /// is interleaved.
 ///   Source:  Linux's MPOL_INTERLEAVE, which interleaves by page
 struct interleave_banks {
@@ -159,7 +159,7 @@ struct interleave_banks {
 /// Fills the banks in the order of their numbers, each up to a share of its capacity. Once a request fits below the
 /// watermark of no bank, it uses the memory above the watermarks, in the same order.
 ///
-/// Number the banks from the fastest to the slowest. A watermark below 100 percent keeps a rest of the fast banks for the
+/// Number the banks from the fastest to the slowest. A watermark below 100 percent reserves the remainder of the fast banks for the
 /// time when all others are in use, too.
 struct spill_banks {
   fraction watermark = percent(100);

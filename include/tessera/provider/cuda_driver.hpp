@@ -38,7 +38,7 @@ class cuda_device {
     detail::cuda::event_handle handle = nullptr;
   };
   struct physical {
-    detail::cuda::memory_handle handle = 0;  ///< the driver may use it again
+    detail::cuda::memory_handle handle = 0;  ///< the driver may give it to other memory later
     std::uint64_t number = 0;                ///< 0 for none; never used again
     std::size_t bytes = 0;
     bool operator==(const physical&) const = default;

@@ -69,7 +69,7 @@ class opencl_device {
   [[nodiscard]] std::size_t capacity() const noexcept { return state_->capacity; }
   /// clSVMAlloc aligns to the largest type of OpenCL C, long16, and to no more.
   [[nodiscard]] std::size_t granularity() const noexcept { return sizeof(cl_long16); }
-  /// OpenCL does not tell what other programs use, so this is the capacity without the segments of this provider.
+  /// OpenCL does not tell what other programs use, so this is the capacity minus the segments of this provider.
   [[nodiscard]] std::size_t available() const noexcept {
     const std::lock_guard lock(state_->mutex);
     return state_->capacity - state_->taken;

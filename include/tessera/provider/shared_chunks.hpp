@@ -29,8 +29,8 @@ struct exported_chunk {
   typename D::shareable name{};
 };
 
-/// Exports chunks to one process or, without its number, to any. A chunk that was exported to processes stays with those, and
-/// one that was exported to any process is refused for a single one. Exporting a chunk again needs a provider that has
+/// Exports chunks to one process or, without its number, to any. A chunk that was exported to listed processes
+/// cannot be exported to any process later, nor the reverse. Exporting a chunk again needs a provider that has
 /// exported_name(). To export a part of a block, also send where it begins in the first chunk: chunks are exported whole.
 ///   Returns:   a name for each chunk; nothing if the provider refuses one of them, or if host memory ran out
 ///   Requires:  no chunk is destroyed meanwhile

@@ -33,8 +33,8 @@ struct vulkan_device_settings {
   VkMemoryAllocateFlags allocate_flags = 0;  ///< for example VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
 };
 
-/// A device: its limits, its streams, and the memory taken from its heaps. All providers of a device, which are objects of
-/// vulkan_memory, share it, and it must outlive them. It is thread-safe.
+/// A device: its limits, its streams, and the memory taken from its heaps. All vulkan_memory objects of a device share it,
+/// and it must outlive them. It is thread-safe.
 class vulkan_device {
  public:
   ///   Throws:  vulkan_error if a semaphore cannot be created

@@ -103,7 +103,7 @@ constexpr recipe::policies<paddle_naive_best_fit> paddle_naive_best_fit::configu
 /// addresses, and keeps it. The device maps what is missing at the end and 256 bytes, rounded up to 2 MiB, as one chunk.
 ///
 /// A block keeps a rest of 256 bytes. trim() gives memory back; Paddle does not, so this recipe's use of the addresses
-/// that become free is its own. Paddle tests no limit of gpu_memory_limit_mb here; this recipe does.
+/// that become free is its own. Paddle does not enforce gpu_memory_limit_mb here; this recipe does.
 ///
 /// Settings:
 ///   * `pools.boundary`: vmm_small_pool_size_in_mb, less 256 bytes, because Paddle's small blocks are smaller than it.
@@ -149,7 +149,7 @@ constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configu
 ///     a neighbour is freed.
 ///   * Idle chunks that a stream may still use are waited for. Paddle does not move them.
 ///   * Addresses that a moved chunk left serve again at once. Paddle leaves them until memory around them went back.
-///   * Paddle tests no limit of gpu_memory_limit_mb here; this recipe does.
+///   * Paddle does not enforce gpu_memory_limit_mb here; this recipe does.
 ///
 /// Settings:
 ///   * `pools.boundary`: vmm_small_pool_size_in_mb, less 256 bytes; 0 means 2 MiB

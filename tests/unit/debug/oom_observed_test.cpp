@@ -56,6 +56,30 @@ TEST(oom_observed, hears_of_each_failed_request_after_recovery) {
   pool.deallocate(live);
 }
 
+TEST(oom_observed, throws_what_the_observer_saw) {
+  struct frees {
+    oom_observed<plain, frees>* pool = nullptr;
+    void* live = nullptr;
+    std::size_t* allocated = nullptr;
+    void operator()(const out_of_memory& error) noexcept {
+      if (pool == nullptr) return;
+      *allocated = error.at_failure().allocated;
+      pool->deallocate(live);
+    }
+  };
+  std::size_t allocated = 0;
+  oom_observed<plain, frees> pool(simulated_device({.capacity = 64_MiB}));
+  pool.observer() = {&pool, pool.allocate(60_MiB), &allocated};
+  try {
+    (void)pool.allocate(30_MiB);
+    FAIL() << "it throws";
+  } catch (const out_of_memory& error) {
+    EXPECT_EQ(allocated, 60_MiB);
+    EXPECT_EQ(error.at_failure().allocated, allocated);
+  }
+  EXPECT_EQ(pool.current_usage().allocated, 0u);
+}
+
 // A rejection tries no recovery: the cached 30 MiB stay.
 TEST(oom_observed, hears_of_rejections) {
   using fast = with<pytorch<>, fail_fast<pytorch<>::recovery, true>>;

@@ -29,7 +29,6 @@
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/inspect.hpp>
-#include <tessera/observe/would_fit.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
@@ -633,19 +632,6 @@ TEST(quarantine_extension, forbids_checkpoints_of_a_pool_with_faulty_memory) {
   memory.deallocate(other);
 }
 
-TEST(quarantine_extension, would_fit_does_not_count_withheld_memory) {
-  caching_allocator<pytorch<>, simulated_device, quarantine> memory(simulated_device({.capacity = 24_MiB}));
-  void* const kept = memory.allocate(2_MiB);
-  void* const p = memory.allocate(16_MiB);
-  memory.deallocate(p);
-  EXPECT_TRUE(would_fit(memory, {{16_MiB}}));
-  ASSERT_TRUE(memory.get<quarantine>().mark_faulty(bytes_of(p) + 8_MiB, 1));
-  EXPECT_FALSE(would_fit(memory, {{16_MiB}}));
-  EXPECT_TRUE(would_fit(memory, {{7_MiB}, {7_MiB}}));
-  EXPECT_EQ(memory.try_allocate(16_MiB), nullptr);
-  memory.deallocate(kept);
-}
-
 TEST(quarantine_extension, a_withheld_block_is_no_leak_and_a_free_of_it_says_what_it_is) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   leak_checked<caching_allocator<pytorch<>, simulated_device, quarantine>> memory;
@@ -765,5 +751,15 @@ void run_threads() {
 }
 TEST(quarantine_threads, share_segments) { run_threads<pytorch<>>(); }
 TEST(quarantine_threads, share_ranges) { run_threads<stitched>(); }
+
+TEST(quarantine_extension, ignores_memory_that_sleeps) {
+  caching_allocator<recipe::stitched, simulated_device, extension::quarantine, extension::sleep_mode> memory;
+  void* const p = memory.allocate(20_MiB);
+  ASSERT_TRUE(memory.get<extension::sleep_mode>().sleep(extension::sleep_contents::discard));
+  const extension::quarantine_result marked = memory.get<extension::quarantine>().mark_faulty(p, 64);
+  EXPECT_EQ(marked.bytes, 0u);
+  EXPECT_EQ(marked.live, 0u);
+  EXPECT_TRUE(memory.get<extension::quarantine>().is_safe(p));
+}
 
 }  // namespace

@@ -95,7 +95,9 @@ void compare_parts(Pool& memory, const machine& of, const std::map<std::uintptr_
       const bool is_live = next != live.begin() && other - std::prev(next)->first < std::prev(next)->second;
       const auto found = list(other, 1);
       ASSERT_EQ(static_cast<bool>(found), is_live);
-      if (!is_live) ASSERT_STREQ(found.why, in_no_block);
+      if (!is_live) {
+        ASSERT_STREQ(found.why, in_no_block);
+      }
       ASSERT_EQ(found.chunks.empty(), !is_live);
     }
   }
@@ -125,7 +127,9 @@ void run_random_program(Pool& memory, machine& of, std::uint64_t seed) {
       of.device.advance(300'000);
       if (random() % 8 == 0) memory.trim();
     }
-    if (i % 8 == 0) ASSERT_NO_FATAL_FAILURE(compare_parts(memory, of, live, random)) << "operation " << i;
+    if (i % 8 == 0) {
+      ASSERT_NO_FATAL_FAILURE(compare_parts(memory, of, live, random)) << "operation " << i;
+    }
   }
   for (const auto& [address, size] : live) memory.deallocate(reinterpret_cast<void*>(address));
 }

@@ -343,4 +343,27 @@ TEST(would_fit, knows_real_memory) {
   allocator.deallocate(p);
 }
 
+TEST(would_fit, says_which_pools_it_does_not_know) {
+  struct upstream {
+    void* acquire(std::size_t) noexcept { return nullptr; }
+    bool release(void*, std::size_t) noexcept { return true; }
+  } source;
+  caching_allocator<recipe::pytorch<>, simulated_device, extension::private_pools> memory(
+      simulated_device({.capacity = 128_MiB}));
+  {
+    const extension::private_pool whole(memory, {.never_splits = true});
+    const extension::pool_scope scope(whole, {}, extension::scope_kind::plain);
+    EXPECT_EQ(observe::would_fit(memory, {{20_MiB}}).why,
+              "would_fit: it does not know pools that never split");
+  }
+  {
+    const extension::private_pool elsewhere(memory, extension::pool_upstream(source));
+    const extension::pool_scope scope(elsewhere, {}, extension::scope_kind::plain);
+    const observe::fit_answer answer = observe::would_fit(memory, {{100_MiB}});
+    EXPECT_EQ(answer.why, "would_fit: it does not know pools with a pool_upstream");
+    EXPECT_EQ(answer.served, 0u);
+  }
+  EXPECT_TRUE(observe::would_fit(memory, {{100_MiB}}));
+}
+
 }  // namespace
