@@ -310,10 +310,23 @@ class snapshot_builder {
       }
       trace.back().label = label_of(observer, entry);
     });
+    drop_released(trace, device);
     std::size_t active = 0;
     for (const observe::snapshot::segment& s : result_.segments)
       active += s.device == device ? s.count_bytes().active : 0;
     observer.on(allocator_event{.what = allocator_event::action::snapshot, .bytes = active});
+  }
+  /// Drops the segments that the device is taking back now: the history has their release already.
+  void drop_released(std::span<const observe::snapshot::entry> trace, std::size_t device) {
+    std::map<std::uint64_t, bool> is_gone;  // by address
+    for (const observe::snapshot::entry& e : trace) {
+      if (e.what == observe::snapshot::action::segment_free) is_gone[e.address] = true;
+      if (e.what == observe::snapshot::action::segment_alloc) is_gone[e.address] = false;
+    }
+    std::erase_if(result_.segments, [&](const observe::snapshot::segment& s) {
+      const auto found = is_gone.find(s.address);
+      return s.device == device && !s.expandable && found != is_gone.end() && found->second;
+    });
   }
   /// The label of an entry, or none if the observer keeps no labels.
   template <typename Observer, typename Entry>
