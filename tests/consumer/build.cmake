@@ -52,10 +52,10 @@ endif()
 # An unknown component is an error if it is required, and is reported as missing if it is optional.
 if(WAY STREQUAL find_package)
   function(expect_for_component asked code words)
-    file(WRITE ${SCRATCH}/component/CMakeLists.txt "cmake_minimum_required(VERSION 3.24)\nproject(component LANGUAGES NONE)
+    file(WRITE ${SCRATCH}/component/CMakeLists.txt "cmake_minimum_required(VERSION 3.24)\nproject(component LANGUAGES CXX)
 find_package(tessera ${asked})\nmessage(STATUS \"tessera \${tessera_FOUND}, nonsense '\${tessera_nonsense_FOUND}'\")\n")
     execute_process(COMMAND ${CMAKE_COMMAND} -S ${SCRATCH}/component -B ${SCRATCH}/component/build -G ${GENERATOR} --fresh
-                            -D CMAKE_PREFIX_PATH=${SCRATCH}/installed
+                            -D CMAKE_PREFIX_PATH=${SCRATCH}/installed -D CMAKE_CXX_COMPILER=${COMPILER} ${ARGN}
                     RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE out)
     string(REGEX REPLACE "[ \n]+" " " out "${out}")
     string(FIND "${out}" "${words}" at)
@@ -67,4 +67,7 @@ find_package(tessera ${asked})\nmessage(STATUS \"tessera \${tessera_FOUND}, nons
   expect_for_component("REQUIRED COMPONENTS nonsense" 1 "tessera has no component 'nonsense'")
   expect_for_component("COMPONENTS nonsense" 0 "tessera 0, nonsense 'FALSE'")
   expect_for_component("REQUIRED OPTIONAL_COMPONENTS nonsense" 0 "tessera 1, nonsense 'FALSE'")
+  # Without the library of threads, the package is not found, and CMake says why.
+  expect_for_component("REQUIRED" 1 "Threads" -D CMAKE_DISABLE_FIND_PACKAGE_Threads=ON)
+  expect_for_component("" 0 "tessera 0, nonsense ''" -D CMAKE_DISABLE_FIND_PACKAGE_Threads=ON)
 endif()

@@ -1,5 +1,5 @@
 # Makes the Debian packages, installs them below a folder, and builds programs with them by find_package and pkg-config.
-#   cmake -D BUILD=build folder of tessera -D SCRATCH=folder -D COMPILER=c++ -D GENERATOR=name -P deb.cmake
+#   cmake -D TESSERA=checkout -D BUILD=its build folder -D SCRATCH=folder -D COMPILER=c++ -D GENERATOR=name -P deb.cmake
 cmake_minimum_required(VERSION 3.24)
 foreach(tool IN ITEMS dpkg dpkg-shlibdeps file gzip)
   find_program(found_${tool} ${tool})
@@ -44,6 +44,44 @@ run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
 run(${SCRATCH}/build/consumer)
 include(${CMAKE_CURRENT_LIST_DIR}/pkg_config.cmake)
 compile_with_pkg_config(${root}/usr ${root})
+
+# The package of the headers has the pages and the examples. Links on its pages lead somewhere, except those to the tests, the
+# benchmarks and the files for people who change tessera. An example compiles where it lies.
+set(documents ${root}/usr/share/doc/libtessera-dev)
+execute_process(COMMAND git ls-files README.md examples "include/*.md" WORKING_DIRECTORY ${TESSERA} OUTPUT_VARIABLE listed ERROR_QUIET)
+if(listed STREQUAL "")  # no checkout of git
+  set(listed "README.md\nexamples/01_first_allocator.cpp\nexamples/guide_backend.md\nexamples/traces/gnn_sage.csv\n")
+endif()
+string(REGEX MATCHALL "[^\n]+" listed "${listed}")
+foreach(file IN LISTS listed)
+  if(NOT EXISTS ${documents}/${file})
+    message(FATAL_ERROR "libtessera-dev has no ${file}")
+  endif()
+endforeach()
+set(count 0)
+foreach(page IN LISTS listed)
+  if(NOT page MATCHES "[.]md$")
+    continue()
+  endif()
+  cmake_path(GET page PARENT_PATH folder)
+  file(READ ${documents}/${page} text)
+  string(REGEX REPLACE "\n```[^`]*\n```" "" text "\n${text}")  # code
+  string(REGEX MATCHALL "\\]\\([^()#:;]+[#)]" links "${text}")
+  string(REPLACE "]" "" links "${links}")
+  foreach(link IN LISTS links)
+    string(REGEX REPLACE "^.(.*).$" "\\1" link "${link}")
+    math(EXPR count "${count} + 1")
+    if(NOT link MATCHES "^(\\.\\./)*(tests|bench|\\.github)/" AND NOT EXISTS ${documents}/${folder}/${link})
+      message(FATAL_ERROR "libtessera-dev: ${page} links to ${link}, which it does not have")
+    endif()
+  endforeach()
+endforeach()
+if(count EQUAL 0)
+  message(FATAL_ERROR "no page of libtessera-dev has a link")
+endif()
+message(STATUS "${count} links of the pages in libtessera-dev")
+run(${COMPILER} -std=c++20 -I${root}/usr/include ${documents}/examples/01_first_allocator.cpp -pthread -o ${SCRATCH}/example)
+run(${SCRATCH}/example)
 
 if(EXISTS ${BUILD}/tessera-replay)
   run(${root}/usr/bin/tessera-replay --version)

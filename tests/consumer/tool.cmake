@@ -57,19 +57,20 @@ foreach(round RANGE 1 40)
 endforeach()
 file(WRITE ${SCRATCH}/rounds.csv "${trace}")
 
-# expect(CODE WORDS... ARGS ARGUMENT...): the tool ends with a code, and prints all of the words.
+# expect(CODE WORDS... ARGS ARGUMENT...): the tool ends with a code, and prints all of the words, as output or as errors. Sets `out`
+# to its output.
 function(expect code)
   cmake_parse_arguments(PARSE_ARGV 1 of "" "" "ARGS")
   execute_process(COMMAND ${SCRATCH}/build/mine ${of_ARGS} WORKING_DIRECTORY ${SCRATCH}
-                  RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE out)
+                  RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE notes)
   foreach(words IN LISTS of_UNPARSED_ARGUMENTS)
-    string(FIND "${out}" "${words}" at)
+    string(FIND "${out}${notes}" "${words}" at)
     if(at EQUAL -1)
-      message(FATAL_ERROR "mine ${of_ARGS}: no '${words}' in:\n${out}")
+      message(FATAL_ERROR "mine ${of_ARGS}: no '${words}' in:\n${out}${notes}")
     endif()
   endforeach()
   if(NOT got EQUAL code)
-    message(FATAL_ERROR "mine ${of_ARGS}: ${got}, expected ${code}:\n${out}")
+    message(FATAL_ERROR "mine ${of_ARGS}: ${got}, expected ${code}:\n${out}${notes}")
   endif()
   set(out "${out}" PARENT_SCOPE)
 endfunction()

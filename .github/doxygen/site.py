@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the site of documentation with doxygen.
+
+site.py FOLDER           builds it in FOLDER; FOLDER/index.html is its first page. Ends with 1 if doxygen finds a fault in a
+                         text, for example a link to nothing or a name of NAMES.md that has no page, or if a public name
+                         has no comment. Says how many members of types have none
+site.py --filter FILE    prints FILE as doxygen should read it; doxygen calls this
+"""
+
+import html
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEADERS = ROOT / "include" / "tessera"
+EXAMPLES = ROOT / "examples"
+
+
+def pages():
+    """The Markdown pages of the site."""
+    found = [ROOT / "README.md", *sorted(HEADERS.glob("*.md")), *sorted(HEADERS.glob("*/*.md"))]
+    found += [*sorted(EXAMPLES.glob("*.md")), *sorted(EXAMPLES.glob("*/README.md")), *sorted((ROOT / ".github").glob("[A-OQ-Z]*.md"))]
+    return found
+
+
+def examples():
+    """The sources that the site shows: the numbered examples, and those that a page links."""
+    found = set(EXAMPLES.glob("[0-9]*.cpp"))
+    for page in pages():
+        for target in re.findall(r"\]\(([^()#]+\.(?:cpp|hpp|py))\)", page.read_text()):
+            path = (page.parent / target).resolve()
+            if path.is_relative_to(EXAMPLES):
+                found.add(path)
+    return sorted(found)
+
+
+def name_of_example(path):
+    return str(path.relative_to(EXAMPLES))
+
+
+def label_of_page(path):
+    if path == ROOT / "README.md":
+        return "mainpage"
+    return "page_" + re.sub(r"\W", "_", str(path.relative_to(ROOT).with_suffix("")).lower())
+
+
+def anchor_of(heading):
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
+
+
+def label_of_heading(path, anchor):
+    return label_of_page(path) + "_" + anchor.replace("-", "_")
+
+
+def public_names():
+    """The names of NAMES.md, except suffixes of literals."""
+    rows = re.findall(r"^\| (`[^|]*)\|", (HEADERS / "NAMES.md").read_text(), re.M)
+    return [name for row in rows for name in re.findall(r"`([A-Za-z0-9_:]+)`", row) if "::_" not in name]
+
+
+def reference(name):
+    return name if name.startswith("TESSERA_") else "tessera::" + name
+
+
+# Markdown
+
+
+def link(page, text, target):
+    """A link of a page as doxygen writes it, on one line. A link to what the site does not have is only its text."""
+    text = " ".join(text.split())
+    if re.match(r"[a-z]+:", target):
+        return f"[{text}]({target})"
+    name, _, anchor = target.partition("#")
+    path = (page.parent / name).resolve() if name else page
+    if path.suffix == ".md" and path in PAGES:
+        label = label_of_heading(path, anchor) if anchor else label_of_page(path)
+        return f"[{text}](@ref {label})"
+    if path.suffix == ".hpp" and path.is_relative_to(HEADERS) and not path.is_relative_to(HEADERS / "detail"):
+        return f"[{text}](@ref {path.relative_to(HEADERS.parent)})"
+    if path.is_relative_to(EXAMPLES) and path in SHOWN:
+        return f"[{text}](@ref {name_of_example(path)})"
+    return text
+
+
+def markdown(page):
+    text = re.sub(r"(?<!!)\[!\[([^]]*)\]\(([^()]*)\)\]\([^()]*\)", r"![\1](\2)", page.read_text())  # an image that is a link
+    parts = re.split(r"(^ *```.*?^ *```$)", text, flags=re.M | re.S)  # every second part is code
+    for i, part in enumerate(parts):
+        if i % 2:
+            part = re.sub(rf"^ {{{len(part) - len(part.lstrip())}}}", "", part, flags=re.M)
+            # Doxygen knows languages by the endings of files.
+            ending = {"cpp": ".cpp", "python": ".py"}
+            parts[i] = re.sub(r"```(\w*)\n", lambda found: "```{" + ending.get(found[1], ".unparsed") + "}\n", part, count=1)
+            continue
+        part = re.sub(r"^(\d+)\. (.*\n(?:(?:   .*)?\n)*)", item, part, flags=re.M)
+        part = re.sub(r"`([^`]*)`", lambda found: code_cell(found[1]) if re.search("[@']", found[1]) else found[0], part)
+        part = re.sub(r"!\[([^]]*)\]\(([^()]*)\)", lambda found: image(page, *found.groups()), part)
+        part = re.sub(r"\[([^][]*)\]\(([^()]*)\)", lambda found: link(page, *found.groups()), part)
+        part = re.sub(r"^##+ (.*)$", lambda found: f"{found[0]} {{#{label_of_heading(page, anchor_of(found[1]))}}}", part, flags=re.M)
+        part = re.sub(r"^# .*$", lambda found: f"{found[0]} {{#{label_of_page(page)}}}", part, count=1, flags=re.M)
+        if page == HEADERS / "NAMES.md":
+            part = re.sub(r"^\| `[^|]*\|", lambda row: re.sub(r"`([A-Za-z0-9_:]+)`", link_to_name, row[0]), part, flags=re.M)
+        parts[i] = part
+    return "".join(parts)
+
+
+def item(found):
+    """An item of a numbered list as a paragraph: after code in an item, doxygen would count from one again."""
+    return f"<b>{found[1]}.</b> " + re.sub(r"^   ", "", found[2], flags=re.M) + "\n"
+
+
+def link_to_name(found):
+    return found[0] if "::_" in found[1] else f'@ref {reference(found[1])} "{found[1]}"'
+
+
+def image(page, text, target):
+    shown = (page.parent / target).resolve()
+    return f'<img src="{shown.name}" alt="{html.escape(text)}" style="max-width:100%"/>'
+
+
+# Comments of headers
+
+
+def prose(line):
+    """Escapes what doxygen would read as a command or as HTML, outside backticks."""
+    parts = re.split(r"(`[^`]*`)", line)
+    for i, part in enumerate(parts):
+        if i % 2:
+            if "'" in part:  # which would end the code
+                parts[i] = code_cell(part.strip("`"))
+            continue
+        parts[i] = re.sub(r"([@\\#%])", r"\\\1", html.escape(parts[i], quote=False))
+        parts[i] = re.sub(r"\b(policy|provider|recipe)\(\)", r"%\1()", parts[i])  # not the laws of these names
+        parts[i] = parts[i].replace("&gt;::", "&gt;\\::")  # no link to a member of a specialization
+    return "".join(parts)
+
+
+def code_cell(text):
+    return "<code>" + re.sub(r"([@\\#%])", r"\\\1", html.escape(text, quote=False)) + "</code>"
+
+
+FIELDS = {"Returns": "\\returns ", "Requires": "\\pre "}
+
+
+def comment(lines, is_header):
+    """Converts the lines of a comment, without ///. Returns at most as many lines."""
+    out = []
+    i = 0
+    if is_header:
+        out.append("\\file")
+    while i < len(lines):
+        line = lines[i]
+        if line.startswith("    ") and i and not lines[i - 1].strip():  # an example
+            while i < len(lines) and (lines[i].startswith("    ") or not lines[i].strip()):
+                out.append(lines[i])
+                i += 1
+            continue
+        if line.startswith("|"):  # a table, whose rows may continue
+            rows = []
+            while i < len(lines) and lines[i].startswith("|"):
+                cells = [cell.strip() for cell in re.split(r"(?<!\|)\|(?!\|)", lines[i].strip().strip("|"))]
+                if rows and not cells[0] and len(cells) == len(rows[-1]):
+                    rows[-1] = [f"{above} {cell}".strip() for above, cell in zip(rows[-1], cells)]
+                else:
+                    rows.append(cells)
+                i += 1
+            for n, row in enumerate(rows):
+                cells = row if n == 1 else [code_cell(row[0]) if n and row[0] else prose(row[0]), *map(prose, row[1:])]
+                out.append("| " + " | ".join(cells) + " |")
+            continue
+        field = re.match(r"  ([A-Z][a-z]*): +(.*)$", line)
+        if field:
+            text = [field[2]]
+            i += 1
+            while i < len(lines) and re.match(r"    +\S", lines[i]):
+                text.append(lines[i].strip())
+                i += 1
+            start = FIELDS.get(field[1], "\\field{" + field[1] + "} ")
+            out.append(start + prose(text[0]))
+            out += map(prose, text[1:])
+            continue
+        if re.match(r"  \S.*?\S {2,}\S", line):  # an expression, and what it does
+            rows = []
+            while i < len(lines) and lines[i].startswith("  "):
+                row = re.match(r"  (\S.*?) {2,}(\S.*)$", lines[i])
+                if row:
+                    rows.append([row[1], row[2]])
+                elif re.match(r"  \S", lines[i]):
+                    rows.append([lines[i].strip(), ""])
+                else:
+                    rows[-1][1] += " " + lines[i].strip()
+                if re.match(r"  [A-Z][a-z]*: ", lines[i]):
+                    rows.pop()
+                    break
+                i += 1
+            text = ["<tr><td>" + code_cell(name) + "</td><td>" + prose(what) + "</td></tr>" for name, what in rows]
+            text[0] = '<table class="expressions">' + text[0]
+            text[-1] += "</table>"
+            out += text
+            continue
+        out.append(prose(line.strip()))
+        i += 1
+    return out
+
+
+# What no reader looks up: defaulted comparison, deleted assignment, friends, deduction guides.
+DROPPED = re.compile(
+    r"^[ ]*(?:\[\[nodiscard\]\] )?(?:friend )?(?:constexpr )?bool operator==\([^;{]*\) (?:const )?(?:noexcept )?= default;$"
+    r"|^[ ]*(?:constexpr )?[\w:<>, ]+& operator=\([^;{]*\)(?: noexcept)? = delete;$"
+    r"|^[ ]*friend [\w:<>, ]+;$"
+    r"|^template <[^\n]*>\n(?:  requires [^;{]*?\n)?(?:explicit )?\w+\([^;]*\)\s*->[^;{]*;$", re.M)
+
+
+def first_sentence(text):
+    text = " ".join(text.split())
+    return re.match(r".*?[.](?= [A-Z`(]|$)|.*", text)[0]
+
+
+def expressions(path):
+    """The names in the tables of the comments of a header, with what the last column says of them."""
+    found = {}
+    rows = []
+    for line in path.read_text().split("\n"):
+        text = re.match(r"\s*/// ?(.*)$", line)
+        text = text[1] if text else ""
+        if text.startswith("|") and not text.startswith("|-"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\|)\|(?!\|)", text.strip().strip("|"))]
+            rows.append([cells[0], cells[-1]])
+        elif re.match(r"  \S.*?\S {2,}\S", text) and not re.match(r"  [A-Z][a-z]*: ", text):
+            rows.append(re.split(r" {2,}", text.strip(), maxsplit=1))
+        elif re.match(r" {6,}\S", text) and rows:
+            rows.append(["", text.strip()])
+        else:
+            rows.append(None)
+    name = None
+    for row in rows:
+        if row is None:
+            name = None
+        elif row[0]:
+            called = re.match(r"(?:\w+(?:\.|::))?(\w+)(?:\(.*\))?$", row[0])
+            name = called[1] if called else None
+            if name in found:
+                name = None
+            if name:
+                found[name] = row[1]
+        elif name:
+            found[name] += " " + row[1]
+    return {name: text for name, text in found.items() if len(text.split()) > 1}
+
+
+def declared(line):
+    """The name of a member that a line declares, or None."""
+    if re.match(r"\s*(return|throw|delete|else|if|for|while|co_|static_assert|requires|case)\b", line):
+        return None
+    found = re.match(r"\s+(?:\[\[[^]]*\]\] )*(?:[\w:<>,*&\[\]]+ (?:[*&]+)?)+?(\w+)\(", line)
+    if found:
+        return found[1]
+    found = re.match(r"\s+using (\w+) =|\s+static constexpr [\w:<> ]+ (\w+)(?: =|\{)|\s+struct (\w+)(?: \{|;)", line)
+    return next(filter(None, found.groups())) if found else None
+
+
+def commented(path):
+    """The first sentence of the comment of each member that has one."""
+    found = {}
+    lines = path.read_text().split("\n")
+    block = []
+    for line in lines:
+        text = re.match(r"\s+/// ?(?!<)(.*)$", line)
+        if text:
+            block.append(text[1])
+        elif block and not re.match(r"\s*(template|requires) ", line):
+            name = declared(line)
+            if name and name not in found:
+                sentence = first_sentence("\n".join(block).split("\n\n")[0].split("\n  ")[0])
+                found[name] = sentence
+            block = []
+    return found
+
+
+def axes():
+    """The aliases of a recipe, with the questions of the page of the architecture."""
+    rows = re.findall(r"^\| \[(\w+)\]\(policy/\w+\.hpp\) \| ([^|]*) \|", (HEADERS / "README.md").read_text(), re.M)
+    return dict(rows)
+
+
+def family():
+    """The functions of a recipe of a family, with what the page for contributors says of them."""
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+    return {name: what[0].upper() + what[1:] for name, what in re.findall(r"^\* `(\w+)\(settings\)` (.*)$", text, re.M)}
+
+
+# Whose comments say what a member of this name does in each header of a folder.
+MEANINGS = {
+    "policy": ["policy/*.hpp"],
+    "provider": ["provider/provider.hpp", "provider/capabilities.hpp"],
+    "extension": ["extension/extension.hpp", "detail/extensions/extension.hpp"],
+    "concurrent": ["caching_allocator.hpp", "allocator_adaptor.hpp"],
+    "debug": ["caching_allocator.hpp", "allocator_adaptor.hpp", "provider/provider.hpp", "provider/capabilities.hpp"],
+    "plan": ["caching_allocator.hpp", "allocator_adaptor.hpp"],
+    "trace": ["caching_allocator.hpp", "allocator_adaptor.hpp"],
+    "interop": ["caching_allocator.hpp", "allocator_adaptor.hpp"],
+    "": ["caching_allocator.hpp", "allocator_adaptor.hpp"],
+}
+
+
+# Names that mean something else in other types.
+AMBIGUOUS = {"acquire", "begin", "end", "explain", "get", "release"}
+
+
+def known_members(path):
+    """What a member without a comment does, by its name. A concept or the allocator says it."""
+    folder = str(path.parent.relative_to(HEADERS))
+    known = {**axes(), **family()} if folder == "recipe" else {}
+    for pattern in MEANINGS.get("" if folder == "." else folder, []):
+        for header in sorted(HEADERS.glob(pattern)):
+            sources = [expressions(header)]
+            if folder in (".", "concurrent", "debug", "plan", "trace", "interop"):
+                sources.append(commented(header))
+            for more in sources:
+                for name, text in more.items():
+                    if folder in ("policy", "provider", "debug") or name not in AMBIGUOUS:
+                        known.setdefault(name, text)
+    return known
+
+
+def public_uses():
+    """What NAMES.md says of each name."""
+    rows = re.findall(r"^\| (`[^|]*)\| ([^|]*) \|$", (HEADERS / "NAMES.md").read_text(), re.M)
+    return {name: use for names, use in rows for name in re.findall(r"`([A-Za-z0-9_:]+)`", names)}
+
+
+def fill(lines, path):
+    """Gives declarations without a comment one from the concept that they satisfy, or from NAMES.md."""
+    known = known_members(path)
+    folder = path.parent.relative_to(HEADERS)
+    scope = "" if str(folder) in (".", "core") else f"{folder}::"
+    uses = public_uses()
+    for i, line in enumerate(lines):
+        if line.startswith("using detail::"):
+            name = line.removeprefix("using detail::").rstrip(";")
+            line = lines[i] = f"using {name} = detail::{name};"
+        if re.match(r"\s*(//|#|\}|$)", line) or "///<" in line:
+            continue
+        if line.startswith(" "):
+            name = declared(line)
+            text = known.get(name) if name else None
+        elif "operator\"\"" in line:
+            text = uses["literals::_MiB"]
+        else:
+            name = re.match(r"(?:\[\[[^]]*\]\] )?(?:inline |constexpr |static )*(?:[\w:<>,]+ )+&?(\w+)(?:\(| =| ?\{)", line)
+            text = uses.get(scope + name[1]) if name else None
+        if not text:
+            continue
+        first = i
+        while re.match(r"\s*(template <|requires )", lines[first - 1]) or (first > 1 and re.match(r"\s*template <[^;]*$", lines[first - 2])
+                                                                          and lines[first - 1].rstrip().endswith(">")):
+            first -= 1
+        above = lines[first - 1]
+        if re.match(r"\s*///", above) or lines[first].lstrip().startswith("/**") or not re.match(r"\s*($|//|#|.*[;{}]$|\w+:$)", above):
+            continue
+        text = text[0].upper() + text[1:]
+        indent = re.match(r"\s*", lines[first])[0]
+        lines[first] = f"{indent}/** {prose(text)} */ {lines[first].lstrip()}"
+    return lines
+
+
+def without_private(lines):
+    """Empties the private parts of classes."""
+    end = None
+    for i, line in enumerate(lines):
+        if end and re.match(end, line):
+            end = None
+        if end:
+            lines[i] = ""
+        elif re.match(r"\s*private:$", line):
+            indent = len(line) - len(line.lstrip())
+            end = rf" {{{indent}}}(public|protected):$| {{{indent - 1}}}\}}"
+            lines[i] = ""
+    return lines
+
+
+def header(path):
+    text = DROPPED.sub(lambda found: "\n" * found[0].count("\n"), path.read_text())
+    text = re.sub(r"(?<=\d)'(?=\d)", "", text)  # doxygen 1.9 takes a separator of digits for a quote
+    # The private class between a front end and its public base, whose calls a reader looks for.
+    text = re.sub(r"public (?:tessera::)?(?:detail::wrapping|allocator)_adaptor<\s*(\w+)<[^{]*>\s*\{",
+                  lambda found: f"public tessera::allocator_adaptor<{found[1]}, Inner> {{" + "\n" * found[0].count("\n"), text)
+    lines = without_private(text.split("\n"))
+    out = []
+    has_description = False
+    i = 0
+    while i < len(lines):
+        begin = re.match(r"(\s*)/// ?(.*)$", lines[i])
+        if not begin or begin[2].startswith("<"):
+            out.append(lines[i])
+            i += 1
+            continue
+        block = []
+        first = i
+        while i < len(lines) and re.match(r"\s*///(?!<)", lines[i]):
+            block.append(re.sub(r"^\s*/// ?", "", lines[i]))
+            i += 1
+        after = lines[i].strip() if i < len(lines) else ""
+        describes_header = not has_description and (after == "" or after.startswith("// "))
+        has_description = has_description or describes_header
+        text = comment(block, describes_header)
+        if len(text) > i - first and out and not out[-1]:
+            out.pop()
+        out += [""] * (i - first - len(text))
+        out += [f"{begin[1]}/// {line}" for line in text]
+    return "\n".join(fill(out, path))
+
+
+# The site
+
+
+def folders():
+    """What each folder holds, as the page of the architecture says."""
+    rows = re.findall(r"^\| `(\w+)/` \| ([^|]*) \| [^|]* \|$", (HEADERS / "README.md").read_text(), re.M)
+    return [(name, text) for name, text in rows if (HEADERS / name).is_dir() and name not in ("core", "detail")]
+
+
+def write_extra(path):
+    """Namespaces, the examples, and the macros of the version."""
+    text = ["/** \\namespace tessera\n Caching allocators composed from policies. Names of core/ and of the root are here. */"]
+    for name, what in folders():
+        plain = re.sub(r"\[([^]]*)\]\([^()]*\)", r"\1", what)
+        text.append(f"/** \\namespace tessera::{name}\n {plain[0].upper() + plain[1:]}. */")
+    text.append("/** \\namespace tessera::literals\n Sizes, as in 5_MiB. */")
+    for part in ("MAJOR", "MINOR", "PATCH"):
+        text.append(f"/** \\def TESSERA_VERSION_{part}\n A part of the version, for the preprocessor. */")
+    for example in examples():
+        shown = dict(re.findall(r"^\| \[[^]]*\]\(([^()]*)\) \| (.*) \|$", (EXAMPLES / "README.md").read_text(), re.M))
+        what = re.sub(r"\[([^]]*)\]\([^()]*\)", r"\1", shown.get(name_of_example(example), ""))
+        text.append(f"/** \\example {name_of_example(example)}\n \\details {what[:1].upper()}{what[1:]} */")
+    path.write_text("\n\n".join(text) + "\n")
+
+
+def main(folder):
+    folder = pathlib.Path(folder).resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    here = pathlib.Path(__file__).resolve().parent
+    work = folder.with_name(folder.name + "-work")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    write_extra(work / "extra.dox")
+    # Without the list of base classes: few names of the library have one, and those are in a namespace detail.
+    layout = work / "layout.xml"
+    subprocess.run(["doxygen", "-l", layout], check=True)
+    layout.write_text(re.sub(r'(type="hierarchy" visible=)"yes"', r'\1"no"', layout.read_text()))
+    version = ".".join(re.findall(r"#define TESSERA_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)\n", (HEADERS / "version.hpp").read_text()))
+    images = [EXAMPLES / "playground" / "page.png", *EXAMPLES.glob("traces/*.svg")]
+    headers = [path for path in sorted(HEADERS.rglob("*.hpp")) if not path.is_relative_to(HEADERS / "detail")]
+    settings = {
+        "PROJECT_NUMBER": version,
+        "OUTPUT_DIRECTORY": folder,
+        "INPUT": " \\\n  ".join(f'"{path}"' for path in [*pages(), *headers, work / "extra.dox"]),
+        "INPUT_FILTER": f'"{sys.executable} {pathlib.Path(__file__).resolve()} --filter"',
+        "USE_MDFILE_AS_MAINPAGE": f'"{ROOT / "README.md"}"',
+        "STRIP_FROM_PATH": f'"{ROOT / "include"}" "{ROOT}"',
+        "STRIP_FROM_INC_PATH": f'"{ROOT / "include"}"',
+        "EXAMPLE_PATH": f'"{EXAMPLES}"',
+        "HTML_EXTRA_FILES": " ".join(f'"{path}"' for path in images),
+        "HTML_EXTRA_STYLESHEET": f'"{here / "style.css"}"',
+        "LAYOUT_FILE": f'"{layout}"',
+        "WARN_LOGFILE": f'"{work / "warnings"}"',
+    }
+    text = (here / "Doxyfile").read_text() + "\n".join(f"{name} = {value}" for name, value in settings.items()) + "\n"
+    (work / "Doxyfile").write_text(text)
+    subprocess.run(["doxygen", work / "Doxyfile"], check=True)
+
+    # Doxygen repeats some warnings, and those of a template for each class that derives from it.
+    lines = [line.replace(f"{ROOT}/", "") for line in (work / "warnings").read_text().split("\n") if "warning:" in line]
+    warnings = list({re.sub(r" of (class|struct) .* is not", " is not", line): line for line in lines}.values())
+    without = [line for line in warnings if line.endswith("is not documented.")]
+    faults = [line for line in warnings if line not in without]
+    # Doxygen does not say that it gave up in the middle of a page.
+    for page in sorted(folder.glob("*.html")):
+        left = re.search(r"@(section|subsection|code|endcode|ref)\b|&lt;/?tt&gt;", re.sub(r"(?s)<div class=\"fragment\">.*?</div><!-- fragment -->",
+                                                                                          "", page.read_text()))
+        if left:
+            faults.append(f"{page.name}: warning: doxygen left {left[0]} in the text")
+    public = {reference(name) for name in public_names()}
+    members = [line for line in without if re.search(r" of (class|struct|concept) ", line)
+               or (" Compound " in line and re.search(r"Compound (\S+)", line)[1] not in public)]
+    names = [line for line in without if line not in members]
+    print("\n".join(members + names + faults))
+    print(f"without a comment: {len(names)} names of namespaces, {len(members)} members of types; {len(faults)} faults in the text")
+    print(f"the site is {folder}/index.html")
+    return 1 if faults or names else 0
+
+
+PAGES = set(pages())
+SHOWN = set(examples())
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--filter"]:
+        file = pathlib.Path(sys.argv[2]).resolve()
+        convert = {".md": markdown, ".hpp": header}.get(file.suffix, pathlib.Path.read_text)
+        sys.stdout.write(convert(file))
+    elif len(sys.argv) == 2:
+        sys.exit(main(sys.argv[1]))
+    else:
+        sys.exit(__doc__)
