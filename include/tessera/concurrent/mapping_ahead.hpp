@@ -155,7 +155,7 @@ class mapping_ahead : public detail::wrapping_adaptor<mapping_ahead<Allocator>, 
     requires std::constructible_from<Allocator, Args...>
   explicit mapping_ahead(const watermarks& marks, Args&&... args)
       : adaptor_type(std::forward<Args>(args)...), marks_(marks), worker_(&run_round, this, marks.retry) {
-    check(marks, allocator_.visit_provider([](const auto& device) { return device.capacity(); }));
+    require_valid(marks, allocator_.visit_provider([](const auto& device) { return device.capacity(); }));
     if (marks.enabled) worker_.wake();
   }
   ~mapping_ahead() { worker_.stop(); }
@@ -204,7 +204,7 @@ class mapping_ahead : public detail::wrapping_adaptor<mapping_ahead<Allocator>, 
  private:
   friend allocator_adaptor<mapping_ahead, Allocator>;
 
-  static void check(const watermarks& marks, std::size_t capacity) noexcept {
+  static void require_valid(const watermarks& marks, std::size_t capacity) noexcept {
     const char* const why = marks.low == 0             ? "the low watermark is 0"
                             : marks.low > marks.high   ? "the low watermark exceeds the high one"
                             : marks.high > capacity    ? "the high watermark exceeds the capacity"
