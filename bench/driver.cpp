@@ -14,12 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <tessera/provider/cuda_driver.hpp>
@@ -213,15 +210,6 @@ int main(int argc, char** argv) {
   const auto add_all = [&](const std::string& title, const bench::shared_recording& run) {
     add(device, title, run);
   };
-  for (int i = 1; i < argc; ++i) {
-    auto read_in = bench::read(argv[i]);
-    if (const auto* wrong = std::get_if<tessera::trace::input_error>(&read_in)) {
-      std::fprintf(stderr, "%s\n", wrong->text().c_str());
-      return 1;
-    }
-    add_all(std::filesystem::path(argv[i]).stem().string(),
-            std::make_shared<const bench::recording>(std::get<bench::recording>(std::move(read_in))));
-  }
-  if (argc == 1 && !bench::for_each_recording(add_all)) return 1;
+  if (!bench::for_each_argument(argc, argv, add_all)) return 1;
   benchmark::RunSpecifiedBenchmarks();
 }

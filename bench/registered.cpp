@@ -13,11 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <tessera/extension/registrations.hpp>
@@ -118,15 +115,6 @@ void add(const std::string& title, const bench::shared_recording& run) {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    auto read_in = bench::read(argv[i]);
-    if (const auto* wrong = std::get_if<tessera::trace::input_error>(&read_in)) {
-      std::fprintf(stderr, "%s\n", wrong->text().c_str());
-      return 1;
-    }
-    add(std::filesystem::path(argv[i]).stem().string(),
-        std::make_shared<const bench::recording>(std::get<bench::recording>(std::move(read_in))));
-  }
-  if (argc == 1 && !bench::for_each_recording(add)) return 1;
+  if (!bench::for_each_argument(argc, argv, add)) return 1;
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -64,4 +64,21 @@ bool for_each_recording(F add) {
   return !paths.empty();
 }
 
+/// Calls `add(title, recording)` for each file that the arguments name, or for each recorded program if they name none.
+/// Returns false, and prints why, if a file is no recording.
+template <typename F>
+bool for_each_argument(int count, char** arguments, F add) {
+  if (count == 1) return for_each_recording(add);
+  for (int i = 1; i < count; ++i) {
+    auto read_in = read(arguments[i]);
+    if (const auto* wrong = std::get_if<tessera::trace::input_error>(&read_in)) {
+      std::fprintf(stderr, "%s\n", wrong->text().c_str());
+      return false;
+    }
+    add(std::filesystem::path(arguments[i]).stem().string(),
+        std::make_shared<const recording>(std::get<recording>(std::move(read_in))));
+  }
+  return true;
+}
+
 }  // namespace bench

@@ -61,7 +61,7 @@ class out_of_memory final : public std::bad_alloc {
   [[nodiscard]] std::size_t segment() const noexcept { return numbers_.segment; }
   [[nodiscard]] stream_id stream() const noexcept { return numbers_.stream; }
   [[nodiscard]] const usage& at_failure() const noexcept { return numbers_.now; }
-  /// Bytes that the device could still give, in whatever pieces; `unlimited` if nobody knows.
+  /// Bytes that the device could still give, perhaps not in one piece; `unlimited` if that is unknown.
   [[nodiscard]] std::size_t available() const noexcept { return numbers_.available; }
   /// Why the provider refused memory for the request, in its words, or how the request exceeds the provider's
   /// limit, or which rule of an extension refuses it. Empty if none applies, or if the provider gives no reasons.

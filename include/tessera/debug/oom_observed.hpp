@@ -43,14 +43,12 @@ class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Obs
   /// Throws the failure that the observer saw.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_id stream = {}) {
     if (void* const p = allocator_.try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
-    const out_of_memory failure = this->make_out_of_memory(bytes, stream);
-    observe(failure);
-    adaptor_type::raise(failure);
+    adaptor_type::raise(observe(bytes, stream));
   }
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     void* const p = allocator_.try_allocate(bytes, stream);
     if (p == nullptr && bytes > 0) [[unlikely]]
-      observe(this->make_out_of_memory(bytes, stream));
+      (void)observe(bytes, stream);
     return p;
   }
   [[nodiscard]] block_handle allocate_by_handle(std::size_t bytes, stream_id stream = {}) noexcept
@@ -58,7 +56,7 @@ class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Obs
   {
     const block_handle h = allocator_.allocate_by_handle(bytes, stream);
     if (!h && bytes > 0) [[unlikely]]
-      observe(this->make_out_of_memory(bytes, stream));
+      (void)observe(bytes, stream);
     return h;
   }
 
@@ -66,11 +64,15 @@ class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Obs
   [[nodiscard]] Observer& observer() noexcept { return observer_; }
 
  private:
-  [[gnu::noinline, gnu::cold]] void observe(const out_of_memory& failure) noexcept {
+  /// Calls the observer for a request that failed, and returns the failure.
+  [[nodiscard, gnu::noinline, gnu::cold]] out_of_memory observe(std::size_t bytes,
+                                                                stream_id stream) noexcept {
     static thread_local bool is_observing = false;
-    if (std::exchange(is_observing, true)) return;
+    const out_of_memory failure = this->make_out_of_memory(bytes, stream);
+    if (std::exchange(is_observing, true)) return failure;
     observer_(failure);
     is_observing = false;
+    return failure;
   }
 
   [[no_unique_address]] Observer observer_{};

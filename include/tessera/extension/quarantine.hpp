@@ -33,8 +33,8 @@ struct quarantine_usage {
 /// and freed.
 ///
 /// Emptying the cache gives a segment, or in ranges a chunk, with withheld bytes back to the device once no block uses
-/// it, even for trim(keep). The addresses are then no longer marked, because the device may
-/// give other memory there. Faulty chunks never move to other addresses, and stay mapped while their pool sleeps.
+/// it, even for trim(keep). The addresses are then no longer marked, because the device may give other memory there.
+/// Faulty chunks never move to other addresses, and stay mapped while their pool sleeps.
 ///
 ///     using tessera::extension::quarantine;
 ///     tessera::caching_allocator<tessera::recipe::torch_npu<>, tessera::provider::simulated_npu, quarantine> checked;
@@ -79,8 +79,10 @@ class quarantine::state : public tessera::detail::extension_defaults {
 
   [[nodiscard]] quarantine_result mark_faulty(std::uintptr_t address, std::size_t bytes) noexcept {
     quarantine_result result;
-    if (bytes == 0) result.why = "there are no bytes to mark";
-    if (bytes == 0) return result;
+    if (bytes == 0) {
+      result.why = "there are no bytes to mark";
+      return result;
+    }
     const std::uintptr_t end = end_of(address, bytes);
     std::size_t parts = 0;
     for_each_part(address, end, [&](const part&) { ++parts; });
@@ -95,8 +97,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
       add(low, high, in);
     });
     if (result.bytes > 0) rearrange();
-    for_each_block(address, end,
-                   [&](const block& b) { result.live += is_live(b) && any_in(b.address, b.end()) ? 1 : 0; });
+    for_each_block(address, end, [&](const block& b) { result.live += is_live_and_faulty(b) ? 1 : 0; });
     return result;
   }
   [[nodiscard]] outcome mark_repaired(std::uintptr_t address, std::size_t bytes) noexcept {
@@ -129,9 +130,8 @@ class quarantine::state : public tessera::detail::extension_defaults {
   [[nodiscard]] bool is_safe(std::uintptr_t address) const noexcept {
     if (first_ == nullptr) return true;
     bool is_faulty = any_in(address, address + 1);
-    for_each_block(address, address + 1, [&](const block& b) {
-      is_faulty = is_faulty || (is_live(b) && any_in(b.address, b.end()));
-    });
+    for_each_block(address, address + 1,
+                   [&](const block& b) { is_faulty = is_faulty || is_live_and_faulty(b); });
     return !is_faulty;
   }
   /// Calls f(block) for each live block that has faulty bytes.
@@ -139,7 +139,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
   void for_each_live(F f) const {
     if (first_ == nullptr) return;
     manager().for_each_block([&](const block& b) {
-      if (is_live(b) && any_in(b.address, b.end())) f(b);
+      if (is_live_and_faulty(b)) f(b);
     });
   }
   [[nodiscard]] quarantine_usage current_usage() const noexcept {
@@ -233,8 +233,8 @@ class quarantine::state : public tessera::detail::extension_defaults {
   [[nodiscard]] static const group& group_of(const block& b) noexcept {
     return manager_type::group_of(*b.list);
   }
-  [[nodiscard]] static bool is_live(const block& b) noexcept {
-    return !b.is_unused() && b.status.state != block::state::pending;
+  [[nodiscard]] bool is_live_and_faulty(const block& b) const noexcept {
+    return !b.is_unused() && b.status.state != block::state::pending && any_in(b.address, b.end());
   }
   [[nodiscard]] static std::uintptr_t end_of(std::uintptr_t address, std::size_t bytes) noexcept {
     return bytes > ~address ? ~std::uintptr_t{0} : address + bytes;
@@ -477,7 +477,8 @@ class quarantine::door {
  public:
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
-  /// Marks bytes as faulty. Those that are no memory of this allocator, and those that sleep, are ignored. Bytes may be marked twice.
+  /// Marks bytes as faulty. Those that are no memory of this allocator, and those that sleep, are ignored. Bytes may be
+  /// marked twice.
   ///   Returns:  how much of this allocator's memory is concerned; or why nothing changed: there are no bytes, or host
   ///             memory ran out
   ///   Cost:     linear in the blocks, and in ranges in the chunks
@@ -485,7 +486,8 @@ class quarantine::door {
     return in_->template change_extension<quarantine>(
         [=](auto& s) { return s.mark_faulty(reinterpret_cast<std::uintptr_t>(p), bytes); });
   }
-  /// Takes the mark back from bytes, for example after the driver replaced the memory. Unused ones serve again. Bytes without a mark are ignored.
+  /// Takes the mark back from bytes, for example after the driver replaced the memory. Unused ones serve again. Bytes
+  /// without a mark are ignored.
   ///   Returns:  why nothing changed: there are no bytes, or host memory ran out
   ///   Cost:     linear in the blocks
   outcome mark_repaired(const void* p, std::size_t bytes) noexcept {

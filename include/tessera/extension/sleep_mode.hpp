@@ -356,7 +356,7 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     if constexpr (allocator::template has<private_pools>) {
       std::as_const(manager()).for_each_segment([&](const block& first) {
         const group& in = group_of(first);
-        if ((!in.options.serves_on_oom && !in.has_lent) || !which(in)) return;
+        if (!in.has_lent || !which(in)) return;
         for (const block *b = &first, *end = first.prev; b != end && !any; b = b->next)
           any = tessera::detail::is_lent(*b);
       });

@@ -101,9 +101,7 @@ class cuda_mempool {
   }
   /// Frees a block like free_async. Returns false and changes nothing if the address or stream is unknown.
   [[nodiscard]] bool try_free_async(void* p, stream_id stream) noexcept {
-    bool is_freed = false;
-    enter([&](auto& in) { is_freed = free_on(in, p, stream); });
-    return is_freed;
+    return ask<bool>([=](auto& in) { return free_on(in, p, stream); });
   }
   /// Records that `stream` also uses a block. The stream that frees the block then waits for `stream` and for
   /// the stream of the allocation. Recording only the latter changes nothing.
@@ -118,24 +116,18 @@ class cuda_mempool {
   /// Waits for the work of `stream` and releases idle memory above the release threshold.
   ///   Returns:  false if the device failed
   bool synchronize(stream_id stream) noexcept {
-    bool is_done = false;
-    enter([&](auto& in) { is_done = in.synchronize(stream); });
-    return is_done;
+    return ask<bool>([=](auto& in) { return in.synchronize(stream); });
   }
   /// Releases idle memory until at most `keep` bytes are reserved. Does not wait for pending blocks.
   void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
   [[nodiscard]] std::uint64_t get(attribute name) noexcept {
-    std::uint64_t value = 0;
-    enter([&](auto& in) { value = get_from(in, name); });
-    return value;
+    return ask<std::uint64_t>([=, this](auto& in) { return get_from(in, name); });
   }
   /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
   ///   Returns:  false, without a change, for any other value and for the current values
   [[nodiscard]] bool set(attribute name, std::uint64_t value) noexcept {
-    bool is_set = false;
-    enter([&](auto& in) { is_set = set_in(in, name, value); });
-    return is_set;
+    return ask<bool>([=, this](auto& in) { return set_in(in, name, value); });
   }
 
   /// The underlying allocator.
@@ -154,6 +146,13 @@ class cuda_mempool {
   template <typename F>
   void enter(F f) {
     pool_.for_each_allocator(f);
+  }
+  /// The same, and returns what f returns.
+  template <typename Result, typename F>
+  [[nodiscard]] Result ask(F f) {
+    Result result{};
+    enter([&](auto& in) { result = f(in); });
+    return result;
   }
   /// Serves a request and notes the maxima in one step. Calls fail(caching_allocator) if it fails, but not for 0 bytes.
   template <typename Fail>

@@ -78,9 +78,9 @@ namespace tessera::observe {
 ///
 ///   Returns:  no chunks, and why, if no live block has all these bytes, if it sleeps, or if the recipe maps no ranges. The
 ///             blocks that a plan serves have chunks with any recipe
-///   Cost:     linear in the bytes of the chunks, one step for each size of the smallest chunk. If `p` is not the first address of the block,
-///             also linear in the ranges and in the blocks of one; for a block that a plan serves, in the plan's places. An
-///             allocator with a mutex holds it
+///   Cost:     linear in the bytes of the chunks, one step for each size of the smallest chunk. If `p` is not the first
+///             address of the block, also linear in the ranges and in the blocks of one; for a block that a plan serves,
+///             in the plan's places. An allocator with a mutex holds it
 template <typename Allocator>
 [[nodiscard]] auto list_chunks(Allocator& allocator, const void* p, std::size_t bytes = unlimited) {
   using provider_type = typename Allocator::provider_type;

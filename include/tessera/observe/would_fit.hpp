@@ -315,7 +315,6 @@ class allocator_copy {
     auto part = parts.begin();
     for (const block* b = &first; b != &end; b = b->next, ++part) {
       move_to(**part, list_like(*b->list));
-      if (b->is_held()) continue;
       if (b->status.state == block::state::pending) make_waiting(**part, *b);
       if (!b->is_free() && b->status.state != block::state::pending) continue;
       (void)to().deallocate(**part);

@@ -105,7 +105,8 @@ struct uses_it {
     ++*calls;
     const usage now = pool->current_usage();
     EXPECT_LE(now.allocated, now.limit);
-    EXPECT_EQ(pool->try_allocate(error.requested() * 4, error.stream()), nullptr) << "and this calls nobody";
+    EXPECT_EQ(pool->try_allocate(error.requested() * 4, error.stream()), nullptr)
+        << "and the observer is not called for it";
     void* const small = pool->try_allocate(1000, error.stream());
     pool->trim();
     EXPECT_STREQ(pool->audit(), nullptr);
