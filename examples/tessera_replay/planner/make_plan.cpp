@@ -7,13 +7,17 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include <tessera/provider/bank_policy.hpp>
+
 #include "find_steps.hpp"
 #include "place.hpp"
+#include "place_in_banks.hpp"
 #include "recorded_track.hpp"
 #include "step_tree.hpp"
 
@@ -39,7 +43,14 @@ class plan_maker {
     made_.is_optimal = true;
     for (const recorded_track& t : tracks) requests_ += t.requests.size();
     for (const recorded_track& t : tracks) choose(t);
-    for (const chosen_track& t : chosen_) write(t);
+    for (const std::size_t bytes : options_.banks) free_.push_back(plan::whole_bytes_of_bank(bytes));
+    if (free_.empty()) free_.push_back(unlimited);
+    made_.bank_bytes.resize(free_.size());
+    std::vector<track_places> places;
+    for (const chosen_track& t : chosen_) places.push_back(place(t));
+    const std::vector<std::uint64_t> begins = lay_out_banks();
+    for (std::size_t t = 0; t < chosen_.size(); ++t) write(chosen_[t], places[t], begins);
+    if (options_.banks.empty()) made_.bank_bytes.clear();
     return std::move(made_);
   }
 
@@ -53,6 +64,17 @@ class plan_maker {
   struct chosen_track {
     const recorded_track* track;
     std::vector<candidate> candidates;  // the best guess first
+  };
+
+  struct place_in_bank {
+    std::uint32_t bank = 0;
+    std::uint64_t offset = 0;  // in the bank
+  };
+  /// The places of a stream.
+  struct track_places {
+    std::size_t candidate = 0;
+    std::vector<place_in_bank> kept;   // the first of each kind
+    std::vector<place_in_bank> nodes;  // kept nodes have none
   };
 
   /// Chooses ways to divide the requests of a stream, or leaves it out.
@@ -141,35 +163,129 @@ class plan_maker {
     return tree.death_count() <= 2 * tree.nodes().size();
   }
 
-  void write(const chosen_track& of) {
+  /// Chooses the division and the places of a stream, behind those of the streams before.
+  [[nodiscard]] track_places place(const chosen_track& of) {
+    track_places chosen;
+    const plan::placement found = place(of, chosen.candidate);
+    const step_tree& tree = of.candidates[chosen.candidate].tree;
+    made_.numbers.lower_bound += tree.lower_bound();
+    made_.numbers.lower_bound -= of.candidates.front().tree.lower_bound();
+    placed_bound_ += tree.lower_bound();
+    chosen.kept.resize(of.track->kinds.size());
+    chosen.nodes.resize(tree.nodes().size());
+    const std::size_t bytes = tree.kept_bytes() + found.bytes;
+    if (bytes <= free_[0]) {
+      std::uint64_t offset = made_.bank_bytes[0];
+      for (std::uint32_t k = 0; k < chosen.kept.size(); ++k) {
+        chosen.kept[k] = {0, offset};
+        offset += kept_bytes(of, tree, k);
+      }
+      std::size_t i = 0;
+      for (std::size_t n = 0; n < chosen.nodes.size(); ++n) {
+        if (!tree.nodes()[n].is_kept) chosen.nodes[n] = {0, offset + found.offsets[i++]};
+      }
+      take(0, bytes);
+      made_.is_optimal = made_.is_optimal && found.is_optimal;
+    } else {
+      place_in_banks(of, tree, chosen);
+    }
+    return chosen;
+  }
+  /// Places a stream that does not fit in the first bank.
+  void place_in_banks(const chosen_track& of, const step_tree& tree, track_places& chosen) {
+    std::vector<plan::lifetime> blocks;
+    std::vector<place_in_bank*> results;
+    plan::time_span always{0, 1};
+    for (const step_tree::node& n : tree.nodes()) {
+      if (!n.is_kept && !n.live.empty()) always.upper = (std::max)(always.upper, n.live.back().upper);
+    }
+    for (std::uint32_t k = 0; k < chosen.kept.size(); ++k) {
+      if (tree.kept()[k] == 0) continue;
+      blocks.push_back({kept_bytes(of, tree, k), {&always, 1}});
+      results.push_back(&chosen.kept[k]);
+    }
+    const std::size_t kept_count = blocks.size();
+    for (std::size_t n = 0; n < chosen.nodes.size(); ++n) {
+      if (tree.nodes()[n].is_kept) continue;
+      blocks.push_back({of.track->kinds[tree.nodes()[n].kind], tree.nodes()[n].live});
+      results.push_back(&chosen.nodes[n]);
+    }
+    const plan::banked_placement found = plan::place_in_banks(blocks, free_, place_options_for(of, 1));
+    // No block lies partly above a kept one, because that is live all the time. So the kept ones may move to the bottom.
+    std::vector<std::map<std::size_t, std::size_t>> bottom(
+        free_.size());  // by offset: the kept bytes up to its end
+    for (std::size_t i = 0; i < kept_count; ++i)
+      bottom[found.banks[i]].emplace(found.offsets[i], blocks[i].bytes);
+    for (std::map<std::size_t, std::size_t>& kept : bottom) {
+      std::size_t sum = 0;
+      for (auto& [offset, bytes] : kept) bytes = sum += bytes;
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const std::uint32_t bank = found.banks[i];
+      const std::map<std::size_t, std::size_t>& kept = bottom[bank];
+      const auto above = kept.lower_bound(found.offsets[i]);
+      const std::size_t below = above == kept.begin() ? 0 : std::prev(above)->second;
+      const std::size_t all = kept.empty() ? 0 : kept.rbegin()->second;
+      const std::size_t offset = i < kept_count ? below : all + found.offsets[i] - below;
+      *results[i] = {bank, made_.bank_bytes[bank] + offset};
+    }
+    for (std::uint32_t bank = 0; bank < found.bytes.size(); ++bank) take(bank, found.bytes[bank]);
+    made_.outside_bound = found.lower_bound;
+    made_.is_optimal = made_.is_optimal && found.outside == found.lower_bound;
+  }
+  /// Gives bytes of a bank to a stream.
+  void take(std::uint32_t bank, std::size_t bytes) noexcept {
+    made_.bank_bytes[bank] += bytes;
+    made_.numbers.bytes += bytes;
+    if (free_[bank] != unlimited) free_[bank] -= (std::min)(free_[bank], bytes);
+  }
+  [[nodiscard]] std::size_t kept_bytes(const chosen_track& of, const step_tree& tree,
+                                       std::uint32_t kind) const {
+    return tree.kept()[kind] * align_up(of.track->kinds[kind], options_.alignment);
+  }
+  /// Lays the banks one after the other. Returns where each begins.
+  [[nodiscard]] std::vector<std::uint64_t> lay_out_banks() {
+    std::vector<std::uint64_t> begins{0};
+    std::size_t last = made_.bank_bytes.size() - 1;
+    while (last > 0 && made_.bank_bytes[last] == 0) --last;
+    for (std::size_t bank = 0; bank < last; ++bank) {
+      begins.push_back(align_up(begins.back() + made_.bank_bytes[bank], plan::bank_alignment));
+      made_.bank_ends.push_back(begins.back());
+    }
+    made_.numbers.bytes = begins.back() + made_.bank_bytes[last];
+    begins.resize(made_.bank_bytes.size());
+    // Streams share no bytes, so a bound for all of them together may be higher than that of one.
+    if (const std::size_t all = made_.numbers.lower_bound; !options_.banks.empty() && all > options_.capacity)
+      made_.outside_bound = chosen_.size() > 1 ? all - options_.capacity
+                                               : (std::max)(made_.outside_bound, all - options_.capacity);
+    return begins;
+  }
+
+  void write(const chosen_track& of, const track_places& places, const std::vector<std::uint64_t>& begins) {
     const recorded_track& track = *of.track;
-    std::size_t best = 0;
-    const plan::placement found = place(of, best);
-    const step_finder::division& division = of.candidates[best].division;
-    const step_tree& tree = of.candidates[best].tree;
+    const step_finder::division& division = of.candidates[places.candidate].division;
+    const step_tree& tree = of.candidates[places.candidate].tree;
     const bool is_marked = division.from == step_finder::source::marks;
-    made_.is_optimal = made_.is_optimal && found.is_optimal;
     if (track.requests.size() > most_requests_) {
       most_requests_ = track.requests.size();
       const auto [all, different] = tree.steps(division.first_step, division.end_of_steps);
       made_.recorded_steps = all;
       made_.different_steps = different;
     }
-    std::vector<std::size_t> offsets(tree.nodes().size());
-    for (std::size_t n = 0, i = 0; n < offsets.size(); ++n) {
-      if (!tree.nodes()[n].is_kept) offsets[n] = found.offsets[i++];
+    const auto place_of = [&](const place_in_bank& at) { return in_alignments(begins[at.bank] + at.offset); };
+    std::vector<std::uint32_t> nodes(tree.nodes().size(), plan::memory_plan::keeps);
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      if (!tree.nodes()[n].is_kept) nodes[n] = place_of(places.nodes[n]);
     }
     const auto first_kind = static_cast<std::uint32_t>(made_.kinds.size());
     const auto first_entry = static_cast<std::uint32_t>(made_.entries.size());
-    std::uint64_t kept = made_.numbers.bytes;
-    for (std::uint32_t k = 0; k < track.kinds.size(); ++k) {
-      made_.kinds.push_back({track.kinds[k], tree.kept()[k] > 0 ? in_alignments(kept) : 0, tree.kept()[k]});
-      kept += tree.kept()[k] * align_up(track.kinds[k], options_.alignment);
-    }
+    for (std::uint32_t k = 0; k < track.kinds.size(); ++k)
+      made_.kinds.push_back(
+          {track.kinds[k], tree.kept()[k] > 0 ? place_of(places.kept[k]) : 0, tree.kept()[k]});
     const std::vector<std::uint32_t> order = preorder(tree);
     std::vector<std::uint32_t> number(order.size());
     for (std::uint32_t i = 0; i < order.size(); ++i) number[order[i]] = first_entry + i;
-    write_entries(tree, order, number, first_kind, offsets, kept);
+    write_entries(tree, order, number, first_kind, nodes);
     std::map<std::uint64_t, std::uint32_t> steps;  // a key leads to the first of its steps; 0 to any
     if (is_marked) steps.emplace(0, first_entry);
     for (const recorded_mark& m : track.marks) {
@@ -177,10 +293,6 @@ class plan_maker {
         steps.try_emplace(m.key, number[tree.node_of(m.position)]);
     }
     for (const auto& [key, entry] : steps) made_.steps.push_back({key, entry});
-    made_.numbers.bytes = kept + found.bytes;
-    made_.numbers.lower_bound += tree.lower_bound();
-    made_.numbers.lower_bound -= of.candidates.front().tree.lower_bound();
-    placed_bound_ += tree.lower_bound();
     made_.tracks.push_back({track.stream.handle, static_cast<std::uint32_t>(made_.kinds.size()),
                             static_cast<std::uint32_t>(made_.entries.size()),
                             static_cast<std::uint32_t>(made_.steps.size())});
@@ -188,7 +300,7 @@ class plan_maker {
 
   void write_entries(const step_tree& tree, const std::vector<std::uint32_t>& order,
                      const std::vector<std::uint32_t>& number, std::uint32_t first_kind,
-                     const std::vector<std::size_t>& offsets, std::uint64_t base) {
+                     const std::vector<std::uint32_t>& places) {
     std::vector<std::vector<std::uint32_t>> dying(order.size());
     for (const std::uint32_t n : order) {
       for (const std::uint32_t at : tree.nodes()[n].deaths) dying[at].push_back(number[n]);
@@ -198,9 +310,8 @@ class plan_maker {
     for (const std::uint32_t n : order) {
       const step_tree::node& from = tree.nodes()[n];
       made_.deaths.insert(made_.deaths.end(), dying[n].begin(), dying[n].end());
-      made_.entries.push_back({first_kind + from.kind,
-                               from.is_kept ? plan::memory_plan::keeps : in_alignments(base + offsets[n]), 0,
-                               static_cast<std::uint32_t>(made_.deaths.size())});
+      made_.entries.push_back(
+          {first_kind + from.kind, places[n], 0, static_cast<std::uint32_t>(made_.deaths.size())});
     }
     std::map<std::uint32_t, std::uint32_t> latest_child;  // by parent
     for (std::uint32_t i = 0; i < order.size(); ++i) {
@@ -283,16 +394,21 @@ class plan_maker {
     for (const step_tree::node& n : tree.nodes()) {
       if (!n.is_kept) blocks.push_back({of.track->kinds[n.kind], n.live});
     }
+    plan::place_options options = place_options_for(of, share);
+    options.enough = enough_for(of, tree);
+    return plan::place(blocks, options);
+  }
+
+  /// Each stream gets its part of the work.
+  [[nodiscard]] plan::place_options place_options_for(const chosen_track& of, double share) const {
     plan::place_options options;
-    // Each stream gets its part of the work.
     options.effort = share * options_.effort * static_cast<double>(of.track->requests.size()) /
                      static_cast<double>(requests_);
-    options.enough = enough_for(of, tree);
     options.seed = options_.seed;
     options.alignment = options_.alignment;
     options.progress = options_.progress;
     options.progress_state = options_.progress_state;
-    return plan::place(blocks, options);
+    return options;
   }
 
   /// The bytes of places with which the whole plan still fits: what kept places and other streams do not need.
@@ -316,7 +432,8 @@ class plan_maker {
   std::size_t requests_ = 0;       // of all streams
   std::size_t most_requests_ = 0;  // of a stream that is written
   std::vector<chosen_track> chosen_;
-  std::size_t placed_bound_ = 0;  // the lower bound of the streams that are written
+  std::size_t placed_bound_ = 0;   // the lower bound of the streams that have places
+  std::vector<std::size_t> free_;  // bytes that each bank still has
   plan::made_plan made_;
 };
 
@@ -328,10 +445,21 @@ namespace tessera::plan {
 made_plan make(const trace::recording& source, const make_options& options) {
   if (!std::has_single_bit(options.alignment) || options.alignment < min_alignment)
     tessera::detail::fatal("plan::make: the alignment must be a power of two, at least 64");
-  made_plan made = tessera::detail::plan_maker(source, options, false).run();
-  if (options.capacity == 0 || made.numbers.bytes <= options.capacity) return made;
-  made_plan whole = tessera::detail::plan_maker(source, options, true).run();
-  return whole.numbers.bytes <= options.capacity ? whole : made;
+  make_options limits = options;
+  for (const std::size_t bytes : options.banks) {
+    if (bytes < bank_alignment) tessera::detail::fatal("plan::make: a bank must have at least 2 MiB");
+  }
+  if (options.banks.size() > tessera::provider::max_banks)
+    tessera::detail::fatal("plan::make: more than 64 banks");
+  if (!options.banks.empty()) limits.capacity = whole_bytes_of_bank(options.banks[0]);
+  const auto fits = [&](const made_plan& made) {
+    return options.banks.empty() ? limits.capacity == 0 || made.numbers.bytes <= limits.capacity
+                                 : made.fits(options.banks);
+  };
+  made_plan made = tessera::detail::plan_maker(source, limits, false).run();
+  if (fits(made)) return made;
+  made_plan whole = tessera::detail::plan_maker(source, limits, true).run();
+  return fits(whole) ? whole : made;
 }
 
 std::uint64_t fingerprint(const trace::recording& source, std::size_t first_event, std::size_t end_event) {

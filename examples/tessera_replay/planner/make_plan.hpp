@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
@@ -10,6 +11,13 @@
 #include <tessera/trace/recording.hpp>
 
 namespace tessera::plan {
+
+/// The banks of a plan begin at multiples of this, in bytes: no page of a device is larger.
+inline constexpr std::size_t bank_alignment = std::size_t{2} << 20;
+/// The bytes of a bank that a plan may use.
+[[nodiscard]] constexpr std::size_t whole_bytes_of_bank(std::size_t bytes) noexcept {
+  return bytes / bank_alignment * bank_alignment;
+}
 
 /// A plan and its arrays.
 struct made_plan {
@@ -19,7 +27,10 @@ struct made_plan {
   std::vector<memory_plan::step> steps;
   std::vector<memory_plan::entry> entries;
   std::vector<std::uint32_t> deaths;
-  std::size_t recorded_requests = 0;  ///< requests of the recording that the entries stand for
+  std::vector<std::uint64_t> bank_ends;
+  std::vector<std::size_t> bank_bytes;  ///< that each bank of make_options::banks needs, if there are any
+  std::size_t outside_bound = 0;        ///< no choice of banks needs fewer bytes outside the first
+  std::size_t recorded_requests = 0;    ///< requests of the recording that the entries stand for
   /// Steps that the program marked, or that were found, in the stream with most requests. Requests before the first
   /// step and behind the last are none.
   std::size_t recorded_steps = 0;
@@ -36,7 +47,21 @@ struct made_plan {
     plan.steps = steps;
     plan.entries = entries;
     plan.deaths = deaths;
+    plan.bank_ends = bank_ends;
     return plan;
+  }
+  /// The bytes of all banks but the first.
+  [[nodiscard]] std::size_t outside() const noexcept {
+    std::size_t sum = 0;
+    for (std::size_t bank = 1; bank < bank_bytes.size(); ++bank) sum += bank_bytes[bank];
+    return sum;
+  }
+  /// Whether no bank of such capacities needs more than it has.
+  [[nodiscard]] bool fits(std::span<const std::size_t> banks) const noexcept {
+    bool all = banks.size() >= bank_bytes.size();
+    for (std::size_t bank = 0; all && bank < bank_bytes.size(); ++bank)
+      all = bank_bytes[bank] <= whole_bytes_of_bank(banks[bank]);
+    return all;
   }
 };
 
@@ -47,7 +72,10 @@ struct make_options {
   double effort = 10;                 ///< the work of the search for places, as in place_options
   std::uint64_t seed = 1;             ///< of that search
   std::uint32_t alignment = 512;      ///< of all places, in bytes; a power of two, at least min_alignment
-  std::size_t capacity = 0;           ///< the search stops if the plan has at most so many bytes; 0: no limit
+  /// The bytes of the banks, such as HBM and DDR, the one to fill first first. Each counts in whole multiples of
+  /// bank_alignment. Empty: one bank. If there are any, `capacity` is that of the first.
+  std::span<const std::size_t> banks{};
+  std::size_t capacity = 0;  ///< the search stops if the plan has at most so many bytes; 0: no limit
   /// Called now and then with the bytes of the best places so far.
   void (*progress)(void* state, std::size_t best, std::size_t lower_bound) = nullptr;
   void* progress_state = nullptr;
@@ -60,8 +88,12 @@ struct make_options {
 /// A stream is left out if its places would cost more than the memory that streams now use in turn. With a capacity,
 /// the program is planned as one step if the steps do not fit.
 ///
+/// With several banks, the first takes as much as it can, and the others what is left. Long-lived blocks leave it first. All kept
+/// blocks of one size lie in one bank. The last bank may need more than it has; fits() says whether.
+///
 /// The same recording and options give the same plan: nothing depends on time.
-///   Requires:  an alignment that is a power of two, at least min_alignment; otherwise the program aborts
+///   Requires:  an alignment that is a power of two, at least min_alignment; at most 64 banks, of at least bank_alignment
+///              each; otherwise the program aborts
 ///   Throws:    std::bad_alloc
 ///   Cost:      n log^2 n for the periods, n log n for each way to divide the program into steps, and the search for
 ///              places. With a capacity that the steps do not fit, that search runs twice.

@@ -72,7 +72,10 @@ class plan_reader {
     if (has("plan", 7)) {
       if (has_numbers_) return "a plan has one line 'plan'";
       has_numbers_ = true;
-      made_.numbers = {n[0], n[1], n[2], n[3], n[4], n[5], number(6), {}, {}, {}, {}, {}};
+      made_.numbers = {n[0], n[1], n[2], n[3], n[4], n[5], number(6), {}, {}, {}, {}, {}, {}};
+    } else if (has("bank", 1)) {
+      if (!made_.tracks.empty()) return "the banks come before the tracks";
+      made_.bank_ends.push_back(n[0]);
     } else if (has("track", 1)) {
       made_.tracks.push_back({n[0]});
     } else if (has("kind", 3)) {
@@ -92,12 +95,14 @@ class plan_reader {
   /// Whether a field may have more than 32 bits.
   [[nodiscard]] static bool is_wide(std::string_view what, std::size_t field) noexcept {
     return (what == "plan" && field < 7) ||
-           ((what == "track" || what == "kind" || what == "step") && field == 1);
+           ((what == "bank" || what == "track" || what == "kind" || what == "step") && field == 1);
   }
   /// Moves the ends of the track and of the entry to the line.
   [[nodiscard]] std::optional<std::string> place_line() {
     if (made_.tracks.empty())
-      return line_[0] == "plan" ? std::nullopt : std::optional<std::string>("a track comes before its lines");
+      return line_[0] == "plan" || line_[0] == "bank"
+                 ? std::nullopt
+                 : std::optional<std::string>("a track comes before its lines");
     plan::memory_plan::track& t = made_.tracks.back();
     t.kinds_end = static_cast<std::uint32_t>(made_.kinds.size());
     t.entries_end = static_cast<std::uint32_t>(made_.entries.size());
@@ -122,6 +127,7 @@ namespace tessera::plan {
 /// | line  | numbers                                                                                     |
 /// |-------|---------------------------------------------------------------------------------------------|
 /// | plan  | fingerprint, first and end event, bytes, peak live, lower bound, alignment                  |
+/// | bank  | its end; there is one for each bank but the last, in the order of the banks                |
 /// | track | stream; its lines follow                                                                    |
 /// | kind  | bytes of a request, the first kept place and the number of kept places                      |
 /// | step  | key, its first entry                                                                        |
@@ -134,6 +140,7 @@ namespace tessera::plan {
               {plan.fingerprint, plan.first_event, plan.end_event, plan.bytes, plan.peak_live,
                plan.lower_bound, plan.alignment},
               "\n");
+  for (const std::uint64_t end : plan.bank_ends) add_numbers(text, "bank,", {end}, "\n");
   std::uint32_t k = 0, s = 0, e = 0, d = 0;
   for (const memory_plan::track& t : plan.tracks) {
     add_numbers(text, "track,", {t.stream}, "\n");
@@ -198,6 +205,8 @@ namespace tessera::plan {
     add_numbers(text, "{", {e.kind, e.place, e.other, e.deaths}, "},");
   });
   array("std::uint32_t", "deaths", plan.deaths, [&](std::uint32_t d) { add_numbers(text, "", {d}, ","); });
+  array("std::uint64_t", "bank_ends", plan.bank_ends,
+        [&](std::uint64_t end) { add_numbers(text, "", {end}, "u,"); });
   text +=
       "}  // namespace " + name + "_arrays\n\ninline constexpr tessera::plan::memory_plan " + name + "{\n";
   const auto number = [&text](const char* of, std::uint64_t n) {
@@ -223,6 +232,7 @@ namespace tessera::plan {
   span("steps", plan.steps.empty());
   span("entries", plan.entries.empty());
   span("deaths", plan.deaths.empty());
+  span("bank_ends", plan.bank_ends.empty());
   return text + "};\n\n}  // namespace plans\n";
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <tessera/plan/memory_plan.hpp>
+#include <tessera/provider/bank_policy.hpp>
 
 namespace tessera::detail {
 
@@ -25,6 +26,11 @@ class plan_checker {
       return "a plan has less than 2^32 - 1 places";
     if (plan_.entries.size() >= plan::memory_plan::may_end) return "a plan has less than 2^31 entries";
     if (plan_.tracks.size() > 255) return "a plan has at most 255 tracks";
+    if (plan_.bank_ends.size() >= provider::max_banks) return "a plan has at most 64 banks";
+    for (std::size_t i = 0, begin = 0; i < plan_.bank_ends.size(); begin = plan_.bank_ends[i++]) {
+      if (plan_.bank_ends[i] < begin || plan_.bank_ends[i] > plan_.bytes)
+        return "the ends of banks ascend, and lie in the plan's bytes";
+    }
     was_arrival_.resize(plan_.deaths.size());
     plan::memory_plan::track begin{};
     for (const plan::memory_plan::track& end : plan_.tracks) {
@@ -63,6 +69,10 @@ class plan_checker {
       if (kept_ > max_kept) return "a plan has at most 2^22 kept places";
       largest_ = (std::max)(largest_, plan_.place_bytes(kind.bytes));
       const std::uint64_t from = std::uint64_t{kind.kept_place} * plan_.alignment;
+      for (const std::uint64_t end : plan_.bank_ends) {
+        const bool is_inside = end > from && (end - from) / plan_.place_bytes(kind.bytes) < kind.kept;
+        if (is_inside && (end - from) % plan_.place_bytes(kind.bytes) != 0) return one_bank;
+      }
       if (!add_area(from, kind.kept * plan_.place_bytes(kind.bytes))) return "places lie in the plan's bytes";
     }
     for (std::uint32_t s = begin.steps_end; s < end.steps_end; ++s) {
@@ -87,7 +97,7 @@ class plan_checker {
     path_.clear();
     first_ = begin.entries_end;
     end_ = end.entries_end;
-    area hull{plan_.bytes, 0};
+    hulls_.assign(plan_.bank_ends.size() + 1, {plan_.bytes, 0});
     for (std::uint32_t i = begin.entries_end; i < end.entries_end; ++i) {
       const plan::memory_plan::entry& e = plan_.entries[i];
       if (e.deaths < deaths_ || e.deaths > plan_.deaths.size())
@@ -104,13 +114,15 @@ class plan_checker {
       }
       leave_until(parent[at(i)]);
       if (!path_.empty() != (parent[at(i)] != no_parent)) return "entries are in preorder";
-      if (const char* const broken = enter(i, hull)) return broken;
+      if (const char* const broken = enter(i)) return broken;
     }
-    if (hull.begin < hull.end) (void)add_area(hull.begin, hull.end - hull.begin);
+    for (const area& hull : hulls_) {
+      if (hull.begin < hull.end) (void)add_area(hull.begin, hull.end - hull.begin);
+    }
     return nullptr;
   }
   /// Removes what died before an entry, and adds its block.
-  [[nodiscard]] const char* enter(std::uint32_t i, area& hull) {
+  [[nodiscard]] const char* enter(std::uint32_t i) {
     const plan::memory_plan::entry& e = plan_.entries[i];
     path_.push_back({i, deaths_});
     if (path_.size() == 1) {
@@ -130,12 +142,14 @@ class plan_checker {
     if (e.place == plan::memory_plan::keeps) return nullptr;
     const area a = area_of(i);
     if (a.end > plan_.bytes) return "places lie in the plan's bytes";
+    if (plan_.bank_of(a.begin) != plan_.bank_of(a.end - 1)) return one_bank;
     if (const char* const broken = check_arrivals(a)) return broken;
     const auto above = live_.lower_bound(a.begin);
     if (above != live_.end() && above->first < a.end) return "blocks that are live together do not overlap";
     if (above != live_.begin() && area_of(std::prev(above)->second).end > a.begin)
       return "blocks that are live together do not overlap";
     live_.emplace_hint(above, a.begin, i);
+    area& hull = hulls_[plan_.bank_of(a.begin)];
     hull = {(std::min)(hull.begin, a.begin), (std::max)(hull.end, a.end)};
     return nullptr;
   }
@@ -197,11 +211,13 @@ class plan_checker {
     return false;
   }
 
+  static constexpr const char* one_bank = "a place lies in one bank";
   static constexpr std::uint64_t max_kept = std::uint64_t{1} << 22;
   static constexpr std::uint32_t no_parent = 0xFFFFFFFF;
   static constexpr std::uint64_t max_compared = std::uint64_t{1} << 26;  // so that no plan takes long
   const plan::memory_plan& plan_;
-  std::vector<area> areas_;                      // kept places, and the hull of each track's entries
+  std::vector<area> areas_;                      // kept places, and the hulls of each track's entries
+  std::vector<area> hulls_;                      // of the entries of the track, by bank
   std::map<std::uint64_t, std::uint32_t> live_;  // entries by their offsets
   std::vector<step_back> path_;
   std::multimap<std::uint64_t, std::uint32_t> arrivals_;  // live blocks of earlier steps by their offsets

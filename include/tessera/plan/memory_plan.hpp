@@ -61,8 +61,17 @@ struct memory_plan {
   /// For each entry, the entries whose blocks are freed by then. For the first entry of a step, instead those
   /// entries of other steps whose blocks may still be live.
   std::span<const std::uint32_t> deaths{};
+  /// The end of each bank but the last, as an offset: places below the first end lie in bank 0, those from there to the
+  /// second in bank 1, and so on. Empty for one bank.
+  std::span<const std::uint64_t> bank_ends{};
 
   [[nodiscard]] constexpr bool empty() const noexcept { return entries.empty(); }
+  /// The bank of an offset.
+  [[nodiscard]] constexpr std::size_t bank_of(std::uint64_t offset) const noexcept {
+    std::size_t bank = 0;
+    while (bank < bank_ends.size() && bank_ends[bank] <= offset) ++bank;
+    return bank;
+  }
   /// The bytes of a place for a request of `request` bytes.
   [[nodiscard]] constexpr std::uint64_t place_bytes(std::uint64_t request) const noexcept {
     return align_up(request, alignment);

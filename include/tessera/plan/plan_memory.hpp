@@ -32,12 +32,13 @@ class plan_memory {
   [[nodiscard]] counter& device_bytes() noexcept { return device_bytes_; }
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return 0; }
 
-  /// Reserves addresses for `bytes`. Returns false if the device or host memory refuses.
-  [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {
+  /// Reserves addresses for a plan. Returns why it can serve nothing, or null.
+  [[nodiscard]] const char* prepare(Provider& device, const plan::memory_plan& plan) noexcept {
+    if (!plan.bank_ends.empty()) return "a plan over several banks needs virtual memory";
     const std::size_t given = device.granularity();  // segments are aligned to it
-    alignment_ = alignment;
-    bytes_ = align_up(bytes + (alignment > given ? alignment - given : 0), given);
-    return true;
+    alignment_ = plan.alignment;
+    bytes_ = align_up(plan.bytes + (alignment_ > given ? alignment_ - given : 0), given);
+    return nullptr;
   }
   /// Makes sure that [offset, offset + bytes) has memory. Returns false if the device refuses.
   [[nodiscard]] bool back(Provider& device, std::size_t /*offset*/, std::size_t /*bytes*/) noexcept {
@@ -85,6 +86,23 @@ class plan_memory {
   counter device_bytes_{};
 };
 
+/// A provider that creates memory in the bank that the caller names, as memory_domains does.
+template <typename Provider>
+concept has_several_banks = requires(Provider& device, typename Provider::physical& made) {
+  { device.count() } -> std::same_as<std::size_t>;
+  { device.create_in(device.count(), std::size_t{}, page_kind{}, made) } noexcept -> std::same_as<bool>;
+};
+
+/// One bank of such a provider.
+template <typename Provider>
+struct bank_of_device {
+  Provider& device;
+  std::size_t bank;
+  [[nodiscard]] bool create(std::size_t bytes, page_kind kind, auto& made) noexcept {
+    return device.create_in(bank, bytes, kind, made);
+  }
+};
+
 /// The memory behind the places of a plan: a range of addresses. Physical memory is mapped in pieces of at most
 /// `max_piece` bytes, and each piece can go back on its own. Once one went back, new pieces are single pages.
 template <provider::virtual_memory_provider Provider>
@@ -101,6 +119,7 @@ class plan_memory<Provider> {
 
   static constexpr bool in_range = true;
   static constexpr bool waits = true;
+  static constexpr bool has_banks = has_several_banks<Provider>;
 
   plan_memory() = default;
 
@@ -115,23 +134,31 @@ class plan_memory<Provider> {
     return pages_ * (sizeof(chunk*) + sizeof(bool)) + chunks_.metadata_bytes();
   }
 
-  [[nodiscard]] bool prepare(Provider& device, std::size_t bytes, std::size_t alignment) noexcept {
-    if (bytes / max_devices > device.capacity()) return false;
+  [[nodiscard]] const char* prepare(Provider& device, const plan::memory_plan& plan) noexcept {
+    constexpr const char* refused = "the device reserves no addresses for the plan";
+    if (plan.bytes / max_devices > device.capacity()) return refused;
     page_ = larger(device.page_size(page_kind::normal), device.granularity());
-    const std::size_t whole = align_up(bytes, page_), pages = whole / page_;
+    if constexpr (has_banks) {
+      if (plan.bank_ends.size() >= device.count()) return "the plan has more banks than the device";
+      for (const std::uint64_t end : plan.bank_ends) {
+        if (end % page_ != 0) return "the banks of the plan end within pages of the device";
+      }
+    }
+    plan_ = &plan;
+    const std::size_t whole = align_up(plan.bytes, page_), pages = whole / page_;
     // The device may refuse the size. So it is asked before host memory is taken.
-    void* const range = device.reserve(whole, larger(page_, alignment));
-    if (range == nullptr) return false;
+    void* const range = device.reserve(whole, larger(page_, plan.alignment));
+    if (range == nullptr) return refused;
     by_page_.reset(new (std::nothrow) chunk*[pages]());
     is_used_.reset(new (std::nothrow) bool[pages]);
     if (by_page_ == nullptr || is_used_ == nullptr) {
       (void)device.unreserve(range, whole);
-      return false;
+      return refused;
     }
     base_ = reinterpret_cast<std::uintptr_t>(range);
     bytes_ = whole;
     pages_ = pages;
-    return true;
+    return nullptr;
   }
 
   [[nodiscard]] bool back(Provider& device, std::size_t offset, std::size_t bytes) noexcept {
@@ -213,6 +240,12 @@ class plan_memory<Provider> {
     chunk* const fresh = chunks_.plan(base_ + page * page_, count * page_);
     if (fresh == nullptr) return false;
     constexpr page_order kinds{{page_kind::normal}, 1};
+    if constexpr (has_banks) {
+      if (!plan_->bank_ends.empty()) {
+        bank_of_device bank{device, plan_->bank_of(page * page_)};
+        if (!chunks_.create(bank, *fresh, kinds)) return chunks_.destroy(device, *fresh), false;
+      }
+    }
     if (!chunks_.map_all(device, fresh, kinds)) return false;
     for (std::size_t i = 0; i < count; ++i) by_page_[page + i] = fresh;
     return true;
@@ -224,6 +257,7 @@ class plan_memory<Provider> {
     chunks_.destroy(device, here);
   }
 
+  const plan::memory_plan* plan_ = nullptr;
   std::uintptr_t base_ = 0;
   std::size_t bytes_ = 0;
   std::size_t page_ = 1;

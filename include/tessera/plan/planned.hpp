@@ -95,6 +95,9 @@ namespace tessera::plan {
 /// * With virtual memory, the plan's places are a range, and pages are mapped when a place is first used. Without,
 ///   they are one segment. Memory that no planned block uses goes back to the device in trim(0), and if a request
 ///   would fail. Both wait for the streams that use the plan.
+/// * A plan over several banks takes the memory of each place from its bank. The provider is then a memory_domains with
+///   virtual memory; if the bank is full, `Allocator` serves the request. Over another provider with virtual memory, all places
+///   are in its memory.
 /// * Idle places are also released to keep plan and allocator inside together below a bound: 2 % above the most bytes in
 ///   use at one time. Unless the plan steps aside, the bound covers all of its places. If that is not enough while the
 ///   allocator inside grows, its cache is emptied, too. A plan that steps aside before it has served much leaves that
@@ -144,15 +147,13 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
         follower_(fault_ == nullptr ? plan : memory_plan{}) {
     if (follower_.plan().empty()) return;
     if constexpr (has_events) used_blocks_of_.resize(follower_.size());
-    const std::size_t bytes = follower_.plan().bytes, alignment = follower_.plan().alignment;
-    if (bytes == 0) return;  // no device reserves nothing
-    const bool is_prepared = allocator_.visit_provider([this, bytes, alignment](provider_type& device) {
-      return memory_.prepare(device, bytes, alignment);
-    });
-    if (!is_prepared) fault_ = "the device reserves no addresses for the plan";
+    if (follower_.plan().bytes == 0) return;  // no device reserves nothing
+    fault_ = allocator_.visit_provider(
+        [this](provider_type& device) { return memory_.prepare(device, follower_.plan()); });
     most_in_use_ = follower_.plan().peak_live;
     set_budget();
-    if (is_prepared && !allocator_.on_pressure(&planned::before_growth, this)) fault_ = "host memory ran out";
+    if (fault_ == nullptr && !allocator_.on_pressure(&planned::before_growth, this))
+      fault_ = "host memory ran out";
   }
   planned& operator=(planned&&) = delete;
   ~planned() {

@@ -298,6 +298,22 @@ class memory_domains : public provider_adaptor<Provider> {
     made = created;
     return true;
   }
+  /// Creates memory in one bank, without asking the policy. Plans over several banks need that.
+  bool create_in(std::size_t bank, std::size_t bytes, page_kind kind, physical& made) noexcept
+    requires has_pages
+  {
+    if (bank >= count()) return false;
+    physical created{.bytes = bytes, .bank = bank};
+    const bool is_created = provider(bank).create(bytes, kind, created.memory);
+    detail::fixed_text why;
+    if (!is_created) add_refusal_to(why, bank);
+    if (!is_created) state_->refused.note(refusal::format("create_in: %s", why.c_str()));
+    const std::lock_guard lock(state_->mutex);
+    if (is_created) count_served(state_->statistics[bank], bytes, true);
+    if (!is_created) ++state_->statistics[bank].refused;
+    if (is_created) made = created;
+    return is_created;
+  }
   bool destroy(const physical& made) noexcept
     requires has_pages
   {

@@ -39,8 +39,8 @@ class physical_chunks {
     return &planned;
   }
   /// Creates the memory of a planned chunk, of the first available kind. Returns false if no kind is
-  /// available.
-  [[nodiscard]] bool create(Provider& provider, chunk& c, const page_order& kinds) noexcept {
+  /// available. `provider` may also be one bank of the provider.
+  [[nodiscard]] bool create(auto& provider, chunk& c, const page_order& kinds) noexcept {
     for (const page_kind& kind : kinds) {
       if (!provider.create(c.bytes, kind, c.memory)) continue;
       device_bytes_.increase(static_cast<std::int64_t>(c.bytes));
