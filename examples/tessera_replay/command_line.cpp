@@ -20,12 +20,14 @@
 #include <vector>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/provider/bank_policy.hpp>
 #include <tessera/tool/main.hpp>
 #include <tessera/version.hpp>
 
 #include "commands.hpp"
 #include "input.hpp"
 #include "numbers.hpp"
+#include "planner/make_plan.hpp"
 #include "recipes.hpp"
 #include "terminal.hpp"
 #include "text.hpp"
@@ -119,6 +121,13 @@ std::string read_alignment(arguments& args, std::string_view text) {
   if (!wrong.empty() || std::has_single_bit(args.alignment)) return wrong;
   return std::string(text) + ": must be a power of two";
 }
+std::string read_bank(arguments& args, std::string_view size) {
+  std::string wrong = replay::read_size(size, args.banks.emplace_back());
+  if (!wrong.empty()) return wrong;
+  if (args.banks.back() < tessera::plan::bank_alignment)
+    return std::string(size) + ": a bank has at least 2 MiB";
+  return args.banks.size() > tessera::provider::max_banks ? "there are at most 64 banks" : "";
+}
 std::string read_jobs(arguments& args, std::string_view text) {
   return read_number<std::size_t>(text, args.jobs, 1, 4096);
 }
@@ -209,6 +218,10 @@ constexpr option options[] = {
      &read_effort},
     {"--seed", "N", "the seed of that search, or of the neighbours; default: 1", &read_seed},
     {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
+    {"--bank", "SIZE",
+     "plan over several memories, such as HBM and DDR: the capacity of one. Give it\n"
+     "once for each, the one to fill first first",
+     &read_bank},
     {"--jobs", "N", "the files to work on at once; default: one per processor", &read_jobs},
     {"--addresses", "N",
      "also replay N times with addresses as drivers give them, each time others,\n"
@@ -304,13 +317,16 @@ constexpr command commands[] = {
      "    as C++\n",
      "1 no candidate completes, or none keeps --max-ns"},
     {"plan", &replay::commands::plan, "TRACE",
-     "--out... --from --to --effort --seed --capacity --alignment --device --json", ".hpp .h .csv", false,
+     "--out... --from --to --effort --seed --capacity --bank... --alignment --device --json", ".hpp .h .csv",
+     false,
      "    finds the repeated steps of a program and computes a place for each request. Prints peak live, a "
      "lower\n"
      "    bound and the plan's bytes. Writes the plan as a C++ header (.hpp), or for --plan (.csv). With "
      "--capacity,\n"
-     "    it stops when the plan fits, and says whether it does. Warns if the plan does not lower the peak\n",
-     "1 the plan does not fit --capacity"},
+     "    it stops when the plan fits, and says whether it does. With --bank, few bytes lie outside the "
+     "first\n"
+     "    bank. Warns if the plan does not lower the peak\n",
+     "1 the plan does not fit --capacity, or its banks"},
     {"explain", &replay::commands::explain, "TEXT", "--system", "", false,
      "    explains a configuration string key by key (* marks keys that are set), or shows where it is "
      "wrong\n",

@@ -44,6 +44,7 @@ struct arguments {
   double effort = 10;                     // of the search for places
   std::uint64_t seed = 1;                 // of that search
   std::uint32_t alignment = 512;          // of planned places
+  std::vector<std::size_t> banks;         // capacities; empty for one bank
   std::size_t addresses = 0;              // further replays of compare, with random addresses
   std::size_t jobs = 0;                   // files at once; 0 for one per processor
   std::size_t host_memory = 0;            // of all workers together; 0 for what is available

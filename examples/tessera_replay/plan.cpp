@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include <tessera/plan/check_plan.hpp>
 #include <tessera/plan/planned.hpp>
@@ -64,9 +65,32 @@ void show_progress(void*, std::size_t best, std::size_t lower_bound) {
   progress_line::show(line);
 }
 
+/// Says which bank holds how much, and how few bytes would do outside the first.
+void print_banks(const tessera::plan::made_plan& made, const std::vector<std::size_t>& banks) {
+  for (std::size_t bank = 0; bank < banks.size(); ++bank) {
+    const std::size_t bytes = made.bank_bytes[bank], most = tessera::plan::whole_bytes_of_bank(banks[bank]);
+    std::printf("  bank %-7zu %14zu %s of %zu%s\n", bank, bytes, bytes == 1 ? "byte" : "bytes", banks[bank],
+                bytes > most ? ": does not fit" : "");
+  }
+  std::printf("  %-12s %14zu bytes%s\n", "outside", made.outside(),
+              made.outside() == made.outside_bound
+                  ? "; no choice for these steps needs less"
+                  : (", at least " + std::to_string(made.outside_bound) + " for these steps").c_str());
+}
+std::string banks_json(const tessera::plan::made_plan& made, const std::vector<std::size_t>& banks) {
+  if (banks.empty()) return {};
+  std::string text = R"("banks": [)";
+  for (std::size_t bank = 0; bank < banks.size(); ++bank) {
+    text += std::string(bank == 0 ? "" : ", ") + R"({"capacity": )" + std::to_string(banks[bank]) +
+            R"(, "bytes": )" + std::to_string(made.bank_bytes[bank]) + "}";
+  }
+  return text + R"(], "outside": )" + std::to_string(made.outside()) + R"(, "outside_lower_bound": )" +
+         std::to_string(made.outside_bound) + ", ";
+}
+
 /// `capacity` is 0 if none was given.
 void print(const std::string& title, const tessera::plan::made_plan& made, std::size_t capacity,
-           const std::string& warning, double seconds) {
+           const std::vector<std::size_t>& banks, const std::string& warning, double seconds) {
   const tessera::plan::memory_plan& plan = made.numbers;
   std::printf("%s: %s in %s, %zu of them different; %s\n", title.c_str(),
               counted(made.recorded_requests, "request").c_str(),
@@ -83,13 +107,15 @@ void print(const std::string& title, const tessera::plan::made_plan& made, std::
   print_size("peak live", plan.peak_live, "");
   print_size("lower bound", plan.lower_bound, over_peak(plan.lower_bound));
   print_size("plan", plan.bytes,
-             over_peak(plan.bytes) + (made.is_optimal ? "; no placement of these steps needs less" : ""));
+             over_peak(plan.bytes) +
+                 (made.is_optimal && banks.empty() ? "; no placement of these steps needs less" : ""));
   if (capacity > 0)
     print_size("capacity", capacity,
                plan.bytes <= capacity ? ": the plan fits"
                : plan.lower_bound <= capacity
                    ? ": the plan does not fit"
                    : ": the plan does not fit, and no placement of these steps does");
+  if (!banks.empty()) print_banks(made, banks);
   if (made.left_out_streams > 0)
     std::printf("  %-12s %14zu %s with %s: places of their own would cost more memory\n", "left out",
                 made.left_out_streams, made.left_out_streams == 1 ? "stream" : "streams",
@@ -99,20 +125,23 @@ void print(const std::string& title, const tessera::plan::made_plan& made, std::
 }
 
 void print_json(const std::string& title, const tessera::plan::made_plan& made, std::size_t capacity,
-                const std::string& warning, const std::string& settings, double seconds) {
+                const std::vector<std::size_t>& banks, const std::string& warning,
+                const std::string& settings, double seconds) {
   const tessera::plan::memory_plan& plan = made.numbers;
   std::printf(
       "{\"trace\": \"%s\", \"requests\": %zu, \"steps\": %zu, \"different_steps\": %zu, \"entries\": %zu, "
       "\"peak_live\": %ju, \"lower_bound\": %ju, \"bytes\": %ju, \"over_peak_live\": %.6f, \"optimal\": %s, "
-      "\"fits\": %s, \"left_out_streams\": %zu, \"left_out_requests\": %zu, \"warning\": \"%s\", "
+      "\"fits\": %s, %s\"left_out_streams\": %zu, \"left_out_requests\": %zu, \"warning\": \"%s\", "
       "%s, \"seconds\": %.1f}\n",
       json_text(title).c_str(), made.recorded_requests, made.recorded_steps, made.different_steps,
       made.entries.size(), std::uintmax_t{plan.peak_live}, std::uintmax_t{plan.lower_bound},
       std::uintmax_t{plan.bytes}, ratio(plan.bytes, plan.peak_live), made.is_optimal ? "true" : "false",
-      capacity == 0            ? "null"
+      !banks.empty()           ? made.fits(banks) ? "true" : "false"
+      : capacity == 0          ? "null"
       : plan.bytes <= capacity ? "true"
                                : "false",
-      made.left_out_streams, made.left_out_requests, json_text(warning).c_str(), settings.c_str(), seconds);
+      banks_json(made, banks).c_str(), made.left_out_streams, made.left_out_requests,
+      json_text(warning).c_str(), settings.c_str(), seconds);
 }
 
 /// Replays the whole recording with the recipe, with the plan and without.
@@ -215,6 +244,7 @@ verb_result plan_one(const arguments& args, const run_trace& trace, const traces
   options.end_event = args.to;
   options.effort = args.effort;
   if (args.has_capacity) options.capacity = args.capacity;
+  options.banks = args.banks;
   options.seed = args.seed;
   options.alignment = args.alignment;
   options.progress = show_progress;
@@ -232,21 +262,24 @@ verb_result plan_one(const arguments& args, const run_trace& trace, const traces
   const run_settings device = settle(of_device, trace.known);
   const std::string warning = warning_of(recording, device, made);
   if (args.json) {
-    print_json(recording.name, made, options.capacity, warning, settings_json(device), seconds);
+    print_json(recording.name, made, options.capacity, args.banks, warning, settings_json(device), seconds);
   } else {
-    print(recording.name, made, args.has_capacity ? options.capacity : trace.known.capacity, warning,
-          seconds);
+    const std::size_t known = args.banks.empty() ? trace.known.capacity : 0;
+    print(recording.name, made, args.has_capacity ? options.capacity : known, args.banks, warning, seconds);
     std::printf("  used to replay with and without the plan: %s\n", settings_text(device).c_str());
   }
   for (const std::string& out : args.outs) {
     if (const int code = write(out_path(out, all, trace), recording.name, made); code != done) return code;
   }
+  if (!args.banks.empty()) return made.fits(args.banks) ? +done : +differs;
   return options.capacity > 0 && made.numbers.bytes > options.capacity ? +differs : +done;
 }
 
 }  // namespace
 
 int replay::commands::plan(const arguments& args) {
+  if (args.has_capacity && !args.banks.empty())
+    return print_error("plan: --capacity is that of one bank; give --bank for each instead");
   return with_each_trace(args, [&](const run_trace& trace, const run_settings&, const traces& all) {
     return plan_one(args, trace, all);
   });

@@ -111,6 +111,11 @@ foreach(verb IN ITEMS draw plan snapshot ranks)
 endforeach()
 
 # An empty file is called that.
+# A plan fits into its banks, or not.
+expect(0 "\n  bank 1 " plan ${ok} --bank 4MiB --bank 8MiB)
+expect(1 ": does not fit\n" plan ${ok} --bank 4MiB --bank 2MiB)
+expect(1 "\"fits\": false, \"banks\": [{\"capacity\": 4194304, " plan ${ok} --bank 4MiB --bank 2MiB --json)
+
 foreach(command IN ITEMS compare decisions verify fit explain-oom tune plan "ranks;--recipe;pytorch" "fit;${ok};--plan")
   expect(2 "exit_codes_empty.csv: is empty\n" ${command} ${of}empty.csv)
 endforeach()

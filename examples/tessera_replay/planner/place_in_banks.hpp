@@ -212,7 +212,7 @@ class bank_planner {
       placed some = choose(blocks, ids, allowed, capacity);
       const std::size_t load = load_of(some.others);
       const auto excess = static_cast<std::int64_t>(excess_);
-      if (load < least) {
+      if (load < least || (load == least && some.others.size() < best.others.size())) {
         least = load;
         best = std::move(some);
       }
@@ -273,6 +273,12 @@ class bank_planner {
   [[nodiscard]] placed cut(const std::vector<std::uint32_t>& ids, const placement& all,
                            std::size_t capacity) const {
     placed kept;
+    if (all.bytes == unlimited) {  // the offsets mean nothing
+      (capacity == unlimited ? kept.ids : kept.others) = ids;
+      kept.offsets.resize(kept.ids.size());
+      kept.bytes = kept.ids.empty() ? 0 : unlimited;
+      return kept;
+    }
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const std::size_t size = size_of(ids[i]);
       if (size > capacity || all.offsets[i] > capacity - size) {

@@ -69,9 +69,10 @@ class plan_checker {
       if (kept_ > max_kept) return "a plan has at most 2^22 kept places";
       largest_ = (std::max)(largest_, plan_.place_bytes(kind.bytes));
       const std::uint64_t from = std::uint64_t{kind.kept_place} * plan_.alignment;
-      for (const std::uint64_t end : plan_.bank_ends) {
-        const bool is_inside = end > from && (end - from) / plan_.place_bytes(kind.bytes) < kind.kept;
-        if (is_inside && (end - from) % plan_.place_bytes(kind.bytes) != 0) return one_bank;
+      for (const std::uint64_t bank_end : plan_.bank_ends) {
+        const std::uint64_t below = bank_end > from ? bank_end - from : 0,
+                            one = plan_.place_bytes(kind.bytes);
+        if (below / one < kind.kept && below % one != 0) return one_bank;
       }
       if (!add_area(from, kind.kept * plan_.place_bytes(kind.bytes))) return "places lie in the plan's bytes";
     }

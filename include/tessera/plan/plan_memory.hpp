@@ -242,7 +242,7 @@ class plan_memory<Provider> {
     constexpr page_order kinds{{page_kind::normal}, 1};
     if constexpr (has_banks) {
       if (!plan_->bank_ends.empty()) {
-        bank_of_device bank{device, plan_->bank_of(page * page_)};
+        bank_of_device<Provider> bank{device, plan_->bank_of(page * page_)};
         if (!chunks_.create(bank, *fresh, kinds)) return chunks_.destroy(device, *fresh), false;
       }
     }

@@ -99,6 +99,12 @@ const std::vector<broken>& all_broken() {
       {"blocks that are live together do not overlap", [](p& m) { m.entries[1].place = 1; }},
       {"blocks that are live together do not overlap", [](p& m) { m.entries[3].place = 7; }},
       {"blocks that are live together do not overlap", [](p& m) { m.entries[2].place = 0; }},
+      {"the ends of banks ascend, and lie in the plan's bytes", [](p& m) { m.bank_ends = {6657}; }},
+      {"the ends of banks ascend, and lie in the plan's bytes", [](p& m) { m.bank_ends = {4096, 3072}; }},
+      {"a plan has at most 64 banks", [](p& m) { m.bank_ends.assign(64, 4096); }},
+      {"a place lies in one bank", [](p& m) { m.bank_ends = {512}; }},
+      {"a place lies in one bank", [](p& m) { m.bank_ends = {6143}; }},
+      {"a place lies in one bank", [](p& m) { m.bank_ends = {1024, 3072, 6145}; }},
       {"kept places and tracks do not overlap", [](p& m) { m.entries[4].place = 11; }},
       {"kept places and tracks do not overlap", [](p& m) { m.kinds[1].kept_place = 7; }},
       {"kept places and tracks do not overlap", [](p& m) { m.kinds[2].kept = 1; }},
@@ -117,6 +123,22 @@ TEST(check_plan, names_each_broken_rule) {
     all_broken()[i].by(made);
     EXPECT_STREQ(plan::find_fault(made.view()), all_broken()[i].rule) << "change " << i;
   }
+}
+
+// Kept blocks of one size may lie in two banks if a bank ends between two of them.
+TEST(check_plan, accepts_banks_that_end_between_places) {
+  plan::made_plan made = sound();
+  made.bank_ends = {1024, 1024, 4096, 6144};
+  EXPECT_STREQ(plan::find_fault(made.view()), nullptr);
+  made.bank_ends = {6656};
+  EXPECT_STREQ(plan::find_fault(made.view()), nullptr);
+  made.kinds[1] = {2048, 8, 2};
+  made.entries[4].place = 16;
+  made.numbers.bytes = 8704;
+  made.bank_ends = {6144};
+  EXPECT_STREQ(plan::find_fault(made.view()), nullptr);
+  made.bank_ends = {6656};
+  EXPECT_STREQ(plan::find_fault(made.view()), "a place lies in one bank");
 }
 
 TEST(check_plan, reuses_the_place_of_a_block_that_died) {
