@@ -96,7 +96,8 @@ struct make_options {
 ///              each; otherwise the program aborts
 ///   Throws:    std::bad_alloc
 ///   Cost:      n log^2 n for the periods, n log n for each way to divide the program into steps, and the search for
-///              places. With a capacity that the steps do not fit, that search runs twice.
+///              places. With a capacity that the steps do not fit, that search runs twice. With several banks, it takes up to
+///              four times as long.
 [[nodiscard]] made_plan make(const trace::recording& source, const make_options& options = {});
 
 /// Returns the fingerprint of a plan of these events, without making it.

@@ -352,7 +352,7 @@ class bank_planner {
 ///     const banked_placement found = place_in_banks(blocks, banks, {.alignment = 512});  // found.outside == 1024
 ///
 ///   Requires:  the requirements of place(); at least one capacity. `options.enough` is not used
-///   Cost:      about that of place() with the same effort for each bank, and n log n for each way to choose
+///   Cost:      up to three times that of place() with the same effort for each bank but the last
 [[nodiscard]] inline banked_placement place_in_banks(std::span<const lifetime> blocks,
                                                      std::span<const std::size_t> capacities,
                                                      const place_options& options = {}) {
