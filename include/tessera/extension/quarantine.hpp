@@ -445,11 +445,12 @@ class quarantine::state : public tessera::detail::extension_defaults {
     if (!works) withhold_free();
     access::extensions(in_).on_rearrange();
   }
-  /// Gives back a part whose blocks are free. Returns false if the device failed.
+  /// Gives back a part whose blocks are free. Returns false if the device failed, or a block was withheld as a whole.
   [[nodiscard]] bool give_back(const part& p) noexcept {
     auto& backend = access::backend(in_);
     access::sharing(in_).coalesce_idle();
     block* const idle = block_at(p.begin);
+    if (!idle->is_free()) return false;
     if constexpr (has_ranges) {
       auto& all = backend.ranges();
       return all.unmap_chunks(
