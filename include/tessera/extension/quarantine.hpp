@@ -234,7 +234,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
     return manager_type::group_of(*b.list);
   }
   [[nodiscard]] bool is_live_and_faulty(const block& b) const noexcept {
-    return !b.is_unused() && b.status.state != block::state::pending && any_in(b.address, b.end());
+    return b.is_live() && any_in(b.address, b.end());
   }
   [[nodiscard]] static std::uintptr_t end_of(std::uintptr_t address, std::size_t bytes) noexcept {
     return bytes > ~address ? ~std::uintptr_t{0} : address + bytes;
