@@ -149,7 +149,7 @@ bool exports(cuda_device& device, other_process& importer) {
   std::vector<tessera::provider::mapped_chunk<cuda_device>> mapped;
   for (const auto& c : listed) mapped.push_back({c.address, c.bytes, c.memory});
   bool works = !listed.empty() && write(device, p, written_here);
-  const auto chunks = tessera::provider::export_chunks<cuda_device>(device, mapped);
+  const auto [chunks, why] = tessera::provider::export_chunks<cuda_device>(device, mapped);
   works = works && !chunks.empty() && importer.send(chunks.size());
   for (const chunk& c : chunks) works = works && importer.send(c);
   int answer = 0;
@@ -161,7 +161,7 @@ bool exports(cuda_device& device, other_process& importer) {
   const int code = importer.end();
   std::printf("  another process: %zu chunks, %s\n", chunks.size(),
               works && code == 0 ? "mapped, read and written" : "not shared");
-  if (chunks.empty()) std::printf("  its latest error: %s\n", device.last_error().c_str());
+  if (why) std::printf("  its chunks cannot be exported: %s\n", why.text());
   return works && code == 0;
 }
 

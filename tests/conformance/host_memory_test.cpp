@@ -152,6 +152,53 @@ TEST(host_memory, that_has_run_out_serves_no_faulty_memory) {
   EXPECT_STREQ(pool.audit(), nullptr);
 }
 
+// A chunk goes back although the block that contains it was withheld as a whole. Faulty bytes of other chunks stay withheld.
+template <typename Recipe>
+void expect_other_faulty_chunks_stay_withheld() {
+  std::size_t gone = 0, kept = 0;
+  for (const std::uint64_t calls : {1u, 2u, 3u, 4u}) {
+    bool is_over = false;
+    for (std::uint64_t k = 1; !is_over; ++k) {
+      caching_allocator<Recipe, simulated_device, extension::quarantine> pool;
+      auto faulty = pool.template get<extension::quarantine>();
+      std::vector<block_handle> live{pool.allocate_by_handle(512)};
+      // The block has a chunk of its own, and shares one.
+      block_handle freed = pool.allocate_by_handle(20_MiB);
+      const block_handle more = pool.allocate_by_handle(10_MiB + 512);
+      live.push_back(pool.allocate_by_handle(1_MiB + 512));
+      pool.deallocate(freed);
+      pool.deallocate(more);
+      freed = pool.allocate_by_handle(30_MiB + 512);
+      auto* const p = static_cast<std::byte*>(freed.data());
+      for (const std::size_t at : {1_MiB, 3_MiB, 21_MiB}) ASSERT_TRUE(faulty.mark_faulty(p + at, 1));
+      fails_at = 1;
+      fails_for = ~std::uint64_t{0} - 1;
+      while (const block_handle h = pool.allocate_by_handle(512)) live.push_back(h);
+      pool.deallocate(freed);
+      EXPECT_EQ(faulty.current_usage().withheld, 30_MiB + 512);
+      asked = 0;
+      fails_at = k;
+      fails_for = calls;
+      pool.trim();
+      fails_at = 0;
+      is_over = asked < k;
+      ASSERT_STREQ(pool.audit(), nullptr) << "with " << calls << " demands from number " << k << " failing";
+      (faulty.current_usage().faulty == 1 ? gone : kept) += 1;
+      pool.trim();
+      ASSERT_EQ(faulty.current_usage(), (extension::quarantine_usage{1, 512, 0}));
+      for (const block_handle h : live) pool.deallocate(h);
+      pool.trim();
+      ASSERT_EQ(pool.current_usage().reserved, 0u);
+    }
+  }
+  EXPECT_GT(gone, 0u);
+  EXPECT_GT(kept, 0u);
+}
+TEST(host_memory_for_chunks, that_runs_out_anywhere_keeps_others_withheld) {
+  expect_other_faulty_chunks_stay_withheld<pytorch_family::expandable>();
+  expect_other_faulty_chunks_stay_withheld<stitched>();
+}
+
 // No memory of the device gives host memory, so recovery does not empty the cache.
 TYPED_TEST(host_memory, that_has_run_out_is_no_reason_to_empty_the_cache) {
   caching_allocator<TypeParam, simulated_device> pool{

@@ -256,9 +256,6 @@ class pool_restore {
   [[nodiscard]] const recorded_block* end_of(const place& p) const noexcept {
     return begin_of(p) + p.recorded->blocks;
   }
-  [[nodiscard]] static bool is_live(const block& b) noexcept {
-    return !b.is_unused() && b.status.state != block::state::pending;
-  }
 
   /// Finds the segments and ranges of the recorded ones. Returns null, or why the state cannot come back.
   [[nodiscard]] const char* find_segments() noexcept {
@@ -270,7 +267,7 @@ class pool_restore {
     const char* why = nullptr;
     for_each_segment_of(manager_, pool_, [&](block& first) {
       for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
-        if (!is_live(*b)) continue;
+        if (!b->is_live()) continue;
         ++live_;
         if (b->is_by_handle()) why = "a block of the pool is live by handle";
       }
@@ -302,7 +299,7 @@ class pool_restore {
   /// Returns null, or why a block cannot become part of a recorded block.
   [[nodiscard]] const char* why_not(const block& b, const recorded_block& r, std::size_t pool) noexcept {
     if (b.status.state == block::state::pending) return "a block of a recorded segment is pending";
-    if (is_live(b) && b.flags().has_recorded_streams)
+    if (b.is_live() && b.flags().has_recorded_streams)
       return "streams are recorded for a live block of a recorded segment";
     if (b.list->where.pool != pool) return "a recorded segment now serves another pool";
     if (b.list->key == r.stream) return nullptr;
@@ -351,7 +348,7 @@ class pool_restore {
       for (block *b = &first, *following = nullptr; b != end; b = following) {
         following = b->next;
         while (following->is_free()) following = following->next;  // it may coalesce with b
-        if (!is_live(*b)) continue;
+        if (!b->is_live()) continue;
         result.freed.add(reinterpret_cast<void*>(b->address));
         free_at(b->address);
       }

@@ -234,7 +234,7 @@ class quarantine::state : public tessera::detail::extension_defaults {
     return manager_type::group_of(*b.list);
   }
   [[nodiscard]] bool is_live_and_faulty(const block& b) const noexcept {
-    return !b.is_unused() && b.status.state != block::state::pending && any_in(b.address, b.end());
+    return b.is_live() && any_in(b.address, b.end());
   }
   [[nodiscard]] static std::uintptr_t end_of(std::uintptr_t address, std::size_t bytes) noexcept {
     return bytes > ~address ? ~std::uintptr_t{0} : address + bytes;
@@ -445,11 +445,12 @@ class quarantine::state : public tessera::detail::extension_defaults {
     if (!works) withhold_free();
     access::extensions(in_).on_rearrange();
   }
-  /// Gives back a part whose blocks are free. Returns false if the device failed.
+  /// Gives back a part whose blocks are free. Returns false if the device failed, or a block was withheld as a whole.
   [[nodiscard]] bool give_back(const part& p) noexcept {
     auto& backend = access::backend(in_);
     access::sharing(in_).coalesce_idle();
     block* const idle = block_at(p.begin);
+    if (!idle->is_free()) return false;
     if constexpr (has_ranges) {
       auto& all = backend.ranges();
       return all.unmap_chunks(

@@ -101,7 +101,7 @@ class failure_survey {
       std::size_t usable = 0;  // adjacent bytes that are free, or pending and free later
       for (const block *b = &first, *end = first.prev; b != end; b = b->next) {
         if (b->is_free()) add_free(*b);
-        const bool is_used = !b->is_unused() && (b->status.state != block::state::pending || b->is_held());
+        const bool is_used = b->is_live() || b->is_held();
         if (is_used) add_live(*b);
         const bool is_usable = !is_used && !b->is_unmapped() && is_of_pool(*b) && b->list->key == key_;
         if (b->list->where.group->is_private() && !b->is_unmapped()) report_.private_bytes += b->size;

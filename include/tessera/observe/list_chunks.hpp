@@ -53,9 +53,7 @@ template <typename Blocks>
     if (at - range.address >= range.size) return;
     for (found = &first; at - found->address >= found->size;) found = found->next;
   });
-  const bool is_live = found != nullptr && !found->is_unmapped() && !found->is_free() &&
-                       found->status.state != block::state::pending;
-  return is_live ? found : nullptr;
+  return found != nullptr && found->is_live() ? found : nullptr;
 }
 
 }  // namespace tessera::detail

@@ -177,13 +177,13 @@ class cuda_device {
                                        {0, memory.bytes, memory.handle, memory.number}, who,
                                        chunk_abilities().exports_fabric, name);
     };
-    return worked("export_memory", memory.number == 0 ? "the handle is empty" : add());
+    return asked("export_memory", memory.number == 0 ? "the handle is empty" : add());
   }
   [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept {
     return state_->chunks.find_export(memory.number, name);
   }
   bool allow(const shareable& name, std::int32_t process) noexcept {
-    return worked("allow", state_->chunks.allow(name, process));
+    return asked("allow", state_->chunks.allow(name, process));
   }
   /// Waits for the exporter for at most two seconds. If none answers on this machine, uses the handle of the fabric.
   bool import_memory(const shareable& name, physical& memory) noexcept {
@@ -193,10 +193,7 @@ class cuda_device {
     });
     const char* const fault = name.file.number != 0 ? request.send(name.file) : request.no_exporter;
     const bool by_fabric = fault == request.no_exporter && name.has_fabric;
-    if (fault != nullptr && !by_fabric) {
-      state_->refused.note(refusal::format("import_memory: %s", fault));
-      return worked("import_memory", fault);
-    }
+    if (fault != nullptr && !by_fabric) return asked("import_memory", fault);
     physical made{0, state_->chunks.next_number(), by_fabric ? name.bytes : request.bytes};
     const auto import = [&](auto& cu) {
       std::array<unsigned char, 64> from = name.fabric;
@@ -206,7 +203,7 @@ class cuda_device {
     if (!ask_for("cuMemImportFromShareableHandle", import)) return false;
     if (!state_->chunks.add_imported(made.number)) {
       (void)destroy(made);
-      return worked("import_memory", detail::no_host_memory);
+      return asked("import_memory", detail::no_host_memory);
     }
     memory = made;
     return true;
@@ -333,6 +330,11 @@ class cuda_device {
   bool worked(const char* name, const char* fault) const noexcept {
     if (fault != nullptr) state_->context.refuse(name, fault);
     return fault == nullptr;
+  }
+  /// Does the same for a call for memory, and keeps the fault.
+  bool asked(const char* name, const char* fault) const noexcept {
+    if (fault != nullptr) state_->refused.note(refusal::format("%s: %s", name, fault));
+    return worked(name, fault);
   }
   [[nodiscard]] static bool has(page_kind kind) noexcept {
     return kind == page_kind::normal || kind == page_kind::huge;

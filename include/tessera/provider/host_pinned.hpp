@@ -163,7 +163,7 @@ class host_pinned {
       if (source->imported()) return "imported memory cannot be exported";
       return state_->exports.add(memory.number, source->file.get(), source->bytes, source->kind, who);
     };
-    const bool exported = run("export_memory", nullptr, 0, add_export);
+    const bool exported = ask("export_memory", nullptr, 0, add_export);
     if (exported) name = {state_->token, memory.number, process()};
     return exported;
   }
@@ -173,7 +173,7 @@ class host_pinned {
     return true;
   }
   bool allow(const shareable& name, std::int32_t process) noexcept {
-    return run("allow", nullptr, 0, [&] {
+    return ask("allow", nullptr, 0, [&] {
       return name.token == state_->token ? state_->exports.allow(name.number, process)
                                          : "the memory is not exported here, or destroyed";
     });

@@ -39,10 +39,10 @@
 /// | d.take_refusal()            | refusal     | the reason of the calling thread's latest failed call for |
 /// |                             |             | memory since it last called this; empty if there is none. |
 /// |                             |             | Calls for memory are acquire, reserve, create, map,       |
-/// |                             |             | grant, import_memory and register_memory. An allocator    |
-/// |                             |             | takes one before it asks for memory, and one if a request |
-/// |                             |             | fails. A thread-safe provider keeps them in               |
-/// |                             |             | latest_refusals                                           |
+/// |                             |             | grant, export_memory, allow, import_memory and            |
+/// |                             |             | register_memory. An allocator takes one before it asks    |
+/// |                             |             | for memory, and one if a request fails. A thread-safe     |
+/// |                             |             | provider keeps them in latest_refusals                    |
 /// | c.exported_name(m, s)       | bool        | sets `s` to the name under which `m` was exported; false  |
 /// |                             |             | if it was not                                             |
 /// | c.chunk_abilities()         | chunk_traits| what memory of create() can do [provider/capabilities.hpp]|

@@ -4,12 +4,24 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <tessera/core/error.hpp>
 #include <tessera/provider/capabilities.hpp>
 
 /// Shares the memory of ranges between processes, chunk by chunk, over any sharing_provider.
+
+namespace tessera::detail {
+
+/// Returns why a call for a chunk failed: what the provider says, or else the name of the call.
+template <typename D>
+[[nodiscard]] refusal why_not_shared(D& device, const char* call, std::size_t chunk) noexcept {
+  const refusal of_device = take_refusal(device);
+  return of_device ? of_device : refusal::format("%s failed for chunk %zu", call, chunk);
+}
+
+}  // namespace tessera::detail
 
 namespace tessera::provider {
 
@@ -29,28 +41,40 @@ struct exported_chunk {
   typename D::shareable name{};
 };
 
+/// Chunks for other processes, in the order in which they were given. If it is false, there are none, and `why` says why.
+template <sharing_provider D>
+struct export_result {
+  std::vector<exported_chunk<D>> chunks{};
+  refusal why{};
+  [[nodiscard]] explicit operator bool() const noexcept { return !why; }
+};
+
 /// Exports chunks to one process or, without its number, to any. A chunk that was exported to listed processes
 /// cannot be exported to any process later, nor the reverse. Exporting a chunk again needs a provider that has
 /// exported_name(). To export a part of a block, also send where it begins in the first chunk: chunks are exported whole.
-///   Returns:   a name for each chunk; nothing if the provider refuses one of them, or if host memory ran out
+///   Returns:   a name for each chunk; or why there is none: the provider refuses one of the chunks, there are no chunks, or
+///              host memory ran out
 ///   Requires:  no chunk is destroyed meanwhile
 template <sharing_provider D>
-[[nodiscard]] std::vector<exported_chunk<D>> export_chunks(
-    D& device, std::span<const mapped_chunk<D>> chunks,
-    std::optional<std::int32_t> process = std::nullopt) noexcept {
+[[nodiscard]] export_result<D> export_chunks(D& device, std::span<const mapped_chunk<D>> chunks,
+                                             std::optional<std::int32_t> process = std::nullopt) noexcept {
   std::vector<exported_chunk<D>> names;
-  if (!detail::try_run([&] { names.reserve(chunks.size()); })) return {};
+  if (chunks.empty()) return {{}, refusal("there are no chunks")};
+  if (!detail::try_run([&] { names.reserve(chunks.size()); })) return {{}, refusal("host memory ran out")};
+  const auto refused = [&](const char* call) -> export_result<D> {
+    return {{}, detail::why_not_shared(device, call, names.size())};
+  };
   for (const mapped_chunk<D>& c : chunks) {
     exported_chunk<D> made{c.address, c.bytes, {}};
     bool is_known = false;
     if constexpr (requires { device.exported_name(c.memory, made.name); })
       is_known = device.exported_name(c.memory, made.name);
     const importers who = process ? importers::listed : importers::any;
-    if (!is_known && !device.export_memory(c.memory, who, made.name)) return {};
-    if (process && !device.allow(made.name, *process)) return {};
+    if (!is_known && !device.export_memory(c.memory, who, made.name)) return refused("export_memory");
+    if (process && !device.allow(made.name, *process)) return refused("allow");
     names.push_back(made);
   }
-  return names;
+  return {std::move(names), {}};
 }
 
 /// Consecutive chunks of another process, mapped into one range of this one. False if that failed; why() is then the reason.
@@ -114,9 +138,7 @@ class imported_range {
     return false;
   }
   bool refused(const char* call) noexcept {
-    refusal of_device{};
-    if constexpr (requires { device_.take_refusal(); }) of_device = device_.take_refusal();
-    why_ = of_device ? of_device : refusal::format("%s failed for chunk %zu", call, mapped_.size());
+    why_ = detail::why_not_shared(device_, call, mapped_.size());
     return false;
   }
   void give_back() noexcept {

@@ -201,7 +201,8 @@ class simulated_calls {
 
   [[nodiscard]] static constexpr bool asks_for_memory(call kind) noexcept {
     return kind == call::acquire || kind == call::reserve || kind == call::create || kind == call::map ||
-           kind == call::grant;
+           kind == call::grant || kind == call::export_memory || kind == call::allow ||
+           kind == call::import_memory;
   }
   [[nodiscard]] static refusal text_of(const failure& f) noexcept {
     if (f.rule == nullptr) return {};

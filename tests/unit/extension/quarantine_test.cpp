@@ -492,6 +492,35 @@ TYPED_TEST(quarantined, a_request_fails_if_only_faulty_memory_is_left_and_says_s
   EXPECT_STREQ(memory.audit(), nullptr);
 }
 
+// Streams share free blocks. Work that was submitted before the free may still use what is not faulty.
+TEST(quarantine_extension, the_rest_of_a_block_waits_for_its_stream) {
+  constexpr stream_id first{1}, other{2};
+  constexpr std::uint64_t long_time = 1'000'000'000;
+  policies<cuda_async> only_done;
+  only_done.streams.follow_dependencies = only_done.streams.insert_dependencies = false;
+  for (const bool is_live : {false, true}) {
+    for (const bool is_repaired : {false, true}) {
+      caching_allocator<cuda_async, simulated_device, quarantine> memory{simulated_device{}, only_done};
+      auto door = memory.get<quarantine>();
+      void* const p = memory.allocate(6_MiB, first);
+      const auto is_inside = [p](const void* q) { return at(q) >= at(p) && at(q) < at(p) + 6_MiB; };
+      if (is_live) (void)door.mark_faulty(bytes_of(p) + 2_MiB, 1);
+      memory.provider().submit(first, long_time);
+      memory.deallocate(p);
+      if (!is_live) (void)door.mark_faulty(bytes_of(p) + 2_MiB, 1);
+      ASSERT_EQ(door.current_usage().withheld, 512u);
+      if (is_repaired) (void)door.mark_repaired(p, 6_MiB);
+      ASSERT_EQ(door.current_usage().withheld, is_repaired ? 0u : 512u);
+      EXPECT_FALSE(is_inside(memory.allocate(2_MiB, other))) << "the part below";
+      EXPECT_FALSE(is_inside(memory.allocate(4_MiB - 512, other))) << "the part above";
+      memory.provider().advance(long_time);
+      EXPECT_EQ(memory.allocate(2_MiB, other), p);
+      EXPECT_TRUE(is_inside(memory.allocate(4_MiB - 512, other)));
+      EXPECT_STREQ(memory.audit(), nullptr);
+    }
+  }
+}
+
 TEST(quarantine_extension, says_why_a_request_fails) {
   caching_allocator<pytorch<>, simulated_device, quarantine> memory(simulated_device({.capacity = 20_MiB}));
   auto door = memory.get<quarantine>();

@@ -71,8 +71,9 @@ TEST_F(cuda_sharing, maps_the_chunks_of_a_block_in_another_process) {
     std::vector<name> names;
     memory.visit_provider([&](cuda_device& device) {
       EXPECT_TRUE(write(device, p, 41));
-      names = export_chunks<cuda_device>(device, chunks, process);
-      EXPECT_EQ(export_chunks<cuda_device>(device, chunks, process).size(), 3u) << device.last_error();
+      names = export_chunks<cuda_device>(device, chunks, process).chunks;
+      const auto again = export_chunks<cuda_device>(device, chunks, process);
+      EXPECT_EQ(again.chunks.size(), 3u) << again.why.text();
     });
     ASSERT_EQ(names.size(), 3u);
     for (const name& n : names) ASSERT_TRUE(way.send(n));
@@ -118,10 +119,12 @@ TEST_F(cuda_sharing, obeys_its_rules) {
   EXPECT_FALSE(shared.has_fabric) << "a fabric cannot tell who imports";
   EXPECT_FALSE(device.export_memory(memory, importers::any, none));
   EXPECT_EQ(device.last_error(), "export_memory: the memory is exported already");
+  EXPECT_STREQ(device.take_refusal().text(), "export_memory: the memory is exported already");
   EXPECT_TRUE(device.exported_name(memory, none));
   EXPECT_EQ(none, shared);
   EXPECT_TRUE(device.allow(shared, 1));
   EXPECT_FALSE(other.allow(shared, 1));
+  EXPECT_STREQ(other.take_refusal().text(), "allow: the memory is not exported here, or destroyed");
   EXPECT_FALSE(other.import_memory(shared, imported));
   EXPECT_STREQ(other.take_refusal().text(), "import_memory: this process exported the memory");
   channel way;

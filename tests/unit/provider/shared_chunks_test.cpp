@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,6 +14,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/observe/list_chunks.hpp>
 #include <tessera/provider/host_pinned.hpp>
+#include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 
@@ -85,8 +88,10 @@ TYPED_TEST(shared_chunks, of_a_block_are_mapped_in_another_process) {
     ASSERT_TRUE(way.receive(process));
     std::vector<name> names;
     memory.visit_provider([&](host_pinned& device) {
-      names = export_chunks<host_pinned>(device, chunks, process);
-      EXPECT_EQ(names.size(), chunks.size()) << device.last_error();
+      auto exported = export_chunks<host_pinned>(device, chunks, process);
+      EXPECT_TRUE(exported) << exported.why.text();
+      names = std::move(exported.chunks);
+      EXPECT_EQ(names.size(), chunks.size());
     });
     ASSERT_TRUE(send(way, begin - chunks.front().address, names) && way.wait());
     EXPECT_EQ(p[block - 1], std::byte{static_cast<unsigned char>(91 + time)});
@@ -104,6 +109,25 @@ TEST(shared_chunks, are_none_without_ranges) {
   void* const p = memory.allocate(5_MiB);
   EXPECT_STREQ(list_chunks(memory, p).why, "list_chunks: the recipe maps no ranges, so there are no chunks");
   memory.deallocate(p);
+}
+
+/// Gives no reasons.
+class silent_device : public simulated_device {
+ public:
+  void take_refusal() = delete;
+};
+template <typename Device>
+std::string why_not_exported(std::optional<std::int32_t> process) {
+  Device device;
+  std::vector<mapped_chunk<Device>> chunks(2);
+  for (mapped_chunk<Device>& c : chunks) c.bytes = 2_MiB;
+  EXPECT_TRUE(device.create(2_MiB, page_kind::normal, chunks[0].memory));
+  return export_chunks<Device>(device, chunks, process).why.text();
+}
+TEST(shared_chunks, that_cannot_be_exported_say_why) {
+  EXPECT_EQ(why_not_exported<simulated_device>(std::nullopt),
+            "export_memory: this process has no such handle");
+  EXPECT_EQ(why_not_exported<silent_device>(std::nullopt), "export_memory failed for chunk 1");
 }
 
 TEST(shared_chunks, leave_nothing_if_one_cannot_be_imported) {
@@ -135,11 +159,19 @@ TEST(shared_chunks, leave_nothing_if_one_cannot_be_imported) {
     ASSERT_TRUE(device.create(1_MiB, page_kind::normal, c.memory));
     at += 1_MiB;
   }
-  const std::vector<name> names = export_chunks<host_pinned>(device, chunks);
-  ASSERT_EQ(names.size(), 3u) << device.last_error();
-  EXPECT_TRUE(export_chunks<host_pinned>(device, chunks, 1).empty()) << "they are for any process";
+  const auto [names, why] = export_chunks<host_pinned>(device, chunks);
+  ASSERT_EQ(names.size(), 3u) << why.text();
+  const auto expect_refused = [&](const std::vector<chunk>& given, std::optional<std::int32_t> to,
+                                  const char* words) {
+    const auto refused = export_chunks<host_pinned>(device, given, to);
+    EXPECT_FALSE(refused);
+    EXPECT_TRUE(refused.chunks.empty());
+    EXPECT_STREQ(refused.why.text(), words);
+  };
+  expect_refused(chunks, 1, "allow: any process may import the memory");
+  expect_refused({}, 1, "there are no chunks");
   ASSERT_TRUE(device.destroy(chunks[2].memory));
-  EXPECT_TRUE(export_chunks<host_pinned>(device, chunks).empty());
+  expect_refused(chunks, std::nullopt, "export_memory: the handle is unknown or destroyed");
   ASSERT_TRUE(send(way, 0, names));
   EXPECT_EQ(host_process::end_of(importer), 0);
 }

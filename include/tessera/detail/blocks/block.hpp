@@ -87,6 +87,8 @@ struct block {
   [[nodiscard]] bool is_free() const noexcept { return status.state == state::free; }
   [[nodiscard]] bool is_unmapped() const noexcept { return status.state == state::unmapped; }
   [[nodiscard]] bool is_unused() const noexcept { return is_free() || is_unmapped(); }
+  /// Whether a request has it.
+  [[nodiscard]] bool is_live() const noexcept { return !is_unused() && status.state != state::pending; }
   /// Whether an extension keeps it pending, without a request and without an event.
   [[nodiscard]] bool is_held() const noexcept { return status.state == state::pending && request.bytes == 0; }
   [[nodiscard]] bool is_by_handle() const noexcept {
