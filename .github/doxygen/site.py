@@ -3,7 +3,7 @@
 
 site.py FOLDER           builds it in FOLDER; FOLDER/index.html is its first page. Ends with 1 if doxygen finds a fault in a
                          text, for example a link to nothing or a name of NAMES.md that has no page, or if a public name
-                         has no comment. Says how many members of types have none
+                         or a member has no comment. Lists each of these with its file and line
 site.py --filter FILE    prints FILE as doxygen should read it; doxygen calls this
 """
 
@@ -256,17 +256,21 @@ def declared(line):
     """The name of a member that a line declares, or None."""
     if re.match(r"\s*(return|throw|delete|else|if|for|while|co_|static_assert|requires|case)\b", line):
         return None
-    found = re.match(r"\s+(?:\[\[[^]]*\]\] )*(?:[\w:<>,*&\[\]]+ (?:[*&]+)?)+?(\w+)\(", line)
+    found = re.match(r"\s+(?:\[\[[^]]*\]\] )*(?:(?:[\w:<>,*&\[\]]|decltype\(auto\))+ (?:[*&]+)?)+?(\w+)\(", line)
     if found:
         return found[1]
-    found = re.match(r"\s+using (\w+) =|\s+static constexpr [\w:<> ]+ (\w+)(?: =|\{)|\s+struct (\w+)(?: \{|;)", line)
+    found = re.match(r"\s+using (\w+) =|\s+static constexpr [\w:<>,* ]+ \*?(\w+)(?: =|\{)|\s+struct (\w+)(?: \{|;)", line)
     return next(filter(None, found.groups())) if found else None
 
 
-def commented(path):
-    """The first sentence of the comment of each member that has one."""
+def commented(path, of=None):
+    """The first sentence of the comment of each member that has one; of overloads, in their order. `of` names a class."""
     found = {}
-    lines = path.read_text().split("\n")
+    text = path.read_text()
+    if of:
+        part = re.search(rf"^(?:class|struct) {of}(?: [^\n]*)?\{{$.*?^\}};", text, re.M | re.S)
+        text = part[0] if part else ""
+    lines = text.split("\n")
     block = []
     for line in lines:
         text = re.match(r"\s+/// ?(?!<)(.*)$", line)
@@ -274,9 +278,9 @@ def commented(path):
             block.append(text[1])
         elif block and not re.match(r"\s*(template|requires) ", line):
             name = declared(line)
-            if name and name not in found:
+            if name:
                 sentence = first_sentence("\n".join(block).split("\n\n")[0].split("\n  ")[0])
-                found[name] = sentence
+                found.setdefault(name, []).append(sentence)
             block = []
     return found
 
@@ -296,7 +300,8 @@ def family():
 # Whose comments say what a member of this name does in each header of a folder.
 MEANINGS = {
     "policy": ["policy/*.hpp"],
-    "provider": ["provider/provider.hpp", "provider/capabilities.hpp"],
+    "provider": ["provider/provider.hpp", "provider/capabilities.hpp", "provider/bank_policy.hpp"],
+    "config": ["config/parse.hpp"],
     "extension": ["extension/extension.hpp", "detail/extensions/extension.hpp"],
     "concurrent": ["caching_allocator.hpp", "allocator_adaptor.hpp"],
     "debug": ["caching_allocator.hpp", "allocator_adaptor.hpp", "provider/provider.hpp", "provider/capabilities.hpp"],
@@ -319,12 +324,23 @@ def known_members(path):
         for header in sorted(HEADERS.glob(pattern)):
             sources = [expressions(header)]
             if folder in (".", "concurrent", "debug", "plan", "trace", "interop"):
-                sources.append(commented(header))
+                sources.append({name: texts[0] for name, texts in commented(header).items()})
             for more in sources:
                 for name, text in more.items():
                     if folder in ("policy", "provider", "debug") or name not in AMBIGUOUS:
                         known.setdefault(name, text)
     return known
+
+
+def settings_of(path):
+    """The members of the settings of a grammar, with what the page of the keys says of each."""
+    text = path.read_text()
+    grammar = re.search(r'string_view name = "(\w+)"', text)
+    if not grammar:
+        return {}
+    page = (HEADERS / "config" / "README.md").read_text().split(f"\n## {grammar[1]}\n")[1].split("\n## ")[0]
+    effects = dict(re.findall(r"^\| `(\w+)` \|(?:(?:\\\||[^|])*\|){2} ((?:\\\||[^|])*?) \|", page, re.M))
+    return {member: f"`{key}`: {effects[key].replace('none: ', 'no effect: ')}." for key, member in reversed(re.findall(r'"(\w+)",\s+&s::(\w+)', text))}
 
 
 def public_uses():
@@ -333,38 +349,118 @@ def public_uses():
     return {name: use for names, use in rows for name in re.findall(r"`([A-Za-z0-9_:]+)`", names)}
 
 
+def inherited(texts):
+    """What the primary template says of a member; of overloads, of each in turn. The last one stays."""
+    return (texts.pop(0) if len(texts) > 1 else texts[0]) if texts else None
+
+
+def comment_above(lines, i):
+    """The comment of the class that line i declares, perhaps after lines of its template."""
+    while i > 0 and not re.match(r"\s*(///|$|.*[;}]$)", lines[i - 1]):
+        i -= 1
+    end = i
+    while i > 0 and re.match(r"\s*///", lines[i - 1]):
+        i -= 1
+    return "\n".join(re.sub(r"^\s*/// ?", "", line) for line in lines[i:end])
+
+
+def sentence_about(name, text):
+    """The first sentence or item of a comment that names a member in backticks, or None."""
+    for part in re.split(r"\n\n|\n(?=[*\\\\] ?)|(?<=[.])\s+(?=[A-Z`])", text):
+        if f"`{name}`" in part and not part.startswith(("\\", " ")):
+            return re.sub(r";$", ".", " ".join(part.removeprefix("* ").split()))
+    return None
+
+
+def not_compiled(line):
+    """What a call says that exists only so that its error has words."""
+    found = re.match(r"\s+(?:\[\[nodiscard\]\] )?(?:missing::(\w+)|refused) \w+\(", line)
+    if not found:
+        return None
+    return f"Does not compile: {found[1].replace('_', ' ')}." if found[1] else "Does not compile: the name of the type that it returns says why."
+
+
+def of_form(line, base):
+    """What the form of a declaration says: what the compiler writes, an override, or the constructor of a door."""
+    if line.endswith("= default;"):
+        if "operator<=>" in line:
+            return "Compares the members one by one."
+        if re.match(r"\s+(?:constexpr )?(?:\w+(?:<[^>]*>)?& operator=|\w+)\((?:const )?(\w+)(?:<[^>]*>)?&", line):
+            return "As the compiler writes it: each member by itself."
+    if re.match(r"\s+explicit door\(", line):
+        return "Called by `get()` of an allocator."
+    name = re.search(r"(\w+)\([^()]*\)(?: const)?(?: noexcept)? override", line)
+    if name and re.match(r"(c10|at|std)::", base):
+        return f"Overrides `{base}::{name[1]}`."
+    return None
+
+
 def fill(lines, path):
-    """Gives declarations without a comment one from the concept that they satisfy, or from NAMES.md."""
+    """Gives declarations without a comment one from where their text stands: a concept, their class, a page, NAMES.md."""
     known = known_members(path)
     folder = path.parent.relative_to(HEADERS)
     scope = "" if str(folder) in (".", "core") else f"{folder}::"
     uses = public_uses()
+    settings = settings_of(path) if str(folder) == "config" else {}
+    about = {}  # the comment of the class, by its indentation
+    primary = {}  # what the primary template of the class says of its members
+    class_name = base = ""
+    last = ("", "", "")  # the last declaration: its indentation, its name, the first sentence of its comment
+    block = []
     for i, line in enumerate(lines):
         if line.startswith("using detail::"):
             name = line.removeprefix("using detail::").rstrip(";")
             line = lines[i] = f"using {name} = detail::{name};"
-        if re.match(r"\s*(//|#|\}|$)", line) or "///<" in line:
+        text = re.match(r"\s*/// ?(.*)$", line)
+        if text:
+            block.append(text[1])
+        if re.match(r"\s*(\};|(class|struct) )", line):
+            last = ("", "", "")
+        if re.match(r"\s*(//|#|\}|$|template |requires\b)", line):
+            continue
+        said = first_sentence(re.split(r"\n\n|\n\\", "\n".join(block))[0]) if block else ""
+        block = []
+        begin = re.match(r"\s*(?:class|struct) ([\w:<>, ]+?)(?: final)?(?: : (?:public )?([\w:]+).*)? \{$", line)
+        if begin:
+            primary = commented(path, begin[1].split("<")[0]) if begin[1].endswith(">") else {}
+            class_name = begin[1].split("<")[0].split("::")[-1]
+            base = begin[2] or ""
+            about[len(line) - len(line.lstrip())] = comment_above(lines, i)
+        if "///<" in line:
             continue
         if line.startswith(" "):
             name = declared(line)
-            text = known.get(name) if name else None
+            text = not_compiled(line) or known.get(name) or inherited(primary.get(name)) or of_form(line, base)
+            text = text and prose(text)
+            field = None if name else re.match(r"\s+(?:\[\[no_unique_address\]\] )?(?:static constexpr )?[\w:<>, ]+ (\w+)(?: = [^;]*|\{.*\})?;", line)
+            indent = re.match(r"\s*", line)[0]
+            if field and field[1] in known and str(folder) == "recipe":
+                text = prose(known[field[1]])
+            elif field:
+                text = prose(settings[field[1]]) if field[1] in settings else sentence_about(field[1], about.get(len(indent) - 2, ""))
+            if name and last[:2] == (indent, name) and not said and name != class_name:
+                said = last[2]
+                text = text or said
+            if name and len(indent) <= len(last[0] or indent):
+                last = (indent, name, said or text or "")
         elif "operator\"\"" in line:
-            text = uses["literals::_MiB"]
+            text = prose(uses["literals::_MiB"])
         else:
             name = re.match(r"(?:\[\[[^]]*\]\] )?(?:inline |constexpr |static )*(?:[\w:<>,]+ )+&?(\w+)(?:\(| =| ?\{)", line)
-            text = uses.get(scope + name[1]) if name else None
+            text = prose(uses[scope + name[1]]) if name and scope + name[1] in uses else None
         if not text:
             continue
         first = i
         while re.match(r"\s*(template <|requires )", lines[first - 1]) or (first > 1 and re.match(r"\s*template <[^;]*$", lines[first - 2])
                                                                           and lines[first - 1].rstrip().endswith(">")):
             first -= 1
-        above = lines[first - 1]
+        above = re.sub(r"\s*// .*|\s*///[<@].*", "", lines[first - 1])
         if re.match(r"\s*///", above) or lines[first].lstrip().startswith("/**") or not re.match(r"\s*($|//|#|.*[;{}]$|\w+:$)", above):
             continue
-        text = text[0].upper() + text[1:]
+        if not re.match(r"\w+\(", text):
+            text = text[0].upper() + text[1:]
         indent = re.match(r"\s*", lines[first])[0]
-        lines[first] = f"{indent}/** {prose(text)} */ {lines[first].lstrip()}"
+        lines[first] = f"{indent}/** {text} */ {lines[first].lstrip()}"
     return lines
 
 
@@ -395,7 +491,7 @@ def header(path):
     i = 0
     while i < len(lines):
         begin = re.match(r"(\s*)/// ?(.*)$", lines[i])
-        if not begin or begin[2].startswith("<"):
+        if not begin or begin[2].startswith(("<", "@")):
             out.append(lines[i])
             i += 1
             continue
@@ -411,7 +507,12 @@ def header(path):
         if len(text) > i - first and out and not out[-1]:
             out.pop()
         out += [""] * (i - first - len(text))
-        out += [f"{begin[1]}/// {line}" for line in text]
+        if lines[first - 1].strip() == "///@{":  # with which doxygen would join it
+            text[0] = f"/** {text[0]}"
+            text[-1] += " */"
+            out += text
+        else:
+            out += [f"{begin[1]}/// {line}" for line in text]
     return "\n".join(fill(out, path))
 
 
@@ -489,10 +590,10 @@ def main(folder):
     members = [line for line in without if re.search(r" of (class|struct|concept) ", line)
                or (" Compound " in line and re.search(r"Compound (\S+)", line)[1] not in public)]
     names = [line for line in without if line not in members]
-    print("\n".join(members + names + faults))
+    print("\n".join(names + members + faults))
     print(f"without a comment: {len(names)} names of namespaces, {len(members)} members of types; {len(faults)} faults in the text")
     print(f"the site is {folder}/index.html")
-    return 1 if faults or names else 0
+    return 1 if faults or without else 0
 
 
 PAGES = set(pages())

@@ -179,16 +179,19 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   }
 
   // Only around a `planned`.
+  /// Around a planned: says that a step begins, as planned::begin_step.
   void begin_step(std::uint64_t key = 0) noexcept
     requires requires(Inner& in) { in.begin_step(key); }
   {
     inside([=](auto& in) { in.begin_step(key); });
   }
+  /// Around a planned: says that a step of one stream begins.
   void begin_step(std::uint64_t key, stream_id stream) noexcept
     requires requires(Inner& in) { in.begin_step(key, stream); }
   {
     inside([=](auto& in) { in.begin_step(key, stream); });
   }
+  /// Around a planned: calls f(view) with a read-only view of the plan's memory.
   template <typename F, typename In = Inner>
     requires requires(const In& in, F f) { in.visit_plan(f); }
   void visit_plan(F f) const {
@@ -323,6 +326,8 @@ class allocator_adaptor : public detail::types_inside<Inner> {
     inside([&f](auto& in) { in.for_each_allocator(f); });
   }
   // Only around a `per_stream`.
+  /// Around a per_stream: calls f(caching_allocator, is_own) for each arena, with its mutex held; the arena
+  /// of the stream comes first.
   template <typename F, typename In = Inner>
     requires requires(In& in, stream_id stream, F f) { in.visit_arenas(stream, f); }
   void visit_arenas(stream_id stream, F f) {
@@ -356,6 +361,7 @@ class allocator_adaptor : public detail::types_inside<Inner> {
     return Self::enter(me, std::forward<F>(f));
   }
 
+  /// Throws out_of_memory with the numbers of the failed request, through raise() of the front end.
   template <typename Failed>
   [[noreturn, gnu::noinline, gnu::cold]] static void raise_failure(Failed& in, std::size_t bytes,
                                                                    stream_id stream) {

@@ -67,6 +67,8 @@ namespace tessera {
 ///   Cost:      one indirect call; it allocates nothing
 class any_allocator {
  public:
+  /// Refers to an allocator. Converts from any allocator of one device, so functions may take an
+  /// any_allocator.
   template <typename Allocator>
     requires(!std::is_same_v<std::remove_cv_t<Allocator>, any_allocator> && !std::is_const_v<Allocator> &&
              detail::is_allocator_of_one_device<Allocator>)

@@ -21,6 +21,7 @@ namespace tessera {
 class block_handle {
  public:
   block_handle() = default;
+  /// Made by allocate_by_handle().
   explicit block_handle(detail::block* described) noexcept : block_(described) {}
 
   /// Returns the address, aligned to min_alignment.
@@ -41,7 +42,9 @@ class block_handle {
       detail::fatal("block_handle::from_pointer: not a pointer that to_pointer gave", p);
     return block_handle(reinterpret_cast<detail::block*>(number(p) - mark));
   }
+  /// Whether it is the handle of a block; false if the request failed.
   [[nodiscard]] explicit operator bool() const noexcept { return block_ != nullptr; }
+  /// The record of the block, for the allocator. Its type may change with any version.
   [[nodiscard]] detail::block* block() const noexcept { return block_; }
   bool operator==(const block_handle&) const = default;
 

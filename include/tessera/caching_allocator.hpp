@@ -185,11 +185,14 @@ class caching_allocator {
   using extensions = typename core::extensions;
 
  public:
+  /// The policies that decide.
   using recipe_type = Recipe;
+  /// The type of the object that the memory comes from.
   using provider_type = Provider;
   /// The same allocator over another provider, or with another recipe. Front ends wrap these.
   template <typename Other>
   using rebind_provider = caching_allocator<Recipe, Other, Extension...>;
+  /// The same allocator with another recipe.
   template <typename Other>
   using rebind_recipe = caching_allocator<Other, Provider, Extension...>;
   template <typename E>
@@ -395,17 +398,21 @@ class caching_allocator {
     failure_.explain(numbers);
     return out_of_memory(numbers);
   }
+  /// The bytes in use now, by their state.
   [[nodiscard]] usage current_usage() const noexcept { return detail::usage_of(manager_, policies_.growth); }
+  /// The counters of all pools and of each.
   [[nodiscard]] auto statistics() const noexcept
     requires(manager::counters_type::keeps_statistics)
   {
     return manager_.counters().report(policies_.split.oversize_from());
   }
+  /// Sets each peak to the current value.
   void reset_peak_statistics() noexcept
     requires(manager::counters_type::keeps_statistics)
   {
     manager_.counters().reset_peak();
   }
+  /// Sets the sums `allocated` and `freed` and all `num_` values to zero.
   void reset_accumulated_statistics() noexcept
     requires(manager::counters_type::keeps_statistics)
   {
@@ -425,6 +432,7 @@ class caching_allocator {
 
   /// The policies; their tunable numbers may be changed at any time.
   [[nodiscard]] tessera::recipe::policies<Recipe>& policies() noexcept { return policies_; }
+  /// The object that the memory comes from. The allocator owns it, and goes on to use it.
   [[nodiscard]] Provider& provider() noexcept { return manager_.provider(); }
   /// Whether streams are recorded for any block, live or pending.
   [[nodiscard]] bool has_recorded_streams() const noexcept { return manager_.has_recorded_streams(); }

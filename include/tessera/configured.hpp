@@ -204,7 +204,9 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
  public:
   template <typename Other>
   using rebind_provider = configured<Family, typename Allocator::template rebind_provider<Other>>;
+  /// The settings of the family's system, such as config::pytorch::settings.
   using settings_type = typename Family::settings;
+  /// The grammar of the configuration strings, such as config::pytorch.
   using grammar = typename Family::grammar;
   static constexpr bool has_ranges = detail::any_has_ranges<any>;
   template <typename E>
@@ -261,6 +263,7 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   {
     visit([](auto& allocator) { allocator.reset_accumulated_statistics(); });
   }
+  /// The settings in force: those of the constructor, or of the last change() that worked.
   [[nodiscard]] const settings_type& settings() const noexcept { return settings_; }
   /// Replaces the settings for all later decisions. A policy whose settings do not change stays as it is, with the numbers
   /// that the program gave it at run time, and so does the memory limit. Refuses a change that would choose another recipe.

@@ -195,6 +195,8 @@ class background_reclaiming
   using adaptor_type = allocator_adaptor<background_reclaiming, locked_type>;
 
  public:
+  /// Whether a thread reclaims (`enabled`), the microseconds between its rounds (`pause`), and the
+  /// milliseconds between its calls of evict_idle() (`evict_every`; 0 for no calls).
   using options = detail::background_options;
   /// The options that the settings of PyTorch or torch_npu choose.
   [[nodiscard]] static constexpr options options_from(const auto& settings) noexcept
@@ -204,6 +206,8 @@ class background_reclaiming
   }
 
   background_reclaiming() : background_reclaiming(provider_type{}) {}
+  /// Makes the allocator over a provider. `given` are its extensions that have state of the program, such as
+  /// an observer.
   template <typename... Given>
     requires(detail::are_extensions_of<Allocator, Given...>)
   explicit background_reclaiming(provider_type device, recipe::policies<recipe_type> settings = {},

@@ -71,7 +71,9 @@ class configured_pinned : public allocator_adaptor<configured_pinned<Family, Hos
   using adaptor_type = allocator_adaptor<configured_pinned>;
 
  public:
+  /// The settings of the family's system, such as config::pytorch::settings.
   using settings_type = typename Family::settings;
+  /// Whether the program may read and write the memory, as the host says.
   static constexpr bool is_host_visible = tessera::detail::is_host_visible<Host>;
 
   ///   Requires:  the device outlives it
@@ -103,6 +105,7 @@ class configured_pinned : public allocator_adaptor<configured_pinned<Family, Hos
       return observe::host_statistics::from<typename Allocator::recipe_type>(allocator.statistics());
     });
   }
+  /// The settings in force: those of the constructor, or of the last change() that worked.
   [[nodiscard]] const settings_type& settings() const noexcept {
     return enter(*this, [](const auto& allocator) -> const settings_type& { return allocator.settings(); });
   }

@@ -38,8 +38,11 @@ namespace tessera::concurrent {
 template <typename Allocator>
 class deferred_free_queue {
  public:
+  /// The bytes to queue (`threshold`; 0 frees at once, `unlimited` only at the end), and whether to free only
+  /// after the work on `stream` (`waits`).
   using options = detail::deferred_free_options;
 
+  /// Frees into an allocator. Aborts if `waits` is set and its device has no way to wait.
   explicit deferred_free_queue(Allocator& allocator, detail::deferred_free_options initial = {}) noexcept
       : allocator_(&allocator), options_(initial) {
     if constexpr (!provider::event_provider<device> && !can_synchronize) {
@@ -60,6 +63,7 @@ class deferred_free_queue {
     const bool is_full = bytes_ >= options_.threshold && options_.threshold != unlimited;
     if (options_.threshold <= 1 || is_full) flush();
   }
+  /// Bytes that were pushed and not flushed yet.
   [[nodiscard]] std::size_t queued_bytes() const noexcept { return bytes_; }
   /// Whether flushed blocks still wait for the stream.
   [[nodiscard]] bool has_pending() const noexcept { return oldest_ != nullptr; }

@@ -148,6 +148,8 @@ class mapping_ahead : public detail::wrapping_adaptor<mapping_ahead<Allocator>, 
                 "pytorch<\"expandable_segments:True\"> does");
 
  public:
+  /// What the thread maps and when: it begins if the largest free block has less than `low` bytes, and stops
+  /// at `high`.
   using watermarks = detail::mapping_watermarks;
 
   /// Makes the allocator from `args`, and starts the thread.

@@ -61,6 +61,7 @@ class per_device : private allocator_adaptor<per_device<Front>> {
   }
   per_device& operator=(per_device&&) = delete;
 
+  /// How many devices there are; their numbers are from 0 to one less.
   [[nodiscard]] std::size_t devices() const noexcept { return fronts_.size(); }
   /// The allocator of one device.
   ///   Requires:  device < devices(); aborts otherwise. The same holds for the members below.

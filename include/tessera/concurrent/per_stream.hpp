@@ -69,7 +69,7 @@ class per_stream
   static constexpr bool keeps_statistics = requires(const allocator& in) { in.statistics(); };
 
  public:
-  static constexpr std::size_t max_arenas = 256;
+  static constexpr std::size_t max_arenas = 256;  ///< further streams share the arenas of others
   static constexpr bool has_ranges = Allocator::has_ranges;
   template <typename E>
   using refused = std::conditional_t<
@@ -207,6 +207,7 @@ class per_stream
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return map_.metadata_bytes() + arena_count() * sizeof(arena) + adaptor_type::metadata_bytes();
   }
+  /// How many arenas there are now. The first request of a stream makes its arena.
   [[nodiscard]] std::size_t arena_count() const noexcept {
     std::size_t count = 0;
     for_each_arena([&count](arena&) { ++count; });

@@ -38,6 +38,7 @@ class waiting : public detail::wrapping_adaptor<waiting<Allocator, Clock, Change
   using adaptor_type::allocator_;
 
  public:
+  /// As Paddle's gpu_allocator_retry_time.
   static constexpr std::chrono::milliseconds default_timeout{10'000};
 
   waiting() = default;
@@ -49,6 +50,7 @@ class waiting : public detail::wrapping_adaptor<waiting<Allocator, Clock, Change
   explicit waiting(std::chrono::milliseconds timeout, Args&&... args)
       : adaptor_type(std::forward<Args>(args)...), timeout_(timeout < max_timeout ? timeout : max_timeout) {}
 
+  /// How long a request waits for memory that other threads free, before it fails.
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
 
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {

@@ -13,6 +13,7 @@ namespace tessera::config {
 
 /// Describes the first error in a configuration string. Its texts point into that string.
 struct setting_error {
+  /// The kind of an error.
   enum class error_code : unsigned char {
     malformed,  ///< a delimiter is missing or misplaced
     unknown_key,
@@ -25,12 +26,12 @@ struct setting_error {
   };
   static constexpr std::size_t nowhere = ~std::size_t{0};  ///< the offset if there is no string
 
-  std::string_view key;
-  std::string_view value;  ///< empty if the key itself is wrong, or no value follows
-  std::string_view rule;   ///< the rule that is broken
-  std::size_t offset = 0;  ///< in characters from the beginning of the string, or `nowhere`
-  error_code code = error_code::malformed;
-  std::string_view other_key{};  ///< the key that excludes this one
+  std::string_view key;                     ///< as it is written in the string
+  std::string_view value;                   ///< empty if the key itself is wrong, or no value follows
+  std::string_view rule;                    ///< the rule that is broken
+  std::size_t offset = 0;                   ///< in characters from the beginning of the string, or `nowhere`
+  error_code code = error_code::malformed;  ///< the kind of the error
+  std::string_view other_key{};             ///< the key that excludes this one
   bool operator==(const setting_error&) const = default;
 };
 

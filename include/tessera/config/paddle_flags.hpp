@@ -47,11 +47,17 @@ struct paddle {
   static constexpr std::string_view assign = "=";
   static constexpr std::string_view assign_rule = "a '=' must follow the flag";
 
+  ///@{
+  /// A flag that is on or off: its values, and the rule of the error for any other.
   static constexpr std::string_view true_or_false = "False|false|0, True|true|1";
   static constexpr std::string_view not_bool = "must be True, true, 1, False, false or 0";
+  ///@}
+  ///@{
+  /// Short names for the table of keys.
   using s = settings;
   using format = detail::value_format;
   using key = detail::key_definition<s>;
+  ///@}
   static constexpr std::array<key, 20> keys{{
       {"FLAGS_allocator_strategy", &s::naive_best_fit, format::choice, "auto_growth, naive_best_fit",
        "auto_growth",
@@ -112,6 +118,7 @@ struct paddle {
                 "deferred_free_queue: memory is freed without waiting for the stream that uses it",
                 true_or_false, "True", not_bool),
   }};
+  /// The rule of the error if two flags conflict.
   static constexpr std::string_view needs_auto_growth = "virtual memory needs allocator_strategy=auto_growth";
   static constexpr std::array<detail::exclusion, 2> exclusions{
       {{"FLAGS_use_virtual_memory_auto_growth", "FLAGS_allocator_strategy", needs_auto_growth},

@@ -8,12 +8,19 @@
 
 /// Reads configuration strings. A grammar is a struct that describes the strings of one system:
 ///
-///   - `settings`, a struct whose defaults stand for an empty string;
-///   - `keys`, a table with the definition of each key;
-///   - `exclusions` and `min_sizes`, the rules between keys;
-///   - `delimiters`: `assign` separates a key from its value, and `,` separates settings;
-///   - `set_dependent_defaults`, which sets keys whose default depends on other keys;
-///   - `name`, and `variables`, the environment variables that may hold a string.
+/// | member                      | meaning                                                              |
+/// |-----------------------------|----------------------------------------------------------------------|
+/// | G::settings                 | a struct whose defaults stand for an empty string                    |
+/// | G::name                     | the name of the grammar, for messages                                |
+/// | G::variables                | the environment variables that may hold a string; if there are none, |
+/// |                             | each key is a variable                                               |
+/// | G::keys                     | a table with the definition of each key                              |
+/// | G::exclusions               | pairs of keys of which at most one may differ from its default       |
+/// | G::min_sizes                | sizes that must be at least as large as another one                  |
+/// | G::delimiters               | the characters between keys and values, and between settings         |
+/// | G::assign                   | the delimiter between a key and its value                            |
+/// | G::assign_rule              | the rule of the error if that one is missing                         |
+/// | G::set_dependent_defaults() | sets keys whose default depends on other keys                        |
 
 namespace tessera::config::detail {
 

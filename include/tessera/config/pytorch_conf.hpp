@@ -39,9 +39,12 @@ struct pytorch : detail::torch_syntax {
   static constexpr std::string_view name = "pytorch";
   static constexpr std::array<const char*, 2> variables{"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
 
+  ///@{
+  /// Short names for the table of keys.
   using s = settings;
   using format = detail::value_format;
   using key = detail::key_definition<s, divisions, memory_limit>;
+  ///@}
   static constexpr std::array<key, 22> keys{{
       {"backend", &s::async_backend, format::choice, "native, cudaMallocAsync|hipMallocAsync", "native",
        "selects PyTorch's allocator or the driver's pools; the driver's pools only honor "

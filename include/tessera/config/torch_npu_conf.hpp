@@ -43,9 +43,12 @@ struct torch_npu : detail::torch_syntax {
   static constexpr std::string_view name = "torch_npu";
   static constexpr std::array<const char*, 1> variables{"PYTORCH_NPU_ALLOC_CONF"};
 
+  ///@{
+  /// Short names for the table of keys.
   using s = settings;
   using format = detail::value_format;
   using key = detail::key_definition<s, divisions>;
+  ///@}
   static constexpr std::array<key, 19> keys{{
       {"max_split_size_mb", &s::max_split_size, format::mebibytes,
        "integer, more than 20, at least large_segment_size_mb", "unlimited",
@@ -101,12 +104,15 @@ struct torch_npu : detail::torch_syntax {
                 "configured_pinned: bytes that the first request reserves; later requests split them"),
   }};
 
+  ///@{
+  /// The rule of the error if two keys conflict.
   static constexpr std::string_view expandable_rule =
       "max_split_size_mb and garbage_collection_threshold require expandable_segments:False";
   static constexpr std::string_view page_size_rule =
       "page_size allows only expandable_segments, segment_size_mb and base_addr_aligned_kb beside it";
   static constexpr std::string_view pinned_rule =
       "pinned_mem_register and pin_memory_expandable_segments exclude each other";
+  ///@}
   static constexpr std::array<detail::exclusion, 9> exclusions{
       {{"expandable_segments", "max_split_size_mb", expandable_rule},
        {"expandable_segments", "garbage_collection_threshold", expandable_rule},

@@ -128,6 +128,7 @@ namespace tessera {
 /// Formats a size for people, for example "1.50 GiB".
 class format_bytes {
  public:
+  /// Rounds to two digits after the point; below 1 KiB, the bytes are exact.
   explicit format_bytes(std::size_t bytes) noexcept {
     constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     auto value = static_cast<double>(bytes);
@@ -135,6 +136,7 @@ class format_bytes {
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; ++unit) value /= 1024;
     __builtin_snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
   }
+  /// The text, which lives as long as this object.
   [[nodiscard]] const char* text() const noexcept { return text_; }
 
  private:
@@ -150,6 +152,7 @@ class refusal {
   static constexpr std::size_t capacity = 191;  ///< characters; further ones are dropped
 
   refusal() noexcept = default;
+  /// Copies a text, and drops what exceeds `capacity`.
   explicit refusal(const char* text) noexcept {
     for (std::size_t i = 0; i < capacity && text[i] != '\0'; ++i) text_[i] = text[i];
   }
@@ -162,7 +165,9 @@ class refusal {
     va_end(values);
     return made;
   }
+  /// The text, which lives as long as this object; empty if nothing was refused.
   [[nodiscard]] const char* text() const noexcept { return text_; }
+  /// Whether something was refused.
   [[nodiscard]] explicit operator bool() const noexcept { return text_[0] != '\0'; }
 
  private:
@@ -171,8 +176,9 @@ class refusal {
 
 /// A fraction in billionths, so that it can be a template argument.
 struct fraction {
-  std::uint64_t billionths = 0;
+  std::uint64_t billionths = 0;  ///< 0 to 1'000'000'000, or more for a fraction above 1
 
+  /// The fraction as a number: 1 for the whole.
   [[nodiscard]] constexpr double value() const noexcept { return static_cast<double>(billionths) / 1e9; }
 
   /// Returns this fraction of `whole`, computed in double precision and truncated; `unlimited` if that
@@ -213,10 +219,10 @@ struct memory_limit {
     truncate,  ///< rounded down; limits_at_100_percent applies
     nearest    ///< rounded to the nearest byte; limits_at_100_percent is ignored
   };
-  static const memory_limit none;
+  static const memory_limit none;  ///< neither bytes nor a fraction limit
 
-  std::size_t bytes = unlimited;
-  fraction share = percent(100);
+  std::size_t bytes = unlimited;       ///< `unlimited` if the number of bytes does not limit
+  fraction share = percent(100);       ///< of the device's capacity; 100 percent does not limit by itself
   bool limits_at_100_percent = false;  ///< whether 100 percent limits to the capacity
 
   constexpr memory_limit() noexcept = default;
@@ -225,6 +231,7 @@ struct memory_limit {
   template <std::convertible_to<std::size_t> Bytes>
     requires(!std::floating_point<Bytes>)
   constexpr memory_limit(Bytes max) noexcept : bytes(static_cast<std::size_t>(max)) {}
+  /// Limits to a fraction of the device's capacity.
   constexpr memory_limit(fraction max) noexcept : share(max) {}
   /// Takes all members in their order. nvcc writes template arguments in this form.
   constexpr memory_limit(std::size_t max, fraction of_device, bool at_100_percent = false) noexcept
@@ -249,8 +256,8 @@ inline constexpr memory_limit memory_limit::none{};
 /// sizes from 32 GiB on.
 ///   Source:  PyTorch's roundup_power2_divisions
 struct divisions {
-  static constexpr std::size_t slot_count = 16;
-  std::uint32_t in_slot[slot_count] = {};
+  static constexpr std::size_t slot_count = 16;  ///< one for each doubling; the last has all sizes above
+  std::uint32_t in_slot[slot_count] = {};        ///< 0 or 1 for no steps
 
   /// Returns a table with the same number in every slot.
   [[nodiscard]] static constexpr divisions all(std::uint32_t parts) noexcept {
@@ -264,6 +271,7 @@ struct divisions {
     const auto slot = static_cast<unsigned>(std::bit_width(bytes | (first_of_slot_1 - 1)) - 21);
     return in_slot[slot < slot_count ? slot : slot_count - 1];
   }
+  /// Whether every slot has 0 or a power of two, as a recipe requires.
   [[nodiscard]] constexpr bool are_powers_of_two() const noexcept {
     for (const std::uint32_t parts : in_slot) {
       if (parts != 0 && !std::has_single_bit(parts)) return false;

@@ -39,6 +39,7 @@ namespace tessera {
 /// The result of a call that can fail: true if it worked, else why it did not.
 struct [[nodiscard]] outcome {
   const char* why = nullptr;  ///< why nothing changed, as text; null if the call worked
+  /// Whether the call worked.
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return why == nullptr; }
 };
 
@@ -53,13 +54,19 @@ struct [[nodiscard]] outcome {
 ///     }
 class out_of_memory final : public std::bad_alloc {
  public:
+  /// Made by the allocator; make_out_of_memory() makes one without a failed request.
   explicit out_of_memory(const detail::oom_numbers& numbers) noexcept : numbers_(numbers) { write(); }
 
   [[nodiscard]] const char* what() const noexcept override { return text_; }
+  /// All numbers at once, also those without a call below.
   [[nodiscard]] const detail::oom_numbers& numbers() const noexcept { return numbers_; }
+  /// Bytes that the program asked for.
   [[nodiscard]] std::size_t requested() const noexcept { return numbers_.requested; }
+  /// Bytes of the segment that the request needs, after all rounding.
   [[nodiscard]] std::size_t segment() const noexcept { return numbers_.segment; }
+  /// The stream of the request.
   [[nodiscard]] stream_id stream() const noexcept { return numbers_.stream; }
+  /// The use of the allocator's memory when the request failed.
   [[nodiscard]] const usage& at_failure() const noexcept { return numbers_.now; }
   /// Bytes that the device could still give, perhaps not in one piece; `unlimited` if that is unknown.
   [[nodiscard]] std::size_t available() const noexcept { return numbers_.available; }

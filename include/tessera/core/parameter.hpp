@@ -31,7 +31,8 @@ namespace tessera {
 ///     settable.max = 64_MiB;
 template <typename T>
 struct tunable {
-  T initial;
+  T initial;  ///< the value of the parameter until the program sets it
+  /// Takes the initial value. Write `tunable(128_MiB)`.
   constexpr explicit tunable(T value) noexcept : initial(value) {}
   bool operator==(const tunable&) const = default;
 };
@@ -39,24 +40,32 @@ struct tunable {
 /// A policy's parameter. A plain value makes an empty constant; a `tunable` makes a member that can be set.
 template <auto Value>
 struct parameter {
+  /// The type of `Value`, without const.
   using value_type = std::remove_cvref_t<decltype(Value)>;  // nvcc writes decltype((Value)), a reference
+  /// The number itself; both forms of a parameter have this function.
   [[nodiscard]] constexpr value_type get() const noexcept { return Value; }
+  /// Lets policies write the parameter where they mean its value.
   constexpr operator value_type() const noexcept { return Value; }
   bool operator==(const parameter&) const = default;
 };
 
+/// The form of a parameter that a tunable initializes: a member that the program may set.
 template <typename T, tunable<T> Initial>
 struct parameter<Initial> {
+  /// The type of the tunable's number.
   using value_type = T;
-  T value = Initial.initial;
+  T value = Initial.initial;  ///< read at each decision, so a change counts from the next one on
   constexpr parameter() noexcept = default;
+  /// Sets the parameter, as in `policy.max = 64_MiB`.
   constexpr parameter(T initial) noexcept : value(initial) {}
   /// Converts to a T of class type, for example from a number of bytes to a limit.
   template <typename U>
     requires(std::is_class_v<T> && std::convertible_to<U, T> && !std::same_as<U, T> &&
              !std::same_as<U, parameter>)
   constexpr parameter(U initial) noexcept : value(initial) {}
+  /// The value now.
   [[nodiscard]] constexpr const T& get() const noexcept { return value; }
+  /// Lets policies write the parameter where they mean its value.
   constexpr operator T() const noexcept { return value; }
   bool operator==(const parameter&) const = default;
 };

@@ -18,13 +18,15 @@ struct stream_id {
   /// A reuse key that is equal for all streams. It is a type of its own, so that the compiler drops the
   /// comparison. It converts to the default stream.
   struct any {
+    /// The device's default stream.
     constexpr operator stream_id() const noexcept { return {}; }
     bool operator==(const any&) const = default;
   };
 
-  std::uint64_t handle = 0;
+  std::uint64_t handle = 0;  ///< 0 for the device's default stream
 
   constexpr stream_id() noexcept = default;
+  /// Takes a handle that is a number. 0 is the device's default stream.
   constexpr explicit stream_id(std::uint64_t value) noexcept : handle(value) {}
   /// Makes a stream_id of a driver's handle that is a pointer, such as a cudaStream_t.
   template <typename T>
@@ -34,7 +36,7 @@ struct stream_id {
 
 /// Names a private pool of an allocator [tessera/extension/private_pools.hpp]. The default value is default_pools.
 struct pool_id {
-  std::uint64_t number = 0;
+  std::uint64_t number = 0;  ///< 0 for the pools that are not private
   constexpr auto operator<=>(const pool_id&) const = default;
 };
 /// Names the pools of an allocator that are not private. Calls that need a private pool refuse it.
@@ -50,6 +52,7 @@ struct cross_stream_reuse {
 
 /// A kind of page: its size and the permitted uses of its memory.
 struct page_kind {
+  /// Sizes of pages. The device chooses the size of a normal one.
   enum class page_size : unsigned char {
     normal,  ///< the device's default
     huge,    ///< 2 MiB
@@ -57,14 +60,14 @@ struct page_kind {
   };
   /// Selects one of a device's physical memories.
   enum class bandwidth : unsigned char { any, low, high };
-  static const page_kind normal;
-  static const page_kind huge;
-  static const page_kind huge_1g;
+  static const page_kind normal;   ///< the device's default pages, in memory of any bandwidth
+  static const page_kind huge;     ///< pages of 2 MiB, in memory of any bandwidth
+  static const page_kind huge_1g;  ///< pages of 1 GiB, in memory of any bandwidth
 
-  page_size size = page_kind::page_size::normal;
-  bandwidth speed = page_kind::bandwidth::any;
-  bool peer_to_peer = false;  ///< for copies between two devices
-  bool read_only = false;     ///< the host may read but not write it
+  page_size size = page_kind::page_size::normal;  ///< `normal` leaves the size to the device
+  bandwidth speed = page_kind::bandwidth::any;    ///< `any` leaves the memory to the device
+  bool peer_to_peer = false;                      ///< for copies between two devices
+  bool read_only = false;                         ///< the host may read but not write it
 
   /// Returns the granularity of memory of this kind, in bytes; 1 if the device alone decides.
   [[nodiscard]] constexpr std::size_t granularity() const noexcept {
@@ -79,10 +82,12 @@ inline constexpr page_kind page_kind::huge_1g{.size = page_kind::page_size::huge
 
 /// The kinds of pages to ask the device for, first choice first.
 struct page_order {
-  std::array<page_kind, 3> kinds{};
-  std::size_t count = 0;
+  std::array<page_kind, 3> kinds{};  ///< only the first `count` are asked for
+  std::size_t count = 0;             ///< from one to three
 
+  /// The first choice. A range-based for visits the choices in their order.
   [[nodiscard]] constexpr const page_kind* begin() const noexcept { return kinds.data(); }
+  /// Behind the last choice. Aborts if `count` is not one to three.
   [[nodiscard]] constexpr const page_kind* end() const noexcept {
     if (count == 0 || count > kinds.size())
       detail::fatal("Recipe::pages: backing() returns one to three kinds of pages");
@@ -99,27 +104,28 @@ struct page_order {
 /// A contiguous part of an allocator's memory, for tools. It is a segment, or adjacent mapped pages of a
 /// range of addresses.
 struct segment_view {
-  std::uintptr_t address = 0;
-  std::size_t bytes = 0;
-  stream_id stream{};        ///< the key of its blocks
-  std::size_t pool = 0;      ///< the number of its pool
-  bool in_range = false;     ///< whether it is part of a range
-  pool_id private_pool{};    ///< the private pool that owns it, or none
-  bool is_unbacked = false;  ///< whether an extension gave its memory back
+  std::uintptr_t address = 0;  ///< of the first byte
+  std::size_t bytes = 0;       ///< of the segment, or of the adjacent mapped pages
+  stream_id stream{};          ///< the key of its blocks
+  std::size_t pool = 0;        ///< the number of its pool
+  bool in_range = false;       ///< whether it is part of a range
+  pool_id private_pool{};      ///< the private pool that owns it, or none
+  bool is_unbacked = false;    ///< whether an extension gave its memory back
 };
 
 /// A block of a segment_view. In the order of addresses, the blocks cover the whole segment_view.
 struct block_view {
+  /// Whether a request has the block.
   enum class state : unsigned char {
     free,
     live,
     pending  ///< freed, but a stream still uses it
   };
-  std::uintptr_t address = 0;
-  std::size_t bytes = 0;
-  std::size_t requested = 0;  ///< requested bytes; 0 while free
-  state is = state::free;
-  stream_id stream{};  ///< the key of the free list that it is in or will join
+  std::uintptr_t address = 0;  ///< of the first byte
+  std::size_t bytes = 0;       ///< of the whole block, at least those requested
+  std::size_t requested = 0;   ///< requested bytes; 0 while free
+  state is = state::free;      ///< live and pending blocks are active
+  stream_id stream{};          ///< the key of the free list that it is in or will join
 };
 
 /// An action of an allocator, reported to its observer in order.
@@ -141,7 +147,7 @@ struct allocator_event {
     oom,            ///< a request failed, after the steps of recovery if there are any
     snapshot        ///< a tool took a snapshot, with `bytes` in use
   };
-  action what;
+  action what;                 ///< decides what the members below mean
   std::uintptr_t address = 0;  ///< for oom: free bytes of the device
   std::size_t bytes = 0;       ///< requested bytes, or bytes of the segment
   std::size_t block = 0;       ///< bytes of the block that serves the request
@@ -175,20 +181,23 @@ struct usage {
 
 /// A quantity over time.
 struct counter {
-  std::int64_t current = 0;
-  std::int64_t peak = 0;
+  std::int64_t current = 0;    ///< the value now; no reset changes it
+  std::int64_t peak = 0;       ///< the largest value since the start or the last reset_peak_statistics()
   std::int64_t allocated = 0;  ///< sum of all increases
   std::int64_t freed = 0;      ///< sum of all decreases
 
+  /// Adds to the value and to `allocated`, and raises the peak if the value exceeds it.
   constexpr void increase(std::int64_t by) noexcept {
     current += by;
     allocated += by;
     if (current > peak) peak = current;
   }
+  /// Subtracts from the value, and adds to `freed`. The peak stays.
   constexpr void decrease(std::int64_t by) noexcept {
     current -= by;
     freed += by;
   }
+  /// Increases by `by`, or decreases by its magnitude if it is negative.
   constexpr void change(std::int64_t by) noexcept { by >= 0 ? increase(by) : decrease(-by); }
   bool operator==(const counter&) const = default;
 };
@@ -200,21 +209,21 @@ struct pool_statistics {
   counter allocation;       ///< blocks from allocation to the user's free
   counter allocated_bytes;  ///< bytes of these blocks
   counter active;           ///< blocks from allocation until they are no longer pending
-  counter active_bytes;
+  counter active_bytes;     ///< bytes of these blocks
   counter requested_bytes;  ///< requested bytes of active blocks
-  counter segment;
-  counter reserved_bytes;
-  counter inactive_split;  ///< free blocks that share their segment
-  counter inactive_split_bytes;
+  counter segment;          ///< segments from their acquisition to their release; mapped pages do not count
+  counter reserved_bytes;   ///< bytes of segments and of mapped pages
+  counter inactive_split;   ///< free blocks that share their segment
+  counter inactive_split_bytes;  ///< bytes of these blocks
 };
 
 /// An allocator's statistics; `num_` values count since the start or the last reset_accumulated_statistics().
 template <std::size_t Pools>
 struct statistics {
-  pool_statistics all;
-  std::array<pool_statistics, Pools> pool;
-  counter oversize_allocations;
-  counter oversize_segments;
+  pool_statistics all;  ///< sums over all pools; a peak is that of the sum, not a sum of peaks
+  std::array<pool_statistics, Pools> pool;  ///< by the number that the pools policy gives
+  counter oversize_allocations;             ///< live blocks of at least max_split_size
+  counter oversize_segments;                ///< segments of at least max_split_size
   /// Bytes that the device has given and not taken back. Unlike `reserved_bytes`, its peak includes memory
   /// acquired for a failed request, and memory that the device failed to release.
   counter device_bytes;
@@ -242,25 +251,25 @@ enum class free_order : unsigned char {
 /// What a request looks for in a free list.
 struct wanted_block {
   std::size_t size = 0;  ///< bytes of the block
-  std::size_t pool = 0;
-  stream_id stream{};  ///< the key that the streams policy gives
+  std::size_t pool = 0;  ///< the number that the pools policy gives
+  stream_id stream{};    ///< the key that the streams policy gives
 };
 
 /// A free block that holds a request and may serve it.
 struct free_block {
-  std::uintptr_t address = 0;
-  std::size_t size = 0;
-  std::uint32_t segment = 0;  ///< numbers segments, or ranges, in the order in which they came, modulo 2^32
-  bool is_segment = false;    ///< whether it fills its segment; never in a range
+  std::uintptr_t address = 0;  ///< of the first byte
+  std::size_t size = 0;        ///< bytes
+  std::uint32_t segment = 0;   ///< numbers segments, or ranges, in the order in which they came, modulo 2^32
+  bool is_segment = false;     ///< whether it fills its segment; never in a range
 };
 
 /// A request that was just served, and the free block that it was served from.
 struct served_request {
-  std::size_t requested = 0;  ///< bytes of the request
-  wanted_block wanted{};
-  free_block from{};  ///< the free block before it was split
-  std::uintptr_t address = 0;
-  std::size_t size = 0;  ///< bytes of the block that serves: `wanted.size`, or more if it was not split
+  std::size_t requested = 0;   ///< bytes of the request
+  wanted_block wanted{};       ///< what the search looked for
+  free_block from{};           ///< the free block before it was split
+  std::uintptr_t address = 0;  ///< of the block that serves, where the device memory begins
+  std::size_t size = 0;        ///< bytes of the block that serves: `wanted.size`, or more if it was not split
 };
 
 }  // namespace tessera

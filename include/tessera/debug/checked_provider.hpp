@@ -328,6 +328,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
 
   checked_provider() : checked_provider(Device{}) {}
+  /// Takes over a provider, and checks the calls that it gets from here on.
   explicit checked_provider(Device device)
       : checked_provider(std::make_unique<owned_device>(std::move(device))) {}
 

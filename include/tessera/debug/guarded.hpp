@@ -74,8 +74,10 @@ namespace tessera::debug {
 ///   Requires:  the allocator outlives it
 class fault_reports {
  public:
+  /// Explains faults in one guarded allocator.
   template <typename Guarded>
   [[nodiscard]] explicit fault_reports(const Guarded& pool) noexcept : fault_reports(pool.shadow()) {}
+  /// Explains faults in these blocks. The other constructor calls it.
   [[nodiscard]] explicit fault_reports(const detail::guard_shadow& blocks) noexcept {
     const std::lock_guard lock(mutex);
     for (auto& slot : shadows) {
@@ -202,6 +204,9 @@ class guarded
   using adaptor_type = allocator_adaptor<guarded, locked_type>;
 
  public:
+  /// How blocks are guarded: bytes of the guards (`guard`), bytes of freed addresses that are not reused
+  /// (`quarantine`), whether a free unmaps the pages (`frees_pages`), and a maximum of mappings
+  /// (`max_mappings`).
   using options = detail::guard_options;
   template <typename E>
   using refused = std::conditional_t<std::is_same_v<E, extension::checkpoints>,

@@ -27,30 +27,32 @@ namespace tessera::debug {
 ///     std::printf("%zu bytes are live\n", tessera::debug::live_blocks(shared).bytes);
 ///     shared.deallocate(p);
 struct live_blocks {
+  /// A live block.
   struct block {
-    std::uintptr_t address = 0;
-    std::size_t bytes = 0;  ///< requested bytes
-    stream_id stream{};     ///< the stream that may reuse it
-    std::string_view label{};
-    std::uint32_t stack = 0;  ///< call stack of the request; 0 if unknown
+    std::uintptr_t address = 0;  ///< of the first byte
+    std::size_t bytes = 0;       ///< requested bytes
+    stream_id stream{};          ///< the stream that may reuse it
+    std::string_view label{};    ///< the label of the request; empty if there is none
+    std::uint32_t stack = 0;     ///< call stack of the request; 0 if unknown
   };
   /// The blocks with one label.
   struct labelled {
     std::string_view label{};  ///< empty for the blocks without a label
-    std::size_t count = 0;
-    std::size_t bytes = 0;  ///< requested
+    std::size_t count = 0;     ///< blocks
+    std::size_t bytes = 0;     ///< requested
   };
   /// The call stack of a request, innermost call first.
   struct call_stack {
-    std::uint32_t number = 0;
+    std::uint32_t number = 0;          ///< as in `stack` of a block
     std::vector<std::string> calls{};  ///< such as "load, model.cpp:12"
   };
-  std::size_t count = 0;
+  std::size_t count = 0;             ///< all live blocks, of which `first` and `largest` show some
   std::size_t bytes = 0;             ///< requested bytes of all live blocks
   std::array<block, 8> first{};      ///< the blocks at the lowest addresses
   std::array<block, 8> largest{};    ///< the largest blocks; of equal ones, those at the lowest addresses
   std::vector<labelled> labels{};    ///< the sums of each label, the largest first
   std::vector<call_stack> stacks{};  ///< of the largest blocks, as far as they are known
+  /// How many elements of `first` and of `largest` are blocks.
   [[nodiscard]] std::size_t shown() const noexcept { return count < first.size() ? count : first.size(); }
 
   live_blocks() = default;
@@ -205,6 +207,7 @@ class leak_checked : public Allocator {
     if (left.count > 0) report_(left);
   }
 
+  /// The function that the destructor calls if blocks are live. Set what it needs while the allocator lives.
   [[nodiscard]] Report& report() noexcept { return report_; }
 
  private:

@@ -28,7 +28,7 @@ enum class block_tag : std::uint8_t {};
 
 /// The live blocks of one tag.
 struct tag_usage {
-  std::size_t blocks = 0;
+  std::size_t blocks = 0;      ///< live blocks
   std::size_t bytes = 0;       ///< requested bytes
   std::size_t peak_bytes = 0;  ///< maximum of `bytes`, since reset_peak_statistics() if it was called
   bool operator==(const tag_usage&) const = default;
@@ -172,6 +172,7 @@ class tagged : public detail::wrapping_adaptor<tagged<Allocator>, Allocator> {
     return e != nullptr ? e->user_pointer : nullptr;
   }
 
+  /// The live blocks of a tag; zeros if no request has had it.
   [[nodiscard]] tag_usage usage_of(block_tag tag) const noexcept {
     const std::lock_guard lock(mutex_);
     return tags_[static_cast<std::size_t>(tag)];

@@ -101,12 +101,14 @@ class pool_checkpoint {
   pool_checkpoint() noexcept = default;
   /// Holds no state, for a reason.
   explicit pool_checkpoint(const char* why) noexcept : why_(why) {}
+  /// Holds the state that the door of checkpoints recorded.
   explicit pool_checkpoint(tessera::detail::recorded_pool&& state) noexcept
       : state_(std::move(state)), why_(nullptr) {}
   /// Leaves `other` without a state.
   pool_checkpoint(pool_checkpoint&& other) noexcept : state_(std::move(other.state_)), why_(other.why_) {
     other.why_ = is_empty;
   }
+  /// Leaves `other` without a state.
   pool_checkpoint& operator=(pool_checkpoint&& other) noexcept {
     state_ = std::move(other.state_);
     const char* const why = other.why_;
@@ -115,6 +117,7 @@ class pool_checkpoint {
     return *this;
   }
 
+  /// Whether it holds a state.
   [[nodiscard]] explicit operator bool() const noexcept { return why_ == nullptr; }
   /// Why it holds no state, as text; null if it holds one.
   [[nodiscard]] const char* why() const noexcept { return why_; }
@@ -395,7 +398,7 @@ namespace tessera::extension {
 
 /// A restore that worked, for front ends that record requests.
 struct pool_restored {
-  pool_id pool;
+  pool_id pool;  ///< the pool that was restored
 };
 
 /// Records the state of private pools, and brings it back.

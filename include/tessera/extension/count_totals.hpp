@@ -69,6 +69,7 @@ namespace tessera::extension {
 ///   Cost:  two additions for each call
 struct count_totals : tessera::detail::extension_of_types {
   static constexpr bool spans_arenas = true;
+  /// The counters that the allocator uses in place of its own.
   template <std::size_t Pools>
   using counters = tessera::detail::usage_counters;
 };

@@ -29,6 +29,8 @@ struct observer {
                 "observer<T>: T has a member function on(const allocator_event&) noexcept "
                 "[tessera/core/types.hpp]");
   static constexpr bool spans_arenas = true;
+  /// The object that receives the events. The allocator takes it over; the door's with() gives access to it
+  /// later.
   Observer to = Observer();
 
   template <typename Core>

@@ -44,6 +44,7 @@ namespace tessera::extension {
 ///         [](void*, tessera::stream_id s) noexcept { return s.handle % 2 == 0; }, nullptr};
 class stream_filter {
  public:
+  /// A condition on streams. It gets the pointer that the program gave with it.
   using function = bool (*)(void* context, stream_id stream) noexcept;
 
   /// Selects every stream.
@@ -55,6 +56,7 @@ class stream_filter {
   constexpr stream_filter(function condition, void* context) noexcept
       : condition_(condition), context_(context) {}
 
+  /// Whether the requests of a stream are selected. It calls the condition, if there is one.
   [[nodiscard]] bool selects(stream_id stream) const noexcept {
     if (condition_ != nullptr) return condition_(context_, stream);
     return !is_one_ || stream == only_;
@@ -96,6 +98,7 @@ struct pool_options {
 class pool_upstream {
  public:
   constexpr pool_upstream() noexcept = default;
+  /// Refers to an object. Converts from any object with these two functions.
   template <typename Object>
     requires requires(Object& from, void* memory, std::size_t bytes) {
       { from.acquire(bytes) } noexcept -> std::same_as<void*>;
@@ -110,8 +113,11 @@ class pool_upstream {
           return static_cast<Object*>(object)->release(memory, bytes);
         }) {}
 
+  /// Whether it refers to an object.
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return object_ != nullptr; }
+  /// Calls the object's acquire. It must refer to one.
   [[nodiscard]] void* acquire(std::size_t bytes) const noexcept { return acquire_(object_, bytes); }
+  /// Calls the object's release. It must refer to one.
   [[nodiscard]] bool release(void* memory, std::size_t bytes) const noexcept {
     return release_(object_, memory, bytes);
   }
@@ -134,6 +140,7 @@ enum class scope_kind : unsigned char {
 struct pool_usage {
   std::size_t reserved = 0;        ///< what it has from the device
   std::size_t non_releasable = 0;  ///< of these, what emptying the cache does not give back
+  /// Adds the memory of another pool, or of the same pool in another arena.
   pool_usage& operator+=(const pool_usage& other) noexcept {
     reserved += other.reserved;
     non_releasable += other.non_releasable;
@@ -143,7 +150,7 @@ struct pool_usage {
 
 /// A block of a private pool that is not back yet: it serves a request of the default pools, or a stream still uses it.
 struct lent_block {
-  void* address = nullptr;
+  void* address = nullptr;  ///< of the first byte
   std::size_t bytes = 0;    ///< of the block, at least those of the request
   stream_id stream{};       ///< on which it was allocated
   bool is_pending = false;  ///< it was freed, and events of streams that use it have not completed
@@ -157,9 +164,10 @@ struct taken_back : outcome {
 
 /// A change of the private pools that worked, for front ends that record or plan requests.
 struct pool_change {
+  /// The calls of the door that front ends record.
   enum class kind : unsigned char { created, retained, released, opened, closed, trimmed };
-  kind what;
-  pool_id pool;
+  kind what;                               ///< the call
+  pool_id pool;                            ///< the pool of the call
   const stream_filter* streams = nullptr;  ///< if opened
   scope_kind scope{};                      ///< if opened
 };
@@ -758,8 +766,10 @@ class private_pool {
   template <typename Missing = missing::a_pool_upstream_needs_a_recipe_that_acquires_segments>
     requires(!tessera::detail::takes_pool_upstreams<Allocator>)
   private_pool(Allocator& allocator, const pool_upstream& from, pool_options options = {}) = delete;
+  /// Leaves `other` without a pool: it may only be assigned to and destroyed.
   private_pool(private_pool&& other) noexcept
       : allocator_(other.allocator_), id_(std::exchange(other.id_, moved_from)) {}
+  /// Removes the use of its own pool, and takes over that of `other`, which is left without a pool.
   private_pool& operator=(private_pool&& other) noexcept {
     private_pool moved(std::move(other));
     std::swap(allocator_, moved.allocator_);
@@ -775,6 +785,7 @@ class private_pool {
 
   /// Names the pool for functions of the allocator. After a move, it names no pool, not even the default ones.
   [[nodiscard]] pool_id id() const noexcept { return id_; }
+  /// The allocator that the pool belongs to.
   [[nodiscard]] Allocator& allocator() const noexcept { return *allocator_; }
 
  private:

@@ -49,6 +49,7 @@ struct quarantine_usage {
 ///            the blocks if the block has faulty bytes
 ///   Source:  torch_npu's checkUceInMemPool, which marks blocks alike but lets them serve again after a free
 struct quarantine {
+  /// Keeps would_fit() from compiling, because that does not know which memory stays.
   static constexpr bool holds_memory = true;
   template <typename Core>
   class state;

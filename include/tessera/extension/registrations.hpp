@@ -18,7 +18,9 @@ enum class registered_at_sleep : unsigned char {
 
 /// A registry that hears nothing, for programs that only need their registered memory to stay.
 struct no_registry {
+  /// Does nothing.
   static constexpr void on_map(void*, std::size_t) noexcept {}
+  /// Does nothing.
   static constexpr void on_unmap(void*, std::size_t) noexcept {}
 };
 
@@ -51,6 +53,7 @@ struct no_registry {
 ///   Source:  UCX's registration cache, NCCL's ncclCommRegister
 template <typename Registry = no_registry>
 struct registrations {
+  /// Keeps would_fit() from compiling, because that does not know which memory stays.
   static constexpr bool holds_memory = true;
   static_assert(
       requires(Registry& r, void* p, std::size_t bytes) {
@@ -59,8 +62,9 @@ struct registrations {
       },
       "registrations<T>: T has member functions on_map(void*, size_t) noexcept and on_unmap(void*, size_t) "
       "noexcept");
+  /// The object that hears which memory comes and goes; the allocator takes it over.
   Registry registry = Registry();
-  registered_at_sleep at_sleep = registered_at_sleep::stays;
+  registered_at_sleep at_sleep = registered_at_sleep::stays;  ///< what sleep_mode does with registered memory
 
   template <typename Core>
   class state;

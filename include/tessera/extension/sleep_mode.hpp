@@ -32,11 +32,11 @@ struct [[nodiscard]] sleep_result : outcome {
 
 /// A sleep or wake that worked, for front ends that record requests. It is of `pool` if `is_one`, else of all pools.
 struct sleep_change {
-  bool is_wake;
+  bool is_wake;  ///< otherwise it fell asleep
   bool is_one;
   pool_id pool;
-  sleep_contents contents;
-  stream_id copies;
+  sleep_contents contents;  ///< what became of the contents, if it fell asleep
+  stream_id copies;         ///< the stream of the copies
 };
 
 /// Puts memory to sleep: gives it back to the device under live blocks, which keep their addresses, and maps memory there
@@ -65,6 +65,7 @@ struct sleep_mode {
   class state;
   template <typename Allocator>
   class door;
+  /// Why sleep() and wake() fail with a recipe that acquires segments.
   static constexpr const char* needs_ranges =
       "sleep needs a recipe that maps memory into ranges, such as stitched";
 };
@@ -573,6 +574,7 @@ class sleep_mode::state<Core> : public tessera::detail::extension_defaults {
 template <typename Allocator>
 class sleep_mode::door {
  public:
+  /// The argument of sleep(), for code that only has the type of a door.
   using contents_type = sleep_contents;
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
@@ -635,6 +637,7 @@ template <typename Allocator>
   requires(!Allocator::has_ranges)
 class sleep_mode::door<Allocator> {
  public:
+  /// What its sleep() and wake() return: an incomplete type, so that a call does not compile.
   using refused = missing::sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
 
   explicit door(Allocator&) noexcept {}

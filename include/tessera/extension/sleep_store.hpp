@@ -69,13 +69,17 @@ concept host_allocator_store = requires {
 ///              sleeps. If other threads use it, too, it is thread-safe.
 class sleep_store {
  public:
+  /// Discards the contents, or saves them to pageable host memory.
   constexpr explicit(false) sleep_store(sleep_contents contents) noexcept
       : calls_(contents == sleep_contents::save ? &heap : nullptr) {}
+  /// Refers to a store of the program, which writes and reads the pieces.
   template <piece_store Object>
     requires(!std::is_same_v<Object, sleep_store>)
   constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&pieces_of<Object>) {}
+  /// Refers to a provider of host memory. Each piece is a segment of it.
   template <host_memory_store Object>
   constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&memory_of<Object>) {}
+  /// Refers to an allocator of host memory. Each piece is a block of it.
   template <host_allocator_store Object>
   constexpr explicit(false) sleep_store(Object& in) noexcept : object_(&in), calls_(&memory_of<Object>) {}
 
@@ -88,21 +92,25 @@ class sleep_store {
   [[nodiscard]] std::byte* memory(std::uint64_t piece) const noexcept {
     return calls_->is_memory ? at(piece) : nullptr;
   }
+  /// Makes a piece for so many bytes, and sets `piece` to its number.
   [[nodiscard]] outcome reserve(std::size_t bytes, std::uint64_t& piece) const noexcept {
     return calls_->reserve(object_, bytes, piece);
   }
+  /// Writes bytes of a piece from host memory, beginning with byte `offset` of the piece.
   [[nodiscard]] outcome write(std::uint64_t piece, std::size_t offset, const std::byte* from,
                               std::size_t bytes) const noexcept {
     if (!calls_->is_memory) return calls_->write(object_, piece, offset, from, bytes);
     std::memcpy(at(piece) + offset, from, bytes);
     return {};
   }
+  /// Reads bytes of a piece into host memory, beginning with byte `offset` of the piece.
   [[nodiscard]] outcome read(std::uint64_t piece, std::size_t offset, std::byte* to,
                              std::size_t bytes) const noexcept {
     if (!calls_->is_memory) return calls_->read(object_, piece, offset, to, bytes);
     std::memcpy(to, at(piece) + offset, bytes);
     return {};
   }
+  /// Forgets a piece of so many bytes.
   void release(std::uint64_t piece, std::size_t bytes) const noexcept {
     calls_->release(object_, piece, bytes);
   }

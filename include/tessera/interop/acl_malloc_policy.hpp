@@ -93,6 +93,7 @@ namespace tessera::interop {
 ///   - A number that is not a combination of enumerators is an error. It is never the default policy.
 /// page_choice documents which sizes are rounded up to 2 MiB and which are small.
 struct acl_malloc_policy {
+  /// The result of parse(): the choice, or the first error.
   using parsed = std::variant<page_choice, config::setting_error>;
 
  private:
@@ -212,10 +213,11 @@ struct acl_malloc_policy {
 
   /// The statement of ACL's document about a choice on a product.
   struct support_result {
+    /// The weakest statement of the document about an enumerator of the choice.
     acl_malloc_policy::support support;
     std::string_view enumerator;  ///< the enumerator that decides
-    std::string_view product;
-    std::string_view rule;
+    std::string_view product;     ///< the name of the product in the document
+    std::string_view rule;        ///< the statement in words, also if the choice is supported
     bool operator==(const support_result&) const = default;
   };
 

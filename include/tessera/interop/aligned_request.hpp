@@ -13,12 +13,15 @@ namespace tessera::interop {
 /// blocks that well. Otherwise it takes a block that is larger by the alignment. The returned address then
 /// lies inside the block. It writes nothing, so it serves device memory, too.
 struct aligned_request {
+  /// Up to this alignment, a block without extra bytes is tried first.
   static constexpr std::size_t tried_alignment = 512;
+  /// Up to this alignment, find() looks at each place where a block may begin.
   static constexpr std::size_t searched_alignment = std::size_t{1} << 16;
 
-  std::size_t bytes;
+  std::size_t bytes;      ///< as requested; 1 for 0 bytes
   std::size_t alignment;  ///< a power of two; aborts otherwise
 
+  /// Aborts if the alignment is no power of two.
   aligned_request(std::size_t requested, std::size_t to) noexcept
       : bytes(requested != 0 ? requested : 1), alignment(to) {
     if (!std::has_single_bit(to)) detail::fatal("aligned_request: an alignment is a power of two");
@@ -45,6 +48,7 @@ struct aligned_request {
 
   /// A block that serves a request.
   struct block {
+    /// Where the block begins, at or below the aligned address; null if there is none.
     void* address = nullptr;
     std::size_t bytes = 0;  ///< as requested from the allocator
   };

@@ -19,6 +19,7 @@ namespace tessera::interop {
 ///   Requires:  `Function` returns a reference to the same allocator at each call
 template <auto Function>
 struct allocator_from {
+  /// The allocator that the function returns.
   [[nodiscard]] auto& get() const noexcept { return Function(); }
   bool operator==(const allocator_from&) const = default;
 };

@@ -30,8 +30,12 @@ class arrow_pool final : public Pool {
  public:
   using Pool::Allocate, Pool::Reallocate, Pool::Free;
 
+  /// Serves Arrow from an allocator, on the default stream.
   explicit arrow_pool(detail::handle_argument<A> allocator) noexcept : allocator_(allocator) {}
 
+  /// Serves a request. It writes an address to `out` that is not null, even for 0 bytes.
+  ///   Returns:  Status::OutOfMemory if memory is full, Status::Invalid if the size is negative or the
+  ///             alignment is no power of two
   status Allocate(std::int64_t bytes, std::int64_t alignment, address* out) override {
     if (bytes < 0) return status::Invalid("tessera: negative size of an allocation");
     if (!is_alignment(alignment)) return status::Invalid("tessera: the alignment is no power of two");
@@ -71,10 +75,15 @@ class arrow_pool final : public Pool {
   /// Releases all cached memory that can go back.
   void ReleaseUnused() override { allocator_.get().trim(); }
 
+  /// Requested bytes that are live now.
   [[nodiscard]] std::int64_t bytes_allocated() const override { return live_; }
+  /// The largest bytes_allocated() so far.
   [[nodiscard]] std::int64_t max_memory() const override { return peak_; }
+  /// Requested bytes of all calls so far; a reallocation counts what it adds.
   [[nodiscard]] std::int64_t total_bytes_allocated() const override { return total_; }
+  /// Calls so far that requested memory.
   [[nodiscard]] std::int64_t num_allocations() const override { return count_; }
+  /// Always tessera.
   [[nodiscard]] std::string backend_name() const override { return "tessera"; }
 
  private:

@@ -164,6 +164,7 @@ class cccl_resource {
     aligned_request(bytes, alignment).deallocate(allocator_.get(), p);
   }
 
+  /// The handle of the allocator that serves the requests.
   [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
 
   [[nodiscard]] friend bool operator==(const cccl_resource& a, const cccl_resource& b) noexcept {

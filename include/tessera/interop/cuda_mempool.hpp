@@ -66,6 +66,7 @@ class cuda_mempool {
                 "cuda_mempool: Recipe::streams must allow reuse across streams [tessera/policy/streams.hpp]");
 
  public:
+  /// The names of the attributes, with the numbers of CUDA's CUmemPool_attribute.
   using attribute = detail::pool_attribute;
 
   cuda_mempool() : cuda_mempool(provider_type{}) {}
@@ -121,6 +122,7 @@ class cuda_mempool {
   /// Releases idle memory until at most `keep` bytes are reserved. Does not wait for pending blocks.
   void trim_to(std::size_t keep) noexcept { pool_.trim_without_waiting(keep); }
 
+  /// The value of an attribute: 0 or 1 for a switch, otherwise bytes.
   [[nodiscard]] std::uint64_t get(attribute name) noexcept {
     return ask<std::uint64_t>([this, name](auto& in) { return get_from(in, name); });
   }

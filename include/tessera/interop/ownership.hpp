@@ -32,11 +32,13 @@ class unique_block {
   unique_block(detail::handle_argument<A> allocator, void* p, std::size_t bytes,
                stream_id stream = {}) noexcept
       : allocator_(allocator), p_(p), bytes_(p != nullptr ? bytes : 0), stream_(stream) {}
+  /// Takes over the block; `other` owns none afterwards.
   unique_block(unique_block&& other) noexcept
       : allocator_(std::move(other.allocator_)),
         p_(std::exchange(other.p_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)),
         stream_(other.stream_) {}
+  /// Frees its own block, and takes over that of `other`, which owns none afterwards.
   unique_block& operator=(unique_block&& other) noexcept {
     unique_block moved(std::move(other));
     swap(moved);
@@ -46,6 +48,7 @@ class unique_block {
 
   /// The address of the block, or null.
   [[nodiscard]] void* get() const noexcept { return p_; }
+  /// Whether it owns a block.
   [[nodiscard]] explicit operator bool() const noexcept { return p_ != nullptr; }
   /// The requested bytes, or 0.
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
@@ -66,6 +69,7 @@ class unique_block {
     bytes_ = 0;
     return std::exchange(p_, nullptr);
   }
+  /// Exchanges the blocks, and the allocators to which they go back.
   void swap(unique_block& other) noexcept {
     std::swap(allocator_, other.allocator_);
     std::swap(p_, other.p_);
@@ -86,7 +90,9 @@ class unique_block {
   class deleter {
    public:
     deleter() = default;
+    /// Returns memory to this allocator.
     explicit deleter(detail::handle_argument<A> allocator) noexcept : allocator_(allocator) {}
+    /// Frees the memory. A type whose destructor does something does not compile.
     template <typename T>
     void operator()(T* p) const noexcept {
       static_assert(std::is_void_v<T> || std::is_trivially_destructible_v<T>,
@@ -146,8 +152,11 @@ class shared_allocator : public allocator_adaptor<shared_allocator<A>, A> {
     if (allocator_ == nullptr) detail::fatal("shared_allocator: the pointer is null");
   }
 
+  /// The allocator. The handle must own one.
   [[nodiscard]] A& get() const noexcept { return *allocator_; }
+  /// The same.
   [[nodiscard]] A& operator*() const noexcept { return *allocator_; }
+  /// Lets the handle call the allocator, as a pointer does.
   [[nodiscard]] A* operator->() const noexcept { return allocator_.get(); }
   [[nodiscard]] friend bool operator==(const shared_allocator& a, const shared_allocator& b) noexcept {
     return a.allocator_ == b.allocator_;

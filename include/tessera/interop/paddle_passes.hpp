@@ -31,8 +31,8 @@ namespace tessera::interop {
 struct paddle_passes {
   /// A variable whose memory may be freed after its last use.
   struct variable {
-    std::int64_t bytes = 0;  ///< negative if a dimension is unknown; the magnitude counts
-    bool is_collected = false;
+    std::int64_t bytes = 0;     ///< negative if a dimension is unknown; the magnitude counts
+    bool is_collected = false;  ///< whether choose_collected chose it to be freed after its last use
   };
 
   /// Chooses the variables of one device to free after their last use: the largest, until they hold a
@@ -76,23 +76,23 @@ struct paddle_passes {
   struct input {
     std::size_t last_readers = 1;  ///< how many operations may read it last
     std::size_t uses = 1;          ///< how often this operation names it, as input or output
-    bool is_empty = false;
-    bool is_dense = true;
-    bool is_persistable = false;
-    bool is_pinned = false;
-    bool is_reused = false;   ///< by another output
-    bool is_fetched = false;  ///< by the user, after the run
+    bool is_empty = false;         ///< whether it has the name that stands for no variable
+    bool is_dense = true;          ///< whether it is a dense tensor; others are not reused
+    bool is_persistable = false;   ///< whether it outlives the run, as parameters do
+    bool is_pinned = false;        ///< whether the graph pins it, so that no pass gives its memory away
+    bool is_reused = false;        ///< by another output
+    bool is_fetched = false;       ///< by the user, after the run
   };
   /// An output of an operation that might reuse the memory of an input.
   struct output {
-    std::size_t uses = 1;          ///< how often this operation names it, as output or input
-    bool is_first_version = true;  ///< no earlier variable has its name
-    bool is_same_variable = false;
-    bool is_empty = false;
-    bool is_dense = true;
-    bool is_persistable = false;
-    bool is_pinned = false;
-    bool has_memory = false;  ///< from another input
+    std::size_t uses = 1;           ///< how often this operation names it, as output or input
+    bool is_first_version = true;   ///< no earlier variable has its name
+    bool is_same_variable = false;  ///< whether it is the input itself, by name
+    bool is_empty = false;          ///< whether it has the name that stands for no variable
+    bool is_dense = true;           ///< whether it is a dense tensor; others reuse nothing
+    bool is_persistable = false;    ///< whether it outlives the run, as parameters do
+    bool is_pinned = false;         ///< whether the graph pins it, so that it keeps memory of its own
+    bool has_memory = false;        ///< from another input
   };
 
   /// Whether an output may overwrite an input. Does not check whether it fits.

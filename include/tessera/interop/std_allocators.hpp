@@ -39,11 +39,14 @@ class pmr_resource final : public std::pmr::memory_resource {
   static_assert(detail::check_host_allocator<detail::allocator_of<A>>());
 
  public:
+  /// Serves requests from an allocator, on one stream.
   explicit pmr_resource(detail::handle_argument<A> allocator, stream_id stream = {}) noexcept
       : allocator_(allocator), stream_(stream) {}
   pmr_resource& operator=(pmr_resource&&) = delete;
 
+  /// The handle of the allocator that serves the requests.
   [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
+  /// The stream of all requests.
   [[nodiscard]] stream_id stream() const noexcept { return stream_; }
 
  private:
@@ -104,21 +107,27 @@ class typed_allocator {
   static_assert(detail::check_host_allocator<detail::allocator_of<A>>());
 
  public:
+  ///@{
+  /// What containers ask. If one is copy-assigned, it keeps its allocator; a move or a swap takes the
+  /// allocator along.
   using value_type = T;
   using propagate_on_container_copy_assignment = std::false_type;
   using propagate_on_container_move_assignment = std::true_type;
   using propagate_on_container_swap = std::true_type;
   using is_always_equal = std::bool_constant<detail::stateless_handle<detail::handle_of<A>>>;
+  ///@}
 
   /// Exists only if the type of the handle identifies the allocator.
   typed_allocator() noexcept
     requires detail::stateless_handle<detail::handle_of<A>>
   = default;
+  /// Serves requests from an allocator, on one stream.
   typed_allocator(detail::handle_argument<A> allocator, stream_id stream = {}) noexcept
       : allocator_(allocator), stream_(stream) {}
   // A move is a copy, because a moved-from allocator must keep its value.
   typed_allocator(const typed_allocator&) = default;
   typed_allocator& operator=(const typed_allocator&) = default;
+  /// An allocator for another type, over the same allocator and on the same stream.
   template <typename U>
   typed_allocator(const typed_allocator<U, A>& other) noexcept
       : allocator_(other.allocator()), stream_(other.stream()) {}
@@ -132,9 +141,12 @@ class typed_allocator {
   void deallocate(T* p, std::size_t count) noexcept {
     aligned_request(count * sizeof(T), alignof(T)).deallocate(allocator_.get(), p);
   }
+  /// The most objects of one request: max_request bytes.
   [[nodiscard]] static constexpr std::size_t max_size() noexcept { return max_request / sizeof(T); }
 
+  /// The handle of the allocator that serves the requests.
   [[nodiscard]] const detail::handle_of<A>& allocator() const noexcept { return allocator_; }
+  /// The stream of all requests.
   [[nodiscard]] stream_id stream() const noexcept { return stream_; }
 
   template <typename U>

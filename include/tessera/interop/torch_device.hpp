@@ -232,12 +232,15 @@ class torch_device final : public detail::torch_device_base {
   using memory = detail::torch_memory<Definition>;
 
  public:
+  /// The allocator of one device, as the definition makes it.
   using allocator_type = typename memory::allocator_type;
 
+  /// The one object of this type, for c10::SetAllocator. It is never destroyed.
   [[nodiscard]] static torch_device& instance() {
     static auto& made = *new torch_device;
     return made;
   }
+  /// The device type of the definition.
   [[nodiscard]] static c10::DeviceType type() noexcept { return memory::type(); }
   /// The allocator of a device, made at its first use.
   [[nodiscard]] static allocator_type& front(int device) { return memory::at(device).allocator; }
@@ -249,7 +252,9 @@ class torch_device final : public detail::torch_device_base {
         memory::allocate(device.index(), bytes, memory::to_stream(guard->getStream(device)), device);
     return {p, p, &deallocate, device};
   }
+  /// The function that frees an address of this allocator. It aborts for any other address.
   c10::DeleterFnPtr raw_deleter() const override { return &deallocate; }
+  /// Copies within the memory of a device, and returns when it is done, as the definition says.
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     if constexpr (requires { Definition::copy(to, from, bytes); }) {
       Definition::copy(to, from, bytes);
@@ -290,21 +295,26 @@ class torch_device final : public detail::torch_device_base {
 
   // The functions of c10::DeviceAllocator. Before PyTorch 2.9, they override nothing.
   // NOLINTBEGIN(modernize-use-override)
+  /// Always true: a device's allocator is made at its first use.
   bool initialized() { return true; }
   /// Releases all cached memory of all devices.
   void emptyCache(std::pair<unsigned long long, unsigned long long> = {0, 0}) {
     detail::torch_fork::check();
     memory::all().for_each([](auto& on) { on.allocator.trim(); });
   }
+  /// Does what record_stream does.
   void recordStream(const c10::DataPtr& of, c10::Stream stream) { record_stream(of, stream); }
+  /// The statistics of a device, with PyTorch's names. All are zero before its first use.
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) {
     c10::CachingDeviceAllocator::DeviceStats result;
     if (auto* const on = memory::find(device)) add_torch_statistics(result, on->allocator.statistics());
     return result;
   }
+  /// Sets the sums and counts of a device to zero, but not the current values and peaks.
   void resetAccumulatedStats(c10::DeviceIndex device) {
     if (auto* const on = memory::find(device)) on->allocator.reset_accumulated_statistics();
   }
+  /// Sets each peak of a device to the current value.
   void resetPeakStats(c10::DeviceIndex device) {
     if (auto* const on = memory::find(device)) on->allocator.reset_peak_statistics();
   }
@@ -340,12 +350,15 @@ class torch_host final : public detail::torch_host_base {
   using memory = detail::torch_memory<Definition>;
 
  public:
+  /// The allocator of pinned memory, as the definition makes it.
   using allocator_type = typename memory::allocator_type;
 
+  /// The one object of this type, for at::setHostAllocator. It is never destroyed.
   [[nodiscard]] static torch_host& instance() {
     static auto& made = *new torch_host;
     return made;
   }
+  /// The allocator itself, made at its first use.
   [[nodiscard]] static allocator_type& front() { return memory::at(0).allocator; }
   /// Whether an address is in memory of this allocator, for the backend's isPinnedPtr. It may be inside a block, because a
   /// program can make a storage of a part of another one.
@@ -355,7 +368,9 @@ class torch_host final : public detail::torch_host_base {
     void* const p = memory::allocate(0, bytes, stream_id{}, c10::Device(c10::kCPU));
     return {p, p, &deallocate, c10::Device(c10::kCPU)};
   }
+  /// The function that frees an address of this allocator. It aborts for any other address.
   c10::DeleterFnPtr raw_deleter() const override { return &deallocate; }
+  /// Copies within host memory.
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
@@ -367,12 +382,15 @@ class torch_host final : public detail::torch_host_base {
   bool record_event(void* p, void* block, c10::Stream stream) {
     return memory::record_stream(block != nullptr ? block : p, stream);
   }
+  /// Releases all cached memory to the host.
   void empty_cache() {
     if (auto* const on = memory::find(0)) on->allocator.trim();
   }
+  /// Sets the sums and counts to zero, but not the current values and peaks.
   void reset_accumulated_stats() {
     if (auto* const on = memory::find(0)) on->allocator.reset_accumulated_statistics();
   }
+  /// Sets each peak to the current value.
   void reset_peak_stats() {
     if (auto* const on = memory::find(0)) on->allocator.reset_peak_statistics();
   }
@@ -485,6 +503,8 @@ class torch_guard final : public c10::impl::DeviceGuardImplInterface {
     torch_device<Definition>::record_stream(data, stream);
   }
 
+  /// Records an event of the provider on a stream, and makes `*of` point to it. Discards the one there
+  /// before.
   void record(void** of, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     auto next = std::make_unique<recorded>(stream);

@@ -170,8 +170,11 @@ namespace tessera::interop {
 template <detail::pluggable_definition Definition>
 class torch_pluggable {
  public:
+  /// The provider, as the definition makes it.
   using device_type = decltype(Definition::make_device(0));
+  /// The argument of device_stats for torch_npu 2.8, if its header is not available.
   using npu_device_stats = detail::npu_device_stats;
+  /// Whether alloc throws out_of_memory when memory is full; otherwise it returns null.
   static constexpr bool throws = detail::throws_out_of_memory<Definition>;
 
   torch_pluggable& operator=(torch_pluggable&&) = delete;
@@ -223,6 +226,9 @@ class torch_pluggable {
       state.allocator.trim();
     });
   }
+  /// Limits the memory of a device to a fraction of its capacity, as
+  /// torch.cuda.set_per_process_memory_fraction. A fraction that is not from 0 to 1 changes nothing and is
+  /// recorded as the last error.
   void memory_fraction(double fraction, int device) noexcept {
     device_state* state = nullptr;
     catch_errors<false>(device, state, [&] {
@@ -246,6 +252,7 @@ class torch_pluggable {
     if (bytes != nullptr) *bytes = found.bytes;
     return reinterpret_cast<void*>(found.address);
   }
+  /// Selects streams by their handle, for a pool.
   using stream_condition = std::function<bool(void* stream)>;
   /// Directs the requests of the streams that satisfy a condition to a private pool. Makes the pool, or adds a
   /// use, as PyTorch's allocator does. A host may not pass end_allocate_to_pool. So the scope also ends when
@@ -304,6 +311,9 @@ class torch_pluggable {
       return id != pool_id{} ? memory.sleep(id, contents(saves)) : sleep_result{{"no such pool exists"}};
     });
   }
+  /// Wakes a pool that sleep_pool put to sleep: its blocks have memory at the same addresses again.
+  ///   Returns:  false if the pool does not exist or does not sleep, or if memory is missing; the reason is
+  ///             recorded as the last error
   bool wake_pool(int device, detail::torch_pool_id pool) noexcept {
     return change_sleep("wake_pool", device, [=](auto memory, auto& pools) -> sleep_result {
       const pool_id id = pools.find(pool);
@@ -329,6 +339,7 @@ class torch_pluggable {
     });
     return length;
   }
+  /// The statistics of a device in the host's type. All are zero before its first use.
   template <typename DeviceStats>
   [[nodiscard]] DeviceStats device_stats(int device) noexcept {
     DeviceStats result{};

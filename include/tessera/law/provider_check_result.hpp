@@ -33,8 +33,8 @@ namespace tessera::law {
 
 /// Laws that were not checked, and the reason.
 struct unchecked_law {
-  const char* law;
-  const char* why;
+  const char* law;  ///< the name of the law
+  const char* why;  ///< for example a capability that the provider lacks
 };
 
 /// The first rule that a provider breaks, the values that show it, and the laws that were not checked.
@@ -47,9 +47,11 @@ struct unchecked_law {
 struct provider_check_result {
   const char* broken = nullptr;  ///< the text of the first broken rule; null if all hold
 
+  /// Whether no rule is broken. Laws may not have been checked.
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return broken == nullptr; }
   /// The broken rule and the values that show it; empty if no rule is broken.
   [[nodiscard]] const char* message() const noexcept { return text_.c_str(); }
+  /// The laws that could not be checked, with the reasons.
   [[nodiscard]] std::span<const unchecked_law> not_checked() const noexcept {
     return {unchecked_.data(), count_};
   }

@@ -20,7 +20,7 @@ namespace tessera::observe {
 
 /// A call of a stack, in words. PyTorch names the parts `name`, `filename` and `line`.
 struct stack_frame {
-  std::string function{};
+  std::string function{};  ///< empty if unknown
   std::string file{};      ///< empty if unknown
   std::uint64_t line = 0;  ///< from 1; 0 if unknown
 };
@@ -169,13 +169,16 @@ namespace tessera::observe {
 template <typename Time, typename Stacks>
 class history {
  public:
+  /// An event that is stored.
   struct entry {
-    allocator_event event{};
-    std::uint64_t time_us = 0;
-    std::uint32_t label = 0;  ///< for label_of()
-    std::uint32_t stack = 0;  ///< for for_each_stack(); 0 if none was taken
+    allocator_event event{};    ///< as the allocator reported it
+    std::uint64_t time_us = 0;  ///< microseconds, as `Time` returned them
+    std::uint32_t label = 0;    ///< for label_of()
+    std::uint32_t stack = 0;    ///< for for_each_stack(); 0 if none was taken
   };
+  /// Events that it stores if the program names no number.
   static constexpr std::size_t default_capacity = std::size_t{1} << 16;
+  /// Texts that are kept, with the empty one and the one for all further labels.
   static constexpr std::size_t max_labels = std::size_t{1} << 12;
 
   history() : history(default_capacity) {}
@@ -187,6 +190,7 @@ class history {
   }
   history(history&&) noexcept = default;
   history& operator=(history&&) noexcept = default;
+  /// Copies the stored events, labels and stacks. The copy stores as many events as the original.
   history(const history& other)
       : capacity_(other.capacity_),
         time_(other.time_),
@@ -199,12 +203,14 @@ class history {
     ring_.reserve(capacity_);  // a copied vector does not keep its capacity
     ring_.insert(ring_.end(), other.ring_.begin(), other.ring_.end());
   }
+  /// As the constructor. It leaves the history unchanged if host memory runs out.
   history& operator=(const history& other) {
     *this = history(other);
     return *this;
   }
   ~history() = default;
 
+  /// Stores an event, with the time and the label of the calling thread. The allocator calls it.
   void on(const allocator_event& event) noexcept {
     entry next{event, time_()};
     if (has_labels_ || detail::kept_stacks<Stacks>::exist) describe(next);
@@ -235,12 +241,13 @@ class history {
   void set_default_label(std::string_view text) { label_.set_for_others(number_of(text)); }
   /// The label of the calling thread's next event; empty if there is none.
   [[nodiscard]] std::string_view current_label() const noexcept { return labels_[label_.get()]; }
+  /// The label of a stored event; empty if it has none. It is valid until the next label is stored.
   [[nodiscard]] std::string_view label_of(const entry& e) const noexcept { return labels_[e.label]; }
 
   /// The label and the stack of the live or pending block at an address.
   struct block {
-    std::string_view label{};
-    std::uint32_t stack = 0;  ///< for for_each_stack(); 0 if none was taken
+    std::string_view label{};  ///< empty if it has none; valid until the next label is stored
+    std::uint32_t stack = 0;   ///< for for_each_stack(); 0 if none was taken
   };
   /// Finds what is kept of the block that begins at an address; empty if nothing is.
   [[nodiscard]] block block_at(std::uintptr_t address) const noexcept {

@@ -10,12 +10,12 @@ namespace tessera::observe {
 /// measures them.
 ///   Source:  torch.cuda.host_memory_stats()
 struct host_statistics {
-  counter allocations{};  ///< segments acquired from the host
-  counter allocated_bytes{};
-  counter active_requests{};  ///< live and pending blocks
-  counter active_bytes{};
-  std::uint64_t num_host_alloc = 0;
-  std::uint64_t num_host_free = 0;
+  counter allocations{};             ///< segments acquired from the host
+  counter allocated_bytes{};         ///< bytes of these segments
+  counter active_requests{};         ///< live and pending blocks
+  counter active_bytes{};            ///< bytes of these blocks
+  std::uint64_t num_host_alloc = 0;  ///< segments acquired; in ranges, 0
+  std::uint64_t num_host_free = 0;   ///< segments released; in ranges, 0
 
   /// Converts an allocator's statistics.
   ///

@@ -13,8 +13,9 @@ namespace tessera::observe {
 /// The physical chunks behind bytes of a live block, by ascending address. If it is false, there are none, and `why` says why.
 template <provider::virtual_memory_provider D>
 struct chunk_list {
-  std::vector<provider::mapped_chunk<D>> chunks{};
-  const char* why = nullptr;  ///< why there are no chunks, as text; null if there are
+  std::vector<provider::mapped_chunk<D>> chunks{};  ///< empty if there are none
+  const char* why = nullptr;                        ///< why there are no chunks, as text; null if there are
+  /// Whether there are chunks.
   [[nodiscard]] explicit operator bool() const noexcept { return why == nullptr; }
 };
 

@@ -126,16 +126,19 @@ struct oom_report {
     split_limit,  ///< it or the request is oversize; it serves only requests of about its size
     size_class    ///< it serves only requests of its size
   };
+  /// What the report suggests.
   using hint = detail::oom_hint;
+  /// A suggestion.
   struct hint_for {
-    hint what{};
+    hint what{};            ///< the default suggests nothing
     std::size_t bytes = 0;  ///< the number in the text of the hint
   };
+  /// Where a free block is.
   struct free_block {
-    std::uintptr_t address = 0;
-    std::size_t bytes = 0;  ///< 0 if there is none
-    std::size_t pool = 0;
-    stream_id stream{};
+    std::uintptr_t address = 0;  ///< of the first byte
+    std::size_t bytes = 0;       ///< 0 if there is none
+    std::size_t pool = 0;        ///< the number that the pools policy gives
+    stream_id stream{};          ///< the key of its free list
   };
   /// A segment, or in ranges a physical chunk, that has free bytes but cannot be released, because it also
   /// has live or pending blocks.
@@ -153,21 +156,22 @@ struct oom_report {
       return bytes == 0 ? 0 : gained * (gained / (gained + static_cast<double>(used)));
     }
   };
+  /// The largest number of suggestions in a report.
   static constexpr std::size_t max_hints = 4;
 
   // The request.
-  std::size_t requested = 0;
-  stream_id stream{};
-  std::size_t block = 0;  ///< size of the block that would serve it; 0 if the request exceeds max_request
-  std::size_t pool = 0;
-  std::size_t segment = 0;        ///< size of the segment needed for it
-  std::size_t wanted = 0;         ///< maximum to get from the device: that segment, or in ranges, whole pages
-  std::size_t exact_segment = 0;  ///< the smallest segment that is large enough
+  std::size_t requested = 0;  ///< bytes that the program asked for
+  stream_id stream{};         ///< of the request
+  std::size_t block = 0;      ///< size of the block that would serve it; 0 if the request exceeds max_request
+  std::size_t pool = 0;       ///< the number that the pools policy gives the request's block
+  std::size_t segment = 0;    ///< size of the segment needed for it
+  std::size_t wanted = 0;     ///< maximum to get from the device: that segment, or in ranges, whole pages
+  std::size_t exact_segment = 0;    ///< the smallest segment that is large enough
   std::size_t unpaged_segment = 0;  ///< the segment in normal pages
   std::int64_t waited_ms = -1;      ///< how long a front end waited for other threads; negative if none did
 
   // The state of the memory.
-  usage now{};
+  usage now{};                        ///< the use of the allocator's memory
   std::size_t capacity = 0;           ///< of the device
   std::size_t available = unlimited;  ///< left on the device; `unlimited` if unknown
   std::size_t elsewhere = 0;          ///< cached in other arenas
@@ -180,8 +184,8 @@ struct oom_report {
   refusal refused{};  ///< why the provider refused memory for the request, if it said so
 
   // The free blocks.
-  free_block largest{};
-  reason largest_is = reason::none;
+  free_block largest{};                ///< the largest free block of all pools and streams
+  reason largest_is = reason::none;    ///< why it did not serve the request
   std::size_t largest_neighbours = 0;  ///< live and pending blocks that share the units of the largest
   /// For each reason: the largest free block that is large enough and fails only for this reason.
   std::array<std::size_t, 7> but_for{};
@@ -200,26 +204,27 @@ struct oom_report {
   std::size_t unsplit = 0;   ///< bytes of live blocks above their rounded sizes
 
   // The policies and the provider.
-  std::size_t pools = 1;
-  bool has_segments = true;  ///< growth acquires segments; otherwise it maps pages into ranges
-  bool stitches = false;     ///< growth moves idle pages to the range that needs them
-  bool reuses_across_streams = false;
-  bool shares_streams = false;      ///< blocks are reused across streams, or all streams share them
-  bool empties_cache = false;       ///< before such a request fails, the cache is emptied
-  bool accepts_exact_size = false;  ///< exact_segment would have been tried
+  std::size_t pools = 1;               ///< how many the recipe has
+  bool has_segments = true;            ///< growth acquires segments; otherwise it maps pages into ranges
+  bool stitches = false;               ///< growth moves idle pages to the range that needs them
+  bool reuses_across_streams = false;  ///< a free block may serve a stream other than its own
+  bool shares_streams = false;         ///< blocks are reused across streams, or all streams share them
+  bool empties_cache = false;          ///< before such a request fails, the cache is emptied
+  bool accepts_exact_size = false;     ///< exact_segment would have been tried
+  /// Whether the provider is an ordering_provider: a stream can wait for another's event.
   bool device_has_order = false;
-  bool device_has_ranges = false;
+  bool device_has_ranges = false;  ///< whether the provider is a virtual_memory_provider: it can map pages
   bool device_is_limited = false;  ///< a limit of the provider refused
   bool pages_fall_back = true;     ///< to normal pages if others run out
-  std::size_t split_limit = unlimited;
-  std::size_t range = unlimited;  ///< bytes of addresses reserved at once
+  std::size_t split_limit = unlimited;  ///< bytes from which a block or a request is oversize
+  std::size_t range = unlimited;        ///< bytes of addresses reserved at once
 
   /// A program that would make the recipe reserve without bound, if there is one.
   law::growth_witness growth{};
 
   // The conclusion.
-  std::array<hint_for, max_hints> hints{};
-  std::size_t hint_count = 0;
+  std::array<hint_for, max_hints> hints{};  ///< only the first `hint_count` are there
+  std::size_t hint_count = 0;               ///< at most max_hints
 
   /// Returns the report as text of at most 13 lines.
   [[nodiscard]] detail::oom_text text() const noexcept;
@@ -232,6 +237,7 @@ struct oom_report {
       if (is_first) std::swap(unit, other);
     }
   }
+  /// Whether the request exceeds what any allocator may be asked for, so that nothing was tried.
   [[nodiscard]] bool exceeds_max_request() const noexcept { return requested > max_request; }
   /// Returns the bytes that could still be reserved within the limit.
   [[nodiscard]] std::size_t room() const noexcept {

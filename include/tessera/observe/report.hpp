@@ -21,20 +21,22 @@ namespace tessera::observe {
 ///
 ///     std::puts(tessera::observe::memory_report(allocator).table().c_str());
 struct memory_report {
+  /// A count of events, one of the `num_` members of statistics.
   struct count {
-    const char* name;
-    std::uint64_t value;
+    const char* name;     ///< as in PyTorch's memory_stats(), if PyTorch has it; lives as long as the program
+    std::uint64_t value;  ///< since the start or the last reset_accumulated_statistics()
   };
-  usage now{};
+  usage now{};  ///< the use of the memory; of a planned, with the plan
   std::size_t non_releasable =
       0;  ///< cached bytes that trim() cannot release, as live blocks share their segments
-  std::size_t metadata_bytes = 0;  ///< bytes of host memory that describe the blocks
-  pool_statistics all{};
-  std::vector<pool_statistics> pools;
-  counter oversize_allocations{};
-  counter oversize_segments{};
-  counter device_bytes{};
-  counter unbacked_bytes{};
+  std::size_t metadata_bytes = 0;      ///< bytes of host memory that describe the blocks
+  pool_statistics all{};               ///< sums over all pools
+  std::vector<pool_statistics> pools;  ///< by the number that the pools policy gives
+  counter oversize_allocations{};      ///< live blocks of at least max_split_size
+  counter oversize_segments{};         ///< segments of at least max_split_size
+  counter device_bytes{};              ///< bytes that the device has given and not taken back
+  counter unbacked_bytes{};            ///< bytes of blocks without memory, which an extension gave back
+  /// In the order of the members of statistics.
   std::array<count, std::size(detail::event_counts<1>)> counts{};
   std::size_t max_split_size = unlimited;  ///< bytes
   std::array<provider::call_times::summary, provider::call_times::count>
@@ -59,6 +61,7 @@ struct memory_report {
       calls[i] = times->of(static_cast<provider::provider_call::kind>(i));
   }
 
+  /// The name of a pool in the table: small_pool and large_pool if there are two, otherwise pool_0 and so on.
   [[nodiscard]] std::string pool_name(std::size_t number) const {
     if (pools.size() == 2) return number == 0 ? "small_pool" : "large_pool";
     return "pool_" + std::to_string(number);

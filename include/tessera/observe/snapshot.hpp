@@ -26,18 +26,23 @@ struct snapshot {
    public:
     /// A call. `file` and `function` are the numbers of texts.
     struct frame {
-      std::uint32_t file = 0;
-      std::uint32_t function = 0;
-      std::uint64_t line = 0;  ///< from 1; 0 or 2^64 - 1 if unknown
+      std::uint32_t file = 0;      ///< the number of the text with its path; 0 if unknown
+      std::uint32_t function = 0;  ///< the number of the text with its name; 0 if unknown
+      std::uint64_t line = 0;      ///< from 1; 0 or 2^64 - 1 if unknown
       auto operator<=>(const frame&) const = default;
     };
 
+    /// How many texts there are; the last one has this number.
     [[nodiscard]] std::size_t texts() const noexcept { return texts_.size(); }
+    /// How many frames there are; their positions are from 0.
     [[nodiscard]] std::size_t frames() const noexcept { return frames_.size(); }
+    /// How many stacks there are; the last one has this number.
     [[nodiscard]] std::size_t stacks() const noexcept { return ends_.size(); }
+    /// The text of a number; empty for 0.
     [[nodiscard]] std::string_view text(std::uint32_t number) const noexcept {
       return number == 0 ? std::string_view{} : std::string_view(texts_[number - 1]);
     }
+    /// The frame at a position.
     [[nodiscard]] const frame& frame_at(std::uint32_t position) const noexcept { return frames_[position]; }
     /// Returns the positions of a stack's frames, innermost first.
     [[nodiscard]] std::span<const std::uint32_t> stack(std::uint32_t number) const noexcept {
@@ -74,14 +79,17 @@ struct snapshot {
   /// The number of a pool of segments; (0, 0) is the default pool.
   using pool_id = std::pair<std::uint64_t, std::uint64_t>;
 
+  /// A block of a segment.
   struct block {
+    /// Whether a request has the block.
     using state = block_view::state;
-    std::uint64_t address = 0;
-    std::size_t size = 0;
-    std::size_t requested = 0;
-    state is = state::free;
-    std::uint32_t stack = 0;  ///< call stack of the allocation; 0 if unknown
+    std::uint64_t address = 0;  ///< of the first byte
+    std::size_t size = 0;       ///< bytes of the block
+    std::size_t requested = 0;  ///< bytes that the program asked for; 0 while it is free
+    state is = state::free;     ///< `pending` is PyTorch's active_pending_free
+    std::uint32_t stack = 0;    ///< call stack of the allocation; 0 if unknown
 
+    /// Whether it is live or pending.
     [[nodiscard]] bool active() const noexcept { return is != state::free; }
     bool operator==(const block&) const = default;
   };
@@ -95,16 +103,17 @@ struct snapshot {
 
   /// Memory from one device allocation, or a run of mapped pages in an address range.
   struct segment {
-    std::uint64_t device = 0;
-    std::uint64_t address = 0;
-    std::size_t size = 0;
-    stream_id stream{};
-    bool large = false;
-    pool_id pool{};
-    bool expandable = false;
-    std::uint32_t stack = 0;  ///< call stack of the acquisition
-    std::vector<block> blocks{};
+    std::uint64_t device = 0;     ///< the number of the device
+    std::uint64_t address = 0;    ///< of the first byte
+    std::size_t size = 0;         ///< bytes
+    stream_id stream{};           ///< the stream on which its blocks are allocated
+    bool large = false;           ///< whether it is of the large pool; otherwise of the small one
+    pool_id pool{};               ///< the private pool that owns it
+    bool expandable = false;      ///< whether it is mapped pages of a range
+    std::uint32_t stack = 0;      ///< call stack of the acquisition
+    std::vector<block> blocks{};  ///< in the order of addresses; they cover the segment
 
+    /// Adds up the blocks, except free ones.
     [[nodiscard]] byte_counts count_bytes() const noexcept {
       byte_counts counts;
       for (const block& b : blocks) {
@@ -137,45 +146,47 @@ struct snapshot {
     annotate,  ///< the user labelled a live block
     other
   };
+  /// An event of a trace.
   struct entry {
-    action what = action::other;
-    std::uint32_t stack = 0;  ///< number in `stacks` of the call that caused it; 0 if unknown
-    std::uint64_t address = 0;
-    std::size_t size = 0;   ///< bytes requested, acquired or mapped
-    std::size_t block = 0;  ///< bytes of the block that serves a request; 0 if unknown
-    stream_id stream{};
+    action what = action::other;  ///< what happened
+    std::uint32_t stack = 0;      ///< number in `stacks` of the call that caused it; 0 if unknown
+    std::uint64_t address = 0;    ///< of the block, the segment or the pages; 0 for oom
+    std::size_t size = 0;         ///< bytes requested, acquired or mapped
+    std::size_t block = 0;        ///< bytes of the block that serves a request; 0 if unknown
+    stream_id stream{};           ///< of the request; otherwise that of the segment
     std::uint64_t time_us = 0;    ///< microseconds since an unspecified time; 0 in old snapshots
     std::size_t device_free = 0;  ///< bytes that the device reported free when an allocation failed
-    pool_id pool{};
-    std::string label{};  ///< the user's text, `user_metadata` in PyTorch
+    pool_id pool{};               ///< the private pool that it is about
+    std::string label{};          ///< the user's text, `user_metadata` in PyTorch
     bool operator==(const entry&) const = default;
   };
 
   /// The beginning or end of an interval that the user named, such as an optimizer step.
   struct annotation {
-    std::string name{};
-    bool begins = false;  ///< false: ends
-    std::uint64_t device = 0;
-    std::uint64_t time_us = 0;
+    std::string name{};         ///< as the user wrote it
+    bool begins = false;        ///< false: ends
+    std::uint64_t device = 0;   ///< the number of the device
+    std::uint64_t time_us = 0;  ///< microseconds, on the clock of the traces
     bool operator==(const annotation&) const = default;
   };
 
   /// The allocator settings that affect its decisions.
   struct settings {
-    std::string conf;    ///< PYTORCH_CUDA_ALLOC_CONF
-    std::string recipe;  ///< the recipe's name; empty in PyTorch's own snapshots
-    std::size_t max_split_size = unlimited;
-    double garbage_collection_threshold = 0;
-    bool expandable_segments = false;
+    std::string conf;                         ///< PYTORCH_CUDA_ALLOC_CONF
+    std::string recipe;                       ///< the recipe's name; empty in PyTorch's own snapshots
+    std::size_t max_split_size = unlimited;   ///< bytes from which a block is oversize
+    double garbage_collection_threshold = 0;  ///< a fraction of the limit; 0 if it is off
+    bool expandable_segments = false;         ///< whether pages are mapped into ranges
+    /// Steps between two powers of two, by size, as in divisions; 0 for none.
     std::uint32_t roundup_power2_divisions[16] = {};
     bool operator==(const settings&) const = default;
   };
 
-  std::string name;
-  std::vector<segment> segments;           ///< sorted by device, then address
-  std::vector<std::vector<entry>> traces;  ///< one per device, oldest entry first
-  std::vector<annotation> annotations;
-  settings configured;
+  std::string name;                               ///< for reports, for example that of the file
+  std::vector<segment> segments;                  ///< sorted by device, then address
+  std::vector<std::vector<entry>> traces;         ///< one per device, oldest entry first
+  std::vector<annotation> annotations;            ///< of all devices
+  settings configured;                            ///< the settings of the allocator that was recorded
   call_stacks stacks;                             ///< the call stacks of blocks and entries
   std::vector<segment> host_segments{};           ///< pinned host memory, as PyTorch reports it
   std::vector<std::vector<entry>> host_traces{};  ///< the history of pinned host memory

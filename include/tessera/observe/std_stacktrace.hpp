@@ -21,6 +21,7 @@ struct std_stacktrace;
 
 #if defined(__cpp_lib_stacktrace)
 struct std_stacktrace {
+  /// A call as the standard library stores it: its address.
   using frame = std::stacktrace_entry;
   /// Takes no stack if host memory runs out.
   std::size_t operator()(std::span<frame> frames) const noexcept {
@@ -28,6 +29,8 @@ struct std_stacktrace {
     std::copy(taken.begin(), taken.end(), frames.begin());
     return taken.size();
   }
+  /// Looks up the function, the file and the line of a call.
+  ///   Throws:  std::bad_alloc
   [[nodiscard]] static stack_frame describe(const frame& call) {
     return {call.description(), call.source_file(), call.source_line()};
   }

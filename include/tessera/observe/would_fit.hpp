@@ -376,8 +376,8 @@ namespace tessera::observe {
 
 /// A request that may come.
 struct expected_request {
-  std::size_t bytes = 0;
-  stream_id stream{};
+  std::size_t bytes = 0;  ///< that the program will ask for
+  stream_id stream{};     ///< of the request
 };
 
 /// Whether requests would succeed.
@@ -385,6 +385,7 @@ struct [[nodiscard]] fit_answer {
   std::size_t served = 0;    ///< how many succeed before the first that fails
   std::size_t reserved = 0;  ///< bytes that the allocator would have reserved after these
   std::string why{};         ///< why the next one fails; empty if all succeed
+  /// Whether all requests would succeed.
   explicit operator bool() const noexcept { return why.empty(); }
 };
 

@@ -24,7 +24,7 @@ struct memory_plan {
   };
   /// A request. Places are offsets in units of `alignment`.
   struct entry {
-    std::uint32_t kind = 0;
+    std::uint32_t kind = 0;   ///< the position of its kind in `kinds`
     std::uint32_t place = 0;  ///< `keeps` if any free kept place of its kind serves it
     std::uint32_t other = 0;  ///< the entry that may come instead of this one; 0 if there is none
     std::uint32_t deaths =
@@ -32,7 +32,7 @@ struct memory_plan {
   };
   /// A step that begin_step(key) starts; key 0 stands for any. A track without steps ignores begin_step.
   struct step {
-    std::uint64_t key = 0;
+    std::uint64_t key = 0;    ///< as begin_step() gets it
     std::uint32_t entry = 0;  ///< its first entry
   };
   /// The requests of one stream.
@@ -47,17 +47,17 @@ struct memory_plan {
   /// A bit of `other`: the step may have ended before this entry, so the first entry of another may come.
   static constexpr std::uint32_t may_end = 0x80000000;
 
-  std::uint64_t fingerprint = 0;  ///< of the recorded requests and frees
-  std::uint64_t first_event = 0;  ///< of the recording
-  std::uint64_t end_event = 0;    ///< one behind the last
-  std::uint64_t bytes = 0;        ///< of all places together
-  std::uint64_t peak_live = 0;    ///< of the recorded requests, in bytes
-  std::uint64_t lower_bound = 0;  ///< no placement of these requests needs fewer bytes
-  std::uint32_t alignment = 512;  ///< of all places
-  std::span<const kind> kinds{};
-  std::span<const track> tracks{};
-  std::span<const step> steps{};
-  std::span<const entry> entries{};
+  std::uint64_t fingerprint = 0;     ///< of the recorded requests and frees
+  std::uint64_t first_event = 0;     ///< of the recording
+  std::uint64_t end_event = 0;       ///< one behind the last
+  std::uint64_t bytes = 0;           ///< of all places together
+  std::uint64_t peak_live = 0;       ///< of the recorded requests, in bytes
+  std::uint64_t lower_bound = 0;     ///< no placement of these requests needs fewer bytes
+  std::uint32_t alignment = 512;     ///< of all places
+  std::span<const kind> kinds{};     ///< of all tracks, one track after the other
+  std::span<const track> tracks{};   ///< in the order of the recorded streams
+  std::span<const step> steps{};     ///< of all tracks, one track after the other
+  std::span<const entry> entries{};  ///< of all tracks, one track after the other
   /// For each entry, the entries whose blocks are freed by then. For the first entry of a step, instead those
   /// entries of other steps whose blocks may still be live.
   std::span<const std::uint32_t> deaths{};
@@ -65,6 +65,7 @@ struct memory_plan {
   /// second in bank 1, and so on. Empty for one bank.
   std::span<const std::uint64_t> bank_ends{};
 
+  /// Whether it serves no request.
   [[nodiscard]] constexpr bool empty() const noexcept { return entries.empty(); }
   /// The bank of an offset.
   [[nodiscard]] constexpr std::size_t bank_of(std::uint64_t offset) const noexcept {

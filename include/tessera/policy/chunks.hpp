@@ -13,18 +13,20 @@ namespace tessera::policy {
 ///   Source:  Paddle's initial_gpu_memory_in_mb, reallocate_gpu_memory_in_mb and
 ///            fraction_of_gpu_memory_to_use
 struct chunk_schedule {
-  std::size_t first = 0;    ///< bytes of the first chunk
-  std::size_t further = 0;  ///< bytes of each later chunk
-  fraction share = percent(92);
+  std::size_t first = 0;         ///< bytes of the first chunk
+  std::size_t further = 0;       ///< bytes of each later chunk
+  fraction share = percent(92);  ///< of the available bytes: the size of a chunk if its number of bytes is 0
 
   /// Returns how many of `free` bytes are available: all but a twentieth, or 0 if fewer than 256 remain.
   [[nodiscard]] static constexpr std::size_t available(std::size_t free) noexcept {
     const std::size_t rest = free - free / 20;
     return rest < 256 ? 0 : rest;
   }
+  /// Bytes of the first chunk on a device with `free` bytes.
   [[nodiscard]] constexpr std::size_t first_chunk(std::size_t free) const noexcept {
     return first > 0 ? first : share.of(available(free));
   }
+  /// Bytes of each later chunk on a device with `free` bytes.
   [[nodiscard]] constexpr std::size_t further_chunk(std::size_t free) const noexcept {
     return further > 0 ? further : share.of(available(free));
   }
@@ -62,6 +64,7 @@ struct grow_by_chunks {
   [[no_unique_address]] parameter<Small> small_chunk{};
   [[no_unique_address]] parameter<Large> large{};
   [[no_unique_address]] parameter<Boundary> boundary{};
+  /// Bytes, or a share of the device, that may be reserved.
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&,
@@ -81,7 +84,8 @@ template <auto Schedule = tunable<chunk_schedule>{chunk_schedule{}},
           auto Limit = tunable<memory_limit>{memory_limit::none}>
 struct grow_by_schedule {
   using backend = segment_backend;
-  [[no_unique_address]] parameter<Schedule> schedule{};
+  [[no_unique_address]] parameter<Schedule> schedule{};  ///< the sizes of the chunks
+  /// Bytes, or a share of the device, that may be reserved.
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
@@ -103,8 +107,9 @@ struct grow_by_schedule {
 ///   Source:  Paddle's free_when_no_cache_hit and free_idle_chunk
 template <auto BeforeGrowth = tunable<bool>{false}, auto AtFree = tunable<bool>{false}>
 struct evict_idle_segments {
+  /// Whether a request that finds no block first releases all idle segments.
   [[no_unique_address]] parameter<BeforeGrowth> before_growth{};
-  [[no_unique_address]] parameter<AtFree> at_free{};
+  [[no_unique_address]] parameter<AtFree> at_free{};  ///< whether a segment is released as soon as it is idle
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {

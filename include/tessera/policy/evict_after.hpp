@@ -130,6 +130,7 @@ struct evict_after {
   static_assert(std::in_range<std::uint64_t>(parameter<Time>{}.get()),
                 "evict_after<Time>: Time is a whole number of ticks, not below 0");
   using clock = Clock;
+  /// The bytes that may stay idle by age; nothing with decay_curve::step.
   using decay = std::conditional_t<Curve == decay_curve::smooth, detail::decay<evict_after>,
                                    detail::no_decay<evict_after>>;
   [[no_unique_address]] parameter<Time> time{};

@@ -19,7 +19,7 @@ enum class eviction_trigger : unsigned char {
 /// Memory that may be released, and totals over all candidates: a segment without live or pending blocks. In
 /// an address range, a free block with the bytes of the chunks that lie wholly inside it.
 struct idle_segment {
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  ///< that releasing it gives back
   /// Ticks of the policy's clock since it became idle. Free blocks that coalesce in an address range get the
   /// mean age of their bytes. Without a clock: number of searches of its pool since then, about one per
   /// request.
@@ -31,7 +31,7 @@ struct idle_segment {
   std::size_t excess = 0;                                   ///< bytes of the candidates above bytes_to_keep
   eviction_trigger trigger = eviction_trigger::on_request;  ///< that of bytes_to_evict
   stream_id stream{};                                       ///< its key, which the streams policy gives
-  std::size_t pool = 0;
+  std::size_t pool = 0;                                     ///< the number that the pools policy gives
   std::uint64_t reuses = 0;         ///< with counts_reuses: how often the idle segment served again
   std::uint64_t acquire_ticks = 0;  ///< with a call_clock: how long the device took to give this segment
   std::uint64_t release_ticks = 0;  ///< with a call_clock: the mean of all releases so far

@@ -51,6 +51,7 @@ struct grow_at_end {
   using backend = appending_backend;
   [[no_unique_address]] parameter<Large> large{};
   [[no_unique_address]] parameter<MovesIdleLarge> moves_idle_large{};
+  /// Bytes, or a share of the device, that may be reserved.
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&,

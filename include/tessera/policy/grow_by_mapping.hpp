@@ -31,6 +31,7 @@ template <std::size_t Small = 2_MiB, auto Large = tunable<std::size_t>{20_MiB},
           auto Range = tunable<memory_limit>{memory_limit{fraction{1'125'000'000}}},
           memory_limit::rounding Rule = memory_limit::rounding::truncate, bool KeepsShortRanges = true>
 struct grow_by_mapping {
+  /// Whether a range stays that is too short for the request.
   static constexpr bool keeps_short_ranges = KeepsShortRanges;
   static constexpr const char* hint = "grow_by_mapping";  ///< what explain() suggests
   static_assert(Small >= min_alignment && Small % min_alignment == 0,
@@ -39,6 +40,7 @@ struct grow_by_mapping {
                 "grow_by_mapping<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   using backend = expandable_backend;
   [[no_unique_address]] parameter<Large> large{};
+  /// Bytes, or a share of the device; exceeded by less than one unit.
   [[no_unique_address]] detail::growth_limit<Limit, Rule> limit{};
   [[no_unique_address]] parameter<Alignment> alignment{};
   [[no_unique_address]] parameter<Range> range{};

@@ -35,11 +35,14 @@ template <auto PeakParts = tunable<std::size_t>{48}, auto Slack = tunable<fracti
 struct grow_by_stitching {
   static constexpr const char* hint = "grow_by_stitching";  ///< what explain() suggests
   using backend = stitching_backend;
+  /// The bytes from which the policy computes its numbers.
   using growth_state = backend::growth_state;
   [[no_unique_address]] parameter<PeakParts> peak_parts{};
   [[no_unique_address]] parameter<Slack> slack{};  ///< fraction of peak active that may be reserved on top
+  /// Bytes, or a share of the device, that may be reserved.
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
   [[no_unique_address]] parameter<RestParts> rest_parts{};
+  /// Of blocks of 2 MiB and more, in bytes, if there is room; 0 or 1 for none.
   [[no_unique_address]] parameter<Alignment> alignment{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {

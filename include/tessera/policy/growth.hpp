@@ -75,6 +75,7 @@ concept growth_policy = detail::regular<P> && requires(const P& p, std::size_t b
 template <auto Limit = tunable<memory_limit>{memory_limit::none}>
 struct grow_exactly {
   using backend = segment_backend;
+  /// Bytes, or a share of the device, that may be reserved.
   [[no_unique_address]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
@@ -110,6 +111,7 @@ struct grow_by_segments {
       "Small; 10 MiB are 10_MiB");
   using backend = segment_backend;
   [[no_unique_address]] parameter<Large> large{};
+  /// Bytes, or a share of the device, that may be reserved.
   [[no_unique_address]] detail::growth_limit<Limit, Rule> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&,

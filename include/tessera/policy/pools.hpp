@@ -47,6 +47,7 @@ struct pool_small_and_large {
   [[nodiscard]] constexpr std::size_t select(std::size_t block) const noexcept {
     return block <= boundary ? 0 : 1;
   }
+  /// Bytes of the largest block of pool 0; `unlimited` if the boundary is 0.
   [[nodiscard]] constexpr std::size_t max_small_block() const noexcept {
     return boundary > 0 ? boundary.get() : unlimited;
   }
@@ -63,7 +64,7 @@ struct newest_scope_first : Pools {
   static_assert(pools_policy<Pools>,
                 "newest_scope_first<Pools>: Pools is a pools policy, such as pool_together "
                 "[tessera/policy/pools.hpp]");
-  static constexpr bool newest_scope_decides = true;
+  static constexpr bool newest_scope_decides = true;  ///< an allocator with private_pools reads it
   bool operator==(const newest_scope_first&) const = default;
 };
 

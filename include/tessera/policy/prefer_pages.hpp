@@ -19,11 +19,13 @@ enum class page_preference : unsigned char {
 /// The pages a user wants; by default, 2 MiB pages first.
 ///   Source:  ACL's aclrtMemMallocPolicy; huge_1g_first is torch_npu's page_size:1g
 struct page_choice {
-  page_preference pages = page_preference::huge_first;
+  page_preference pages = page_preference::huge_first;  ///< which sizes of pages to ask for, in order
+  /// Of the memory; only for normal pages and those of 2 MiB.
   page_kind::bandwidth speed = page_kind::bandwidth::any;
   bool peer_to_peer = false;  ///< for copies between two devices
   bool read_only = false;     ///< the host may read but not write it; allowed with every other member
 
+  /// Whether pages of 1 GiB come first.
   [[nodiscard]] constexpr bool is_huge_1g() const noexcept {
     return pages == page_preference::huge_1g_first || pages == page_preference::huge_1g_only;
   }
@@ -98,6 +100,7 @@ struct prefer_pages {
   static_assert(std::same_as<std::remove_cv_t<typename parameter_type::value_type>, page_choice>,
                 "pages: prefer_pages takes a page_preference, a page_choice or a tunable page_choice "
                 "[tessera/policy/prefer_pages.hpp]");
+  /// The choice before the program sets another.
   static constexpr page_choice initial = parameter_type{}.get();
   static constexpr const char* hint =  ///< what explain() suggests
       initial.pages == page_preference::normal_only ? "prefer_pages<page_preference::normal_only>"
@@ -107,8 +110,10 @@ struct prefer_pages {
   static_assert(initial.speed == page_kind::bandwidth::any || !initial.peer_to_peer,
                 "pages: low or high bandwidth does not go with peer-to-peer memory");
 
+  /// Read for each segment, so a change counts from the next one on.
   [[no_unique_address]] parameter_type choice{};
 
+  /// Whether it is a constant, which the program cannot set.
   static constexpr bool is_fixed = std::is_empty_v<parameter_type>;
   static constexpr bool uses_page_kinds =
       !is_fixed || initial != page_choice{.pages = page_preference::normal_only};

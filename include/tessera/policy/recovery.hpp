@@ -22,6 +22,7 @@ enum class failure_reason : unsigned char {
 /// streams and growth are tried again. A search of the free list is a step of its own, search_again, because PyTorch does
 /// not search again.
 struct recovery_steps {
+  /// What an allocator may do for a request that growth did not serve.
   enum class step : unsigned char {
     release_oversize,  ///< releases one free oversize block of the stream that is large enough, else the largest ones
                        ///< until they sum to the block's size; fails if they do not
@@ -29,10 +30,12 @@ struct recovery_steps {
     retry_exact_size,  ///< asks for a segment of exactly the block's size, whatever the growth policy says
     search_again  ///< waits for pending frees, if they may be waited for, and searches the free list again
   };
-  std::array<step, 4> steps{};
-  std::size_t count = 0;
+  std::array<step, 4> steps{};  ///< only the first `count` are taken, in their order
+  std::size_t count = 0;        ///< at most four
 
+  /// The first step. A range-based for visits the steps in their order.
   [[nodiscard]] constexpr const step* begin() const noexcept { return steps.data(); }
+  /// Behind the last step. Aborts if `count` is more than four.
   [[nodiscard]] constexpr const step* end() const noexcept {
     if (count > steps.size()) detail::fatal("Recipe::recovery: steps() returns at most four steps");
     return steps.data() + count;
@@ -106,9 +109,12 @@ struct fail_fast {
   static_assert(recovery_policy<Recovery>,
                 "fail_fast<Recovery>: Recovery is a recovery policy, such as recover_never "
                 "[tessera/policy/recovery.hpp]");
+  /// Whether the device's capacity decides, not the limit.
   static constexpr bool checks_capacity = Reason == failure_reason::by_capacity;
+  /// Decides on the steps if a request does not fail at once.
   [[no_unique_address]] Recovery inner = Recovery();  // no braces, as in policies
   [[no_unique_address]] parameter<FailsFast> fails_fast{};
+  /// Of the device's capacity, with failure_reason::by_capacity.
   [[no_unique_address]] parameter<Share> share{};
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {

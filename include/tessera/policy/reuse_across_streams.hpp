@@ -21,6 +21,7 @@ template <auto FollowDependencies = tunable<bool>{true}, auto Opportunistic = tu
           auto InsertDependencies = tunable<bool>{true}>
 struct reuse_across_streams {
   static constexpr const char* hint = "reuse_across_streams";  ///< what explain() suggests
+  /// The part of the allocator that finds and synchronizes blocks of other streams.
   template <typename Manager>
   using sharing = detail::stream_sharing<Manager>;
   [[no_unique_address]] parameter<FollowDependencies> follow_dependencies{};

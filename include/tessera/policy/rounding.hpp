@@ -88,7 +88,8 @@ struct round_to_divisions {
 template <std::size_t Padding, rounding_policy Inner>
   requires(Padding <= 1_MiB)
 struct round_padded {
-  static constexpr std::size_t padding = Padding;
+  static constexpr std::size_t padding = Padding;  ///< bytes added to each request
+  /// Rounds the sum.
   [[no_unique_address]] Inner inner = Inner();  // no braces, as in policies
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {

@@ -119,6 +119,7 @@ struct split_below {
       detail::initial_bytes<Slack>() >= min_alignment,
       "split_below<Max, Slack>: Slack is in bytes, at least min_alignment; write 20_MiB for 20 MiB");
 
+  /// Bytes; limit_of_pools if the pools policy has the limit.
   static constexpr std::size_t max_small_block = SmallLimit;
   static constexpr bool splits_oversize = Waste == 0;
   [[no_unique_address]] parameter<Max> max{};

@@ -10,6 +10,7 @@ namespace tessera::provider {
 /// A call of a provider that has an effect, or a query. Calls that return constants are not listed.
 class provider_call {
  public:
+  /// The calls, by the names of a provider's members.
   enum kind : unsigned char {
     // The calls from here to synchronize may take long.
     acquire,
@@ -43,9 +44,12 @@ class provider_call {
     is_ordered_after
   };
 
+  /// Takes the kind, so that a hook may compare with one.
   constexpr provider_call(kind value) noexcept : kind_(value) {}
+  /// Lets a hook write a switch over the kinds.
   constexpr operator kind() const noexcept { return kind_; }
 
+  /// The name of the member, for messages; it lives as long as the program.
   [[nodiscard]] constexpr const char* name() const noexcept {
     constexpr const char* names[] = {"acquire",
                                      "release",
@@ -182,6 +186,7 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   using event = typename detail::event_of<Device>::type;
   using typename detail::virtual_memory_names<Device>::physical;
   using shareable = typename detail::shareable_of<Device>::type;
+  /// Whether the wrapped provider may be used by several threads at a time.
   static constexpr bool inner_is_thread_safe = detail::is_thread_safe<Device>;
   static constexpr bool is_thread_safe = inner_is_thread_safe && detail::is_thread_safe<Hook>;
   static constexpr bool is_host_visible = detail::is_host_visible<Device>;
@@ -190,9 +195,11 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   static constexpr bool copies_page_locked = detail::copies_page_locked<Device>;
   static constexpr bool has_contents = detail::has_contents<Device>;
 
+  /// Wraps a provider, which the adaptor does not own.
   explicit provider_adaptor(Device& inner, Hook hook = Hook()) noexcept
       : inner_(&inner), hook_(std::move(hook)) {}
 
+  /// The wrapped provider. Its calls do not pass the hook.
   [[nodiscard]] Device& inner() const noexcept { return *inner_; }
 
   [[nodiscard]] std::size_t capacity() const noexcept { return inner_->capacity(); }
@@ -395,6 +402,7 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
   }
 
  protected:
+  /// The hook, for a derived class.
   [[nodiscard]] Hook& hook() noexcept { return hook_; }
 
  private:

@@ -20,8 +20,8 @@ inline constexpr std::size_t max_banks = 64;
 
 /// A request for memory that a bank_policy places.
 struct bank_request {
-  std::size_t bytes = 0;
-  page_kind kind{};
+  std::size_t bytes = 0;     ///< of the segment or of the physical memory
+  page_kind kind{};          ///< the kind of pages that was asked for
   bool is_physical = false;  ///< whether it creates physical memory; otherwise it acquires a segment
 };
 
@@ -34,6 +34,7 @@ struct bank_statistics {
   std::uint64_t misses = 0;   ///< requests served here because the bank that the policy wanted first refused
   std::uint64_t foreign = 0;  ///< requests that the policy wanted here first, and that another bank served
   std::uint64_t refused = 0;  ///< requests that this bank refused
+  /// Requests that the bank served.
   [[nodiscard]] std::uint64_t requests() const noexcept { return hits + misses; }
   bool operator==(const bank_statistics&) const = default;
 };
@@ -41,8 +42,11 @@ struct bank_statistics {
 /// The banks of a memory_domains, as a bank_policy sees them during one request.
 class bank_list {
  public:
+  /// Asks how many bytes a bank can still give.
   using left_function = std::size_t (*)(const void* domains, std::size_t bank) noexcept;
 
+  /// Made by the memory_domains. It refers to arrays with one element for each bank, and `distances` with one
+  /// for each pair.
   bank_list(std::size_t count, const std::size_t* capacities, const bank_statistics* statistics,
             const unsigned* distances, const void* domains, left_function left_of) noexcept
       : count_(count),
@@ -52,10 +56,12 @@ class bank_list {
         domains_(domains),
         left_(left_of) {}
 
+  /// How many banks there are; their numbers are from 0 to one less.
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   /// Whether the bank refused this request.
   [[nodiscard]] bool has_refused(std::size_t bank) const noexcept { return has_refused_[bank]; }
   [[nodiscard]] std::size_t capacity(std::size_t bank) const noexcept { return capacities_[bank]; }
+  /// What a bank has served so far, without the present request.
   [[nodiscard]] const bank_statistics& statistics(std::size_t bank) const noexcept {
     return statistics_[bank];
   }
@@ -67,6 +73,7 @@ class bank_list {
     return distances_[from * count_ + to];
   }
 
+  /// Called by the memory_domains when the bank refused the present request.
   void note_refused(std::size_t bank) noexcept { has_refused_[bank] = true; }
 
  private:
@@ -100,7 +107,7 @@ concept bank_policy = std::movable<P> && requires(const P& c, const bank_request
 /// Uses one bank only.
 ///   Source:  Linux's MPOL_BIND with one node; numactl --membind
 struct bind_bank {
-  std::size_t bank = 0;
+  std::size_t bank = 0;  ///< the number of the bank
   [[nodiscard]] std::size_t choose(const bank_request&, const bank_list& all) const noexcept {
     return bank < all.count() && !all.has_refused(bank) ? bank : no_bank;
   }
@@ -110,7 +117,7 @@ struct bind_bank {
 /// Uses one bank first, then the others by their distance from it; at equal distance, the lower number first.
 ///   Source:  Linux's MPOL_PREFERRED; numactl --preferred
 struct prefer_bank {
-  std::size_t bank = 0;
+  std::size_t bank = 0;  ///< the number of the bank that is asked first
   [[nodiscard]] std::size_t choose(const bank_request&, const bank_list& all) const noexcept {
     if (bank >= all.count()) return bank;  // which memory_domains refuses, and names
     std::size_t nearest = no_bank;
@@ -129,11 +136,12 @@ struct prefer_bank {
 /// is interleaved.
 ///   Source:  Linux's MPOL_INTERLEAVE, which interleaves by page
 struct interleave_banks {
+  /// How it finds the next bank.
   enum class by : unsigned char {
     turn,  ///< one request after the other
     bytes  ///< the bank that holds the smallest share of its capacity
   };
-  by next = by::turn;
+  by next = by::turn;  ///< the way in force
   [[nodiscard]] std::size_t choose(const bank_request&, const bank_list& all) const noexcept {
     std::size_t chosen = no_bank;
     if (next == by::turn) {
@@ -162,7 +170,7 @@ struct interleave_banks {
 /// Number the banks from the fastest to the slowest. A watermark below 100 percent reserves the remainder of the fast banks for the
 /// time when all others are in use, too.
 struct spill_banks {
-  fraction watermark = percent(100);
+  fraction watermark = percent(100);  ///< of the capacity of each bank
   [[nodiscard]] std::size_t choose(const bank_request& request, const bank_list& all) const noexcept {
     std::size_t above = no_bank;
     for (std::size_t i = 0; i < all.count(); ++i) {

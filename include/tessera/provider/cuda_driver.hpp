@@ -35,12 +35,12 @@ class cuda_device {
   static constexpr bool unmap_wants_size = true;
   static constexpr bool copies_page_locked = true;
   struct event {
-    detail::cuda::event_handle handle = nullptr;
+    detail::cuda::event_handle handle = nullptr;  ///< a CUevent; null if none was recorded
   };
   struct physical {
     detail::cuda::memory_handle handle = 0;  ///< the driver may give it to other memory later
     std::uint64_t number = 0;                ///< 0 for none; never used again
-    std::size_t bytes = 0;
+    std::size_t bytes = 0;                   ///< of the memory
     bool operator==(const physical&) const = default;
   };
 

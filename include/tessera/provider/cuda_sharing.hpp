@@ -33,7 +33,7 @@ namespace tessera::provider {
 /// A part of a range, for another process.
 struct cuda_shared_part {
   std::ptrdiff_t offset = 0;  ///< of the part in the shared chunks
-  std::string handle;
+  std::string handle;         ///< plain bytes, in PyTorch's format
 };
 
 }  // namespace tessera::provider
@@ -388,7 +388,9 @@ class cuda_shared_range {
     // Work of this process may still use the memory.
     if (guard) (void)context_.succeeded("cuCtxSynchronize", context_.calls().context_synchronize());
   }
+  /// The address of the first byte in this process.
   [[nodiscard]] void* begin() const noexcept { return range_.begin(); }
+  /// Bytes of all chunks together.
   [[nodiscard]] std::size_t bytes() const noexcept { return range_.bytes(); }
 
  private:

@@ -30,14 +30,18 @@ namespace tessera::provider {
 /// until the child ends or calls exec.
 class host_pinned {
  public:
-  static constexpr bool is_thread_safe = true, is_host_visible = true;
+  static constexpr bool is_thread_safe = true;
+  static constexpr bool is_host_visible = true;
   static constexpr bool release_waits = false;  // work of a stream may still use the pages
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = true;
+  /// Whether memory must be locked (`required`), is used unlocked if it cannot be (`where_allowed`), or is
+  /// never locked.
   using pinning = detail::host_pinning;
+  /// How much memory it gives, of which node, and whether it is locked.
   struct options {
-    std::size_t capacity = 0;  ///< bytes acquired or created; 0 for all of the machine's memory
-    pinning pin = pinning::required;
+    std::size_t capacity = 0;         ///< bytes acquired or created; 0 for all of the machine's memory
+    pinning pin = pinning::required;  ///< whether memory is locked; if it must be and cannot, calls fail
     std::chrono::milliseconds import_timeout{2000};  ///< how long import_memory waits for the exporter
     /// The NUMA node of all acquired and created memory; negative for any. If the node has no memory or the kernel does not
     /// bind memory to it, calls for memory are refused, and take_refusal() says why.
@@ -45,8 +49,8 @@ class host_pinned {
   };
   /// A mark in a stream: the number of tasks before it.
   struct event {
-    stream_id stream{};
-    std::uint64_t mark = 0;
+    stream_id stream{};      ///< the stream in which it was recorded
+    std::uint64_t mark = 0;  ///< how many tasks of the stream came before it
   };
   /// A handle of physical memory. The memory is a memory file with all its pages allocated.
   struct physical {
@@ -56,16 +60,19 @@ class host_pinned {
   using shareable = detail::host_shareable;
   /// Bytes in whole pages.
   struct holdings {
-    std::size_t acquired = 0, created = 0;  ///< bytes that count against the capacity
-    std::size_t imported = 0;
-    std::size_t reserved = 0;  ///< bytes of addresses
-    std::size_t mapped = 0;
-    std::size_t registered = 0;
-    std::size_t locked = 0;  ///< locked bytes of acquired, mapped and registered memory
+    std::size_t acquired = 0;    ///< bytes of segments, which count against the capacity
+    std::size_t created = 0;     ///< bytes of handles that it created, which count, too
+    std::size_t imported = 0;    ///< bytes of handles from other processes
+    std::size_t reserved = 0;    ///< bytes of addresses
+    std::size_t mapped = 0;      ///< bytes of mapped pages
+    std::size_t registered = 0;  ///< bytes that register_memory took
+    std::size_t locked = 0;      ///< locked bytes of acquired, mapped and registered memory
     bool operator==(const holdings&) const = default;
   };
 
   host_pinned() : host_pinned(options{}) {}
+  /// Acquires nothing yet. What the system refuses is known at the first call for memory.
+  ///   Throws:  std::bad_alloc
   explicit host_pinned(const options& settings) : host_pinned(std::make_shared<state>(settings), settings) {}
   host_pinned(host_pinned&&) noexcept = default;
   host_pinned& operator=(host_pinned&&) noexcept = default;
@@ -87,6 +94,7 @@ class host_pinned {
   [[nodiscard]] std::size_t capacity() const noexcept { return bank_->capacity; }
   [[nodiscard]] std::size_t granularity() const noexcept { return detail::host_page(); }
   [[nodiscard]] std::size_t page_size(page_kind kind) const noexcept { return detail::host_page_size(kind); }
+  /// Bytes that count against the capacity: acquired segments and created memory.
   [[nodiscard]] std::size_t used() const noexcept {
     const std::lock_guard lock(state_->mutex);
     return bank_->used();

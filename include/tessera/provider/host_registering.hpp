@@ -28,6 +28,7 @@ class host_registering : public provider_adaptor<Device> {
   static constexpr bool is_thread_safe = detail::is_thread_safe<Memory> && detail::is_thread_safe<Device>;
   static constexpr bool is_host_visible = detail::is_host_visible<Memory>;
 
+  /// Takes segments from the first provider, and everything else from the second.
   host_registering(Memory& memory, Device& device) noexcept
       : provider_adaptor<Device>(device), memory_(&memory) {}
 

@@ -21,6 +21,7 @@ namespace tessera::provider {
 ///   Cost:  a mutex; about 1 KiB
 class latest_refusals {
  public:
+  /// Keeps why a call of this thread was refused, in place of the reason before.
   void note(const refusal& why) noexcept {
     const std::lock_guard lock(mutex_);
     const std::thread::id me = std::this_thread::get_id();

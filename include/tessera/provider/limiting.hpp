@@ -246,6 +246,7 @@ class limiting : public detail::within_budget<Device> {
  public:
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
 
+  /// Takes over a provider. `limit` is in bytes.
   limiting(Device device, std::size_t limit)
       : limiting(std::make_unique<detail::budgeted_device<Device>>(std::move(device), limit)) {}
 
@@ -257,6 +258,7 @@ class limiting : public detail::within_budget<Device> {
   {
     return (std::min)(this->inner().available(), this->budget().left());
   }
+  /// Bytes that may be taken at a time; `unlimited` if there is no cap.
   [[nodiscard]] std::size_t limit() const noexcept { return this->budget().limit(); }
   [[nodiscard]] refusal explain_limit(std::size_t bytes) const noexcept {
     const refusal of_device = detail::explain_limit(this->inner(), bytes);

@@ -20,7 +20,7 @@ namespace tessera::provider {
 /// One memory of a memory_domains.
 template <device_provider Provider>
 struct memory_bank {
-  Provider provider;
+  Provider provider;                  ///< gives the memory of the bank
   std::string name{};                 ///< for messages; empty for its number
   std::vector<unsigned> distances{};  ///< to each bank; empty for 10 to itself and 20 to the others
 };
@@ -181,6 +181,7 @@ class memory_domains : public provider_adaptor<Provider> {
   static constexpr bool has_pages = virtual_memory_provider<Provider>;
 
  public:
+  /// The banks that the constructor takes.
   using bank = memory_bank<Provider>;
   using physical = detail::banked_memory<Provider>;
   using shareable = detail::banked_name<Provider>;
@@ -192,13 +193,17 @@ class memory_domains : public provider_adaptor<Provider> {
 
   /// The number of banks.
   [[nodiscard]] std::size_t count() const noexcept { return state_->banks.size(); }
+  /// The name of a bank, for messages. It lives as long as the banks.
   [[nodiscard]] const char* name(std::size_t number) const noexcept {
     return state_->banks[number].name.c_str();
   }
+  /// The provider of a bank. Calls of it pass neither the policy nor the statistics.
   [[nodiscard]] Provider& provider(std::size_t number) const noexcept {
     return state_->banks[number].provider;
   }
+  /// The policy that chooses banks.
   [[nodiscard]] const Policy& policy() const noexcept { return state_->policy; }
+  /// What a bank has served so far.
   [[nodiscard]] bank_statistics statistics(std::size_t number) const noexcept {
     const std::lock_guard lock(state_->mutex);
     return state_->statistics[number];

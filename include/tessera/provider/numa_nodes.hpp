@@ -20,16 +20,16 @@ namespace tessera::provider {
 
 /// A node with memory.
 struct numa_node {
-  int number = 0;
-  std::size_t bytes = 0;
+  int number = 0;         ///< as the kernel numbers nodes
+  std::size_t bytes = 0;  ///< of all its memory, free or not
   /// To each node of the list, in its order: 10 for the node itself, and larger for slower ones.
   std::vector<unsigned> distances{};
 };
 
 /// The nodes with memory by ascending number, or the reason why they are unknown.
 struct numa_node_list {
-  std::vector<numa_node> nodes{};
-  std::string error{};  ///< empty if the nodes are known: the file and the broken rule
+  std::vector<numa_node> nodes{};  ///< empty if there is an error
+  std::string error{};             ///< empty if the nodes are known: the file and the broken rule
 };
 
 }  // namespace tessera::provider

@@ -35,8 +35,8 @@ class object_addresses {
  public:
   /// An object and an offset in it; no object if the address is in none.
   struct place {
-    Object* object = nullptr;
-    std::size_t offset = 0;
+    Object* object = nullptr;  ///< null if the address is in none
+    std::size_t offset = 0;    ///< bytes from the beginning of the object
   };
 
   /// An object has at most `max_bytes`, which are at most 2^46 bytes.

@@ -94,10 +94,12 @@ namespace tessera::provider {
 template <device_provider Device, bool OnlyRecordedStreams = false>
 class preallocating : public provider_adaptor<Device> {
  public:
+  /// The memory that segments are taken from: `region(device, bytes)` acquires it at the first request.
   using region = detail::preallocated_region<Device>;
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
   static constexpr bool release_waits = OnlyRecordedStreams && detail::release_waits<Device>;
 
+  /// Takes segments from a region, and from its provider once the region is full.
   explicit preallocating(detail::preallocated_region<Device>& from) noexcept
       : provider_adaptor<Device>(from.device()), region_(&from) {}
 

@@ -28,17 +28,17 @@ namespace tessera::provider {
 /// Physical memory that is mapped in this process, as list_chunks [observe/list_chunks.hpp] finds it.
 template <virtual_memory_provider D>
 struct mapped_chunk {
-  std::uintptr_t address = 0;
-  std::size_t bytes = 0;
-  typename D::physical memory{};
+  std::uintptr_t address = 0;     ///< where it is mapped
+  std::size_t bytes = 0;          ///< of the chunk
+  typename D::physical memory{};  ///< the provider's handle of the memory, which stays the owner's
 };
 
 /// A chunk for other processes: plain bytes for a pipe or a file.
 template <sharing_provider D>
 struct exported_chunk {
-  std::uint64_t address = 0;  ///< in the exporting process
-  std::uint64_t bytes = 0;
-  typename D::shareable name{};
+  std::uint64_t address = 0;     ///< in the exporting process
+  std::uint64_t bytes = 0;       ///< of the chunk
+  typename D::shareable name{};  ///< the name that import_memory of another process takes
 };
 
 /// Chunks for other processes, in the order in which they were given. If it is false, there are none, and `why` says why.
@@ -92,10 +92,13 @@ class imported_range {
   imported_range& operator=(const imported_range&) = delete;
   ~imported_range() { give_back(); }
 
+  /// Whether all chunks are mapped.
   [[nodiscard]] explicit operator bool() const noexcept { return begin_ != 0; }
+  /// Why they are not; empty if they are.
   [[nodiscard]] const char* why() const noexcept { return why_.text(); }
   /// The address of the first chunk; null if it is false.
   [[nodiscard]] void* begin() const noexcept { return reinterpret_cast<void*>(begin_); }
+  /// Bytes of all chunks together; 0 if it is false.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:

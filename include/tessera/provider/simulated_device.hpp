@@ -29,6 +29,7 @@ class simulated_device : public detail::simulated_streams {
   static constexpr bool unmap_wants_size = true;
   static constexpr bool has_contents = false;
 
+  /// What the device is like. The defaults are those of a GPU with 80 GiB.
   struct options {
     std::size_t capacity = 80_GiB;          ///< bytes
     std::size_t granularity = 512;          ///< bytes, of acquire(); a power of two from 64 B to 1 GiB
@@ -44,17 +45,17 @@ class simulated_device : public detail::simulated_streams {
     std::uint64_t address_seed = 0;
     std::uint64_t fail_every = 0;  ///< makes every k-th call fail; 0 for none
     std::size_t log_calls = 0;     ///< length of the log
-    call_costs costs{};
+    call_costs costs{};            ///< how long calls take in simulated time
   };
   /// A handle of physical memory in one process.
   struct physical {
-    std::uint64_t number = 0;
+    std::uint64_t number = 0;  ///< 0 for none
     bool operator==(const physical&) const = default;
   };
   /// The name of exported memory in all processes of a machine.
   struct shareable {
-    std::int32_t process = 0;  // the exporter
-    physical memory;           // its handle
+    std::int32_t process = 0;  ///< the exporter
+    physical memory;           ///< its handle
     bool operator==(const shareable&) const = default;
   };
   /// The resources of a process, in bytes except for counts.
@@ -72,6 +73,7 @@ class simulated_device : public detail::simulated_streams {
   };
 
   simulated_device() : simulated_device(options{}) {}
+  /// Makes a device of a new machine. Aborts if an option is out of its range.
   explicit simulated_device(const options& settings)
       : simulated_device(settings, detail::counted_ptr(new detail::simulated_machine), 0) {}
   simulated_device(simulated_device&&) = default;
@@ -189,6 +191,7 @@ class simulated_device : public detail::simulated_streams {
   }
   /// Bytes of physical memory in use, in segments and handles of all processes.
   [[nodiscard]] std::size_t used() const noexcept { return memory_->used(); }
+  /// The largest used() so far.
   [[nodiscard]] std::size_t peak_used() const noexcept { return memory_->peak_used(); }
 
  protected:
@@ -285,14 +288,18 @@ class simulated_npu : public simulated_device {
   static constexpr bool unmap_wants_size = false;
   static constexpr bool release_waits = false;
 
+  /// As the constructors of simulated_device.
   using simulated_device::simulated_device;
 
+  /// Creates another process on this device, as simulated_device::another_process().
   [[nodiscard]] simulated_npu another_process() const {
     return simulated_npu(simulated_device::another_process());
   }
+  /// Creates another device of this machine, as simulated_device::another_device().
   [[nodiscard]] simulated_npu another_device(const options& settings) const {
     return simulated_npu(simulated_device::another_device(settings));
   }
+  /// Creates another memory of this device, as simulated_device::another_bank().
   [[nodiscard]] simulated_npu another_bank(const options& settings) const {
     return simulated_npu(simulated_device::another_bank(settings));
   }

@@ -15,14 +15,16 @@ class call_times {
  public:
   /// The durations of one kind of call, in microseconds.
   struct summary {
-    std::uint64_t count = 0;
-    std::uint64_t total = 0;
-    std::uint64_t max = 0;
-    std::uint64_t min = 0;  ///< 0 if there was no call
+    std::uint64_t count = 0;  ///< successful calls
+    std::uint64_t total = 0;  ///< the sum of their durations
+    std::uint64_t max = 0;    ///< the longest one
+    std::uint64_t min = 0;    ///< 0 if there was no call
 
+    /// The mean duration; 0 if there was no call.
     [[nodiscard]] constexpr double average() const noexcept {
       return count > 0 ? static_cast<double>(total) / static_cast<double>(count) : 0.0;
     }
+    /// Counts a call.
     constexpr void add(std::uint64_t microseconds) noexcept {
       if (count == 0 || microseconds < min) min = microseconds;
       if (microseconds > max) max = microseconds;
@@ -31,14 +33,16 @@ class call_times {
     }
     bool operator==(const summary&) const = default;
   };
-  static constexpr std::size_t count = provider_call::synchronize + 1;
+  static constexpr std::size_t count = provider_call::synchronize + 1;  ///< kinds of calls that are measured
 
+  /// The durations of a kind of call.
   [[nodiscard]] summary of(provider_call call) const noexcept {
     const std::lock_guard lock(mutex_);
     return times_[call];
   }
   [[nodiscard]] summary acquire() const noexcept { return of(provider_call::acquire); }
   [[nodiscard]] summary release() const noexcept { return of(provider_call::release); }
+  /// Forgets all durations.
   void reset() noexcept {
     const std::lock_guard lock(mutex_);
     times_ = {};
@@ -99,6 +103,7 @@ namespace tessera::provider {
 template <device_provider Device, typename Clock = std::chrono::steady_clock>
 class timed : public provider_adaptor<Device, detail::measure_calls<Clock>> {
  public:
+  /// Measures the calls of a provider, and adds their durations to `times`.
   timed(Device& device, call_times& times) noexcept
       : provider_adaptor<Device, detail::measure_calls<Clock>>(device, detail::measure_calls<Clock>(times)) {}
 };

@@ -26,11 +26,11 @@ namespace tessera::provider {
 
 /// A VkDevice that a program made with the feature timelineSemaphore of Vulkan 1.2.
 struct vulkan_device_settings {
-  VkPhysicalDevice physical = VK_NULL_HANDLE;
-  VkDevice handle = VK_NULL_HANDLE;
-  std::span<const VkQueue> queues;           ///< of the streams
-  bool has_memory_budget = false;            ///< whether VK_EXT_memory_budget is enabled
-  VkMemoryAllocateFlags allocate_flags = 0;  ///< for example VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
+  VkPhysicalDevice physical = VK_NULL_HANDLE;  ///< the device that the memory is of
+  VkDevice handle = VK_NULL_HANDLE;            ///< the program destroys it, after all objects over it
+  std::span<const VkQueue> queues;             ///< of the streams
+  bool has_memory_budget = false;              ///< whether VK_EXT_memory_budget is enabled
+  VkMemoryAllocateFlags allocate_flags = 0;    ///< for example VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
 };
 
 /// A device: its limits, its streams, and the memory taken from its heaps. All vulkan_memory objects of a device share it,
@@ -51,10 +51,15 @@ class vulkan_device {
   vulkan_device(const vulkan_device&) = delete;
   vulkan_device& operator=(const vulkan_device&) = delete;
 
+  /// The functions that it calls.
   [[nodiscard]] const vulkan_functions& calls() const noexcept { return calls_; }
+  /// The VkDevice of the settings.
   [[nodiscard]] VkDevice handle() const noexcept { return settings_.handle; }
+  /// The limits that the driver states.
   [[nodiscard]] const VkPhysicalDeviceLimits& limits() const noexcept { return limits_; }
+  /// The heaps and the memory types that the driver states.
   [[nodiscard]] const VkPhysicalDeviceMemoryProperties& memory() const noexcept { return memory_; }
+  /// The streams that all memory of the device shares.
   [[nodiscard]] vulkan_timelines& streams() noexcept { return streams_; }
 
   /// Counts an allocation from a heap. Returns why not, if it would exceed the heap or a limit of the device.
@@ -72,16 +77,20 @@ class vulkan_device {
     taken_[heap] += bytes;
     return {};
   }
+  /// Counts back what take() counted.
   void give_back(std::uint32_t heap, std::size_t bytes) noexcept {
     const std::lock_guard guard(mutex_);
     --allocations_;
     taken_[heap] -= bytes;
   }
+  /// The bytes of a heap.
   struct heap_usage {
     std::size_t taken = 0;   ///< by the providers of this device
     std::size_t used = 0;    ///< by the process if VK_EXT_memory_budget is enabled; otherwise `taken`
     std::size_t budget = 0;  ///< what the process may use at about full speed; otherwise the size of the heap
   };
+  /// Asks how much of a heap is used.
+  ///   Cost:  a call of the driver, if VK_EXT_memory_budget is enabled
   [[nodiscard]] heap_usage usage(std::uint32_t heap) const noexcept {
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{};
     budget.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT;
@@ -92,6 +101,7 @@ class vulkan_device {
     return {taken, static_cast<std::size_t>(budget.heapUsage[heap]),
             static_cast<std::size_t>(budget.heapBudget[heap])};
   }
+  /// Bytes of a heap, as the driver states them.
   [[nodiscard]] std::size_t size_of(std::uint32_t heap) const noexcept {
     return static_cast<std::size_t>(memory_.memoryHeaps[heap].size);
   }
@@ -106,6 +116,7 @@ class vulkan_device {
     return allocations_;
   }
 
+  /// Calls vkAllocateMemory with the flags of the settings. It counts nothing; take() does.
   [[nodiscard]] VkResult allocate(const VkMemoryAllocateInfo& what, VkDeviceMemory& made) noexcept {
     VkMemoryAllocateFlagsInfo flags{};
     flags.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO;
@@ -115,6 +126,7 @@ class vulkan_device {
     if (flags.flags != 0) info.pNext = &flags;
     return calls_.allocate_memory(handle(), &info, nullptr, &made);
   }
+  /// Calls vkFreeMemory. It counts nothing; give_back() does.
   void free(VkDeviceMemory freed) noexcept { calls_.free_memory(handle(), freed, nullptr); }
 
  private:
@@ -144,14 +156,17 @@ class vulkan_memory {
   static constexpr bool release_waits = false;      // vkFreeMemory does not wait
   static constexpr bool completion_may_lag = true;  // if vkGetSemaphoreCounterValue fails
   struct event {
-    stream_id stream;
-    std::uint64_t position = 0;
+    stream_id stream;            ///< the stream in which it was recorded
+    std::uint64_t position = 0;  ///< of the stream when it was recorded
   };
+  /// A segment.
   struct object {
-    VkDeviceMemory handle = VK_NULL_HANDLE;
-    std::byte* mapped = nullptr;  ///< null if the host cannot access it
+    VkDeviceMemory handle = VK_NULL_HANDLE;  ///< its memory, for binding buffers and images
+    std::byte* mapped = nullptr;             ///< null if the host cannot access it
   };
 
+  /// Provides the memory of a type, by its number in memory() of the device.
+  ///   Throws:  std::bad_alloc
   vulkan_memory(vulkan_device& of, std::uint32_t type) : state_(std::make_unique<state>(of, type)) {}
 
   [[nodiscard]] std::size_t capacity() const noexcept {

@@ -33,6 +33,7 @@ namespace tessera::provider {
 /// The constructor of an object failed.
 class vulkan_error : public std::runtime_error {
  public:
+  /// Names the call of Vulkan and the VkResult that it returned, as a number.
   vulkan_error(const char* call, VkResult result)
       : std::runtime_error(std::string(call) + " returned " + std::to_string(result)) {}
 };
@@ -72,6 +73,8 @@ struct vulkan_functions {
     of_device(bind_image, "vkBindImageMemory");
   }
 
+  ///@{
+  /// The function of Vulkan that the type names. None is null after the constructor.
   PFN_vkGetPhysicalDeviceProperties2 get_properties = nullptr;
   PFN_vkGetPhysicalDeviceMemoryProperties2 get_memory_properties = nullptr;
   PFN_vkAllocateMemory allocate_memory = nullptr;
@@ -92,6 +95,7 @@ struct vulkan_functions {
   PFN_vkDestroyImage destroy_image = nullptr;
   PFN_vkGetImageMemoryRequirements2 get_image_requirements = nullptr;
   PFN_vkBindImageMemory bind_image = nullptr;
+  ///@}
 
  private:
   template <typename Function>

@@ -38,8 +38,8 @@ class vulkan_timelines {
  public:
   /// The values of a submission to a stream: it waits until the timeline has the value `before`, and then sets it to `after`.
   struct turn {
-    VkQueue queue;
-    VkSemaphore timeline;
+    VkQueue queue;         ///< to submit the work to
+    VkSemaphore timeline;  ///< to wait for and to signal
     std::uint64_t before;
     std::uint64_t after;
   };
@@ -60,7 +60,9 @@ class vulkan_timelines {
   ///   Requires:  the submitted work is done
   ~vulkan_timelines() { destroy(); }
 
+  /// How many streams there are; their numbers are from 0 to one less.
   [[nodiscard]] std::size_t size() const noexcept { return streams_.size(); }
+  /// Whether a stream exists.
   [[nodiscard]] bool has(stream_id s) const noexcept { return s.handle < streams_.size(); }
 
   /// Calls f(turn), which submits work to a stream and returns the result of vkQueueSubmit. No other work is submitted to the

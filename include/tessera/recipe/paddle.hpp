@@ -199,9 +199,13 @@ namespace tessera::recipe {
 struct paddle_family
     : detail::family<config::paddle, recipe::paddle_auto_growth, recipe::paddle_naive_best_fit,
                      recipe::paddle_virtual_memory, recipe::paddle_virtual_memory_v2> {
+  /// For allocator_strategy=auto_growth.
   using auto_growth = recipe::paddle_auto_growth;
+  /// For allocator_strategy=naive_best_fit.
   using naive_best_fit = recipe::paddle_naive_best_fit;
+  /// For use_virtual_memory_auto_growth.
   using virtual_memory = recipe::paddle_virtual_memory;
+  /// For use_vmm_auto_growth_best_fit_allocator_v2.
   using virtual_memory_v2 = recipe::paddle_virtual_memory_v2;
 };
 

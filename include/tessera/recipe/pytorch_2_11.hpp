@@ -61,7 +61,9 @@ static_assert(recipe::well_formed<pytorch_2_11_expandable>);
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from in PyTorch 2.11.
 struct pytorch_2_11_family : detail::family<config::pytorch_2_14, recipe::pytorch_2_11_native,
                                             recipe::pytorch_2_11_expandable, cuda_async> {
+  /// For expandable_segments:False.
   using native = recipe::pytorch_2_11_native;
+  /// For expandable_segments:True.
   using expandable = recipe::pytorch_2_11_expandable;
 };
 

@@ -130,9 +130,13 @@ namespace tessera::recipe {
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from in PyTorch 2.14.
 struct pytorch_2_14_family : detail::family<config::pytorch_2_14, recipe::pytorch_2_14_native,
                                             recipe::pytorch_2_14_expandable, cuda_async> {
+  /// For expandable_segments:False.
   using native = recipe::pytorch_2_14_native;
+  /// For expandable_segments:True.
   using expandable = recipe::pytorch_2_14_expandable;
+  /// For pinned host memory.
   using pinned = recipe::pinned_2_14;
+  /// The family of recipes for pinned host memory.
   using pinned_family = detail::family<config::pytorch_2_14, recipe::pinned_2_14>;
 };
 

@@ -32,7 +32,9 @@ constexpr policies<cuda_async> cuda_async::configured(const config::pytorch::set
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from.
 struct pytorch_family
     : detail::family<config::pytorch, recipe::pytorch_native, recipe::pytorch_expandable, cuda_async> {
+  /// For expandable_segments:False.
   using native = recipe::pytorch_native;
+  /// For expandable_segments:True.
   using expandable = recipe::pytorch_expandable;
   /// The family of recipes for pinned host memory.
   using pinned_family = detail::family<config::pytorch, pinned>;

@@ -140,8 +140,11 @@ constexpr policies<pinned> pinned::configured(const config::torch_npu::settings&
 /// The recipes that PYTORCH_NPU_ALLOC_CONF chooses from.
 struct torch_npu_family
     : detail::family<config::torch_npu, recipe::torch_npu_native, recipe::torch_npu_expandable> {
+  /// For expandable_segments:False.
   using native = recipe::torch_npu_native;
+  /// For expandable_segments:True.
   using expandable = recipe::torch_npu_expandable;
+  /// Pinned host memory, for pin_memory_expandable_segments:True.
   using pinned_expandable = recipe::pinned_expandable;
   /// The recipes for pinned host memory.
   using pinned_family = detail::family<config::torch_npu, pinned, recipe::pinned_expandable>;

@@ -210,6 +210,8 @@ struct policies<detail::aliases_with<Base, Policy...>>
     if constexpr (((detail::axis_of<Policy> != Axis) && ...)) to = from;
   }
 };
+/// The policies of a variation of a recipe with a configuration string. They start with the values of that
+/// string.
 template <typename Base, typename... Policy>
   requires detail::is_configured<Base>
 struct policies<with<Base, Policy...>> : policies<detail::aliases_with<Base, Policy...>> {

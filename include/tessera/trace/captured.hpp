@@ -360,11 +360,13 @@ class captured : public tessera::detail::wrapping_adaptor<captured<Allocator>, A
   using filter = std::conditional_t<has_pools, extension::stream_filter, detail::no_filter>;
 
  public:
+  /// How many events are kept at most (`max_events`).
   using options = detail::capture_options;
 
   captured() = default;
   /// Makes the allocator from the arguments.
   using adaptor_type::adaptor_type;
+  /// Makes the allocator from the arguments that follow the options.
   template <typename... Args>
     requires std::constructible_from<Allocator, Args...>
   explicit captured(options chosen, Args&&... args)

@@ -20,6 +20,7 @@ struct input_error {
   std::string where;  ///< "FILE:LINE" or "FILE: byte N"
   std::string rule;   ///< the broken rule, naming the offending value
 
+  /// Both, as a line for people.
   [[nodiscard]] std::string text() const { return where + ": " + rule; }
 };
 

@@ -30,6 +30,7 @@ namespace tessera::trace {
 
 /// One operation of a recorded program.
 struct event {
+  /// What the program did, with the members that count.
   enum class kind : unsigned char {
     allocate,       ///< allocates `bytes` on `stream` as `id`
     free,           ///< frees `id`
@@ -48,10 +49,10 @@ struct event {
     sleep,  ///< discards the contents, or saves them by copies on `stream` if `bytes` is 1
     wake,   ///< copies saved contents back on `stream`
   };
-  kind what;
-  std::uint64_t id = 0;
-  std::size_t bytes = 0;
-  stream_id stream{};
+  kind what;              ///< decides what the other members mean
+  std::uint64_t id = 0;   ///< of an allocation or of a private pool
+  std::size_t bytes = 0;  ///< requested bytes, or a choice that the kind names
+  stream_id stream{};     ///< of the request, the use or the copies
 };
 
 /// A recorded program. Readers check that every free and record_stream names a live allocation.
@@ -62,13 +63,14 @@ struct recording {
     std::uint32_t label = 0;  ///< a text in the recording's `stacks`
   };
 
-  std::string name;
-  std::vector<event> events;  ///< without requests of 0 bytes
-  std::size_t capacity = 0;   ///< bytes of the recorded device; 0 if unknown
-  observe::snapshot::call_stacks stacks{};
-  std::vector<origin> origins{};          ///< origins of the allocations, by id; empty if unknown
-  std::vector<std::uint64_t> times_us{};  ///< of the events, since an unspecified time; empty if unknown
+  std::string name;                         ///< for reports, for example the name of the file
+  std::vector<event> events;                ///< without requests of 0 bytes
+  std::size_t capacity = 0;                 ///< bytes of the recorded device; 0 if unknown
+  observe::snapshot::call_stacks stacks{};  ///< the call stacks and the labels of the origins
+  std::vector<origin> origins{};            ///< origins of the allocations, by id; empty if unknown
+  std::vector<std::uint64_t> times_us{};    ///< of the events, since an unspecified time; empty if unknown
 
+  /// The origin of an allocation; zeros if it is unknown.
   [[nodiscard]] origin origin_of(std::uint64_t id) const noexcept {
     return id < origins.size() ? origins[static_cast<std::size_t>(id)] : origin{};
   }
@@ -77,6 +79,7 @@ struct recording {
 /// A recording prepared for replay. Numbers the allocations densely, so a replay needs no lookups.
 class program {
  public:
+  /// Refers to a recording, which must outlive it.
   explicit program(const recording& source) : source_(&source) {
     std::map<std::uint64_t, std::uint32_t> slot_of;  // not hashed: ids could be chosen to collide
     slot_.reserve(source.events.size());
@@ -104,11 +107,15 @@ class program {
     slots_ = bytes.size();
   }
 
+  /// The name of the recording.
   [[nodiscard]] const std::string& name() const noexcept { return source_->name; }
+  /// The recording itself.
   [[nodiscard]] const recording& source() const noexcept { return *source_; }
+  /// The events of the recording, in their order.
   [[nodiscard]] const std::vector<event>& events() const noexcept { return source_->events; }
   /// The number of the allocation that event `i` makes, frees or records, from 0.
   [[nodiscard]] std::size_t slot(std::size_t i) const noexcept { return slot_[i]; }
+  /// How many allocations there are.
   [[nodiscard]] std::size_t slot_count() const noexcept { return slots_; }
   /// The maximum of live requested bytes. Requests that failed in the recorded run never were live.
   [[nodiscard]] std::size_t peak_live() const noexcept { return peak_live_; }
@@ -142,11 +149,13 @@ struct pool_outcome {
 template <typename Allocator>
 class pool_operations {
  public:
+  /// Whether the allocator can carry out sleep and wake.
   static constexpr bool can_sleep = [] {
     if constexpr (tessera::detail::offers<Allocator, extension::sleep_mode>) return Allocator::has_ranges;
     return false;
   }();
 
+  /// Makes the pools of a recording in this allocator. They keep their uses when it ends.
   explicit pool_operations(Allocator& allocator) noexcept : allocator_(allocator) {}
 
   ///   Requires:  the event is an operation on pools, or empties a cache
