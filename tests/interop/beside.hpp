@@ -35,7 +35,8 @@ inline bool check(bool is_right, const char* rule) {
   return is_right;
 }
 /// Checks that a pool has served requests, and that all of its memory came back.
-inline bool is_empty_after_use(pool_type& pool) {
+template <typename Pool>
+bool is_empty_after_use(Pool& pool) {
   return check(pool.statistics().all.allocation.allocated > 0, "the library asked the pool for memory") &&
          check(pool.current_usage().allocated == 0, "all memory came back to the pool") &&
          check(pool.audit() == nullptr, "the pool is consistent");
@@ -79,7 +80,8 @@ class sample {
     add(values, count * sizeof(float));
   }
   /// Notes the peaks of a pool, for the printed row.
-  void add_peaks(pool_type& pool) {
+  template <typename Pool>
+  void add_peaks(Pool& pool) {
     const auto counted = pool.statistics().all;
     taken.requested = static_cast<std::size_t>(counted.requested_bytes.peak);
     taken.reserved = static_cast<std::size_t>(counted.reserved_bytes.peak);
