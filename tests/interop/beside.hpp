@@ -23,7 +23,7 @@
 namespace interop_tests {
 
 using pool_type = tessera::concurrent::locked<
-    tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::host_pinned>>;
+    tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned>>;
 
 [[nodiscard]] inline tessera::provider::host_pinned host_memory() {
   return tessera::provider::host_pinned({.pin = tessera::provider::host_pinned::pinning::never});
@@ -35,8 +35,7 @@ inline bool check(bool is_right, const char* rule) {
   return is_right;
 }
 /// Checks that a pool has served requests, and that all of its memory came back.
-template <typename Pool>
-bool is_empty_after_use(Pool& pool) {
+inline bool is_empty_after_use(pool_type& pool) {
   return check(pool.statistics().all.allocation.allocated > 0, "the library asked the pool for memory") &&
          check(pool.current_usage().allocated == 0, "all memory came back to the pool") &&
          check(pool.audit() == nullptr, "the pool is consistent");
@@ -80,8 +79,7 @@ class sample {
     add(values, count * sizeof(float));
   }
   /// Notes the peaks of a pool, for the printed row.
-  template <typename Pool>
-  void add_peaks(Pool& pool) {
+  void add_peaks(pool_type& pool) {
     const auto counted = pool.statistics().all;
     taken.requested = static_cast<std::size_t>(counted.requested_bytes.peak);
     taken.reserved = static_cast<std::size_t>(counted.reserved_bytes.peak);

@@ -10,16 +10,13 @@
 /// Allocators that functions return, and a comparison of the memory that small nodes take with them.
 namespace interop_tests {
 
-using block_pool = tessera::concurrent::locked<
-    tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned>>;
-
 /// An allocator with a block for each request.
-inline block_pool& blocks() {
-  static auto* const pool = new block_pool(host_memory());
+inline pool_type& blocks() {
+  static auto* const pool = new pool_type(host_memory());
   return *pool;
 }
 struct node_pool {
-  tessera::interop::pmr_resource<block_pool> of_blocks{blocks()};
+  tessera::interop::pmr_resource<pool_type> of_blocks{blocks()};
   std::pmr::synchronized_pool_resource nodes{&of_blocks};
 };
 inline node_pool& own_nodes() {
@@ -30,7 +27,7 @@ inline node_pool& own_nodes() {
 inline std::pmr::memory_resource& nodes() { return own_nodes().nodes; }
 
 /// Runs the work of a library three times: in memory of malloc, of nodes(), and of blocks(). Prints the memory of each, and
-/// checks that the pool of nodes needs at most 1.3 times as much as malloc. `checks` run before.
+/// checks that the pool of nodes needs at most 1.3 times as much as malloc. The checks run after the work.
 template <typename Check, typename InMalloc, typename InNodes, typename InBlocks>
 int compare_nodes(const char* name, Check works_in_nodes, Check works_in_blocks, InMalloc in_malloc,
                   InNodes in_nodes, InBlocks in_blocks) {
