@@ -2,6 +2,7 @@
 // C++ containers in page-locked host memory: std::pmr, a typed allocator, and a unique_block that a stream uses.
 #include <cstdint>
 #include <cstdio>
+#include <list>
 #include <map>
 #include <memory_resource>
 #include <numeric>
@@ -19,6 +20,18 @@ using device_type = tessera::provider::host_pinned;
 using allocator_type = tessera::concurrent::locked<
     tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::provider_ref<device_type>>>;
 
+// Some libraries default construct their allocators, so these take their memory from a function.
+std::pmr::memory_resource& node_memory() {
+  // Never destroyed, because static containers may use them.
+  static auto* const device = new device_type({.pin = device_type::pinning::where_allowed});
+  static auto* const allocator = new allocator_type{tessera::provider::provider_ref(*device)};
+  static auto* const blocks = new tessera::interop::pmr_resource(*allocator);
+  static auto* const nodes = new std::pmr::synchronized_pool_resource(blocks);
+  return *nodes;
+}
+template <typename T>
+using node_allocator = tessera::interop::typed_allocator<T, tessera::interop::allocator_from<node_memory>>;
+
 int main() {
   device_type device{{.capacity = 64_MiB, .pin = device_type::pinning::where_allowed}};
   allocator_type allocator{tessera::provider::provider_ref(device)};
@@ -31,6 +44,8 @@ int main() {
   std::pmr::unsynchronized_pool_resource nodes(&memory);
   std::pmr::map<int, float> by_number(&nodes);
   for (int i = 0; i < 1000; ++i) by_number.emplace(i, 1.0f);
+
+  std::list<int, node_allocator<int>> numbers(1000, 1);
 
   // A C++ allocator. The type of the container names where its memory is.
   using floats = tessera::interop::typed_allocator<float, allocator_type>;

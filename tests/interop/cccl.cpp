@@ -100,7 +100,7 @@ int use() {
 // Versions before 3.1 call other functions. They must not exist, or their arguments would be misinterpreted.
 static_assert(!cuda::mr::resource<memory_type> && !cuda::mr::async_resource<memory_type>);
 
-int use() { return 0; }
+int use() { return std::puts("SKIPPED: CCCL before 3.1 has other resources"), 0; }
 #endif
 
 }  // namespace

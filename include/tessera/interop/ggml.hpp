@@ -13,8 +13,13 @@ namespace tessera::interop {
 
 /// Adapts an allocator of host memory to a ggml_backend_buffer_type. `FromPointer` is
 /// ggml_backend_cpu_buffer_from_ptr, whose functions access the tensors. It includes no header of ggml. The
-/// caller includes ggml-backend-impl.h, of October 2024 or newer. Pass get() to functions such as
-/// ggml_backend_alloc_ctx_tensors_from_buft.
+/// caller includes ggml-backend-impl.h, of October 2024 or newer, from the sources of the library that is
+/// linked; packages do not install it, and its structures change between versions. Pass get() to functions
+/// such as ggml_backend_alloc_ctx_tensors_from_buft.
+///
+/// For the weights of llama.cpp, name get() in tensor_buft_overrides of llama_model_params with the pattern
+/// ".*", and choose LLAMA_LOAD_MODE_NONE, because a file that is mapped needs no buffers. llama.cpp places its KV
+/// cache and its intermediate tensors itself.
 ///
 /// If memory is full, an allocation returns null. ggml itself serves 0 bytes. Buffers are aligned to 64
 /// bytes. It is as thread-safe as the allocator.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <memory_resource>
 #include <new>
 #include <type_traits>
@@ -9,7 +10,7 @@
 #include <tessera/interop/allocator_handle.hpp>
 
 /// Allocators for C++ containers in host memory: pmr_resource for std::pmr, and typed_allocator as a template
-/// argument.
+/// argument. Either takes small nodes from a pool of the standard library.
 
 namespace tessera::interop {
 
@@ -80,31 +81,40 @@ pmr_resource(A&&, stream_id = {}) -> pmr_resource<std::remove_cvref_t<A>>;
 ///     using floats = tessera::interop::typed_allocator<float, decltype(allocator)>;
 ///     std::vector<float, floats> batch(1000, floats(allocator));
 ///
+/// `A` may also be std::pmr::memory_resource, or a handle of one. It then has no stream.
+///
 /// Moving or swapping a container also moves its allocator, so that no element is copied. Copy assignment
 /// keeps the allocator of the target. Two typed_allocators are equal if they use the same allocator, on any
 /// streams.
 ///
 /// Some libraries default construct allocators of a template with one parameter, for example nlohmann::json
-/// and EnTT. They need an allocator that a function returns:
+/// and EnTT. They need an allocator that a function returns. A block of an allocator has at least 512 bytes, so
+/// for nodes, the function returns a pool of the standard library:
 ///
+///     #include <memory_resource>
 ///     #include <tessera/concurrent/locked.hpp>
 ///     namespace example {
 ///     using pinned_type = tessera::caching_allocator<tessera::recipe::pinned_packed, tessera::provider::host_pinned>;
-///     using allocator_type = tessera::concurrent::locked<pinned_type>;
-///     inline allocator_type& json_memory() {
-///       static auto* const allocator = new allocator_type;  // never destroyed: it outlives static containers
-///       return *allocator;
+///     inline std::pmr::memory_resource& json_nodes() {
+///       // Never destroyed: they outlive static containers.
+///       static auto* const allocator = new tessera::concurrent::locked<pinned_type>;
+///       static auto* const blocks = new tessera::interop::pmr_resource(*allocator);
+///       static auto* const nodes = new std::pmr::synchronized_pool_resource(blocks);
+///       return *nodes;
 ///     }
 ///     template <typename T>
-///     using json_allocator = tessera::interop::typed_allocator<T, tessera::interop::allocator_from<json_memory>>;
+///     using json_allocator = tessera::interop::typed_allocator<T, tessera::interop::allocator_from<json_nodes>>;
 ///     inline std::vector<int, json_allocator<int>> numbers;
 ///     }  // namespace example
 ///
-/// For many small objects, such as the nodes of a map, see pmr_resource.
 ///   Requires:  the allocator outlives it and its memory, unless `A` is a handle that owns the allocator
 template <typename T, typename A>
 class typed_allocator {
-  static_assert(detail::check_host_allocator<detail::allocator_of<A>>());
+  static constexpr bool of_resource = std::derived_from<detail::allocator_of<A>, std::pmr::memory_resource>;
+  static_assert([] {
+    if constexpr (!of_resource) return detail::check_host_allocator<detail::allocator_of<A>>();
+    return true;
+  }());
 
  public:
   ///@{
@@ -135,11 +145,17 @@ class typed_allocator {
   ///   Throws:  std::bad_array_new_length above max_size(), and the exceptions of the allocator's allocate
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > max_size()) detail::raise(std::bad_array_new_length());
-    return static_cast<T*>(
-        aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
+    if constexpr (of_resource)
+      return static_cast<T*>(allocator_.get().allocate(count * sizeof(T), alignof(T)));
+    else
+      return static_cast<T*>(
+          aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
   }
   void deallocate(T* p, std::size_t count) noexcept {
-    aligned_request(count * sizeof(T), alignof(T)).deallocate(allocator_.get(), p);
+    if constexpr (of_resource)
+      allocator_.get().deallocate(p, count * sizeof(T), alignof(T));
+    else
+      aligned_request(count * sizeof(T), alignof(T)).deallocate(allocator_.get(), p);
   }
   /// The most objects of one request: max_request bytes.
   [[nodiscard]] static constexpr std::size_t max_size() noexcept { return max_request / sizeof(T); }

@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <new>
 #include <numeric>
 #include <string>
@@ -103,6 +104,45 @@ TEST(typed_allocator, serves_containers) {
   use_containers(in_pool<int>(pool));
   EXPECT_EQ(pool.current_usage().allocated, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+/// A pool of the standard library over blocks of an allocator.
+struct node_pool {
+  locked<caching_allocator<recipe::pinned_packed, host_pinned>> allocator{host_memory()};
+  pmr_resource<decltype(allocator)> blocks{allocator};
+  std::pmr::synchronized_pool_resource nodes{&blocks};
+};
+node_pool& own_nodes() {
+  static auto* const pool = new node_pool;
+  return *pool;
+}
+std::pmr::memory_resource& own_resource() { return own_nodes().nodes; }
+
+TEST(typed_allocator, serves_containers_from_a_memory_resource) {
+  node_pool pool;
+  use_containers(typed_allocator<int, std::pmr::memory_resource>(pool.nodes));
+  pool.nodes.release();
+  EXPECT_EQ(pool.allocator.current_usage().allocated, 0u);
+  EXPECT_STREQ(pool.allocator.audit(), nullptr);
+
+  using own = typed_allocator<int, allocator_from<own_resource>>;
+  static_assert(std::is_default_constructible_v<own> && std::allocator_traits<own>::is_always_equal::value);
+  use_containers(own());
+  own_nodes().nodes.release();
+  EXPECT_EQ(own_nodes().allocator.current_usage().allocated, 0u);
+
+  typed_allocator<std::uint64_t, std::pmr::memory_resource> numbers(pool.nodes);
+  EXPECT_THROW((void)numbers.allocate(SIZE_MAX / 4), std::bad_array_new_length);
+  EXPECT_THROW((void)numbers.allocate(std::size_t{1} << 40), out_of_memory);
+}
+
+TEST(typed_allocator, needs_little_memory_for_nodes_from_a_pool) {
+  node_pool pool;
+  using pair = std::pair<const int, int>;
+  std::map<int, int, std::less<>, typed_allocator<pair, std::pmr::memory_resource>> table(pool.nodes);
+  for (int i = 0; i < 100'000; ++i) table.emplace(i, i);
+  // A node has 40 bytes, for which malloc takes 48.
+  EXPECT_LT(pool.allocator.current_usage().allocated, 100'000u * 48 * 13 / 10);
 }
 
 TEST(typed_allocator, owns_an_allocator_that_is_shared) {
