@@ -590,7 +590,7 @@ const complaint list[] = {
          .says =
              "each longer context needs a buffer that none of the kept ones can serve, until memory is full",
          .figure = "failed requests",
-         .reported = {},
+         .reported = 1,
          .requests = source::shape,
          .within = 0,
          .saves = 1,
@@ -732,7 +732,7 @@ const complaint list[] = {
     replay<pytorch<>, recipe::symmetric<pytorch<>>>(
         {.issue = "pytorch#190977",
          .says = "ranks reuse buffers in the order of their addresses, so windows do not belong together",
-         .figure = "buffers of 16 in another window than in the other rank",
+         .figure = "buffers of 16 in another window",
          .reported = {},
          .requests = source::shape,
          .within = 0,
