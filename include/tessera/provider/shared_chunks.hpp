@@ -44,8 +44,9 @@ struct exported_chunk {
 /// Chunks for other processes, in the order in which they were given. If it is false, there are none, and `why` says why.
 template <sharing_provider D>
 struct export_result {
-  std::vector<exported_chunk<D>> chunks{};
-  refusal why{};
+  std::vector<exported_chunk<D>> chunks{};  ///< empty if one of them was refused
+  refusal why{};                            ///< empty if there are chunks
+  /// Whether there are chunks.
   [[nodiscard]] explicit operator bool() const noexcept { return !why; }
 };
 
