@@ -157,7 +157,7 @@ bool use(sample& in, pool_type* memory) {
   arrow::MemoryPool& unused = *arrow::default_memory_pool();
   in.begin();
   in.time(5, [&] { make_tables(in, &pool); });
-  in.end();
+  in.end(memory);
   bool is_right = check(pool.bytes_allocated() == 0, "Arrow frees all of its memory");
   std::printf("%s: at most %lld bytes in %lld allocations\n", pool.backend_name().c_str(),
               static_cast<long long>(pool.max_memory()), static_cast<long long>(pool.num_allocations()));

@@ -54,7 +54,14 @@ class sample {
     }
     before_ = resident("VmRSS:");
   }
-  void end() { taken.peak = std::max(resident("VmHWM:"), before_) - before_; }
+  /// Ends to count memory, and notes the peaks of a pool.
+  void end(pool_type* pool = nullptr) {
+    taken.peak = std::max(resident("VmHWM:"), before_) - before_;
+    if (pool == nullptr) return;
+    const auto counted = pool->statistics().all;
+    taken.requested = static_cast<std::size_t>(counted.requested_bytes.peak);
+    taken.reserved = static_cast<std::size_t>(counted.reserved_bytes.peak);
+  }
   /// Runs `work` a number of times, and adds the shortest time.
   template <typename Work>
   void time(int times, Work work) {
@@ -78,13 +85,6 @@ class sample {
     for (std::size_t i = 0; i < count; ++i) taken.is_finite = taken.is_finite && std::isfinite(values[i]);
     add(values, count * sizeof(float));
   }
-  /// Notes the peaks of a pool, for the printed row.
-  void add_peaks(pool_type& pool) {
-    const auto counted = pool.statistics().all;
-    taken.requested = static_cast<std::size_t>(counted.requested_bytes.peak);
-    taken.reserved = static_cast<std::size_t>(counted.reserved_bytes.peak);
-  }
-
   struct figures {
     double ms = 0;
     std::size_t peak = 0;  ///< resident bytes above those at the beginning
@@ -142,9 +142,7 @@ int run_beside(const char* name, Work work) {
   const auto theirs = run_alone([&](sample& in) { return work(in, static_cast<pool_type*>(nullptr)); });
   const auto ours = run_alone([&](sample& in) {
     pool_type pool(host_memory());
-    const bool is_right = work(in, &pool) && is_empty_after_use(pool);
-    in.add_peaks(pool);
-    return is_right;
+    return work(in, &pool) && is_empty_after_use(pool);
   });
   if (!check(theirs.has_value(), "the work with the library's own allocator") ||
       !check(ours.has_value(), "the work with tessera"))

@@ -62,7 +62,7 @@ void fill_scenes(sample& in) {
       }
     }
   });
-  in.end();
+  in.end(&interop_tests::blocks());
   for (const auto& world : scenes)
     for (auto [entity, place] : world->template view<position>().each()) in.add(&place, sizeof place);
 }

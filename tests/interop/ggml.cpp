@@ -95,7 +95,7 @@ bool use(sample& in, pool_type* pool) {
     const network net(type);
     ggml_gallocr_t const places = ggml_gallocr_new(type);
     for (const std::int64_t rows : {16, 64, 5, 128}) compute(in, net, backend, places, rows);
-    in.end();
+    in.end(pool);
     if (pool != nullptr) {
       const std::size_t expected =
           ggml_backend_buffer_get_size(net.buffer) + ggml_gallocr_get_buffer_size(places, 0);

@@ -57,7 +57,7 @@ void read_and_write(sample& in, const std::string& text) {
   in.begin();
   document<Allocator> list;
   in.time(1, [&] { list = document<Allocator>::parse(text); });
-  in.end();
+  in.end(&interop_tests::blocks());
   const auto written = list.dump();
   in.add(written.data(), written.size());
 }

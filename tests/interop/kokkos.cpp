@@ -115,7 +115,7 @@ bool use(sample& in, pool_type* pool) {
   Kokkos::ScopeGuard running(settings);
   in.begin();
   in.time(5, [&] { simulate(in, pool); });
-  in.end();
+  in.end(pool);
   return pool == nullptr || is_a_view(*pool);
 }
 

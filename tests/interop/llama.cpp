@@ -122,7 +122,7 @@ bool use(sample& in, pool_type* pool, const std::string& path, std::size_t tenso
       batch = llama_batch_get_one(&next, 1);
     }
   });
-  in.end();
+  in.end(pool);
   llama_free(context);
   llama_model_free(model);
   return is_right;

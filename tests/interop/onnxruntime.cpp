@@ -165,7 +165,7 @@ bool use(sample& in, pool_type* pool) {
   in.begin();
   need(api().CreateSessionFromArray(environment, bytes.data(), bytes.size(), options, &session));
   bool is_right = run_batches(session, host, in, pool);
-  in.end();
+  in.end(pool);
   if (pool != nullptr) {
     is_right = is_right && reports(&*memory, *pool) &&
                check(pool->current_usage().requested >= weight_bytes, "the weights are in the pool");
