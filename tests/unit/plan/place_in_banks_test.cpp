@@ -16,6 +16,7 @@
 #include <tessera/tessera.hpp>
 
 #include "../../conformance/planned_model.hpp"
+#include "random_programs.hpp"
 #include "recorded_steps.hpp"
 #include "tessera_replay/planner/make_plan.hpp"
 #include "tessera_replay/planner/place_in_banks.hpp"
@@ -32,41 +33,10 @@ using plan::made_plan;
 using plan::place_in_banks;
 using plan::time_span;
 using plan_tests::make;
+using plan_tests::program;
+using plan_tests::random_program;
 using plan_tests::recorder;
 using domains = memory_domains<simulated_device, spill_banks>;
-
-/// Blocks that own their spans.
-struct program {
-  std::vector<std::size_t> bytes;
-  std::vector<std::vector<time_span>> spans;
-
-  void add(std::size_t size, std::vector<time_span> live) {
-    bytes.push_back(size);
-    spans.push_back(std::move(live));
-  }
-  [[nodiscard]] std::vector<lifetime> blocks() const {
-    std::vector<lifetime> result;
-    for (std::size_t i = 0; i < bytes.size(); ++i) result.push_back({bytes[i], spans[i]});
-    return result;
-  }
-};
-
-program random_program(plan::detail::random_numbers& random, std::size_t count, std::uint32_t end,
-                       std::size_t max_bytes, std::size_t max_spans) {
-  program result;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::vector<std::uint32_t> times;
-    for (std::size_t n = 2 * (1 + random.below(max_spans)); times.size() < n;) {
-      const auto time = static_cast<std::uint32_t>(random.below(end + 1));
-      if (std::find(times.begin(), times.end(), time) == times.end()) times.push_back(time);
-    }
-    std::sort(times.begin(), times.end());
-    std::vector<time_span> live;
-    for (std::size_t k = 0; k < times.size(); k += 2) live.push_back({times[k], times[k + 1]});
-    result.add(1 + random.below(max_bytes), std::move(live));
-  }
-  return result;
-}
 
 /// The least bytes outside the first bank: each choice of the blocks that leave it, each placed as well as can be.
 std::size_t least_outside(const std::vector<lifetime>& blocks, std::size_t capacity) {

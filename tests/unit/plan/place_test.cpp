@@ -10,6 +10,7 @@
 
 #include <tessera/core/bytes.hpp>
 
+#include "random_programs.hpp"
 #include "tessera_replay/planner/place.hpp"
 
 namespace {
@@ -19,41 +20,8 @@ using plan::lifetime;
 using plan::place;
 using plan::placement;
 using plan::time_span;
-
-/// Blocks that own their spans.
-struct program {
-  std::vector<std::size_t> bytes;
-  std::vector<std::vector<time_span>> spans;
-
-  void add(std::size_t size, std::vector<time_span> live) {
-    bytes.push_back(size);
-    spans.push_back(std::move(live));
-  }
-  [[nodiscard]] std::vector<lifetime> blocks() const {
-    std::vector<lifetime> result;
-    for (std::size_t i = 0; i < bytes.size(); ++i) result.push_back({bytes[i], spans[i]});
-    return result;
-  }
-};
-
-/// Random programs of `count` blocks: sizes from 1 to max_bytes, up to max_spans spans within `end`.
-program random_program(plan::detail::random_numbers& random, std::size_t count, std::uint32_t end,
-                       std::size_t max_bytes, std::size_t max_spans) {
-  program result;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t spans = 1 + random.below(max_spans);
-    std::vector<std::uint32_t> times;
-    while (times.size() < 2 * spans) {
-      const auto time = static_cast<std::uint32_t>(random.below(end + 1));
-      if (std::find(times.begin(), times.end(), time) == times.end()) times.push_back(time);
-    }
-    std::sort(times.begin(), times.end());
-    std::vector<time_span> live;
-    for (std::size_t k = 0; k < spans; ++k) live.push_back({times[2 * k], times[2 * k + 1]});
-    result.add(1 + random.below(max_bytes), std::move(live));
-  }
-  return result;
-}
+using plan_tests::program;
+using plan_tests::random_program;
 
 bool are_live_together(const std::vector<time_span>& a, const std::vector<time_span>& b) {
   return std::any_of(a.begin(), a.end(), [&](const time_span& one) {
