@@ -5,7 +5,7 @@
 // `until_free`: the argument is the share of the blocks, in percent. They are registered when they are allocated, and
 // deregistered when they are freed. `first_for_ever`, `any_for_ever`: the argument is the share of the memory. Blocks are
 // registered when they are allocated, and never deregistered, as long as the chunks under them are at most that share of
-// the memory that the program has reserved by then. `first_for_ever` tries each block, so that the first ones are registered;
+// the memory that the program has reserved by then. `first_for_ever` registers each block that the share still allows, so mostly the first ones;
 // `any_for_ever` tries random ones, as many of all as the argument says.
 //
 // Each result is of ten random choices. Counters: the geometric mean of the ratios of peak reserved to that without

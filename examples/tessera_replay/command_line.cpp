@@ -219,8 +219,8 @@ constexpr option options[] = {
     {"--seed", "N", "the seed of that search, or of the neighbours; default: 1", &read_seed},
     {"--alignment", "BYTES", "the alignment of all places, a power of two; default: 512", &read_alignment},
     {"--bank", "SIZE",
-     "plan over several memories, such as HBM and DDR: the capacity of one. Give it\n"
-     "once for each, the one to fill first first",
+     "plan over several memories, such as HBM and DDR: the capacity of one, in\n"
+     "whole 2 MiB. Give it once for each, in the order in which they are filled",
      &read_bank},
     {"--jobs", "N", "the files to work on at once; default: one per processor", &read_jobs},
     {"--addresses", "N",

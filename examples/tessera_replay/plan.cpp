@@ -72,6 +72,7 @@ void print_banks(const tessera::plan::made_plan& made, const std::vector<std::si
     std::printf("  bank %-7zu %14zu %s of %zu%s\n", bank, bytes, bytes == 1 ? "byte" : "bytes", banks[bank],
                 bytes > most ? ": does not fit" : "");
   }
+  if (banks.size() == 1) return;
   std::printf("  %-12s %14zu bytes%s\n", "outside", made.outside(),
               made.outside() == made.outside_bound
                   ? "; no choice for these steps needs less"

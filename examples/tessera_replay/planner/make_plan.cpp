@@ -70,10 +70,16 @@ class plan_maker {
     std::uint32_t bank = 0;
     std::uint64_t offset = 0;  // in the bank
   };
+  /// Adjacent kept places of one kind.
+  struct kept_places {
+    std::uint32_t kind, bank;
+    std::uint64_t offset;
+    std::uint32_t count;
+  };
   /// The places of a stream.
   struct track_places {
     std::size_t candidate = 0;
-    std::vector<place_in_bank> kept;   // the first of each kind
+    std::vector<kept_places> kept;     // in the order of the kinds
     std::vector<place_in_bank> nodes;  // kept nodes have none
   };
 
@@ -171,14 +177,13 @@ class plan_maker {
     made_.numbers.lower_bound += tree.lower_bound();
     made_.numbers.lower_bound -= of.candidates.front().tree.lower_bound();
     placed_bound_ += tree.lower_bound();
-    chosen.kept.resize(of.track->kinds.size());
     chosen.nodes.resize(tree.nodes().size());
     const std::size_t bytes = tree.kept_bytes() + found.bytes;
     if (bytes <= free_[0]) {
       std::uint64_t offset = made_.bank_bytes[0];
-      for (std::uint32_t k = 0; k < chosen.kept.size(); ++k) {
-        chosen.kept[k] = {0, offset};
-        offset += kept_bytes(of, tree, k);
+      for (std::uint32_t k = 0; k < of.track->kinds.size(); ++k) {
+        chosen.kept.push_back({k, 0, offset, tree.kept()[k]});
+        offset += tree.kept()[k] * place_bytes(of, k);
       }
       std::size_t i = 0;
       for (std::size_t n = 0; n < chosen.nodes.size(); ++n) {
@@ -199,12 +204,12 @@ class plan_maker {
     for (const step_tree::node& n : tree.nodes()) {
       if (!n.is_kept && !n.live.empty()) always.upper = (std::max)(always.upper, n.live.back().upper);
     }
-    for (std::uint32_t k = 0; k < chosen.kept.size(); ++k) {
-      if (tree.kept()[k] == 0) continue;
-      blocks.push_back({kept_bytes(of, tree, k), {&always, 1}});
-      results.push_back(&chosen.kept[k]);
+    const auto kinds = static_cast<std::uint32_t>(of.track->kinds.size());
+    std::vector<std::uint32_t> kind_of;  // of each kept place
+    for (std::uint32_t k = 0; k < kinds; ++k) {
+      kind_of.insert(kind_of.end(), tree.kept()[k], k);
+      blocks.insert(blocks.end(), tree.kept()[k], {place_bytes(of, k), {&always, 1}});
     }
-    const std::size_t kept_count = blocks.size();
     for (std::size_t n = 0; n < chosen.nodes.size(); ++n) {
       if (tree.nodes()[n].is_kept) continue;
       blocks.push_back({of.track->kinds[tree.nodes()[n].kind], tree.nodes()[n].live});
@@ -212,26 +217,38 @@ class plan_maker {
     }
     const plan::banked_placement found = plan::place_in_banks(blocks, free_, place_options_for(of, 1));
     // No block lies partly above a kept one, because that is live all the time. So the kept ones may move to the bottom.
-    std::vector<std::map<std::size_t, std::size_t>> bottom(
-        free_.size());  // by offset: the kept bytes up to its end
-    for (std::size_t i = 0; i < kept_count; ++i)
+    const std::size_t banks = free_.size();
+    std::vector<std::map<std::size_t, std::size_t>> bottom(banks);  // by offset: the kept bytes up to its end
+    std::vector<std::uint32_t> counts(kinds * banks);
+    for (std::size_t i = 0; i < kind_of.size(); ++i) {
       bottom[found.banks[i]].emplace(found.offsets[i], blocks[i].bytes);
+      ++counts[kind_of[i] * banks + found.banks[i]];
+    }
     for (std::map<std::size_t, std::size_t>& kept : bottom) {
       std::size_t sum = 0;
       for (auto& [offset, bytes] : kept) bytes = sum += bytes;
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
-      const std::uint32_t bank = found.banks[i];
+      const std::uint32_t bank = found.banks[kind_of.size() + i];
+      const std::size_t offset = found.offsets[kind_of.size() + i];
       const std::map<std::size_t, std::size_t>& kept = bottom[bank];
-      const auto above = kept.lower_bound(found.offsets[i]);
+      const auto above = kept.lower_bound(offset);
       const std::size_t below = above == kept.begin() ? 0 : std::prev(above)->second;
       const std::size_t all = kept.empty() ? 0 : kept.rbegin()->second;
-      const std::size_t offset = i < kept_count ? below : all + found.offsets[i] - below;
-      *results[i] = {bank, made_.bank_bytes[bank] + offset};
+      *results[i] = {bank, made_.bank_bytes[bank] + all + offset - below};
     }
-    for (std::uint32_t bank = 0; bank < found.bytes.size(); ++bank) take(bank, found.bytes[bank]);
+    std::vector<std::uint64_t> next(made_.bank_bytes.begin(), made_.bank_bytes.end());
+    for (std::uint32_t k = 0; k < kinds; ++k) {
+      const std::size_t before = chosen.kept.size();
+      for (std::uint32_t bank = 0; bank < banks; ++bank) {
+        const std::uint32_t count = counts[k * banks + bank];
+        if (count > 0) chosen.kept.push_back({k, bank, next[bank], count});
+        next[bank] += count * place_bytes(of, k);
+      }
+      if (chosen.kept.size() == before) chosen.kept.push_back({k, 0, 0, 0});
+    }
+    for (std::uint32_t bank = 0; bank < banks; ++bank) take(bank, found.bytes[bank]);
     made_.outside_bound = found.lower_bound;
-    made_.is_optimal = made_.is_optimal && found.outside == found.lower_bound;
   }
   /// Gives bytes of a bank to a stream.
   void take(std::uint32_t bank, std::size_t bytes) noexcept {
@@ -239,25 +256,27 @@ class plan_maker {
     made_.numbers.bytes += bytes;
     if (free_[bank] != unlimited) free_[bank] -= (std::min)(free_[bank], bytes);
   }
-  [[nodiscard]] std::size_t kept_bytes(const chosen_track& of, const step_tree& tree,
-                                       std::uint32_t kind) const {
-    return tree.kept()[kind] * align_up(of.track->kinds[kind], options_.alignment);
+  [[nodiscard]] std::size_t place_bytes(const chosen_track& of, std::uint32_t kind) const {
+    return align_up(of.track->kinds[kind], options_.alignment);
   }
   /// Lays the banks one after the other. Returns where each begins.
   [[nodiscard]] std::vector<std::uint64_t> lay_out_banks() {
     std::vector<std::uint64_t> begins{0};
     std::size_t last = made_.bank_bytes.size() - 1;
-    while (last > 0 && made_.bank_bytes[last] == 0) --last;
+    while (last > 1 && made_.bank_bytes[last] == 0) --last;  // so that the first bank has an end
     for (std::size_t bank = 0; bank < last; ++bank) {
       begins.push_back(align_up(begins.back() + made_.bank_bytes[bank], plan::bank_alignment));
       made_.bank_ends.push_back(begins.back());
     }
     made_.numbers.bytes = begins.back() + made_.bank_bytes[last];
     begins.resize(made_.bank_bytes.size());
-    // Streams share no bytes, so a bound for all of them together may be higher than that of one.
-    if (const std::size_t all = made_.numbers.lower_bound; !options_.banks.empty() && all > options_.capacity)
-      made_.outside_bound = chosen_.size() > 1 ? all - options_.capacity
-                                               : (std::max)(made_.outside_bound, all - options_.capacity);
+    if (made_.bank_bytes.size() > 1) {
+      const std::size_t all = made_.numbers.lower_bound, first = options_.capacity;
+      const std::size_t excess = all > first ? all - first : 0;
+      // What a stream leaves outside depends on what the streams before it took. So only the sum bounds several of them.
+      made_.outside_bound = chosen_.size() > 1 ? excess : (std::max)(made_.outside_bound, excess);
+      if (made_.outside() > 0) made_.is_optimal = made_.outside() == made_.outside_bound;
+    }
     return begins;
   }
 
@@ -277,15 +296,16 @@ class plan_maker {
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       if (!tree.nodes()[n].is_kept) nodes[n] = place_of(places.nodes[n]);
     }
-    const auto first_kind = static_cast<std::uint32_t>(made_.kinds.size());
     const auto first_entry = static_cast<std::uint32_t>(made_.entries.size());
-    for (std::uint32_t k = 0; k < track.kinds.size(); ++k)
-      made_.kinds.push_back(
-          {track.kinds[k], tree.kept()[k] > 0 ? place_of(places.kept[k]) : 0, tree.kept()[k]});
+    std::vector<std::uint32_t> kinds(track.kinds.size());  // in the plan
+    for (const kept_places& k : places.kept) {
+      kinds[k.kind] = static_cast<std::uint32_t>(made_.kinds.size());
+      made_.kinds.push_back({track.kinds[k.kind], k.count > 0 ? place_of({k.bank, k.offset}) : 0, k.count});
+    }
     const std::vector<std::uint32_t> order = preorder(tree);
     std::vector<std::uint32_t> number(order.size());
     for (std::uint32_t i = 0; i < order.size(); ++i) number[order[i]] = first_entry + i;
-    write_entries(tree, order, number, first_kind, nodes);
+    write_entries(tree, order, number, kinds, nodes);
     std::map<std::uint64_t, std::uint32_t> steps;  // a key leads to the first of its steps; 0 to any
     if (is_marked) steps.emplace(0, first_entry);
     for (const recorded_mark& m : track.marks) {
@@ -299,7 +319,7 @@ class plan_maker {
   }
 
   void write_entries(const step_tree& tree, const std::vector<std::uint32_t>& order,
-                     const std::vector<std::uint32_t>& number, std::uint32_t first_kind,
+                     const std::vector<std::uint32_t>& number, const std::vector<std::uint32_t>& kinds,
                      const std::vector<std::uint32_t>& places) {
     std::vector<std::vector<std::uint32_t>> dying(order.size());
     for (const std::uint32_t n : order) {
@@ -311,7 +331,7 @@ class plan_maker {
       const step_tree::node& from = tree.nodes()[n];
       made_.deaths.insert(made_.deaths.end(), dying[n].begin(), dying[n].end());
       made_.entries.push_back(
-          {first_kind + from.kind, places[n], 0, static_cast<std::uint32_t>(made_.deaths.size())});
+          {kinds[from.kind], places[n], 0, static_cast<std::uint32_t>(made_.deaths.size())});
     }
     std::map<std::uint32_t, std::uint32_t> latest_child;  // by parent
     for (std::uint32_t i = 0; i < order.size(); ++i) {

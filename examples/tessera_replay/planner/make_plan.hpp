@@ -12,7 +12,8 @@
 
 namespace tessera::plan {
 
-/// The banks of a plan begin at multiples of this, in bytes: no page of a device is larger.
+/// The banks of a plan begin at multiples of this, in bytes. The normal pages of devices are not larger; otherwise, `planned` names
+/// the fault.
 inline constexpr std::size_t bank_alignment = std::size_t{2} << 20;
 /// The bytes of a bank that a plan may use.
 [[nodiscard]] constexpr std::size_t whole_bytes_of_bank(std::size_t bytes) noexcept {
@@ -29,8 +30,8 @@ struct made_plan {
   std::vector<std::uint32_t> deaths;
   std::vector<std::uint64_t> bank_ends;
   std::vector<std::size_t> bank_bytes;  ///< that each bank of make_options::banks needs, if there are any
-  std::size_t outside_bound = 0;        ///< no choice of banks needs fewer bytes outside the first
-  std::size_t recorded_requests = 0;    ///< requests of the recording that the entries stand for
+  std::size_t outside_bound = 0;  ///< no choice of banks for these steps needs fewer bytes outside the first
+  std::size_t recorded_requests = 0;  ///< requests of the recording that the entries stand for
   /// Steps that the program marked, or that were found, in the stream with most requests. Requests before the first
   /// step and behind the last are none.
   std::size_t recorded_steps = 0;
@@ -72,7 +73,7 @@ struct make_options {
   double effort = 10;                 ///< the work of the search for places, as in place_options
   std::uint64_t seed = 1;             ///< of that search
   std::uint32_t alignment = 512;      ///< of all places, in bytes; a power of two, at least min_alignment
-  /// The bytes of the banks, such as HBM and DDR, the one to fill first first. Each counts in whole multiples of
+  /// The bytes of the banks, such as HBM and DDR, in the order in which they are filled. Each counts in whole multiples of
   /// bank_alignment. Empty: one bank. If there are any, `capacity` is that of the first.
   std::span<const std::size_t> banks{};
   std::size_t capacity = 0;  ///< the search stops if the plan has at most so many bytes; 0: no limit
@@ -88,8 +89,8 @@ struct make_options {
 /// A stream is left out if its places would cost more than the memory that streams now use in turn. With a capacity,
 /// the program is planned as one step if the steps do not fit.
 ///
-/// With several banks, the first takes as much as it can, and the others what is left. Long-lived blocks leave it first. All kept
-/// blocks of one size lie in one bank. The last bank may need more than it has; fits() says whether.
+/// With several banks, the first takes as much as it can, and the others what is left. Long-lived blocks leave it first. Streams
+/// are placed one after the other. The last bank may need more than it has; fits() says whether.
 ///
 /// The same recording and options give the same plan: nothing depends on time.
 ///   Requires:  an alignment that is a power of two, at least min_alignment; at most 64 banks, of at least bank_alignment

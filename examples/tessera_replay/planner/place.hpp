@@ -433,9 +433,9 @@ class planner {
   for (std::uint32_t block = 0; block < blocks.size(); ++block) {
     const std::size_t size = detail::bytes_of(detail::units_of(blocks[block].bytes, alignment), alignment);
     if (found.offsets[block] % alignment != 0 || found.offsets[block] > unlimited - size) return false;
-    bytes = (std::max)(bytes, found.offsets[block] + size);
     for (const time_span& span : blocks[block].live) {
       if (span.lower >= span.upper || size == 0) continue;
+      bytes = (std::max)(bytes, found.offsets[block] + size);
       events.push_back({span.lower, true, block});
       events.push_back({span.upper, false, block});
     }

@@ -466,16 +466,13 @@ class checked_provider : public provider::provider_adaptor<Device> {
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept
     requires provider::virtual_memory_provider<Device>
   {
-    const physical before = memory;
-    if (!this->inner().create(bytes, kind, memory)) {
-      if constexpr (checks_handles)
-        shadow().expect(shadow().is_same(bytes_of(before), bytes_of(memory)), "create",
-                        detail::rules::refused_create_keeps_handle, kind, "bytes", bytes);
-      return false;
-    }
-    if constexpr (checks_handles)
-      shadow().add_handle("create", bytes_of(memory), bytes_of(physical{}), {bytes, page_size(kind)});
-    return true;
+    return check_create(bytes, kind, memory, [&] { return this->inner().create(bytes, kind, memory); });
+  }
+  bool create_in(std::size_t bank, std::size_t bytes, page_kind kind, physical& memory) noexcept
+    requires tessera::detail::has_several_banks<Device>
+  {
+    return check_create(bytes, kind, memory,
+                        [&] { return this->inner().create_in(bank, bytes, kind, memory); });
   }
   bool destroy(const physical& memory) noexcept
     requires provider::virtual_memory_provider<Device>
@@ -551,6 +548,19 @@ class checked_provider : public provider::provider_adaptor<Device> {
   }
 
  private:
+  template <typename Create>
+  bool check_create(std::size_t bytes, page_kind kind, physical& memory, Create create) noexcept {
+    const physical before = memory;
+    if (!create()) {
+      if constexpr (checks_handles)
+        shadow().expect(shadow().is_same(bytes_of(before), bytes_of(memory)), "create",
+                        detail::rules::refused_create_keeps_handle, kind, "bytes", bytes);
+      return false;
+    }
+    if constexpr (checks_handles)
+      shadow().add_handle("create", bytes_of(memory), bytes_of(physical{}), {bytes, page_size(kind)});
+    return true;
+  }
   [[nodiscard]] static constexpr detail::provider_shadow::equality equality_of_handles() noexcept {
     if constexpr (checks_handles) {
       if constexpr (has_padding<physical>)

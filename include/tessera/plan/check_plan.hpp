@@ -62,7 +62,7 @@ class plan_checker {
     for (std::uint32_t k = begin.kinds_end; k < end.kinds_end; ++k) {
       const plan::memory_plan::kind& kind = plan_.kinds[k];
       if (kind.bytes == 0 || kind.bytes > max_request) return "a request has 1 to 2^60 - 1 bytes";
-      if (k > begin.kinds_end && plan_.kinds[k - 1].bytes >= kind.bytes)
+      if (k > begin.kinds_end && plan_.kinds[k - 1].bytes > kind.bytes)
         return "kinds are in the order of their sizes";
       if (kind.kept > plan_.bytes / plan_.place_bytes(kind.bytes)) return "places lie in the plan's bytes";
       kept_ += kind.kept;

@@ -17,6 +17,7 @@ namespace tessera::plan {
 /// may come instead.
 struct memory_plan {
   /// All requests of one size. Those that outlive several steps are kept, at `kept` adjacent places.
+  /// Several kinds may have the same size: all their kept places serve it.
   struct kind {
     std::uint64_t bytes = 0;       ///< of a request
     std::uint32_t kept_place = 0;  ///< the first kept place

@@ -488,13 +488,17 @@ class plan_follower {
     std::uint32_t k = 0;
     number = 0;
     for (const plan::memory_plan::track& t : plan_.tracks) {
+      std::uint32_t list = k;  // the first kind of a size has the free places of all
+      const std::uint32_t first_kind = k;
       for (; k < t.kinds_end; ++k) {
         kinds_.push_back({plan_.kinds[k].bytes, none});
+        const bool is_same = k > first_kind && kinds_[k - 1].bytes == kinds_[k].bytes;
+        if (!is_same) list = k;
         const auto step = static_cast<std::uint32_t>(plan_.place_bytes(plan_.kinds[k].bytes) >> shift_);
         for (std::uint32_t i = plan_.kinds[k].kept; i-- > 0;) {
-          const auto next = std::exchange(kinds_[k].free, static_cast<std::uint32_t>(nodes_.size()));
+          const auto next = std::exchange(kinds_[list].free, static_cast<std::uint32_t>(nodes_.size()));
           nodes_.push_back(
-              {plan_.kinds[k].bytes, plan_.kinds[k].kept_place + i * step, next, k, 0, 0, 0, number});
+              {plan_.kinds[k].bytes, plan_.kinds[k].kept_place + i * step, next, list, 0, 0, 0, number});
         }
       }
       ++number;

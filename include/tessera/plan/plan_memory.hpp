@@ -9,6 +9,7 @@
 
 #include <tessera/detail/backends/physical_chunks.hpp>
 #include <tessera/plan/plan_follower.hpp>
+#include <tessera/provider/adaptor.hpp>
 
 namespace tessera::detail {
 
@@ -86,14 +87,7 @@ class plan_memory {
   counter device_bytes_{};
 };
 
-/// A provider that creates memory in the bank that the caller names, as memory_domains does.
-template <typename Provider>
-concept has_several_banks = requires(Provider& device, typename Provider::physical& made) {
-  { device.count() } -> std::same_as<std::size_t>;
-  { device.create_in(device.count(), std::size_t{}, page_kind{}, made) } noexcept -> std::same_as<bool>;
-};
-
-/// One bank of such a provider.
+/// One bank of a provider that has several.
 template <typename Provider>
 struct bank_of_device {
   Provider& device;

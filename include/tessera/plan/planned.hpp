@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 #include <type_traits>
@@ -96,7 +97,7 @@ namespace tessera::plan {
 ///   they are one segment. Memory that no planned block uses goes back to the device in trim(0), and if a request
 ///   would fail. Both wait for the streams that use the plan.
 /// * A plan over several banks takes the memory of each place from its bank. The provider is then a memory_domains with
-///   virtual memory; if the bank is full, `Allocator` serves the request. Over another provider with virtual memory, all places
+///   virtual memory, or an adaptor of one; if the bank is full, `Allocator` serves the request. Over another provider with virtual memory, all places
 ///   are in its memory.
 /// * Idle places are also released to keep plan and allocator inside together below a bound: 2 % above the most bytes in
 ///   use at one time. Unless the plan steps aside, the bound covers all of its places. If that is not enough while the
@@ -147,6 +148,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
         follower_(fault_ == nullptr ? plan : memory_plan{}) {
     if (follower_.plan().empty()) return;
     if constexpr (has_events) used_blocks_of_.resize(follower_.size());
+    refused_totals_.assign(follower_.plan().bank_ends.size() + 1, unlimited);
     if (follower_.plan().bytes == 0) return;  // no device reserves nothing
     fault_ = allocator_.visit_provider(
         [this](provider_type& device) { return memory_.prepare(device, follower_.plan()); });
@@ -461,11 +463,12 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     const std::size_t needed = missing_bytes(i);
     if (needed > 0 && !must_not_wait_) make_room(needed, i);
     const std::size_t total = needed > 0 ? reserved() + needed : 0;
-    if (total >= refused_total_) return false;
     const std::size_t offset = follower_.offset_of(n), size = follower_.bytes_of(n);
+    std::size_t& refused = refused_totals_[follower_.plan().bank_of(offset)];
+    if (total >= refused) return false;
     const bool works =
         allocator_.visit_provider([&](provider_type& device) { return memory_.back(device, offset, size); });
-    if (!works) refused_total_ = total;
+    if (!works) refused = total;
     if (!works) return false;
     if (total > budget_) budget_ = total;
     n.state |= follower::is_backed;
@@ -514,7 +517,9 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     const std::size_t total = all.reserved;
     if (total > budget_) budget_ = total;
     if (all.active > most_in_use_) most_in_use_ = all.active;
-    if (total >= refused_total_) refused_total_ = unlimited;
+    for (std::size_t& refused : refused_totals_) {
+      if (total >= refused) refused = unlimited;
+    }
   }
   /// Calls f(stream) for each stream that uses the plan, until it returns false. Returns whether it never did.
   template <typename F>
@@ -573,7 +578,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     const std::lock_guard lock(mutex_);
     if (keep > 0 || must_not_wait_) return;
     (void)give_back_unused(waits);
-    refused_total_ = unlimited;
+    std::fill(refused_totals_.begin(), refused_totals_.end(), unlimited);
     judge_.come_back();
     set_budget();
   }
@@ -690,7 +695,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   std::size_t requested_ = 0;    // bytes of the last request to the allocator inside
   std::size_t max_growth_ = 0;   // of the allocator inside, by one request
   std::size_t reserved_before_ = unlimited;  // by the allocator inside, before it last tried to grow
-  std::size_t refused_total_ = unlimited;    // reserved bytes that the device refused to reach
+  std::vector<std::size_t> refused_totals_;  // by bank: reserved bytes that the device refused to reach
   bool must_not_wait_ = false;               // whether one of them is a scope_kind::capture
 };
 

@@ -48,7 +48,7 @@ struct recovery_steps {
 ///
 /// Optional members: `checks_capacity`, if true, lets the allocator predict by_capacity, too. `p.usable(capacity)`
 /// are then the bytes that count as the capacity, by default all. `hint` is the text by which
-/// explain() suggests a policy of tessera, on each axis [tessera/observe/policy_hints.hpp]; others need none.
+/// explain() suggests a policy of tessera, on each axis [tessera/observe/oom_report.hpp]; others need none.
 template <typename P>
 concept recovery_policy = detail::regular<P> && requires(const P& p, failure_reason reason) {
   { p.steps(reason) } noexcept -> std::same_as<recovery_steps>;

@@ -147,6 +147,13 @@ struct call_directly {
 template <typename D, typename... Kind>
 concept acquires_with = requires(D& d, std::size_t bytes, Kind... kind) { d.acquire(bytes, kind...); };
 
+/// Whether a provider creates memory in the bank that the caller names, as memory_domains does.
+template <typename D>
+concept has_several_banks = requires(D& d, std::size_t n, page_kind kind, typename D::physical& made) {
+  { d.count() } noexcept -> std::same_as<std::size_t>;
+  { d.create_in(n, n, kind, made) } noexcept -> std::same_as<bool>;
+};
+
 }  // namespace tessera::detail
 
 namespace tessera::provider {
@@ -321,6 +328,18 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
     requires requires(Device& d) { d.create(bytes, kind, memory); }
   {
     return hook_(call::create, [&, this] { return inner_->create(bytes, kind, memory); });
+  }
+  /// The number of banks.
+  [[nodiscard]] std::size_t count() const noexcept
+    requires detail::has_several_banks<Device>
+  {
+    return inner_->count();
+  }
+  /// Creates memory in one bank.
+  bool create_in(std::size_t bank, std::size_t bytes, page_kind kind, physical& memory) noexcept
+    requires detail::has_several_banks<Device>
+  {
+    return hook_(call::create, [&, this] { return inner_->create_in(bank, bytes, kind, memory); });
   }
   bool destroy(const physical& memory) noexcept
     requires requires(Device& d) { d.destroy(memory); }

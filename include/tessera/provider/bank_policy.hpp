@@ -30,7 +30,8 @@ struct bank_statistics {
   std::size_t held = 0;       ///< bytes in segments and in handles of created memory
   std::size_t peak_held = 0;  ///< the largest value of `held`
   std::uint64_t served = 0;   ///< bytes served since the start
-  std::uint64_t hits = 0;     ///< requests that the policy wanted here first, and that were served here
+  /// Requests that the policy wanted here first, or create_in() named this bank for, and that were served here.
+  std::uint64_t hits = 0;
   std::uint64_t misses = 0;   ///< requests served here because the bank that the policy wanted first refused
   std::uint64_t foreign = 0;  ///< requests that the policy wanted here first, and that another bank served
   std::uint64_t refused = 0;  ///< requests that this bank refused

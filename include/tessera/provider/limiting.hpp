@@ -176,10 +176,13 @@ class within_budget : public Base {
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept
     requires provider::virtual_memory_provider<Device>
   {
-    const auto ask = [&] { return Base::create(bytes, kind, made.memory); };
-    const bool created = budget_->take(bytes, LastPageMayExceed ? bytes - 1 : 0, ask);
-    if (created) made.bytes = bytes;
-    return created;
+    return create_by(bytes, made, [&] { return Base::create(bytes, kind, made.memory); });
+  }
+  /// Creates memory in one bank. It counts like create.
+  bool create_in(std::size_t bank, std::size_t bytes, page_kind kind, physical& made) noexcept
+    requires has_several_banks<Device>
+  {
+    return create_by(bytes, made, [&] { return Base::create_in(bank, bytes, kind, made.memory); });
   }
   bool destroy(const physical& made) noexcept
     requires provider::virtual_memory_provider<Device>
@@ -214,6 +217,12 @@ class within_budget : public Base {
   [[nodiscard]] byte_budget& budget() const noexcept { return *budget_; }
 
  private:
+  template <typename Create>
+  bool create_by(std::size_t bytes, physical& made, Create create) noexcept {
+    const bool created = budget_->take(bytes, LastPageMayExceed ? bytes - 1 : 0, create);
+    if (created) made.bytes = bytes;
+    return created;
+  }
   byte_budget* budget_;
 };
 

@@ -290,7 +290,7 @@ class memory_domains : public provider_adaptor<Provider> {
     requires has_pages
   {
     void* const p = provider(0).reserve(bytes, alignment);
-    if (p == nullptr) note_refusal_of_first("reserve");
+    if (p == nullptr) note_refusal_of(0, "reserve");
     return p;
   }
   bool create(std::size_t bytes, page_kind kind, physical& made) noexcept
@@ -304,18 +304,22 @@ class memory_domains : public provider_adaptor<Provider> {
     return true;
   }
   /// Creates memory in one bank, without asking the policy. Plans over several banks need that.
-  bool create_in(std::size_t bank, std::size_t bytes, page_kind kind, physical& made) noexcept
+  bool create_in(std::size_t number, std::size_t bytes, page_kind kind, physical& made) noexcept
     requires has_pages
   {
-    if (bank >= count()) return false;
-    physical created{.bytes = bytes, .bank = bank};
-    const bool is_created = provider(bank).create(bytes, kind, created.memory);
-    detail::fixed_text why;
-    if (!is_created) add_refusal_to(why, bank);
-    if (!is_created) state_->refused.note(refusal::format("create_in: %s", why.c_str()));
-    const std::lock_guard lock(state_->mutex);
-    if (is_created) count_served(state_->statistics[bank], bytes, true);
-    if (!is_created) ++state_->statistics[bank].refused;
+    physical created{.bytes = bytes, .bank = number};
+    const bool is_created =
+        has_bank(number, "create_in") && provider(number).create(bytes, kind, created.memory);
+    if (!is_created && number < count()) {
+      detail::fixed_text why;
+      add_refusal_to(why, number);
+      state_->refused.note(refusal::format("create_in: %s", why.c_str()));
+    }
+    if (number < count()) {
+      const std::lock_guard lock(state_->mutex);
+      if (is_created) count_served(state_->statistics[number], bytes, true);
+      if (!is_created) ++state_->statistics[number].refused;
+    }
     if (is_created) made = created;
     return is_created;
   }
@@ -333,7 +337,7 @@ class memory_domains : public provider_adaptor<Provider> {
     detail::bank_table::node entry = make_entry("map");
     if (entry.empty()) return false;
     if (!provider(0).map(p, bytes, made.memory)) {
-      note_refusal_of_first("map");
+      note_refusal_of(0, "map");
       return false;
     }
     const std::lock_guard lock(state_->mutex);
@@ -344,7 +348,7 @@ class memory_domains : public provider_adaptor<Provider> {
     requires has_pages
   {
     const bool granted = provider(0).grant(p, bytes);
-    if (!granted) note_refusal_of_first("grant");
+    if (!granted) note_refusal_of(0, "grant");
     return granted;
   }
   bool unmap(void* p, std::size_t bytes) noexcept
@@ -362,29 +366,39 @@ class memory_domains : public provider_adaptor<Provider> {
   bool export_memory(const physical& made, importers who, shareable& name) noexcept
     requires sharing_provider<Provider>
   {
-    if (made.bank >= count() || !provider(made.bank).export_memory(made.memory, who, name.name)) return false;
-    name.bank = made.bank;
-    return true;
+    const bool is_exported = has_bank(made.bank, "export_memory") &&
+                             provider(made.bank).export_memory(made.memory, who, name.name);
+    if (is_exported)
+      name.bank = made.bank;
+    else
+      note_refusal_of(made.bank, "export_memory");
+    return is_exported;
   }
   bool allow(const shareable& name, std::int32_t importer) noexcept
     requires sharing_provider<Provider>
   {
-    return name.bank < count() && provider(name.bank).allow(name.name, importer);
+    const bool is_allowed = has_bank(name.bank, "allow") && provider(name.bank).allow(name.name, importer);
+    if (!is_allowed) note_refusal_of(name.bank, "allow");
+    return is_allowed;
   }
   /// The importer has as many banks as the exporter, in the same order.
   bool import_memory(const shareable& name, physical& made) noexcept
     requires sharing_provider<Provider>
   {
     physical imported{.bank = name.bank};
-    if (name.bank >= count() || !provider(name.bank).import_memory(name.name, imported.memory)) return false;
-    made = imported;
-    return true;
+    const bool is_imported =
+        has_bank(name.bank, "import_memory") && provider(name.bank).import_memory(name.name, imported.memory);
+    if (is_imported)
+      made = imported;
+    else
+      note_refusal_of(name.bank, "import_memory");
+    return is_imported;
   }
   bool register_memory(void* p, std::size_t bytes) noexcept
     requires requires(Provider& d) { d.register_memory(p, bytes); }
   {
     const bool registered = provider(0).register_memory(p, bytes);
-    if (!registered) note_refusal_of_first("register_memory");
+    if (!registered) note_refusal_of(0, "register_memory");
     return registered;
   }
 
@@ -409,9 +423,18 @@ class memory_domains : public provider_adaptor<Provider> {
       state_->refused.note(refusal::format("%s: host memory for bookkeeping ran out", function));
     return made;
   }
-  void note_refusal_of_first(const char* function) noexcept {
-    const refusal why = detail::take_refusal(provider(0));
-    if (why) state_->refused.note(refusal::format("%s: bank '%s': %s", function, name(0), why.text()));
+  /// Whether there is a bank of this number. Notes it if not.
+  [[nodiscard]] bool has_bank(std::size_t number, const char* function) noexcept {
+    const bool is_there = number < count();
+    if (!is_there)
+      state_->refused.note(
+          refusal::format("%s: there is no bank %zu, only %zu banks", function, number, count()));
+    return is_there;
+  }
+  void note_refusal_of(std::size_t number, const char* function) noexcept {
+    if (number >= count()) return;
+    const refusal why = detail::take_refusal(provider(number));
+    if (why) state_->refused.note(refusal::format("%s: bank '%s': %s", function, name(number), why.text()));
   }
 
   /// Asks one bank after the other, as the policy chooses, until one serves. `serve` asks a bank.

@@ -10,9 +10,12 @@
 #include <gtest/gtest.h>
 
 #include <tessera/core/bytes.hpp>
+#include <tessera/debug/checked_provider.hpp>
 #include <tessera/plan/planned.hpp>
+#include <tessera/provider/limiting.hpp>
 #include <tessera/provider/memory_domains.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
 #include "../../conformance/planned_model.hpp"
@@ -195,7 +198,8 @@ recorder training() {
   return of;
 }
 /// Runs a recorded program. Returns how many requests found no memory.
-std::size_t run(const trace::recording& recorded, banked_pool& pool) {
+template <typename Pool>
+std::size_t run(const trace::recording& recorded, Pool& pool) {
   const trace::program events(recorded);
   std::vector<void*> blocks(events.slot_count());
   std::size_t failed = 0;
@@ -233,13 +237,58 @@ TEST(plan_over_banks, serves_each_place_from_its_bank) {
   EXPECT_EQ(device.statistics(0).held + device.statistics(1).held, 24_MiB);  // the weights
 }
 
-TEST(plan_over_banks, is_a_plan_of_one_bank_if_all_fits_there) {
+// The policy of the device must not move it to another bank.
+TEST(plan_over_banks, stays_in_the_first_bank_if_all_fits_there) {
   const recorder of = training();
   const std::size_t banks[] = {1_GiB, 64_MiB};
   const made_plan made = make(of.made, {.banks = banks});
-  EXPECT_TRUE(made.bank_ends.empty());
+  ASSERT_STREQ(plan::find_fault(made.view()), nullptr);
   EXPECT_EQ(made.outside(), 0u);
+  EXPECT_EQ(made.outside_bound, 0u);
+  EXPECT_EQ(made.bank_bytes[0], make(of.made).numbers.bytes);
+  using second_first = memory_domains<simulated_device, prefer_bank>;
+  std::vector<second_first::bank> both;
+  both.push_back({simulated_device({.capacity = 1_GiB}), "hbm"});
+  both.push_back({both[0].provider.another_bank({.capacity = 1_GiB}), "ddr"});
+  planned<caching_allocator<pytorch<>, second_first>> pool(made.view(),
+                                                           second_first(std::move(both), prefer_bank{1}));
+  EXPECT_EQ(run(of.made, pool), 0u);
+  EXPECT_EQ(pool.provider().statistics(0).peak_held, align_up(made.bank_bytes[0], 2_MiB));
+  EXPECT_EQ(pool.provider().statistics(1).peak_held, 0u);
+}
+
+TEST(plan_over_banks, with_one_bank_is_a_plan_without_banks) {
+  const recorder of = training();
+  const std::size_t bank[] = {1_GiB};
+  const made_plan made = make(of.made, {.banks = bank});
   EXPECT_EQ(plan::to_csv(made.view()), plan::to_csv(make(of.made).view()));
+  EXPECT_TRUE(made.fits(bank));
+  const std::size_t less[] = {16_MiB};
+  EXPECT_FALSE(make(of.made, {.banks = less}).fits(less));
+  EXPECT_EQ(make(of.made, {.banks = less}).outside_bound, 0u);
+}
+
+// Kept blocks of one size, such as the weights of equal layers, may lie in two banks.
+TEST(plan_over_banks, fills_the_first_bank_with_some_of_equal_weights) {
+  recorder of;
+  for (int i = 0; i < 20; ++i) of.allocate(12_MiB);
+  for (int i = 0; i < 10; ++i) {
+    of.begin_step();
+    of.step({16_MiB, 8_MiB, 12_MiB});
+  }
+  for (const std::size_t first : {200_MiB, 100_MiB, 36_MiB}) {
+    const std::size_t banks[] = {first, 1_GiB};
+    const made_plan made = make(of.made, {.banks = banks});
+    ASSERT_STREQ(plan::find_fault(made.view()), nullptr);
+    ASSERT_TRUE(made.fits(banks));
+    EXPECT_LT(made.outside(), made.numbers.lower_bound - first + 12_MiB) << first;
+    EXPECT_GE(made.outside(), made.outside_bound);
+    EXPECT_LE(made.outside_bound, made.numbers.lower_bound - first + 12_MiB) << first;
+    banked_pool pool(made.view(), two_banks(first));
+    EXPECT_EQ(run(of.made, pool), 0u);
+    EXPECT_EQ(pool.statistics().by_plan.unplanned_requests, 0u) << first;
+    EXPECT_STREQ(pool.audit(), nullptr);
+  }
 }
 
 TEST(plan_over_banks, says_that_the_banks_are_too_small) {
@@ -284,6 +333,72 @@ TEST(plan_over_banks, lets_the_allocator_inside_serve_if_a_bank_is_full) {
   EXPECT_GT(pool.statistics().by_plan.unplanned_requests, 0u);
   EXPECT_GT(pool.provider().statistics(0).refused, 0u);
   EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+// A full bank does not keep the places of other banks from their memory.
+TEST(plan_over_banks, still_uses_the_other_banks_if_one_is_full) {
+  recorder of;
+  for (int i = 0; i < 20; ++i) {
+    of.begin_step();
+    of.step({20_MiB, 16_MiB, 24_MiB, 4_MiB, 12_MiB});
+  }
+  const std::size_t banks[] = {6_MiB, 64_MiB};
+  const made_plan made = make(of.made, {.banks = banks});
+  ASSERT_EQ(made.entries.size(), 5u);
+  std::uint64_t in_second = 0;  // of the requests of a step
+  for (const memory_plan::entry& e : made.entries) in_second += made.view().bank_of(e.place * 512ull);
+  ASSERT_GT(in_second, 0u);
+  ASSERT_LT(in_second, 5u);
+  banked_pool pool(made.view(), two_banks(2_MiB));  // the places in the first bank have 4 MiB
+  EXPECT_EQ(run(of.made, pool), 0u);
+  EXPECT_EQ(pool.statistics().by_plan.requests, 20 * in_second);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(plan_over_banks, is_kept_by_adaptors_of_the_device) {
+  const recorder of = training();
+  const std::size_t banks[] = {40_MiB, 64_MiB};
+  const made_plan made = make(of.made, {.banks = banks});
+  const auto expect_kept = [&](auto wrap) {
+    domains device = two_banks(banks[0]);
+    {
+      auto wrapped = wrap(device);
+      using ref = provider_ref<decltype(wrapped)>;
+      planned<caching_allocator<pytorch<>, ref>> pool(made.view(), ref(wrapped));
+      EXPECT_EQ(run(of.made, pool), 0u);
+      EXPECT_EQ(pool.statistics().by_plan.unplanned_requests, 0u);
+    }
+    EXPECT_EQ(device.statistics(0).peak_held, align_up(made.bank_bytes[0], 2_MiB));
+    EXPECT_EQ(device.statistics(1).peak_held, align_up(made.bank_bytes[1], 2_MiB));
+  };
+  expect_kept([](domains& d) { return provider_ref(d); });
+  call_times times;
+  expect_kept([&times](domains& d) { return timed<domains>(d, times); });
+  expect_kept([](domains& d) { return limiting<provider_ref<domains>>(provider_ref(d), 2_GiB); });
+  expect_kept([](domains& d) { return checked_provider<provider_ref<domains>>(provider_ref(d)); });
+  EXPECT_GT(times.of(provider_call::create).count, 0u);
+}
+
+// What the second stream leaves outside depends on what the first one took, so it bounds nothing.
+TEST(plan_over_banks, has_a_lower_bound_for_all_streams_together) {
+  recorder of;
+  const std::uint64_t early = of.allocate(10_MiB, 1);
+  for (const std::size_t bytes : {12_MiB, 10_MiB, 8_MiB}) {
+    const std::uint64_t first = of.allocate(bytes), second = of.allocate(30_MiB - bytes);
+    of.free(first);
+    const std::uint64_t third = of.allocate(bytes + 2_MiB);
+    of.free(second);
+    of.free(third);
+  }
+  of.free(early);
+  const made_plan one = make(of.made);
+  const std::size_t banks[] = {static_cast<std::size_t>(one.numbers.lower_bound) / 2_MiB * 2_MiB, 1_GiB};
+  const made_plan made = make(of.made, {.banks = banks});
+  ASSERT_STREQ(plan::find_fault(made.view()), nullptr);
+  if (made.tracks.size() > 1) {
+    EXPECT_EQ(made.outside_bound, one.numbers.lower_bound - banks[0]);
+  }
+  EXPECT_GE(made.outside(), made.outside_bound);
 }
 
 TEST(plan_over_banks, is_refused_by_devices_that_cannot_keep_the_banks) {

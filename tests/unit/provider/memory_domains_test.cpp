@@ -207,6 +207,47 @@ TEST(memory_domains, say_why_an_allocator_gets_no_memory) {
   }
 }
 
+TEST(memory_domains, create_memory_in_the_bank_that_is_named) {
+  by_turn device(banks_of({20_MiB, 40_MiB}));
+  by_turn::physical made;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(device.create_in(1, 2_MiB, page_kind::normal, made));
+    EXPECT_EQ(made.bank, 1u);
+  }
+  EXPECT_EQ(device.statistics(1).held, 6_MiB);
+  EXPECT_EQ(device.statistics(1).requests(), 3u);
+  EXPECT_EQ(device.statistics(0).requests(), 0u);
+  const by_turn::physical before = made;
+  EXPECT_FALSE(device.create_in(0, 22_MiB, page_kind::normal, made));
+  EXPECT_TRUE(made == before);
+  EXPECT_EQ(device.statistics(0).refused, 1u);
+  EXPECT_NE(std::string(device.take_refusal().text()).find("create_in: bank '0'"), std::string::npos);
+  EXPECT_FALSE(device.create_in(7, 2_MiB, page_kind::normal, made));
+  EXPECT_STREQ(device.take_refusal().text(), "create_in: there is no bank 7, only 2 banks");
+  EXPECT_TRUE(device.destroy(before));
+}
+
+// An older reason must not stand for this one.
+TEST(memory_domains, say_why_memory_is_not_exported) {
+  by_turn device(banks_of({20_MiB, 40_MiB}));
+  by_turn::physical made;
+  by_turn::shareable name;
+  ASSERT_TRUE(device.create_in(1, 2_MiB, page_kind::normal, made));
+  ASSERT_TRUE(device.export_memory(made, importers::listed, name));
+  by_turn::physical other;
+  EXPECT_FALSE(device.create_in(0, 22_MiB, page_kind::normal, other));
+  EXPECT_FALSE(device.export_memory(made, importers::listed, name));
+  const std::string why = device.take_refusal().text();
+  EXPECT_NE(why.find("exported already"), std::string::npos) << why;
+  EXPECT_NE(why.find("bank '1'"), std::string::npos) << why;
+  name.bank = 9;
+  EXPECT_FALSE(device.import_memory(name, other));
+  EXPECT_STREQ(device.take_refusal().text(), "import_memory: there is no bank 9, only 2 banks");
+  EXPECT_FALSE(device.allow(name, 1));
+  EXPECT_STREQ(device.take_refusal().text(), "allow: there is no bank 9, only 2 banks");
+  EXPECT_TRUE(device.destroy(made));
+}
+
 TEST(memory_domains, move_with_their_memory) {
   by_turn device(banks_of({1_GiB, 1_GiB}));
   void* const first = device.acquire(2_MiB);
