@@ -70,9 +70,9 @@ bool use_the_node_of_the_thread() {
       tessera::concurrent::locked<tessera::caching_allocator<tessera::recipe::pinned_packed, domains>>>
       allocator(std::move(preferring));
 
-  int here = 0;  // a CPU may belong to a node without memory
+  std::size_t here = 0;  // a CPU may belong to a node without memory
   for (std::size_t i = 0; i < all.nodes.size(); ++i) {
-    if (all.nodes[i].number == tessera::provider::numa_node_of_thread()) here = static_cast<int>(i);
+    if (all.nodes[i].number == tessera::provider::numa_node_of_thread()) here = i;
   }
   void* const batch = allocator.try_allocate(1_MiB, here);
   if (batch == nullptr) {

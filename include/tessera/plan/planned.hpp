@@ -464,11 +464,11 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     if (needed > 0 && !must_not_wait_) make_room(needed, i);
     const std::size_t total = needed > 0 ? reserved() + needed : 0;
     const std::size_t offset = follower_.offset_of(n), size = follower_.bytes_of(n);
-    std::size_t& refused = refused_totals_[follower_.plan().bank_of(offset)];
-    if (total >= refused) return false;
+    std::size_t& most = refused_totals_[follower_.plan().bank_of(offset)];
+    if (total >= most) return false;
     const bool works =
         allocator_.visit_provider([&](provider_type& device) { return memory_.back(device, offset, size); });
-    if (!works) refused = total;
+    if (!works) most = total;
     if (!works) return false;
     if (total > budget_) budget_ = total;
     n.state |= follower::is_backed;
@@ -517,8 +517,8 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     const std::size_t total = all.reserved;
     if (total > budget_) budget_ = total;
     if (all.active > most_in_use_) most_in_use_ = all.active;
-    for (std::size_t& refused : refused_totals_) {
-      if (total >= refused) refused = unlimited;
+    for (std::size_t& most : refused_totals_) {
+      if (total >= most) most = unlimited;
     }
   }
   /// Calls f(stream) for each stream that uses the plan, until it returns false. Returns whether it never did.
