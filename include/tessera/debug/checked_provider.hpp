@@ -468,6 +468,7 @@ class checked_provider : public provider::provider_adaptor<Device> {
   {
     return check_create(bytes, kind, memory, [&] { return this->inner().create(bytes, kind, memory); });
   }
+  /// Checks what create_in of the device does by the rules of create.
   bool create_in(std::size_t bank, std::size_t bytes, page_kind kind, physical& memory) noexcept
     requires tessera::detail::has_several_banks<Device>
   {
