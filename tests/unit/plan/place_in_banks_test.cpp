@@ -117,6 +117,7 @@ TEST(place_in_banks, puts_everything_in_the_first_bank_that_fits) {
   const lifetime blocks[] = {{100, early}, {100, late}, {0, early}, {5, {}}};
   const banked_placement found = place_in_banks(blocks, banks);
   EXPECT_EQ(found.banks, (std::vector<std::uint32_t>{0, 0, 0, 0}));
+  EXPECT_TRUE(is_valid(blocks, found));
   EXPECT_EQ(found.outside, 0u);
   EXPECT_EQ(found.lower_bound, 0u);
 }
