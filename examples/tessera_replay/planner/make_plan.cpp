@@ -273,7 +273,7 @@ class plan_maker {
     if (made_.bank_bytes.size() > 1) {
       const std::size_t all = made_.numbers.lower_bound, first = options_.capacity;
       const std::size_t excess = all > first ? all - first : 0;
-      // What a stream leaves outside depends on what the streams before it took. So only the sum bounds several of them.
+      // The bytes that a stream leaves outside depend on the streams before it. So only the sum bounds several of them.
       made_.outside_bound = chosen_.size() > 1 ? excess : (std::max)(made_.outside_bound, excess);
       if (made_.outside() > 0) made_.is_optimal = made_.outside() == made_.outside_bound;
     }

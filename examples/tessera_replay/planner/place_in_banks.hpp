@@ -185,6 +185,7 @@ class bank_planner {
     std::vector<std::size_t> offsets;
     std::size_t bytes = 0;
     std::vector<std::uint32_t> others;
+    std::int64_t excess = 0;  // units by which the blocks that were to stay exceeded the bank
   };
 
   [[nodiscard]] placement place_some(const std::vector<std::uint32_t>& ids, std::size_t enough) const {
@@ -211,7 +212,7 @@ class bank_planner {
     for (int round = 0; round < 8 && allowed >= 0; ++round) {
       placed some = choose(blocks, ids, allowed, capacity);
       const std::size_t load = load_of(some.others);
-      const auto excess = static_cast<std::int64_t>(excess_);
+      const std::int64_t excess = some.excess;
       if (load < least || (load == least && some.others.size() < best.others.size())) {
         least = load;
         best = std::move(some);
@@ -264,8 +265,9 @@ class bank_planner {
     std::vector<std::uint32_t> staying, leaving;
     for (std::size_t i = 0; i < ids.size(); ++i) (leaves[i] ? leaving : staying).push_back(ids[i]);
     const placement found = place_some(staying, capacity);
-    excess_ = found.bytes > capacity ? (found.bytes - capacity) / options_.alignment : 0;
     placed some = cut(staying, found, capacity);
+    if (found.bytes > capacity)
+      some.excess = static_cast<std::int64_t>((found.bytes - capacity) / options_.alignment);
     some.others.insert(some.others.end(), leaving.begin(), leaving.end());
     return some;
   }
@@ -333,7 +335,6 @@ class bank_planner {
   std::span<const std::size_t> capacities_;
   place_options options_;
   random_numbers random_;
-  std::uint64_t excess_ = 0;  // units by which the last choice exceeded the bank
   banked_placement found_;
 };
 
@@ -341,8 +342,8 @@ class bank_planner {
 
 /// Places blocks whose lifetimes are known in several memories, such as HBM and DDR, so that few bytes lie outside the first.
 ///
-/// The first bank takes what fits. What is left goes to the second, and so on; the last bank takes the remainder, even
-/// if that exceeds its capacity. Which blocks leave a bank is chosen by their loads: long-lived blocks first, so that few
+/// Each bank takes what fits of the blocks that the banks before it left; the last bank takes all of them, even if they
+/// exceed its capacity. Which blocks leave a bank is chosen by their loads: long-lived blocks first, so that few
 /// requests are served from a slower bank, and so that the leaving ones need few bytes at any time.
 ///
 ///     using namespace tessera::plan;

@@ -143,14 +143,15 @@ class plan_checker {
     if (e.place == plan::memory_plan::keeps) return nullptr;
     const area a = area_of(i);
     if (a.end > plan_.bytes) return "places lie in the plan's bytes";
-    if (plan_.bank_of(a.begin) != plan_.bank_of(a.end - 1)) return one_bank;
+    const std::size_t bank = plan_.bank_of(a.begin);
+    if (bank != plan_.bank_of(a.end - 1)) return one_bank;
     if (const char* const broken = check_arrivals(a)) return broken;
     const auto above = live_.lower_bound(a.begin);
     if (above != live_.end() && above->first < a.end) return "blocks that are live together do not overlap";
     if (above != live_.begin() && area_of(std::prev(above)->second).end > a.begin)
       return "blocks that are live together do not overlap";
     live_.emplace_hint(above, a.begin, i);
-    area& hull = hulls_[plan_.bank_of(a.begin)];
+    area& hull = hulls_[bank];
     hull = {(std::min)(hull.begin, a.begin), (std::max)(hull.end, a.end)};
     return nullptr;
   }
