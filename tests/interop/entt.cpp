@@ -14,6 +14,9 @@
 namespace {
 
 using interop_tests::check;
+using interop_tests::from_blocks;
+using interop_tests::from_malloc;
+using interop_tests::from_nodes;
 using interop_tests::sample;
 
 struct position {
@@ -66,15 +69,6 @@ void fill_scenes(sample& in) {
   for (const auto& world : scenes)
     for (auto [entity, place] : world->template view<position>().each()) in.add(&place, sizeof place);
 }
-
-template <typename T>
-using from_malloc = std::allocator<T>;
-template <typename T>
-using from_nodes =
-    tessera::interop::typed_allocator<T, tessera::interop::allocator_from<interop_tests::nodes>>;
-template <typename T>
-using from_blocks =
-    tessera::interop::typed_allocator<T, tessera::interop::allocator_from<interop_tests::blocks>>;
 
 }  // namespace
 

@@ -18,6 +18,9 @@
 namespace {
 
 using interop_tests::check;
+using interop_tests::from_blocks;
+using interop_tests::from_malloc;
+using interop_tests::from_nodes;
 using interop_tests::sample;
 
 template <template <typename> class Allocator>
@@ -61,15 +64,6 @@ void read_and_write(sample& in, const std::string& text) {
   const auto written = list.dump();
   in.add(written.data(), written.size());
 }
-
-template <typename T>
-using from_malloc = std::allocator<T>;
-template <typename T>
-using from_nodes =
-    tessera::interop::typed_allocator<T, tessera::interop::allocator_from<interop_tests::nodes>>;
-template <typename T>
-using from_blocks =
-    tessera::interop::typed_allocator<T, tessera::interop::allocator_from<interop_tests::blocks>>;
 
 }  // namespace
 

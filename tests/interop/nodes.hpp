@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <memory_resource>
 
 #include <tessera/interop/std_allocators.hpp>
@@ -25,6 +26,14 @@ inline node_pool& own_nodes() {
 }
 /// A pool of the standard library, which takes blocks from the same allocator.
 inline std::pmr::memory_resource& nodes() { return own_nodes().nodes; }
+
+// The C++ allocators of the three.
+template <typename T>
+using from_malloc = std::allocator<T>;
+template <typename T>
+using from_nodes = tessera::interop::typed_allocator<T, tessera::interop::allocator_from<nodes>>;
+template <typename T>
+using from_blocks = tessera::interop::typed_allocator<T, tessera::interop::allocator_from<blocks>>;
 
 /// Runs the work of a library three times: in memory of malloc, of nodes(), and of blocks(). Prints the memory of each, and
 /// checks that the pool of nodes needs at most 1.3 times as much as malloc. The checks run after the work.
