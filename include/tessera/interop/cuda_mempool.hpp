@@ -124,12 +124,12 @@ class cuda_mempool {
 
   /// The value of an attribute: 0 or 1 for a switch, otherwise bytes.
   [[nodiscard]] std::uint64_t get(attribute name) noexcept {
-    return ask<std::uint64_t>([this, name](auto& in) { return get_from(in, name); });
+    return ask<std::uint64_t>([&](auto& in) { return get_from(in, name); });
   }
   /// Sets an attribute. Switches accept 0 and 1; maxima accept 0, which restarts them at the current value.
   ///   Returns:  false, without a change, for any other value and for the current values
   [[nodiscard]] bool set(attribute name, std::uint64_t value) noexcept {
-    return ask<bool>([this, name, value](auto& in) { return set_in(in, name, value); });
+    return ask<bool>([&](auto& in) { return set_in(in, name, value); });
   }
 
   /// The underlying allocator.
