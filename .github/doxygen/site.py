@@ -14,6 +14,9 @@ import shutil
 import subprocess
 import sys
 
+sys.dont_write_bytecode = True  # no files beside the sources
+import finish
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADERS = ROOT / "include" / "tessera"
 EXAMPLES = ROOT / "examples"
@@ -66,6 +69,12 @@ def reference(name):
     return name if name.startswith("TESSERA_") else "tessera::" + name
 
 
+def page_of_header(path):
+    """What a link to a header leads to: the public name that is called as the header, or else the file."""
+    name = "::".join(path.relative_to(HEADERS).with_suffix("").parts)
+    return reference(name) if name in PUBLIC else path.relative_to(HEADERS.parent)
+
+
 # Markdown
 
 
@@ -80,7 +89,7 @@ def link(page, text, target):
         label = label_of_heading(path, anchor) if anchor else label_of_page(path)
         return f"[{text}](@ref {label})"
     if path.suffix == ".hpp" and path.is_relative_to(HEADERS) and not path.is_relative_to(HEADERS / "detail"):
-        return f"[{text}](@ref {path.relative_to(HEADERS.parent)})"
+        return f"[{text}](@ref {page_of_header(path)})"
     if path.is_relative_to(EXAMPLES) and path in SHOWN:
         return f"[{text}](@ref {name_of_example(path)})"
     return text
@@ -97,7 +106,8 @@ def markdown(page):
             parts[i] = re.sub(r"```(\w*)\n", lambda found: "```{" + ending.get(found[1], ".unparsed") + "}\n", part, count=1)
             continue
         part = re.sub(r"^(\d+)\. (.*\n(?:(?:   .*)?\n)*)", item, part, flags=re.M)
-        part = re.sub(r"`([^`]*)`", lambda found: code_cell(found[1]) if re.search("[@']", found[1]) else found[0], part)
+        part = re.sub(r"`([^`]*)`", lambda found: code_cell(found[1]) if re.search("[@']|--", found[1]) else found[0], part)
+        part = re.sub(r"(?<![-|:\w])--(?=\w)", r"\\--", part)  # not a dash
         part = re.sub(r"!\[([^]]*)\]\(([^()]*)\)", lambda found: image(page, *found.groups()), part)
         part = re.sub(r"\[([^][]*)\]\(([^()]*)\)", lambda found: link(page, *found.groups()), part)
         part = re.sub(r"^##+ (.*)$", lambda found: f"{found[0]} {{#{label_of_heading(page, anchor_of(found[1]))}}}", part, flags=re.M)
@@ -122,6 +132,23 @@ def image(page, text, target):
     return f'<img src="{shown.name}" alt="{html.escape(text)}" style="max-width:100%"/>'
 
 
+def headings():
+    """The sections of the pages, as finish.add_to_search takes them."""
+    found = []
+    for page in pages():
+        text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
+        file = "index.html" if page == ROOT / "README.md" else label_of_page(page) + ".html"
+        title = ""
+        for part in re.split(r"^(?=#+ )", text, flags=re.M)[1:]:
+            heading, _, body = part.partition("\n")
+            level, _, name = heading.partition(" ")
+            plain = re.sub(r"\[([^]]*)\]\([^()]*\)", r"\1", name).replace("`", "")
+            title = title or plain
+            anchor = "" if level == "#" else "#" + label_of_heading(page, anchor_of(name))
+            found.append(finish.Section(plain, title, file + anchor, re.sub(r"\]\([^()]*\)", "", body)))
+    return found
+
+
 # Comments of headers
 
 
@@ -133,14 +160,19 @@ def prose(line):
             if "'" in part:  # which would end the code
                 parts[i] = code_cell(part.strip("`"))
             continue
-        parts[i] = re.sub(r"([@\\#%])", r"\\\1", html.escape(parts[i], quote=False))
+        parts[i] = re.sub(r"([@\\#%]|--(?=\w))", r"\\\1", html.escape(parts[i], quote=False))
         parts[i] = re.sub(r"\b(policy|provider|recipe)\(\)", r"%\1()", parts[i])  # not the laws of these names
         parts[i] = parts[i].replace("&gt;::", "&gt;\\::")  # no link to a member of a specialization
     return "".join(parts)
 
 
 def code_cell(text):
-    return "<code>" + re.sub(r"([@\\#%])", r"\\\1", html.escape(text, quote=False)) + "</code>"
+    return "<code>" + re.sub(r"([@\\#%]|--)", r"\\\1", html.escape(text, quote=False)) + "</code>"
+
+
+def continued(above, cell):
+    """A cell of a table, and its next line."""
+    return above + cell if re.search(r"\w-$", above) else f"{above} {cell}".strip()
 
 
 FIELDS = {"Returns": "\\returns ", "Requires": "\\pre "}
@@ -164,7 +196,7 @@ def comment(lines, is_header):
             while i < len(lines) and lines[i].startswith("|"):
                 cells = [cell.strip() for cell in re.split(r"(?<!\|)\|(?!\|)", lines[i].strip().strip("|"))]
                 if rows and not cells[0] and len(cells) == len(rows[-1]):
-                    rows[-1] = [f"{above} {cell}".strip() for above, cell in zip(rows[-1], cells)]
+                    rows[-1] = [continued(above, cell) for above, cell in zip(rows[-1], cells)]
                 else:
                     rows.append(cells)
                 i += 1
@@ -182,6 +214,19 @@ def comment(lines, is_header):
             start = FIELDS.get(field[1], "\\field{" + field[1] + "} ")
             out.append(start + prose(text[0]))
             out += map(prose, text[1:])
+            continue
+        if line.startswith('  "'):  # a rule
+            items = []
+            while i < len(lines) and lines[i].startswith("  ") and not re.match(r"  [A-Z][a-z]*: ", lines[i]):
+                if lines[i].startswith('  "'):
+                    items.append(lines[i].strip())
+                else:
+                    items[-1] += " " + lines[i].strip()
+                i += 1
+            text = [f"<li>{prose(text)}</li>" for text in items]
+            text[0] = '<ul class="rules">' + text[0]
+            text[-1] += "</ul>"
+            out += text
             continue
         if re.match(r"  \S.*?\S {2,}\S", line):  # an expression, and what it does
             rows = []
@@ -212,12 +257,63 @@ DROPPED = re.compile(
     r"^[ ]*(?:\[\[nodiscard\]\] )?(?:friend )?(?:constexpr )?bool operator==\([^;{]*\) (?:const )?(?:noexcept )?= default;$"
     r"|^[ ]*(?:constexpr )?[\w:<>, ]+& operator=\([^;{]*\)(?: noexcept)? = delete;$"
     r"|^[ ]*friend [\w:<>, ]+;$"
+    r"|^[ ]*friend [^\n]*\{[^\n]*\}$"
     r"|^template <[^\n]*>\n(?:  requires [^;{]*?\n)?(?:explicit )?\w+\([^;]*\)\s*->[^;{]*;$", re.M)
 
 
 def first_sentence(text):
     text = " ".join(text.split())
     return re.match(r".*?[.](?= [A-Z`(]|$)|.*", text)[0]
+
+
+def split_arguments(text):
+    """The parts of a text between commas that are in no brackets, up to the bracket that closes the list."""
+    parts = [""]
+    depth = 0
+    for c in text:
+        if c in "([{<":
+            depth += 1
+        elif c in ")]}>":
+            if depth == 0:
+                break
+            depth -= 1
+        if c == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [part.strip() for part in parts if part.strip()]
+
+
+def parameters(lines, i, name):
+    """The names of the parameters of a function that line i declares; None for one without a name."""
+    text = " ".join(lines[i:i + 6]).partition(name + "(")[2]
+    found = [re.search(r"\(\*(\w+)\)", part) or re.match(r"(?:const )?[\w:]+.*[\s&*>](\w+)$", part.split(" = ")[0].removesuffix("{}"))
+             for part in split_arguments(text)]
+    return [name and name[1] for name in found]
+
+
+def with_names(line, name, names):
+    """A declaration in which each parameter without a name has that of the concept."""
+    head, _, rest = line.partition(name + "(")
+    inner, _, tail = rest.partition(")")
+    own = parameters([line], 0, name)
+    if "(" in inner or "<" in inner or len(own) != len(names) or None not in own:
+        return line
+    parts = [part if mine else f"{part} {theirs}" for part, mine, theirs in zip(inner.split(", "), own, names)]
+    return f"{head}{name}({', '.join(parts)}){tail}"
+
+
+class Meaning:
+    """What a function does, in words that name its parameters."""
+
+    def __init__(self, text, names=()):
+        self.text = text
+        self.names = names
+
+    def of(self, names):
+        """The text for a function whose parameters have other names, found by their positions. A parameter without one keeps its name."""
+        renamed = {mine: other for mine, other in zip(self.names, names) if mine and other and mine not in names and other not in self.names}
+        return re.sub(r"`[^`]*`", lambda code: re.sub(r"\w+", lambda word: renamed.get(word[0], word[0]), code[0]), self.text)
 
 
 def expressions(path):
@@ -241,15 +337,18 @@ def expressions(path):
         if row is None:
             name = None
         elif row[0]:
-            called = re.match(r"(?:\w+(?:\.|::))?(\w+)(?:\(.*\))?$", row[0])
+            called = re.match(r"(?:\w+(?:\.|::))?(\w+)(\(.*\))?$", row[0])
             name = called[1] if called else None
             if name in found:
                 name = None
             if name:
-                found[name] = row[1]
+                found[name] = Meaning(row[1], split_arguments((called[2] or "")[1:]))
         elif name:
-            found[name] += " " + row[1]
-    return {name: text for name, text in found.items() if len(text.split()) > 1}
+            found[name].text = continued(found[name].text, row[1])
+    for meaning in found.values():
+        if meaning.names and re.match("(whether|how|what|a|an|the|all) ", meaning.text):
+            meaning.text = "returns " + meaning.text
+    return {name: meaning for name, meaning in found.items() if len(meaning.text.split()) > 1}
 
 
 def declared(line):
@@ -272,7 +371,7 @@ def commented(path, of=None):
         text = part[0] if part else ""
     lines = text.split("\n")
     block = []
-    for line in lines:
+    for i, line in enumerate(lines):
         text = re.match(r"\s+/// ?(?!<)(.*)$", line)
         if text:
             block.append(text[1])
@@ -280,7 +379,7 @@ def commented(path, of=None):
             name = declared(line)
             if name:
                 sentence = first_sentence("\n".join(block).split("\n\n")[0].split("\n  ")[0])
-                found.setdefault(name, []).append(sentence)
+                found.setdefault(name, []).append(Meaning(sentence, parameters(lines, i, name)))
             block = []
     return found
 
@@ -319,7 +418,7 @@ AMBIGUOUS = {"acquire", "begin", "end", "explain", "get", "release"}
 def known_members(path):
     """What a member without a comment does, by its name. A concept or the allocator says it."""
     folder = str(path.parent.relative_to(HEADERS))
-    known = {**axes(), **family()} if folder == "recipe" else {}
+    known = {name: Meaning(text) for name, text in {**axes(), **family()}.items()} if folder == "recipe" else {}
     for pattern in MEANINGS.get("" if folder == "." else folder, []):
         for header in sorted(HEADERS.glob(pattern)):
             sources = [expressions(header)]
@@ -395,6 +494,11 @@ def of_form(line, base):
     return None
 
 
+def adds_to_concept(said):
+    """Whether a comment says only what the text of the concept does not: it does not say what the function does."""
+    return re.match(r"Returns (?!null|false)|(?!Returns\b)[A-Z][a-z]+s\b|(A|The|Whether|How|Why|Made) ", said) is None
+
+
 def fill(lines, path):
     """Gives declarations without a comment one from where their text stands: a concept, their class, a page, NAMES.md."""
     known = known_members(path)
@@ -406,6 +510,7 @@ def fill(lines, path):
     primary = {}  # what the primary template of the class says of its members
     class_name = base = ""
     last = ("", "", "")  # the last declaration: its indentation, its name, the first sentence of its comment
+    function = function_said = ""  # the last declaration in a namespace
     block = []
     for i, line in enumerate(lines):
         if line.startswith("using detail::"):
@@ -413,6 +518,8 @@ def fill(lines, path):
             line = lines[i] = f"using {name} = detail::{name};"
         text = re.match(r"\s*/// ?(.*)$", line)
         if text:
+            if not block:
+                begin_of_block = i
             block.append(text[1])
         if re.match(r"\s*(\};|(class|struct) )", line):
             last = ("", "", "")
@@ -430,12 +537,19 @@ def fill(lines, path):
             continue
         if line.startswith(" "):
             name = declared(line)
-            text = not_compiled(line) or known.get(name) or inherited(primary.get(name)) or of_form(line, base)
+            meaning = known.get(name) or inherited(primary.get(name))
+            if meaning and meaning.names:
+                line = lines[i] = with_names(line, name, meaning.names)
+            text = not_compiled(line) or (meaning and meaning.of(parameters(lines, i, name))) or of_form(line, base)
+            if text and re.match(r"\s+static constexpr bool \w+ =", line) and not re.match("(?i)whether ", text):
+                text = f"Whether {text[0].lower()}{text[1:]}"
             text = text and prose(text)
+            if said and meaning and str(folder) == "provider" and adds_to_concept(said):
+                lines[begin_of_block] = lines[begin_of_block].replace("/// ", f"/// {text[0].upper()}{text[1:]}. ", 1)
             field = None if name else re.match(r"\s+(?:\[\[TESSERA_NO_UNIQUE_ADDRESS\]\] )?(?:static constexpr )?[\w:<>, ]+ (\w+)(?: = [^;]*|\{.*\})?;", line)
             indent = re.match(r"\s*", line)[0]
             if field and field[1] in known and str(folder) == "recipe":
-                text = prose(known[field[1]])
+                text = prose(known[field[1]].text)
             elif field:
                 text = prose(settings[field[1]]) if field[1] in settings else sentence_about(field[1], about.get(len(indent) - 2, ""))
             if name and last[:2] == (indent, name) and not said and name != class_name:
@@ -448,6 +562,10 @@ def fill(lines, path):
         else:
             name = re.match(r"(?:\[\[[^]]*\]\] )?(?:inline |constexpr |static )*(?:[\w:<>,]+ )+&?(\w+)(?:\(| =| ?\{)", line)
             text = prose(uses[scope + name[1]]) if name and scope + name[1] in uses else None
+            if name and function == name[1]:
+                text = function_said
+            if name:
+                function, function_said = name[1], said or text
         if not text:
             continue
         first = i
@@ -459,6 +577,8 @@ def fill(lines, path):
             continue
         if not re.match(r"\w+\(", text):
             text = text[0].upper() + text[1:]
+        if text.endswith("`"):
+            text += "."
         indent = re.match(r"\s*", lines[first])[0]
         lines[first] = f"{indent}/** {text} */ {lines[first].lstrip()}"
     return lines
@@ -479,13 +599,20 @@ def without_private(lines):
     return lines
 
 
+# A function for each type of a concept. Doxygen takes functions that differ only in their constraints for one.
+OVERLOAD = re.compile(r"^template <([\w:]+) (\w+)>\n([\w:]+(?: [\w:]+)+)\(const \2& (\w+)\) \{$", re.M)
+
+
 def header(path):
-    text = DROPPED.sub(lambda found: "\n" * found[0].count("\n"), re.sub(r"::inline v\d+_\d+", "", path.read_text()))
+    text = DROPPED.sub(lambda found: "//-" + "\n" * found[0].count("\n"), re.sub(r"::inline v\d+_\d+", "", path.read_text()))
     text = re.sub(r"(?<=\d)'(?=\d)", "", text)  # doxygen 1.9 takes a separator of digits for a quote
     # The private class between a front end and its public base, whose calls a reader looks for.
     text = re.sub(r"public (?:tessera::)?(?:detail::wrapping|allocator)_adaptor<\s*(\w+)<[^{]*>\s*\{",
                   lambda found: f"public tessera::allocator_adaptor<{found[1]}, Inner> {{" + "\n" * found[0].count("\n"), text)
+    overloads = [found[3] for found in OVERLOAD.finditer(text)]
+    text = OVERLOAD.sub(lambda found: f"{found[3]}(const {found[1]} auto& {found[4]}) {{\n" if overloads.count(found[3]) > 1 else found[0], text)
     lines = without_private(text.split("\n"))
+    first_namespace = next((i for i, line in enumerate(lines) if line.startswith("namespace ")), len(lines))
     out = []
     has_description = False
     i = 0
@@ -501,8 +628,12 @@ def header(path):
             block.append(re.sub(r"^\s*/// ?", "", lines[i]))
             i += 1
         after = lines[i].strip() if i < len(lines) else ""
-        describes_header = not has_description and (after == "" or after.startswith("// "))
+        stands_alone = after == "" or after.startswith("// ")
+        describes_header = stands_alone and not has_description and first < first_namespace
         has_description = has_description or describes_header
+        if (stands_alone and not describes_header) or after == "//-":  # of nothing that follows
+            out += [""] * (i - first)
+            continue
         text = comment(block, describes_header)
         if len(text) > i - first and out and not out[-1]:
             out.pop()
@@ -525,12 +656,41 @@ def folders():
     return [(name, text) for name, text in rows if (HEADERS / name).is_dir() and name not in ("core", "detail")]
 
 
+def headers():
+    return [path for path in sorted(HEADERS.rglob("*.hpp")) if not path.is_relative_to(HEADERS / "detail")]
+
+
+def described_by_names():
+    """The headers without a comment of their own."""
+    return [path for path in headers() if "\\file" not in header(path)]
+
+
+def names_of(path):
+    """The public names that a header declares in its namespace."""
+    folder = "::".join(path.relative_to(HEADERS).parts[:-1])
+    scope = "" if folder in ("", "core") else folder + "::"
+    inside = ""
+    found = []
+    for line in path.read_text().split("\n"):
+        begin = re.match(r"namespace tessera::inline v\d+_\d+(?:::)?([\w:]*) \{", line)
+        inside = begin[1] if begin else inside
+        name = (re.match(r"(?:class|struct|enum class|concept|using|inline constexpr [\w:<>]+) (?:\[\[.*?\]\] )?(\w+)\b(?!;)", line)
+                or re.match(r"(?:\[\[[^]]*\]\] )?(?:[\w:<>,*&]+ )+[*&]?(\w+)\(", line))
+        full = scope + name[1] if name else ""
+        if full in PUBLIC and inside + "::" == (scope or "::") and full not in found:
+            found.append(full)
+    return found
+
+
 def write_extra(path):
     """Namespaces, the examples, and the macros of the version."""
     text = ["/** \\namespace tessera\n Caching allocators composed from policies. Names of core/ and of the root are here. */"]
     for name, what in folders():
         plain = re.sub(r"\[([^]]*)\]\([^()]*\)", r"\1", what)
         text.append(f"/** \\namespace tessera::{name}\n {plain[0].upper() + plain[1:]}. */")
+    for header_file in described_by_names():
+        names = ", ".join(reference(name) for name in names_of(header_file))
+        text.append(f"/** \\file {header_file.relative_to(HEADERS.parent)}\n {f'Declares {names}' if names else 'Declares no public name'}. */")
     text.append("/** \\namespace tessera::literals\n Sizes, as in 5_MiB. */")
     for part in ("MAJOR", "MINOR", "PATCH"):
         text.append(f"/** \\def TESSERA_VERSION_{part}\n A part of the version, for the preprocessor. */")
@@ -556,11 +716,10 @@ def main(folder):
     layout.write_text(re.sub(r'(type="hierarchy" visible=)"yes"', r'\1"no"', layout.read_text()))
     version = ".".join(re.findall(r"#define TESSERA_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)\n", (HEADERS / "version.hpp").read_text()))
     images = [EXAMPLES / "playground" / "page.png", *EXAMPLES.glob("traces/*.svg")]
-    headers = [path for path in sorted(HEADERS.rglob("*.hpp")) if not path.is_relative_to(HEADERS / "detail")]
     settings = {
         "PROJECT_NUMBER": version,
         "OUTPUT_DIRECTORY": folder,
-        "INPUT": " \\\n  ".join(f'"{path}"' for path in [*pages(), *headers, work / "extra.dox"]),
+        "INPUT": " \\\n  ".join(f'"{path}"' for path in [*pages(), *headers(), work / "extra.dox"]),
         "INPUT_FILTER": f'"{sys.executable} {pathlib.Path(__file__).resolve()} --filter"',
         "USE_MDFILE_AS_MAINPAGE": f'"{ROOT / "README.md"}"',
         "STRIP_FROM_PATH": f'"{ROOT / "include"}" "{ROOT}"',
@@ -574,6 +733,9 @@ def main(folder):
     text = (here / "Doxyfile").read_text() + "\n".join(f"{name} = {value}" for name, value in settings.items()) + "\n"
     (work / "Doxyfile").write_text(text)
     subprocess.run(["doxygen", work / "Doxyfile"], check=True)
+
+    finish.tidy(folder)
+    finish.add_to_search(folder, headings())
 
     # Doxygen repeats some warnings, and those of a template for each class that derives from it.
     lines = [line.replace(f"{ROOT}/", "") for line in (work / "warnings").read_text().split("\n") if "warning:" in line]
@@ -596,6 +758,7 @@ def main(folder):
     return 1 if faults or without else 0
 
 
+PUBLIC = public_names()
 PAGES = set(pages())
 SHOWN = set(examples())
 if __name__ == "__main__":
