@@ -200,6 +200,7 @@ class caching_allocator {
   /// Whether memory is mapped into ranges of addresses, so that there are no whole segments.
   static constexpr bool has_ranges = core::traits::has_ranges;
 
+  /// An allocator with the provider, the policies and the extensions that their default constructors make.
   [[gnu::cold]] caching_allocator() : caching_allocator(Provider{}) {}
   /// Each of `given` is one of the `Extension`s, for example an observer; the others are made by default.
   template <typename... Given>
@@ -211,9 +212,12 @@ class caching_allocator {
         manager_(std::move(device), extensions_) {}
 
   caching_allocator& operator=(caching_allocator&&) = delete;
+  /// Releases all memory to the provider, that of live blocks, too.
   ~caching_allocator() { extensions_.on_end(); }
 
-  /// Serves a request of `bytes` on `stream`.
+  /// Serves a request of `bytes` on `stream`. try_allocate() returns null where this function throws. In a program without
+  /// exceptions, this function prints the message of the error instead, and aborts the program.
+  ///
   ///   Returns:  an address aligned to min_alignment, valid until deallocate; null for 0 bytes
   ///   Throws:   out_of_memory if recovery fails, or if an extension refuses the request
   ///   Throws:   out_of_memory at once if `bytes` exceeds max_request
@@ -224,7 +228,7 @@ class caching_allocator {
     if (void* const p = try_allocate(bytes, stream); p != nullptr || bytes == 0) return p;
     raise_failure(bytes, stream);
   }
-  /// Serves a request of `bytes` on `stream`.
+  /// Serves a request as allocate() does, and returns null where that throws.
   ///   Returns:  null for 0 bytes, and if allocate would throw
   [[nodiscard]] void* try_allocate(std::size_t bytes, stream_id stream = {}) noexcept {
     const detail::block* const served = serve<false>(bytes, stream);

@@ -14,6 +14,7 @@
 ///                            tessera::caching_allocator<tessera::recipe::stitched, Device>>& allocator);
 ///     };
 ///     }
+
 namespace tessera::inline v0_1 {
 
 class any_allocator;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+/// The allocator, the policies and the recipes; no provider, no extension and no front end.
+
 #include <tessera/caching_allocator.hpp>
 #include <tessera/recipe/cuda_async.hpp>
 #include <tessera/recipe/paddle.hpp>

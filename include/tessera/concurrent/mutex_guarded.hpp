@@ -155,8 +155,8 @@ class serialized_provider : public provider::provider_adaptor<Provider, one_at_a
 
 }  // namespace tessera::inline v0_1::detail
 
-/// A caching_allocator with a mutex that is unlocked during slow device calls. Also checks that user
-/// functions do not re-enter the allocator while a lock is held.
+// A caching_allocator with a mutex that is unlocked during slow device calls. Also checks that user
+// functions do not re-enter the allocator while a lock is held.
 
 namespace tessera::inline v0_1::detail {
 

@@ -25,8 +25,8 @@ inline void mark_lent(block& live) noexcept {
 
 }  // namespace tessera::inline v0_1::detail
 
-/// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
-/// says so, and the first line of the error says what is missing.
+// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
+// says so, and the first line of the error says what is missing.
 
 namespace tessera::inline v0_1::extension::missing {
 

@@ -13,7 +13,7 @@
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/extension/sleep_store.hpp>
 
-/// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
+// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
 
 namespace tessera::inline v0_1::extension::missing {
 

@@ -142,6 +142,8 @@ class typed_allocator {
   typed_allocator(const typed_allocator<U, A>& other) noexcept
       : allocator_(other.allocator()), stream_(other.stream()) {}
 
+  /// Allocates memory for `count` objects, and constructs none.
+  ///
   ///   Throws:  std::bad_array_new_length above max_size(), and the exceptions of the allocator's allocate
   [[nodiscard]] T* allocate(std::size_t count) {
     if (count > max_size()) detail::raise(std::bad_array_new_length());
@@ -151,6 +153,7 @@ class typed_allocator {
       return static_cast<T*>(
           aligned_request(count * sizeof(T), alignof(T)).allocate(allocator_.get(), stream_));
   }
+  /// Frees what allocate(count) returned.
   void deallocate(T* p, std::size_t count) noexcept {
     if constexpr (of_resource)
       allocator_.get().deallocate(p, count * sizeof(T), alignof(T));

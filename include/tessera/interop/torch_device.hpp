@@ -245,6 +245,7 @@ class torch_device final : public detail::torch_device_base {
   /// The allocator of a device, made at its first use.
   [[nodiscard]] static allocator_type& front(int device) { return memory::at(device).allocator; }
 
+  /// Serves a request of `bytes` on the current stream of the current device.
   c10::DataPtr allocate(std::size_t bytes) override {
     const auto* const guard = c10::impl::getDeviceGuardImpl(type());
     const c10::Device device = guard->getDevice();
@@ -364,6 +365,7 @@ class torch_host final : public detail::torch_host_base {
   /// program can make a storage of a part of another one.
   [[nodiscard]] static bool is_pinned(const void* p) noexcept { return memory::all().contains(p); }
 
+  /// Serves a request of `bytes` of pinned memory.
   c10::DataPtr allocate(std::size_t bytes) override {
     void* const p = memory::allocate(0, bytes, stream_id{}, c10::Device(c10::kCPU));
     return {p, p, &deallocate, c10::Device(c10::kCPU)};

@@ -56,12 +56,6 @@ constexpr void must_hold(bool holds, const char* law) {
 
 }  // namespace tessera::inline v0_1::law::detail
 
-/// The laws of policies: an overload of law::policy for each axis. It returns true, or stops the compiler and
-/// names the broken law.
-///
-///     static_assert(tessera::law::policy(tessera::policy::grow_by_segments<4_MiB>{}));
-///     static_assert(tessera::law::policy(tessera::policy::split_below<64_MiB>{}));
-
 namespace tessera::inline v0_1::law::detail {
 
 /// Bytes of each block that the user does not get: P::padding, or 0 if P has no padding.
@@ -149,6 +143,10 @@ constexpr void require_decay(const P& p) {
 
 namespace tessera::inline v0_1::law {
 
+/// Checks the laws of a policy; each axis has an overload. Returns true, or stops the compiler and names the broken law.
+///
+///     static_assert(tessera::law::policy(tessera::policy::grow_by_segments<4_MiB>{}));
+///     static_assert(tessera::law::policy(tessera::policy::split_below<64_MiB>{}));
 template <policy::rounding_policy P>
 constexpr bool policy(const P& p) {
   std::size_t before = 0;

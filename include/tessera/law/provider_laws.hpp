@@ -19,7 +19,9 @@
 #include <tessera/law/provider_streams.hpp>
 #include <tessera/provider/range_map.hpp>
 
-/// The law of providers that several threads may call at once.
+/// Checks providers at run time. Use these functions for your own providers, in any test framework.
+
+// The law of providers that several threads may call at once.
 
 namespace tessera::inline v0_1::law::detail {
 
@@ -122,8 +124,6 @@ void threads(provider_check_result& found, D& device, const provider_trial& limi
 }
 
 }  // namespace tessera::inline v0_1::law::detail
-
-/// Checks providers at run time. Use these functions for your own providers, in any test framework.
 
 namespace tessera::inline v0_1::law::detail {
 

@@ -19,8 +19,9 @@
 #include <tessera/policy/split.hpp>
 #include <tessera/policy/streams.hpp>
 
-/// The changes that explain() may suggest. Each policy supplies its own name.
+/// Why a request failed: its numbers, and the changes that would help.
 
+// The changes that explain() may suggest. Each policy supplies its own name.
 namespace tessera::inline v0_1::detail {
 
 /// A change that would have helped a failed request.

@@ -212,7 +212,7 @@ struct snapshot {
 
 }  // namespace tessera::inline v0_1::observe
 
-/// A namespace of its own, because g++ leaves out the function's namespace.
+// A namespace of its own, because g++ leaves out the function's namespace.
 
 namespace tessera::inline v0_1::detail::spelling {
 

@@ -45,8 +45,8 @@
 /// |                             |             | provider keeps them in latest_refusals                    |
 /// | c.exported_name(m, s)       | bool        | sets `s` to the name under which `m` was exported; false  |
 /// |                             |             | if it was not                                             |
-/// | c.chunk_abilities()         | chunk_traits| what memory of create() can do [provider/capabilities.hpp]|
-/// |                             |             | It loses an ability if the device refuses it at a create  |
+/// | c.chunk_abilities()         | chunk_traits| what memory of create() can do; it loses an ability if    |
+/// |                             |             | the device refuses it at a create                         |
 /// | c.shares_addresses_with(d)  | bool        | whether it maps and copies memory of another provider of  |
 /// |                             |             | its type, as memory_domains needs it                      |
 /// | c.live_events()             | std::size_t | events that were recorded and not discarded               |
@@ -174,7 +174,7 @@ concept device_provider = std::movable<D> && requires(D& d, const D& c, void* p,
 /// | D::event       |         | an event; empty when default-constructed; copies name the same event |
 /// | d.record(s, e) | bool    | sets `e` to an event after all work submitted to `s` so far          |
 /// | d.query(e)     | bool    | whether the work before the event is done; stays true; never waits   |
-/// | d.wait(e)      | bool    | waits until that work is done; false if waiting failed            |
+/// | d.wait(e)      | bool    | waits until the work before the event is done; false if that failed  |
 /// | d.discard(e)   |         | ends a recorded event                                                |
 ///
 /// Rules:
@@ -215,7 +215,8 @@ concept event_provider = device_provider<D> && std::semiregular<typename D::even
 /// | d.is_ordered_after(s, t, n) | bool          | whether all further work of `s` runs after work `n` of  |
 /// |                             |               | `t` because of submitted waits, directly or through     |
 /// |                             |               | other streams                                           |
-/// | d.make_wait(s, t, n)        | bool          | submits such a wait to `s`; does not wait itself        |
+/// | d.make_wait(s, t, n)        | bool          | submits to `s` a wait for work `n` of `t`; does not     |
+/// |                             |               | wait itself                                             |
 ///
 /// A wait is always for work submitted earlier, so streams never wait in a cycle. The work of a stream that
 /// no longer exists counts as done. stream_order [provider/stream_order.hpp] implements is_ordered_after for
