@@ -204,7 +204,7 @@ def comment(lines, is_header):
                 cells = row if n == 1 else [code_cell(row[0]) if n and row[0] else prose(row[0]), *map(prose, row[1:])]
                 out.append("| " + " | ".join(cells) + " |")
             continue
-        field = re.match(r"  ([A-Z][a-z]*): +(.*)$", line)
+        field = re.match(r"  ([A-Z][a-z]*(?: \w+)?): +(.*)$", line)
         if field:
             text = [field[2]]
             i += 1
@@ -217,7 +217,7 @@ def comment(lines, is_header):
             continue
         if line.startswith('  "'):  # a rule
             items = []
-            while i < len(lines) and lines[i].startswith("  ") and not re.match(r"  [A-Z][a-z]*: ", lines[i]):
+            while i < len(lines) and lines[i].startswith("  ") and not re.match(r"  [A-Z][a-z]*(?: \w+)?: ", lines[i]):
                 if lines[i].startswith('  "'):
                     items.append(lines[i].strip())
                 else:
@@ -238,7 +238,7 @@ def comment(lines, is_header):
                     rows.append([lines[i].strip(), ""])
                 else:
                     rows[-1][1] += " " + lines[i].strip()
-                if re.match(r"  [A-Z][a-z]*: ", lines[i]):
+                if re.match(r"  [A-Z][a-z]*(?: \w+)?: ", lines[i]):
                     rows.pop()
                     break
                 i += 1
@@ -326,7 +326,7 @@ def expressions(path):
         if text.startswith("|") and not text.startswith("|-"):
             cells = [cell.strip() for cell in re.split(r"(?<!\|)\|(?!\|)", text.strip().strip("|"))]
             rows.append([cells[0], cells[-1]])
-        elif re.match(r"  \S.*?\S {2,}\S", text) and not re.match(r"  [A-Z][a-z]*: ", text):
+        elif re.match(r"  \S.*?\S {2,}\S", text) and not re.match(r"  [A-Z][a-z]*(?: \w+)?: ", text):
             rows.append(re.split(r" {2,}", text.strip(), maxsplit=1))
         elif re.match(r" {6,}\S", text) and rows:
             rows.append(["", text.strip()])
