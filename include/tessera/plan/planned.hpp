@@ -377,9 +377,12 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     const std::uint32_t i = follower_.select(bytes, stream);
     const bool is_kept = i != follower::none && (follower_.at(i).state & follower::is_kept) != 0;
     if (i == follower::none || is_kept) return serve_kept(bytes, stream);
-    if (follower_.blocker_of(i) != follower::none &&
-        (!finish_uses(false) || follower_.blocker_of(i) != follower::none)) {
+    std::uint32_t blocker = follower_.blocker_of(i);
+    if (blocker != follower::none && finish_uses(false)) blocker = follower_.blocker_of(i);
+    if (blocker != follower::none) {
       ++used_.occupied;
+      // A stream that is slower than recorded does not mean that the program leaves the plan.
+      if ((follower_.at(blocker).state & follower::is_freed) != 0) judge_.note_match(bytes);
       return nullptr;
     }
     if (!back(i)) {
