@@ -15,7 +15,7 @@
 #include <tessera/provider/host_stream.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Provides page-locked memory of this machine. Linux.
 ///
@@ -363,4 +363,4 @@ static_assert(ordering_provider<host_pinned> && detail::stream_listing_provider<
               paged_provider<host_pinned> && virtual_memory_provider<host_pinned> &&
               copying_provider<host_pinned>);
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
