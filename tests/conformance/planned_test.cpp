@@ -236,7 +236,8 @@ TEST_P(planned_host_programs, keep_their_bytes) {
   std::uint64_t planned = 0;
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     const script program(seed);
-    const plan::made_plan made = plan::make(program.record(), {.effort = 0.01, .reserved_without = unlimited});
+    const plan::made_plan made =
+        plan::make(program.record(), {.effort = 0.01, .reserved_without = unlimited});
     host_run run(what, program, made.view(), seed);
     EXPECT_EQ(run.run(300), 0u) << "wrong bytes of " << run.reads() << " reads, seed " << seed;
     planned += run.by_plan().requests;

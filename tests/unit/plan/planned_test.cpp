@@ -493,6 +493,29 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   memory.deallocate(p);
 }
 
+// A place that a slow stream keeps says nothing about the program.
+TEST(planned, stays_with_a_program_whose_streams_are_slow) {
+  simulated_device device;
+  const plan::made_plan made = two();
+  pool memory(made.view(), provider_ref(device));
+  void* const slow = memory.allocate(5_MiB);
+  EXPECT_TRUE(memory.record_stream(slow, stream_id{1}));
+  device.hold_events(true);
+  memory.deallocate(slow);
+  memory.deallocate(memory.allocate(3_MiB));
+  for (int i = 0; i < 200; ++i) {
+    void* const other = memory.allocate(5_MiB);
+    EXPECT_NE(other, slow);
+    memory.deallocate(memory.allocate(3_MiB));
+    memory.deallocate(other);
+  }
+  EXPECT_EQ(memory.statistics().by_plan.occupied, 200u);
+  EXPECT_FALSE(memory.statistics().by_plan.is_aside);
+  device.hold_events(false);
+  EXPECT_EQ(memory.allocate(5_MiB), slow);
+  memory.deallocate(slow);
+}
+
 // Which uses delay the reuse is a question for the streams policy, also for one of a user with a state.
 struct delays_chosen : reuse_on_same_stream {
   std::uint64_t chosen = 0;
