@@ -220,9 +220,10 @@ static_assert(event_provider<segments_only> && !virtual_memory_provider<segments
 
 /// How a run deviates from the recorded program.
 struct deviations {
-  bool none = false;        // every step is as recorded, on a device that has enough memory
-  bool has_scopes = false;  // of private pools
-  std::uint64_t fails = 0;  // every so many calls, one fails; 0 for none
+  bool none = false;         // every step is as recorded, on a device that has enough memory
+  bool has_scopes = false;   // of private pools
+  bool stays_aside = false;  // a plan that stepped aside stays so for a while
+  std::uint64_t fails = 0;   // every so many calls, one fails; 0 for none
   std::size_t capacity = 4_GiB;
 };
 
@@ -443,7 +444,7 @@ class run_of {
 
   void play_step() {
     // A plan that stepped aside serves again after a trim. Without it, most programs would not use their plan.
-    if (pool_->by_plan().is_aside) pool_->trim(0);
+    if (pool_->by_plan().is_aside && (!how_.stays_aside || dice_.one_in(64))) pool_->trim(0);
     const std::size_t number =
         how_.none ? of_.order[step_++ % of_.order.size()] : dice_.pick(of_.steps.size());
     const bool is_exact = how_.none || !dice_.one_in(3);

@@ -66,6 +66,7 @@ std::string run_seed(const composition& what, std::uint64_t seed, std::size_t op
   how.none = d.one_in(8);
   how.has_scopes = d.one_in(3);
   if (!how.none) {
+    how.stays_aside = d.one_in(3);
     const std::size_t capacities[] = {1_MiB, 8_MiB, 44_MiB, 160_MiB, 4_GiB};
     how.capacity = capacities[d.pick(std::size(capacities))];
     if (d.one_in(4)) how.fails = 2 + d.pick(30);
