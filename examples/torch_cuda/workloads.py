@@ -224,11 +224,12 @@ def rank(layers=8, chunks=1, recomputes=False, experts=0, varies=False, ahead=4,
     experts: of each layer's mixture; 0: a dense layer
     varies: micro-batches differ in their numbers of tokens
     """
+
+    def layer():
+        return nn.Sequential(Block(width), DrawnExperts(width, experts)) if experts else nn.Sequential(Block(width))
+
     with torch.device("cuda"):
-        parts = [
-            nn.ModuleList(nn.Sequential(Block(width), *([DrawnExperts(width, experts)] if experts else [])) for _ in range(layers // chunks))
-            for _ in range(chunks)
-        ]
+        parts = [nn.ModuleList(layer() for _ in range(layers // chunks)) for _ in range(chunks)]
     optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()])
 
     def run(layer, x, visit):
