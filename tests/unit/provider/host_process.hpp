@@ -59,10 +59,11 @@ inline bool locks() {
 }
 
 /// Whether a new mapping is in memory at once if it asks for that. An emulator, such as qemu, ignores it.
+/// The mapping is shared, because a private one may become part of another.
 inline bool populates() {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   void* const p =
-      ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+      ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   const bool there = smaps(p, page).resident == page;
   ::munmap(p, page);
   return there;
