@@ -150,7 +150,8 @@ struct replay_result {
 };
 /// Replays the whole recording with a recipe, with a plan or without.
 replay_result replay_with(const any_recipe& recipe, const run_settings& used,
-                          const tessera::trace::recording& recording, const tessera::plan::memory_plan* plan) {
+                          const tessera::trace::recording& recording,
+                          const tessera::plan::memory_plan* plan) {
   const tessera::trace::program program(recording);
   simulated_allocator pool = recipe.make(device_of(used.capacity), {.plan = plan});
   const std::size_t failures = tessera::trace::replay(program, pool);
