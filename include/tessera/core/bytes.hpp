@@ -134,7 +134,7 @@ class format_bytes {
     auto value = static_cast<double>(bytes);
     std::size_t unit = 0;
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; ++unit) value /= 1024;
-    __builtin_snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    std::snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
   }
   /// The text, which lives as long as this object.
   [[nodiscard]] const char* text() const noexcept { return text_; }
@@ -161,7 +161,7 @@ class refusal {
     refusal made;
     std::va_list values;
     va_start(values, format);
-    (void)__builtin_vsnprintf(made.text_, sizeof made.text_, format, values);
+    (void)std::vsnprintf(made.text_, sizeof made.text_, format, values);
     va_end(values);
     return made;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -290,11 +291,11 @@ class host_pinned {
     [[nodiscard]] std::string text() const {
       char where[80] = "";
       if (at != nullptr && bytes != 0)
-        __builtin_snprintf(where, sizeof where, " %zu bytes at %p", bytes, at);
+        std::snprintf(where, sizeof where, " %zu bytes at %p", bytes, at);
       else if (at != nullptr)
-        __builtin_snprintf(where, sizeof where, " at %p", at);
+        std::snprintf(where, sizeof where, " at %p", at);
       else if (bytes != 0)
-        __builtin_snprintf(where, sizeof where, " %zu bytes", bytes);
+        std::snprintf(where, sizeof where, " %zu bytes", bytes);
       return call != nullptr ? std::string(call) + where + ": " + rule : std::string();
     }
   };

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -71,7 +72,7 @@ struct host_reply {
 struct host_socket_name {
   explicit host_socket_name(std::uint64_t token) noexcept {
     address.sun_family = AF_UNIX;
-    const int written = __builtin_snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
+    const int written = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
                                            "tessera.%016llx", static_cast<unsigned long long>(token));
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path)) + 1 + static_cast<socklen_t>(written);
   }
