@@ -47,9 +47,12 @@ namespace tessera::detail {
   return nullptr;
 }
 
-/// Maps a memory file over reserved addresses.
+/// Maps a memory file over reserved addresses, and allocates all its pages.
 [[nodiscard]] inline bool host_map(void* p, std::size_t bytes, page_kind kind, int file) noexcept {
-  return ::mmap(p, bytes, host_protection(kind), MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
+  if (::mmap(p, bytes, host_protection(kind), MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) return false;
+  const volatile char* const pages = static_cast<const char*>(p);
+  for (std::size_t at = 0; at < bytes; at += host_page()) (void)pages[at];
+  return true;
 }
 inline constexpr const char* host_no_addresses = "the process has no addresses left, or too many mappings";
 
@@ -60,12 +63,12 @@ inline constexpr const char* host_no_addresses = "the process has no addresses l
   return number;
 }
 
-/// Creates a memory file of a fixed size. Its name is removed at once. Its pages are allocated when they are locked or first
-/// used.
+/// Creates a memory file of a fixed size. Its name is removed at once. Its pages are allocated when it is
+/// mapped.
 ///   Requires:  `bytes` is a multiple of host_page_size(kind)
 [[nodiscard]] inline const char* host_make_file(std::size_t bytes, page_kind kind, host_descriptor& made,
                                                 int = -1) noexcept {
-  if (kind.size != page_kind::page_size::normal) return host_lacks_pages(kind);
+  if (kind.size != page_kind::page_size::normal || bytes > host_all_memory()) return host_lacks_pages(kind);
   char name[31];  // the most that macOS allows, with the 0
   host_descriptor file;
   do {
