@@ -10,7 +10,7 @@
 #include <tessera/fwd.hpp>
 
 /// Short names for what the extensions of an allocator, or of a private pool, offer.
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 template <typename A>
 [[nodiscard]] auto pools(A& in) {
@@ -117,4 +117,4 @@ template <typename A>
   return {&in};
 }
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

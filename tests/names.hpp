@@ -2,7 +2,7 @@
 #pragma once
 
 /// The names of all folders are visible in the namespace of the tests. CMake includes this header before each test.
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 namespace concurrent {}
 namespace debug {}
@@ -21,4 +21,4 @@ using namespace policy;
 using namespace provider;
 using namespace recipe;
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

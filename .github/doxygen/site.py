@@ -432,7 +432,7 @@ def fill(lines, path):
             name = declared(line)
             text = not_compiled(line) or known.get(name) or inherited(primary.get(name)) or of_form(line, base)
             text = text and prose(text)
-            field = None if name else re.match(r"\s+(?:\[\[no_unique_address\]\] )?(?:static constexpr )?[\w:<>, ]+ (\w+)(?: = [^;]*|\{.*\})?;", line)
+            field = None if name else re.match(r"\s+(?:\[\[TESSERA_NO_UNIQUE_ADDRESS\]\] )?(?:static constexpr )?[\w:<>, ]+ (\w+)(?: = [^;]*|\{.*\})?;", line)
             indent = re.match(r"\s*", line)[0]
             if field and field[1] in known and str(folder) == "recipe":
                 text = prose(known[field[1]])
@@ -480,7 +480,7 @@ def without_private(lines):
 
 
 def header(path):
-    text = DROPPED.sub(lambda found: "\n" * found[0].count("\n"), path.read_text())
+    text = DROPPED.sub(lambda found: "\n" * found[0].count("\n"), re.sub(r"::inline v\d+_\d+", "", path.read_text()))
     text = re.sub(r"(?<=\d)'(?=\d)", "", text)  # doxygen 1.9 takes a separator of digits for a quote
     # The private class between a front end and its public base, whose calls a reader looks for.
     text = re.sub(r"public (?:tessera::)?(?:detail::wrapping|allocator)_adaptor<\s*(\w+)<[^{]*>\s*\{",

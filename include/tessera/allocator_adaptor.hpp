@@ -11,7 +11,7 @@
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/fwd.hpp>
 
-namespace tessera::detail::missing {
+namespace tessera::inline v0_1::detail::missing {
 
 /// Why an allocator inside a front end does not offer an extension, or void.
 template <typename E, typename Inner>
@@ -24,9 +24,9 @@ struct refusal_inside<E, Inner> {
   using type = typename Inner::template refused<E>;
 };
 
-}  // namespace tessera::detail::missing
+}  // namespace tessera::inline v0_1::detail::missing
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The default `Inner`: the front end then has no optional calls, such as handles and statistics.
 struct shared_calls_only {};
@@ -90,9 +90,9 @@ struct rebind_front<Front<Allocator, More...>> {
   using recipe = Front<typename Allocator::template rebind_recipe<Other>, More...>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// Gives a front end the calls that all front ends share. The front end defines how to enter the allocator
 /// inside.
@@ -392,9 +392,9 @@ class allocator_adaptor : public detail::types_inside<Inner> {
   }
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The base of a front end that holds the allocator inside and is made from its arguments.
 template <typename Self, typename Allocator>
@@ -424,4 +424,4 @@ class wrapping_adaptor : public allocator_adaptor<Self, Allocator> {
   Allocator allocator_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -6,14 +6,14 @@
 
 #include <tessera/detail/extensions/extension.hpp>
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 struct private_pools;
 struct sleep_mode;
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 template <typename E>
 class erased_door;
@@ -33,16 +33,16 @@ concept is_allocator_of_one_device = requires(Allocator& a, void* p, std::size_t
   { a.audit() } -> std::same_as<const char*>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::detail::missing {
+namespace tessera::inline v0_1::detail::missing {
 
 struct any_allocator_needs_the_front_of_one_device;
 struct any_allocator_forwards_only_private_pools_and_sleep_mode;
 
-}  // namespace tessera::detail::missing
+}  // namespace tessera::inline v0_1::detail::missing
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// Refers to an allocator of any type: a pointer to the allocator, and a pointer to a table of its calls.
 ///
@@ -182,4 +182,4 @@ class any_allocator {
 };
 static_assert(sizeof(any_allocator) == 2 * sizeof(void*));
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

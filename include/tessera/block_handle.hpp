@@ -4,7 +4,7 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/detail/blocks/block.hpp>
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// Identifies a live block by its descriptor, so that a free or a record_stream looks nothing up. Choose it
 /// if the caller can keep a handle beside each address. A handle is empty by default and after a failed
@@ -59,4 +59,4 @@ class block_handle {
   detail::block* block_ = nullptr;
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

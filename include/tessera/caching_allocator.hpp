@@ -21,12 +21,12 @@
 /// answers. `serve` is a hit, `serve_miss` a miss, and `deallocate` a free. tessera/detail/extensions/extension.hpp lists
 /// what it asks extensions, and tessera/detail/blocks/block_manager.hpp keeps the blocks.
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 template <typename Recipe, provider::device_provider Provider, typename... Extension>
 class caching_allocator;
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The types that an allocator is made of.
 template <typename Recipe, typename Provider, typename... Extension>
@@ -164,9 +164,9 @@ class latest_failure<Provider, IsExtended> {
   return min;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// A stream-aware caching allocator. `Recipe` decides, and `Provider` gives the memory. Each `Extension`, for example
 /// extension::private_pools, adds a capability: get<Extension>() returns its calls. A recipe written by hand is checked here
@@ -534,7 +534,7 @@ class caching_allocator {
         size,                        // of the block that serves it
         pool;                        // the pool of that block
     stream_id stream;
-    [[no_unique_address]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
+    [[TESSERA_NO_UNIQUE_ADDRESS]] decltype(std::declval<typename Recipe::streams>().reuse_key({})) key;
   };
   request make_request(std::size_t bytes, stream_id stream, typename manager::group& group) const noexcept {
     const std::size_t size = detail::block_size_for(policies_.rounding, bytes);
@@ -898,14 +898,14 @@ class caching_allocator {
 
   tessera::recipe::policies<Recipe> policies_;
   // Before the manager, which uses its groups until the end.
-  [[no_unique_address]] extensions extensions_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] extensions extensions_;
   manager manager_;
-  [[no_unique_address]] detail::sharing_of<typename Recipe::streams, manager> sharing_{manager_};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::sharing_of<typename Recipe::streams, manager> sharing_{manager_};
   // Destroyed before the manager: the backend's destructor releases memory through it.
   backend backend_{manager_};
   detail::callback_list pressure_;
-  [[no_unique_address]] detail::latest_failure<Provider, !extensions::is_empty> failure_;
-  [[no_unique_address]] detail::decay_of<typename Recipe::eviction> decay_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::latest_failure<Provider, !extensions::is_empty> failure_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::decay_of<typename Recipe::eviction> decay_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

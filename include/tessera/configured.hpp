@@ -16,7 +16,7 @@
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Holds the allocator of one recipe of a family. A front end with options reads them from the same settings.
 template <typename Recipe, typename Allocator>
@@ -167,9 +167,9 @@ template <typename Family, std::same_as<const char*>... Variable>
   return std::get<typename Family::settings>(read);
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// An allocator whose settings are read at run time. The settings choose a recipe in a family. Its decisions
 /// equal the decisions of that recipe's allocator.
@@ -412,4 +412,4 @@ class configured : public allocator_adaptor<configured<Family, Allocator>> {
   any any_;
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

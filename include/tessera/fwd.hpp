@@ -14,7 +14,7 @@
 ///                            tessera::caching_allocator<tessera::recipe::stitched, Device>>& allocator);
 ///     };
 ///     }
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 class any_allocator;
 struct block_view;
@@ -102,4 +102,4 @@ template <typename Time = detail::wall_time, typename Stacks = detail::no_stacks
 class history;
 }  // namespace observe
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

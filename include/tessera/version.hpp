@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The library's version, for the preprocessor. CMake reads it from here. No namespace carries it: all parts of a program
-/// use one version.
+/// The library's version, for the preprocessor. CMake reads it from here. The inline namespace of all names has the major and
+/// minor version, so two versions in one program are different types and functions.
 ///
 ///     #include <tessera/version.hpp>
 ///     #if TESSERA_VERSION < 100

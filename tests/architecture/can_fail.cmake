@@ -99,7 +99,8 @@ expect(shipped.cmake "one is called other")
 
 # Plants a header and the page of public names.
 function(plant_names declarations page)
-  plant(include/tessera/core/a.hpp "#pragma once\n#define TESSERA_DETAIL_A 1\n\nnamespace tessera {\n${declarations}\n}  // namespace tessera")
+  plant(include/tessera/core/a.hpp "#pragma once\n#define TESSERA_DETAIL_A 1\n\nnamespace tessera::inline v2_13 {\n${declarations}\n}  // namespace tessera::inline v2_13")
+  plant(include/tessera/version.hpp "#define TESSERA_VERSION_MAJOR 2\n#define TESSERA_VERSION_MINOR 13\n#define TESSERA_VERSION_PATCH 4")
   plant(include/tessera/NAMES.md "# Names\n\n| names | |\n|---|---|\n${page}")
 endfunction()
 set(declarations "struct one {\n  int member;\n};\ntemplate <typename T>\nconcept two = true;\n
@@ -107,7 +108,7 @@ set(declarations "struct one {\n  int member;\n};\ntemplate <typename T>\nconcep
 template <>\nstruct one<int> {};\nbool one::member_function() {}\none(int, two = {}) -> one<int>;\nbool operator==(one, one);\nnamespace law {\nenum class five { six };
 }  // namespace law\nnamespace detail {\nstruct hidden;\n}  // namespace detail\nnamespace missing {\nstruct why_it_does_not_compile;\n}  // namespace missing\nnamespace literals {\nconsteval int operator\"\"_KiB(int n) {
   return n;\n}\n}  // namespace literals")
-set(page "| `one` `two` | words |\n| `three` | words |\n| `four` | words about `hidden` |\n| `law::five` | |\n| `literals::_KiB` | |")
+set(page "| `TESSERA_VERSION_MAJOR` `TESSERA_VERSION_MINOR` `TESSERA_VERSION_PATCH` | words |\n| `one` `two` | words |\n| `three` | words |\n| `four` | words about `hidden` |\n| `law::five` | |\n| `literals::_KiB` | |")
 plant_names("${declarations}" "${page}")
 expect(public_names.cmake "")
 plant_names("${declarations}\nusing seven = one;" "${page}")
@@ -123,7 +124,7 @@ expect(public_names.cmake "hidden is listed in include/tessera/NAMES.md, but no 
 plant_names("${declarations}" "${page}\n| `one` | words |")
 expect(public_names.cmake "one is listed twice in include/tessera/NAMES.md")
 plant_names("${declarations}" "${page}")
-plant(include/tessera/fwd.hpp "namespace tessera {\nstruct one;\nstruct eleven;\n}  // namespace tessera")
+plant(include/tessera/fwd.hpp "namespace tessera::inline v2_13 {\nstruct one;\nstruct eleven;\n}  // namespace tessera::inline v2_13")
 expect(public_names.cmake "fwd.hpp declares eleven, which no header defines")
 plant_names("${declarations}" "${page}")
 plant(examples/a.cpp "int main() { tessera::detail::hidden(); }")
@@ -134,6 +135,11 @@ expect(public_names.cmake "tests/consumer/a.cpp uses a name of detail: #include 
 plant_names("${declarations}" "${page}")
 plant(examples/tessera_replay/a.cpp "using tessera::detail::hidden;")
 expect(public_names.cmake "")
+foreach(older IN ITEMS "" "::inline v2_12" "::inline v2_130")
+  plant_names("${declarations}" "${page}")
+  plant(include/tessera/core/b.hpp "#pragma once\nnamespace tessera${older}::law {\n}  // namespace tessera${older}::law")
+  expect(public_names.cmake "core/b.hpp: namespace tessera${older}::law {: write namespace tessera::inline v2_13, the version of")
+endforeach()
 plant_names("namespace law {\nstruct one;\n}" "")
 expect(public_names.cmake "core/a.hpp: the end of namespace tessera")
 expect(public_names.cmake "no public name in")

@@ -58,7 +58,7 @@ function(collect header)
 endfunction()
 
 # The smallest provider with events, so that no provider of the library is counted.
-set(device "namespace tessera {
+set(device "namespace tessera::inline v0_1 {
 struct stream_id;
 }
 struct device {

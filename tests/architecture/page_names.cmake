@@ -9,7 +9,7 @@ set(others
     check_uce_in_memory compare draw explain fit headroom plan ranks rank tool tune verify tessera_add_tool
     gnn_sage gpt2_adamw resnet50_sgd paddle_auto_growth pytorch_expandable
     CUDAPluggableAllocator FetchContent MemPool OrtAllocator PYTORCH_CUDA_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF
-    ON SOURCE_DATE_EPOCH Status TESSERA_BUILD_EXAMPLES TESSERA_INSTALL add_subdirectory __PRETTY_FUNCTION__ auto_growth backend cpack cv
+    ON SOURCE_DATE_EPOCH Status TESSERA_BUILD_EXAMPLES TESSERA_INSTALL add_subdirectory __FUNCSIG__ auto_growth backend cpack cv
     dirty_decay_ms empty_cache max_split_size_mb expandable_segments garbage_collection_threshold git malloc memory_stats
     naive_best_fit set_per_process_memory_fraction source static_assert std using vcpkg_from_git
     PascalCase snake_case trailing_ prefer_ evict_ grow_ pool_ recover_ reuse_ round_ split_

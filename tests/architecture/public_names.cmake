@@ -1,6 +1,8 @@
 # Compares the public names of the headers with those that include/tessera/NAMES.md lists, both ways. Public is what a
 # header declares in namespace tessera or in a namespace inside it, except namespaces named detail or missing, and every macro
-# whose name does not contain _DETAIL_. Types in a namespace missing are never named: they are the words of errors. The headers are formatted by clang-format: a declaration begins in the first column.
+# whose name does not contain _DETAIL_. Types in a namespace missing are never named: they are the words of errors. The headers
+# are formatted by clang-format: a declaration begins in the first column. Each namespace has the version in it, as version.hpp
+# has it, so that two versions in one program are different names.
 # Programs need public names only: the README, the guides, the examples (except tessera-replay) and the consumer use no namespace
 # detail.
 #   cmake -D ROOT=checkout [-D PRINT=ON] -P public_names.cmake
@@ -44,6 +46,12 @@ function(declared_name line)
   endif()
 endfunction()
 
+if(NOT EXISTS ${ROOT}/include/tessera/version.hpp)
+  message(FATAL_ERROR "no public name in ${ROOT}/include: there is no version.hpp")
+endif()
+file(STRINGS ${ROOT}/include/tessera/version.hpp version REGEX "^#define TESSERA_VERSION_(MAJOR|MINOR) [0-9]+$")
+string(REGEX REPLACE "[^0-9;]" "" version "${version}")
+list(JOIN version "_" version)
 file(GLOB_RECURSE headers RELATIVE ${ROOT}/include/tessera ${ROOT}/include/tessera/*.hpp)
 if(fwd.hpp IN_LIST headers)  # it comes last: other headers define what it declares
   list(REMOVE_ITEM headers fwd.hpp)
@@ -62,6 +70,10 @@ foreach(header IN LISTS headers)
   set(scopes "")
   foreach(line IN LISTS lines)
     string(SUBSTRING "${line}" 1 -1 line)
+    if(line MATCHES "^namespace tessera.*{$" AND NOT line MATCHES "^namespace tessera::inline v${version}(::| {)")
+      list(APPEND faults "${header}: ${line}: write namespace tessera::inline v${version}, the version of version.hpp")
+    endif()
+    string(REPLACE "tessera::inline v${version}" "tessera" line "${line}")
     if(line MATCHES "^(inline )?namespace (${word}(::${word})*)? ?{$")
       set(scope ${CMAKE_MATCH_2})
       if(scope STREQUAL "")
@@ -103,9 +115,6 @@ foreach(header IN LISTS headers)
   endif()
 endforeach()
 list(LENGTH declared count)
-if(count EQUAL 0)
-  message(FATAL_ERROR "no public name in ${ROOT}/include")
-endif()
 if(PRINT)
   foreach(name IN LISTS declared)
     message(STATUS "${header_of_${name}} ${name}")

@@ -13,7 +13,7 @@
 
 #include "recorded_track.hpp"
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Finds where the requests of a stream repeat, from their sizes alone.
 ///
@@ -434,4 +434,4 @@ class step_finder {
   std::vector<std::int64_t> live_;   // before each request
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

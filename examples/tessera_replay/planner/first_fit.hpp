@@ -10,7 +10,7 @@
 
 #include "lifetime.hpp"
 
-namespace tessera::plan::detail {
+namespace tessera::inline v0_1::plan::detail {
 
 /// Disjoint intervals of offsets, sorted. Intervals that touch are one.
 class offset_set {
@@ -163,4 +163,4 @@ class occupancy {
   std::vector<cursor> sets_;
 };
 
-}  // namespace tessera::plan::detail
+}  // namespace tessera::inline v0_1::plan::detail

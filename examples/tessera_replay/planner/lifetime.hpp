@@ -10,7 +10,7 @@
 #include <tessera/core/bytes.hpp>
 
 /// Plans: offsets for blocks whose lifetimes are known before the program runs.
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 /// A time span: it contains `lower`, but not `upper`. The unit of time is the caller's.
 struct time_span {
@@ -207,4 +207,4 @@ class instance {
 };
 
 }  // namespace detail
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

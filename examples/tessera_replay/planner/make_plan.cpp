@@ -21,7 +21,7 @@
 #include "recorded_track.hpp"
 #include "step_tree.hpp"
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 namespace {
 
 /// Makes a plan of a recording.
@@ -458,9 +458,9 @@ class plan_maker {
 };
 
 }  // namespace
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 made_plan make(const trace::recording& source, const make_options& options) {
   if (!std::has_single_bit(options.alignment) || options.alignment < min_alignment)
@@ -488,4 +488,4 @@ std::uint64_t fingerprint(const trace::recording& source, std::size_t first_even
   return reader.fingerprint();
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

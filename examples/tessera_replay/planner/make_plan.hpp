@@ -10,7 +10,7 @@
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/trace/recording.hpp>
 
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 /// The banks of a plan begin at multiples of this, in bytes. The normal pages of devices are not larger; otherwise, `planned` names
 /// the fault.
@@ -106,4 +106,4 @@ struct make_options {
 [[nodiscard]] std::uint64_t fingerprint(const trace::recording& source, std::size_t first_event,
                                         std::size_t end_event);
 
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

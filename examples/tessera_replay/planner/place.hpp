@@ -19,7 +19,7 @@
 #include "search.hpp"
 #include "skyline.hpp"
 
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 /// How place() works: its limits, and the alignment of the blocks.
 struct place_options {
@@ -459,4 +459,4 @@ class planner {
   return bytes == found.bytes;
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

@@ -11,7 +11,7 @@
 
 #include "place.hpp"
 
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 /// The result of place_in_banks(): a bank, and an offset in it, for each block.
 struct banked_placement {
@@ -382,4 +382,4 @@ class bank_planner {
   return outside == found.outside;
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

@@ -18,7 +18,7 @@
 
 #include "make_plan.hpp"
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 inline constexpr std::string_view plan_csv_header = "record,1,2,3,4,5,6,7";
 
@@ -116,9 +116,9 @@ class plan_reader {
   bool has_numbers_ = false;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 /// Writes a plan as CSV, for read_csv.
 ///
@@ -236,4 +236,4 @@ namespace tessera::plan {
   return text + "};\n\n}  // namespace plans\n";
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

@@ -12,7 +12,7 @@
 #include <tessera/core/types.hpp>
 #include <tessera/trace/recording.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 inline constexpr std::uint32_t at_no_event = 0xFFFFFFFF;
 
@@ -142,4 +142,4 @@ class track_reader {
   std::uint64_t fingerprint_ = 0;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

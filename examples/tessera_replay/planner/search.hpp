@@ -9,7 +9,7 @@
 
 #include "lifetime.hpp"
 
-namespace tessera::plan::detail {
+namespace tessera::inline v0_1::plan::detail {
 
 /// Searches for a placement of at most a given height, or proves that there is none.
 ///
@@ -448,4 +448,4 @@ class exact_search {
   std::uint64_t steps_ = 0;
 };
 
-}  // namespace tessera::plan::detail
+}  // namespace tessera::inline v0_1::plan::detail

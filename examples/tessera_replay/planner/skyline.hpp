@@ -10,7 +10,7 @@
 
 #include "lifetime.hpp"
 
-namespace tessera::plan::detail {
+namespace tessera::inline v0_1::plan::detail {
 
 /// Finds the block of the lowest rank among those whose hull lies in a range of sections.
 ///
@@ -224,4 +224,4 @@ class skyline {
   std::uint64_t steps_ = 0;
 };
 
-}  // namespace tessera::plan::detail
+}  // namespace tessera::inline v0_1::plan::detail

@@ -13,7 +13,7 @@
 #include "lifetime.hpp"
 #include "recorded_track.hpp"
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Arranges the steps of one stream as a tree, and finds out when its blocks must not overlap.
 ///
@@ -371,4 +371,4 @@ class step_tree {
   std::uint32_t time_ = 0;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

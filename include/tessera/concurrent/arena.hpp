@@ -17,7 +17,7 @@
 
 /// The arena of per_stream: an allocator for few streams, and the objects that all arenas share.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 // Results of several arenas, combined. The peak of a sum is the sum of the peaks. It is an upper bound,
 // because the arenas may reach their peaks at different times.
@@ -353,4 +353,4 @@ class alignas(64) arena {
   remote_free_queue freed_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -18,7 +18,7 @@
 #include <tessera/fwd.hpp>
 #include <tessera/provider/adaptor.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A thread that works in rounds while there is work, and otherwise waits. The first wake() starts it. If
 /// `period` is above 0, it waits no longer than that. A forked process does not have the thread, and may destroy the object.
@@ -158,9 +158,9 @@ struct background_options {
   std::chrono::milliseconds evict_every{0};  ///< between its calls of evict_idle(); 0 for no calls
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::concurrent {
+namespace tessera::inline v0_1::concurrent {
 
 /// A locked allocator with a thread that frees blocks whose events have completed, so that a cache hit
 /// queries no events. `Allocator` is a caching_allocator; other front ends go around.
@@ -276,4 +276,4 @@ class background_reclaiming
   locked_type allocator_;
 };
 
-}  // namespace tessera::concurrent
+}  // namespace tessera::inline v0_1::concurrent

@@ -19,7 +19,7 @@
 #include <tessera/provider/preallocating.hpp>
 #include <tessera/recipe/pinned.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The name of the setting that registers pinned memory with the device; empty if it is off.
 [[nodiscard]] constexpr std::string_view registering_key(const config::pytorch::settings& settings) noexcept {
@@ -45,9 +45,9 @@ struct pinned_pool {
         allocator(settings, provider(region)) {}
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::concurrent {
+namespace tessera::inline v0_1::concurrent {
 
 /// An allocator of pinned host memory for several threads, configured by the settings of PyTorch or
 /// torch_npu. The settings choose the recipe and its numbers, background threads, a large reserved segment,
@@ -145,4 +145,4 @@ class configured_pinned : public allocator_adaptor<configured_pinned<Family, Hos
       any_;
 };
 
-}  // namespace tessera::concurrent
+}  // namespace tessera::inline v0_1::concurrent

@@ -7,7 +7,7 @@
 #include <tessera/allocator_adaptor.hpp>
 #include <tessera/provider/adaptor.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 struct deferred_free_options {
   /// Bytes to queue before they are freed. 0 frees at once; `unlimited` frees only at the end.
@@ -16,9 +16,9 @@ struct deferred_free_options {
   stream_id stream{};
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::concurrent {
+namespace tessera::inline v0_1::concurrent {
 
 /// Queues blocks that a program no longer uses, and frees them together once they have `threshold` bytes.
 ///
@@ -166,4 +166,4 @@ class deferred_free_queue {
   std::size_t batches_ = 0;
 };
 
-}  // namespace tessera::concurrent
+}  // namespace tessera::inline v0_1::concurrent

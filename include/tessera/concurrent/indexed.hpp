@@ -13,7 +13,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/provider/adaptor.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Finds the owner of the segment that contains an address. It is written when segments are added or removed.
 /// Any thread reads it at every free, without a lock and without writing.
@@ -360,4 +360,4 @@ class indexed : public provider::provider_adaptor<Device> {
   pagemap::owner_number owner_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

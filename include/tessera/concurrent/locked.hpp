@@ -7,7 +7,7 @@
 #include <tessera/concurrent/mutex_guarded.hpp>
 #include <tessera/fwd.hpp>
 
-namespace tessera::concurrent {
+namespace tessera::inline v0_1::concurrent {
 
 /// A caching_allocator with a mutex, for several threads. It takes the arguments of `Allocator` and makes the same
 /// decisions. Instead of policies() and provider(), call visit_policies and visit_provider. Call for_each_allocator for
@@ -148,4 +148,4 @@ class locked
   inner_type inner_;
 };
 
-}  // namespace tessera::concurrent
+}  // namespace tessera::inline v0_1::concurrent

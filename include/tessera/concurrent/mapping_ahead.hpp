@@ -11,7 +11,7 @@
 #include <tessera/detail/backends/mapped_ranges.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// What a mapping_ahead maps, and when.
 struct mapping_watermarks {
@@ -112,9 +112,9 @@ class ahead_mapper {
   free_list* list_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::concurrent {
+namespace tessera::inline v0_1::concurrent {
 
 /// Maps pages before requests need them: a thread keeps a free block between two watermarks, so that requests of a stream hit
 /// the cache. `Allocator` is an allocator for several threads, such as `locked`, whose recipe maps pages into ranges.
@@ -239,4 +239,4 @@ class mapping_ahead : public detail::wrapping_adaptor<mapping_ahead<Allocator>, 
   detail::round_worker worker_;
 };
 
-}  // namespace tessera::concurrent
+}  // namespace tessera::inline v0_1::concurrent

@@ -20,7 +20,7 @@
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A provider, the mutex that serializes its calls, and the refusals of the threads that called it.
 template <typename Provider>
@@ -30,7 +30,8 @@ struct serialized_calls {
   std::mutex mutex;
   struct no_refusals {};
   static constexpr bool keeps_refusals = explaining_provider<Provider> && !detail::is_thread_safe<Provider>;
-  [[no_unique_address]] std::conditional_t<keeps_refusals, provider::latest_refusals, no_refusals> refusals;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] std::conditional_t<keeps_refusals, provider::latest_refusals, no_refusals>
+      refusals;
 
   template <typename F>
   decltype(auto) run(F&& f) {
@@ -151,12 +152,12 @@ class serialized_provider : public provider::provider_adaptor<Provider, one_at_a
   std::unique_ptr<serialized_calls<Provider>> own_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
 /// A caching_allocator with a mutex that is unlocked during slow device calls. Also checks that user
 /// functions do not re-enter the allocator while a lock is held.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Calls a function at the end of its lifetime.
 template <typename F>
@@ -535,4 +536,4 @@ class mutex_guarded : innermost_front<Allocator> {
   reentrancy_guard* guard_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

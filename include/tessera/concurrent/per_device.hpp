@@ -13,7 +13,7 @@
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::concurrent {
+namespace tessera::inline v0_1::concurrent {
 
 /// Holds one allocator for each of several devices, numbered from 0. A free finds the device from the
 /// address.
@@ -127,4 +127,4 @@ class per_device : private allocator_adaptor<per_device<Front>> {
   std::deque<front_type> fronts_;
 };
 
-}  // namespace tessera::concurrent
+}  // namespace tessera::inline v0_1::concurrent

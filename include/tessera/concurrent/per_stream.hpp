@@ -18,7 +18,7 @@
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/fwd.hpp>
 
-namespace tessera::concurrent {
+namespace tessera::inline v0_1::concurrent {
 
 /// A caching_allocator for several threads. Each stream has an arena, which is an allocator with its own
 /// mutex. If the streams policy gives all streams one key, there is one arena. Other front ends go around.
@@ -435,4 +435,4 @@ class per_stream
   std::array<std::atomic<arena*>, max_arenas> arenas_{};
 };
 
-}  // namespace tessera::concurrent
+}  // namespace tessera::inline v0_1::concurrent

@@ -10,7 +10,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 
-namespace tessera::concurrent {
+namespace tessera::inline v0_1::concurrent {
 
 /// Waits on out-of-memory until another thread frees memory or the timeout expires; otherwise behaves like
 /// `Allocator`.
@@ -130,4 +130,4 @@ class waiting : public detail::wrapping_adaptor<waiting<Allocator, Clock, Change
   waiter* first_ = nullptr;
 };
 
-}  // namespace tessera::concurrent
+}  // namespace tessera::inline v0_1::concurrent

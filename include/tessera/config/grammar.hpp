@@ -9,7 +9,7 @@
 
 /// Errors in configuration strings, and the definitions of keys.
 
-namespace tessera::config {
+namespace tessera::inline v0_1::config {
 
 /// Describes the first error in a configuration string. Its texts point into that string.
 struct setting_error {
@@ -81,9 +81,9 @@ class bad_setting final : public std::exception {
   std::size_t size_ = 0;
 };
 
-}  // namespace tessera::config
+}  // namespace tessera::inline v0_1::config
 
-namespace tessera::config::detail {
+namespace tessera::inline v0_1::config::detail {
 
 using error_code = setting_error::error_code;
 
@@ -209,4 +209,4 @@ struct torch_syntax {
   }
 };
 
-}  // namespace tessera::config::detail
+}  // namespace tessera::inline v0_1::config::detail

@@ -6,7 +6,7 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 
-namespace tessera::config {
+namespace tessera::inline v0_1::config {
 
 /// The grammar of Paddle's flags: `FLAGS_name=value`, separated by commas. In the environment, each flag is a
 /// variable.
@@ -127,4 +127,4 @@ struct paddle {
   static constexpr void set_dependent_defaults(settings&, auto) noexcept {}
 };
 
-}  // namespace tessera::config
+}  // namespace tessera::inline v0_1::config

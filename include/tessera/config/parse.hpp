@@ -22,7 +22,7 @@
 /// | G::assign_rule              | the rule of the error if that one is missing                         |
 /// | G::set_dependent_defaults() | sets keys whose default depends on other keys                        |
 
-namespace tessera::config::detail {
+namespace tessera::inline v0_1::config::detail {
 
 [[nodiscard]] constexpr bool is_blank(char c) noexcept { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
@@ -447,9 +447,9 @@ class grammar_reader : value_reader {
   occurrence written_[count]{};
 };
 
-}  // namespace tessera::config::detail
+}  // namespace tessera::inline v0_1::config::detail
 
-namespace tessera::config {
+namespace tessera::inline v0_1::config {
 
 /// Parses a configuration string. Choose it when the string is known only at run time. An empty string means
 /// the defaults. If a key occurs twice, the last value is used. It is stricter than PyTorch's parser, which
@@ -497,9 +497,9 @@ template <typename Grammar>
   return reader.finish();
 }
 
-}  // namespace tessera::config
+}  // namespace tessera::inline v0_1::config
 
-namespace tessera::config::detail {
+namespace tessera::inline v0_1::config::detail {
 
 /// Names the error when a string that is a template argument is rejected. Compilers print its arguments: the
 /// kind of error, the position, the key and the rule. Never defined.
@@ -524,4 +524,4 @@ template <typename Grammar, auto Text>
   }
 }
 
-}  // namespace tessera::config::detail
+}  // namespace tessera::inline v0_1::config::detail

@@ -6,7 +6,7 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 
-namespace tessera::config {
+namespace tessera::inline v0_1::config {
 
 /// The settings of a PYTORCH_CUDA_ALLOC_CONF. Sizes are in bytes.
 struct pytorch_settings {
@@ -120,4 +120,4 @@ struct pytorch_2_14 : pytorch {
   }();
 };
 
-}  // namespace tessera::config
+}  // namespace tessera::inline v0_1::config

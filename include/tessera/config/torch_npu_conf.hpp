@@ -6,7 +6,7 @@
 #include <tessera/config/grammar.hpp>
 #include <tessera/config/parse.hpp>
 
-namespace tessera::config {
+namespace tessera::inline v0_1::config {
 
 /// The settings of a PYTORCH_NPU_ALLOC_CONF. Sizes are in bytes.
 struct torch_npu_settings {
@@ -125,4 +125,4 @@ struct torch_npu : detail::torch_syntax {
        {"page_size", "pinned_mem_register", page_size_rule}}};
 };
 
-}  // namespace tessera::config
+}  // namespace tessera::inline v0_1::config

@@ -14,7 +14,15 @@
 /// Sizes, and numbers that determine sizes. A size is a number of bytes in std::size_t; every prefix is
 /// binary.
 
-namespace tessera {
+/// The attribute of a member that adds no bytes to an object if its type is empty, as in
+/// `[[TESSERA_NO_UNIQUE_ADDRESS]] my_type member;`. MSVC ignores the standard spelling.
+#if defined(_MSC_VER)
+#define TESSERA_NO_UNIQUE_ADDRESS msvc::no_unique_address
+#else
+#define TESSERA_NO_UNIQUE_ADDRESS no_unique_address
+#endif
+
+namespace tessera::inline v0_1 {
 
 inline namespace literals {
 [[nodiscard]] constexpr std::size_t operator""_KiB(unsigned long long count) { return count << 10; }
@@ -38,9 +46,9 @@ inline constexpr std::size_t min_alignment = 64;
   return (n + step - 1) / step * step;
 }
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Prints the broken rule and aborts the program. For mistakes of the caller that cannot be reported
 /// otherwise.
@@ -121,9 +129,9 @@ struct fixed_string {
   return (n + step - 1) & ~(step - 1);
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// Formats a size for people, for example "1.50 GiB".
 class format_bytes {
@@ -281,4 +289,4 @@ struct divisions {
   bool operator==(const divisions&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

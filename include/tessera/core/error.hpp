@@ -7,7 +7,7 @@
 
 #include <tessera/core/types.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The numbers of a failed request; sizes are in bytes.
 struct oom_numbers {
@@ -33,9 +33,9 @@ struct oom_numbers {
   }
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// The result of a call that can fail: true if it worked, else why it did not.
 struct [[nodiscard]] outcome {
@@ -127,9 +127,9 @@ class out_of_memory final : public std::bad_alloc {
   char text_[736];
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Throws `error`; without exceptions, prints it and aborts the program.
 template <typename Error = out_of_memory>
@@ -157,4 +157,4 @@ template <typename F>
   return true;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

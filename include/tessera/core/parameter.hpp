@@ -9,7 +9,7 @@
 /// The parameters of policies. A parameter is known at compile time or set for each allocator object; one
 /// template serves both.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A regular type, like std::regular. It compiles in a tenth of the time, because it instantiates no traits.
 template <typename T>
@@ -20,9 +20,9 @@ concept regular = requires(T& object, const T& a, const T& b) {
   { a == b } -> std::same_as<bool>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// Marks a template argument as the initial value of a parameter that each allocator object may set.
 ///
@@ -94,9 +94,9 @@ struct pool_traits {
   bool operator==(const pool_traits&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Returns the value, or initial value, of a parameter in bytes.
 template <auto Value>
@@ -111,4 +111,4 @@ template <auto Value>
 template <typename P>
 inline constexpr bool is_verified_rounding = false;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -9,7 +9,7 @@
 
 #include <tessera/core/bytes.hpp>
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// Identifies a queue of device work by the value of its handle. Work on one stream runs in order. The
 /// default value is the device's default stream. A number or a pointer is converted only explicitly, so that it cannot
@@ -272,9 +272,9 @@ struct served_request {
   std::size_t size = 0;        ///< bytes of the block that serves: `wanted.size`, or more if it was not split
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Rounds `bytes` up to whole pages of every kind that a pages_policy asks for.
 template <typename Pages>
@@ -309,4 +309,4 @@ concept has_no_wrong_order = (has_own_order<Split> || (!requires { &Split::prece
 /// Stands for the clock of an allocator that measures the age of idle memory in searches of its pool.
 struct pool_searches {};
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -16,7 +16,7 @@
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/rules.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The memory and addresses that a provider has returned and not taken back. Aborts if an answer of the
 /// provider contradicts them. Thread-safe.
@@ -268,9 +268,9 @@ struct checked_event<Device> {
   bool was_ready = false;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::debug {
+namespace tessera::inline v0_1::debug {
 
 /// Owns a provider, forwards its calls, and aborts when the provider violates its contract. The message names
 /// the call and the rule [provider/provider.hpp]. Use it under an allocator to check the provider and the
@@ -629,4 +629,4 @@ class checked_provider : public provider::provider_adaptor<Device> {
   std::unique_ptr<owned_device> own_;
 };
 
-}  // namespace tessera::debug
+}  // namespace tessera::inline v0_1::debug

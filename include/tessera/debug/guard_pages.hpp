@@ -17,7 +17,7 @@
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// How blocks are guarded.
 struct guard_options {
@@ -483,4 +483,4 @@ class guard_pages : public provider::provider_adaptor<Device> {
   guard_memory<Device>* memory_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

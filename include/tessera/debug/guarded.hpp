@@ -16,7 +16,7 @@
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Behaves like `Streams`, but also counts recorded uses on the block's own stream. A free unmaps the memory,
 /// so no work may still use it.
@@ -55,16 +55,16 @@ struct guarded_locked<caching_allocator<Recipe, Provider, Extension...>> {
       concurrent::locked<caching_allocator<guarded_recipe<Recipe>, guard_pages<Provider>, Extension...>>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::detail::missing {
+namespace tessera::inline v0_1::detail::missing {
 
 struct a_guarded_allocator_brings_no_freed_block_back;
 struct a_guarded_allocator_maps_no_ranges;
 
-}  // namespace tessera::detail::missing
+}  // namespace tessera::inline v0_1::detail::missing
 
-namespace tessera::debug {
+namespace tessera::inline v0_1::debug {
 
 /// Installs a SIGSEGV handler that explains faults in a `guarded` allocator on standard error. It prints the
 /// accessed block, its size, distance and label, and whether it was freed. Then it calls the previous
@@ -308,4 +308,4 @@ class guarded
   locked_type allocator_;
 };
 
-}  // namespace tessera::debug
+}  // namespace tessera::inline v0_1::debug

@@ -8,15 +8,15 @@
 
 #include <tessera/observe/inspect.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// An observer that keeps the label of each live block, such as `history`.
 template <typename Observer>
 concept keeps_labels = requires(const Observer& observer) { observer.block_at(0).label; };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::debug {
+namespace tessera::inline v0_1::debug {
 
 /// Lists the live blocks of any allocator. A history or a guarded allocator adds their labels, a history_with_stacks the
 /// call stacks of their requests.
@@ -126,9 +126,9 @@ struct live_blocks {
   }
 };
 
-}  // namespace tessera::debug
+}  // namespace tessera::inline v0_1::debug
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Writes live blocks to standard error.
 struct print_live_blocks {
@@ -171,9 +171,9 @@ struct print_live_blocks {
   }
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::debug {
+namespace tessera::inline v0_1::debug {
 
 /// Reports the blocks that are live when the allocator is destroyed. Otherwise it behaves like `Allocator`,
 /// which may be of any kind.
@@ -211,7 +211,7 @@ class leak_checked : public Allocator {
   [[nodiscard]] Report& report() noexcept { return report_; }
 
  private:
-  [[no_unique_address]] Report report_{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] Report report_{};
 };
 
-}  // namespace tessera::debug
+}  // namespace tessera::inline v0_1::debug

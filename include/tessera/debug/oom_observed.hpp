@@ -6,7 +6,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 
-namespace tessera::debug {
+namespace tessera::inline v0_1::debug {
 
 /// Calls an object of the program after each request that failed; otherwise behaves like `Allocator`.
 ///
@@ -75,7 +75,7 @@ class oom_observed : public detail::wrapping_adaptor<oom_observed<Allocator, Obs
     return failure;
   }
 
-  [[no_unique_address]] Observer observer_{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] Observer observer_{};
 };
 
-}  // namespace tessera::debug
+}  // namespace tessera::inline v0_1::debug

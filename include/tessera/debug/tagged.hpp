@@ -15,13 +15,13 @@
 #include <tessera/detail/containers/per_thread.hpp>
 #include <tessera/fwd.hpp>
 
-namespace tessera::detail::missing {
+namespace tessera::inline v0_1::detail::missing {
 
 struct a_tagged_allocator_brings_no_tags_back;
 
-}  // namespace tessera::detail::missing
+}  // namespace tessera::inline v0_1::detail::missing
 
-namespace tessera::debug {
+namespace tessera::inline v0_1::debug {
 
 /// Says what a block is for, by a number from 0 to 255. The program gives the numbers their meaning.
 enum class block_tag : std::uint8_t {};
@@ -298,4 +298,4 @@ class tag_scope {
   std::optional<block_tag> before_;
 };
 
-}  // namespace tessera::debug
+}  // namespace tessera::inline v0_1::debug

@@ -8,7 +8,7 @@
 
 #include <tessera/allocator_adaptor.hpp>
 
-namespace tessera::debug {
+namespace tessera::inline v0_1::debug {
 
 /// Aborts when a second thread uses a caching_allocator. The message names both threads by the numbers that
 /// debuggers show.
@@ -92,4 +92,4 @@ class thread_checked : public detail::wrapping_adaptor<thread_checked<Allocator>
   mutable std::atomic<thread_number> owner_{no_thread};
 };
 
-}  // namespace tessera::debug
+}  // namespace tessera::inline v0_1::debug

@@ -12,7 +12,7 @@
 #include <tessera/detail/policies/stream_sharing.hpp>
 #include <tessera/extension/private_pools.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// An array in host memory. Its capacity is fixed by reserve(). std::swap and std::exchange would make it slow
 /// to compile.
@@ -86,9 +86,9 @@ struct recorded_pool {
   host_array<void*> newest_free{};
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// The state of a private pool at one time: its segments, and in each the sizes of the blocks and which of
 /// them are live. Converts to true if it holds a state.
@@ -140,9 +140,9 @@ struct [[nodiscard]] restore_result : outcome {
       allocated{};  ///< the blocks that the checkpoint recorded as live, live again
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Calls f(block&) with the first block of each segment of a private pool.
 template <typename Manager, typename F>
@@ -392,9 +392,9 @@ class pool_restore {
   std::size_t kept_lists_ = 0;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// A restore that worked, for front ends that record requests.
 struct pool_restored {
@@ -512,4 +512,4 @@ class checkpoints::door {
   Allocator* in_;
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

@@ -3,7 +3,7 @@
 
 #include <tessera/detail/extensions/extension_set.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Counts only the numbers that policies need.
 class usage_counters {
@@ -15,8 +15,8 @@ class usage_counters {
     constexpr void decrease(std::int64_t) noexcept {}
     constexpr no_counter& operator++() noexcept { return *this; }
   };
-  [[no_unique_address]] no_counter oversize_allocations, oversize_segments, device_bytes, num_alloc_retries,
-      num_ooms, num_oom_rejections, num_sync_all_streams;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] no_counter oversize_allocations, oversize_segments, device_bytes,
+      num_alloc_retries, num_ooms, num_oom_rejections, num_sync_all_streams;
 
   void allocated(std::size_t, std::size_t requested, std::size_t block) noexcept {
     now_.requested += requested;
@@ -53,9 +53,9 @@ class usage_counters {
   usage now_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// Counts only the bytes that current_usage() returns. Choose it if statistics() is not read. statistics() and the
 /// calls that reset it do not exist then.
@@ -74,4 +74,4 @@ struct count_totals : tessera::detail::extension_of_types {
   using counters = tessera::detail::usage_counters;
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

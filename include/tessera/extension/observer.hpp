@@ -5,7 +5,7 @@
 
 #include <tessera/detail/extensions/extension_set.hpp>
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// Reports every allocator_event to an object of the program.
 ///
@@ -87,4 +87,4 @@ class observer<Observer>::door {
   Allocator* in_;
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

@@ -11,7 +11,7 @@
 #include <tessera/detail/extensions/extension_set.hpp>
 #include <tessera/policy/recovery.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Whether a block is live, and its private pool serves a request of the default pools.
 [[nodiscard]] inline bool is_lent(const block& b) noexcept {
@@ -23,19 +23,19 @@ inline void mark_lent(block& live) noexcept {
   live.set_flags(marked);
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
 /// The results of calls that an allocator lacks. They are incomplete types. So a call does not compile, `requires`
 /// says so, and the first line of the error says what is missing.
 
-namespace tessera::extension::missing {
+namespace tessera::inline v0_1::extension::missing {
 
 struct a_pool_upstream_needs_a_recipe_that_acquires_segments;
 struct any_allocator_forwards_no_pool_upstream;
 
-}  // namespace tessera::extension::missing
+}  // namespace tessera::inline v0_1::extension::missing
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// Selects the streams whose requests a scope directs to its private pool.
 ///
@@ -714,9 +714,9 @@ class private_pools::door<Any> : tessera::detail::erased_door<private_pools> {
       [](void* a, pool_id pool) noexcept { base::of<A>(a).trim(pool); }};
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 template <typename Allocator>
 concept takes_pool_upstreams =
@@ -724,9 +724,9 @@ concept takes_pool_upstreams =
       { in.template get<extension::private_pools>().create(from, options) } -> std::same_as<pool_id>;
     };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// A private pool: memory of an allocator that serves only requests directed to it.
 ///
@@ -829,4 +829,4 @@ class pool_scope {
   pool_id id_;
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

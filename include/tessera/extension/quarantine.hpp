@@ -8,7 +8,7 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// The result of marking bytes as faulty.
 struct [[nodiscard]] quarantine_result : outcome {
@@ -522,4 +522,4 @@ class quarantine::door {
   Allocator* in_;
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

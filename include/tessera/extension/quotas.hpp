@@ -9,7 +9,7 @@
 #include <tessera/extension/private_pools.hpp>
 #include <tessera/policy/recovery.hpp>
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// The limit of a pool, and what is guaranteed to it. A pool holds a segment, or in ranges
 /// a physical chunk, while any block in it is in use. The default value is no quota.
@@ -373,4 +373,4 @@ class quotas::door {
   Allocator* in_;
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

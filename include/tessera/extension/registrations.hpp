@@ -8,7 +8,7 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension_set.hpp>
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// Chooses what sleep does with registered memory [tessera/extension/sleep_mode.hpp].
 enum class registered_at_sleep : unsigned char {
@@ -345,4 +345,4 @@ class registrations<Registry>::door {
   Allocator* in_;
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

@@ -15,13 +15,13 @@
 
 /// The results of calls that an allocator lacks. They are incomplete types, as in private_pools.hpp.
 
-namespace tessera::extension::missing {
+namespace tessera::inline v0_1::extension::missing {
 
 struct sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
 
-}  // namespace tessera::extension::missing
+}  // namespace tessera::inline v0_1::extension::missing
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// The result of a call that puts memory to sleep or wakes it. After a failure, the pools sleep or are awake as before.
 struct [[nodiscard]] sleep_result : outcome {
@@ -555,8 +555,8 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
   // While copies may be running, their memory stays.
   part* copying_parts_ = nullptr;
   chunk* copying_chunks_ = nullptr;
-  [[no_unique_address]] std::conditional_t<can_copy, tessera::detail::host_copies<provider_type, sleep_store>,
-                                           no_copies> copies_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]]
+  std::conditional_t<can_copy, tessera::detail::host_copies<provider_type, sleep_store>, no_copies> copies_;
 };
 
 /// No memory sleeps if the recipe maps none into ranges. The calls say so, because the recipe may be chosen at run time.
@@ -702,4 +702,4 @@ class sleep_mode::door<Any> : tessera::detail::erased_door<sleep_mode> {
       [](void* a, pool_id pool) noexcept { return base::of<A>(a).is_asleep(pool); }};
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

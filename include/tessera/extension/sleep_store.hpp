@@ -9,7 +9,7 @@
 #include <tessera/core/types.hpp>
 #include <tessera/provider/capabilities.hpp>
 
-namespace tessera::extension {
+namespace tessera::inline v0_1::extension {
 
 /// Chooses between saving and losing the contents of memory that sleeps.
 enum class sleep_contents : unsigned char {
@@ -175,4 +175,4 @@ class sleep_store {
   const calls* calls_;
 };
 
-}  // namespace tessera::extension
+}  // namespace tessera::inline v0_1::extension

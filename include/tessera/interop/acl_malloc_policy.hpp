@@ -7,7 +7,7 @@
 #include <tessera/config/parse.hpp>
 #include <tessera/policy/prefer_pages.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 inline constexpr std::array<std::string_view, 5> acl_product_names{
     "Atlas A3 training products/Atlas A3 inference products",
@@ -74,9 +74,9 @@ constexpr void refuse_acl_policy(std::string_view broken, const char* rule) {
   if (broken == rule) acl_policy_refused(rule);
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Converts ACL's aclrtMemMallocPolicy, as numbers or names, to a page_choice, and says which products
 /// support it.
@@ -284,4 +284,4 @@ struct acl_malloc_policy {
   }
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -4,7 +4,7 @@
 #include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// A request with an alignment, for an allocator that aligns to min_alignment only. 0 bytes count as 1,
 /// because other libraries expect an address for 0 bytes.
@@ -150,4 +150,4 @@ struct aligned_request {
   }
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

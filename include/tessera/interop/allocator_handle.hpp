@@ -12,7 +12,7 @@
 /// accept a handle in place of an allocator and keep a copy of it. A handle is a shared_allocator, an
 /// allocator_from, or a type of your own with the same functions.
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// A handle of the allocator that `Function` returns. Choose it for libraries that default construct their
 /// allocators. It has no state.
@@ -24,9 +24,9 @@ struct allocator_from {
   bool operator==(const allocator_from&) const = default;
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A copyable handle of an allocator: h.get() is the allocator, and equal handles have the same allocator.
 template <typename H>
@@ -99,4 +99,4 @@ consteval bool check_host_allocator() {
   return true;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

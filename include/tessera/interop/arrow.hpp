@@ -12,7 +12,7 @@
 
 /// A memory pool for Apache Arrow: arrow_pool.
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Adapts an allocator of host memory to arrow::MemoryPool, the type for `Pool`. It includes no header of
 /// Arrow, and needs version 12 or newer: `arrow_pool<arrow::MemoryPool, allocator_type> memory(allocator);`
@@ -118,4 +118,4 @@ class arrow_pool final : public Pool {
   std::atomic<std::int64_t> live_{0}, peak_{0}, total_{0}, count_{0};
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

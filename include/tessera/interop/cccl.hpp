@@ -14,7 +14,7 @@
 /// Memory resources for CCCL and RMM: cccl_resource, and rethrowing for libraries with exceptions of their
 /// own.
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Throws the exceptions of another library instead of tessera's. Choose it inside a cccl_resource or
 /// pmr_resource, for a library that catches its own exception type. All other calls behave like the calls of
@@ -50,9 +50,9 @@ class rethrowing : public tessera::detail::wrapping_adaptor<rethrowing<Allocator
   }
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A stream type of any library:
 ///
@@ -84,9 +84,9 @@ template <stream_like S>
 template <typename Property>
 concept property_with_value = requires { typename Property::value_type; };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Adapts an allocator to the memory resources of CCCL 3.1 and newer: cuda::mr::resource and
 /// cuda::mr::synchronous_resource. It includes no header of CCCL. Copies are cheap and compare equal if they
@@ -196,4 +196,4 @@ class cccl_resource {
 template <typename A>
 cccl_resource(A&&, stream_id = {}) -> cccl_resource<std::remove_cvref_t<A>>;
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -10,7 +10,7 @@
 #include <tessera/fwd.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The attributes of a cuda_mempool, with the numbers of CUDA's CUmemPool_attribute.
 enum class pool_attribute : unsigned char {
@@ -29,9 +29,9 @@ inline constexpr bool is_locked = false;
 template <typename Allocator>
 inline constexpr bool is_locked<concurrent::locked<Allocator>> = true;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Gives a caching_allocator, or a locked one, the interface of CUDA's memory pools, for code written against
 /// cudaMallocAsync. Allocations and frees are ordered by streams. A synchronization releases reserved memory
@@ -229,4 +229,4 @@ class cuda_mempool {
   std::size_t used_high_ = 0;
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -6,7 +6,7 @@
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Takes the record back that `stream` uses a live block, so that a free does not wait for it. Other recorded streams stay.
 ///
@@ -43,4 +43,4 @@ template <typename Allocator>
   return found;
 }
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -9,7 +9,7 @@
 
 /// A type of buffers for ggml, the library under llama.cpp: ggml_buffer_type.
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Adapts an allocator of host memory to a ggml_backend_buffer_type. `FromPointer` is
 /// ggml_backend_cpu_buffer_from_ptr, whose functions access the tensors. It includes no header of ggml. The
@@ -71,4 +71,4 @@ class ggml_buffer_type {
   buffer_type type_{};
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

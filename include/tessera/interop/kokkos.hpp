@@ -10,7 +10,7 @@
 
 /// Views of Kokkos in the memory of an allocator: make_kokkos_view for host memory, and kokkos_view for any memory.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The bytes of a view; the largest size if its elements exceed every request.
 template <typename View, typename... Sizes>
@@ -50,9 +50,9 @@ class view_record final : public view_record_base<View> {
   interop::unique_block<A> block_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Makes a Kokkos::View with a label, whose copies and subviews share the memory. The last of them deallocates it. It includes
 /// no header of Kokkos, and needs Kokkos 5:
@@ -125,4 +125,4 @@ class kokkos_view {
   View view_;
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -5,7 +5,7 @@
 
 /// PyTorch's set_per_process_memory_fraction, for every allocator whose growth has a limit.
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Sets a memory fraction in policies, before the allocator is made.
 ///   Returns:  false, and nothing changed, if `fraction` is not from 0 to 1
@@ -62,4 +62,4 @@ template <typename Allocator>
   return fraction;
 }
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

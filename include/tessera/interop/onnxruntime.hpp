@@ -8,7 +8,7 @@
 
 /// An allocator for ONNX Runtime: ort_allocator.
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Adapts an allocator to ONNX Runtime's C structure OrtAllocator, the type for `Base`. `Api` is OrtApi. It
 /// includes no header of ONNX Runtime. It fills the members that the header's version has. Pass its address
@@ -96,4 +96,4 @@ class ort_allocator final : public Base {
   std::atomic<std::int64_t> reserves_{0};
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -10,7 +10,7 @@
 
 /// Owners of blocks and of allocators: unique_block and shared_allocator.
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Owns a block and deallocates it in its destructor. A default constructed or moved-from unique_block owns
 /// no block. make_block allocates one.
@@ -172,4 +172,4 @@ class shared_allocator : public allocator_adaptor<shared_allocator<A>, A> {
   std::shared_ptr<A> allocator_;
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

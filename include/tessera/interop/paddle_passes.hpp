@@ -24,7 +24,7 @@
 ///     concurrent::deferred_free_queue garbage(
 ///         allocator, {.threshold = flags.garbage_threshold, .waits = !flags.fast_eager_deletion});
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// The decisions of two passes of Paddle over a graph: which variables to free early, and which inputs an
 /// output may overwrite.
@@ -130,4 +130,4 @@ template <typename Allocator>
   return output;
 }
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -12,7 +12,7 @@
 /// Allocators for C++ containers in host memory: pmr_resource for std::pmr, and typed_allocator as a template
 /// argument. Either takes small nodes from a pool of the standard library.
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Adapts an allocator to std::pmr::memory_resource. All requests use one stream.
 ///
@@ -171,8 +171,8 @@ class typed_allocator {
   }
 
  private:
-  [[no_unique_address]] detail::handle_of<A> allocator_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::handle_of<A> allocator_;
   stream_id stream_;
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -15,7 +15,7 @@
 
 /// The captures of graphs by PyTorch, and their private pools.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The name of a private pool, passed in two registers as PyTorch's std::pair of two numbers.
 struct torch_pool_id {
@@ -233,4 +233,4 @@ class refused_captures {
   std::atomic<int> count_{0};
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

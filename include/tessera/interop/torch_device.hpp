@@ -40,7 +40,7 @@
 #include <tessera/observe/host_statistics.hpp>
 #include <tessera/observe/inspect.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
 using torch_device_base = c10::DeviceAllocator;
@@ -191,9 +191,9 @@ class torch_memory {
   }
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// The allocator of a device type of PyTorch: a c10::DeviceAllocator, or a c10::Allocator before PyTorch 2.9.
 ///
@@ -636,11 +636,11 @@ class torch_hooks : public at::PrivateUse1HooksInterface {
 #endif
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop
 
 #else
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// PyTorch's headers, of version 2.6 or later, are not in the include path.
 template <typename Definition>
@@ -655,6 +655,6 @@ class torch_guard;
 template <typename Definition, typename PinnedDefinition>
 class torch_hooks;
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop
 
 #endif

@@ -16,7 +16,7 @@
 
 /// What the ways into PyTorch share: the allocators of a program's devices, and statistics in PyTorch's structures.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Has static functions that make a device and its allocator.
 template <typename D>
@@ -83,9 +83,9 @@ class devices_on_demand {
   std::mutex mutex_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// Adds an allocator's statistics to a structure with PyTorch's members, such as
 /// c10::CachingDeviceAllocator::DeviceStats. The members of pools are filled in for a recipe with two pools, small and
@@ -137,4 +137,4 @@ void add_torch_statistics(DeviceStats& to, const statistics<Pools>& from) {
   to.max_split_size = static_cast<std::int64_t>(from.max_split_size);  // no limit is -1, as in PyTorch
 }
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop

@@ -51,7 +51,7 @@
 /// _release_pool, and let make_allocator return an allocator with the extension private_pools. Without private pools,
 /// PyTorch reports an error if alloc throws. Sleep needs the extension sleep_mode, and locked instead of per_stream.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The live blocks of a device without a cache. Each request goes to the device, with the size that was asked for.
 class uncached_blocks {
@@ -135,9 +135,9 @@ struct npu_device_stats {
 };
 static_assert(sizeof(npu_device_stats) == 952 && offsetof(npu_device_stats, num_alloc_retries) == 864);
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::interop {
+namespace tessera::inline v0_1::interop {
 
 /// The allocators of a program's devices, behind functions that C can call. The first use of a device makes
 /// its allocator. A device is a number; a stream is a pointer, and null is the default stream.
@@ -578,9 +578,9 @@ class torch_pluggable {
   std::uint64_t printable_errors_ = 0;
 };
 
-}  // namespace tessera::interop
+}  // namespace tessera::inline v0_1::interop
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Holds a value that is never destroyed, because the host program may free tensors after static objects were
 /// destroyed.
@@ -591,7 +591,7 @@ union never_destroyed {
   ~never_destroyed() {}
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 // Templates cannot name functions as C does, so these are macros. Both systems pass a stream as a pointer and
 // a size as a size_t, whatever their documents say.
 

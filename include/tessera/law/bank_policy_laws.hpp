@@ -3,7 +3,7 @@
 
 #include <tessera/provider/bank_policy.hpp>
 
-namespace tessera::law {
+namespace tessera::inline v0_1::law {
 
 /// Checks a bank_policy on a number of banks from 1 to 8, with each set of banks that refused, several sizes and several
 /// amounts of used memory. Use it for your own policies.
@@ -61,4 +61,4 @@ template <provider::bank_policy Policy>
   return nullptr;
 }
 
-}  // namespace tessera::law
+}  // namespace tessera::inline v0_1::law

@@ -6,7 +6,7 @@
 #include <tessera/policy/split.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::law {
+namespace tessera::inline v0_1::law {
 
 /// A program of equal cycles, and what it makes a recipe reserve. Each cycle requests one or two blocks and
 /// frees them at its end. It may also request a block that is freed at the end of the next cycle. Memory grows
@@ -37,9 +37,9 @@ struct growth_witness {
   }
 };
 
-}  // namespace tessera::law
+}  // namespace tessera::inline v0_1::law
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// Sizes in bytes, ascending and distinct. Drops what exceeds its capacity.
 template <std::size_t Capacity>
@@ -439,9 +439,9 @@ constexpr growth_witness find_growth(Subject& subject, const recipe::policies<R>
   return found;
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail
 
-namespace tessera::law {
+namespace tessera::inline v0_1::law {
 
 /// Searches short programs for one that makes a recipe reserve more in every cycle, although its peak live
 /// stays the same. Their sizes are those at which the policies decide differently: the limits of pools and of
@@ -477,4 +477,4 @@ template <typename Allocator>
   return found;
 }
 
-}  // namespace tessera::law
+}  // namespace tessera::inline v0_1::law

@@ -25,7 +25,7 @@
 ///     };
 ///     static_assert(tessera::law::policy(round_to_pages{}));
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// Never defined. A call in a constant expression stops the compiler, which prints the text of the law.
 void broken(const char* law);
@@ -54,7 +54,7 @@ constexpr void must_hold(bool holds, const char* law) {
   return sizes;
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail
 
 /// The laws of policies: an overload of law::policy for each axis. It returns true, or stops the compiler and
 /// names the broken law.
@@ -62,7 +62,7 @@ constexpr void must_hold(bool holds, const char* law) {
 ///     static_assert(tessera::law::policy(tessera::policy::grow_by_segments<4_MiB>{}));
 ///     static_assert(tessera::law::policy(tessera::policy::split_below<64_MiB>{}));
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// Bytes of each block that the user does not get: P::padding, or 0 if P has no padding.
 template <typename P>
@@ -145,9 +145,9 @@ constexpr void require_decay(const P& p) {
   }
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail
 
-namespace tessera::law {
+namespace tessera::inline v0_1::law {
 
 template <policy::rounding_policy P>
 constexpr bool policy(const P& p) {
@@ -323,4 +323,4 @@ constexpr bool policy(const P& p) {
   return true;
 }
 
-}  // namespace tessera::law
+}  // namespace tessera::inline v0_1::law

@@ -7,7 +7,7 @@
 #include <tessera/core/types.hpp>
 #include <tessera/provider/rules.hpp>
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 namespace rules = tessera::detail::rules;
 using rules::rule;
@@ -27,9 +27,9 @@ struct trial_segment {
   return {reinterpret_cast<std::uintptr_t>(p), bytes};
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail
 
-namespace tessera::law {
+namespace tessera::inline v0_1::law {
 
 /// Laws that were not checked, and the reason.
 struct unchecked_law {
@@ -116,9 +116,9 @@ struct provider_trial {
   bool tries_wrong_releases = false;
 };
 
-}  // namespace tessera::law
+}  // namespace tessera::inline v0_1::law
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// Returns the result of a law that is checked alone.
 template <typename F>
@@ -137,4 +137,4 @@ template <typename D>
     return device;
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail

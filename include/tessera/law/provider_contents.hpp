@@ -12,7 +12,7 @@
 
 /// The laws of what memory contains: accesses by the host, copies, and registered memory.
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// Reads and writes memory as the host.
 struct host_access {
@@ -283,9 +283,9 @@ void registered_copies(provider_check_result& found, D& device) {
   if (p != nullptr) (void)device.release(p, bytes);
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail
 
-namespace tessera::law {
+namespace tessera::inline v0_1::law {
 
 /// Checks that the host can read and write the provider's memory. law::provider checks it, too. It uses four
 /// times the granularity, and three pages of virtual memory. Linux.
@@ -299,4 +299,4 @@ template <provider::device_provider D>
   return detail::result_of([&](auto& found) { detail::contents(found, device, detail::host_access{}); });
 }
 
-}  // namespace tessera::law
+}  // namespace tessera::inline v0_1::law

@@ -21,7 +21,7 @@
 
 /// The law of providers that several threads may call at once.
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// The segments that threads hold, and the first rule that one of them saw broken.
 template <std::size_t Threads>
@@ -121,11 +121,11 @@ void threads(provider_check_result& found, D& device, const provider_trial& limi
   }
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail
 
 /// Checks providers at run time. Use these functions for your own providers, in any test framework.
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// A second stream for the checks; the destructor ends it if the law created it.
 template <typename D>
@@ -325,9 +325,9 @@ void nothing_left(provider_check_result& found, D& device, const Holdings& befor
                     now.reserved, "mapped bytes before", before.mapped, "now", now.mapped);
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail
 
-namespace tessera::law {
+namespace tessera::inline v0_1::law {
 
 /// Checks all that a provider can do. It is the only call that a test of a provider needs.
 ///
@@ -477,4 +477,4 @@ template <provider::sharing_provider D, provider::sharing_provider Other>
   return detail::result_of([&](auto& found) { detail::shared_memory(found, exporter, importer, at_once); });
 }
 
-}  // namespace tessera::law
+}  // namespace tessera::inline v0_1::law

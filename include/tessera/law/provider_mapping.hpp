@@ -8,7 +8,7 @@
 
 /// The laws of virtual memory and of its sharing between processes.
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// A reserved range of addresses; the destructor gives it back.
 template <provider::virtual_memory_provider D>
@@ -392,4 +392,4 @@ void shared_memory(provider_check_result& found, D& exporter, Other& importer, s
   }
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail

@@ -9,7 +9,7 @@
 
 /// The laws of segments: what a device_provider, a paged_provider and the functions about free memory mean.
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// The default number of bytes that a check holds at once.
 inline constexpr std::size_t trial_bytes = provider_trial{}.at_once;
@@ -489,4 +489,4 @@ void capabilities(provider_check_result& found) {
        {"record(stream, event)", provider::event_provider<D>, false}});
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail

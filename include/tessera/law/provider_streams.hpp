@@ -13,7 +13,7 @@
 
 /// The laws of events, of the order between streams, and of streams that ended.
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// Records and waits; the destructor discards the event.
 template <provider::event_provider D>
@@ -316,4 +316,4 @@ void ended_stream(provider_check_result& found, D& device, stream_id stream, Sta
   }
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail

@@ -6,7 +6,7 @@
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::law::detail {
+namespace tessera::inline v0_1::law::detail {
 
 /// Requires that numbers which occur in several policies are equal.
 template <typename R>
@@ -43,9 +43,9 @@ constexpr void require_room(const recipe::policies<R>& p) {
   }
 }
 
-}  // namespace tessera::law::detail
+}  // namespace tessera::inline v0_1::law::detail
 
-namespace tessera::law {
+namespace tessera::inline v0_1::law {
 
 /// Checks that a recipe's policies obey their own laws and fit together. Returns true, or stops the compiler
 /// and names the broken law. with<> checks this with its initial numbers, as far as the policies answer in constant
@@ -62,9 +62,9 @@ constexpr bool recipe(const recipe::policies<R>& p = {}) {
   return holds;
 }
 
-}  // namespace tessera::law
+}  // namespace tessera::inline v0_1::law
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Calls each member of a policy once.
 template <typename P>
@@ -152,4 +152,4 @@ consteval bool check_policies() {
   }
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

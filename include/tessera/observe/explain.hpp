@@ -15,7 +15,7 @@
 #include <tessera/observe/oom_report.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Finds out why a request cannot be served, from the policies and a walk over all blocks.
 template <typename Recipe, typename Introspection>
@@ -431,9 +431,9 @@ template <typename Allocator>
   return report;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// Explains why a request of `bytes` on `stream` cannot be served now, and suggests remedies.
 ///
@@ -462,4 +462,4 @@ template <typename Allocator>
   return report;
 }
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

@@ -16,7 +16,7 @@
 #include <tessera/fwd.hpp>
 #include <tessera/provider/range_map.hpp>
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// A call of a stack, in words. PyTorch names the parts `name`, `filename` and `line`.
 struct stack_frame {
@@ -64,9 +64,9 @@ concept stack_source =
       { constant.describe(one) } -> std::same_as<stack_frame>;
     };
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Returns the microseconds since 1970.
 struct wall_time {
@@ -144,9 +144,9 @@ class kept_stacks<no_stacks> {
 template <typename Observer>
 concept is_labelled = requires(Observer observer) { observer.exchange_label({}); };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// An observer that stores the latest events of an allocator, with times and labels. When full, it drops the
 /// oldest. A live block keeps its label, even if its event was dropped.
@@ -324,8 +324,8 @@ class history {
   }
 
   std::size_t capacity_;
-  [[no_unique_address]] Time time_;
-  [[no_unique_address]] detail::kept_stacks<Stacks> stacks_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] Time time_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::kept_stacks<Stacks> stacks_;
   std::vector<entry> ring_;
   std::deque<std::string> labels_;  // stay in place, because users hold views; the first is empty: no label
   detail::per_thread<std::uint32_t> label_;
@@ -374,4 +374,4 @@ class label_scope {
   std::vector<std::string> before_;  // the label in each history
 };
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

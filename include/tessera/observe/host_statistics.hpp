@@ -4,7 +4,7 @@
 #include <tessera/caching_allocator.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// Statistics of pinned host memory with PyTorch's names. PyTorch also reports times; a `timed` provider
 /// measures them.
@@ -42,4 +42,4 @@ struct host_statistics {
   bool operator==(const host_statistics&) const = default;
 };
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

@@ -6,7 +6,7 @@
 #include <tessera/detail/blocks/free_list_map.hpp>
 #include <tessera/detail/blocks/introspection.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 [[nodiscard]] inline block_view view_of(const block& b) noexcept {
   using state = block_view::state;
@@ -72,9 +72,9 @@ void for_each_block_of(Allocator& allocator, F& f) {
   blocks.for_each_segment(look, true);
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// Calls f(const segment_view&, const block_view&) for each block of an allocator of any kind. The blocks that a
 /// plan serves come last.
@@ -156,4 +156,4 @@ template <typename Allocator>
   });
   return result;
 }
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

@@ -8,7 +8,7 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/shared_chunks.hpp>
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// The physical chunks behind bytes of a live block, by ascending address. If it is false, there are none, and `why` says why.
 template <provider::virtual_memory_provider D>
@@ -19,9 +19,9 @@ struct chunk_list {
   [[nodiscard]] explicit operator bool() const noexcept { return why == nullptr; }
 };
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 inline constexpr const char* no_live_block = "list_chunks: the address lies in no live block";
 
@@ -57,9 +57,9 @@ template <typename Blocks>
   return found != nullptr && found->is_live() ? found : nullptr;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// Lists the physical chunks behind [p, p + bytes), which lie in one live block, for example to register or export a part of it.
 /// `p` may be any address of the block. Without `bytes`, lists those behind `p` to the end of the block.
@@ -124,4 +124,4 @@ template <typename Allocator>
   return list;
 }
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

@@ -22,7 +22,7 @@
 
 /// The changes that explain() may suggest. Each policy supplies its own name.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A change that would have helped a failed request.
 enum class oom_hint : unsigned char {
@@ -110,9 +110,9 @@ inline constexpr const char* streams_with_mapped_pages = policy::reuse_on_same_s
 
 class oom_text;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// The numbers of a failed request: its sizes, the state of the memory, and the obstacles. Sizes are in
 /// bytes.
@@ -272,9 +272,9 @@ struct oom_report {
   }
 };
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The text of an oom_report: at most 13 lines of up to 160 characters, unless numbers are extreme.
 class oom_text {
@@ -463,10 +463,10 @@ class oom_text {
   std::size_t used_ = 0;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 inline detail::oom_text oom_report::text() const noexcept { return detail::oom_text(*this); }
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

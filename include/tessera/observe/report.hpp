@@ -15,7 +15,7 @@
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/timed.hpp>
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// All statistics of one allocator at one time. Counters have PyTorch's names. Every recipe has the same
 /// counters.
@@ -94,9 +94,9 @@ struct memory_report {
   }
 };
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Formats a report as a table or as JSON.
 class report_formatter {
@@ -248,11 +248,11 @@ class report_formatter {
   std::string text_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 inline std::string memory_report::table() const { return detail::report_formatter(*this).table(); }
 inline std::string memory_report::json() const { return detail::report_formatter(*this).json(); }
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

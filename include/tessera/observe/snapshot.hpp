@@ -15,7 +15,7 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// A memory snapshot with the contents of a PyTorch snapshot: the state of an allocator, and the history that
 /// led to it.
@@ -210,23 +210,50 @@ struct snapshot {
   bool operator==(const snapshot&) const = default;
 };
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe
 
 /// A namespace of its own, because g++ leaves out the function's namespace.
 
-namespace tessera::detail::spelling {
+namespace tessera::inline v0_1::detail::spelling {
 
-/// The C++ spelling of a type.
+/// The signature of this function, which has the name of a type in it.
 template <typename T>
-[[nodiscard]] std::string_view of_type() noexcept {
-  const std::string_view signature = __PRETTY_FUNCTION__;  // "... [with T = name; ...]" or "... [T = name]"
-  const std::size_t begin = signature.find("T = ") + 4;
-  return signature.substr(begin, (std::min)(signature.find(';', begin), signature.rfind(']')) - begin);
+[[nodiscard]] constexpr std::string_view signature() noexcept {
+#if defined(_MSC_VER) && !defined(__clang__)
+  return __FUNCSIG__;
+#else
+  return __PRETTY_FUNCTION__;
+#endif
 }
 
-}  // namespace tessera::detail::spelling
+/// The part of the signature that is the name of a type.
+template <typename T>
+[[nodiscard]] constexpr std::string_view in_signature() noexcept {
+  constexpr std::string_view known = signature<double>();
+  constexpr std::string_view type = "double";
+  std::string_view found = signature<T>();
+  found.remove_prefix(known.find(type));
+  found.remove_suffix(known.size() - known.find(type) - type.size());
+  return found;
+}
 
-namespace tessera::detail {
+/// The C++ spelling of a type, without the namespace of the version: a name that a file stores outlives the version.
+template <typename T>
+[[nodiscard]] std::string of_type() {
+  std::string_view version = in_signature<block_view>();  // tessera::v0_1::block_view; clang leaves out v0_1
+  version.remove_prefix(version.find("::") + 2);
+  version.remove_suffix(std::string_view("block_view").size());
+  std::string name(in_signature<T>());
+  for (const std::string_view hidden : {version, std::string_view("struct "), std::string_view("class ")}) {
+    for (std::size_t at = 0; !hidden.empty() && (at = name.find(hidden, at)) != std::string::npos;)
+      name.erase(at, hidden.size());
+  }
+  return name;
+}
+
+}  // namespace tessera::inline v0_1::detail::spelling
+
+namespace tessera::inline v0_1::detail {
 
 /// PyTorch's names of its actions.
 inline constexpr std::pair<observe::snapshot::action, std::string_view> pytorch_actions[] = {
@@ -259,7 +286,7 @@ concept event_store =
 template <typename Recipe>
 [[nodiscard]] std::string recipe_name() {
   if constexpr (requires { typename Recipe::base; }) return recipe_name<typename Recipe::base>();
-  std::string name(spelling::of_type<Recipe>());
+  std::string name = spelling::of_type<Recipe>();
   constexpr std::string_view hidden = "detail::";
   if (name.starts_with("tessera::detail::")) name.erase(name.find(hidden), hidden.size());
   return name;
@@ -455,9 +482,9 @@ class snapshot_builder {
   bool has_history_ = false;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// Takes a snapshot of any allocator: its segments and blocks, and the history if it has a `history`
 /// observer.
@@ -492,4 +519,4 @@ template <typename Allocator>
   return std::move(builder).finish();
 }
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

@@ -12,7 +12,7 @@
 
 #include <tessera/observe/history.hpp>
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// Takes call stacks with std::stacktrace, for history_with_stacks. C++23 adds <stacktrace>; without it, this type is
 /// incomplete. GCC needs the option -lstdc++exp to link it, or -lstdc++_libbacktrace before GCC 14.
@@ -37,4 +37,4 @@ struct std_stacktrace {
 };
 #endif
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

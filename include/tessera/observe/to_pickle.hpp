@@ -9,7 +9,7 @@
 
 #include <tessera/observe/snapshot.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The length in bytes of the first UTF-8 character of `text`; 0 if that character is invalid.
 ///   Requires:  text is not empty
@@ -314,9 +314,9 @@ class snapshot_writer {
   pickle_writer to_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// Converts a snapshot to a pickle for pytorch.org/memory_viz and torch.cuda._memory_viz.
 ///
@@ -336,4 +336,4 @@ namespace tessera::observe {
   return bytes;
 }
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

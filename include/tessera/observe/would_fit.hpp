@@ -21,7 +21,7 @@
 
 /// Answers whether requests would succeed, by trying them on a copy of the allocator's state.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A device without memory, for a copy of an allocator: it knows only how many bytes the device of the original can
 /// still give. Work that is not done counts as unfinished until the copy waits for it.
@@ -370,9 +370,9 @@ class allocator_copy {
   allocator_type copy_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// A request that may come.
 struct expected_request {
@@ -389,9 +389,9 @@ struct [[nodiscard]] fit_answer {
   explicit operator bool() const noexcept { return why.empty(); }
 };
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Why the pool of a stream serves nothing now, or null. Memory that sleeps cannot be copied, either.
 [[nodiscard]] const char* why_unserved(auto& allocator, stream_id stream) noexcept {
@@ -449,9 +449,9 @@ template <typename Recipe, typename Provider, typename... Extension>
   return answer;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::observe {
+namespace tessera::inline v0_1::observe {
 
 /// Whether all of these requests would succeed now, one after the other, without a free in between. Recovery counts: what
 /// a request would wait for or release is waited for and released in a copy of the allocator's state. The allocator stays as
@@ -494,4 +494,4 @@ template <typename Allocator>
   return would_fit(allocator, std::span<const expected_request>(requests.begin(), requests.size()));
 }
 
-}  // namespace tessera::observe
+}  // namespace tessera::inline v0_1::observe

@@ -10,7 +10,7 @@
 #include <tessera/plan/memory_plan.hpp>
 #include <tessera/provider/bank_policy.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Checks a plan: each number lies in its range, and no two blocks that may be live together overlap.
 class plan_checker {
@@ -232,9 +232,9 @@ class plan_checker {
   std::uint32_t deaths_ = 0;           // deaths before the current entry
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 /// Checks a plan. A plan without a fault never gives bytes to two blocks that are live at the same time.
 ///   Returns:  the broken rule, as text, or null
@@ -244,4 +244,4 @@ namespace tessera::plan {
   return tessera::detail::plan_checker(plan).run();
 }
 
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

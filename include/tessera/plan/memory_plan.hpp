@@ -5,7 +5,7 @@
 
 #include <tessera/core/types.hpp>
 
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 /// The places of a program's requests, computed from a recording. `planned` serves requests by it.
 ///
@@ -106,4 +106,4 @@ struct plan_usage {
   }
 };
 
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

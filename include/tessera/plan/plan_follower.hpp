@@ -7,7 +7,7 @@
 
 #include <tessera/plan/memory_plan.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Judges by the last requests whether a program still follows its plan. If not, the plan serves nothing: it
 /// steps aside. Requests that the plan serves at once are not seen here. Their counters say enough.
@@ -566,4 +566,4 @@ class plan_follower {
   track nobody_{};
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -11,7 +11,7 @@
 #include <tessera/plan/plan_follower.hpp>
 #include <tessera/provider/adaptor.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The memory behind the places of a plan: one segment, which is acquired whole and released whole.
 ///
@@ -450,4 +450,4 @@ class plan_view {
   const memory& memory_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

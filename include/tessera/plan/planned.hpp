@@ -20,13 +20,13 @@
 #include <tessera/plan/plan_memory.hpp>
 #include <tessera/provider/adaptor.hpp>
 
-namespace tessera::detail::missing {
+namespace tessera::inline v0_1::detail::missing {
 
 struct sleep_needs_an_allocator_without_a_plan;
 
-}  // namespace tessera::detail::missing
+}  // namespace tessera::inline v0_1::detail::missing
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The statistics of `planned`: those of the allocator inside, and what the plan served.
 template <typename Statistics>
@@ -62,9 +62,9 @@ class unlock_to_wait {
   Mutex* mutex_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::plan {
+namespace tessera::inline v0_1::plan {
 
 /// Serves the requests of a recorded program at places computed before. Serves all other requests by
 /// `Allocator`.
@@ -699,4 +699,4 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   bool must_not_wait_ = false;               // whether one of them is a scope_kind::capture
 };
 
-}  // namespace tessera::plan
+}  // namespace tessera::inline v0_1::plan

@@ -6,7 +6,7 @@
 
 /// Growth and eviction by the chunks of Paddle.
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Sizes of the chunks that a pool is split from: a number of bytes. If that is 0, a fraction of the
 /// available memory.
@@ -61,11 +61,11 @@ struct grow_by_chunks {
                 "grow_by_chunks<Small, Large, Boundary>: each is in bytes, at least min_alignment, or 0; 2 "
                 "MiB are 2_MiB");
   using backend = segment_backend;
-  [[no_unique_address]] parameter<Small> small_chunk{};
-  [[no_unique_address]] parameter<Large> large{};
-  [[no_unique_address]] parameter<Boundary> boundary{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Small> small_chunk{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Large> large{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Boundary> boundary{};
   /// Bytes, or a share of the device, that may be reserved.
-  [[no_unique_address]] detail::growth_limit<Limit> limit{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&,
                                                    pool_traits in = {}) const noexcept {
@@ -84,9 +84,9 @@ template <auto Schedule = tunable<chunk_schedule>{chunk_schedule{}},
           auto Limit = tunable<memory_limit>{memory_limit::none}>
 struct grow_by_schedule {
   using backend = segment_backend;
-  [[no_unique_address]] parameter<Schedule> schedule{};  ///< the sizes of the chunks
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Schedule> schedule{};  ///< the sizes of the chunks
   /// Bytes, or a share of the device, that may be reserved.
-  [[no_unique_address]] detail::growth_limit<Limit> limit{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage& now) const noexcept {
     const chunk_schedule& chunks = schedule.get();
@@ -108,8 +108,9 @@ struct grow_by_schedule {
 template <auto BeforeGrowth = tunable<bool>{false}, auto AtFree = tunable<bool>{false}>
 struct evict_idle_segments {
   /// Whether a request that finds no block first releases all idle segments.
-  [[no_unique_address]] parameter<BeforeGrowth> before_growth{};
-  [[no_unique_address]] parameter<AtFree> at_free{};  ///< whether a segment is released as soon as it is idle
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<BeforeGrowth> before_growth{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<AtFree>
+      at_free{};  ///< whether a segment is released as soon as it is idle
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
@@ -130,7 +131,7 @@ struct evict_idle_segments {
 template <auto Schedule = tunable<chunk_schedule>{chunk_schedule{}}, std::size_t Step = 1_MiB>
 struct evict_at_free_above_schedule {
   static_assert(Step > 0, "evict_at_free_above_schedule<Schedule, Step>: Step is a number of bytes above 0");
-  [[no_unique_address]] parameter<Schedule> schedule{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Schedule> schedule{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
@@ -143,4 +144,4 @@ struct evict_at_free_above_schedule {
   bool operator==(const evict_at_free_above_schedule&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -10,7 +10,7 @@
 
 #include <tessera/policy/eviction.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// An eviction policy that limits idle bytes by their ages.
 template <typename P>
@@ -79,9 +79,9 @@ class decay {
   std::uint64_t interval_ = 0;  // ticks of an epoch
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Counts milliseconds, also while the program is suspended. It may advance in steps of up to 10 ms.
 ///   Cost:  6 ns on Linux, where it reads a coarse clock; 24 ns for a precise one
@@ -133,7 +133,7 @@ struct evict_after {
   /// The bytes that may stay idle by age; nothing with decay_curve::step.
   using decay = std::conditional_t<Curve == decay_curve::smooth, detail::decay<evict_after>,
                                    detail::no_decay<evict_after>>;
-  [[no_unique_address]] parameter<Time> time{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Time> time{};
 
   [[nodiscard]] static constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                             const usage& now) noexcept {
@@ -160,4 +160,4 @@ struct evict_after {
   bool operator==(const evict_after&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

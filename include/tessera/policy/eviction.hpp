@@ -6,7 +6,7 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/types.hpp>
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// The events at which an allocator considers eviction.
 enum class eviction_trigger : unsigned char {
@@ -58,9 +58,9 @@ concept age_clock = requires {
   { C::now() } noexcept -> std::same_as<std::uint64_t>;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A policy without a clock, or with an age_clock.
 template <typename P>
@@ -124,9 +124,9 @@ struct decay_of_policy<Eviction> {
 template <typename Eviction>
 using decay_of = typename decay_of_policy<Eviction>::type;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Decides which idle segments are released to the device, and when.
 ///
@@ -189,7 +189,7 @@ struct evict_never {
 ///   Source:  PyTorch's pinned_max_cached_size_mb
 template <auto Threshold = std::size_t{0}>
 struct evict_at_free {
-  [[no_unique_address]] parameter<Threshold> threshold{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
@@ -219,7 +219,7 @@ template <auto Threshold = tunable<fraction>{fraction{}}, bool NeedsLimit = fals
 struct evict_idle_above {
   static_assert(parameter<Threshold>{}.get().billionths <= percent(100).billionths,
                 "evict_idle_above<Threshold>: Threshold is at most percent(100) of the limit");
-  [[no_unique_address]] parameter<Threshold> threshold{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
@@ -238,4 +238,4 @@ struct evict_idle_above {
   bool operator==(const evict_idle_above&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -6,7 +6,7 @@
 
 /// Growth at the end of a range of addresses.
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 using detail::appending_backend;
 
@@ -49,10 +49,10 @@ struct grow_at_end {
       "grow_at_end<..., MovesIdleLarge>: idle chunks move only with append_in::units, which have one "
       "size");
   using backend = appending_backend;
-  [[no_unique_address]] parameter<Large> large{};
-  [[no_unique_address]] parameter<MovesIdleLarge> moves_idle_large{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Large> large{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<MovesIdleLarge> moves_idle_large{};
   /// Bytes, or a share of the device, that may be reserved.
-  [[no_unique_address]] detail::growth_limit<Limit> limit{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&,
                                                    pool_traits in = {}) const noexcept {
@@ -80,4 +80,4 @@ struct grow_at_end {
   bool operator==(const grow_at_end&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -6,7 +6,7 @@
 
 /// Growth in ranges of addresses. It is apart from growth.hpp, so that a recipe with segments does not compile its backend.
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 using detail::expandable_backend;
 
@@ -39,11 +39,11 @@ struct grow_by_mapping {
   static_assert(detail::initial_bytes<Large>() >= Small,
                 "grow_by_mapping<Small, Large>: Large is in bytes, and at least Small; 20 MiB are 20_MiB");
   using backend = expandable_backend;
-  [[no_unique_address]] parameter<Large> large{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Large> large{};
   /// Bytes, or a share of the device; exceeded by less than one unit.
-  [[no_unique_address]] detail::growth_limit<Limit, Rule> limit{};
-  [[no_unique_address]] parameter<Alignment> alignment{};
-  [[no_unique_address]] parameter<Range> range{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit, Rule> limit{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Alignment> alignment{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Range> range{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&,
                                                    pool_traits in = {}) const noexcept {
@@ -65,4 +65,4 @@ struct grow_by_mapping {
   bool operator==(const grow_by_mapping&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

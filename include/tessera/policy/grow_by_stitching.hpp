@@ -6,7 +6,7 @@
 
 /// Growth in ranges of addresses, between which idle memory moves.
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 using detail::stitching_backend;
 
@@ -37,13 +37,14 @@ struct grow_by_stitching {
   using backend = stitching_backend;
   /// The bytes from which the policy computes its numbers.
   using growth_state = backend::growth_state;
-  [[no_unique_address]] parameter<PeakParts> peak_parts{};
-  [[no_unique_address]] parameter<Slack> slack{};  ///< fraction of peak active that may be reserved on top
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<PeakParts> peak_parts{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Slack>
+      slack{};  ///< fraction of peak active that may be reserved on top
   /// Bytes, or a share of the device, that may be reserved.
-  [[no_unique_address]] detail::growth_limit<Limit> limit{};
-  [[no_unique_address]] parameter<RestParts> rest_parts{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit> limit{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<RestParts> rest_parts{};
   /// Of blocks of 2 MiB and more, in bytes, if there is room; 0 or 1 for none.
-  [[no_unique_address]] parameter<Alignment> alignment{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Alignment> alignment{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return align_up(block, page);
@@ -84,4 +85,4 @@ struct grow_by_stitching {
   }
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -3,7 +3,7 @@
 
 #include <tessera/detail/backends/backend.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The limit of a growth policy: bytes, or a share of the device. A `tunable` limit may be assigned.
 template <auto Limit, memory_limit::rounding Rule = memory_limit::rounding::truncate>
@@ -17,9 +17,9 @@ struct growth_limit : parameter<Limit> {
   bool operator==(const growth_limit&) const = default;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 using detail::segment_backend;
 
@@ -76,7 +76,7 @@ template <auto Limit = tunable<memory_limit>{memory_limit::none}>
 struct grow_exactly {
   using backend = segment_backend;
   /// Bytes, or a share of the device, that may be reserved.
-  [[no_unique_address]] detail::growth_limit<Limit> limit{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit> limit{};
 
   [[nodiscard]] static constexpr std::size_t segment_size(std::size_t block, const usage&) noexcept {
     return block;
@@ -110,9 +110,9 @@ struct grow_by_segments {
       "grow_by_segments<Small, Large, DedicatedFrom>: DedicatedFrom is in bytes, and 0 or more than half of "
       "Small; 10 MiB are 10_MiB");
   using backend = segment_backend;
-  [[no_unique_address]] parameter<Large> large{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Large> large{};
   /// Bytes, or a share of the device, that may be reserved.
-  [[no_unique_address]] detail::growth_limit<Limit, Rule> limit{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] detail::growth_limit<Limit, Rule> limit{};
 
   [[nodiscard]] constexpr std::size_t segment_size(std::size_t block, const usage&,
                                                    pool_traits in = {}) const noexcept {
@@ -127,4 +127,4 @@ struct grow_by_segments {
   bool operator==(const grow_by_segments&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -4,7 +4,7 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/types.hpp>
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Decides which kinds of pages back a segment.
 ///
@@ -29,4 +29,4 @@ struct normal_pages {
   bool operator==(const normal_pages&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

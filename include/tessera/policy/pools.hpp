@@ -3,7 +3,7 @@
 
 #include <tessera/core/parameter.hpp>
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Decides which pool a block belongs to; blocks of different pools never share a segment.
 ///
@@ -42,7 +42,7 @@ struct pool_small_and_large {
       "pool_small_and_large<Boundary>: Boundary is in bytes, at least min_alignment, or 0; write 1_MiB for "
       "1 MiB");
   static constexpr std::size_t count = 2;
-  [[no_unique_address]] parameter<Boundary> boundary{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Boundary> boundary{};
 
   [[nodiscard]] constexpr std::size_t select(std::size_t block) const noexcept {
     return block <= boundary ? 0 : 1;
@@ -68,4 +68,4 @@ struct newest_scope_first : Pools {
   bool operator==(const newest_scope_first&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -5,7 +5,7 @@
 
 #include <tessera/policy/pages.hpp>
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// Page sizes that may back a segment.
 enum class page_preference : unsigned char {
@@ -63,9 +63,9 @@ struct page_choice {
   bool operator==(const page_choice&) const = default;
 };
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Converts a page_preference to the page_choice without other demands. Returns other values as they are.
 template <typename Choice>
@@ -76,9 +76,9 @@ template <typename Choice>
     return choice;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Asks for the pages of a page_preference or a page_choice.
 ///
@@ -111,7 +111,7 @@ struct prefer_pages {
                 "pages: low or high bandwidth does not go with peer-to-peer memory");
 
   /// Read for each segment, so a change counts from the next one on.
-  [[no_unique_address]] parameter_type choice{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter_type choice{};
 
   /// Whether it is a constant, which the program cannot set.
   static constexpr bool is_fixed = std::is_empty_v<parameter_type>;
@@ -129,4 +129,4 @@ struct prefer_pages {
   bool operator==(const prefer_pages&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -5,7 +5,7 @@
 
 #include <tessera/core/parameter.hpp>
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Why an allocator could not grow.
 enum class failure_reason : unsigned char {
@@ -68,7 +68,7 @@ struct recover_never {
 ///   Source:  Paddle, which never asks for the exact size
 template <auto AcceptsExactSize = false>
 struct recover_by_emptying_cache {
-  [[no_unique_address]] parameter<AcceptsExactSize> accepts_exact_size{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<AcceptsExactSize> accepts_exact_size{};
   static constexpr const char* hint =  ///< what explain() suggests
       parameter<AcceptsExactSize>{}.get() ? "recover_by_emptying_cache<true>" : "recover_by_emptying_cache<>";
 
@@ -112,10 +112,10 @@ struct fail_fast {
   /// Whether the device's capacity decides, not the limit.
   static constexpr bool checks_capacity = Reason == failure_reason::by_capacity;
   /// Decides on the steps if a request does not fail at once.
-  [[no_unique_address]] Recovery inner = Recovery();  // no braces, as in policies
-  [[no_unique_address]] parameter<FailsFast> fails_fast{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] Recovery inner = Recovery();  // no braces, as in policies
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<FailsFast> fails_fast{};
   /// Of the device's capacity, with failure_reason::by_capacity.
-  [[no_unique_address]] parameter<Share> share{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Share> share{};
 
   [[nodiscard]] constexpr recovery_steps steps(failure_reason reason) const noexcept {
     return is_fast(reason) ? recovery_steps{} : inner.steps(reason);
@@ -167,4 +167,4 @@ struct last_search : Recovery {
   }
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -5,7 +5,7 @@
 #include <tessera/policy/eviction.hpp>
 #include <tessera/policy/streams.hpp>
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Reuses a block at once on its own stream. Three rules, which can be switched off, allow reuse on another
 /// stream.
@@ -24,9 +24,9 @@ struct reuse_across_streams {
   /// The part of the allocator that finds and synchronizes blocks of other streams.
   template <typename Manager>
   using sharing = detail::stream_sharing<Manager>;
-  [[no_unique_address]] parameter<FollowDependencies> follow_dependencies{};
-  [[no_unique_address]] parameter<Opportunistic> opportunistic{};
-  [[no_unique_address]] parameter<InsertDependencies> insert_dependencies{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<FollowDependencies> follow_dependencies{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Opportunistic> opportunistic{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<InsertDependencies> insert_dependencies{};
 
   static constexpr bool uses_events = true;
   static constexpr bool reuses_across_streams = true;
@@ -45,7 +45,7 @@ struct reuse_across_streams {
 ///   Source:  the release threshold of CUDA's memory pools
 template <auto Threshold = tunable<std::size_t>{0}>
 struct evict_at_synchronize_above {
-  [[no_unique_address]] parameter<Threshold> threshold{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t bytes_to_evict(eviction_trigger trigger,
                                                      const usage& now) const noexcept {
@@ -61,4 +61,4 @@ struct evict_at_synchronize_above {
   bool operator==(const evict_at_synchronize_above&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -3,7 +3,7 @@
 
 #include <tessera/core/parameter.hpp>
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Decides the size of the block that serves a request.
 ///
@@ -46,7 +46,7 @@ struct round_to_power_of_two {
       detail::initial_bytes<Threshold>() == 0 || detail::initial_bytes<Threshold>() >= Min,
       "round_to_power_of_two<Min, Threshold>: Threshold is in bytes, at least Min, or 0; write 64_MiB "
       "for 64 MiB");
-  [[no_unique_address]] parameter<Threshold> threshold{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Threshold> threshold{};
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
     const std::size_t multiple = requested <= Min ? Min : align_up(requested, Min);
@@ -71,7 +71,7 @@ template <std::size_t Step, auto Table = tunable<divisions>{divisions{}}>
 struct round_to_divisions {
   static_assert(parameter<Table>{}.get().are_powers_of_two(),
                 "round_to_divisions<Step, Table>: each number of divisions is 0, 1 or another power of two");
-  [[no_unique_address]] parameter<Table> table{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Table> table{};
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
     const std::size_t parts = table.get().of(requested);
@@ -90,7 +90,7 @@ template <std::size_t Padding, rounding_policy Inner>
 struct round_padded {
   static constexpr std::size_t padding = Padding;  ///< bytes added to each request
   /// Rounds the sum.
-  [[no_unique_address]] Inner inner = Inner();  // no braces, as in policies
+  [[TESSERA_NO_UNIQUE_ADDRESS]] Inner inner = Inner();  // no braces, as in policies
 
   [[nodiscard]] constexpr std::size_t block_size(std::size_t requested) const noexcept {
     return inner.block_size(requested + Padding);
@@ -98,9 +98,9 @@ struct round_padded {
   bool operator==(const round_padded&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 template <std::size_t Step>
 inline constexpr bool is_verified_rounding<policy::round_to_multiple<Step>> = true;
@@ -112,4 +112,4 @@ template <std::size_t Padding, typename Inner>
 inline constexpr bool is_verified_rounding<policy::round_padded<Padding, Inner>> =
     is_verified_rounding<Inner>;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -8,7 +8,7 @@
 /// the required members and their laws comes first, then the policies. tessera/caching_allocator.hpp asks them; read it
 /// next.
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// The end of a split block that serves the request; the remainder stays free. With `high`, a growth
 /// policy's base_alignment applies only to blocks that are not split.
@@ -122,8 +122,8 @@ struct split_below {
   /// Bytes; limit_of_pools if the pools policy has the limit.
   static constexpr std::size_t max_small_block = SmallLimit;
   static constexpr bool splits_oversize = Waste == 0;
-  [[no_unique_address]] parameter<Max> max{};
-  [[no_unique_address]] parameter<Slack> slack{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Max> max{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Slack> slack{};
 
   [[nodiscard]] constexpr bool may_serve(std::size_t wanted, std::size_t block) const noexcept {
     return block < max || (wanted >= max && block < detail::saturating_add(wanted, slack));
@@ -154,4 +154,4 @@ struct ordered : Split {
   bool operator==(const ordered&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

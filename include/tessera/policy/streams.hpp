@@ -6,7 +6,7 @@
 #include <tessera/core/parameter.hpp>
 #include <tessera/core/types.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Whether all streams have the same reuse key.
 template <typename P>
@@ -52,9 +52,9 @@ struct no_reuse_across_streams {
   bool operator==(const no_reuse_across_streams&) const = default;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::policy {
+namespace tessera::inline v0_1::policy {
 
 /// Decides which streams may reuse a freed block, and when.
 ///
@@ -121,7 +121,7 @@ struct reuse_on_same_stream_after_own_events : reuse_on_same_stream {
 ///   Source:  torch_npu's multi_stream_lazy_reclaim, with 512
 template <streams_policy Streams, auto Threshold = tunable<std::size_t>{0}>
 struct poll_events_lazily : Streams {
-  [[no_unique_address]] parameter<Threshold> threshold{};
+  [[TESSERA_NO_UNIQUE_ADDRESS]] parameter<Threshold> threshold{};
 
   [[nodiscard]] constexpr bool should_poll_events(std::size_t events) const noexcept {
     return events > threshold;
@@ -167,4 +167,4 @@ struct reuse_immediately : detail::no_reuse_across_streams {
   bool operator==(const reuse_immediately&) const = default;
 };
 
-}  // namespace tessera::policy
+}  // namespace tessera::inline v0_1::policy

@@ -5,7 +5,7 @@
 
 #include <tessera/provider/capabilities.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// A call of a provider that has an effect, or a query. Calls that return constants are not listed.
 class provider_call {
@@ -89,9 +89,9 @@ class provider_call {
   kind kind_;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Replaces a type that a provider does not have.
 struct absent {
@@ -154,9 +154,9 @@ concept has_several_banks = requires(D& d, std::size_t n, page_kind kind, typena
   { d.create_in(n, n, kind, made) } noexcept -> std::same_as<bool>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Wraps a provider, and has exactly its capabilities: events, virtual memory, sharing and so on.
 ///
@@ -426,7 +426,7 @@ class provider_adaptor : public detail::virtual_memory_names<Device> {
 
  private:
   Device* inner_;
-  [[no_unique_address]] Hook hook_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] Hook hook_;
 };
 
 /// Refers to a provider that it does not own, so that several allocators share one device.
@@ -446,4 +446,4 @@ class provider_ref : public provider_adaptor<Provider> {
 template <device_provider Provider>
 provider_ref(Provider&) -> provider_ref<Provider>;
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

@@ -11,7 +11,7 @@
 
 /// The policies that choose between the banks of a memory_domains [tessera/provider/memory_domains.hpp], and what they see.
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Means "no bank" where a bank has a number.
 inline constexpr std::size_t no_bank = unlimited;
@@ -185,4 +185,4 @@ struct spill_banks {
   [[nodiscard]] bool uses(std::size_t) const noexcept { return true; }
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

@@ -8,7 +8,7 @@
 /// What a provider may have besides what a caching_allocator asks for: capabilities for front ends, extensions and
 /// other libraries.
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// The processes that may import exported memory.
 enum class importers : unsigned char {
@@ -117,9 +117,9 @@ concept copying_provider =
       { d.copy_to_device(to, from, bytes, s) } noexcept -> std::same_as<bool>;
     };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 template <typename D>
 concept event_counting_provider = provider::device_provider<D> && requires(const D& d) {
@@ -157,4 +157,4 @@ template <typename D>
   requires requires { D::has_contents; }
 inline constexpr bool has_contents<D> = D::has_contents;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

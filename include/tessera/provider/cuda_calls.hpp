@@ -16,7 +16,7 @@
 #include <tessera/core/error.hpp>
 
 /// The types and constants of cuda.h on 64-bit Linux.
-namespace tessera::detail::cuda {
+namespace tessera::inline v0_1::detail::cuda {
 
 using result = int;                           // CUresult
 using device_number = int;                    // CUdevice
@@ -65,9 +65,9 @@ static_assert(sizeof(void*) == 8 && sizeof(memory_location) == 8 && sizeof(memor
 static_assert(sizeof(memory_properties) == 32 && offsetof(memory_properties, location) == 8 &&
               offsetof(memory_properties, win32_metadata) == 16 && offsetof(memory_properties, flags) == 24);
 
-}  // namespace tessera::detail::cuda
+}  // namespace tessera::inline v0_1::detail::cuda
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Thrown if CUDA's driver cannot be loaded, or if it refuses a call that has no other way to fail.
 class cuda_driver_error : public std::runtime_error {
@@ -75,9 +75,9 @@ class cuda_driver_error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail::cuda {
+namespace tessera::inline v0_1::detail::cuda {
 
 [[noreturn]] inline void fail(const std::string& what) { raise(provider::cuda_driver_error(what)); }
 
@@ -362,9 +362,9 @@ class relaxed_capture_guard {
   int mode_ = relaxed_capture;
 };
 
-}  // namespace tessera::detail::cuda
+}  // namespace tessera::inline v0_1::detail::cuda
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// CUDA's driver, which its constructor loads. So the build needs no CUDA package. Copies share the driver, which stays
 /// loaded while one of them or a cuda_device lives.
@@ -388,4 +388,4 @@ class cuda_driver {
   std::shared_ptr<const detail::cuda::calls> calls_;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

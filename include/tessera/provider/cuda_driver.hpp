@@ -16,7 +16,7 @@
 #include <tessera/provider/cuda_streams.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Provides the memory of a GPU by calls of CUDA's driver. Linux. It uses the device's primary context, as CUDA's runtime and
 /// PyTorch do, and restores the context of the calling thread. The handle of a stream_id is its CUstream.
@@ -346,4 +346,4 @@ static_assert(ordering_provider<cuda_device> && virtual_memory_provider<cuda_dev
               paged_provider<cuda_device> && copying_provider<cuda_device> &&
               registering_provider<cuda_device> && sharing_provider<cuda_device>);
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

@@ -28,7 +28,7 @@
 /// begins with a version and a kind. Chunks of different sizes need a kind of our own, which PyTorch refuses.
 ///   Source:  c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 and 2.11
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// A part of a range, for another process.
 struct cuda_shared_part {
@@ -36,9 +36,9 @@ struct cuda_shared_part {
   std::string handle;         ///< plain bytes, in PyTorch's format
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail::cuda {
+namespace tessera::inline v0_1::detail::cuda {
 
 inline constexpr char handle_version = 1;  // what is written; older processes of PyTorch read it
 inline constexpr char newest_version = 2;  // of PyTorch 2.11, with the same content
@@ -355,9 +355,9 @@ class foreign_range {
   std::vector<std::pair<device_address, std::size_t>> mapped_;
 };
 
-}  // namespace tessera::detail::cuda
+}  // namespace tessera::inline v0_1::detail::cuda
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Chunks of another process, mapped into a range of this one. The destructor waits for the device, and unmaps them.
 class cuda_shared_range {
@@ -398,4 +398,4 @@ class cuda_shared_range {
   detail::cuda::foreign_range range_{context_};
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

@@ -10,7 +10,7 @@
 #include <tessera/provider/cuda_calls.hpp>
 #include <tessera/provider/stream_order.hpp>
 
-namespace tessera::detail::cuda {
+namespace tessera::inline v0_1::detail::cuda {
 
 /// Positions in the streams of a device. CUDA has none, so each position is an event that position() records. Thread-safe.
 ///   Cost:  an event for each position that is not complete, at most 64 for each stream
@@ -122,4 +122,4 @@ class stream_positions {
   provider::stream_order order_;
 };
 
-}  // namespace tessera::detail::cuda
+}  // namespace tessera::inline v0_1::detail::cuda

@@ -12,7 +12,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/provider/host_memory.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Keeps bytes in a file, for example the contents of memory that sleeps [tessera/extension/sleep_store.hpp].
 ///
@@ -213,4 +213,4 @@ class host_file {
   part* last_ = nullptr;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

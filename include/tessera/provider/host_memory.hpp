@@ -19,7 +19,7 @@
 /// can fail return null on success. Otherwise they return the broken rule, or a text that names the missing resource and a
 /// remedy.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Whether memory is locked. Locked memory is never swapped out.
 enum class host_pinning : unsigned char {
@@ -156,4 +156,4 @@ class host_registered {
   range_map<host_registration> memory_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -19,7 +19,7 @@
 #include <tessera/provider/host_sharing.hpp>
 #endif
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Provides page-locked memory of this machine.
 ///
@@ -397,4 +397,4 @@ static_assert(ordering_provider<host_pinned> && detail::stream_listing_provider<
 static_assert(virtual_memory_provider<host_pinned>);
 #endif
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

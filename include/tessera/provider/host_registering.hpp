@@ -3,7 +3,7 @@
 
 #include <tessera/provider/adaptor.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Acquires segments from one provider and registers them with another. It makes ordinary host memory
 /// accessible to a device.
@@ -77,4 +77,4 @@ class host_registering : public provider_adaptor<Device> {
   Memory* memory_;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

@@ -27,7 +27,7 @@
 /// receives the file or the reason of a refusal, once for each connection. The socket is in the abstract
 /// namespace, so nothing remains on disk. Both processes must share one network and one process namespace.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The name of exported memory in other processes: plain bytes for a pipe or a file. Forged and outdated
 /// names are refused.
@@ -361,4 +361,4 @@ class host_exports {
   std::thread service_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -12,7 +12,7 @@
 
 #include <tessera/provider/stream_order.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A stream of work on the host: one thread that runs tasks in the order of submission.
 class host_stream {
@@ -189,4 +189,4 @@ class host_streams {
   std::uint64_t last_ = 0;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -8,7 +8,7 @@
 
 #include <tessera/core/bytes.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Keeps the latest refusal of each thread, for the take_refusal() of a thread-safe provider.
 ///
@@ -57,4 +57,4 @@ class latest_refusals {
   std::size_t next_ = 0;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

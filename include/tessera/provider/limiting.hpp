@@ -10,7 +10,7 @@
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/latest_refusals.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Counts the bytes that several threads have taken from a device, and refuses to exceed a limit.
 ///
@@ -234,9 +234,9 @@ struct budgeted_device {
   byte_budget budget;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Owns a provider and caps the bytes taken from it in segments and pages. `unlimited` means no cap.
 ///
@@ -288,4 +288,4 @@ class limiting : public detail::within_budget<Device> {
   std::unique_ptr<detail::budgeted_device<Device>> own_;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

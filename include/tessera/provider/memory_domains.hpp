@@ -15,7 +15,7 @@
 
 /// Several memories behind one provider.
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// One memory of a memory_domains.
 template <device_provider Provider>
@@ -25,9 +25,9 @@ struct memory_bank {
   std::vector<unsigned> distances{};  ///< to each bank; empty for 10 to itself and 20 to the others
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Physical memory of a bank.
 template <typename Provider>
@@ -144,9 +144,9 @@ struct domains_state {
   provider::latest_refusals refused;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Owns several memories of one device, such as HBM and DDR or the nodes of a NUMA host, and serves each request from the
 /// bank that a policy chooses. If a bank refuses, the policy chooses another one or gives up.
@@ -508,4 +508,4 @@ class memory_domains : public provider_adaptor<Provider> {
   std::unique_ptr<state> state_;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

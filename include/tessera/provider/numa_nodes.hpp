@@ -16,7 +16,7 @@
 
 /// The NUMA nodes of this machine, by Linux's system calls and /sys/devices/system/node. No library is needed.
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// A node with memory.
 struct numa_node {
@@ -32,9 +32,9 @@ struct numa_node_list {
   std::string error{};             ///< empty if the nodes are known: the file and the broken rule
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 inline constexpr int max_numa_nodes = 1024;  // of Linux
 
@@ -104,9 +104,9 @@ inline constexpr int max_numa_nodes = 1024;  // of Linux
   return "mbind: the kernel refuses to bind memory to the node";
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Lists the nodes that have memory. On a machine without NUMA, that is node 0. `root` is for tests.
 ///
@@ -163,9 +163,9 @@ namespace tessera::provider {
   return ::syscall(SYS_get_mempolicy, &node, nullptr, 0ul, p, of_address) == 0 ? node : -1;
 }
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Why memory cannot be bound to a node; empty if it can, or for a negative node.
 [[nodiscard]] inline std::string why_no_numa_node(int node) {
@@ -205,4 +205,4 @@ namespace tessera::detail {
   return sum;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -8,7 +8,7 @@
 #include <new>
 #include <utility>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Gives memory objects addresses, and finds the object and the offset of an address.
 ///
@@ -137,4 +137,4 @@ class object_addresses {
   std::size_t size_ = 0;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

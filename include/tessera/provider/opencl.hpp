@@ -19,16 +19,16 @@
 
 /// Memory of OpenCL 2.0 and later: opencl_device. Without OpenCL's headers, this header declares only names.
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// How the host accesses shared virtual memory: after clEnqueueSVMMap, or directly.
 enum class opencl_grain : bool { coarse, fine };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #if defined(CL_VERSION_2_0)
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Provides shared virtual memory of an OpenCL device. A kernel gets a block by clSetKernelArgSVMPointer. Each stream is
 /// an in-order command queue, which the program makes and adds. Link the program with the OpenCL library.
@@ -242,11 +242,11 @@ class opencl_device {
 static_assert(ordering_provider<opencl_device<>> && copying_provider<opencl_device<>> &&
               ordering_provider<opencl_device<opencl_grain::fine>>);
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #else
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// OpenCL's headers, of version 2.0 or later, are not in the include path.
 template <opencl_grain Grain = opencl_grain::coarse>
@@ -254,6 +254,6 @@ class opencl_device;
 /// OpenCL's headers, of version 2.0 or later, are not in the include path.
 struct opencl_error;
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #endif

@@ -19,16 +19,16 @@
 
 #if defined(CL_VERSION_2_0)
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// A call of OpenCL failed, or a queue cannot be a stream.
 struct opencl_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail::opencl {
+namespace tessera::inline v0_1::detail::opencl {
 
 /// The latest error of the calls of a provider. Thread-safe.
 class call_errors {
@@ -103,6 +103,6 @@ using owned = std::unique_ptr<std::remove_pointer_t<Handle>, releaser>;
   return owned<cl_context>(works ? context : nullptr);
 }
 
-}  // namespace tessera::detail::opencl
+}  // namespace tessera::inline v0_1::detail::opencl
 
 #endif

@@ -14,7 +14,7 @@
 
 #if defined(CL_VERSION_2_0)
 
-namespace tessera::detail::opencl {
+namespace tessera::inline v0_1::detail::opencl {
 
 /// The queues that a device knows as streams, with events and positions on them. Thread-safe.
 ///
@@ -239,6 +239,6 @@ class command_queues {
   std::uint64_t last_ = 0;
 };
 
-}  // namespace tessera::detail::opencl
+}  // namespace tessera::inline v0_1::detail::opencl
 
 #endif

@@ -7,7 +7,7 @@
 #include <tessera/provider/adaptor.hpp>
 #include <tessera/provider/range_map.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// One large segment of a provider, from which smaller segments are cut one after another.
 ///
@@ -72,9 +72,9 @@ class preallocated_region {
   range_map<cut> segments_;  // in use
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Serves segments of normal pages from a preallocated region while it has room. So many segments cost one
 /// device call.
@@ -121,4 +121,4 @@ class preallocating : public provider_adaptor<Device> {
   region* region_;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

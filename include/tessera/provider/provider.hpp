@@ -131,7 +131,7 @@
 ///   "the host can read a mapping from end to end"
 ///   "a host write changes one mapping, which keeps it"
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Acquires and releases segments of device memory.
 ///
@@ -347,9 +347,9 @@ concept virtual_memory_provider =
       { d.synchronize(s) } noexcept -> std::same_as<bool>;
     };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 template <typename D>
 concept limited_provider = provider::device_provider<D> && requires(const D& d, std::size_t bytes) {
@@ -468,4 +468,4 @@ template <provider::device_provider D>
   }
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -8,7 +8,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/provider/capabilities.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 inline constexpr const char* no_host_memory = "host memory for bookkeeping ran out";
 
@@ -178,4 +178,4 @@ class importer_list {
   ordered_map<listed> listed_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -14,7 +14,7 @@
 /// breaks. The documents of the concepts explain the rules, in the same order [provider/provider.hpp,
 /// provider/capabilities.hpp].
 
-namespace tessera::detail::rules {
+namespace tessera::inline v0_1::detail::rules {
 
 struct rule {
   const char* text;
@@ -233,9 +233,9 @@ class values_text : public fixed_text {
   }
 };
 
-}  // namespace tessera::detail::rules
+}  // namespace tessera::inline v0_1::detail::rules
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Whether the host may read the byte at `p`. It asks Linux and does not read the byte. On other systems, it
 /// says yes.
@@ -252,4 +252,4 @@ namespace tessera::detail {
 #endif
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -12,7 +12,7 @@
 
 /// Shares the memory of ranges between processes, chunk by chunk, over any sharing_provider.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Returns why a call for a chunk failed: what the provider says, or else the name of the call.
 template <typename D>
@@ -21,9 +21,9 @@ template <typename D>
   return of_device ? of_device : refusal::format("%s failed for chunk %zu", call, chunk);
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Physical memory that is mapped in this process, as list_chunks [observe/list_chunks.hpp] finds it.
 template <virtual_memory_provider D>
@@ -166,4 +166,4 @@ class imported_range {
   refusal why_{};
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

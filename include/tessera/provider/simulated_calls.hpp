@@ -8,7 +8,7 @@
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/stream_order.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The result of a call on a simulated device.
 struct simulated_outcome {
@@ -369,4 +369,4 @@ class simulated_streams : public simulated_calls {
   bool holds_events_ = false;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

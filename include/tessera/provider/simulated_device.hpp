@@ -5,7 +5,7 @@
 
 #include <tessera/provider/simulated_memory.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Simulates a device: it provides addresses without memory. Choose it for replays, tests and benchmarks on
 /// any machine.
@@ -315,4 +315,4 @@ class simulated_npu : public simulated_device {
 };
 static_assert(sharing_provider<simulated_npu>);
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

@@ -8,7 +8,7 @@
 #include <tessera/provider/range_map.hpp>
 #include <tessera/provider/simulated_calls.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The number of counted_ptrs to an object.
 class reference_count {
@@ -505,4 +505,4 @@ class simulated_process : public reference_count {
   std::array<bool, simulated_machine::max_devices> peers_{};  // devices to which this process has access
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -3,7 +3,7 @@
 
 #include <tessera/provider/range_map.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Records the waits between streams and implements is_ordered_after(), including waits through other
 /// streams.
@@ -100,4 +100,4 @@ class stream_order {
   tessera::detail::ordered_map<awaited> pairs_;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

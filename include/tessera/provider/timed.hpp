@@ -6,7 +6,7 @@
 
 #include <tessera/provider/adaptor.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Collects the durations of a provider's successful calls, for each kind of call that may take long.
 /// Thread-safe.
@@ -58,9 +58,9 @@ class call_times {
   std::array<summary, count> times_{};
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The hook of `timed`.
 template <typename Clock>
@@ -86,9 +86,9 @@ class measure_calls {
   provider::call_times* times_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Measures how long a provider's successful calls take.
 ///
@@ -108,4 +108,4 @@ class timed : public provider_adaptor<Device, detail::measure_calls<Clock>> {
       : provider_adaptor<Device, detail::measure_calls<Clock>>(device, detail::measure_calls<Clock>(times)) {}
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider

@@ -22,7 +22,7 @@
 
 #if defined(VK_VERSION_1_2)
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// A VkDevice that a program made with the feature timelineSemaphore of Vulkan 1.2.
 struct vulkan_device_settings {
@@ -282,11 +282,11 @@ class vulkan_memory {
 };
 static_assert(ordering_provider<vulkan_memory>);
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #else
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
 struct vulkan_device_settings;
@@ -295,6 +295,6 @@ class vulkan_device;
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
 class vulkan_memory;
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #endif

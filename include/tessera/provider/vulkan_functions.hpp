@@ -12,7 +12,7 @@
 
 #if defined(VK_VERSION_1_2)
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The name of a result of a call for memory.
 [[nodiscard]] inline const char* name_of_result(VkResult result) noexcept {
@@ -26,9 +26,9 @@ namespace tessera::detail {
   }
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// The constructor of an object failed.
 class vulkan_error : public std::runtime_error {
@@ -105,17 +105,17 @@ struct vulkan_functions {
   }
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #else
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
 class vulkan_error;
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
 struct vulkan_functions;
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #endif

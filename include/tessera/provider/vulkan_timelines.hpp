@@ -17,17 +17,17 @@
 #include <tessera/provider/stream_order.hpp>
 #include <tessera/provider/vulkan_functions.hpp>
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// The stream of the host, which accesses mapped memory. All its work is done when it is submitted. A block of this stream is
 /// never used by running work when the host gets it.
 inline constexpr stream_id vulkan_host{~std::uint64_t{0}};
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #if defined(VK_VERSION_1_2)
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// The streams of a device. A stream is a queue with a timeline semaphore, whose value is the position of the stream. Stream i
 /// is the i-th queue of the constructor, and a queue may serve several streams. Thread-safe.
@@ -195,15 +195,15 @@ class vulkan_timelines {
   std::atomic<VkResult> error_ = VK_SUCCESS;
 };
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #else
 
-namespace tessera::provider {
+namespace tessera::inline v0_1::provider {
 
 /// Vulkan's headers, of version 1.2 or later, are not in the include path.
 class vulkan_timelines;
 
-}  // namespace tessera::provider
+}  // namespace tessera::inline v0_1::provider
 
 #endif

@@ -4,13 +4,13 @@
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::config {
+namespace tessera::inline v0_1::config {
 
 struct pytorch_settings;
 
-}  // namespace tessera::config
+}  // namespace tessera::inline v0_1::config
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Behaves like the memory pools of cudaMallocAsync: frees are ordered by stream, and blocks are reused
 /// across streams.
@@ -37,4 +37,4 @@ struct cuda_async final {
 };
 static_assert(well_formed<cuda_async>);
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

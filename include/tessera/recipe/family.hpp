@@ -8,7 +8,7 @@
 #include <tessera/config/parse.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The recipes of one system. The first recipe R with R::accepts(settings) is chosen. R::configured(settings)
 /// gives its policies.
@@ -42,4 +42,4 @@ struct family {
   using from = under<config::detail::settings_in<Grammar, Text>()>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

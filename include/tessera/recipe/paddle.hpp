@@ -8,7 +8,7 @@
 #include <tessera/recipe/family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of auto_growth, PaddlePaddle's default allocator until July 2026. It acquires a chunk if no
 /// free block fits, and splits it from the high end.
@@ -191,9 +191,9 @@ constexpr recipe::policies<paddle_virtual_memory_v2> paddle_virtual_memory_v2::c
   return chosen;
 }
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// The recipes that Paddle's flags choose from.
 struct paddle_family
@@ -213,4 +213,4 @@ struct paddle_family
 template <detail::fixed_string Flags = "">
 using paddle = paddle_family::from<Flags>;
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

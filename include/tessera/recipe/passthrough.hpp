@@ -3,7 +3,7 @@
 
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Acquires memory from the device at each request, and releases it at each free. It has no cache.
 ///
@@ -20,4 +20,4 @@ struct passthrough final {
 };
 static_assert(well_formed<passthrough>);
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

@@ -3,14 +3,14 @@
 
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::config {
+namespace tessera::inline v0_1::config {
 
 struct pytorch_settings;
 struct torch_npu_settings;
 
-}  // namespace tessera::config
+}  // namespace tessera::inline v0_1::config
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of PyTorch's cache of pinned host memory. It keeps whole blocks in size classes of
 /// powers of two. Any stream reuses a block once the events of recorded streams complete.
@@ -62,9 +62,9 @@ struct pinned_packed final {
 };
 static_assert(well_formed<pinned_packed>);
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Returns the policies for two settings. A size that is never cached is not rounded.
 template <typename Recipe>
@@ -76,4 +76,4 @@ template <typename Recipe>
   return chosen;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

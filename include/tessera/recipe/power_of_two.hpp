@@ -3,7 +3,7 @@
 
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Keeps freed blocks in size classes of powers of two and never splits them.
 ///
@@ -20,4 +20,4 @@ struct power_of_two final {
 };
 static_assert(well_formed<power_of_two>);
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

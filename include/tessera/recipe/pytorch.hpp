@@ -9,13 +9,13 @@
 /// A recipe names one policy for each decision of an allocator. To see what a policy answers, read
 /// tessera/policy/split.hpp next.
 
-namespace tessera::config {
+namespace tessera::inline v0_1::config {
 
 struct pytorch_settings;
 
-}  // namespace tessera::config
+}  // namespace tessera::inline v0_1::config
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6. A configuration string may
 /// use every key of mid-2026.
@@ -42,9 +42,9 @@ struct pytorch_native final {
 };
 static_assert(recipe::well_formed<pytorch_native>);
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The recipes for configuration strings of `Size` characters, the 0 at the end included.
 template <std::size_t Size>
@@ -56,9 +56,9 @@ struct pytorch_strings {
   using recipe_of = recipe::pytorch_native;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// The recipe for a PYTORCH_CUDA_ALLOC_CONF, for example pytorch<"max_split_size_mb:128">.
 ///
@@ -69,4 +69,4 @@ namespace tessera::recipe {
 template <detail::fixed_string Conf = "">
 using pytorch = typename detail::pytorch_strings<sizeof(Conf.chars)>::template recipe_of<Conf>;
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

@@ -3,7 +3,7 @@
 
 #include <tessera/recipe/pytorch_2_14.hpp>
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of the native allocator of PyTorch 2.11. It has the rules of pytorch_2_14_native, except these:
 ///
@@ -74,4 +74,4 @@ struct pytorch_2_11_family : detail::family<config::pytorch_2_14, recipe::pytorc
 template <detail::fixed_string Conf = "">
 using pytorch_2_11 = pytorch_2_11_family::from<Conf>;
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

@@ -10,7 +10,7 @@
 #include <tessera/recipe/pytorch_family.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of the native allocator of PyTorch 2.14. It differs from 2.6 in these rules:
 ///
@@ -123,9 +123,9 @@ constexpr recipe::policies<pinned_2_14> pinned_2_14::configured(
                                                    settings.pinned_max_cached_size);
 }
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// The recipes that PYTORCH_CUDA_ALLOC_CONF chooses from in PyTorch 2.14.
 struct pytorch_2_14_family : detail::family<config::pytorch_2_14, recipe::pytorch_2_14_native,
@@ -147,4 +147,4 @@ struct pytorch_2_14_family : detail::family<config::pytorch_2_14, recipe::pytorc
 template <detail::fixed_string Conf = "">
 using pytorch_2_14 = pytorch_2_14_family::from<Conf>;
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

@@ -11,7 +11,7 @@
 
 /// The recipes that a configuration string of PyTorch chooses.
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 constexpr bool pinned::accepts(const config::pytorch_settings&) noexcept { return true; }
 constexpr policies<pinned> pinned::configured(const config::pytorch::settings& settings) noexcept {
@@ -48,9 +48,9 @@ struct pytorch_family
 template <detail::fixed_string Conf = "">
 using pytorch_pinned = pytorch_family::pinned_family::from<Conf>;
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 template <>
 struct needs_tessera_recipe_pytorch_family_hpp<true> {
@@ -58,4 +58,4 @@ struct needs_tessera_recipe_pytorch_family_hpp<true> {
   using under = recipe::pytorch_family::under<Settings>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

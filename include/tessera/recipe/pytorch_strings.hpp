@@ -10,7 +10,7 @@
 /// pytorch<"..."> for the strings that choose the native backend, with and without expandable_segments. For
 /// "backend:cudaMallocAsync", include tessera/recipe/pytorch_family.hpp.
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of PyTorch 2.6 with expandable_segments. It maps pages into ranges of addresses, which
 /// blocks of any size share.
@@ -39,9 +39,9 @@ struct pytorch_expandable final {
 };
 static_assert(recipe::well_formed<pytorch_expandable>);
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Returns the policies of a recipe for PyTorch's settings.
 template <typename Recipe>
@@ -79,9 +79,9 @@ struct pytorch_strings<Size> {
       typename needs_tessera_recipe_pytorch_family_hpp<Settings.async_backend>::template under<Settings>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 constexpr bool pytorch_native::accepts(const config::pytorch_settings& settings) noexcept {
   return !settings.async_backend && !settings.expandable_segments;
@@ -99,4 +99,4 @@ constexpr recipe::policies<pytorch_expandable> pytorch_expandable::configured(
   return chosen;
 }
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

@@ -12,7 +12,7 @@
 
 /// A recipe is a struct of eight aliases, one policy for each axis. None of them has a default.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 template <typename R>
 concept has_rounding = requires { typename R::rounding; } && policy::rounding_policy<typename R::rounding>;
@@ -82,9 +82,9 @@ struct preset final : aliases_of<Base> {
   static constexpr auto settings = Settings;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 template <typename R>
 concept well_formed = detail::has_rounding<R> && detail::has_pools<R> && detail::has_streams<R> &&
@@ -102,14 +102,14 @@ concept well_formed = detail::has_rounding<R> && detail::has_pools<R> && detail:
 template <typename Recipe>
 struct policies {
   // Without braces: clang 15 to 18 write through a null pointer for braces of an empty class with an empty member.
-  [[no_unique_address]] typename Recipe::rounding rounding = typename Recipe::rounding();
-  [[no_unique_address]] typename Recipe::pools pools = typename Recipe::pools();
-  [[no_unique_address]] typename Recipe::streams streams = typename Recipe::streams();
-  [[no_unique_address]] typename Recipe::split split = typename Recipe::split();
-  [[no_unique_address]] typename Recipe::pages pages = typename Recipe::pages();
-  [[no_unique_address]] typename Recipe::growth growth = typename Recipe::growth();
-  [[no_unique_address]] typename Recipe::eviction eviction = typename Recipe::eviction();
-  [[no_unique_address]] typename Recipe::recovery recovery = typename Recipe::recovery();
+  [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::rounding rounding = typename Recipe::rounding();
+  [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::pools pools = typename Recipe::pools();
+  [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::streams streams = typename Recipe::streams();
+  [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::split split = typename Recipe::split();
+  [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::pages pages = typename Recipe::pages();
+  [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::growth growth = typename Recipe::growth();
+  [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::eviction eviction = typename Recipe::eviction();
+  [[TESSERA_NO_UNIQUE_ADDRESS]] typename Recipe::recovery recovery = typename Recipe::recovery();
   bool operator==(const policies&) const = default;
 };
 
@@ -119,9 +119,9 @@ struct policies<detail::preset<Base, Settings>> : policies<Base> {
   constexpr policies(const policies<Base>& values) noexcept : policies<Base>(values) {}
 };
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Stops the compiler if an alias of a recipe is wrong. The message names the alias and the header with its
 /// requirements.
@@ -206,9 +206,9 @@ concept has_call_clock_for =
 template <typename Provider, typename Recipe>
 concept has_memory_for = !Recipe::growth::backend::has_ranges || provider::virtual_memory_provider<Provider>;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Whether a provider has all capabilities that a recipe needs.
 ///
@@ -218,9 +218,9 @@ concept provider_for = detail::has_events_for<Provider, Recipe> && detail::has_o
                        detail::has_pages_for<Provider, Recipe> && detail::has_memory_for<Provider, Recipe> &&
                        detail::has_call_clock_for<Provider, Recipe>;
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Stops the compiler, and names the capability that a recipe needs and the provider lacks.
 template <typename Recipe, typename Provider>
@@ -240,4 +240,4 @@ consteval bool check_provider() {
   return recipe::provider_for<Provider, Recipe>;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -4,7 +4,7 @@
 #include <tessera/policy/grow_by_stitching.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Reserves little memory: it moves idle physical chunks of any pool and stream to the range that needs
 /// memory.
@@ -35,4 +35,4 @@ struct stitched final {
 };
 static_assert(well_formed<stitched>);
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

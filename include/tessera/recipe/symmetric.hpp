@@ -9,7 +9,7 @@
 #include <tessera/recipe/recipe.hpp>
 #include <tessera/recipe/with.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 template <typename Streams>
 struct waiting_streams {
@@ -62,9 +62,9 @@ struct symmetric_of {
                             typename split_by_age<typename Recipe::split>::type>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// `Recipe`, with placements that depend on the sequence of requests alone: neither on the addresses that the device gives,
 /// nor on when streams complete their work. So ranks that run the same program place each block at the same offset of the
@@ -87,4 +87,4 @@ namespace tessera::recipe {
 template <typename Recipe>
 using symmetric = typename detail::symmetric_of<Recipe>::type;
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

@@ -9,7 +9,7 @@
 #include <tessera/recipe/pinned.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Returns the policies of a recipe for torch_npu's settings.
 template <typename Recipe>
@@ -31,9 +31,9 @@ template <typename Recipe>
   return chosen;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of the caching allocator of torch_npu 2.12.
 ///
@@ -159,4 +159,4 @@ using torch_npu = torch_npu_family::from<Conf>;
 template <detail::fixed_string Conf = "">
 using torch_npu_pinned = torch_npu_family::pinned_family::from<Conf>;
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

@@ -6,7 +6,7 @@
 #include <tessera/law/recipe_laws.hpp>
 #include <tessera/recipe/recipe.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 enum class axis : unsigned char { none, rounding, pools, streams, split, pages, growth, eviction, recovery };
 inline constexpr std::size_t axis_count = 9;
@@ -151,9 +151,9 @@ struct aliases_with {
   using recovery = pick<axis::recovery, typename Base::recovery>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 /// A recipe that differs from `Base` in the given policies, in any order.
 ///
@@ -171,9 +171,9 @@ struct with final : detail::aliases_with<Base, Policy...> {
   static_assert(detail::check_policies<detail::aliases_with<Base, Policy...>>());
 };
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Whether a recipe's policies start with the values of a configuration string.
 template <typename Recipe>
@@ -183,9 +183,9 @@ inline constexpr bool is_configured<preset<Base, Settings>> = true;
 template <typename Base, typename... Policy>
 inline constexpr bool is_configured<recipe::with<Base, Policy...>> = is_configured<Base>;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
-namespace tessera::recipe {
+namespace tessera::inline v0_1::recipe {
 
 template <typename Base, typename... Policy>
   requires detail::is_configured<Base>
@@ -218,4 +218,4 @@ struct policies<with<Base, Policy...>> : policies<detail::aliases_with<Base, Pol
   constexpr policies() noexcept = default;
 };
 
-}  // namespace tessera::recipe
+}  // namespace tessera::inline v0_1::recipe

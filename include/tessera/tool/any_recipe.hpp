@@ -21,7 +21,7 @@
 
 /// Recipes of any type, by name. The verbs of the tool know recipes only through this header.
 
-namespace tessera::tool {
+namespace tessera::inline v0_1::tool {
 
 /// Policies that the verb tune tries on the axis of a policy, beside that policy itself.
 ///
@@ -34,9 +34,9 @@ namespace tessera::tool {
 template <typename... Policy>
 struct alternatives {};
 
-}  // namespace tessera::tool
+}  // namespace tessera::inline v0_1::tool
 
-namespace tessera::tool::detail {
+namespace tessera::inline v0_1::tool::detail {
 
 /// A recipe under settings, of any type.
 class any_recipe {
@@ -207,4 +207,4 @@ template <typename Recipe>
   }
 }
 
-}  // namespace tessera::tool::detail
+}  // namespace tessera::inline v0_1::tool::detail

@@ -24,7 +24,7 @@
 /// Policies that are chosen at run time, one type per axis, so that the verb tune compiles no candidates. Each
 /// answers as the policy that it holds; fixed numbers of shipped policies become tunable.
 
-namespace tessera::tool::detail {
+namespace tessera::inline v0_1::tool::detail {
 
 /// A policy of the program's own, of any type of one axis: what those of all axes share. One thread makes them.
 ///
@@ -607,4 +607,4 @@ struct own_policies {
   std::vector<any_recovery> recovery{};
 };
 
-}  // namespace tessera::tool::detail
+}  // namespace tessera::inline v0_1::tool::detail

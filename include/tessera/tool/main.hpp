@@ -9,7 +9,7 @@
 #include <tessera/tessera.hpp>
 #include <tessera/tool/any_recipe.hpp>
 
-namespace tessera::tool {
+namespace tessera::inline v0_1::tool {
 
 /// Gives a recipe a name on the command line, as an argument of run.
 ///
@@ -17,9 +17,9 @@ namespace tessera::tool {
 template <tessera::detail::fixed_string Name, typename Recipe>
 struct named;
 
-}  // namespace tessera::tool
+}  // namespace tessera::inline v0_1::tool
 
-namespace tessera::tool::detail {
+namespace tessera::inline v0_1::tool::detail {
 
 /// Runs the command line of tessera-replay with further recipes. The library tessera::tool defines it.
 ///   Returns:  the exit code
@@ -42,9 +42,9 @@ struct entry_for<named<Name, Recipe>> {
   [[nodiscard]] static recipe_entry make() { return entry_for<Recipe>::make_as(std::string(Name.view())); }
 };
 
-}  // namespace tessera::tool::detail
+}  // namespace tessera::inline v0_1::tool::detail
 
-namespace tessera::tool {
+namespace tessera::inline v0_1::tool {
 
 /// Runs tessera-replay with recipes of your own beside the shipped ones: the main function of a tool.
 ///
@@ -66,4 +66,4 @@ int run(int count, char** words) {
   return detail::run_with(count, words, {detail::entry_for<Recipe>::make()...});
 }
 
-}  // namespace tessera::tool
+}  // namespace tessera::inline v0_1::tool

@@ -24,7 +24,7 @@
 /// An allocator over a simulated device, whose recipe is known only when the tool runs. So the tool is compiled once,
 /// and each recipe once.
 
-namespace tessera::tool::detail {
+namespace tessera::inline v0_1::tool::detail {
 
 /// An event with its time, as an observer of any type stores it.
 struct stored_event {
@@ -249,9 +249,9 @@ class simulated_allocator {
   const calls* calls_;
 };
 
-}  // namespace tessera::tool::detail
+}  // namespace tessera::inline v0_1::tool::detail
 
-namespace tessera::trace {
+namespace tessera::inline v0_1::trace {
 
 /// Executes the operations of a recording on the private pools of an allocator of any recipe.
 template <>
@@ -271,4 +271,4 @@ class pool_operations<tool::detail::simulated_allocator> {
   allocator::owner owned_;
 };
 
-}  // namespace tessera::trace
+}  // namespace tessera::inline v0_1::trace

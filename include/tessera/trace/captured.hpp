@@ -15,7 +15,7 @@
 #include <tessera/fwd.hpp>
 #include <tessera/trace/recording.hpp>
 
-namespace tessera::trace::detail {
+namespace tessera::inline v0_1::trace::detail {
 
 /// Options of a captured allocator.
 struct capture_options {
@@ -312,9 +312,9 @@ class program_recorder {
   pool* first_open_ = nullptr;  // of the scopes whose streams a function selects
 };
 
-}  // namespace tessera::trace::detail
+}  // namespace tessera::inline v0_1::trace::detail
 
-namespace tessera::trace {
+namespace tessera::inline v0_1::trace {
 
 /// Records the calls of a running program. Otherwise it behaves like `Allocator`.
 ///
@@ -515,4 +515,4 @@ class captured : public tessera::detail::wrapping_adaptor<captured<Allocator>, A
       options{}};  // its mutex is not held while the allocator is called
 };
 
-}  // namespace tessera::trace
+}  // namespace tessera::inline v0_1::trace

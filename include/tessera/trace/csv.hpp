@@ -13,7 +13,7 @@
 
 #include <tessera/trace/recording.hpp>
 
-namespace tessera::trace {
+namespace tessera::inline v0_1::trace {
 
 /// An error in an input: its position and the broken rule.
 struct input_error {
@@ -24,9 +24,9 @@ struct input_error {
   [[nodiscard]] std::string text() const { return where + ": " + rule; }
 };
 
-}  // namespace tessera::trace
+}  // namespace tessera::inline v0_1::trace
 
-namespace tessera::trace::detail {
+namespace tessera::inline v0_1::trace::detail {
 
 /// The maximum live bytes of a recording. Sums of a few such numbers do not overflow.
 inline constexpr std::size_t max_live = std::size_t{1} << 62;
@@ -261,9 +261,9 @@ class lifetime_checker {
   return {};
 }
 
-}  // namespace tessera::trace::detail
+}  // namespace tessera::inline v0_1::trace::detail
 
-namespace tessera::trace {
+namespace tessera::inline v0_1::trace {
 
 /// Reads a program recorded as CSV with the header `op,id,bytes,stream,t_us`, one event per line.
 ///
@@ -327,4 +327,4 @@ namespace tessera::trace {
   return text;
 }
 
-}  // namespace tessera::trace
+}  // namespace tessera::inline v0_1::trace

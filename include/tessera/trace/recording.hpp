@@ -12,7 +12,7 @@
 #include <tessera/fwd.hpp>
 #include <tessera/observe/snapshot.hpp>
 
-namespace tessera::trace::detail {
+namespace tessera::inline v0_1::trace::detail {
 
 /// Tells the device of an allocator how to answer event queries. A front end has no provider().
 template <typename Allocator>
@@ -24,9 +24,9 @@ void hold_events(Allocator& allocator, bool held) {
   }
 }
 
-}  // namespace tessera::trace::detail
+}  // namespace tessera::inline v0_1::trace::detail
 
-namespace tessera::trace {
+namespace tessera::inline v0_1::trace {
 
 /// One operation of a recorded program.
 struct event {
@@ -307,4 +307,4 @@ std::size_t replay(const program& source, Allocator& allocator) {
   return replay(source, allocator, [](std::size_t) {}, [](std::size_t, auto) {});
 }
 
-}  // namespace tessera::trace
+}  // namespace tessera::inline v0_1::trace

@@ -5,7 +5,7 @@
 
 #include <tessera/detail/blocks/block_manager.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The settings of a block_manager in tests. Derive from it and redefine members.
 struct manager_traits {
@@ -26,4 +26,4 @@ struct manager_traits {
   using counters = full_counters<Pools>;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

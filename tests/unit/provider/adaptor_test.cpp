@@ -15,7 +15,7 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 namespace {
 
 using namespace literals;
@@ -113,4 +113,4 @@ TEST(provider_adaptor, names_each_call) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::inline v0_1

@@ -8,7 +8,7 @@
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The members of a policy whose backend appends to ranges.
 template <typename P>
@@ -324,4 +324,4 @@ struct appending_backend : range_backend_defaults {
   };
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -40,7 +40,7 @@
 /// The allocator may be re-entered while the device acquires, releases or waits. Look up blocks again after
 /// that.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The members of most backends.
 struct backend_defaults {
@@ -124,4 +124,4 @@ struct segment_backend : backend_defaults {
   };
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -6,7 +6,7 @@
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Maps pages into ranges of addresses, at the lowest place with room for the block.
 ///   Source:  PyTorch's expandable segments
@@ -131,4 +131,4 @@ struct expandable_backend : range_backend_defaults {
   };
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

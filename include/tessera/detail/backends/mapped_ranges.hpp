@@ -10,7 +10,7 @@
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The members of a policy whose backend maps memory into ranges.
 template <typename P>
@@ -419,4 +419,4 @@ class mapped_ranges {
   std::size_t alignment_ = std::size_t{1} << 62;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

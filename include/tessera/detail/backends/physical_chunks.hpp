@@ -6,7 +6,7 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The physical memory of one allocator, in chunks that are mapped whole. A chunk is found by its start
 /// address. A `Counter` counts the bytes that the device has given for the chunks.
@@ -135,4 +135,4 @@ class physical_chunks {
   chunk* orphaned_ = nullptr;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -7,7 +7,7 @@
 #include <tessera/detail/blocks/block.hpp>
 #include <tessera/detail/blocks/free_list.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Returns the total bytes of the pages that lie wholly in [begin, end). Pages begin at multiples of `page`.
 [[nodiscard]] inline std::size_t whole_pages(std::uintptr_t begin, std::uintptr_t end,
@@ -107,4 +107,4 @@ class placement_search {
   placement best_{};
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

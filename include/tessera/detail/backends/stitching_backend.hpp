@@ -10,7 +10,7 @@
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/policies/ask_policies.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Ranges into which chunks of any size are mapped, and the mechanics of moving idle chunks. It asks no
 /// policy.
@@ -394,4 +394,4 @@ struct stitching_backend : range_backend_defaults {
   };
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

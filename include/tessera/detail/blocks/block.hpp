@@ -3,7 +3,7 @@
 
 #include <tessera/detail/containers/containers.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 class free_list;
 struct stream_use;
@@ -239,4 +239,4 @@ class segment_list {
   std::size_t releasing_bytes_ = 0;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

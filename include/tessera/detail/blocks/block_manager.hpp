@@ -12,7 +12,7 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Keeps the blocks of one allocator: their neighbours, free lists, addresses, statistics and pending frees.
 /// It carries out the decisions of allocators and backends, and reports each change to the extensions. It
@@ -883,12 +883,12 @@ class block_manager {
   segment_list segments_;
   group own_;
   std::uint32_t last_number_ = 0;
-  [[no_unique_address]] counters_type counters_;
-  [[no_unique_address]] extension_link<extensions_type> extensions_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] counters_type counters_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] extension_link<extensions_type> extensions_;
   std::size_t requested_from_device_ = 0;
-  [[no_unique_address]] std::array<std::uint64_t, measures_calls ? 2 : 0>
+  [[TESSERA_NO_UNIQUE_ADDRESS]] std::array<std::uint64_t, measures_calls ? 2 : 0>
       releases_{};  // their ticks, their number
-  [[no_unique_address]] pending_frees<Provider, Traits::uses_events> pending_;
+  [[TESSERA_NO_UNIQUE_ADDRESS]] pending_frees<Provider, Traits::uses_events> pending_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -6,7 +6,7 @@
 
 /// Messages for calls with a wrong address, handle or size.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 inline constexpr const char* in_no_segment = "it lies in no segment of this allocator";
 
@@ -162,4 +162,4 @@ template <typename Manager>
   return broken;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

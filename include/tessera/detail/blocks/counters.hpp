@@ -3,7 +3,7 @@
 
 #include <tessera/core/types.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Counts all statistics of an allocator with few additions for each call. For each quantity of a pool, it stores the
 /// room below a level, and what was freed since the last reset. A level is at most the pool's peak, and the levels of all
@@ -282,4 +282,4 @@ struct counting_of_any<First, Rest...> {
 template <typename... Extension>
 using counting_of = typename counting_of_any<Extension...>::type;
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

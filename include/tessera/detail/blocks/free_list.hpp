@@ -6,7 +6,7 @@
 #include <tessera/core/types.hpp>
 #include <tessera/detail/blocks/block.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The position of a block in an order. It stays valid when the block is gone, and its range with it.
 struct list_position {
@@ -411,4 +411,4 @@ std::uint32_t number_of_range(const block& b) noexcept {
   return number;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

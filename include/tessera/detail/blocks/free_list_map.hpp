@@ -7,7 +7,7 @@
 #include <tessera/detail/blocks/free_list.hpp>
 #include <tessera/detail/containers/containers.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The free lists of one pool, by stream.
 class free_list_map {
@@ -196,4 +196,4 @@ template <typename Order, bool Ranges, typename F>
   return released >= min_size;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

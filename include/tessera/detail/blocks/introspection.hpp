@@ -7,7 +7,7 @@
 
 /// The counters of statistics with their names, for reports and sums.
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 /// Adds the bytes of another allocator with the same limit.
 inline usage& operator+=(usage& sum, const usage& part) noexcept {
@@ -23,9 +23,9 @@ inline usage& operator+=(usage& sum, const usage& part) noexcept {
 template <typename Recipe, provider::device_provider Provider, typename... Extension>
 class caching_allocator;
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A counter of pool_statistics and its name.
 struct pool_counter {
@@ -237,4 +237,4 @@ inline void add_plan_bytes(usage& now, const usage& plan, std::size_t capacity,
   if (left < available) available = left;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

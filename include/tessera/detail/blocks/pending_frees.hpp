@@ -7,7 +7,7 @@
 #include <tessera/detail/containers/containers.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 struct use_queue;
 
@@ -312,4 +312,4 @@ class pending_frees<Provider, false> {
   [[nodiscard]] static constexpr std::size_t metadata_bytes() noexcept { return 0; }
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

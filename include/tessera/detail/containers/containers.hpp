@@ -10,7 +10,7 @@
 
 #include <tessera/core/bytes.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Gives out room for nodes of one size, from chunks of 4 KiB. The chunks are parts of regions, which grow with the
 /// number of nodes up to 31 chunks; a region goes back to the host heap when none of its nodes is in use, but the last
@@ -604,4 +604,4 @@ class callback_list {
   bool running_ = false;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

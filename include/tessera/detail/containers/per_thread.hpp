@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// A value for each thread that has set one, and a value for all others. Threads are told apart by their ids, so no
 /// storage is thread-local. A system may give the id of a thread that ended to a new thread.
@@ -51,4 +51,4 @@ class per_thread {
   std::vector<std::pair<std::thread::id, T>> values_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -81,7 +81,7 @@
 /// caching_allocator::miss_state is what attempt() and adjust() get: the request `want` with its group, stream, bytes,
 /// and the size and pool of its block; `why` growth failed; the `steps`; and whether growth asks `exactly` for the size.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 struct core_access;
 
@@ -196,11 +196,11 @@ struct extension_check<Core> {
   static constexpr bool passes = true;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
 
 /// The results of get<E>() where there is no such extension: incomplete types. So the call does not compile, `requires`
 /// says so, and the first line of the error says what is missing.
-namespace tessera::detail::missing {
+namespace tessera::inline v0_1::detail::missing {
 
 struct an_arena_has_only_a_part_of_the_memory_so_use_locked_for_this_extension;
 struct name_the_extension_behind_the_provider_as_in_caching_allocator_of_recipe_provider_extension;
@@ -214,9 +214,9 @@ struct refusal_of<E, Front> {
   using type = typename Front::template refused<E>;
 };
 
-}  // namespace tessera::detail::missing
+}  // namespace tessera::inline v0_1::detail::missing
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Does nothing with its arguments. It has a name because nvcc accepts no lambda in a requires-expression.
 struct ignore_arguments {
@@ -262,4 +262,4 @@ struct extensions_of<Core> {
   using type = no_extensions;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -11,13 +11,13 @@
 
 /// Support for writing extensions. extension.hpp lists what an extension may answer.
 
-namespace tessera {
+namespace tessera::inline v0_1 {
 
 class any_allocator;
 
-}  // namespace tessera
+}  // namespace tessera::inline v0_1
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The argument of type E, or a default one.
 template <typename E>
@@ -372,4 +372,4 @@ struct extension_check {
   static constexpr bool passes = (check_extension<Core, Extension, Extension...>() && ...);
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

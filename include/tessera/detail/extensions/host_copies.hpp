@@ -6,7 +6,7 @@
 #include <tessera/core/error.hpp>
 #include <tessera/provider/capabilities.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Copies between the device and the pieces of a store on one stream. If a piece has no memory of its own, or if the device copies
 /// only page-locked memory asynchronously and the memory may be pageable, the bytes pass through two buffers, page-locked if
@@ -160,4 +160,4 @@ class host_copies {
   bool is_finished_ = true;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

@@ -6,7 +6,7 @@
 
 /// Asks the policies of a recipe, and aborts if an answer breaks a law.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Aborts if a policy returns an invalid number. The message names the broken rule.
 [[noreturn, gnu::noinline, gnu::cold]] inline void refuse_answer(const char* question, std::size_t asked,
@@ -115,4 +115,4 @@ template <typename Manager, typename Policies>
   return segment_size_for(manager, p, usage_of(manager, p.growth), size, exactly);
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail

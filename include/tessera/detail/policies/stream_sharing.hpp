@@ -7,7 +7,7 @@
 #include <tessera/detail/policies/ask_policies.hpp>
 #include <tessera/provider/provider.hpp>
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Moves a live block to another free list, which it joins when freed.
 template <typename Manager>
@@ -247,4 +247,4 @@ class stream_sharing {
   Manager& manager_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
