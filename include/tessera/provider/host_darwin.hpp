@@ -20,7 +20,7 @@
 
 #if !defined(__linux__) && !defined(_WIN32)
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 [[nodiscard]] inline const char* host_lacks_pages(page_kind kind) noexcept {
   return kind.size == page_kind::page_size::normal ? "the system has too little memory left"

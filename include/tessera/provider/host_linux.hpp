@@ -19,7 +19,7 @@
 /// The calls of host_pinned on Linux. Functions that can fail return null on success. Otherwise they return the
 /// broken rule, or a text that names the missing resource and a remedy.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// The page-size flags of mmap and memfd_create for a kind: the size is in bits 26 to 31.
 [[nodiscard]] inline unsigned host_page_flags(page_kind kind, unsigned hugetlb) noexcept {

@@ -10,7 +10,7 @@
 
 /// The calls of host_pinned that are the same on all systems with POSIX.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Owns a file descriptor.
 class host_descriptor {

@@ -10,7 +10,7 @@
 /// The virtual memory of host_pinned. Functions that can fail return null on success, else the broken rule, or a text that
 /// names the missing resource and a remedy.
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 struct host_range {
   std::size_t bytes;

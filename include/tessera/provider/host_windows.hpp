@@ -29,7 +29,7 @@ __declspec(dllimport) int __stdcall GetProcessWorkingSetSize(void*, std::size_t*
 __declspec(dllimport) int __stdcall SetProcessWorkingSetSize(void*, std::size_t, std::size_t);
 }
 
-namespace tessera::detail {
+namespace tessera::inline v0_1::detail {
 
 /// Bytes of a page, on all processors with 64 bits.
 [[nodiscard]] constexpr std::size_t host_page() noexcept { return 4_KiB; }

@@ -68,7 +68,7 @@ TEST_F(environment, of_pytorch_is_the_first_variable_set) {
   EXPECT_FALSE(settings<pytorch>().throw_on_oom);  // the other variable is ignored
   set("PYTORCH_ALLOC_CONF", "wrong");
   EXPECT_EQ(settings<pytorch>().max_split_size, 32_MiB);
-#if !defined(_WIN32)  // which has no variable without text
+#if !defined(_WIN32)                   // which has no variable without text
   set("PYTORCH_CUDA_ALLOC_CONF", "");  // is set
   EXPECT_EQ(settings<pytorch>(), pytorch::settings{});
 #endif
