@@ -308,10 +308,11 @@ class host_pinned {
 
     [[nodiscard]] std::string text() const {
       char where[80] = "";
+      const auto address = static_cast<unsigned long long>(detail::address_of(at));
       if (at != nullptr && bytes != 0)
-        std::snprintf(where, sizeof where, " %zu bytes at %p", bytes, at);
+        std::snprintf(where, sizeof where, " %zu bytes at 0x%llx", bytes, address);
       else if (at != nullptr)
-        std::snprintf(where, sizeof where, " at %p", at);
+        std::snprintf(where, sizeof where, " at 0x%llx", address);
       else if (bytes != 0)
         std::snprintf(where, sizeof where, " %zu bytes", bytes);
       return call != nullptr ? std::string(call) + where + ": " + rule : std::string();
