@@ -1,20 +1,13 @@
 # What needs a system. portable.cmake proves the lists of headers; the builds for other systems leave out the headers, and the
 # sources that use them or a header of the system.
 
-# The headers for Linux alone, those for all systems with POSIX, and those that choose the calls of the system. The page of the
-# library's folder has the first list, too.
+# The headers for Linux alone. The page of the library's folder has this list, too.
 set(for_linux debug/guard_pages.hpp debug/guarded.hpp debug/thread_checked.hpp interop/torch_pluggable.hpp
               provider/cuda_calls.hpp provider/cuda_driver.hpp provider/cuda_sharing.hpp provider/cuda_streams.hpp
-              provider/host_file.hpp provider/host_linux.hpp provider/host_sharing.hpp provider/numa_nodes.hpp)
-set(for_posix provider/host_darwin.hpp provider/host_posix.hpp provider/host_ranges.hpp)
-set(for_each_system provider/host_memory.hpp provider/host_pinned.hpp provider/host_windows.hpp)
-set(not_here "")
-if(NOT CMAKE_SYSTEM_NAME STREQUAL Linux)
-  set(not_here ${for_linux})
-endif()
-if(WIN32)
-  list(APPEND not_here ${for_posix})
-endif()
+              provider/host_file.hpp provider/host_sharing.hpp provider/numa_nodes.hpp)
+# The headers that make the calls of whichever system it is.
+set(for_each_system provider/host_darwin.hpp provider/host_linux.hpp provider/host_memory.hpp provider/host_pinned.hpp
+                    provider/host_posix.hpp provider/host_ranges.hpp provider/host_windows.hpp)
 # Headers of the system.
 set(system arpa/inet.h cxxabi.h dirent.h dlfcn.h execinfo.h fcntl.h linux/memfd.h netinet/in.h poll.h pthread.h sched.h semaphore.h
            signal.h spawn.h sys/eventfd.h sys/file.h sys/ioctl.h sys/mman.h sys/prctl.h sys/random.h sys/resource.h sys/socket.h
@@ -32,7 +25,7 @@ function(is_linux_only file result)
     foreach(line IN LISTS lines)
       string(REGEX REPLACE "^ *# *include [<\"]([^>\"]*).*" "\\1" name "${line}")
       string(REGEX REPLACE "^tessera/" "" header "${name}")
-      if(name IN_LIST system OR header IN_LIST not_here)
+      if(name IN_LIST system OR header IN_LIST for_linux)
         set(known ON)
         break()
       endif()

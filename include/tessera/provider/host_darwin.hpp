@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <tessera/provider/host_posix.hpp>
 
+#if !defined(__linux__) && !defined(_WIN32)
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
@@ -13,12 +11,13 @@
 #include <string>
 #include <utility>
 
-#include <tessera/provider/host_posix.hpp>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /// The calls of host_pinned on macOS, and on other systems with POSIX and arc4random_buf. Functions that can fail return
 /// null on success. Otherwise they return the broken rule, or a text that names the missing resource and a remedy.
-
-#if !defined(__linux__) && !defined(_WIN32)
 
 namespace tessera::inline v0_1::detail {
 
@@ -91,6 +90,5 @@ inline constexpr const char* host_no_addresses = "the process has no addresses l
 }
 [[nodiscard]] inline std::size_t host_all_memory(int) noexcept { return host_all_memory(); }
 
-}  // namespace tessera::detail
-
+}  // namespace tessera::inline v0_1::detail
 #endif

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <tessera/provider/host_posix.hpp>
 
+#if defined(__linux__)
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include <tessera/provider/host_posix.hpp>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <tessera/provider/numa_nodes.hpp>
 
 /// The calls of host_pinned on Linux. Functions that can fail return null on success. Otherwise they return the
@@ -176,4 +178,5 @@ inline constexpr const char* host_no_addresses =
   return number;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
+#endif

@@ -6,13 +6,9 @@
 #include <utility>
 #include <vector>
 
-#if defined(_WIN32)
-#include <tessera/provider/host_windows.hpp>
-#elif defined(__linux__)
-#include <tessera/provider/host_linux.hpp>
-#else
 #include <tessera/provider/host_darwin.hpp>
-#endif
+#include <tessera/provider/host_linux.hpp>
+#include <tessera/provider/host_windows.hpp>
 #include <tessera/provider/range_map.hpp>
 
 /// The segments of host_pinned and the user's memory that it locks. The header of the system has the calls. Functions that

@@ -10,11 +10,9 @@
 #include <utility>
 
 #include <tessera/provider/host_memory.hpp>
+#include <tessera/provider/host_ranges.hpp>
 #include <tessera/provider/host_stream.hpp>
 #include <tessera/provider/latest_refusals.hpp>
-#if !defined(_WIN32)
-#include <tessera/provider/host_ranges.hpp>
-#endif
 #if defined(__linux__)
 #include <tessera/provider/host_sharing.hpp>
 #endif

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <utility>
 
 #include <tessera/core/types.hpp>
+
+#if !defined(_WIN32)
+#include <sys/mman.h>
+#include <unistd.h>
 
 /// The calls of host_pinned that are the same on all systems with POSIX.
 
@@ -64,4 +65,5 @@ inline constexpr int host_reserved_only = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORE
   return ::mmap(p, bytes, PROT_NONE, host_reserved_only | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
+#endif

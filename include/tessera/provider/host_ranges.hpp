@@ -7,6 +7,8 @@
 #include <tessera/provider/host_memory.hpp>
 #include <tessera/provider/range_map.hpp>
 
+#if !defined(_WIN32)
+
 /// The virtual memory of host_pinned. Functions that can fail return null on success, else the broken rule, or a text that
 /// names the missing resource and a remedy.
 
@@ -197,4 +199,5 @@ class host_ranges {
   range_map<host_mapping> mappings_;
 };
 
-}  // namespace tessera::detail
+}  // namespace tessera::inline v0_1::detail
+#endif

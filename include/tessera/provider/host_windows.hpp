@@ -6,13 +6,11 @@
 #include <string>
 
 #include <tessera/core/types.hpp>
-#include <tessera/provider/range_map.hpp>
 
 /// The calls of host_pinned on Windows. Functions that can fail return null on success. Otherwise they return the broken rule,
 /// or a text that names the missing resource and a remedy.
 
 #if defined(_WIN32)
-
 // As <windows.h> declares them. That header has thousands of macros, among them words such as small and near.
 struct _MEMORYSTATUSEX;
 struct _MEMORY_BASIC_INFORMATION;
@@ -94,9 +92,9 @@ inline bool host_unmap(void* p, std::size_t bytes) noexcept {
 }
 
 /// Whether each of these pages is memory of this process that it may read.
-[[nodiscard]] inline bool host_is_memory(void* p, std::size_t bytes) noexcept {
+[[nodiscard]] inline bool host_is_memory(const void* p, std::size_t bytes) noexcept {
   constexpr std::uint32_t committed = 0x1000, no_access = 0x01, guard = 0x100;
-  for (std::uintptr_t at = address_of(p), end = at + bytes; at < end;) {
+  for (auto at = reinterpret_cast<std::uintptr_t>(p), end = at + bytes; at < end;) {
     struct {  // MEMORY_BASIC_INFORMATION
       void *begin, *allocation;
       std::uint32_t first_protection;
@@ -104,11 +102,11 @@ inline bool host_unmap(void* p, std::size_t bytes) noexcept {
       std::size_t bytes;
       std::uint32_t state, protection, type;
     } pages{};
-    if (::VirtualQuery(pointer_to(at), reinterpret_cast<_MEMORY_BASIC_INFORMATION*>(&pages), sizeof pages) ==
-        0)
+    if (::VirtualQuery(reinterpret_cast<void*>(at), reinterpret_cast<_MEMORY_BASIC_INFORMATION*>(&pages),
+                       sizeof pages) == 0)
       return false;
     if (pages.state != committed || (pages.protection & (no_access | guard)) != 0) return false;
-    at = address_of(pages.begin) + pages.bytes;
+    at = reinterpret_cast<std::uintptr_t>(pages.begin) + pages.bytes;
   }
   return true;
 }
@@ -119,6 +117,5 @@ inline bool host_unmap(void* p, std::size_t bytes) noexcept {
                   : "node " + std::to_string(node) + ": host_pinned binds memory on Linux alone";
 }
 
-}  // namespace tessera::detail
-
+}  // namespace tessera::inline v0_1::detail
 #endif

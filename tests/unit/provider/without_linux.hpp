@@ -21,11 +21,14 @@
 #include <vector>
 
 #include <fcntl.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#if __has_include(<gtest/gtest.h>)
+#include <gtest/gtest.h>
+#endif
 
 #include "host_process.hpp"
 
