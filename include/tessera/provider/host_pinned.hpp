@@ -60,7 +60,7 @@ class host_pinned {
     std::uint64_t mark = 0;  ///< how many tasks of the stream came before it
   };
 #if !defined(_WIN32)
-  /// A handle of physical memory. The memory is a memory file. On Linux, all its pages are allocated.
+  /// A handle of physical memory, which is a memory file. Linux allocates its pages at once, other systems when it is mapped.
   struct physical {
     std::uint64_t number = 0;  ///< 0 if empty
     bool operator==(const physical&) const = default;
@@ -213,7 +213,6 @@ class host_pinned {
                                                               request.kind, memory.number);
     });
   }
-
 #endif
 
   /// Locks the user's memory in whole pages, according to the options. It does not count against the
