@@ -145,23 +145,20 @@ void print_json(const std::string& title, const tessera::plan::made_plan& made, 
       json_text(warning).c_str(), settings.c_str(), seconds);
 }
 
-/// Replays the whole recording with the recipe, with the plan and without.
-///   Returns:  a warning if the plan does not lower the peak; empty if it does
-std::string warning_of(const tessera::trace::recording& recording, const run_settings& used,
-                       const tessera::plan::made_plan& made) {
-  const recipe_or_error chosen = choose_recipe(used);
-  if (const auto* const wrong = std::get_if<std::string>(&chosen)) return *wrong;
+struct replay_result {
+  std::size_t failures = 0, peak = 0;
+};
+/// Replays the whole recording with a recipe, with a plan or without.
+replay_result replay_with(const any_recipe& recipe, const run_settings& used,
+                          const tessera::trace::recording& recording,
+                          const tessera::plan::memory_plan* plan) {
   const tessera::trace::program program(recording);
-  const tessera::plan::memory_plan view = made.view();
-  struct result {
-    std::size_t failures, peak;
-  };
-  const auto replayed_with = [&](const tessera::plan::memory_plan* plan) {
-    simulated_allocator pool = std::get<any_recipe>(chosen).make(device_of(used.capacity), {.plan = plan});
-    const std::size_t failures = tessera::trace::replay(program, pool);
-    return result{failures, pool.provider().peak_used()};
-  };
-  const result alone = replayed_with(nullptr), planned = replayed_with(&view);
+  simulated_allocator pool = recipe.make(device_of(used.capacity), {.plan = plan});
+  const std::size_t failures = tessera::trace::replay(program, pool);
+  return {failures, pool.provider().peak_used()};
+}
+/// Returns a warning if a plan does not lower the peak; empty if it does.
+std::string warning_of(const run_settings& used, const replay_result& alone, const replay_result& planned) {
   if (planned.failures < alone.failures || (planned.failures == alone.failures && planned.peak < alone.peak))
     return {};
   std::string warning = "the recipe " + used.recipe + " alone reserves " + counted(alone.peak, "byte") +
@@ -249,7 +246,16 @@ verb_result plan_one(const arguments& args, const run_trace& trace, const traces
   options.seed = args.seed;
   options.alignment = args.alignment;
   options.progress = show_progress;
+  // --capacity is that of the plan.
+  arguments of_device = args;
+  of_device.has_capacity = false;
+  const run_settings device = settle(of_device, trace.known);
+  const recipe_or_error chosen = choose_recipe(device);
+  const auto* const recipe = std::get_if<any_recipe>(&chosen);
   progress_line::show("plan: finding the steps of " + recording.name);
+  replay_result alone;
+  if (recipe != nullptr) alone = replay_with(*recipe, device, recording, nullptr);
+  if (args.banks.empty()) options.reserved_without = alone.peak;
   const auto begin = std::chrono::steady_clock::now();
   const tessera::plan::made_plan made = tessera::plan::make(recording, options);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -257,11 +263,10 @@ verb_result plan_one(const arguments& args, const run_trace& trace, const traces
   if (const char* const fault = tessera::plan::find_fault(made.view()))
     return args.files[0] + ": no plan can be made: " + fault;
   if (made.entries.empty()) return args.files[0] + ": nothing to plan: no request outside private pools";
-  // --capacity is that of the plan.
-  arguments of_device = args;
-  of_device.has_capacity = false;
-  const run_settings device = settle(of_device, trace.known);
-  const std::string warning = warning_of(recording, device, made);
+  const tessera::plan::memory_plan view = made.view();
+  const std::string warning = recipe == nullptr
+                                  ? std::get<std::string>(chosen)
+                                  : warning_of(device, alone, replay_with(*recipe, device, recording, &view));
   if (args.json) {
     print_json(recording.name, made, options.capacity, args.banks, warning, settings_json(device), seconds);
   } else {

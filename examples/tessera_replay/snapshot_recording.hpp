@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -161,6 +162,7 @@ struct indexed_recording {
   std::map<std::uint64_t, std::uint64_t>
       id_at;  // of live blocks, by address; no hash map: hostile addresses could collide
   std::uint64_t next_id = 0;
+  std::set<std::uint64_t> requested;  // addresses whose free was requested, and did not complete at once
   origin_collector origins(source.stacks);
   const auto allocate = [&](std::uint64_t address, std::size_t size, stream_id stream, std::uint32_t stack,
                             std::string_view label) {
@@ -190,9 +192,14 @@ struct indexed_recording {
       made.events.push_back({event::kind::refused, next_id++, e.size, e.stream});
     } else if (e.what == observe::snapshot::action::annotate && !e.label.empty()) {
       if (const auto found = id_at.find(e.address); found != id_at.end()) origins.say(found->second, e.label);
+    } else if (e.what == observe::snapshot::action::free_requested) {
+      const bool is_at_once = i + 1 < entries.size() && entries[i + 1].address == e.address &&
+                              entries[i + 1].what == observe::snapshot::action::free_completed;
+      if (!is_at_once) requested.insert(e.address);
     } else if (e.what == observe::snapshot::action::free_completed) {
       const auto found = id_at.find(e.address);
       if (found == id_at.end()) continue;
+      if (requested.erase(e.address) > 0) made.completed_late.push_back(found->second);
       made.events.push_back({event::kind::free, found->second, 0, e.stream});
       id_at.erase(found);
     }

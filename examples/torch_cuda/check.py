@@ -3,13 +3,14 @@
 
     check.py FOLDER [c10|pluggable]...
 
-FOLDER has tessera_torch, libtessera_c10.so, libtessera_cuda.so and tessera-replay. The build packs them and this file into
+FOLDER has tessera_torch, workloads.py, libtessera_c10.so, libtessera_cuda.so and tessera-replay. The build packs them and this file into
 check.pyz, which needs no FOLDER. Exits with 77 if PyTorch is missing or has no GPU.
 """
 import json
 import os
 import pathlib
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -260,6 +261,30 @@ class Check:
         tessera_torch.sleep()
         tessera_torch.wake()
         check(x.cpu()[-1] == MIB - 1, "the recipe serves tensors")
+
+    def follows_plans(self):
+        """A program of workloads.py is recorded, and then reserves less with a plan of the recording."""
+        if self.way != "c10":
+            return
+        # Over a stand-in for CUDA, events complete late, as on a GPU.
+        environment = {**os.environ, "TESSERA_C10": self.library, "FAKECUDA_LAG": "500"}
+
+        def peaks(*arguments):
+            program = [sys.executable, str(self.folder / "workloads.py"), *arguments]
+            done = subprocess.run(program, env=environment, capture_output=True, text=True)
+            found = re.search(r"(\d+) MiB allocated at peak, (\d+) MiB reserved", done.stdout)
+            check(found is not None, f"{arguments} runs: {done.stdout}{done.stderr}")
+            return int(found[1]), int(found[2])
+
+        for name in "pipeline", "recompute":
+            allocated, reserved = peaks(name, "--record", "job.pickle")
+            verified = json.loads(self._replay("verify", "job.pickle", "--json"))[0]
+            check(verified["same_address"] == verified["allocations"] > 10_000, f"each block is where it was: {verified}")
+            self._replay("plan", "job.pickle", "--out", "job.csv")
+            planned = peaks(name, "job.csv")[1]
+            # Streams share no memory of a plan.
+            most = reserved - (reserved - allocated) // (3 if name == "pipeline" else 2)
+            check(planned <= most, f"{name} needs {planned} MiB with a plan; {reserved} before, and {most} are enough")
 
     def other_version(self):
         """A library for another PyTorch is refused, and the other way is used instead."""

@@ -126,45 +126,6 @@ struct script {
   }
 };
 
-/// Makes a plan with a track for each stream. plan::make leaves out streams that would cost memory.
-[[nodiscard]] inline plan::made_plan plan_of_each_stream(const trace::recording& source,
-                                                         const plan::make_options& options) {
-  using kind = trace::event::kind;
-  plan::made_plan all;
-  all.numbers.alignment = options.alignment;
-  for (std::uint64_t number = 0; number < streams; ++number) {
-    trace::recording one{"one stream", {}};
-    std::vector<bool> is_on_it(source.events.size());  // by id
-    for (const trace::event& e : source.events) {
-      if (e.what == kind::allocate) is_on_it[e.id] = e.stream.handle == number;
-      if (e.what == kind::begin_step || is_on_it[e.id]) one.events.push_back(e);
-    }
-    const plan::made_plan part = plan::make(one, options);
-    const auto kinds = static_cast<std::uint32_t>(all.kinds.size());
-    const auto entries = static_cast<std::uint32_t>(all.entries.size());
-    const auto deaths = static_cast<std::uint32_t>(all.deaths.size());
-    const auto steps = static_cast<std::uint32_t>(all.steps.size());
-    const auto base = static_cast<std::uint32_t>(all.numbers.bytes / options.alignment);
-    for (memory_plan::kind k : part.kinds) {
-      k.kept_place += base;
-      all.kinds.push_back(k);
-    }
-    for (memory_plan::entry e : part.entries) {
-      e.kind += kinds;
-      e.deaths += deaths;
-      if (e.place != memory_plan::keeps) e.place += base;
-      if ((e.other & ~memory_plan::may_end) != 0) e.other += entries;
-      all.entries.push_back(e);
-    }
-    for (const std::uint32_t d : part.deaths) all.deaths.push_back(d + entries);
-    for (const memory_plan::step& s : part.steps) all.steps.push_back({s.key, s.entry + entries});
-    for (const memory_plan::track& t : part.tracks)
-      all.tracks.push_back({t.stream, t.kinds_end + kinds, t.entries_end + entries, t.steps_end + steps});
-    all.numbers.bytes += part.numbers.bytes;
-  }
-  return all;
-}
-
 /// Changes numbers of a plan at random.
 inline void mutate(plan::made_plan& made, dice& d) {
   const auto number = [&d](auto& n, std::size_t near) {
@@ -259,9 +220,10 @@ static_assert(event_provider<segments_only> && !virtual_memory_provider<segments
 
 /// How a run deviates from the recorded program.
 struct deviations {
-  bool none = false;        // every step is as recorded, on a device that has enough memory
-  bool has_scopes = false;  // of private pools
-  std::uint64_t fails = 0;  // every so many calls, one fails; 0 for none
+  bool none = false;         // every step is as recorded, on a device that has enough memory
+  bool has_scopes = false;   // of private pools
+  bool stays_aside = false;  // a plan that stepped aside stays so for a while
+  std::uint64_t fails = 0;   // every so many calls, one fails; 0 for none
   std::size_t capacity = 4_GiB;
 };
 
@@ -482,7 +444,7 @@ class run_of {
 
   void play_step() {
     // A plan that stepped aside serves again after a trim. Without it, most programs would not use their plan.
-    if (pool_->by_plan().is_aside) pool_->trim(0);
+    if (pool_->by_plan().is_aside && (!how_.stays_aside || dice_.one_in(64))) pool_->trim(0);
     const std::size_t number =
         how_.none ? of_.order[step_++ % of_.order.size()] : dice_.pick(of_.steps.size());
     const bool is_exact = how_.none || !dice_.one_in(3);

@@ -47,7 +47,10 @@ plan::made_plan plan_of(const script& s, std::uint64_t seed) {
   plan::make_options options{.effort = 0.01};
   options.alignment = std::uint32_t{64} << d.pick(6);
   const trace::recording recorded = s.record();
-  if (d.one_in(2)) return plan_of_each_stream(recorded, options);
+  if (d.one_in(2)) {
+    options.reserved_without = unlimited;  // no stream is left out
+    return plan::make(recorded, options);
+  }
   if (d.one_in(4)) {
     options.first_event = d.pick(recorded.events.size());
     options.end_event = options.first_event + d.pick(recorded.events.size());
@@ -63,6 +66,7 @@ std::string run_seed(const composition& what, std::uint64_t seed, std::size_t op
   how.none = d.one_in(8);
   how.has_scopes = d.one_in(3);
   if (!how.none) {
+    how.stays_aside = d.one_in(3);
     const std::size_t capacities[] = {1_MiB, 8_MiB, 44_MiB, 160_MiB, 4_GiB};
     how.capacity = capacities[d.pick(std::size(capacities))];
     if (d.one_in(4)) how.fails = 2 + d.pick(30);
@@ -233,7 +237,8 @@ TEST_P(planned_host_programs, keep_their_bytes) {
   std::uint64_t planned = 0;
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     const script program(seed);
-    const plan::made_plan made = plan_of_each_stream(program.record(), {.effort = 0.01});
+    const plan::made_plan made =
+        plan::make(program.record(), {.effort = 0.01, .reserved_without = unlimited});
     host_run run(what, program, made.view(), seed);
     EXPECT_EQ(run.run(300), 0u) << "wrong bytes of " << run.reads() << " reads, seed " << seed;
     planned += run.by_plan().requests;

@@ -173,7 +173,7 @@ plan::made_plan plan_of(script s) {
   }
   s.order.clear();
   for (std::size_t i = 0; i < 6 * s.steps.size(); ++i) s.order.push_back(i % s.steps.size());
-  return plan_of_each_stream(s.record(), {.effort = 0.01});
+  return plan::make(s.record(), {.effort = 0.01, .reserved_without = unlimited});
 }
 
 template <typename Pool, typename Blocks, typename MakePool>

@@ -190,6 +190,10 @@ expect(0 "  warning: the recipe pytorch alone reserves 104857600 bytes, and 1048
 expect(0 "\"warning\": \"the recipe pytorch alone reserves 104857600 bytes, and 104857600 with this plan\", " plan ${hundred} --json)
 expect(0 "  warning: this is not a plan of this program: it served no request; the recipe alone needs no more memory than with this plan\n"
        fit ${hundred} --plan ${planned})
+# All streams together need less than the recipe alone, which the plan may replace.
+expect(0 "gnn_sage_streams: 15053 requests in 1 step, " plan ${streams} -o ${SCRATCH}/streams.csv)
+expect(0 "completes with a capacity of 937426944 and not with 937426943; peak live 909567260, ratio 1.0306\n  the plan served 15023 of 15053 requests\n"
+       fit ${streams} --plan ${SCRATCH}/streams.csv)
 expect(0 "resnet50_sgd: 28 requests in 28 steps, " plan ${trace} --from 100 --to 128)
 expect(0 "  capacity         1700000000 bytes: the plan fits\n" plan ${trace} --to 12000 --capacity 1700000000)
 expect(1 "bytes: the plan does not fit, and no placement of these steps does\n" plan ${trace} --to 12000 --effort 0.1 --capacity 1GiB)

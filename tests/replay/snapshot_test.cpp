@@ -327,6 +327,21 @@ TEST(snapshot_recording, begins_with_the_live_blocks) {
   EXPECT_EQ(events[2].id, 1u);
 }
 
+// PyTorch completes a free at once, unless other streams use the block.
+TEST(snapshot_recording, knows_blocks_whose_frees_completed_late) {
+  const std::int64_t one = base, other = base + 5 * mib;
+  const auto read = read_snapshot_recording(snapshot_of(base, 20 * mib, "large", {{20_MiB, "inactive"}},
+                                                        {{"alloc", one, 2 * mib},
+                                                         {"alloc", other, 2 * mib},
+                                                         {"free_requested", one, 2 * mib},
+                                                         {"free_requested", other, 2 * mib},
+                                                         {"free_completed", other, 2 * mib},
+                                                         {"free_completed", one, 2 * mib}}),
+                                            "file");
+  ASSERT_TRUE(std::holds_alternative<recording>(read)) << std::get<input_error>(read).text();
+  EXPECT_EQ(std::get<recording>(read).completed_late, std::vector<std::uint64_t>{0});
+}
+
 TEST(snapshot_recording, is_of_one_device) {
   snapshot s = accepted(snapshot_of(base, 20 * mib, "large", {{20_MiB, "active_allocated", 20_MiB}}, {}));
   EXPECT_EQ(recorded_devices(s), std::vector<std::size_t>{0})

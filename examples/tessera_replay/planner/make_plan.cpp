@@ -89,7 +89,8 @@ class plan_maker {
     // Streams share no bytes of a plan. Without a plan, they may use the same memory one after the other.
     const std::size_t all = made_.numbers.lower_bound + found.front().tree.lower_bound();
     const std::size_t others = (std::max)(made_.numbers.peak_live, made_.numbers.lower_bound);
-    const bool is_dear = !chosen_.empty() && all > others + others / 50;
+    const std::size_t allowed = (std::max)(others + others / 50, options_.reserved_without);
+    const bool is_dear = !chosen_.empty() && all > allowed;
     if (is_dear || chosen_.size() == max_tracks) {
       ++made_.left_out_streams;
       made_.left_out_requests += track.requests.size();

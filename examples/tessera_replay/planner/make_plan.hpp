@@ -77,6 +77,9 @@ struct make_options {
   /// bank_alignment. Empty: one bank. If there are any, `capacity` is that of the first.
   std::span<const std::size_t> banks{};
   std::size_t capacity = 0;  ///< the search stops if the plan has at most so many bytes; 0: no limit
+  /// The bytes that the recipe reserves for the program without a plan. A plan of all streams may need fewer although streams
+  /// share no bytes of it. 0: unknown, so streams are left out whose places add more than 2 % to peak live.
+  std::size_t reserved_without = 0;
   /// Called now and then with the bytes of the best places so far.
   void (*progress)(void* state, std::size_t best, std::size_t lower_bound) = nullptr;
   void* progress_state = nullptr;
@@ -86,8 +89,8 @@ struct make_options {
 ///
 /// Steps that repeat share their entries. Requests in scopes of private pools are left out. A program may mark its
 /// steps (event::kind::begin_step); otherwise, they are found from the sizes of the requests.
-/// A stream is left out if its places would cost more than the memory that streams now use in turn. With a capacity,
-/// the program is planned as one step if the steps do not fit.
+/// A stream is left out if its places would cost more than the memory that streams now use in turn, see `reserved_without`. With a
+/// capacity, the program is planned as one step if the steps do not fit.
 ///
 /// With several banks, the first takes as much as it can, and the others what is left. Long-lived blocks leave it first. Streams
 /// are placed one after the other. The last bank may need more than it has; fits() says whether.

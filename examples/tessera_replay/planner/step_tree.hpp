@@ -40,6 +40,7 @@ class step_tree {
       : track_(&track), alignment_(alignment) {
     add_steps(starts);
     while (!is_marked && join_prefixes(starts)) add_steps(starts);
+    find_ends();
     choose_kept(kept_life);
     find_lives();
     find_arrivals();
@@ -154,6 +155,18 @@ class step_tree {
     steps_.push_back({begin, end, known->second});
   }
 
+  /// Finds until when each block keeps its place. A stream that is slower than recorded moves no block into a later step: there, the
+  /// block would need room in all steps of this kind.
+  void find_ends() {
+    ends_.reserve(track_->requests.size());
+    for (const step& s : steps_) {
+      for (std::uint32_t i = s.begin; i < s.end; ++i) {
+        const recorded_request& r = track_->requests[i];
+        ends_.push_back((std::max)(r.end, (std::min)(r.late_end, s.end)));
+      }
+    }
+  }
+
   /// Keeps the blocks that outlive several steps or `kept_life` requests, and those of which no end is known.
   void choose_kept(std::uint32_t kept_life) {
     std::vector<bool> has_end(nodes_.size());
@@ -162,7 +175,7 @@ class step_tree {
       const bool is_last = s + 1 == steps_.size();
       const std::size_t late_step = s + max_outlived + 1;
       for (std::uint32_t i = steps_[s].begin; i < steps_[s].end; ++i) {
-        const std::uint32_t end = track_->requests[i].end;
+        const std::uint32_t end = ends_[i];
         node& n = nodes_[node_of_[i]];
         if (end - i >= kept_life || (late_step < steps_.size() && end > steps_[late_step].begin))
           n.is_kept = true;
@@ -180,15 +193,14 @@ class step_tree {
     for (const step& s : steps_) {
       std::vector<std::uint32_t>& ends = paths_[s.path].ends;
       for (std::uint32_t i = s.begin; i < s.end; ++i)
-        ends[i - s.begin] =
-            (std::max)(ends[i - s.begin], (std::min)(track_->requests[i].end, s.end) - s.begin);
+        ends[i - s.begin] = (std::max)(ends[i - s.begin], (std::min)(ends_[i], s.end) - s.begin);
     }
   }
   /// Does the same for the paths of later steps.
   void find_arrivals() {
     for (std::size_t s = 0; s < steps_.size(); ++s) {
       for (std::uint32_t i = steps_[s].begin; i < steps_[s].end; ++i) {
-        const std::uint32_t end = track_->requests[i].end;
+        const std::uint32_t end = ends_[i];
         const std::uint32_t number = node_of_[i];
         for (std::size_t later = s + 1; later < steps_.size() && steps_[later].begin < end; ++later) {
           if (nodes_[number].is_kept) break;
@@ -301,11 +313,11 @@ class step_tree {
       const recorded_request& r = track_->requests[i];
       if (!nodes_[node_of_[i]].is_kept) {
         lives_bytes_ = (std::max)(lives_bytes_, now += place_bytes(r.kind));
-        if (r.end < count) dying[r.end] += place_bytes(r.kind);
+        if (ends_[i] < count) dying[ends_[i]] += place_bytes(r.kind);
         continue;
       }
       kept_[r.kind] = (std::max)(kept_[r.kind], ++live[r.kind]);
-      if (r.end < count) ending[r.end].push_back(r.kind);
+      if (ends_[i] < count) ending[ends_[i]].push_back(r.kind);
     }
     for (std::uint32_t k = 0; k < kept_.size(); ++k) kept_bytes_ += kept_[k] * place_bytes(k);
   }
@@ -360,6 +372,7 @@ class step_tree {
   std::size_t alignment_;
   std::vector<node> nodes_;
   std::vector<std::uint32_t> node_of_;  // of each request
+  std::vector<std::uint32_t> ends_;     // likewise: the number of requests before its place is free
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> children_;
   std::map<std::uint32_t, std::uint32_t> path_to_;  // by its last node
   std::vector<path> paths_;

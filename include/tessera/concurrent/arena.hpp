@@ -167,11 +167,11 @@ class shared_callbacks {
   /// Calls all callbacks of a shared_callbacks. Returns whether any callback freed memory.
   static bool run(void* callbacks) noexcept {
     auto& self = *static_cast<shared_callbacks*>(callbacks);
-    if (self.first_.load() == nullptr || self.running_.exchange(true)) return false;
+    if (self.first_.load() == nullptr || self.running_.exchange(1) != 0) return false;
     bool any = false;
     for (const entry* e = self.first_.load(); e != nullptr; e = e->next.load())
       any = e->call(e->context) || any;
-    self.running_ = false;
+    self.running_ = 0;
     return any;
   }
 
@@ -182,7 +182,7 @@ class shared_callbacks {
     std::atomic<entry*> next;
   };
   std::atomic<entry*> first_{nullptr};
-  std::atomic<bool> running_{false};
+  std::atomic<std::uint32_t> running_{0};  // no bool: as in short_mutex
 };
 
 /// An observer that all arenas share. One event at a time is reported.

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -234,23 +235,23 @@ class reentrancy_guard {
 class short_mutex {
  public:
   [[nodiscard]] bool try_lock() noexcept {
-    if (!is_single_threaded()) return !locked_.exchange(true, std::memory_order_acquire);
-    const bool was_locked = locked_.load(std::memory_order_acquire);
-    locked_.store(true, std::memory_order_relaxed);
+    if (!is_single_threaded()) return locked_.exchange(1, std::memory_order_acquire) == 0;
+    const bool was_locked = locked_.load(std::memory_order_acquire) != 0;
+    locked_.store(1, std::memory_order_relaxed);
     return !was_locked;
   }
   void lock() noexcept {
     if (!try_lock()) [[unlikely]]
       wait_and_lock();
   }
-  void unlock() noexcept { locked_.store(false, std::memory_order_release); }
+  void unlock() noexcept { locked_.store(0, std::memory_order_release); }
 
  private:
   [[gnu::noinline, gnu::cold]] void wait_and_lock() noexcept {
     constexpr int first_sleep = 64;
     constexpr std::chrono::microseconds longest{640};
     std::chrono::microseconds sleep{10};
-    for (int tries = 0; locked_.load(std::memory_order_relaxed) || !try_lock(); ++tries) {
+    for (int tries = 0; locked_.load(std::memory_order_relaxed) != 0 || !try_lock(); ++tries) {
       if (tries < 3) {
         pause(64 << tries);
       } else if (tries < first_sleep) {
@@ -280,7 +281,7 @@ class short_mutex {
     }
   }
 
-  std::atomic<bool> locked_{false};
+  std::atomic<std::uint32_t> locked_{0};  // no bool: g++ 12 exchanges a byte on RISC-V by a call of libatomic
 };
 
 /// A mutex that its holder unlocks during a call, and a list of the calls in progress.

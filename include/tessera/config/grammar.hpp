@@ -65,7 +65,7 @@ class bad_setting final : public std::exception {
   void append(std::string_view part) noexcept {
     // A control character could break the line or change the state of a terminal.
     for (const char c : part.substr(0, max_part))
-      text_[size_++] = (c >= 0 && c < ' ') || c == '\x7f' ? '?' : c;
+      text_[size_++] = static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? '?' : c;
   }
   void append_number(std::size_t number) noexcept {
     char digits[20];

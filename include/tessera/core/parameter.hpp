@@ -9,19 +9,6 @@
 /// The parameters of policies. A parameter is known at compile time or set for each allocator object; one
 /// template serves both.
 
-namespace tessera::inline v0_1::detail {
-
-/// A regular type, like std::regular. It compiles in a tenth of the time, because it instantiates no traits.
-template <typename T>
-concept regular = requires(T& object, const T& a, const T& b) {
-  T{};
-  T(a);
-  object = a;
-  { a == b } -> std::same_as<bool>;
-};
-
-}  // namespace tessera::inline v0_1::detail
-
 namespace tessera::inline v0_1 {
 
 /// Marks a template argument as the initial value of a parameter that each allocator object may set.
@@ -50,23 +37,24 @@ struct parameter {
 };
 
 /// The form of a parameter that a tunable initializes: a member that the program may set.
-template <typename T, tunable<T> Initial>
+template <auto Initial>
+  requires(requires { Initial.initial; })  // g++ 11 would not match a tunable<T> Initial
 struct parameter<Initial> {
   /// The type of the tunable's number.
-  using value_type = T;
-  T value = Initial.initial;  ///< read at each decision, so a change counts from the next one on
+  using value_type = std::remove_cvref_t<decltype(Initial.initial)>;
+  value_type value = Initial.initial;  ///< read at each decision, so a change counts from the next one on
   constexpr parameter() noexcept = default;
   /// Sets the parameter, as in `policy.max = 64_MiB`.
-  constexpr parameter(T initial) noexcept : value(initial) {}
-  /// Converts to a T of class type, for example from a number of bytes to a limit.
+  constexpr parameter(value_type initial) noexcept : value(initial) {}
+  /// Converts to a value_type of class type, for example from a number of bytes to a limit.
   template <typename U>
-    requires(std::is_class_v<T> && std::convertible_to<U, T> && !std::same_as<U, T> &&
-             !std::same_as<U, parameter>)
+    requires(std::is_class_v<value_type> && std::convertible_to<U, value_type> &&
+             !std::same_as<U, value_type> && !std::same_as<U, parameter>)
   constexpr parameter(U initial) noexcept : value(initial) {}
   /// The value now.
-  [[nodiscard]] constexpr const T& get() const noexcept { return value; }
+  [[nodiscard]] constexpr const value_type& get() const noexcept { return value; }
   /// Lets policies write the parameter where they mean its value.
-  constexpr operator T() const noexcept { return value; }
+  constexpr operator value_type() const noexcept { return value; }
   bool operator==(const parameter&) const = default;
 };
 
@@ -97,6 +85,15 @@ struct pool_traits {
 }  // namespace tessera::inline v0_1
 
 namespace tessera::inline v0_1::detail {
+
+/// A regular type, like std::regular. It compiles in a tenth of the time, because it instantiates no traits.
+template <typename T>
+concept regular = requires(T& object, const T& a, const T& b) {
+  T{};
+  T(a);
+  object = a;
+  { a == b } -> std::same_as<bool>;
+};
 
 /// Returns the value, or initial value, of a parameter in bytes.
 template <auto Value>

@@ -576,6 +576,10 @@ class sleep_mode::door {
  public:
   /// The argument of sleep(), for code that only has the type of a door.
   using contents_type = sleep_contents;
+  /// What sleep() and wake() return. Incomplete if no recipe of the allocator maps memory into ranges: they do not compile then.
+  using result_type =
+      std::conditional_t<Allocator::has_ranges, sleep_result,
+                         missing::sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched>;
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Puts the default pools and all private pools to sleep: gives back their memory, even under live blocks.
@@ -590,7 +594,7 @@ class sleep_mode::door {
   ///   Returns:   the bytes that went back under live blocks, or why the pools stay awake: a graph is being recorded, the
   ///              rule of sleep(pool) for `serves_on_oom`, host memory ran out, the device or the store failed, or
   ///              the provider cannot copy
-  [[nodiscard]] sleep_result sleep(sleep_store to, stream_id copies = {}) noexcept {
+  [[nodiscard]] result_type sleep(sleep_store to, stream_id copies = {}) noexcept {
     return change({false, false, {}, contents_of(to), copies}, [=](auto& s) { return s.sleep(to, copies); });
   }
   /// Puts one pool to sleep like sleep().
@@ -598,19 +602,19 @@ class sleep_mode::door {
   ///   A pool with the option `serves_on_oom` does not sleep under what it lent: under a live block that serves
   ///   a request of the default pools, unless they fall asleep in the same call. They then do not wake before it.
   ///   Returns:  as sleep(); also fails if the pool does not exist or sleeps, or lent a live block
-  [[nodiscard]] sleep_result sleep(pool_id pool, sleep_store to, stream_id copies = {}) noexcept {
+  [[nodiscard]] result_type sleep(pool_id pool, sleep_store to, stream_id copies = {}) noexcept {
     return change({false, true, pool, contents_of(to), copies},
                   [=](auto& s) { return s.sleep(pool, to, copies); });
   }
   /// Wakes all pools that sleep: maps memory at their addresses and copies saved contents back. Wakes all of
   /// them or none. If memory is missing, first empties the cache as trim() does.
   ///   Returns:  the bytes that came from the device, or why nothing changed, and how many bytes are missing
-  [[nodiscard]] sleep_result wake(stream_id copies = {}) noexcept {
+  [[nodiscard]] result_type wake(stream_id copies = {}) noexcept {
     return change({true, false, {}, {}, copies}, [=](auto& s) { return s.wake(copies); });
   }
   /// Wakes one pool like wake().
   ///   Returns:  as wake(); also fails if the pool does not exist or does not sleep
-  [[nodiscard]] sleep_result wake(pool_id pool, stream_id copies = {}) noexcept {
+  [[nodiscard]] result_type wake(pool_id pool, stream_id copies = {}) noexcept {
     return change({true, true, pool, {}, copies}, [=](auto& s) { return s.wake(pool, copies); });
   }
   /// Whether a pool sleeps.
@@ -630,22 +634,6 @@ class sleep_mode::door {
   }
 
   Allocator* in_;
-};
-
-/// What it returns if no recipe of the allocator maps memory into ranges: its calls do not compile.
-template <typename Allocator>
-  requires(!Allocator::has_ranges)
-class sleep_mode::door<Allocator> {
- public:
-  /// What its sleep() and wake() return: an incomplete type, so that a call does not compile.
-  using refused = missing::sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched;
-
-  explicit door(Allocator&) noexcept {}
-  template <typename... Argument>
-  refused sleep(Argument...) noexcept;
-  template <typename... Argument>
-  refused wake(Argument...) noexcept;
-  [[nodiscard]] static bool is_asleep(pool_id = {}) noexcept { return false; }
 };
 
 /// What an any_allocator returns.

@@ -13,7 +13,7 @@ template <typename R>
 constexpr void require_agreement(const recipe::policies<R>& p) {
   const std::size_t limit = tessera::detail::traits_of(p.pools).max_small_block;
   if (limit != limit_of_pools) {
-    const auto agrees = [limit](std::size_t stated) { return stated == limit_of_pools || stated == limit; };
+    const auto agrees = [&](std::size_t stated) { return stated == limit_of_pools || stated == limit; };
     if constexpr (requires { R::split::max_small_block; })
       detail::must_hold(agrees(R::split::max_small_block),
                         "pools and split agree on small blocks: pools.boundary == split::max_small_block");

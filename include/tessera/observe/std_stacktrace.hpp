@@ -6,6 +6,7 @@
 #if defined(__cpp_lib_stacktrace)
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <stacktrace>
 #endif
@@ -25,7 +26,10 @@ struct std_stacktrace {
   using frame = std::stacktrace_entry;
   /// Takes no stack if host memory runs out.
   std::size_t operator()(std::span<frame> frames) const noexcept {
-    const std::stacktrace taken = std::stacktrace::current(1, frames.size());
+    using size = std::stacktrace::size_type;  // 16 bits in GCC 16
+    const std::size_t most = (std::numeric_limits<size>::max)() - 1u;
+    const std::stacktrace taken =
+        std::stacktrace::current(1, static_cast<size>((std::min)(frames.size(), most)));
     std::copy(taken.begin(), taken.end(), frames.begin());
     return taken.size();
   }

@@ -280,12 +280,19 @@ class plan_follower {
     return false;
   }
 
+  /// The live blocks: a bit for each number.
+  [[nodiscard]] const std::vector<std::uint64_t>& live() const noexcept { return live_; }
   /// Calls f(number, node) for each live block.
   ///   Cost:  linear in the places, 64 at a time
   template <typename F>
   void for_each_live(F f) const noexcept {
-    for (std::size_t word = 0; word < live_.size(); ++word) {
-      for (std::uint64_t bits = live_[word]; bits != 0; bits &= bits - 1) {
+    for_each_in(live_, f);
+  }
+  /// Calls f(number, node) for each of some blocks, as live() has them.
+  template <typename F>
+  void for_each_in(const std::vector<std::uint64_t>& blocks, F f) const noexcept {
+    for (std::size_t word = 0; word < blocks.size(); ++word) {
+      for (std::uint64_t bits = blocks[word]; bits != 0; bits &= bits - 1) {
         const auto i =
             static_cast<std::uint32_t>(64 * word + static_cast<std::size_t>(std::countr_zero(bits)));
         f(i, nodes_[i]);

@@ -62,6 +62,38 @@ class unlock_to_wait {
   Mutex* mutex_;
 };
 
+/// A point of time on several streams: an event on each. Without events, there is none.
+template <typename Provider, bool HasEvents>
+class point_on_streams {};
+template <typename Provider>
+class point_on_streams<Provider, true> {
+ public:
+  void reserve(std::size_t streams) { events_.reserve(streams); }
+  /// Adds a stream, as far as its work was submitted. Returns false if the device fails; a stream that has ended has no work.
+  ///   Requires:  reserve() has left room
+  [[nodiscard]] bool add(Provider& device, stream_id stream) noexcept {
+    typename Provider::event event{};
+    if (!device.record(stream, event)) return !has_stream(device, stream);
+    events_.push_back(event);
+    return true;
+  }
+  /// Whether all streams have come past it. Never waits.
+  [[nodiscard]] bool is_past(Provider& device) noexcept {
+    while (!events_.empty() && device.query(events_.back())) drop(device);
+    return events_.empty();
+  }
+  void clear(Provider& device) noexcept {
+    while (!events_.empty()) drop(device);
+  }
+
+ private:
+  void drop(Provider& device) noexcept {
+    device.discard(events_.back());
+    events_.pop_back();
+  }
+
+  std::vector<typename Provider::event> events_;
+};
 }  // namespace tessera::inline v0_1::detail
 
 namespace tessera::inline v0_1::plan {
@@ -88,8 +120,8 @@ namespace tessera::inline v0_1::plan {
 ///
 /// A plan steps aside when the program leaves it. That is when it has places for less than half of the last 100
 /// requests, or for less than nine tenths of their bytes. It then waits for the streams that use the plan, gives idle
-/// memory back, and serves nothing. Each 100 requests later, it gives back the
-/// memory whose blocks have died. After trim(0), it serves again.
+/// memory back, and serves nothing. Each 100 requests later, it gives back the memory whose blocks have died, once the
+/// streams have come past their frees. After trim(0), it serves again.
 ///
 /// * Streams share no bytes of the plan. Stream 0 follows the recorded stream 0. Each other stream follows the
 ///   first recorded stream that is free and begins with its request.
@@ -102,7 +134,7 @@ namespace tessera::inline v0_1::plan {
 /// * Idle places are also released to keep plan and allocator inside together below a bound: 2 % above the most bytes in
 ///   use at one time. Unless the plan steps aside, the bound covers all of its places. If that is not enough while the
 ///   allocator inside grows, its cache is emptied, too. A plan that steps aside before it has served much leaves that
-///   cache alone. None of this waits: while the plan's streams have work, nothing goes back.
+///   cache alone. None of this waits: while the plan's streams have work, nothing goes back for it.
 /// * If the device refuses memory for a place, it is not asked for more until memory went back.
 /// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. The guarantee of
 ///   a pool does not bind the plan. A limit of the provider counts its bytes.
@@ -134,6 +166,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   using follower = detail::plan_follower;
   using node = follower::node;
   static constexpr bool has_events = provider::event_provider<provider_type>;
+  static constexpr bool has_points = has_events && memory::waits;
 
  public:
   /// Makes an allocator that follows a plan; `args` construct the allocator inside. A plan with a fault serves
@@ -148,6 +181,10 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
         follower_(fault_ == nullptr ? plan : memory_plan{}) {
     if (follower_.plan().empty()) return;
     if constexpr (has_events) used_blocks_of_.resize(follower_.size());
+    if constexpr (has_points) {
+      point_.reserve(follower_.tracks().size());
+      live_at_point_.resize(follower_.live().size());
+    }
     refused_totals_.assign(follower_.plan().bank_ends.size() + 1, unlimited);
     if (follower_.plan().bytes == 0) return;  // no device reserves nothing
     fault_ = allocator_.visit_provider(
@@ -162,6 +199,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     {
       const std::lock_guard lock(mutex_);
       finish_uses(true);
+      forget_point();
     }
     allocator_.visit_provider([this](provider_type& device) {
       if constexpr (memory::waits)
@@ -377,9 +415,12 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     const std::uint32_t i = follower_.select(bytes, stream);
     const bool is_kept = i != follower::none && (follower_.at(i).state & follower::is_kept) != 0;
     if (i == follower::none || is_kept) return serve_kept(bytes, stream);
-    if (follower_.blocker_of(i) != follower::none &&
-        (!finish_uses(false) || follower_.blocker_of(i) != follower::none)) {
+    std::uint32_t blocker = follower_.blocker_of(i);
+    if (blocker != follower::none && finish_uses(false)) blocker = follower_.blocker_of(i);
+    if (blocker != follower::none) {
       ++used_.occupied;
+      // A stream that is slower than recorded does not mean that the program leaves the plan.
+      if ((follower_.at(blocker).state & follower::is_freed) != 0) judge_.note_match(bytes);
       return nullptr;
     }
     if (!back(i)) {
@@ -437,7 +478,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     if (!judge_.is_aside()) return;
     follower_.pause();
     // A busy device rarely has idle streams, so waits for them once.
-    if (!must_not_wait_) (void)give_back_unused(!was_aside);
+    if (!must_not_wait_ && give_back_unused(!was_aside) == 0) give_back_passed();
   }
   /// Tries again to get memory for an entry. The program may have gone on meanwhile.
   [[nodiscard]] void* serve_late(std::uint32_t i) noexcept {
@@ -446,6 +487,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     if (follower_.blocker_of(i) != follower::none || !back(i)) return nullptr;
     follower_.take(i);
     follower_.distrust(i);
+    forget_point();
     return serve(i);
   }
 
@@ -573,11 +615,39 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     if (given > 0) follower_.forget_backing();
     return given;
   }
+  /// Returns the memory that no block used at a point of the plan's streams, once these have come past it. Then sets the next
+  /// point. So memory goes back although the streams always have work.
+  ///   Requires:  the plan is aside, so no place is given out in between
+  void give_back_passed() noexcept {
+    if constexpr (has_points) {
+      if (memory_.device_bytes().current == 0) return;
+      allocator_.visit_provider([this](provider_type& device) {
+        if (has_point_ && !point_.is_past(device)) return;
+        const auto for_each_used = [this](auto f) {
+          follower_.for_each_in(live_at_point_, [&](std::uint32_t, const node& n) {
+            f(follower_.offset_of(n), follower_.bytes_of(n));
+          });
+        };
+        if (has_point_ && memory_.give_back(device, unlimited, for_each_used) > 0) follower_.forget_backing();
+        has_point_ = for_each_stream([&](stream_id s) { return point_.add(device, s); });
+        if (!has_point_) point_.clear(device);
+        std::copy(follower_.live().begin(), follower_.live().end(), live_at_point_.begin());
+      });
+    }
+  }
+  /// Forgets that point, because places are given out.
+  void forget_point() noexcept {
+    if constexpr (has_points) {
+      if (!std::exchange(has_point_, false)) return;
+      allocator_.visit_provider([this](provider_type& device) { point_.clear(device); });
+    }
+  }
   /// Ends a trim of the allocator inside: with `keep` 0, all unused memory goes back, and the plan serves again.
   void finish_trim(std::size_t keep, bool waits) noexcept {
     const std::lock_guard lock(mutex_);
     if (keep > 0 || must_not_wait_) return;
     (void)give_back_unused(waits);
+    forget_point();
     std::fill(refused_totals_.begin(), refused_totals_.end(), unlimited);
     judge_.come_back();
     set_budget();
@@ -697,6 +767,9 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   std::size_t reserved_before_ = unlimited;  // by the allocator inside, before it last tried to grow
   std::vector<std::size_t> refused_totals_;  // by bank: reserved bytes that the device refused to reach
   bool must_not_wait_ = false;               // whether one of them is a scope_kind::capture
+  bool has_point_ = false;                   // whether the next two are set
+  detail::point_on_streams<provider_type, has_points> point_;
+  std::vector<std::uint64_t> live_at_point_;
 };
 
 }  // namespace tessera::inline v0_1::plan

@@ -62,11 +62,8 @@ template <typename Recipe>
 
 /// The recipe for settings of the native backend.
 template <bool IsAsync>
-struct needs_tessera_recipe_pytorch_family_hpp {
-  template <config::pytorch::settings Settings>
-  using under = typename family<config::pytorch, recipe::pytorch_native,
-                                recipe::pytorch_expandable>::template under<Settings>;
-};
+struct needs_tessera_recipe_pytorch_family_hpp
+    : family<config::pytorch, recipe::pytorch_native, recipe::pytorch_expandable> {};
 /// The recipe for the backend cudaMallocAsync. tessera/recipe/pytorch_family.hpp defines it.
 template <>
 struct needs_tessera_recipe_pytorch_family_hpp<true>;

@@ -69,6 +69,9 @@ struct recording {
   observe::snapshot::call_stacks stacks{};  ///< the call stacks and the labels of the origins
   std::vector<origin> origins{};            ///< origins of the allocations, by id; empty if unknown
   std::vector<std::uint64_t> times_us{};    ///< of the events, since an unspecified time; empty if unknown
+  /// Ids of blocks whose frees are where they completed, after a stream that used the block. A recording with record_stream
+  /// needs none.
+  std::vector<std::uint64_t> completed_late{};
 
   /// The origin of an allocation; zeros if it is unknown.
   [[nodiscard]] origin origin_of(std::uint64_t id) const noexcept {

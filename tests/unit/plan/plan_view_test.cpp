@@ -47,7 +47,7 @@ plan::made_plan steps() {
     const std::uint64_t a = of.allocate(5_MiB), b = of.allocate(1_MiB, 1), c = of.allocate(3_MiB);
     for (const std::uint64_t id : {a, b, c}) of.free(id);
   }
-  return conformance::plans::plan_of_each_stream(of.made, {.effort = 0.01});
+  return plan::make(of.made, {.effort = 0.01, .reserved_without = unlimited});
 }
 
 /// A planned with two live blocks of its plan, one pending block of it, and one live block beside the plan.

@@ -316,6 +316,39 @@ TEST_F(planned_on_a_device, waits_once_when_it_steps_aside) {
   EXPECT_EQ(device.calls().synchronize, 1u);
 }
 
+// A stream that always has work is never idle. It comes past the frees that were before.
+TEST_F(planned_on_a_device, gives_back_what_busy_streams_have_left) {
+  const auto make_others = [this] {
+    for (int i = 0; i < 100; ++i) memory.deallocate(memory.allocate(600_KiB));
+  };
+  void* const first = memory.allocate(sizes[0]);
+  void* const second = memory.allocate(sizes[1]);
+  memory.begin_step();
+  make_others();
+  ASSERT_TRUE(used().is_aside);
+  constexpr std::uint64_t second_ns = 1'000'000'000;
+  device.submit(stream_id{}, second_ns);
+  memory.deallocate(first);
+  make_others();
+  memory.deallocate(second);
+  make_others();
+  EXPECT_TRUE(device.can_use(first, sizes[0])) << "before its work is done";
+  device.submit(stream_id{}, second_ns);
+  device.advance(second_ns);
+  make_others();
+  EXPECT_FALSE(device.can_use(first, sizes[0]));
+  EXPECT_TRUE(device.can_use(second, sizes[1])) << "it was live at the point that has passed";
+  device.submit(stream_id{}, second_ns);
+  device.advance(second_ns);
+  make_others();
+  EXPECT_EQ(used().device_bytes.current, 0);
+  EXPECT_EQ(device.calls().synchronize, 1u) << "when the plan stepped aside";
+  memory.trim();
+  memory.begin_step();
+  run_step();
+  EXPECT_FALSE(used().is_aside);
+}
+
 // The plan of another program serves a request by chance.
 TEST_F(planned_on_a_device, leaves_the_cache_inside_alone_if_it_hardly_served) {
   void* const by_chance = memory.allocate(sizes[0]);
@@ -491,6 +524,29 @@ TEST_F(planned_on_a_device, waits_for_recorded_streams) {
   EXPECT_EQ(memory.allocate(sizes[0]), p);
   EXPECT_EQ(memory.current_usage().pending(), 0u);
   memory.deallocate(p);
+}
+
+// A place that a slow stream keeps says nothing about the program.
+TEST(planned, stays_with_a_program_whose_streams_are_slow) {
+  simulated_device device;
+  const plan::made_plan made = two();
+  pool memory(made.view(), provider_ref(device));
+  void* const slow = memory.allocate(5_MiB);
+  EXPECT_TRUE(memory.record_stream(slow, stream_id{1}));
+  device.hold_events(true);
+  memory.deallocate(slow);
+  memory.deallocate(memory.allocate(3_MiB));
+  for (int i = 0; i < 200; ++i) {
+    void* const other = memory.allocate(5_MiB);
+    EXPECT_NE(other, slow);
+    memory.deallocate(memory.allocate(3_MiB));
+    memory.deallocate(other);
+  }
+  EXPECT_EQ(memory.statistics().by_plan.occupied, 200u);
+  EXPECT_FALSE(memory.statistics().by_plan.is_aside);
+  device.hold_events(false);
+  EXPECT_EQ(memory.allocate(5_MiB), slow);
+  memory.deallocate(slow);
 }
 
 // Which uses delay the reuse is a question for the streams policy, also for one of a user with a state.

@@ -58,13 +58,25 @@ inline bool locks() {
   return real;
 }
 
+/// Whether a new mapping is in memory at once if it asks for that. An emulator, such as qemu, ignores it.
+/// The mapping is shared, because a private one may become part of another.
+inline bool populates() {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  void* const p =
+      ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  const bool there = smaps(p, page).resident == page;
+  ::munmap(p, page);
+  return there;
+}
+
 /// Bytes of a mapped range that mincore reports as resident.
 inline std::size_t in_core(void* p, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  std::vector<unsigned char> pages(bytes / page);
+  std::vector<unsigned char> pages(bytes /
+                                   4096);  // qemu writes an element for 4 KiB, however large its pages are
   if (::mincore(p, bytes, pages.data()) != 0) return 0;
   std::size_t sum = 0;
-  for (const unsigned char there : pages) sum += (there & 1) * page;
+  for (std::size_t i = 0; i < bytes / page; ++i) sum += (pages[i] & 1) * page;
   return sum;
 }
 

@@ -469,7 +469,7 @@ TEST(host_pinned_sharing, takes_calls_from_several_threads) {
   for (int i = 0; i < 100; ++i) {  // while others import
     physical more;
     shareable too;
-    EXPECT_TRUE(device.create(4_KiB, page_kind::normal, more) &&
+    EXPECT_TRUE(device.create(device.page_size(page_kind::normal), page_kind::normal, more) &&
                 device.export_memory(more, importers::listed, too) && device.allow(too, importer) &&
                 device.destroy(more));
   }
