@@ -9,8 +9,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include <tessera/law/provider_laws.hpp>
@@ -36,16 +36,17 @@ class host_pages {
   [[nodiscard]] std::size_t granularity() const noexcept { return page; }
 
  private:
-  struct deleter {
-    void operator()(std::byte* p) const noexcept { std::free(p); }
-  };
   static constexpr std::size_t page = 1_MiB, pages = 64;
+  struct deleter {
+    void operator()(std::byte* p) const noexcept { ::operator delete(p, std::align_val_t{page}); }
+  };
 
   void* mark(std::size_t first, std::size_t count, bool used) noexcept {
     for (std::size_t i = first; i < first + count; ++i) used_[i] = used;
     return memory_.get() + first * page;
   }
-  std::unique_ptr<std::byte, deleter> memory_{static_cast<std::byte*>(std::aligned_alloc(page, page* pages))};
+  std::unique_ptr<std::byte, deleter> memory_{
+      static_cast<std::byte*>(::operator new(page * pages, std::align_val_t{page}, std::nothrow))};
   std::array<bool, pages> used_{};
 };
 

@@ -1,5 +1,5 @@
-# Writes one header that needs no other of the library: the core, all policies and recipes, `locked`, `simulated_device` and, on
-# Linux, `host_pinned`. WITH adds headers, named as below tessera/.
+# Writes one header that needs no other of the library: the core, all policies and recipes, `locked`, `simulated_device` and
+# `host_pinned`. WITH adds headers, named as below tessera/.
 #   cmake -D OUT=tessera_single.hpp [-D "WITH=extension/private_pools.hpp;observe/explain.hpp"] [-D ROOT=checkout]
 #         -P single_header.cmake
 cmake_minimum_required(VERSION 3.24)
@@ -15,11 +15,9 @@ set(more ${WITH})
 list(TRANSFORM more PREPEND tessera/)
 set(includes "")
 foreach(header IN ITEMS tessera/tessera.hpp LISTS parts ITEMS tessera/concurrent/locked.hpp tessera/provider/simulated_device.hpp
-        LISTS more)
+        LISTS more ITEMS tessera/provider/host_pinned.hpp)
   string(APPEND includes "#include <${header}>\n")
 endforeach()
-# Last, because what a condition includes first is not there without it.
-string(APPEND includes "#if defined(__linux__)\n#include <tessera/provider/host_pinned.hpp>\n#endif\n")
 
 # Appends the text in a variable to the property `body`. `named` says whether the name of its header is there.
 macro(emit variable)

@@ -536,10 +536,11 @@ int run(const command& verb, const arguments& args) {
 }  // namespace
 
 int tessera::tool::detail::run_with(int count, char** words, std::vector<recipe_entry> own) {
+  replay::keep_line_ends_of_output();
   if (count > 0) {
-    std::string_view called = words[0];
-    called.remove_prefix(called.find_last_of('/') + 1);
-    if (!called.empty()) replay::program_name() = replay::printable_text(called);
+    std::filesystem::path called = std::filesystem::path(words[0]).filename();
+    if (called.extension() == ".exe") called.replace_extension();
+    if (!called.empty()) replay::program_name() = replay::printable_text(called.string());
   }
   const replay::recipe_list known(std::move(own));
   if (const std::string wrong = known.find_fault(); !wrong.empty()) return print_error(wrong);

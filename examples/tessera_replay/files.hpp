@@ -85,7 +85,10 @@ template <typename Check>
   if (std::fwrite(text.data(), 1, text.size(), file) != text.size()) failed = error("written");
   if (std::fclose(file) != 0 && !failed) failed = error("written");
   if (!is_replaced) return failed;
-  if (!failed && std::rename(part.c_str(), real_path.c_str()) != 0) failed = error("put in place");
+  std::error_code why;
+  if (!failed)
+    std::filesystem::rename(part, real_path, why);  // unlike std::rename, it replaces a file on Windows, too
+  if (why) failed = input_error{path, "cannot be put in place: " + why.message()};
   if (failed) std::remove(part.c_str());
   return failed;
 }

@@ -17,8 +17,6 @@
 #include <variant>
 #include <vector>
 
-#include <unistd.h>
-
 #include "commands.hpp"
 #include "compare.hpp"
 #include "files.hpp"
@@ -164,7 +162,7 @@ class rank_progress {
   void next(const std::string& file) {
     ++done_;
     const std::string text = std::to_string(done_) + " of " + counted(total_, "file");
-    if (isatty(STDERR_FILENO) != 0) return progress_line::show(text + ": " + title_of(file));
+    if (errors_go_to_a_terminal()) return progress_line::show(text + ": " + title_of(file));
     const std::size_t tenth = std::max<std::size_t>(1, total_ / 10);
     if (total_ >= 20 && done_ % tenth == 0) print_message(text);
   }

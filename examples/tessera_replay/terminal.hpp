@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <unistd.h>
 #include <cstddef>
 #include <cstdio>
 #include <string>
@@ -11,11 +10,15 @@
 
 namespace replay {
 
+[[nodiscard]] bool errors_go_to_a_terminal();
+/// Makes standard output the same bytes on all systems. Windows would write "\r\n" for "\n".
+void keep_line_ends_of_output();
+
 /// Shows one line of progress on a terminal, which the next replaces. Silent if standard error is a file.
 class progress_line {
  public:
   static void show(const std::string& text) {
-    if (isatty(STDERR_FILENO) == 0) return;
+    if (!errors_go_to_a_terminal()) return;
     std::fprintf(stderr, "\r\x1b[K%s", text.c_str());
     is_shown() = true;
   }

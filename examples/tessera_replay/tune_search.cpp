@@ -22,7 +22,7 @@ namespace {
 
 /// The processor time of this thread, in nanoseconds.
 double processor_ns() {
-  std::timespec t{};
+  ::timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
 }

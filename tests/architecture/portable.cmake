@@ -3,14 +3,7 @@
 # found. Then compiles and links them for Windows, if the compiler MinGW-w64 is installed.
 #   cmake -D ROOT=checkout -D COMPILER=c++ -D SCRATCH=folder [-D MINGW=x86_64-w64-mingw32-g++-posix] -P portable.cmake
 cmake_minimum_required(VERSION 3.24)
-# The headers for Linux alone. The page of the library's folder has this list, too.
-set(for_linux debug/guard_pages.hpp debug/guarded.hpp debug/thread_checked.hpp interop/torch_pluggable.hpp
-              provider/cuda_calls.hpp provider/cuda_driver.hpp provider/cuda_sharing.hpp provider/cuda_streams.hpp
-              provider/host_file.hpp provider/host_memory.hpp provider/host_pinned.hpp provider/host_sharing.hpp
-              provider/numa_nodes.hpp)
-set(system arpa/inet.h cxxabi.h dirent.h dlfcn.h execinfo.h fcntl.h linux/memfd.h netinet/in.h poll.h pthread.h sched.h semaphore.h
-           signal.h spawn.h sys/eventfd.h sys/file.h sys/ioctl.h sys/mman.h sys/random.h sys/resource.h sys/socket.h sys/stat.h
-           sys/syscall.h sys/time.h sys/types.h sys/uio.h sys/un.h sys/wait.h syscall.h unistd.h)
+include(${CMAKE_CURRENT_LIST_DIR}/linux_only.cmake)
 set(macros __linux__ __linux linux __gnu_linux__ __unix__ __unix unix CLOCK_MONOTONIC CLOCK_MONOTONIC_COARSE)
 # Functions of the system whose names no header of tessera has.
 set(functions mmap munmap mremap mprotect madvise mlock memfd_create ftruncate fallocate getpid gettid geteuid getrandom sysconf
@@ -27,6 +20,11 @@ foreach(header IN LISTS for_linux)
   endif()
 endforeach()
 list(REMOVE_ITEM headers ${for_linux})
+set(for_windows "")
+foreach(header IN LISTS headers)
+  string(APPEND for_windows "#include <tessera/${header}>\n")
+endforeach()
+list(REMOVE_ITEM headers ${for_each_system})
 list(LENGTH headers count)
 set(standard "")
 set(includes "")
@@ -50,7 +48,7 @@ foreach(macro IN LISTS macros)
 endforeach()
 list(JOIN functions " " poisoned)
 file(WRITE ${SCRATCH}/alone/portable_headers.hpp "${before}#pragma GCC poison ${poisoned}\n${includes}")
-file(WRITE ${SCRATCH}/all/portable_headers.hpp "${includes}")
+file(WRITE ${SCRATCH}/all/portable_headers.hpp "${for_windows}")
 foreach(header IN LISTS system)
   file(WRITE ${SCRATCH}/system/${header} "#if defined(ONLY_STANDARD)
 #error \"this header is for all systems, so it may not include <${header}>\"
@@ -79,4 +77,4 @@ execute_process(COMMAND ${MINGW} -std=c++20 -Wall -Wextra -Wno-format -Wno-forma
 if(NOT code EQUAL 0)
   message(FATAL_ERROR "for Windows:\n${out}")
 endif()
-message(STATUS "they compile and link for Windows")
+message(STATUS "with host_pinned, they compile and link for Windows")

@@ -141,7 +141,7 @@ TEST(snapshots, of_real_devices_are_decided_the_same) {
     if (!packed && entry.path().extension() != ".pickle") continue;
     const std::string bytes = packed ? unpacked(entry.path()) : whole(entry.path());
     if (bytes.empty()) continue;  // there is no xz
-    const auto read = replay::read_snapshot(bytes, entry.path().filename());
+    const auto read = replay::read_snapshot(bytes, entry.path().filename().string());
     ASSERT_TRUE(std::holds_alternative<tessera::observe::snapshot>(read))
         << std::get<tessera::trace::input_error>(read).text();
     const auto outcome = replay::verifier(std::get<tessera::observe::snapshot>(read), 0).run();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -24,6 +23,8 @@
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/with.hpp>
 #include <tessera/tessera.hpp>
+
+#include "environment.hpp"
 
 namespace {
 
@@ -99,10 +100,10 @@ TEST(configured, refuses_an_impossible_change_and_names_the_key) {
 }
 
 TEST(configured, reads_the_environment) {
-  ::setenv("TESSERA_TEST_CONF", "expandable_segments:True", 1);
+  ASSERT_TRUE(set_variable("TESSERA_TEST_CONF", "expandable_segments:True"));
   auto pool = chosen::from_environment("TESSERA_TEST_CONF");
   EXPECT_TRUE(pool.settings().expandable_segments);
-  ::setenv("TESSERA_TEST_CONF", "max_split_size_mb:2", 1);
+  ASSERT_TRUE(set_variable("TESSERA_TEST_CONF", "max_split_size_mb:2"));
   try {
     (void)chosen::from_environment("TESSERA_TEST_CONF");
     ADD_FAILURE();
@@ -111,20 +112,20 @@ TEST(configured, reads_the_environment) {
                  "TESSERA_TEST_CONF, character 18: max_split_size_mb 2: must be at least "
                  "large_segment_size_mb");
   }
-  ::unsetenv("TESSERA_TEST_CONF");
+  ASSERT_TRUE(unset_variable("TESSERA_TEST_CONF"));
   auto absent = chosen::from_environment("TESSERA_TEST_CONF");
   EXPECT_EQ(absent.settings(), config::pytorch::settings{});
 }
 
 TEST(configured, names_the_variable_that_it_read) {
-  ASSERT_EQ(::setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:2", 1), 0);
+  ASSERT_TRUE(set_variable("PYTORCH_ALLOC_CONF", "max_split_size_mb:2"));
   try {
     (void)chosen::from_environment();
     ADD_FAILURE();
   } catch (const config::bad_setting& error) {
     EXPECT_TRUE(std::string(error.what()).starts_with("PYTORCH_ALLOC_CONF, character 18: ")) << error.what();
   }
-  ::unsetenv("PYTORCH_ALLOC_CONF");
+  ASSERT_TRUE(unset_variable("PYTORCH_ALLOC_CONF"));
 }
 
 struct without_ranges : provider_adaptor<simulated_device> {

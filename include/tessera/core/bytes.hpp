@@ -54,7 +54,9 @@ namespace tessera::inline v0_1::detail {
 /// otherwise.
 [[noreturn]] inline void fatal(const char* rule, const void* pointer = nullptr) noexcept {
   if (pointer != nullptr) {
-    std::fprintf(stderr, "tessera: %s (pointer %p)\n", rule, pointer);
+    // %p has no 0x on Windows.
+    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+    std::fprintf(stderr, "tessera: %s (pointer 0x%llx)\n", rule, static_cast<unsigned long long>(address));
   } else {
     std::fprintf(stderr, "tessera: %s\n", rule);
   }
@@ -75,7 +77,7 @@ class fixed_text {
     return *this;
   }
   fixed_text& add(std::uint64_t number) noexcept { return add_digits(number, 10); }
-  /// Adds an address in the format of %p.
+  /// Adds an address as "0x" and hexadecimal digits.
   fixed_text& add_address(std::uint64_t address) noexcept { return add("0x").add_digits(address, 16); }
 
   [[nodiscard]] const char* c_str() const noexcept { return text_; }
@@ -142,7 +144,7 @@ class format_bytes {
     auto value = static_cast<double>(bytes);
     std::size_t unit = 0;
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; ++unit) value /= 1024;
-    __builtin_snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    std::snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
   }
   /// The text, which lives as long as this object.
   [[nodiscard]] const char* text() const noexcept { return text_; }
@@ -169,7 +171,7 @@ class refusal {
     refusal made;
     std::va_list values;
     va_start(values, format);
-    (void)__builtin_vsnprintf(made.text_, sizeof made.text_, format, values);
+    (void)std::vsnprintf(made.text_, sizeof made.text_, format, values);
     va_end(values);
     return made;
   }

@@ -137,7 +137,8 @@ struct print_live_blocks {
                  left.count == 1 ? "block" : "blocks", left.bytes);
     for (std::size_t i = 0; i < left.shown(); ++i) {
       const debug::live_blocks::block& b = left.largest[i];
-      std::fprintf(stderr, "  %zu bytes at %p, stream %llu", b.bytes, reinterpret_cast<void*>(b.address),
+      std::fprintf(stderr, "  %zu bytes at 0x%llx, stream %llu", b.bytes,
+                   static_cast<unsigned long long>(b.address),
                    static_cast<unsigned long long>(b.stream.handle));
       if (!b.label.empty())
         std::fprintf(stderr, ", label '%.*s'", static_cast<int>(b.label.size()), b.label.data());

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cinttypes>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -458,7 +459,7 @@ class torch_pluggable {
   [[nodiscard]] static short_text refusal_of(const char* call, int device, detail::torch_pool_id pool,
                                              const char* rule) noexcept {
     short_text text{};
-    __builtin_snprintf(text.data(), text.size(),
+    std::snprintf(text.data(), text.size(),
                        "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 ") of device %d: %s", call,
                        pool.first, pool.second, device, rule);
     return text;
@@ -489,7 +490,7 @@ class torch_pluggable {
   }
   /// Returns the length of the text, whatever the size.
   static std::size_t copy_text(const char* text, char* out, std::size_t size) noexcept {
-    return static_cast<std::size_t>(__builtin_snprintf(out, size, "%s", text));
+    return static_cast<std::size_t>(std::snprintf(out, size, "%s", text));
   }
 
   /// Calls f. Records the exception that f throws, with the last error of the device `state` that f found.
@@ -566,7 +567,7 @@ class torch_pluggable {
   /// Keeps a text for last_error(). Of the texts with `prints`, it prints the 1st, 2nd, 4th, 8th and so on.
   void record(bool prints, const char* format, std::va_list values) noexcept {
     const std::lock_guard lock(error_mutex_);
-    __builtin_vsnprintf(error_.data(), error_.size(), format, values);
+    std::vsnprintf(error_.data(), error_.size(), format, values);
     if (prints && std::has_single_bit(++printable_errors_)) std::fprintf(stderr, "%s\n", error_.data());
   }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -174,7 +175,7 @@ class report_formatter {
     char line[512];
     std::va_list values;
     va_start(values, format);
-    const int length = __builtin_vsnprintf(line, sizeof line, format, values);
+    const int length = std::vsnprintf(line, sizeof line, format, values);
     va_end(values);
     if (length > 0) text_.append(line, (std::min)(static_cast<std::size_t>(length), sizeof line - 1));
   }

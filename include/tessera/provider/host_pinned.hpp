@@ -2,22 +2,27 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 
-#include <unistd.h>
-
 #include <tessera/provider/host_memory.hpp>
-#include <tessera/provider/host_sharing.hpp>
+#include <tessera/provider/host_ranges.hpp>
 #include <tessera/provider/host_stream.hpp>
 #include <tessera/provider/latest_refusals.hpp>
+#if defined(__linux__)
+#include <tessera/provider/host_sharing.hpp>
+#endif
 
 namespace tessera::inline v0_1::provider {
 
-/// Provides page-locked memory of this machine. Linux.
+/// Provides page-locked memory of this machine.
+///
+/// On Linux, it has all that follows. On macOS and other systems with POSIX, it has no larger pages, no nodes, and no memory
+/// that other processes import. On Windows, it has no virtual memory either.
 ///
 /// Each stream is a thread, and events track its work. A program that misuses memory between streams fails
 /// here as on a device.
@@ -33,8 +38,10 @@ class host_pinned {
   static constexpr bool is_thread_safe = true;
   static constexpr bool is_host_visible = true;
   static constexpr bool release_waits = false;  // work of a stream may still use the pages
+#if !defined(_WIN32)
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = true;
+#endif
   /// Whether memory must be locked (`required`), is used unlocked if it cannot be (`where_allowed`), or is
   /// never locked.
   using pinning = detail::host_pinning;
@@ -52,12 +59,16 @@ class host_pinned {
     stream_id stream{};      ///< the stream in which it was recorded
     std::uint64_t mark = 0;  ///< how many tasks of the stream came before it
   };
-  /// A handle of physical memory. The memory is a memory file with all its pages allocated.
+#if !defined(_WIN32)
+  /// A handle of physical memory, which is a memory file. Linux allocates its pages at once, other systems when it is mapped.
   struct physical {
     std::uint64_t number = 0;  ///< 0 if empty
     bool operator==(const physical&) const = default;
   };
+#endif
+#if defined(__linux__)
   using shareable = detail::host_shareable;
+#endif
   /// Bytes in whole pages.
   struct holdings {
     std::size_t acquired = 0;    ///< bytes of segments, which count against the capacity
@@ -102,21 +113,20 @@ class host_pinned {
   /// What this provider and its other banks hold together.
   [[nodiscard]] holdings held() const noexcept {
     const std::lock_guard lock(state_->mutex);
-    const auto& segments = state_->memory.segments();
-    const auto& mappings = state_->ranges.mappings();
-    const auto& registered = state_->registered.memory();
-    std::size_t locked = 0;
-    const auto add_locked = [&](void*, const auto& range) { locked += range.locked ? range.bytes : 0; };
-    segments.for_each(add_locked);
-    mappings.for_each(add_locked);
-    registered.for_each(add_locked);
-    return {.acquired = segments.bytes(),
-            .created = state_->memory.created(),
-            .imported = state_->memory.imported(),
-            .reserved = state_->ranges.ranges().bytes(),
-            .mapped = mappings.bytes(),
-            .registered = registered.bytes(),
-            .locked = locked};
+    holdings now;
+    const auto add_locked = [&](void*, const auto& range) { now.locked += range.locked ? range.bytes : 0; };
+    now.acquired = state_->memory.segments().bytes();
+    state_->memory.segments().for_each(add_locked);
+    now.registered = state_->registered.memory().bytes();
+    state_->registered.memory().for_each(add_locked);
+#if !defined(_WIN32)
+    now.created = state_->physical_memory.created();
+    now.imported = state_->physical_memory.imported();
+    now.reserved = state_->ranges.ranges().bytes();
+    now.mapped = state_->ranges.mappings().bytes();
+    state_->ranges.mappings().for_each(add_locked);
+#endif
+    return now;
   }
 
   /// Returns null at the capacity, or if the system refuses. last_error() then returns the reason and a
@@ -131,6 +141,7 @@ class host_pinned {
     return run("release", p, bytes, [&] { return state_->memory.release(p, bytes); });
   }
 
+#if !defined(_WIN32)
   [[nodiscard]] void* reserve(std::size_t bytes, std::size_t to) noexcept {
     void* p = nullptr;
     (void)ask("reserve", nullptr, bytes, [&] { return state_->ranges.reserve(bytes, to, p); });
@@ -141,12 +152,14 @@ class host_pinned {
   }
   bool create(std::size_t bytes, page_kind kind, physical& memory) noexcept {
     return ask("create", nullptr, bytes,
-               [&] { return state_->memory.create(*bank_, bytes, kind, memory.number); });
+               [&] { return state_->physical_memory.create(*bank_, bytes, kind, memory.number); });
   }
   bool destroy(const physical& memory) noexcept {
     return run("destroy", nullptr, 0, [&] {
+#if defined(__linux__)
       state_->exports.remove(memory.number);
-      return state_->memory.destroy(memory.number);
+#endif
+      return state_->physical_memory.destroy(memory.number);
     });
   }
   /// Maps the memory and locks it, according to the options.
@@ -159,15 +172,18 @@ class host_pinned {
   bool unmap(void* p, std::size_t bytes) noexcept {
     return run("unmap", p, bytes, [&] { return state_->ranges.unmap(p, bytes); });
   }
+#endif
 
+#if defined(__linux__)
   [[nodiscard]] chunk_traits chunk_abilities() const noexcept { return {.exports_file = true}; }
   /// The process id within its PID namespace.
   [[nodiscard]] std::int32_t process() const noexcept { return ::getpid(); }
   /// Exports to processes of the same user or of root. The first call starts a thread that answers importers.
   bool export_memory(const physical& memory, importers who, shareable& name) noexcept {
     const auto add_export = [&]() -> const char* {
-      const detail::host_memory::physical_memory* const source = state_->memory.find(memory.number);
-      if (source == nullptr) return detail::host_memory::no_memory;
+      const detail::host_physical::physical_memory* const source =
+          state_->physical_memory.find(memory.number);
+      if (source == nullptr) return detail::host_physical::no_memory;
       if (source->imported()) return "imported memory cannot be exported";
       return state_->exports.add(memory.number, source->file.get(), source->bytes, source->kind, who);
     };
@@ -192,19 +208,19 @@ class host_pinned {
     detail::host_import request(state_->import_timeout);
     const char* const fault = request.send(name);  // without the mutex, so that other calls proceed
     return ask("import_memory", nullptr, 0, [&] {
-      return fault != nullptr
-                 ? fault
-                 : state_->memory.adopt(std::move(request.file), request.bytes, request.kind, memory.number);
+      return fault != nullptr ? fault
+                              : state_->physical_memory.adopt(std::move(request.file), request.bytes,
+                                                              request.kind, memory.number);
     });
   }
+#endif
 
   /// Locks the user's memory in whole pages, according to the options. It does not count against the
   /// capacity. unregister_memory unlocks the pages even if another caller locked them too, because the system
   /// does not count locks. Memory of this provider is therefore refused.
   bool register_memory(void* p, std::size_t bytes) noexcept {
     return ask("register_memory", p, bytes, [&] {
-      const bool own = bytes <= max_request && (state_->memory.segments().overlaps(p, bytes) ||
-                                                state_->ranges.ranges().overlaps(p, bytes));
+      const bool own = bytes <= max_request && state_->overlaps(p, bytes);
       return own ? "the memory belongs to this provider" : state_->registered.add(p, bytes, bank_->pin);
     });
   }
@@ -289,25 +305,45 @@ class host_pinned {
 
     [[nodiscard]] std::string text() const {
       char where[80] = "";
+      const auto address = static_cast<unsigned long long>(detail::address_of(at));
       if (at != nullptr && bytes != 0)
-        __builtin_snprintf(where, sizeof where, " %zu bytes at %p", bytes, at);
+        std::snprintf(where, sizeof where, " %zu bytes at 0x%llx", bytes, address);
       else if (at != nullptr)
-        __builtin_snprintf(where, sizeof where, " at %p", at);
+        std::snprintf(where, sizeof where, " at 0x%llx", address);
       else if (bytes != 0)
-        __builtin_snprintf(where, sizeof where, " %zu bytes", bytes);
+        std::snprintf(where, sizeof where, " %zu bytes", bytes);
       return call != nullptr ? std::string(call) + where + ": " + rule : std::string();
     }
   };
   struct state {
     explicit state(const options& settings) : import_timeout(settings.import_timeout) {}
 
-    std::uint64_t token =
-        detail::host_random_number();  // of this provider; the first number of its physical memory
-    std::mutex mutex;                  // guards all members except the streams
-    detail::host_memory memory{token};
-    detail::host_ranges ranges{memory};
+    /// Whether a part of the range is memory or addresses of the provider.
+    [[nodiscard]] bool overlaps(const void* p, std::size_t bytes) const noexcept {
+#if !defined(_WIN32)
+      if (ranges.ranges().overlaps(p, bytes)) return true;
+#endif
+      return memory.segments().overlaps(p, bytes);
+    }
+    /// Whether the range lies in one segment or mapping.
+    [[nodiscard]] bool has_memory(const void* p, std::size_t bytes) const noexcept {
+#if !defined(_WIN32)
+      if (ranges.mappings().around(p, bytes) != nullptr) return true;
+#endif
+      return memory.segments().around(p, bytes) != nullptr;
+    }
+
+    std::mutex mutex;  // guards all members except the streams
+    detail::host_memory memory;
+#if !defined(_WIN32)
+    std::uint64_t token = detail::host_random_number();  // the first number of its physical memory
+    detail::host_physical physical_memory{memory, token};
+    detail::host_ranges ranges{physical_memory};
+#endif
     detail::host_registered registered;
+#if defined(__linux__)
     detail::host_exports exports{token};
+#endif
     std::chrono::milliseconds import_timeout;
     failure_reason latest;
     latest_refusals refused;
@@ -316,13 +352,8 @@ class host_pinned {
 
   host_pinned(std::shared_ptr<state> shared, const options& settings) : state_(std::move(shared)) {
     detail::host_bank bank{settings.capacity, settings.pin, settings.node,
-                           detail::why_no_numa_node(settings.node)};
-    if (bank.capacity == 0) {
-      bank.capacity = detail::host_page() * static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES));
-      for (const numa_node& each : list_numa_nodes().nodes) {
-        if (each.number == settings.node) bank.capacity = each.bytes;
-      }
-    }
+                           detail::host_node_fault(settings.node)};
+    if (bank.capacity == 0) bank.capacity = detail::host_all_memory(settings.node);
     const std::lock_guard lock(state_->mutex);
     bank_ = state_->memory.add_bank(std::move(bank));
   }
@@ -348,9 +379,8 @@ class host_pinned {
   bool copy(const char* call, void* to, const void* from, const void* device, std::size_t bytes,
             stream_id stream) noexcept {
     const bool is_ours = run(call, device, bytes, [&]() -> const char* {
-      const bool has_memory = state_->memory.segments().around(device, bytes) != nullptr ||
-                              state_->ranges.mappings().around(device, bytes) != nullptr;
-      if (!has_memory) return "the addresses are not in one segment or mapping of this provider";
+      if (!state_->has_memory(device, bytes))
+        return "the addresses are not in one segment or mapping of this provider";
       return state_->streams.find(stream) != nullptr ? nullptr : "the stream does not exist";
     });
     return is_ours && submit(stream, [=] { std::memcpy(to, from, bytes); });
@@ -360,7 +390,9 @@ class host_pinned {
   detail::host_bank* bank_ = nullptr;  // of the state
 };
 static_assert(ordering_provider<host_pinned> && detail::stream_listing_provider<host_pinned> &&
-              paged_provider<host_pinned> && virtual_memory_provider<host_pinned> &&
-              copying_provider<host_pinned>);
+              paged_provider<host_pinned> && copying_provider<host_pinned>);
+#if !defined(_WIN32)
+static_assert(virtual_memory_provider<host_pinned>);
+#endif
 
 }  // namespace tessera::inline v0_1::provider

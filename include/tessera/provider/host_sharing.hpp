@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -13,7 +14,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/types.h>
@@ -71,8 +71,8 @@ struct host_reply {
 struct host_socket_name {
   explicit host_socket_name(std::uint64_t token) noexcept {
     address.sun_family = AF_UNIX;
-    const int written = __builtin_snprintf(address.sun_path + 1, sizeof address.sun_path - 1,
-                                           "tessera.%016llx", static_cast<unsigned long long>(token));
+    const int written = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "tessera.%016llx",
+                                      static_cast<unsigned long long>(token));
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path)) + 1 + static_cast<socklen_t>(written);
   }
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
@@ -81,13 +81,6 @@ struct host_socket_name {
   socklen_t length = 0;
 };
 
-/// A random number that differs between providers of all processes.
-[[nodiscard]] inline std::uint64_t host_random_number() noexcept {
-  std::uint64_t number = 0;
-  while (::getrandom(&number, sizeof number, 0) != sizeof number || number == 0) {
-  }
-  return number;
-}
 [[nodiscard]] inline host_descriptor host_new_socket(int flags) noexcept {
   return host_descriptor{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0)};
 }

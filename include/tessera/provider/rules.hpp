@@ -9,6 +9,7 @@
 #endif
 
 #include <tessera/core/types.hpp>
+#include <tessera/provider/host_windows.hpp>
 
 /// The rules of providers, each with one text. law::provider and checked_provider name the rule that a provider
 /// breaks. The documents of the concepts explain the rules, in the same order [provider/provider.hpp,
@@ -237,7 +238,7 @@ class values_text : public fixed_text {
 
 namespace tessera::inline v0_1::detail {
 
-/// Whether the host may read the byte at `p`. It asks Linux and does not read the byte. On other systems, it
+/// Whether the host may read the byte at `p`. It asks Linux or Windows and does not read the byte. On other systems, it
 /// says yes.
 [[nodiscard]] inline bool host_can_read([[maybe_unused]] const void* p) noexcept {
 #if defined(__linux__)
@@ -247,6 +248,8 @@ namespace tessera::inline v0_1::detail {
   constexpr int nothing_known = -1;
   const long answer = ::syscall(SYS_rt_sigprocmask, nothing_known, word, nullptr, std::size_t{8});
   return answer == 0 || errno != EFAULT;
+#elif defined(_WIN32)
+  return host_is_memory(p, 1);
 #else
   return true;
 #endif

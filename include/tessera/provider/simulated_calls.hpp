@@ -208,7 +208,7 @@ class simulated_calls {
     if (f.rule == nullptr) return {};
     const char* const name = row_of(f.kind).name;
     if (f.address != 0)
-      return refusal::format("%s at %p, %zu bytes: %s", name, reinterpret_cast<const void*>(f.address),
+      return refusal::format("%s at 0x%llx, %zu bytes: %s", name, static_cast<unsigned long long>(f.address),
                              f.bytes, f.rule);
     if (f.bytes != 0) return refusal::format("%s, %zu bytes: %s", name, f.bytes, f.rule);
     return refusal::format("%s: %s", name, f.rule);

@@ -162,10 +162,12 @@ TEST(per_stream_threads, keep_all_rules_with_every_kind_of_recipe) {
                            with<pytorch_family::expandable, evict_idle_above<percent(20)>>>();
 }
 
+#if !defined(_WIN32)  // where host_pinned has no virtual memory
 TEST(per_stream_threads, take_no_page_from_under_a_stream) {
   run_streams_in_host_memory<
       per_stream<caching_allocator<pytorch_family::expandable, provider_ref<host_pinned>>>>(3, 600);
 }
+#endif
 
 TEST(per_stream_threads, survive_calls_failing_again_and_again) {
   run_threads_with_failing_calls<
