@@ -460,8 +460,8 @@ class torch_pluggable {
                                              const char* rule) noexcept {
     short_text text{};
     std::snprintf(text.data(), text.size(),
-                       "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 ") of device %d: %s", call,
-                       pool.first, pool.second, device, rule);
+                  "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 ") of device %d: %s", call, pool.first,
+                  pool.second, device, rule);
     return text;
   }
   static void refuse_pool(const char* call, int device, detail::torch_pool_id pool, const char* rule) {
