@@ -98,7 +98,7 @@ template <typename Recipe>
 [[nodiscard]] policy::failure_reason predict_failure(const auto& manager, const recipe::policies<Recipe>& p,
                                                      std::size_t segment, const usage& now) noexcept {
   const std::size_t capacity = manager.provider().capacity();
-  // now.limit is at most the capacity. The user's limit may be larger; then the capacity is exceeded first.
+  // now.limit is the smaller one of the policy's limit and the capacity. Which one it is says what is exceeded first.
   const std::size_t limit = !now.has_limit         ? unlimited
                             : now.limit < capacity ? now.limit
                                                    : p.growth.limit.on(capacity);

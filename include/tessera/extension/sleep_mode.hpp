@@ -577,6 +577,7 @@ class sleep_mode::door {
   /// The argument of sleep(), for code that only has the type of a door.
   using contents_type = sleep_contents;
   /// What sleep() and wake() return. Incomplete if no recipe of the allocator maps memory into ranges: they do not compile then.
+  /// Generic code asks with `requires`, or with `has_ranges` of the allocator; decltype of a call also works without ranges.
   using result_type =
       std::conditional_t<Allocator::has_ranges, sleep_result,
                          missing::sleep_needs_a_recipe_that_maps_memory_into_ranges_such_as_stitched>;

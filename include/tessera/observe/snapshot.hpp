@@ -237,17 +237,28 @@ template <typename T>
   return found;
 }
 
+/// Erases each `part` that stands behind `before`, if a name begins with `before`.
+inline void erase_behind(std::string& text, std::string_view before, std::string_view part) {
+  constexpr std::string_view inside = ":_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  const std::string both = std::string(before) + std::string(part);
+  for (std::size_t at = 0; (at = text.find(both, at)) != std::string::npos; at += before.size() + 1) {
+    if (at == 0 || inside.find(text[at - 1]) == std::string_view::npos)
+      text.erase(at + before.size(), part.size());
+  }
+}
+
 /// The C++ spelling of a type, without the namespace of the version: a name that a file stores outlives the version.
 template <typename T>
 [[nodiscard]] std::string of_type() {
+  constexpr std::string_view library = "tessera::";
   std::string_view version = in_signature<block_view>();  // tessera::v0_1::block_view; clang leaves out v0_1
-  version.remove_prefix(version.find("::") + 2);
+  version.remove_prefix(version.find(library) + library.size());
   version.remove_suffix(std::string_view("block_view").size());
   std::string name(in_signature<T>());
-  for (const std::string_view hidden : {version, std::string_view("struct "), std::string_view("class ")}) {
-    for (std::size_t at = 0; !hidden.empty() && (at = name.find(hidden, at)) != std::string::npos;)
-      name.erase(at, hidden.size());
-  }
+  if (!version.empty()) erase_behind(name, library, version);
+#if defined(_MSC_VER) && !defined(__clang__)
+  for (const std::string_view key : {"struct ", "class ", "enum "}) erase_behind(name, "", key);
+#endif
   return name;
 }
 

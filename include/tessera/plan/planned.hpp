@@ -133,8 +133,8 @@ namespace tessera::inline v0_1::plan {
 ///   are in its memory.
 /// * Idle places are also released to keep plan and allocator inside together below a bound: 2 % above the most bytes in
 ///   use at one time. Unless the plan steps aside, the bound covers all of its places. If that is not enough while the
-///   allocator inside grows, its cache is emptied, too. A plan that steps aside before it has served much leaves that
-///   cache alone. None of this waits: while the plan's streams have work, nothing goes back for it.
+///   allocator inside grows, the cache of that allocator is emptied, too, except by a plan that steps aside before it has
+///   served much. Keeping the bound never waits: while the plan's streams have work, nothing goes back.
 /// * If the device refuses memory for a place, it is not asked for more until memory went back.
 /// * The plan's bytes do not count in a limit of the allocator inside, such as a memory fraction. The guarantee of
 ///   a pool does not bind the plan. A limit of the provider counts its bytes.

@@ -31,7 +31,9 @@ namespace tessera::inline v0_1::detail {
 /// Locks memory. It is never swapped out then.
 [[nodiscard]] inline const char* host_lock_pages(void* p, std::size_t bytes) noexcept {
   if (::mlock(p, bytes) == 0) return nullptr;
-  return errno == EAGAIN || errno == ENOMEM || errno == EPERM
+  const int code = errno;
+  (void)::munlock(p, bytes);  // the pages before the one that failed
+  return code == EAGAIN || code == ENOMEM || code == EPERM
              ? "the locked-memory limit is reached; raise it (ulimit -l), or choose pinning::where_allowed"
              : "the system cannot lock the memory now";
 }

@@ -128,7 +128,8 @@ class host_registered {
     if (bytes == 0 || bytes > max_request) return "the size is 0 or too large";
     host_registration memory{align_up(bytes, host_page())};
     if (memory_.overlaps(p, memory.bytes)) return "a part is registered already";
-    if (!host_is_memory(p, memory.bytes)) return "a part is not memory of this process";
+    if (memory.bytes > ~address_of(p) || !host_is_memory(p, memory.bytes))
+      return "a part is not memory of this process";
     if (const char* const fault = host_lock(p, memory.bytes, page_kind::normal, pin, memory.locked))
       return fault;
     if (memory_.insert(p, memory)) return nullptr;

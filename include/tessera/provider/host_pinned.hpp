@@ -83,7 +83,7 @@ class host_pinned {
 
   host_pinned() : host_pinned(options{}) {}
   /// Acquires nothing yet. What the system refuses is known at the first call for memory.
-  ///   Throws:  std::bad_alloc
+  ///   Throws:  std::bad_alloc; std::system_error if the system starts no thread for the default stream
   explicit host_pinned(const options& settings) : host_pinned(std::make_shared<state>(settings), settings) {}
   host_pinned(host_pinned&&) noexcept = default;
   host_pinned& operator=(host_pinned&&) noexcept = default;
@@ -237,9 +237,10 @@ class host_pinned {
   refusal take_refusal() noexcept { return state_->refused.take(); }
 
   /// Creates a stream. The default stream, 0, always exists.
+  ///   Throws:  std::bad_alloc; std::system_error if the system starts no thread
   [[nodiscard]] stream_id create_stream() { return state_->streams.create(); }
   [[nodiscard]] bool has_stream(stream_id stream) noexcept { return state_->streams.find(stream) != nullptr; }
-  /// Finishes a stream's work and ends its thread; false if there is no such stream.
+  /// Finishes a stream's work and ends its thread; false if there is no such stream, and for the default stream.
   bool destroy_stream(stream_id stream) { return state_->streams.destroy(stream); }
   /// Submits a callable as work of a stream; false if there is no such stream.
   ///   Requires:  the callable does not throw
@@ -378,12 +379,14 @@ class host_pinned {
   }
   bool copy(const char* call, void* to, const void* from, const void* device, std::size_t bytes,
             stream_id stream) noexcept {
-    const bool is_ours = run(call, device, bytes, [&]() -> const char* {
+    return run(call, device, bytes, [&]() -> const char* {
       if (!state_->has_memory(device, bytes))
         return "the addresses are not in one segment or mapping of this provider";
-      return state_->streams.find(stream) != nullptr ? nullptr : "the stream does not exist";
+      bool exists = false;
+      if (!detail::try_run([&] { exists = submit(stream, [=] { std::memcpy(to, from, bytes); }); }))
+        return detail::no_host_memory;
+      return exists ? nullptr : "the stream does not exist";
     });
-    return is_ours && submit(stream, [=] { std::memcpy(to, from, bytes); });
   }
 
   std::shared_ptr<state> state_;

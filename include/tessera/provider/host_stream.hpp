@@ -141,9 +141,10 @@ class host_streams {
     streams_.emplace(made, std::make_shared<host_stream>());
     return made;
   }
-  /// Finishes a stream's work; false if there is no such stream.
+  /// Finishes a stream's work; false if there is no such stream, and for the default stream.
   ///   Requires:  the stream's own work does not call it; aborts otherwise
   bool destroy(stream_id stream) {
+    if (stream == stream_id{}) return false;
     const std::shared_ptr<host_stream> ending = find(stream);
     if (ending != nullptr && ending->is_its_work())
       fatal("destroy_stream: work must not end the stream that it is on");
@@ -171,7 +172,8 @@ class host_streams {
     if (waiting == nullptr || other == nullptr || waiting == other) return waiting != nullptr;
     const std::lock_guard lock(mutex_);
     if (!order_.reserve(stream, of)) return false;
-    const std::uint64_t queued = waiting->submit_wait(*other, mark);
+    std::uint64_t queued = 0;
+    if (!try_run([&] { queued = waiting->submit_wait(*other, mark); })) return false;
     if (queued != 0) (void)order_.add(stream, queued, of, mark);
     return queued != 0;
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include <tessera/core/types.hpp>
@@ -54,24 +55,27 @@ namespace tessera::inline v0_1::detail {
              : unlimited;
 }
 
-/// Moves the limits of what the process may lock, which the system calls its working set.
-inline void host_change_working_set(std::ptrdiff_t bytes) noexcept {
+/// Moves the limits of what the process may lock, which the system calls its working set. Returns false if the system refuses.
+inline bool host_change_working_set(std::ptrdiff_t bytes) noexcept {
+  static std::mutex one_at_a_time;  // of all providers
+  const std::lock_guard lock(one_at_a_time);
   std::size_t least = 0, most = 0;
   const auto change = static_cast<std::size_t>(bytes);
-  if (::GetProcessWorkingSetSize(::GetCurrentProcess(), &least, &most) != 0)
-    (void)::SetProcessWorkingSetSize(::GetCurrentProcess(), least + change, most + change);
+  return ::GetProcessWorkingSetSize(::GetCurrentProcess(), &least, &most) != 0 &&
+         ::SetProcessWorkingSetSize(::GetCurrentProcess(), least + change, most + change) != 0;
 }
 /// Locks memory. It is never swapped out then.
 [[nodiscard]] inline const char* host_lock_pages(void* p, std::size_t bytes) noexcept {
-  host_change_working_set(static_cast<std::ptrdiff_t>(bytes));
-  if (::VirtualLock(p, bytes) != 0) return nullptr;
-  host_change_working_set(-static_cast<std::ptrdiff_t>(bytes));
+  if (host_change_working_set(static_cast<std::ptrdiff_t>(bytes))) {
+    if (::VirtualLock(p, bytes) != 0) return nullptr;
+    (void)host_change_working_set(-static_cast<std::ptrdiff_t>(bytes));
+  }
   return "the system does not let this process lock so much memory; give the user the right to increase a "
          "working set, or "
          "choose pinning::where_allowed";
 }
 inline void host_unlock_pages(void* p, std::size_t bytes) noexcept {
-  if (::VirtualUnlock(p, bytes) != 0) host_change_working_set(-static_cast<std::ptrdiff_t>(bytes));
+  if (::VirtualUnlock(p, bytes) != 0) (void)host_change_working_set(-static_cast<std::ptrdiff_t>(bytes));
 }
 
 /// Acquires pages, which are not locked yet.

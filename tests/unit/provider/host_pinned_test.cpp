@@ -124,4 +124,11 @@ TEST(host_pinned, finishes_streams_that_end) {
   EXPECT_EQ(done, 200);
 }
 
+TEST(host_pinned, keeps_its_default_stream) {
+  host_pinned device{options{.capacity = 64_KiB, .pin = pinning::never}};
+  EXPECT_FALSE(device.destroy_stream(stream_id{}));
+  EXPECT_TRUE(device.has_stream(stream_id{}));
+  EXPECT_TRUE(device.submit(stream_id{}, [] {}));
+}
+
 }  // namespace

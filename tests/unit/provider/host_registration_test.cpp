@@ -68,6 +68,18 @@ TEST(host_pinned_registering, ends_with_the_provider) {
   mine.data()[0] = std::byte{1};  // it still belongs to the user
 }
 
+TEST(host_pinned_registering, locks_nothing_if_a_part_cannot_be_locked) {
+  if (!host_process::locks()) GTEST_SKIP() << "nothing can be locked here";
+  const users_memory mine(1_MiB);
+  ASSERT_EQ(::mprotect(mine.data() + 512_KiB, 64_KiB, PROT_NONE), 0);
+  for (const pinning pin : {pinning::required, pinning::where_allowed}) {
+    host_pinned device{options{.capacity = 64_KiB, .pin = pin}};
+    EXPECT_EQ(device.register_memory(mine.data(), 1_MiB), pin == pinning::where_allowed);
+    EXPECT_EQ(device.held().locked, 0u);
+    EXPECT_EQ(mine.smaps().locked, 0u);
+  }
+}
+
 TEST(host_pinned_registering, refuses_misuse_and_changes_nothing) {
   host_pinned device{options{.capacity = 1_MiB, .pin = pinning::where_allowed}};
   const std::size_t page = device.granularity();

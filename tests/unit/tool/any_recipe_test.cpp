@@ -276,6 +276,25 @@ struct with_a_name : own {
   static constexpr const char* name = "mine";
 };
 
+}  // namespace
+
+namespace dev0_1 {
+struct subclass {};
+}  // namespace dev0_1
+namespace of_others::v0_1 {
+template <typename>
+struct mystruct {};
+}  // namespace of_others::v0_1
+
+namespace {
+
+TEST(recipe_names, leave_out_the_version_of_tessera_and_nothing_of_others) {
+  EXPECT_EQ(tessera::detail::recipe_name<stitched>(), "tessera::recipe::stitched");
+  EXPECT_EQ(tessera::detail::recipe_name<dev0_1::subclass>(), "dev0_1::subclass");
+  EXPECT_EQ(tessera::detail::recipe_name<of_others::v0_1::mystruct<stitched>>(),
+            "of_others::v0_1::mystruct<tessera::recipe::stitched>");
+}
+
 TEST(recipe_names, leave_out_the_namespaces_of_tessera) {
   EXPECT_EQ((name_of<with<pytorch<>, evict_never>>()), "with<pytorch, evict_never>");
   EXPECT_EQ(name_of<stitched>(), "stitched");
