@@ -29,7 +29,8 @@ class Tessera(ConanFile):
         self.version = ".".join(re.findall(r"#define TESSERA_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)\n", text))
 
     def export_sources(self):
-        for pattern in ("CMakeLists.txt", "LICENSE", "include/*", "examples/*", ".github/packaging/*.cmake"):
+        for pattern in ("CMakeLists.txt", "LICENSE", "include/*", "examples/*", "tests/architecture/linux_only.cmake",
+                        ".github/packaging/*.cmake"):
             copy(self, pattern, src=self._checkout, dst=self.export_sources_folder)
 
     def layout(self):

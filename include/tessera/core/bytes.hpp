@@ -22,6 +22,15 @@
 #define TESSERA_NO_UNIQUE_ADDRESS no_unique_address
 #endif
 
+// Other libraries define macros with the names of these functions. For Windows, the builtin functions lack %zu.
+#if defined(_WIN32)
+#define TESSERA_DETAIL_SNPRINTF std::snprintf
+#define TESSERA_DETAIL_VSNPRINTF std::vsnprintf
+#else
+#define TESSERA_DETAIL_SNPRINTF __builtin_snprintf
+#define TESSERA_DETAIL_VSNPRINTF __builtin_vsnprintf
+#endif
+
 namespace tessera::inline v0_1 {
 
 inline namespace literals {
@@ -144,7 +153,7 @@ class format_bytes {
     auto value = static_cast<double>(bytes);
     std::size_t unit = 0;
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; ++unit) value /= 1024;
-    std::snprintf(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    TESSERA_DETAIL_SNPRINTF(text_, sizeof text_, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
   }
   /// The text, which lives as long as this object.
   [[nodiscard]] const char* text() const noexcept { return text_; }
@@ -171,7 +180,7 @@ class refusal {
     refusal made;
     std::va_list values;
     va_start(values, format);
-    (void)std::vsnprintf(made.text_, sizeof made.text_, format, values);
+    (void)TESSERA_DETAIL_VSNPRINTF(made.text_, sizeof made.text_, format, values);
     va_end(values);
     return made;
   }

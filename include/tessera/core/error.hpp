@@ -79,15 +79,15 @@ class out_of_memory final : public std::bad_alloc {
   [[gnu::cold]] void write() noexcept {
     const detail::oom_numbers& n = numbers_;
     char device[24] = "";
-    if (n.device >= 0) std::snprintf(device, sizeof device, " of device %d", n.device);
+    if (n.device >= 0) TESSERA_DETAIL_SNPRINTF(device, sizeof device, " of device %d", n.device);
     char stream[48];
     if (n.stream.handle < 100'000) {
-      std::snprintf(stream, sizeof stream, "%" PRIu64 "%s", n.stream.handle, device);
+      TESSERA_DETAIL_SNPRINTF(stream, sizeof stream, "%" PRIu64 "%s", n.stream.handle, device);
     } else {
-      std::snprintf(stream, sizeof stream, "0x%" PRIx64 "%s", n.stream.handle, device);
+      TESSERA_DETAIL_SNPRINTF(stream, sizeof stream, "0x%" PRIx64 "%s", n.stream.handle, device);
     }
     if (n.requested > max_request) {
-      std::snprintf(
+      TESSERA_DETAIL_SNPRINTF(
           text_, sizeof text_,
           "tessera: out of memory: %zu bytes requested on stream %s; no request above %zu bytes is "
           "served",
@@ -95,7 +95,7 @@ class out_of_memory final : public std::bad_alloc {
       return;
     }
     if (n.by_extension) {
-      std::snprintf(
+      TESSERA_DETAIL_SNPRINTF(
           text_, sizeof text_,
           "tessera: out of memory: %s (%zu byte%s) requested on stream %s; needs a block of %s\n  %s",
           format_bytes(n.requested).text(), n.requested, n.requested == 1 ? "" : "s", stream,
@@ -105,11 +105,11 @@ class out_of_memory final : public std::bad_alloc {
     char more[64] = "";
     int used = 0;
     if (n.plan > 0)
-      used = std::snprintf(more, sizeof more, "; a plan has %s", format_bytes(n.plan).text());
+      used = TESSERA_DETAIL_SNPRINTF(more, sizeof more, "; a plan has %s", format_bytes(n.plan).text());
     if (n.waited_ms >= 0)
-      std::snprintf(more + used, sizeof more - static_cast<std::size_t>(used),
-                         "; waited %" PRId64 " ms for other threads", n.waited_ms);
-    std::snprintf(
+      TESSERA_DETAIL_SNPRINTF(more + used, sizeof more - static_cast<std::size_t>(used),
+                              "; waited %" PRId64 " ms for other threads", n.waited_ms);
+    TESSERA_DETAIL_SNPRINTF(
         text_, sizeof text_,
         "tessera: out of memory: %s (%zu byte%s) requested on stream %s; needs a block of %s%s\n"
         "  reserved %s of at most %s (device: %s): live %s, pending %s, cached %s; largest free block %s\n"

@@ -459,9 +459,9 @@ class torch_pluggable {
   [[nodiscard]] static short_text refusal_of(const char* call, int device, detail::torch_pool_id pool,
                                              const char* rule) noexcept {
     short_text text{};
-    std::snprintf(text.data(), text.size(),
-                  "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 ") of device %d: %s", call, pool.first,
-                  pool.second, device, rule);
+    TESSERA_DETAIL_SNPRINTF(text.data(), text.size(),
+                            "tessera: %s: private pool (%" PRIu64 ", %" PRIu64 ") of device %d: %s", call,
+                            pool.first, pool.second, device, rule);
     return text;
   }
   static void refuse_pool(const char* call, int device, detail::torch_pool_id pool, const char* rule) {
@@ -490,7 +490,7 @@ class torch_pluggable {
   }
   /// Returns the length of the text, whatever the size.
   static std::size_t copy_text(const char* text, char* out, std::size_t size) noexcept {
-    return static_cast<std::size_t>(std::snprintf(out, size, "%s", text));
+    return static_cast<std::size_t>(TESSERA_DETAIL_SNPRINTF(out, size, "%s", text));
   }
 
   /// Calls f. Records the exception that f throws, with the last error of the device `state` that f found.
@@ -567,7 +567,7 @@ class torch_pluggable {
   /// Keeps a text for last_error(). Of the texts with `prints`, it prints the 1st, 2nd, 4th, 8th and so on.
   void record(bool prints, const char* format, std::va_list values) noexcept {
     const std::lock_guard lock(error_mutex_);
-    std::vsnprintf(error_.data(), error_.size(), format, values);
+    TESSERA_DETAIL_VSNPRINTF(error_.data(), error_.size(), format, values);
     if (prints && std::has_single_bit(++printable_errors_)) std::fprintf(stderr, "%s\n", error_.data());
   }
 

@@ -313,7 +313,7 @@ class oom_text {
   [[gnu::format(printf, 2, 3)]] void put(const char* format, ...) noexcept {
     std::va_list values;
     va_start(values, format);
-    const int length = std::vsnprintf(text_ + used_, capacity - used_, format, values);
+    const int length = TESSERA_DETAIL_VSNPRINTF(text_ + used_, capacity - used_, format, values);
     va_end(values);
     if (length > 0) used_ += (std::min)(static_cast<std::size_t>(length), capacity - used_ - 1);
   }

@@ -175,7 +175,7 @@ class report_formatter {
     char line[512];
     std::va_list values;
     va_start(values, format);
-    const int length = std::vsnprintf(line, sizeof line, format, values);
+    const int length = TESSERA_DETAIL_VSNPRINTF(line, sizeof line, format, values);
     va_end(values);
     if (length > 0) text_.append(line, (std::min)(static_cast<std::size_t>(length), sizeof line - 1));
   }

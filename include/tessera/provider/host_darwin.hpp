@@ -73,7 +73,7 @@ inline constexpr const char* host_no_addresses = "the process has no addresses l
   char name[31];  // the most that macOS allows, with the 0
   host_descriptor file;
   do {
-    std::snprintf(name, sizeof name, "/tessera.%016" PRIx64, host_random_number());
+    TESSERA_DETAIL_SNPRINTF(name, sizeof name, "/tessera.%016" PRIx64, host_random_number());
     file = host_descriptor{::shm_open(name, O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR)};
   } while (!file && (errno == EEXIST || errno == EINTR));
   if (!file)

@@ -308,11 +308,11 @@ class host_pinned {
       char where[80] = "";
       const auto address = static_cast<unsigned long long>(detail::address_of(at));
       if (at != nullptr && bytes != 0)
-        std::snprintf(where, sizeof where, " %zu bytes at 0x%llx", bytes, address);
+        TESSERA_DETAIL_SNPRINTF(where, sizeof where, " %zu bytes at 0x%llx", bytes, address);
       else if (at != nullptr)
-        std::snprintf(where, sizeof where, " at 0x%llx", address);
+        TESSERA_DETAIL_SNPRINTF(where, sizeof where, " at 0x%llx", address);
       else if (bytes != 0)
-        std::snprintf(where, sizeof where, " %zu bytes", bytes);
+        TESSERA_DETAIL_SNPRINTF(where, sizeof where, " %zu bytes", bytes);
       return call != nullptr ? std::string(call) + where + ": " + rule : std::string();
     }
   };

@@ -71,8 +71,8 @@ struct host_reply {
 struct host_socket_name {
   explicit host_socket_name(std::uint64_t token) noexcept {
     address.sun_family = AF_UNIX;
-    const int written = std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "tessera.%016llx",
-                                      static_cast<unsigned long long>(token));
+    const int written = TESSERA_DETAIL_SNPRINTF(address.sun_path + 1, sizeof address.sun_path - 1,
+                                                "tessera.%016llx", static_cast<unsigned long long>(token));
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path)) + 1 + static_cast<socklen_t>(written);
   }
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
