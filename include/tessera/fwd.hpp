@@ -4,8 +4,7 @@
 #include <tessera/provider/provider.hpp>
 
 /// Declares the public types, for headers that only name an allocator. Do not declare them yourself: their namespace has the
-/// version. Default template arguments are given
-/// here. A type with a provider as argument needs a complete provider.
+/// version. Default template arguments are given here. A type with a provider as argument needs a complete provider.
 ///
 ///     namespace renderer {
 ///     template <typename Device>

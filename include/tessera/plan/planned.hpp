@@ -77,7 +77,7 @@ class point_on_streams<Provider, true> {
     events_.push_back(event);
     return true;
   }
-  /// Whether all streams have come past it. Never waits.
+  /// Whether the streams have completed the work that they had at this point. Never waits.
   [[nodiscard]] bool is_past(Provider& device) noexcept {
     while (!events_.empty() && device.query(events_.back())) drop(device);
     return events_.empty();
@@ -121,7 +121,7 @@ namespace tessera::inline v0_1::plan {
 /// A plan steps aside when the program leaves it. That is when it has places for less than half of the last 100
 /// requests, or for less than nine tenths of their bytes. It then waits for the streams that use the plan, gives idle
 /// memory back, and serves nothing. Each 100 requests later, it gives back the memory whose blocks have died, once the
-/// streams have come past their frees. After trim(0), it serves again.
+/// streams have completed the work from before these frees. After trim(0), it serves again.
 ///
 /// * Streams share no bytes of the plan. Stream 0 follows the recorded stream 0. Each other stream follows the
 ///   first recorded stream that is free and begins with its request.
@@ -615,8 +615,8 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     if (given > 0) follower_.forget_backing();
     return given;
   }
-  /// Returns the memory that no block used at a point of the plan's streams, once these have come past it. Then sets the next
-  /// point. So memory goes back although the streams always have work.
+  /// Gives back the memory that no block used at a point of the plan's streams, once these have completed their work from before
+  /// it. Then sets the next point. So memory goes back although the streams always have work.
   ///   Requires:  the plan is aside, so no place is given out in between
   void give_back_passed() noexcept {
     if constexpr (has_points) {

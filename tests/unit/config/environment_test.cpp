@@ -74,7 +74,7 @@ TEST_F(environment, of_pytorch_is_the_first_variable_set) {
 #endif
   set("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:32");
   set("PYTORCH_NPU_ALLOC_CONF", "max_split_size_mb:128");
-  EXPECT_EQ(settings<pytorch>().max_split_size, 32_MiB);
+  EXPECT_EQ(settings<pytorch>(), pytorch::settings{.max_split_size = 32_MiB});
 }
 
 TEST_F(environment, of_torch_npu_is_its_own_variable) {

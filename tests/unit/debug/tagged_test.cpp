@@ -34,6 +34,7 @@
 #include <tessera/tessera.hpp>
 
 #include "../interop/host_pools.hpp"
+#include "../patterns.hpp"
 
 namespace {
 
@@ -398,7 +399,7 @@ TEST(tagged_death, names_the_call_and_the_block) {
   (void)pool.allocate(64);
   void* const p = aligned_request(1000, page).allocate(pool, {});
   EXPECT_DEATH(pool.set_tag(p, weights),
-               "set_tag: not the address of a live block; it lies .+ bytes into a live block");
+               "set_tag: not the address of a live block; it lies " A_NUMBER " bytes into a live block");
   EXPECT_DEATH(pool.set_user_pointer(&pool, nullptr),
                "set_user_pointer: not the address of a live block; it lies in no segment");
   tagged<streamed> arenas;
