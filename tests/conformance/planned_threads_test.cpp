@@ -251,4 +251,33 @@ TEST(planned_threads, may_free_blocks_from_work_that_trim_waits_for) {
   EXPECT_EQ(memory.current_usage().reserved, 0u);
 }
 
+// Work of a stream trims while a plan that steps aside waits for that stream. The plan then serves again.
+TEST(planned_threads, keep_memory_given_out_after_a_trim_during_the_wait_of_a_plan_that_steps_aside) {
+  plan_tests::recorder of;
+  for (int i = 0; i < 10; ++i) of.step({5_MiB, 7_MiB});
+  const plan::made_plan made = plan_tests::make(of.made);
+  planned<locked<caching_allocator<pytorch_family::expandable, host_pinned>>> memory(
+      made.view(), host_pinned(host_pinned::options{.capacity = 64_MiB, .pin = host_pinned::pinning::never}));
+  void* const first = memory.allocate(5_MiB);
+  std::atomic<bool> is_back = false;
+  memory.visit_provider([&](host_pinned& device) {
+    device.submit(stream_id{}, [&] {
+      while (!memory.statistics().by_plan.is_aside) std::this_thread::yield();
+      memory.trim_without_waiting();
+      is_back = true;
+    });
+  });
+  while (!is_back) memory.deallocate(memory.allocate(1000));
+  void* const second = memory.allocate(7_MiB);
+  ASSERT_EQ(memory.statistics().by_plan.requests, 2u);
+  while (!memory.statistics().by_plan.is_aside) memory.deallocate(memory.allocate(1000));
+  for (int i = 0; i < 200; ++i) memory.deallocate(memory.allocate(1000));
+  EXPECT_GE(memory.statistics().by_plan.device_bytes.current, std::int64_t{12_MiB})
+      << "live memory went back";
+  memory.deallocate(first);
+  memory.deallocate(second);
+  memory.trim();
+  EXPECT_EQ(memory.current_usage().reserved, 0u);
+}
+
 }  // namespace

@@ -617,10 +617,10 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   }
   /// Gives back the memory that no block used at a point of the plan's streams, once these have completed their work from before
   /// it. Then sets the next point. So memory goes back although the streams always have work.
-  ///   Requires:  the plan is aside, so no place is given out in between
   void give_back_passed() noexcept {
     if constexpr (has_points) {
-      if (memory_.device_bytes().current == 0) return;
+      // A plan that serves gives places out after the point. It may have come back while a caller waited.
+      if (!judge_.is_aside() || must_not_wait_ || memory_.device_bytes().current == 0) return;
       allocator_.visit_provider([this](provider_type& device) {
         if (has_point_ && !point_.is_past(device)) return;
         const auto for_each_used = [this](auto f) {
