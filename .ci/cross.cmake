@@ -1,0 +1,6 @@
+# Included by the toolchain files beside it: libraries come from the folder of the other system, programs and GoogleTest from here.
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+foreach(kind IN ITEMS PACKAGE INCLUDE LIBRARY)
+  set(CMAKE_FIND_ROOT_PATH_MODE_${kind} ONLY)
+endforeach()
+set(FETCHCONTENT_SOURCE_DIR_GOOGLETEST /usr/src/googletest CACHE PATH "The sources of Debian's package googletest")
