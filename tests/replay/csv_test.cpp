@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <ostream>
 #include <random>
@@ -26,6 +25,7 @@
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
+#include "printed.hpp"
 #include "recording_lines.hpp"
 
 namespace {
@@ -107,16 +107,11 @@ TEST(read_csv, at_most_256_scopes_are_open) {
 
 template <typename Recipe>
 std::string decisions_of(const read_result<recording>& read) {
-  char* written = nullptr;
-  std::size_t size = 0;
-  std::FILE* const out = open_memstream(&written, &size);
-  replay::write_decisions(out, tessera::trace::program(std::get<recording>(read)),
-                          tessera::provider::simulated_device{},
-                          tessera::tool::detail::any_recipe::of<Recipe>({}));
-  std::fclose(out);
-  const std::string text(written, size);
-  std::free(written);
-  return text;
+  return replay_tests::printed([&read](std::FILE* out) {
+    replay::write_decisions(out, tessera::trace::program(std::get<recording>(read)),
+                            tessera::provider::simulated_device{},
+                            tessera::tool::detail::any_recipe::of<Recipe>({}));
+  });
 }
 
 // A scope of a pool that exists is opened twice, a pool is released too often, and a cache is emptied in a scope.
@@ -213,14 +208,15 @@ TEST(replay, says_when_a_step_begins) {
 }
 
 TEST(program, with_sleeps_needs_only_its_largest_request) {
+  using sizes = std::pair<std::size_t, std::size_t>;
   const auto peak = [](const std::string& text) {
     const auto read = tessera::trace::read_csv(csv(text), "T");
     const tessera::trace::program made(std::get<recording>(read));
-    return std::pair(made.peak_live(), made.min_reserved());
+    return sizes(made.peak_live(), made.min_reserved());
   };
-  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\nc,0,0,0,2\na,2,20,0,3\n"), std::pair(60ul, 60ul));
-  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\ns,0,0,0,2\na,2,20,0,3\n"), std::pair(60ul, 30ul));
-  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\nw,1,0,0,2\n"), std::pair(40ul, 30ul));
+  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\nc,0,0,0,2\na,2,20,0,3\n"), sizes(60, 60));
+  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\ns,0,0,0,2\na,2,20,0,3\n"), sizes(60, 30));
+  EXPECT_EQ(peak("a,0,10,0,0\na,1,30,0,1\nw,1,0,0,2\n"), sizes(40, 30));
 }
 
 TEST(read_csv, the_header_alone_is_an_empty_program) {

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -16,6 +15,8 @@
 #include <tessera/trace/csv.hpp>
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
+
+#include "printed.hpp"
 
 namespace golden {
 
@@ -39,29 +40,24 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
     return std::string(error->rule);
   const auto& settings = std::get<tessera::config::pytorch::settings>(parsed);
 
-  char* written = nullptr;
-  std::size_t size = 0;
-  std::FILE* const out = open_memstream(&written, &size);
   const t::program program(std::get<t::recording>(read));
-  const auto write = [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
-    if (settings.garbage_collection_threshold != tessera::fraction{})
-      (void)tessera::interop::set_memory_fraction(chosen, 1.0);
-    replay::write_decisions(out, program,
-                            tessera::provider::simulated_device{
-                                tessera::provider::simulated_device::options{.capacity = capacity}},
-                            tessera::tool::detail::any_recipe::of<Recipe>(chosen));
-  };
-  if (settings.expandable_segments) {
-    write.operator()<tessera::recipe::pytorch_family::expandable>(
-        tessera::recipe::pytorch_family::expandable::configured(settings));
-  } else {
-    write.operator()<tessera::recipe::pytorch<>>(
-        tessera::recipe::pytorch_family::native::configured(settings));
-  }
-  std::fclose(out);
-  std::string lines(written, size);
-  std::free(written);
-  return lines;
+  return replay_tests::printed([&](std::FILE* out) {
+    const auto write = [&]<typename Recipe>(tessera::recipe::policies<Recipe> chosen) {
+      if (settings.garbage_collection_threshold != tessera::fraction{})
+        (void)tessera::interop::set_memory_fraction(chosen, 1.0);
+      replay::write_decisions(out, program,
+                              tessera::provider::simulated_device{
+                                  tessera::provider::simulated_device::options{.capacity = capacity}},
+                              tessera::tool::detail::any_recipe::of<Recipe>(chosen));
+    };
+    if (settings.expandable_segments) {
+      write.template operator()<tessera::recipe::pytorch_family::expandable>(
+          tessera::recipe::pytorch_family::expandable::configured(settings));
+    } else {
+      write.template operator()<tessera::recipe::pytorch<>>(
+          tessera::recipe::pytorch_family::native::configured(settings));
+    }
+  });
 }
 
 }  // namespace golden

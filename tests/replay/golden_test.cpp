@@ -62,7 +62,7 @@ int compare_logs_in(const fs::path& folder) {
       if (!fs::exists(trace)) trace = fs::path(elsewhere) / name;
     std::istringstream expected(log.substr(header.size() + 1));
     std::istringstream found(
-        golden::decisions(trace, said(header, "conf"), std::stoull(said(header, "capacity"))));
+        golden::decisions(trace.string(), said(header, "conf"), std::stoull(said(header, "capacity"))));
     std::string there, here;
     bool is_equal = true;
     for (int number = 2; is_equal && std::getline(expected, there); ++number) {
@@ -150,7 +150,7 @@ TEST(snapshots, of_real_devices_are_decided_the_same) {
     const auto& v = std::get<replay::verification>(outcome);
     EXPECT_EQ(v.first_other_segment, "") << entry.path();
     EXPECT_EQ(v.peak_here, v.peak_recorded) << entry.path();
-    if (v.same_address != v.allocations) elsewhere.push_back(entry.path().stem());
+    if (v.same_address != v.allocations) elsewhere.push_back(entry.path().stem().string());
     ++compared;
   }
   EXPECT_GT(compared, 0);

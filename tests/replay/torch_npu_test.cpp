@@ -3,7 +3,6 @@
 // programs.
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
 #include <string>
 #include <variant>
@@ -17,6 +16,8 @@
 #include "tessera_replay/decisions.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
+#include "printed.hpp"
+
 namespace {
 
 using namespace tessera;
@@ -29,16 +30,11 @@ std::string decisions(const char* trace, std::size_t capacity) {
   if (const auto* error = std::get_if<trace::input_error>(&text)) return error->text();
   const auto read = replay::read_text_trace(std::get<std::string>(text), path);
   if (const auto* error = std::get_if<trace::input_error>(&read)) return error->text();
-  char* written = nullptr;
-  std::size_t size = 0;
-  std::FILE* const out = open_memstream(&written, &size);
-  replay::write_decisions(out, trace::program(std::get<trace::recording>(read)),
-                          simulated_device{simulated_device::options{.capacity = capacity}},
-                          tool::detail::any_recipe::of<Recipe>({}));
-  std::fclose(out);
-  std::string lines(written, size);
-  std::free(written);
-  return lines;
+  return replay_tests::printed([&](std::FILE* out) {
+    replay::write_decisions(out, trace::program(std::get<trace::recording>(read)),
+                            simulated_device{simulated_device::options{.capacity = capacity}},
+                            tool::detail::any_recipe::of<Recipe>({}));
+  });
 }
 
 bool has(const std::string& lines, const char* word) { return lines.find(word) != std::string::npos; }
