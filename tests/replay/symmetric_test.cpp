@@ -143,9 +143,9 @@ TEST(symmetric, places_alike_in_eight_ranks) {
                                     std::string(TESSERA_SHARED_DIR) + "/traces"}) {
     if (!std::filesystem::exists(folder)) continue;
     for (const auto& file : std::filesystem::directory_iterator(folder)) {
-      const std::string name = file.path().filename();
+      const std::string name = file.path().filename().string();
       if (name.ends_with(".csv") && std::count(name.begin(), name.end(), '.') == 1)
-        paths.push_back(file.path());
+        paths.push_back(file.path().string());
     }
   }
   ASSERT_GE(paths.size(), 4u);
