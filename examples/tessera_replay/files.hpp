@@ -17,6 +17,10 @@
 #include <tessera/core/bytes.hpp>
 #include <tessera/trace/csv.hpp>
 
+#if defined(_WIN32)
+#include <io.h>
+#endif
+
 namespace replay {
 
 using tessera::trace::input_error;
@@ -60,6 +64,18 @@ template <typename Check>
   return read_file(path, [](std::string_view) { return std::optional<input_error>(); });
 }
 
+/// Creates a file. Returns null, with errno, if it exists or cannot be created.
+[[nodiscard]] inline std::FILE* create_file(const std::string& path) noexcept {
+#if defined(_WIN32)  // whose older library ignores x
+  constexpr int new_binary_file = 0x8501,
+                read_and_write = 0x180;  // _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY
+  const int made = ::_open(path.c_str(), new_binary_file, read_and_write);
+  return made >= 0 ? ::_fdopen(made, "wb") : nullptr;
+#else
+  return std::fopen(path.c_str(), "wbx");
+#endif
+}
+
 /// Writes a file completely or not at all. On an error, the file stays as it was.
 ///
 /// The text goes to a temporary file in the same folder, which then replaces the file. Pipes and devices are
@@ -77,7 +93,7 @@ template <typename Check>
   std::FILE* file = is_replaced ? nullptr : std::fopen(part.c_str(), "wb");
   for (int n = 0; is_replaced && file == nullptr && n < 100; ++n) {
     part = real_path + ".part" + std::to_string(n);
-    file = std::fopen(part.c_str(), "wbx");
+    file = create_file(part);
     if (file == nullptr && errno != EEXIST) break;
   }
   if (file == nullptr) return error("created");

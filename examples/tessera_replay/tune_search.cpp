@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
@@ -20,11 +21,17 @@
 namespace replay::tune {
 namespace {
 
-/// The processor time of this thread, in nanoseconds.
+/// The processor time of this thread, in nanoseconds. Windows counts that in steps of 15 ms, which is too coarse. There, it is the
+/// time that has passed.
 double processor_ns() {
+#if defined(_WIN32)
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+#else
   ::timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
+#endif
 }
 
 std::size_t operations(const trace::program& program) {

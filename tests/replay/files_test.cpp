@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -52,6 +53,13 @@ class files : public testing::Test {
       ("tessera_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
 };
 const std::string hello = "hello\n";
+#if defined(_WIN32)  // which opens no folder
+constexpr const char* folder_cannot_be_read = ": cannot be opened: Permission denied";
+constexpr const char* folder_cannot_be_created = ": cannot be created: Permission denied";
+#else
+constexpr const char* folder_cannot_be_read = ": cannot be read: Is a directory";
+constexpr const char* folder_cannot_be_created = ": cannot be created: Is a directory";
+#endif
 
 TEST_F(files, is_rejected_by_its_beginning_or_size) {
   EXPECT_EQ(result_of(save(at("a"), std::string(100'000, 'x'))), "fine");
@@ -64,8 +72,7 @@ TEST_F(files, is_rejected_by_its_beginning_or_size) {
   EXPECT_EQ(asked, 65536u) << "once";
   const auto refused = [](std::string_view) { return std::optional(input_error{"there", "not this"}); };
   EXPECT_EQ(std::get<input_error>(read_file("/dev/zero", refused)).text(), "there: not this");
-  EXPECT_EQ(std::get<input_error>(read_file(at(""), refused)).text(),
-            at("") + ": cannot be read: Is a directory");
+  EXPECT_EQ(std::get<input_error>(read_file(at(""), refused)).text(), at("") + folder_cannot_be_read);
   fs::resize_file(at("a"), 0);
   EXPECT_EQ(std::get<input_error>(read_file(at("a"))).text(), at("a") + ": is empty");
 
@@ -107,7 +114,10 @@ TEST_F(files, two_may_be_written_at_once) {
 
 TEST_F(files, a_link_stays_one) {
   ASSERT_EQ(result_of(save(at("a"), hello)), "fine");
-  fs::create_symlink(at("a"), at("link"));
+  std::error_code refused;
+  fs::create_symlink(at("a"), at("link"), refused);
+  if (refused == std::errc::function_not_supported) GTEST_SKIP() << "the system has no symbolic links";
+  ASSERT_FALSE(refused) << refused.message();
   EXPECT_EQ(result_of(save(at("link"), "through")), "fine");
   EXPECT_TRUE(fs::is_symlink(at("link")));
   EXPECT_EQ(text_of(at("a")), "through");
@@ -116,7 +126,7 @@ TEST_F(files, a_link_stays_one) {
 TEST_F(files, reports_system_errors) {
   EXPECT_EQ(result_of(save(at("none/a"), hello)),
             at("none/a") + ": cannot be created: No such file or directory");
-  EXPECT_EQ(result_of(save(at("."), hello)), at(".") + ": cannot be created: Is a directory");
+  EXPECT_EQ(result_of(save(at("."), hello)), at(".") + folder_cannot_be_created);
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
   EXPECT_EQ(result_of(save("/dev/full", hello)), "/dev/full: cannot be written: No space left on device");
   EXPECT_EQ(result_of(save("/dev/full", std::string(500'000, 'x'))),
