@@ -19,6 +19,8 @@
 
 #if defined(_WIN32)
 #include <io.h>
+#include <chrono>
+#include <thread>
 #endif
 
 namespace replay {
@@ -76,6 +78,17 @@ template <typename Check>
 #endif
 }
 
+/// Renames a file, which takes the place of another.
+inline void replace_file(const std::string& from, const std::string& to, std::error_code& why) noexcept {
+  std::filesystem::rename(from, to, why);  // unlike std::rename, it replaces a file on Windows, too
+#if defined(_WIN32)  // which refuses it for a moment while another program does the same
+  for (int n = 0; n < 100 && why == std::errc::permission_denied; ++n) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::filesystem::rename(from, to, why);
+  }
+#endif
+}
+
 /// Writes a file completely or not at all. On an error, the file stays as it was.
 ///
 /// The text goes to a temporary file in the same folder, which then replaces the file. Pipes and devices are
@@ -102,8 +115,7 @@ template <typename Check>
   if (std::fclose(file) != 0 && !failed) failed = error("written");
   if (!is_replaced) return failed;
   std::error_code why;
-  if (!failed)
-    std::filesystem::rename(part, real_path, why);  // unlike std::rename, it replaces a file on Windows, too
+  if (!failed) replace_file(part, real_path, why);
   if (why) failed = input_error{path, "cannot be put in place: " + why.message()};
   if (failed) std::remove(part.c_str());
   return failed;
