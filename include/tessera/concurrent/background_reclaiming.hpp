@@ -123,7 +123,7 @@ class round_worker {
 /// State that a background_reclaiming allocator shares with its provider.
 struct background_state {
   round_worker worker;
-  bool is_reclaiming = false;  ///< guarded by the allocator's mutex
+  int reclaiming = 0;  ///< calls that reclaim; guarded by the allocator's mutex, which they release to wait
 };
 
 /// The hook of background_events. Without a state, it changes nothing.
@@ -136,7 +136,7 @@ class leave_queries_to_worker {
   auto operator()(provider::provider_call call, F f) noexcept {
     using result_type = decltype(f());
     if (state_ == nullptr) return f();
-    if (call == provider::provider_call::query && !state_->is_reclaiming && state_->worker.is_running())
+    if (call == provider::provider_call::query && state_->reclaiming == 0 && state_->worker.is_running())
       return result_type();
     const result_type result = f();
     if (call == provider::provider_call::record) state_->worker.wake();
@@ -248,8 +248,8 @@ class background_reclaiming
   template <typename F>
   decltype(auto) reclaim(F f) {
     return locked_type::enter(allocator_, [&](auto& in) {
-      state_.is_reclaiming = true;
-      const detail::at_scope_end reset([this] { state_.is_reclaiming = false; });
+      ++state_.reclaiming;
+      const detail::at_scope_end end([this] { --state_.reclaiming; });
       return f(in);
     });
   }
