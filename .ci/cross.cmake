@@ -1,4 +1,5 @@
-# Included by the toolchain files beside it: libraries come from the folder of the other system, programs and GoogleTest from here.
+# Included by the toolchain files beside it: libraries come from the folder of the other system, programs and
+# the sources of GoogleTest from this one.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 foreach(kind IN ITEMS PACKAGE INCLUDE LIBRARY)
   set(CMAKE_FIND_ROOT_PATH_MODE_${kind} ONLY)

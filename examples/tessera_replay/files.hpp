@@ -68,9 +68,10 @@ template <typename Check>
 
 /// Creates a file. Returns null, with errno, if it exists or cannot be created.
 [[nodiscard]] inline std::FILE* create_file(const std::string& path) noexcept {
-#if defined(_WIN32)  // whose older library ignores x
-  constexpr int new_binary_file = 0x8501,
-                read_and_write = 0x180;  // _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY
+#if defined(_WIN32)
+  // The older of its C libraries ignores "x".
+  constexpr int new_binary_file = 0x8501;  // _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY
+  constexpr int read_and_write = 0x180;    // _S_IREAD | _S_IWRITE
   const int made = ::_open(path.c_str(), new_binary_file, read_and_write);
   return made >= 0 ? ::_fdopen(made, "wb") : nullptr;
 #else
@@ -78,7 +79,7 @@ template <typename Check>
 #endif
 }
 
-/// Renames a file, which takes the place of another.
+/// Renames a file. If another has the new name, that one is gone.
 inline void replace_file(const std::string& from, const std::string& to, std::error_code& why) noexcept {
   std::filesystem::rename(from, to, why);  // unlike std::rename, it replaces a file on Windows, too
 #if defined(_WIN32)  // which refuses it for a moment while another program does the same

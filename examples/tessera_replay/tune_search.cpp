@@ -21,8 +21,8 @@
 namespace replay::tune {
 namespace {
 
-/// The processor time of this thread, in nanoseconds. Windows counts that in steps of 15 ms, which is too coarse. There, it is the
-/// time that has passed.
+/// The processor time of this thread, in nanoseconds. On Windows, the time that has passed, because processor time is counted in
+/// steps of 15 ms there.
 double processor_ns() {
 #if defined(_WIN32)
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch())

@@ -72,7 +72,7 @@ if(NOT MINGW)
   message(STATUS "there is no MinGW-w64, which would compile them for Windows, too")
   return()
 endif()
-# printf of this compiler's attribute is that of an old library, which lacks %zu.
+# This compiler compares formats with the printf of an old library, which lacks %zu.
 execute_process(COMMAND ${MINGW} -std=c++20 -Wall -Wextra -Wno-format -Wno-format-extra-args -Werror -I ${SCRATCH}/all
                         -I ${ROOT}/include ${source} -o ${SCRATCH}/portable.exe
                 RESULT_VARIABLE code OUTPUT_VARIABLE out ERROR_VARIABLE out)
@@ -99,7 +99,7 @@ set(of_gnu ${w64-windows-gnu})
 set(of_microsoft ${pc-windows-msvc})
 list(REMOVE_ITEM of_gnu ${pc-windows-msvc})
 list(REMOVE_ITEM of_microsoft ${w64-windows-gnu})
-list(FILTER of_gnu EXCLUDE REGEX "LDBL|LONG_DOUBLE|FLOAT128")  # they tell of types
+list(FILTER of_gnu EXCLUDE REGEX "LDBL|LONG_DOUBLE|FLOAT128")  # these types are as the target has them
 list(FILTER of_microsoft INCLUDE REGEX "_MSC_|_M_|_CPP")
 foreach(set IN ITEMS of_gnu of_microsoft)
   list(TRANSFORM ${set} REPLACE "^#define ([A-Za-z_0-9]+).*" "#undef \\1" OUTPUT_VARIABLE not_${set})

@@ -51,10 +51,10 @@ inline std::string decisions(const std::string& trace, const std::string& conf, 
                               tessera::tool::detail::any_recipe::of<Recipe>(chosen));
     };
     if (settings.expandable_segments) {
-      write.template operator()<tessera::recipe::pytorch_family::expandable>(
+      write.operator()<tessera::recipe::pytorch_family::expandable>(
           tessera::recipe::pytorch_family::expandable::configured(settings));
     } else {
-      write.template operator()<tessera::recipe::pytorch<>>(
+      write.operator()<tessera::recipe::pytorch<>>(
           tessera::recipe::pytorch_family::native::configured(settings));
     }
   });

@@ -619,7 +619,8 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   /// it. Then sets the next point. So memory goes back although the streams always have work.
   void give_back_passed() noexcept {
     if constexpr (has_points) {
-      // A plan that serves gives places out after the point. It may have come back while a caller waited.
+      // The plan may have come back while this thread waited. A plan that serves gives out places after the point, whose
+      // memory must stay.
       if (!judge_.is_aside() || must_not_wait_ || memory_.device_bytes().current == 0) return;
       allocator_.visit_provider([this](provider_type& device) {
         if (has_point_ && !point_.is_past(device)) return;
@@ -750,7 +751,8 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     detail::fatal(text.add(follower_.at(i).bytes).add(" were requested").c_str(), p);
   }
 
-  mutable mutex mutex_;  // guards the members below; it is not held while the allocator inside is called
+  // Guards the members below. It is not held while the allocator inside allocates, frees or trims.
+  mutable mutex mutex_;
   const char* fault_;
   follower follower_;
   memory memory_;
