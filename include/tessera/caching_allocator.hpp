@@ -727,7 +727,7 @@ class caching_allocator {
   /// If waiting is allowed, waits for pending frees. Then searches the free list again.
   [[gnu::cold]] detail::block* search_again(const request& want) noexcept {
     if (manager_.may_wait()) {
-      manager_.wait_for_pending();
+      manager_.wait_for_pending_of([](const auto&) { return true; });
       sharing_.wait_for_unfinished_work();
       sharing_.coalesce_idle();
     }
@@ -826,14 +826,14 @@ class caching_allocator {
     if (manager_.reserved_after_releases() <= keep) return;
     sharing_.coalesce_idle();
     manager_.for_each_releasable([&](detail::block& idle) {
-      if (manager_.reserved_after_releases() <= keep || backend_.releasable(idle) == 0) return false;
-      if (!may_release(idle)) return false;
+      if (!manager_.may_wait() || manager_.reserved_after_releases() <= keep) return false;
+      if (backend_.releasable(idle) == 0 || !may_release(idle)) return false;
       (void)backend_.release(idle);
       return true;
     });
   }
   [[gnu::cold]] void empty_cache(std::size_t keep) noexcept {
-    manager_.wait_for_pending();
+    manager_.wait_for_pending_of([](const auto&) { return true; });
     sharing_.wait_for_unfinished_work();
     release_idle(keep, [](const detail::block&) { return true; });
     shrink();

@@ -132,6 +132,8 @@ class pool_upstream {
 enum class scope_kind : unsigned char {
   /// While it is open, the device may capture a graph. Events are not queried, frees with recorded streams
   /// wait, and the cache is not emptied. Eviction and release_oversize may still release memory, as in PyTorch.
+  /// If another thread empties the cache when it opens, that thread finishes its current device call, and makes none
+  /// of these calls afterwards.
   capture,
   plain  ///< it changes nothing else; tenants of a device may keep such scopes open
 };
@@ -336,8 +338,8 @@ class private_pools::state : public tessera::detail::extension_defaults {
       manager.wait_for_pending_of([found](const group& g) { return &g == found; });
       access::sharing(in_).wait_for_unfinished_work();
       access::sharing(in_).coalesce_idle();
-      manager.for_each_idle_of(*found, [&backend](block& idle) {
-        if (backend.releasable(idle) == 0) return false;
+      manager.for_each_idle_of(*found, [this, &backend](block& idle) {
+        if (is_capturing() || backend.releasable(idle) == 0) return false;
         (void)backend.release(idle);
         return true;
       });

@@ -183,11 +183,13 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     return result;
   }
   /// Waits for the work of the streams of these groups, and of the streams recorded for their live blocks.
-  ///   Returns:  false if the device failed
+  ///   Returns:  false if the device failed, or if it must not be waited for any more
   ///   Cost:     linear in the blocks
   [[nodiscard]] bool finish_work_of(changed_groups selects) noexcept {
     bool works = true;
-    const auto finish = [&](stream_id s) { return manager().provider().synchronize(s); };
+    const auto finish = [&](stream_id s) {
+      return manager().may_wait() && manager().provider().synchronize(s);
+    };
     manager().for_each_list([&](const auto& list) {
       if (list.segments > 0 && selects(Core::manager::group_of(list))) works = works && finish(list.key);
     });
@@ -203,7 +205,9 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
       manager().wait_for_pending_of(selects);
       // Other threads may have run during the wait.
       if (!manager().may_wait()) return failed(may_not_wait);
-      if (!finish_work_of(selects)) return failed("the device failed to finish the work of a stream");
+      const bool works = finish_work_of(selects);
+      if (!manager().may_wait()) return failed(may_not_wait);
+      if (!works) return failed("the device failed to finish the work of a stream");
       manager().for_each_group([&](group& g) {
         if (!selects(g)) return;
         manager().for_each_idle_of(

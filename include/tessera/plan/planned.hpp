@@ -455,8 +455,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
       {
         const std::lock_guard lock(mutex_);
         if (void* const place = serve_late(unbacked)) return place;
-        // While a graph is recorded, the device must not wait for streams.
-        may_retry = !must_not_wait_ && give_back_unused(waits) > 0;
+        may_retry = give_back_unused(waits) > 0;
         if (void* const place = serve_late(unbacked)) return place;
       }
       if (may_retry) p = allocator_.try_allocate(bytes, stream);
@@ -478,7 +477,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     if (!judge_.is_aside()) return;
     follower_.pause();
     // A busy device rarely has idle streams, so waits for them once.
-    if (!must_not_wait_ && give_back_unused(!was_aside) == 0) give_back_passed();
+    if (give_back_unused(!was_aside) == 0) give_back_passed();
   }
   /// Tries again to get memory for an entry. The program may have gone on meanwhile.
   [[nodiscard]] void* serve_late(std::uint32_t i) noexcept {
@@ -503,7 +502,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     node& n = follower_.at(i);
     if ((n.state & follower::is_backed) != 0) return true;
     const std::size_t needed = missing_bytes(i);
-    if (needed > 0 && !must_not_wait_) make_room(needed, i);
+    if (needed > 0) make_room(needed, i);
     const std::size_t total = needed > 0 ? reserved() + needed : 0;
     const std::size_t offset = follower_.offset_of(n), size = follower_.bytes_of(n);
     std::size_t& most = refused_totals_[follower_.plan().bank_of(offset)];
@@ -581,7 +580,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     });
   }
   /// Waits for that work. The mutex is unlocked meanwhile, because the work may free blocks.
-  ///   Returns:  whether it is done; a thread may have submitted more, or the device failed
+  ///   Returns:  whether it is done; a thread may have submitted more or begun a capture, or the device failed
   [[nodiscard]] bool finish_work() noexcept {
     if constexpr (!memory::waits) return true;
     constexpr bool has_threads = has_events && !std::is_same_v<mutex, detail::no_mutex>;
@@ -592,18 +591,20 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
         const bool is_done = allocator_.visit_provider(
             [s](provider_type& device) { return detail::wait_for_stream(device, s); });
         mutex_.lock();
-        return is_done;
+        return is_done && !must_not_wait_;
       });
       if (!works || !has_threads || is_work_done()) return works;
     }
     return false;
   }
   /// Returns the memory that no block and not the place `kept` uses, until `enough` bytes went back. If asked, waits
-  /// for the streams that use freed blocks and for the plan's own. Otherwise nothing goes back while these work.
+  /// for the streams that use freed blocks and for the plan's own. Otherwise nothing goes back while these work, nor
+  /// during a capture, which another thread may begin during such a wait.
   [[nodiscard]] std::size_t give_back_unused(bool waits, std::size_t enough = unlimited,
                                              std::uint32_t kept = follower::none) noexcept {
     finish_uses(waits);
-    if (memory_.device_bytes().current == 0 || !(waits ? finish_work() : is_work_done())) return 0;
+    if (must_not_wait_ || memory_.device_bytes().current == 0) return 0;
+    if (!(waits ? finish_work() : is_work_done())) return 0;
     const auto for_each_used = [this, kept](auto f) {
       if (kept != follower::none)
         f(follower_.offset_of(follower_.at(kept)), follower_.bytes_of(follower_.at(kept)));
@@ -646,8 +647,9 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   /// Ends a trim of the allocator inside: with `keep` 0, all unused memory goes back, and the plan serves again.
   void finish_trim(std::size_t keep, bool waits) noexcept {
     const std::lock_guard lock(mutex_);
-    if (keep > 0 || must_not_wait_) return;
+    if (keep > 0) return;
     (void)give_back_unused(waits);
+    if (must_not_wait_) return;
     forget_point();
     std::fill(refused_totals_.begin(), refused_totals_.end(), unlimited);
     judge_.come_back();
@@ -663,7 +665,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
   /// Gives memory back because the allocator inside failed. Returns whether it may succeed then.
   [[nodiscard]] bool give_back_to_retry() noexcept {
     const std::lock_guard lock(mutex_);
-    return !must_not_wait_ && (give_back_unused(false) > 0 || give_back_unused(true) > 0);
+    return give_back_unused(false) > 0 || give_back_unused(true) > 0;
   }
 
   // Frees, and uses by other streams.
@@ -737,7 +739,7 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
       unlocking_provider unlocking(device, mutex_);
       pending_.defer_set_aside(unlocking, end);
       pending_.process(unlocking, end);
-      if (waits) pending_.wait(unlocking, [](const detail::block&) { return true; }, end);
+      if (waits) pending_.wait(unlocking, [this](const detail::block&) { return !must_not_wait_; }, end);
     });
     return any;
   }

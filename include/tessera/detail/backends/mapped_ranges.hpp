@@ -226,9 +226,9 @@ class mapped_ranges {
       if (!which(c)) return true;
       const std::uintptr_t address = c.address;
       const std::size_t bytes = c.bytes;
-      const bool may_wait = !Manager::traits::uses_events || manager_.may_wait();
-      is_done = is_done || (may_wait && finish_work_of(list));
-      if (!is_done || !manager_.reserve_blocks()) return false;
+      const auto may_wait = [this] { return !Manager::traits::uses_events || manager_.may_wait(); };
+      is_done = is_done || (may_wait() && finish_work_of(list));
+      if (!is_done || !may_wait() || !manager_.reserve_blocks()) return false;
       manager_.report(action::segment_unmap, address, bytes, bytes, list);
       if (!chunks_.unmap(provider(), c)) {
         manager_.report(action::segment_map, address, bytes, bytes, list);

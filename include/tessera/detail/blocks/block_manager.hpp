@@ -268,10 +268,11 @@ class block_manager {
   [[gnu::cold]] void wait_for_pending() noexcept {
     wait_for_pending_if([](const block&) { return true; });
   }
-  /// Waits for the events of the blocks of the groups for which selects(group) is true, then frees them.
+  /// Waits for the events of the blocks of the groups for which selects(group) is true, then frees them. Ends early if
+  /// another thread forbids waiting meanwhile.
   template <typename Selects>
   [[gnu::cold]] void wait_for_pending_of(Selects selects) noexcept {
-    wait_for_pending_if([&selects](const block& b) { return selects(group_of(*b.list)); });
+    wait_for_pending_if([&](const block& b) { return may_wait() && selects(group_of(*b.list)); });
   }
   [[nodiscard]] pending_frees<Provider, Traits::uses_events>& pending() noexcept { return pending_; }
   [[nodiscard]] bool has_recorded_streams() const noexcept { return pending_.has_recorded_streams(); }
@@ -289,11 +290,11 @@ class block_manager {
     return !waits || is_work_done(provider_, free.list->key);
   }
   /// Waits for the work that may use a free block, if release() of the device does not. Returns false if the
-  /// device failed, or must not be waited for.
+  /// device failed, or if it must not be waited for, also since this wait began.
   [[nodiscard, gnu::cold]] bool wait_before_release_of(const block& free) noexcept {
     if constexpr (!must_wait_before_release<Provider> || !Traits::has_stream_order) return true;
     if (Traits::reuses_across_streams && is_stream_work_done(free)) return true;
-    return may_wait() && wait_before_release(provider_, free.list->key);
+    return may_wait() && wait_before_release(provider_, free.list->key) && may_wait();
   }
   /// If streams share blocks: the position after which a block is free. The position may be conservative.
   [[nodiscard]] std::uint64_t position_of(const block& free) noexcept {
@@ -830,7 +831,7 @@ class block_manager {
     };
     pending_.defer_set_aside(provider_, complete);
     if constexpr (Traits::waits_for_events) {
-      pending_.wait(provider_, [](const block&) { return true; }, complete);
+      pending_.wait(provider_, [this](const block&) { return may_wait(); }, complete);
     } else {
       pending_.process(provider_, complete);
     }

@@ -125,7 +125,8 @@ class stream_sharing {
   void wait_for_unfinished_work() noexcept {
     bool any = false;
     stream_id last;
-    while (free_list* const next = list_after(any, last)) {  // lists may come and go during a wait
+    // During a wait, lists may come and go, and a capture may begin.
+    while (free_list* const next = manager_.may_wait() ? list_after(any, last) : nullptr) {
       last = next->key;
       if (has_unfinished_work(last)) (void)wait_for(last);
       any = true;
