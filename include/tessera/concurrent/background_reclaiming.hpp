@@ -62,6 +62,12 @@ class round_worker {
     if (thread.joinable()) thread.join();
     running_ = false;
   }
+  /// Waits for the end of the round that the thread does now, if any. The thread must not call it.
+  void finish_round() noexcept {
+    if (!is_running() || is_forked()) return;
+    std::unique_lock lock(mutex_);
+    changed.wait(lock, [this, before = ended_] { return !works_ || ended_ != before; });
+  }
   [[nodiscard]] bool is_running() const noexcept { return running_; }
 
  private:
@@ -94,9 +100,13 @@ class round_worker {
       }
       if (stopped_) return;
       has_work_ = false;
+      works_ = true;
       lock.unlock();
       const bool more = work_(context_);
       lock.lock();
+      works_ = false;
+      ++ended_;
+      changed.notify_all();
       has_work_ = has_work_ || more;
       if (has_work_) changed.wait_for(lock, pause_, [this] { return stopped_; });
     }
@@ -109,6 +119,8 @@ class round_worker {
   std::mutex mutex_;
   bool has_work_ = false;
   bool stopped_ = false;
+  bool works_ = false;  // whether a round is going on
+  unsigned ended_ = 0;  // rounds, modulo 2^32
   std::atomic<bool> running_{false};
   process_id process_{};  // in which the thread started
   // The destructors of these members would wait for the thread, which a forked process lacks. So they are called by hand.
@@ -230,6 +242,11 @@ class background_reclaiming
   }
   void evict_idle() noexcept {
     reclaim([](auto& in) { in.evict_idle(); });
+  }
+  /// Empties the cache as a caching_allocator does. Then waits for the thread, which may still release what it freed before.
+  void trim(std::size_t keep = 0) noexcept {
+    adaptor_type::trim(keep);
+    state_.worker.finish_round();
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     reclaim([keep](auto& in) { in.trim_without_waiting(keep); });

@@ -206,6 +206,35 @@ TEST(background_reclaiming, trims_with_and_without_waiting) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
+/// Host memory that notes when another thread than its maker releases some, which takes long.
+class slow_to_release : public host_pinned {
+ public:
+  slow_to_release() : host_pinned(unlocked()) {}
+  bool release(void* p, std::size_t bytes) noexcept {
+    if (std::this_thread::get_id() != maker) {
+      begun = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return host_pinned::release(p, bytes);
+  }
+  static inline std::thread::id maker;
+  static inline std::atomic<bool> begun;
+};
+
+// The thread frees a block and releases its memory, with the mutex unlocked, while another thread calls trim().
+TEST(background_reclaiming, ends_a_trim_after_the_releases_of_its_thread) {
+  slow_to_release::maker = std::this_thread::get_id();
+  slow_to_release::begun = false;
+  background_reclaiming<caching_allocator<passthrough, slow_to_release>> pool;
+  std::atomic<bool> done = false;
+  const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
+  free_in_use(pool, pool.allocate(64_KiB), stream, done);
+  done = true;
+  while (!slow_to_release::begun) std::this_thread::yield();
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+}
+
 template <typename Recipe>
 void stress() {
   background_reclaiming<caching_allocator<Recipe, host_pinned>> pool{
