@@ -836,7 +836,7 @@ class caching_allocator {
     manager_.wait_for_pending_of([](const auto&) { return true; });
     sharing_.wait_for_unfinished_work();
     release_idle(keep, [](const detail::block&) { return true; });
-    shrink();
+    if (manager_.may_wait()) shrink();
   }
   void shrink() noexcept {
     extensions_.on_trim();

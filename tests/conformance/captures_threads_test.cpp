@@ -44,7 +44,8 @@ struct log_calls {
     using provider::provider_call;
     const bool waits = call == provider_call::wait || call == provider_call::synchronize;
     const bool asks = waits || call == provider_call::record || call == provider_call::query;
-    const bool returns_memory = call == provider_call::release || call == provider_call::unmap;
+    const bool returns_memory =
+        call == provider_call::release || call == provider_call::unmap || call == provider_call::unreserve;
     if (log->captures && (asks || returns_memory)) {
       const std::lock_guard lock(log->mutex);
       log->late.append(call.name()).append(" ");

@@ -344,7 +344,7 @@ class private_pools::state : public tessera::detail::extension_defaults {
         return true;
       });
     }
-    access::shrink(in_);
+    if (!is_capturing()) access::shrink(in_);
   }
 
   // Questions of the core.
