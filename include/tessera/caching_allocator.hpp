@@ -332,7 +332,7 @@ class caching_allocator {
   void trim(std::size_t keep = 0) noexcept {
     if (!manager_.may_wait()) return;
     empty_cache(keep);
-    evict(policy::eviction_trigger::after_free);
+    if (manager_.may_wait()) evict(policy::eviction_trigger::after_free);
   }
   /// Empties the cache like trim, but without waiting. Blocks that streams still use stay pending, and idle
   /// segments stay while their stream has unfinished work. A device whose release() waits still does so.
@@ -377,9 +377,9 @@ class caching_allocator {
     manager_.reset_decay();
     decay_.restart();
   }
-  /// Stops the ages of idle segments, which then stay the same until resume_decay(). A program calls both if ages count
-  /// only at times, as those of PyTorch 2.14 do only under a memory fraction below 1. In between, the eviction policy must
-  /// not use them.
+  /// Stops the ages of idle segments, which then stay the same until resume_decay(). Meanwhile, the eviction policy must not
+  /// use them. A program calls both if ages grow only under some condition; in PyTorch 2.14, that is a memory fraction
+  /// below 1.
   void stop_decay() noexcept { manager_.stop_decay(); }
   /// Lets ages grow again. A segment that became idle since stop_decay() has the age 0; without a stop_decay(), all have.
   ///   Cost:  linear in the free blocks
@@ -486,8 +486,8 @@ class caching_allocator {
   /// Whether the allocator has an extension.
   template <typename E>
   static constexpr bool has = detail::is_one_of<E, Extension...>;
-  /// Calls f(state) with the state of an extension. Doors of extensions use it in any front end. One of several allocators
-  /// calls f in one of them, with a const state, because all have the same.
+  /// Calls f(state) with the state of an extension. Doors of extensions use it in any front end. A front end of
+  /// several allocators calls f in one of them, with a const state, because all have the same.
   template <typename E, typename F>
   decltype(auto) visit_extension(F f) {
     return f(extensions_.template get<E>());
@@ -800,9 +800,9 @@ class caching_allocator {
     if (step == policy::recovery_steps::step::release_cached) {
       if (!manager_.may_wait()) return false;
       empty_cache(0);
-      if constexpr (detail::reclaiming_provider<Provider>) (void)provider().reclaim();
+      if constexpr (detail::reclaiming_provider<Provider>) (void)(manager_.may_wait() && provider().reclaim());
       ++manager_.counters().num_alloc_retries;
-      evict(policy::eviction_trigger::after_free);
+      if (manager_.may_wait()) evict(policy::eviction_trigger::after_free);
       return true;
     }
     detail::free_list* const list = manager_.find_or_create_list(*want.group, want.pool, want.key);

@@ -3,10 +3,12 @@
 // asks the device for nothing more.
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,6 +17,7 @@
 #include <tessera/concurrent/locked.hpp>
 #include <tessera/concurrent/per_stream.hpp>
 #include <tessera/extension/private_pools.hpp>
+#include <tessera/extension/quarantine.hpp>
 #include <tessera/extension/sleep_mode.hpp>
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/adaptor.hpp>
@@ -32,7 +35,8 @@ struct call_log {
   std::atomic<bool> waits = false;     // whether a call has begun to wait
   std::atomic<bool> captures = false;  // whether the capture has begun
   std::mutex mutex;
-  std::string late;  // the calls since then
+  std::string late;                  // the calls since then
+  std::function<void()> in_release;  // called in the first call of release()
 };
 /// Notes the calls that are forbidden during a capture.
 struct log_calls {
@@ -44,13 +48,14 @@ struct log_calls {
     using provider::provider_call;
     const bool waits = call == provider_call::wait || call == provider_call::synchronize;
     const bool asks = waits || call == provider_call::record || call == provider_call::query;
-    const bool returns_memory =
-        call == provider_call::release || call == provider_call::unmap || call == provider_call::unreserve;
+    const bool returns_memory = call == provider_call::release || call == provider_call::unmap ||
+                                call == provider_call::unreserve || call == provider_call::reclaim;
     if (log->captures && (asks || returns_memory)) {
       const std::lock_guard lock(log->mutex);
       log->late.append(call.name()).append(" ");
     }
     if (waits) log->waits = true;
+    if (call == provider_call::release && log->in_release) std::exchange(log->in_release, {})();
     return f();
   }
 };
@@ -195,6 +200,50 @@ TYPED_TEST(captures_of_threads_with_plans, let_a_plan_step_aside) {
   this->check(TestFixture::place::plan_with_streams, [](auto& memory, auto&) {
     while (!memory.statistics().by_plan.is_aside) memory.deallocate(memory.allocate(1000));
   });
+}
+
+/// Its release() waits for the device, as that of CUDA does. So the allocator itself waits for nothing.
+struct waiting_device : device {
+  using device::device;
+  static constexpr bool is_thread_safe = device::inner_is_thread_safe;
+  static constexpr bool release_waits = true;
+};
+
+template <typename Recipe>
+struct captures_of_threads_during_a_release : testing::Test {};
+using with_releases = testing::Types<pytorch<>, torch_npu<>, cuda_async>;
+TYPED_TEST_SUITE(captures_of_threads_during_a_release, with_releases);
+
+// A capture begins in the first release of a trim.
+TYPED_TEST(captures_of_threads_during_a_release, end_a_trim_with_and_without_faulty_segments) {
+  for (const bool is_faulty : {false, true}) {
+    call_log log;
+    host_pinned host(host_pinned::options{.capacity = 200_MiB, .pin = host_pinned::pinning::never});
+    using allocator =
+        caching_allocator<TypeParam, waiting_device, extension::private_pools, extension::quarantine>;
+    concurrent::locked<allocator> memory(waiting_device(host, {&log}));
+    extension::private_pool pool(memory);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 4; ++i) blocks.push_back(memory.allocate(30_MiB));
+    if (is_faulty) {
+      for (void* const p : blocks)
+        ASSERT_TRUE(memory.template get<extension::quarantine>().mark_faulty(p, 64));
+    }
+    for (void* const p : blocks) memory.deallocate(p);
+    const std::size_t before = memory.current_usage().reserved;
+    auto pools = memory.template get<extension::private_pools>();
+    log.in_release = [&] {
+      std::thread([&] { log.captures = static_cast<bool>(pools.open(pool.id())); }).join();
+    };
+    memory.trim();
+    EXPECT_TRUE(log.captures);
+    EXPECT_EQ(log.late, "");
+    EXPECT_EQ(memory.current_usage().reserved, before / 4 * 3);
+    log.captures = false;
+    EXPECT_TRUE(pools.close(pool.id()));
+    memory.trim();
+    EXPECT_EQ(memory.current_usage().reserved, 0u);
+  }
 }
 
 }  // namespace

@@ -62,11 +62,14 @@ class round_worker {
     if (thread.joinable()) thread.join();
     running_ = false;
   }
-  /// Waits for the end of the round that the thread does now, if any. The thread must not call it.
-  void finish_round() noexcept {
-    if (!is_running() || is_forked()) return;
+  /// Waits for the end of the round that the thread does now. The thread must not call it.
+  ///   Returns:  whether there was one
+  bool finish_round() noexcept {
+    if (!is_running() || is_forked()) return false;
     std::unique_lock lock(mutex_);
-    changed.wait(lock, [this, before = ended_] { return !works_ || ended_ != before; });
+    if (!works_) return false;
+    changed.wait(lock, [this, before = ended_] { return ended_ != before; });
+    return true;
   }
   [[nodiscard]] bool is_running() const noexcept { return running_; }
 
@@ -243,10 +246,11 @@ class background_reclaiming
   void evict_idle() noexcept {
     reclaim([](auto& in) { in.evict_idle(); });
   }
-  /// Empties the cache as a caching_allocator does. Then waits for the thread, which may still release what it freed before.
+  /// Empties the cache as a caching_allocator does, also of blocks that the thread frees or releases now: it waits for the
+  /// thread's round to end.
   void trim(std::size_t keep = 0) noexcept {
     adaptor_type::trim(keep);
-    state_.worker.finish_round();
+    if (state_.worker.finish_round()) adaptor_type::trim(keep);
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     reclaim([keep](auto& in) { in.trim_without_waiting(keep); });

@@ -130,10 +130,13 @@ class pool_upstream {
 
 /// Says what else a scope changes, besides the pool of requests.
 enum class scope_kind : unsigned char {
-  /// While it is open, the device may capture a graph. Events are not queried, frees with recorded streams
-  /// wait, and the cache is not emptied. Eviction and release_oversize may still release memory, as in PyTorch.
-  /// If another thread empties the cache when it opens, that thread finishes its current device call, and makes none
-  /// of these calls afterwards.
+  /// While it is open, the device may capture a graph. The allocator then records no events, queries none and waits for
+  /// none, so that frees with recorded streams wait; and it does not empty the cache. Eviction before growth and
+  /// release_oversize may still release memory, as in PyTorch. If another thread trims, recovers or puts memory to sleep
+  /// when it opens, that thread ends its current device call, and then stops.
+  ///
+  /// A recipe that reuses blocks across streams, such as cuda_async, still asks the device for the order of streams.
+  /// cuda_device answers by recording and querying events, which CUDA forbids during a capture in its global mode.
   capture,
   plain  ///< it changes nothing else; tenants of a device may keep such scopes open
 };

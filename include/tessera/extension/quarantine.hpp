@@ -178,13 +178,13 @@ class quarantine::state : public tessera::detail::extension_defaults {
     if (first_ != nullptr && manager().may_wait()) {
       if (is_coarse_) rearrange();
       for (faulty_range* r = first_; r != nullptr; r = r->next) r->is_tried = false;
-      for (faulty_range* r = first_; r != nullptr;) {
+      for (faulty_range* r = first_; r != nullptr && manager().may_wait();) {
         if (r->is_tried) {
           r = r->next;
           continue;
         }
         try_to_release(r->in);
-        r = first_;  // other threads may have run
+        r = first_;  // other threads may have run, and begun a capture
       }
     }
     ranges_.purge();

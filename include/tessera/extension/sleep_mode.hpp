@@ -73,7 +73,7 @@ struct sleep_mode {
 /// The memory that sleeps in one allocator.
 ///
 /// A part of memory that sleeps was a physical chunk. No chunk is registered at its address, so that eviction
-/// and stitching leave it alone. No call here lets other threads into a locked allocator.
+/// and stitching leave it alone.
 template <typename Core>
 class sleep_mode::state : public tessera::detail::extension_defaults {
   using access = tessera::detail::core_access;

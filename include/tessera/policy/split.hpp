@@ -27,7 +27,7 @@ enum class block_end : unsigned char { low, high };
 ///   P::order                        a free_order, which decides which of the fitting free blocks is asked about; the
 ///                                   default is the smallest, then the one at the lowest address
 ///   p.precedes(a, b, wanted)        an order of its own: whether free_block `a` should serve the wanted_block rather
-///                                   than `b`. Both hold it and may serve. A search is then linear in the free blocks
+///                                   than `b`. Both are large enough and may serve. A search is then linear in the free blocks
 ///                                   that are large enough. Not with stitching or reuse across streams
 ///   p.note_served(served_request)   called, with a policy that is not const, after each request that a free block or new
 ///                                   memory served. A policy learns here; its other functions stay const

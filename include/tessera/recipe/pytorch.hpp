@@ -18,7 +18,7 @@ struct pytorch_settings;
 namespace tessera::inline v0_1::recipe {
 
 /// Makes the decisions of the native CUDA caching allocator of PyTorch 2.6. A configuration string may
-/// use every key of mid-2026.
+/// use every key that PyTorch had in the middle of 2026.
 ///
 /// Settings, off by default:
 ///   * `rounding.table`: roundup_power2_divisions

@@ -206,34 +206,47 @@ TEST(background_reclaiming, trims_with_and_without_waiting) {
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
 
-/// Host memory that notes when another thread than its maker releases some, which takes long.
-class slow_to_release : public host_pinned {
+/// Host memory that notes when another thread than its maker waits for an event or releases memory. Both take long.
+class slow_for_others : public host_pinned {
  public:
-  slow_to_release() : host_pinned(unlocked()) {}
+  slow_for_others() : host_pinned(unlocked()) {
+    maker = std::this_thread::get_id();
+    begun = false;
+  }
+  bool wait(event& mark) noexcept {
+    note();
+    return host_pinned::wait(mark);
+  }
   bool release(void* p, std::size_t bytes) noexcept {
-    if (std::this_thread::get_id() != maker) {
-      begun = true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
+    note();
     return host_pinned::release(p, bytes);
   }
   static inline std::thread::id maker;
   static inline std::atomic<bool> begun;
+
+ private:
+  static void note() {
+    if (std::this_thread::get_id() == maker) return;
+    begun = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
 };
 
-// The thread frees a block and releases its memory, with the mutex unlocked, while another thread calls trim().
-TEST(background_reclaiming, ends_a_trim_after_the_releases_of_its_thread) {
-  slow_to_release::maker = std::this_thread::get_id();
-  slow_to_release::begun = false;
-  background_reclaiming<caching_allocator<passthrough, slow_to_release>> pool;
+// The thread waits for a stream, or frees a block and releases its memory, with the mutex unlocked. Meanwhile, another thread
+// calls trim().
+template <typename Recipe>
+void trim_during_a_round() {
+  background_reclaiming<caching_allocator<Recipe, slow_for_others>> pool;
   std::atomic<bool> done = false;
   const stream_id stream = pool.visit_provider([](auto& device) { return device.create_stream(); });
   free_in_use(pool, pool.allocate(64_KiB), stream, done);
   done = true;
-  while (!slow_to_release::begun) std::this_thread::yield();
+  while (!slow_for_others::begun) std::this_thread::yield();
   pool.trim();
   EXPECT_EQ(pool.current_usage().reserved, 0u);
 }
+TEST(background_reclaiming, trims_what_its_thread_releases) { trim_during_a_round<passthrough>(); }
+TEST(background_reclaiming, trims_what_its_thread_waits_for) { trim_during_a_round<symmetric<pytorch<>>>(); }
 
 template <typename Recipe>
 void stress() {
