@@ -800,7 +800,7 @@ class caching_allocator {
     if (step == policy::recovery_steps::step::release_cached) {
       if (!manager_.may_wait()) return false;
       empty_cache(0);
-      if constexpr (detail::reclaiming_provider<Provider>) (void)(manager_.may_wait() && provider().reclaim());
+      if constexpr (detail::reclaiming_provider<Provider>) void(manager_.may_wait() && provider().reclaim());
       ++manager_.counters().num_alloc_retries;
       if (manager_.may_wait()) evict(policy::eviction_trigger::after_free);
       return true;
