@@ -136,7 +136,8 @@ enum class scope_kind : unsigned char {
   /// when it opens, that thread ends its current device call, and then stops.
   ///
   /// A recipe that reuses blocks across streams, such as cuda_async, still asks the device for the order of streams.
-  /// cuda_device answers by recording and querying events, which CUDA forbids during a capture in its global mode.
+  /// cuda_device answers by recording and querying events, which CUDA may refuse during a capture in its global mode. So
+  /// choose another recipe for captures there.
   capture,
   plain  ///< it changes nothing else; tenants of a device may keep such scopes open
 };
