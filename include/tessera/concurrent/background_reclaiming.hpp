@@ -62,14 +62,15 @@ class round_worker {
     if (thread.joinable()) thread.join();
     running_ = false;
   }
-  /// Waits for the end of the round that the thread does now. The thread must not call it.
-  ///   Returns:  whether there was one
-  bool finish_round() noexcept {
+  /// The rounds that have ended, modulo 2^32.
+  [[nodiscard]] unsigned ended_rounds() const noexcept { return ended_; }
+  /// Waits for the end of the round that the thread does now, if any. The thread must not call it.
+  ///   Returns:  whether a round has ended since ended_rounds() was `before`
+  [[nodiscard]] bool finish_round(unsigned before) noexcept {
     if (!is_running() || is_forked()) return false;
     std::unique_lock lock(mutex_);
-    if (!works_) return false;
-    changed.wait(lock, [this, before = ended_] { return ended_ != before; });
-    return true;
+    changed.wait(lock, [this, now = ended_rounds()] { return !works_ || ended_ != now; });
+    return ended_ != before;
   }
   [[nodiscard]] bool is_running() const noexcept { return running_; }
 
@@ -123,7 +124,7 @@ class round_worker {
   bool has_work_ = false;
   bool stopped_ = false;
   bool works_ = false;  // whether a round is going on
-  unsigned ended_ = 0;  // rounds, modulo 2^32
+  std::atomic<unsigned> ended_{0};
   std::atomic<bool> running_{false};
   process_id process_{};  // in which the thread started
   // The destructors of these members would wait for the thread, which a forked process lacks. So they are called by hand.
@@ -249,8 +250,9 @@ class background_reclaiming
   /// Empties the cache as a caching_allocator does, also of blocks that the thread frees or releases now: it waits for the
   /// thread's round to end.
   void trim(std::size_t keep = 0) noexcept {
+    const unsigned before = state_.worker.ended_rounds();
     adaptor_type::trim(keep);
-    if (state_.worker.finish_round()) adaptor_type::trim(keep);
+    if (state_.worker.finish_round(before)) adaptor_type::trim(keep);
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     reclaim([keep](auto& in) { in.trim_without_waiting(keep); });

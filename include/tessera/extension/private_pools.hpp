@@ -133,7 +133,7 @@ enum class scope_kind : unsigned char {
   /// While it is open, the device may capture a graph. The allocator then records no events, queries none and waits for
   /// none, so that frees with recorded streams wait; and it does not empty the cache. Eviction before growth and
   /// release_oversize may still release memory, as in PyTorch. If another thread trims, recovers or puts memory to sleep
-  /// when it opens, that thread ends its current device call, and then stops.
+  /// when it opens, that thread makes at most one more device call, and then stops.
   ///
   /// A recipe that reuses blocks across streams, such as cuda_async, still asks the device for the order of streams.
   /// cuda_device answers by recording and querying events, which CUDA may refuse during a capture in its global mode. So
@@ -565,8 +565,8 @@ class private_pools::door {
   /// select a stream, the oldest decides, or the newest with policy::newest_scope_first.
   ///
   /// During a capture, that is, while any scope of the kind capture is open, requests ask the device for no events and
-  /// wait for none. Recovery does not empty the cache. A block with recorded streams that is freed meanwhile stays
-  /// pending until no such scope is open. Uses that were recorded in between are then dropped: the caller has joined
+  /// wait for none, with the exceptions at scope_kind::capture. Recovery does not empty the cache. A block with recorded
+  /// streams that is freed meanwhile stays pending until a later call after the last such scope was closed. Uses that were recorded in between are then dropped: the caller has joined
   /// their streams.
   ///   Returns:  why not, if the pool does not exist, has no use, or serves no requests, or if its scope is open
   ///   Cost:     a later request is logarithmic in the open scopes; it also calls the functions of those asked before

@@ -118,10 +118,10 @@ namespace tessera::inline v0_1::plan {
 /// block is in that place. After other requests, the plan goes on where four requests in a row match it. Any plan is
 /// safe with any program.
 ///
-/// A plan steps aside when the program leaves it. That is when it has places for less than half of the last 100
-/// requests, or for less than nine tenths of their bytes. It then waits for the streams that use the plan, gives idle
-/// memory back, and serves nothing. Each 100 requests later, it gives back the memory whose blocks have died, once the
-/// streams have completed the work from before these frees. After trim(0), it serves again.
+/// A plan steps aside when the program leaves it. After each 100 requests or a few more, it judges: did it have
+/// places for less than half of them, or for less than nine tenths of their bytes? If so, it waits for the streams that use
+/// the plan, gives idle memory back, and gives out no more places. Each 100 requests later, it gives back the memory whose blocks have died, once the
+/// streams have completed the work from before these frees. After trim(0), it serves again, unless a capture is open.
 ///
 /// * Streams share no bytes of the plan. Stream 0 follows the recorded stream 0. Each other stream follows the
 ///   first recorded stream that is free and begins with its request.
@@ -579,7 +579,8 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
       return for_each_stream([&device](stream_id s) { return detail::is_work_done(device, s); });
     });
   }
-  /// Waits for that work. The mutex is unlocked meanwhile, because the work may free blocks.
+  /// Waits for that work. The mutex is unlocked meanwhile, because the work may free blocks. Without events it stays locked,
+  /// because work that other threads submit meanwhile could not be seen.
   ///   Returns:  whether it is done; a thread may have submitted more or begun a capture, or the device failed
   [[nodiscard]] bool finish_work() noexcept {
     if constexpr (!memory::waits) return true;
@@ -587,10 +588,10 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
     constexpr int tries = 8;
     for (int i = 0; i < tries; ++i) {
       const bool works = for_each_stream([this](stream_id s) {
-        mutex_.unlock();
+        if constexpr (has_events) mutex_.unlock();
         const bool is_done = allocator_.visit_provider(
             [s](provider_type& device) { return detail::wait_for_stream(device, s); });
-        mutex_.lock();
+        if constexpr (has_events) mutex_.lock();
         return is_done && !must_not_wait_;
       });
       if (!works || !has_threads || is_work_done()) return works;
@@ -644,7 +645,8 @@ class planned : public detail::wrapping_adaptor<planned<Allocator>, Allocator> {
       allocator_.visit_provider([this](provider_type& device) { point_.clear(device); });
     }
   }
-  /// Ends a trim of the allocator inside: with `keep` 0, all unused memory goes back, and the plan serves again.
+  /// Ends a trim of the allocator inside: with `keep` 0, unused memory goes back, and the plan serves again. Does nothing
+  /// during a capture.
   void finish_trim(std::size_t keep, bool waits) noexcept {
     const std::lock_guard lock(mutex_);
     if (keep > 0) return;
