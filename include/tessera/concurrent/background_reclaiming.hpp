@@ -69,7 +69,7 @@ class round_worker {
   [[nodiscard]] bool finish_round(unsigned before) noexcept {
     if (!is_running() || is_forked()) return false;
     std::unique_lock lock(mutex_);
-    changed.wait(lock, [this, now = ended_rounds()] { return !works_ || ended_ != now; });
+    changed.wait(lock, [this, now = ended_rounds()] { return !in_round_ || ended_ != now; });
     return ended_ != before;
   }
   [[nodiscard]] bool is_running() const noexcept { return running_; }
@@ -104,11 +104,11 @@ class round_worker {
       }
       if (stopped_) return;
       has_work_ = false;
-      works_ = true;
+      in_round_ = true;
       lock.unlock();
       const bool more = work_(context_);
       lock.lock();
-      works_ = false;
+      in_round_ = false;
       ++ended_;
       changed.notify_all();
       has_work_ = has_work_ || more;
@@ -123,7 +123,7 @@ class round_worker {
   std::mutex mutex_;
   bool has_work_ = false;
   bool stopped_ = false;
-  bool works_ = false;  // whether a round is going on
+  bool in_round_ = false;  // whether a round is going on
   std::atomic<unsigned> ended_{0};
   std::atomic<bool> running_{false};
   process_id process_{};  // in which the thread started

@@ -203,9 +203,8 @@ class sleep_mode::state : public tessera::detail::extension_defaults {
     return change(only, false, [&](changed_groups selects) -> sleep_result {
       if (!selects(manager().own()) && has_lent(selects)) return failed(lends);
       manager().wait_for_pending_of(selects);
-      // Other threads may have run during the wait.
-      if (!manager().may_wait()) return failed(may_not_wait);
       const bool works = finish_work_of(selects);
+      // Other threads may have run during these waits.
       if (!manager().may_wait()) return failed(may_not_wait);
       if (!works) return failed("the device failed to finish the work of a stream");
       manager().for_each_group([&](group& g) {

@@ -35,9 +35,9 @@ struct round_to_multiple {
 
 /// Rounds up to a power of two of at least `Min` bytes.
 ///
-/// Choose it for caches of whole blocks. It produces few sizes, and of a block above `Min` bytes it may waste up to
-/// half. Requests above `threshold` bytes are rounded up to a multiple of `Min` instead. A smaller request is never rounded
-/// above the first multiple of `Min` that is not below the threshold.
+/// Choose it for caches of whole blocks. It produces few sizes, and may waste up to half of a block that is larger
+/// than `Min`. Requests above `threshold` bytes are rounded up to a multiple of `Min` instead. A smaller request gets at most
+/// the threshold, which is rounded up to such a multiple, too.
 ///   Source:  PyTorch's pinned_max_round_threshold_mb
 template <std::size_t Min, auto Threshold = unlimited>
   requires(std::has_single_bit(Min) && Min >= min_alignment)

@@ -264,7 +264,7 @@ class block_manager {
     if (!may_wait()) return;
     pending_.defer_set_aside(provider_, [this](block& b) { complete_pending(b); });
   }
-  /// Waits for every event, then frees the pending blocks.
+  /// Waits for every event, then frees the pending blocks. Does so during a capture, too, because the allocator ends.
   [[gnu::cold]] void wait_for_pending() noexcept {
     wait_for_pending_if([](const block&) { return true; });
   }
