@@ -94,7 +94,7 @@ TEST(plan_file, has_large_numbers) {
   const std::string text =
       "record,1,2,3,4,5,6,7\nplan,18446744073709551615,0,18446744073709551615,576460752303423488,1,"
       "18446744073709551615,1073741824\ntrack,18446744073709551615\nkind,576460752303423488,0,0\n"
-      "step,18446744073709551615,0\nentry,0,0,0\n";
+      "step,18446744073709551615,0\nentry,0,0,0\nend\n";
   const auto read = tessera::plan::read_csv(text, "plan.csv");
   ASSERT_TRUE(std::holds_alternative<made_plan>(read)) << error_of(text);
   EXPECT_EQ(tessera::plan::to_csv(std::get<made_plan>(read).view()), text);
@@ -109,6 +109,7 @@ TEST(plan_file, refuses_each_broken_line_with_its_number) {
     for (const std::string& broken :
          {std::string("x"), name, name + ",x", name + ",-1", name + ",1e3", name + ",", name + ",0x10",
           name + ",99999999999999999999", lines[i] + ",1", lines[i] + "x"}) {
+      if (broken == lines[i]) continue;  // the last line is a name alone
       std::vector<std::string> changed = lines;
       changed[i] = broken;
       const std::string error = error_of(join(changed));
@@ -120,7 +121,7 @@ TEST(plan_file, refuses_each_broken_line_with_its_number) {
 TEST(plan_file, names_the_mistake) {
   const std::string header = "record,1,2,3,4,5,6,7\n";
   const std::string begin = header + "plan,1,0,2,512,512,512,512\ntrack,0\nkind,512,0,0\n";
-  ASSERT_EQ(error_of(begin + "entry,0,0,0\n"), "");
+  ASSERT_EQ(error_of(begin + "entry,0,0,0\nend\n"), "");
   const std::pair<std::string, std::string> wrong[] = {
       {"", ":1: the header must be 'record,1,2,3,4,5,6,7', not ''"},
       {"a\n", ":1: the header must be 'record,1,2,3,4,5,6,7', not 'a'"},
@@ -130,10 +131,12 @@ TEST(plan_file, names_the_mistake) {
       {begin + "entry,kept,0,0\n", ":5: 'kept' is not a whole number below 2^64"},
       {begin + "entry,0,4294967296,0\n", ":5: 4294967296 is not below 2^32"},
       {begin + "death,0\n", ":5: a death follows its entry"},
-      {begin, ": tracks follow each other, and each has entries"},
-      {begin + "entry,1,0,0\n", ": an entry has a kind of its track"},
-      {begin + "entry,0,1,0\n", ": places lie in the plan's bytes"},
-      {begin + "entry,0,0,0\nentry,0,0,0\n", ": blocks that are live together do not overlap"},
+      {begin + "entry,0,0,0\n", ":5: a plan's last line is 'end': the file is cut"},
+      {begin + "entry,0,0,0\nend\nentry,0,0,0\nend\n", ":7: a plan's last line is 'end'"},
+      {begin + "end\n", ": tracks follow each other, and each has entries"},
+      {begin + "entry,1,0,0\nend\n", ": an entry has a kind of its track"},
+      {begin + "entry,0,1,0\nend\n", ": places lie in the plan's bytes"},
+      {begin + "entry,0,0,0\nentry,0,0,0\nend\n", ": blocks that are live together do not overlap"},
   };
   for (const auto& [text, error] : wrong) EXPECT_EQ(error_of(text), "plan.csv" + error) << text;
 }
@@ -152,6 +155,13 @@ TEST(plan_file, damaged_files_are_errors_or_safe) {
     const auto* const made = std::get_if<made_plan>(&read);
     ASSERT_TRUE(made == nullptr || tessera::plan::find_fault(made->view()) == nullptr) << damaged;
   }
+}
+
+TEST(plan_file, refuses_files_that_are_cut) {
+  const std::string text = tessera::plan::to_csv(tessera::plan::make(steps(3), {.effort = 0.1}).view());
+  ASSERT_TRUE(text.ends_with("\nend\n")) << text;
+  for (std::size_t size = 0; size + 1 < text.size(); ++size)
+    ASSERT_NE(error_of(text.substr(0, size)), "") << size << " of " << text.size();
 }
 
 TEST(plan_file, headers_name_the_plan_and_have_one_comment) {

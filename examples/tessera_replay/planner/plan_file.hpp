@@ -48,6 +48,7 @@ class plan_reader {
       if (std::optional<std::string> wrong = read_line()) return line_.error(std::move(*wrong));
     }
     if (!has_numbers_) return line_.error("a plan has a line 'plan'");
+    if (!has_end_) return line_.error("a plan's last line is 'end': the file is cut");
     if (const char* const fault = plan::find_fault(made_.view()))
       return trace::input_error{line_.name(), fault};
     return std::move(made_);
@@ -56,6 +57,7 @@ class plan_reader {
  private:
   /// Reads a line. Returns the error text, if it is invalid.
   [[nodiscard]] std::optional<std::string> read_line() {
+    if (has_end_) return "a plan's last line is 'end'";
     const std::string_view what = line_[0];
     std::uint64_t n[7]{};
     const auto has = [&](std::string_view name, std::size_t count) {
@@ -87,6 +89,9 @@ class plan_reader {
     } else if (has("death", 1)) {
       if (made_.entries.empty()) return "a death follows its entry";
       made_.deaths.push_back(number(0));
+    } else if (has("end", 0)) {
+      has_end_ = true;
+      return {};
     } else {
       return trace::detail::quoted_field(line_.text()) + " is no line of a plan";
     }
@@ -114,6 +119,7 @@ class plan_reader {
   trace::detail::field_reader line_;
   plan::made_plan made_;
   bool has_numbers_ = false;
+  bool has_end_ = false;
 };
 
 }  // namespace tessera::inline v0_1::detail
@@ -133,6 +139,7 @@ namespace tessera::inline v0_1::plan {
 /// | step  | key, its first entry                                                                        |
 /// | entry | kind, place or `kept`, the entry that may come instead or 0                                 |
 /// | death | an entry: it is freed before the entry above, or, above a step's first, may be live there   |
+/// | end   | none; it is the last line, so that a file that was cut is refused                           |
 [[nodiscard]] inline std::string to_csv(const memory_plan& plan) {
   using tessera::detail::add_numbers;
   std::string text(tessera::detail::plan_csv_header);
@@ -158,7 +165,7 @@ namespace tessera::inline v0_1::plan {
       for (; d < entry.deaths; ++d) add_numbers(text, "death,", {plan.deaths[d]}, "\n");
     }
   }
-  return text;
+  return text + "end\n";
 }
 
 /// Reads a plan that to_csv wrote.
