@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #if __has_include(<unistd.h>)
@@ -43,6 +44,7 @@ class round_worker {
 
   /// Wakes the thread because there is work. Never waits for a round.
   void wake() noexcept {
+    if (is_forked()) return;  // the lost thread may have locked the mutex
     const std::lock_guard lock(mutex_);
     if (stopped_ || std::exchange(has_work_, true)) return;
     if (is_running()) {
@@ -229,6 +231,7 @@ class background_reclaiming
   explicit background_reclaiming(provider_type device, recipe::policies<recipe_type> settings = {},
                                  options worker = {}, Given&&... given)
       : device_(std::move(device)),
+        enabled_(worker.enabled),
         evict_every_(worker.evict_every),
         state_{{&run_round, this, worker.pause, worker.evict_every}},
         allocator_(detail::background_events<provider_type>(device_, worker.enabled ? &state_ : nullptr),
@@ -256,6 +259,15 @@ class background_reclaiming
   }
   void trim_without_waiting(std::size_t keep = 0) noexcept {
     reclaim([keep](auto& in) { in.trim_without_waiting(keep); });
+  }
+  /// Wakes the thread at the end of a scope: a block that is freed during a capture is pending without an event.
+  template <typename Note>
+  void note_change(const Note& note) {
+    adaptor_type::note_change(note);
+    if constexpr (std::is_same_v<Note, extension::pool_change>) {
+      if (enabled_ && note.what == Note::kind::closed && this->current_usage().pending() > 0)
+        state_.worker.wake();
+    }
   }
   /// Whether the thread has started.
   [[nodiscard]] bool has_worker() const noexcept { return state_.worker.is_running(); }
@@ -293,6 +305,7 @@ class background_reclaiming
   }
 
   provider_type device_;
+  const bool enabled_;
   const std::chrono::milliseconds evict_every_;
   std::chrono::steady_clock::time_point evicted_{};
   detail::background_state state_;

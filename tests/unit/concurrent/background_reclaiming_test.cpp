@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <tessera/concurrent/background_reclaiming.hpp>
+#include <tessera/extension/private_pools.hpp>
 #include <tessera/policy/evict_after.hpp>
 #include <tessera/provider/host_pinned.hpp>
 #include <tessera/tessera.hpp>
@@ -160,6 +161,23 @@ TEST(background_reclaiming, begins_its_thread_when_a_block_is_first_held_back) {
   ASSERT_TRUE(pool.record_stream(p, stream_id{}));
   EXPECT_FALSE(pool.has_worker());
   pool.deallocate(p);
+  EXPECT_TRUE(pool.has_worker());
+}
+
+// No event is recorded during a capture, so only its end can wake the thread.
+TEST(background_reclaiming, frees_what_was_freed_during_a_capture) {
+  background_reclaiming<caching_allocator<pinned, host_pinned, extension::private_pools>> pool{
+      host_pinned{unlocked()}};
+  auto pools = pool.get<extension::private_pools>();
+  const pool_id graph = pools.create();
+  void* const p = pool.allocate(64_KiB);
+  ASSERT_TRUE(pool.record_stream(p, stream_id{}));
+  ASSERT_TRUE(pools.open(graph));
+  pool.deallocate(p);
+  EXPECT_EQ(pool.current_usage().pending(), 64_KiB);
+  EXPECT_FALSE(pool.has_worker());
+  ASSERT_TRUE(pools.close(graph));
+  await_reclaiming(pool);
   EXPECT_TRUE(pool.has_worker());
 }
 
