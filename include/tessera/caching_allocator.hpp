@@ -170,7 +170,8 @@ namespace tessera::inline v0_1 {
 
 /// A stream-aware caching allocator. `Recipe` decides, and `Provider` gives the memory. Each `Extension`, for example
 /// extension::private_pools, adds a capability: get<Extension>() returns its calls. A recipe written by hand is checked here
-/// for its form only; its laws are checked by static_assert(law::recipe<Recipe>()) [tessera/law/recipe_laws.hpp] beside the recipe.
+/// for its form only; its laws are checked by static_assert(law::recipe<Recipe>()) [tessera/law/recipe_laws.hpp] beside the
+/// recipe.
 ///
 /// It owns its provider and cannot be moved. Its destructor releases every segment, even if blocks are live;
 /// a leak_checked [tessera/debug/leak_checked.hpp] reports these. Only one thread at a time may use it; a

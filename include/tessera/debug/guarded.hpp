@@ -156,8 +156,8 @@ class fault_reports {
 /// Detects out-of-bounds writes and use-after-free in host-visible memory. Each block has its own pages
 /// between guard pages.
 ///
-/// Choose it to find memory errors. `Allocator` is a caching_allocator; other front ends go around. It has the calls of `locked`, so a program
-/// changes only one type.
+/// Choose it to find memory errors. `Allocator` is a caching_allocator; other front ends go around. It has the calls of
+/// `locked`, so a program changes only one type.
 ///
 ///     #include <tessera/provider/host_pinned.hpp>
 ///     tessera::debug::guarded<tessera::caching_allocator<tessera::recipe::pytorch_pinned<>, tessera::provider::host_pinned>> checked;

@@ -587,8 +587,8 @@ class sleep_mode::door {
   explicit door(Allocator& in) noexcept : in_(&in) {}
 
   /// Puts the default pools and all private pools to sleep: gives back their memory, even under live blocks.
-  /// Addresses and blocks stay. Registered memory stays mapped (registrations), and so do faulty chunks (quarantine). Until wake, the pools serve no requests, and record_stream refuses their
-  /// blocks. Blocks can still be freed.
+  /// Addresses and blocks stay. Registered memory stays mapped (registrations), and so do faulty chunks (quarantine). Until
+  /// wake, the pools serve no requests, and record_stream refuses their blocks. Blocks can still be freed.
   ///
   /// First waits for the streams of these blocks, recorded ones too, and empties the cache of these pools.
   /// Contents are copied on the stream `copies` to where `to` says: nowhere, to pageable host memory

@@ -440,10 +440,11 @@ class torch_host final : public detail::torch_host_base {
 ///   elapsed(first, second)    returns the milliseconds between two events of the provider; optional
 ///
 /// Without is_idle, Stream.query() records an event and queries it at once. A device that needs time to reach the event then says
-/// that an idle stream is busy. Only the guard may change the driver's current device, because the guard keeps its own number of it.
+/// that an idle stream is busy. Only the guard may change the driver's current device, because the guard keeps its own
+/// number of it.
 ///
-/// The default stream of a device has the id 0; to_stream() says which stream that is. A program gets other streams from a pool of
-/// eight for each device. Register it once:
+/// The default stream of a device has the id 0; to_stream() says which stream that is. A program gets other streams from a
+/// pool of eight for each device. Register it once:
 ///
 ///   using my_guard = tessera::interop::torch_guard<my_chip>;
 ///   C10_REGISTER_GUARD_IMPL(PrivateUse1, my_guard)

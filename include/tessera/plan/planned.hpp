@@ -120,8 +120,9 @@ namespace tessera::inline v0_1::plan {
 ///
 /// A plan steps aside when the program leaves it. After each 100 requests or a few more, it judges: did it have
 /// places for less than half of them, or for less than nine tenths of their bytes? If so, it waits for the streams that use
-/// the plan, gives idle memory back, and gives out no more places. Each 100 requests later, it gives back the memory whose blocks have died, once the
-/// streams have completed the work from before these frees. After trim(0), it serves again, unless a capture is open.
+/// the plan, gives idle memory back, and gives out no more places. Each 100 requests later, it gives back the memory whose
+/// blocks have died, once the streams have completed the work from before these frees. After trim(0), it serves again,
+/// unless a capture is open.
 ///
 /// * Streams share no bytes of the plan. Stream 0 follows the recorded stream 0. Each other stream follows the
 ///   first recorded stream that is free and begins with its request.
@@ -129,8 +130,8 @@ namespace tessera::inline v0_1::plan {
 ///   they are one segment. Memory that no planned block uses goes back to the device in trim(0), and if a request
 ///   would fail. Both wait for the streams that use the plan.
 /// * A plan over several banks takes the memory of each place from its bank. The provider is then a memory_domains with
-///   virtual memory, or an adaptor of one; if the bank is full, `Allocator` serves the request. Over another provider with virtual memory, all places
-///   are in its memory.
+///   virtual memory, or an adaptor of one; if the bank is full, `Allocator` serves the request. Over another provider with
+///   virtual memory, all places are in its memory.
 /// * Idle places are also released to keep plan and allocator inside together below a bound: 2 % above the most bytes in
 ///   use at one time. Unless the plan steps aside, the bound covers all of its places. If that is not enough while the
 ///   allocator inside grows, the cache of that allocator is emptied, too, except by a plan that steps aside before it has

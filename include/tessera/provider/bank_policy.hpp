@@ -133,8 +133,8 @@ struct prefer_bank {
 
 /// Spreads requests over all banks, so that a program gets the bandwidth of all of them.
 ///
-/// A request is never split over banks. Under a recipe that maps pages, each physical chunk is a request, so a range of several chunks
-/// is interleaved.
+/// A request is never split over banks. Under a recipe that maps pages, each physical chunk is a request, so a range of
+/// several chunks is interleaved.
 ///   Source:  Linux's MPOL_INTERLEAVE, which interleaves by page
 struct interleave_banks {
   /// How it finds the next bank.
@@ -168,8 +168,8 @@ struct interleave_banks {
 /// Fills the banks in the order of their numbers, each up to a share of its capacity. Once a request fits below the
 /// watermark of no bank, it uses the memory above the watermarks, in the same order.
 ///
-/// Number the banks from the fastest to the slowest. A watermark below 100 percent reserves the remainder of the fast banks for the
-/// time when all others are in use, too.
+/// Number the banks from the fastest to the slowest. A watermark below 100 percent reserves the remainder of the fast banks
+/// for the time when all others are in use, too.
 struct spill_banks {
   fraction watermark = percent(100);  ///< of the capacity of each bank
   [[nodiscard]] std::size_t choose(const bank_request& request, const bank_list& all) const noexcept {

@@ -249,9 +249,10 @@ class pool_operations {
 ///
 /// Calls `before(i)` before each event and `after(i, p)` after it; `p` is the address of the event's block,
 /// or null. After operations on private pools, and after emptying a cache, calls `after(i, pool_outcome)` if it
-/// can. Skips frees of failed allocations. Frees a request that failed in the recorded run after `after(i, p)`. An allocator without private pools serves all requests from its
-/// default pools. An allocator that cannot sleep skips sleeps and wakes, and the outcome says so. While a pool
-/// sleeps, its requests fail and no use of its blocks is recorded. An allocator without begin_step ignores steps.
+/// can. Skips frees of failed allocations. Frees a request that failed in the recorded run after `after(i, p)`. An
+/// allocator without private pools serves all requests from its default pools. An allocator that cannot sleep skips sleeps
+/// and wakes, and the outcome says so. While a pool sleeps, its requests fail and no use of its blocks is recorded. An
+/// allocator without begin_step ignores steps.
 ///
 ///     using namespace tessera::trace;
 ///     const recording recorded{"one block", {{event::kind::allocate, 0, 5_MiB}, {event::kind::free, 0}}};

@@ -8,9 +8,9 @@
 
 namespace tessera::inline v0_1::detail {
 
-/// Copies between the device and the pieces of a store on one stream. If a piece has no memory of its own, or if the device copies
-/// only page-locked memory asynchronously and the memory may be pageable, the bytes pass through two buffers, page-locked if
-/// possible. While the device fills or empties one, the host works on the other.
+/// Copies between the device and the pieces of a store on one stream. If a piece has no memory of its own, or if the device
+/// copies only page-locked memory asynchronously and the memory may be pageable, the bytes pass through two buffers,
+/// page-locked if possible. While the device fills or empties one, the host works on the other.
 ///
 ///   Requires:  Provider is a copying_provider and has synchronize(). Store has the functions of sleep_store, and outlives
 ///              the copies
