@@ -14,13 +14,22 @@
 
 namespace tessera::inline v0_1::trace::detail {
 
-/// Tells the device of an allocator how to answer event queries. A front end has no provider().
+/// Tells a simulated device, which may be inside adaptors, how to answer event queries.
+template <typename Device>
+void hold_events_of(Device& device, bool held) {
+  if constexpr (requires { device.hold_events(held); }) {
+    device.hold_events(held);
+  } else {
+    hold_events_of(device.inner(), held);
+  }
+}
+/// Tells the device of an allocator. A front end has no provider().
 template <typename Allocator>
 void hold_events(Allocator& allocator, bool held) {
   if constexpr (requires { allocator.provider(); }) {
-    allocator.provider().hold_events(held);
+    hold_events_of(allocator.provider(), held);
   } else {
-    allocator.visit_provider([held](auto& device) { device.hold_events(held); });
+    allocator.visit_provider([held](auto& device) { hold_events_of(device, held); });
   }
 }
 
@@ -245,7 +254,7 @@ class pool_operations {
   std::map<std::uint64_t, pool> pools_;
 };
 
-/// Replays a program on an allocator over a simulated device.
+/// Replays a program on an allocator over a simulated device, which may be inside adaptors.
 ///
 /// Calls `before(i)` before each event and `after(i, p)` after it; `p` is the address of the event's block,
 /// or null. After operations on private pools, and after emptying a cache, calls `after(i, pool_outcome)` if it

@@ -17,6 +17,7 @@
 #include <tessera/provider/memory_domains.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+#include <tessera/trace/recording.hpp>
 
 namespace {
 
@@ -83,6 +84,25 @@ TEST(memory_domains, share_memory_with_another_process) {
   others.push_back({others[0].provider.another_bank({.capacity = 8_GiB})});
   by_turn other(std::move(others));
   EXPECT_STREQ(law::sharing(device, other).broken, nullptr);
+}
+
+TEST(memory_domains, replay_recordings_that_hold_events) {
+  using trace::event;
+  const trace::recording recorded{"banks",
+                                  {{event::kind::answer_events, 0, 0},
+                                   {event::kind::allocate, 1, 5_MiB},
+                                   {event::kind::record_stream, 1, 0, stream_id{1}},
+                                   {event::kind::free, 1},
+                                   {event::kind::allocate, 2, 5_MiB},
+                                   {event::kind::answer_events, 0, 1},
+                                   {event::kind::allocate, 3, 5_MiB}}};
+  caching_allocator<recipe::passthrough, by_turn> memory(by_turn(banks_of({3_GiB, 8_GiB})));
+  std::vector<std::size_t> reserved;
+  const std::size_t failures = trace::replay(
+      trace::program(recorded), memory, [](std::size_t) {},
+      [&](std::size_t, const void*) { reserved.push_back(memory.current_usage().reserved / 5_MiB); });
+  EXPECT_EQ(failures, 0u);
+  EXPECT_EQ(reserved, (std::vector<std::size_t>{0, 1, 1, 1, 2, 2, 2}));
 }
 
 TEST(memory_domains, accept_limited_banks) {
