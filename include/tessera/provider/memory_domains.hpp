@@ -374,6 +374,12 @@ class memory_domains : public provider_adaptor<Provider> {
       note_refusal_of(made.bank, "export_memory");
     return is_exported;
   }
+  [[nodiscard]] bool exported_name(const physical& made, shareable& name) const noexcept
+    requires requires(const Provider& b) { b.exported_name(made.memory, name.name); }
+  {
+    name.bank = made.bank;
+    return made.bank < count() && provider(made.bank).exported_name(made.memory, name.name);
+  }
   bool allow(const shareable& name, std::int32_t importer) noexcept
     requires sharing_provider<Provider>
   {

@@ -153,6 +153,10 @@ class simulated_device : public detail::simulated_streams {
     if (exported) name = {process(), memory};
     return exported;
   }
+  [[nodiscard]] bool exported_name(const physical& memory, shareable& name) const noexcept {
+    name = {process(), memory};
+    return process_->is_exported(memory.number);
+  }
   /// Also returns false if 65,535 processes are listed already.
   bool allow(const shareable& name, std::int32_t importer) noexcept {
     return run_at(call::allow, nullptr, 0,

@@ -422,6 +422,10 @@ class simulated_process : public reference_count {
     m->exported.emplace(who);
     return {};
   }
+  [[nodiscard]] bool is_exported(std::uint64_t handle) noexcept {
+    const held* const m = find(handle);
+    return m != nullptr && m->exported.has_value();
+  }
   /// Lists a process as an importer of memory that this process exported.
   [[nodiscard]] simulated_outcome allow(std::int32_t exporter, std::uint64_t handle, std::int32_t importer) {
     held* const m = find(handle);

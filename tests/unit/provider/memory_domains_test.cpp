@@ -13,9 +13,12 @@
 #include <tessera/debug/checked_provider.hpp>
 #include <tessera/law/bank_policy_laws.hpp>
 #include <tessera/law/provider_laws.hpp>
+#include <tessera/observe/list_chunks.hpp>
 #include <tessera/provider/limiting.hpp>
 #include <tessera/provider/memory_domains.hpp>
+#include <tessera/provider/shared_chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/stitched.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/recording.hpp>
 
@@ -103,6 +106,28 @@ TEST(memory_domains, replay_recordings_that_hold_events) {
       [&](std::size_t, const void*) { reserved.push_back(memory.current_usage().reserved / 5_MiB); });
   EXPECT_EQ(failures, 0u);
   EXPECT_EQ(reserved, (std::vector<std::size_t>{0, 1, 1, 1, 2, 2, 2}));
+}
+
+// Two blocks lie in one chunk, and two processes import them.
+TEST(memory_domains, export_the_chunks_of_each_block_to_several_processes) {
+  caching_allocator<recipe::stitched, by_turn> memory(by_turn(banks_of({3_GiB, 8_GiB})));
+  void* const blocks[] = {memory.allocate(512_KiB), memory.allocate(512_KiB), memory.allocate(40_MiB)};
+  for (int process = 0; process < 2; ++process) {
+    std::vector<by_turn::bank> others;
+    others.push_back({memory.provider().provider(0).another_process()});
+    others.push_back({others[0].provider.another_bank({.capacity = 8_GiB})});
+    by_turn other(std::move(others));
+    for (void* const p : blocks) {
+      const auto listed = list_chunks(memory, p);
+      ASSERT_TRUE(listed) << listed.why;
+      const auto made = export_chunks<by_turn>(memory.provider(), listed.chunks, other.process());
+      ASSERT_TRUE(made) << made.why.text();
+      const imported_range<by_turn> range(other, made.chunks);
+      ASSERT_TRUE(range) << range.why();
+      EXPECT_TRUE(other.provider(0).can_use(range.begin(), range.bytes()));
+    }
+  }
+  for (void* const p : blocks) memory.deallocate(p);
 }
 
 TEST(memory_domains, accept_limited_banks) {
