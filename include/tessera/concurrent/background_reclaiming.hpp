@@ -211,6 +211,10 @@ class background_reclaiming
   using locked_type =
       locked<typename Allocator::template rebind_provider<detail::background_events<provider_type>>>;
   using adaptor_type = allocator_adaptor<background_reclaiming, locked_type>;
+  static_assert(!detail::waits_for_events<typename Allocator::recipe_type::streams>,
+                "background_reclaiming frees blocks when streams complete their work; a recipe with "
+                "wait_for_events, such "
+                "as symmetric, frees them only where the program asks");
 
  public:
   /// Whether a thread reclaims (`enabled`), the microseconds between its rounds (`pause`), and the

@@ -405,6 +405,18 @@ namespace tessera::inline v0_1::detail {
 template <typename Extension>
 inline constexpr bool holds_memory = requires { requires Extension::holds_memory; };
 
+/// Whether a provider, or one inside adaptors, gives memory in parts.
+template <typename Provider>
+constexpr bool gives_in_parts() {
+  if constexpr (requires { Provider::gives_in_parts; }) {
+    return Provider::gives_in_parts;
+  } else if constexpr (requires(Provider& p) { p.inner(); }) {
+    return gives_in_parts<std::remove_cvref_t<decltype(std::declval<Provider&>().inner())>>();
+  } else {
+    return false;
+  }
+}
+
 /// Why the copy of a pool would serve other requests than the pool does, or null.
 template <typename Group>
 [[nodiscard]] const char* why_unlike_its_copy([[maybe_unused]] const Group& group) noexcept {
@@ -421,6 +433,9 @@ template <typename Recipe, typename Provider, typename... Extension>
                                          std::span<const observe::expected_request> requests) {
   static_assert(!std::remove_cvref_t<decltype(core_access::extensions(original))>::limits_groups,
                 "would_fit does not know the limits of extensions such as quotas");
+  static_assert(
+      !gives_in_parts<Provider>(),
+      "would_fit does not know in which part of a device, such as a bank of memory_domains, a request fits");
   static_assert(!(holds_memory<Extension> || ...),
                 "would_fit does not know which memory registrations and quarantine keep from requests");
   observe::fit_answer answer{.reserved = original.current_usage().reserved};
@@ -463,7 +478,8 @@ namespace tessera::inline v0_1::observe {
 ///
 /// The allocator may be one caching_allocator or a front end of one, such as locked, but not planned. Its mutex is held for
 /// the whole question. Right after the answer, other threads may take the memory. The extensions quotas, registrations and
-/// quarantine are refused, because they decide which memory serves a request.
+/// quarantine are refused, because they decide which memory serves a request, and so are providers whose memory is in
+/// parts: memory_domains and preallocating.
 ///
 /// A device that refuses memory although it has that much, such as one whose free memory is in pieces or that lacks huge
 /// pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of the provider, which might help. All

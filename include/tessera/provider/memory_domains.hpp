@@ -186,6 +186,7 @@ class memory_domains : public provider_adaptor<Provider> {
   using physical = detail::banked_memory<Provider>;
   using shareable = detail::banked_name<Provider>;
   static constexpr bool is_thread_safe = detail::is_thread_safe<Provider>;
+  static constexpr bool gives_in_parts = true;  // the banks
 
   /// Aborts if the banks do not fit together, or if the policy uses none of them.
   memory_domains(std::vector<bank> banks, Policy policy = {})

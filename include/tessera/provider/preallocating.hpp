@@ -98,6 +98,7 @@ class preallocating : public provider_adaptor<Device> {
   using region = detail::preallocated_region<Device>;
   static constexpr bool is_thread_safe = detail::is_thread_safe<Device>;
   static constexpr bool release_waits = OnlyRecordedStreams && detail::release_waits<Device>;
+  static constexpr bool gives_in_parts = true;  // the region and its provider
 
   /// Takes segments from a region, and from its provider once the region is full.
   explicit preallocating(detail::preallocated_region<Device>& from) noexcept

@@ -72,6 +72,8 @@
 /// |                    |         | Callers then copy through buffers that register_memory() locked        |
 /// | has_contents       | true    | The memory keeps what is copied to it. False for a device that is      |
 /// |                    |         | simulated: its copies move no bytes                                    |
+/// | gives_in_parts     | false   | Its free memory is in several parts, so a request may fail although    |
+/// |                    |         | that many bytes are free. would_fit refuses such a provider            |
 ///
 /// Conventions:
 ///
