@@ -166,18 +166,46 @@ class imagined_device {
   std::size_t copied_ = 0;           // events that were recorded while copying
 };
 
-/// The extension of a copy: recovery waits only if the original may wait.
-struct imagined_waits {
-  bool allowed = true;
+/// The extension of a copy: recovery waits only if the original may wait. It adds a group of free lists to the copy's own.
+/// The group of a private pool that is asked is the added one. Otherwise, the added one has the memory of all private pools
+/// that recovery releases.
+struct imagined_pools {
+  bool may_wait = true;
+  bool asks_private = false;  ///< whether the added group serves all requests
+  bool releases = true;       ///< whether recovery releases the added group's idle memory
 
   template <typename Core>
   class state : public extension_defaults {
+    using group = typename Core::group;
+
    public:
-    state(typename Core::allocator&, const imagined_waits& given) noexcept : allowed_(given.allowed) {}
-    [[nodiscard]] bool may_wait() const noexcept { return allowed_; }
+    state(typename Core::allocator& in, const imagined_pools& given) noexcept
+        : in_(in), may_wait_(given.may_wait), asks_private_(given.asks_private), releases_(given.releases) {
+      added_.number = 1;
+    }
+    [[nodiscard]] group& added() noexcept { return added_; }
+    /// Lets the added group serve requests; a hit asks only then.
+    void begin() noexcept {
+      serves_ = asks_private_;
+      if (serves_) core_access::extensions(in_).note_special_case(1);
+    }
+
+    [[nodiscard]] group* group_for(stream_id) noexcept { return serves_ ? &added_ : nullptr; }
+    template <typename F>
+    void for_each_group(F& f) noexcept {
+      const group_visit visited(added_);
+      f(added_);
+    }
+    [[nodiscard]] bool may_wait() const noexcept { return may_wait_; }
+    [[nodiscard]] bool may_release(const group&) const noexcept { return releases_; }
 
    private:
-    bool allowed_;
+    typename Core::allocator& in_;
+    bool may_wait_;
+    bool asks_private_;
+    bool releases_;
+    bool serves_ = false;
+    group added_;
   };
   template <typename Allocator>
   class door {
@@ -186,15 +214,26 @@ struct imagined_waits {
   };
 };
 
-/// A copy of an allocator's state, without its memory. It has the blocks that serve the requests of one pool. All other
-/// memory counts as used.
+/// Why the copy of a pool would serve other requests than the pool does, or null.
+template <typename Group>
+[[nodiscard]] const char* why_unlike_its_copy([[maybe_unused]] const Group& group) noexcept {
+  if constexpr (requires { group.options.never_splits; }) {
+    if (group.options.never_splits) return "would_fit: it does not know pools that never split";
+    if (group.source) return "would_fit: it does not know pools with a pool_upstream";
+  }
+  return nullptr;
+}
+
+/// A copy of an allocator's state, without its memory. It has the blocks that serve the requests of one pool, and those of
+/// other pools whose idle memory recovery releases. All other memory counts as used.
 template <typename Original>
 class allocator_copy {
   using recipe_type = typename Original::recipe_type;
   using provider_type = typename Original::provider_type;
   using device_type = imagined_device<provider_type>;
-  using allocator_type = caching_allocator<recipe_type, device_type, imagined_waits>;
+  using allocator_type = caching_allocator<recipe_type, device_type, imagined_pools>;
   using access = core_access;
+  using group = typename std::remove_reference_t<decltype(access::manager(std::declval<Original&>()))>::group;
   static constexpr bool has_ranges = Original::has_ranges;
 
  public:
@@ -204,11 +243,15 @@ class allocator_copy {
       : original_(original),
         group_(&access::manager(original).group_for(stream)),
         copy_(device_type(original.provider(), left_on(original.provider(), reserved())),
-              recipe::policies<recipe_type>(access::policies(original)), imagined_waits{from().may_wait()}) {
+              recipe::policies<recipe_type>(access::policies(original)),
+              imagined_pools{from().may_wait(), group_->is_private(),
+                             !group_->is_private() || from().may_release(*group_)}) {
+    to().own().clocks = from().own().clocks;
+    if (group_->is_private()) added().clocks = group_->clocks;
     copy_segments();
     add_other_memory();
-    to().own().clocks = group_->clocks;
     to().provider().begin(end_);
+    access::extensions(copy_).template get<imagined_pools>().begin();
   }
 
   [[nodiscard]] allocator_type& allocator() noexcept { return copy_; }
@@ -225,8 +268,18 @@ class allocator_copy {
   static void require_memory(bool has_memory) {
     if (!has_memory) raise(std::bad_alloc());
   }
+  [[nodiscard]] auto& added() noexcept {
+    return access::extensions(copy_).template get<imagined_pools>().added();
+  }
+  /// Whether the copy has the blocks of a group. Recovery releases nothing of others, or not to the device.
+  [[nodiscard]] bool has(const group& of) const noexcept {
+    return &of == group_ || (from().may_release(of) && access::extensions(original_).has_memory(of) &&
+                             why_unlike_its_copy(of) == nullptr);
+  }
   [[nodiscard]] free_list& list_like(const free_list& list) {
-    free_list* const same = to().prepare_list(to().own(), list.where.pool, list.key);
+    const bool is_asked = list.where.group == group_;
+    auto& same_group = is_asked == group_->is_private() ? added() : to().own();
+    free_list* const same = to().prepare_list(same_group, list.where.pool, list.key);
     require_memory(same != nullptr);
     return *same;
   }
@@ -239,7 +292,7 @@ class allocator_copy {
     std::vector<const segment*> segments;
     from().for_each_segment([&](const block& first) {
       const auto& whole = static_cast<const segment&>(*first.prev);
-      if (first.list->where.group == group_) segments.push_back(&whole);
+      if (has(static_cast<const group&>(*first.list->where.group))) segments.push_back(&whole);
       const block& last = *whole.prev;
       if (last.end() > end_) end_ = last.end();
     });
@@ -363,8 +416,7 @@ class allocator_copy {
   };
 
   Original& original_;
-  const typename std::remove_reference_t<decltype(core_access::manager(std::declval<Original&>()))>::group*
-      group_;
+  const group* group_;
   std::uintptr_t end_ = 0;   // of the highest address
   std::vector<wait> waits_;  // sorted by their blocks
   allocator_type copy_;
@@ -415,16 +467,6 @@ constexpr bool gives_in_parts() {
   } else {
     return false;
   }
-}
-
-/// Why the copy of a pool would serve other requests than the pool does, or null.
-template <typename Group>
-[[nodiscard]] const char* why_unlike_its_copy([[maybe_unused]] const Group& group) noexcept {
-  if constexpr (requires { group.options.never_splits; }) {
-    if (group.options.never_splits) return "would_fit: it does not know pools that never split";
-    if (group.source) return "would_fit: it does not know pools with a pool_upstream";
-  }
-  return nullptr;
 }
 
 /// Answers for one caching_allocator.
@@ -484,10 +526,10 @@ namespace tessera::inline v0_1::observe {
 /// A device that refuses memory although it has that much, such as one whose free memory is in pieces or that lacks huge
 /// pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of the provider, which might help. All
 /// requests are those of one pool: of the default pools, or of one private pool. It may neither have a pool_upstream nor the
-/// option never_splits; `why` says so. Idle memory of other pools counts as used, although recovery might release it, or
-/// a pool might lend it.
+/// option never_splits; `why` says so. Memory that another pool might lend counts as used. If
+/// the recipe moves memory, other memory of private pools without a use may go back than foreseen, so `reserved` may differ.
 ///   Throws:  std::bad_alloc
-///   Cost:    linear in the blocks of that pool, and in ranges in their chunks
+///   Cost:    linear in the blocks of that pool and of those whose memory recovery may release, and in ranges in their chunks
 ///   Source:  PaddlePaddle/Paddle pull request 76430 compares requests with the largest free block
 template <typename Allocator>
 [[nodiscard]] fit_answer would_fit(Allocator& allocator, std::span<const expected_request> requests) {

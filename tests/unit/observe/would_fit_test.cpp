@@ -52,13 +52,14 @@ struct tally {
   std::size_t other_reserved = 0;  // all succeeded, with other reserved bytes
 };
 
-/// A random program that asks before some of its requests, then makes them.
-template <typename Recipe>
+/// A random program that asks before some of its requests, then makes them. With private_pools, some requests go to these.
+template <typename Recipe, typename... Extension>
 class asking_program {
  public:
   /// While the device holds its events, work ends only when the program waits for it, as would_fit assumes.
   asking_program(std::uint64_t seed, bool holds_events, std::uint64_t address_seed)
       : random_(seed),
+        holds_events_(holds_events),
         reuses_addresses_(address_seed != 0),
         allocator_(device({.capacity = 256_MiB, .address_seed = address_seed})) {
     allocator_.provider().hold_events(holds_events);
@@ -69,6 +70,8 @@ class asking_program {
     for (int i = 0; i < steps && !testing::Test::HasFatalFailure(); ++i) {
       if (below(3) == 0) {
         ask(result);
+      } else if (has_pools && below(4) == 0) {
+        change_pools();
       } else {
         change();
       }
@@ -76,6 +79,8 @@ class asking_program {
   }
 
  private:
+  static constexpr bool has_pools = sizeof...(Extension) > 0;
+
   [[nodiscard]] std::size_t below(std::size_t n) {
     return std::uniform_int_distribution<std::size_t>(0, n - 1)(random_);
   }
@@ -101,6 +106,25 @@ class asking_program {
       if (below(2) == 0) allocator_.provider().advance(below(2000));
     }
   }
+  /// Opens a scope of an old or a new pool, or closes one; some pools then lose their use.
+  void change_pools() {
+    if constexpr (has_pools) {
+      auto pools = allocator_.template get<Extension...>();
+      if (below(2) == 0) {
+        const pool_id pool = pools_.empty() || below(3) == 0 ? pools.create() : pools_[below(pools_.size())];
+        const bool is_new = pools_.empty() || std::find(pools_.begin(), pools_.end(), pool) == pools_.end();
+        if (is_new) pools_.push_back(pool);
+        // A block that is freed during a capture waits for an unknown time, so would_fit may foresee too little.
+        const auto kind =
+            holds_events_ || below(4) != 0 ? extension::scope_kind::plain : extension::scope_kind::capture;
+        (void)pools.open(pool, extension::stream_filter(stream_id{below(3)}), kind);
+      } else if (!pools_.empty()) {
+        std::swap(pools_[below(pools_.size())], pools_.back());
+        (void)pools.close(pools_.back());
+        if (below(2) == 0 && pools.release(pools_.back())) pools_.pop_back();
+      }
+    }
+  }
   /// Whether a block of the state contains an address.
   [[nodiscard]] static bool existed(const auto& state, const void* p) {
     const auto at = reinterpret_cast<std::uintptr_t>(p);
@@ -111,7 +135,10 @@ class asking_program {
   }
   void ask(tally& result) {
     std::vector<expected_request> wanted(1 + below(5));
-    for (expected_request& r : wanted) r = request();
+    for (expected_request& r : wanted) {
+      r = request();
+      if (has_pools) r.stream = wanted.front().stream;  // all requests are those of one pool
+    }
     const auto before = state_of(allocator_);
     const fit_answer answer = would_fit(allocator_, wanted);
     std::vector<void*> foreseen;
@@ -141,18 +168,22 @@ class asking_program {
   }
 
   std::mt19937_64 random_;
+  bool holds_events_;
   bool reuses_addresses_;
-  caching_allocator<Recipe, device> allocator_;
+  caching_allocator<Recipe, device, Extension...> allocator_;
   std::vector<void*> live_;
+  std::vector<pool_id> pools_;
 };
 
 template <typename Recipe>
 struct would_fit_in : testing::Test {
+  template <typename... Extension>
   static tally run(int programs, bool holds_events) {
     tally result;
     for (int seed = 1; seed <= programs && !testing::Test::HasFatalFailure(); ++seed) {
       const auto number = static_cast<std::uint64_t>(seed);
-      asking_program<Recipe>(number, holds_events, number % 2 == 0 ? number : 0).run(300, result);
+      asking_program<Recipe, Extension...>(number, holds_events, number % 2 == 0 ? number : 0)
+          .run(300, result);
     }
     return result;
   }
@@ -174,6 +205,30 @@ TYPED_TEST(would_fit_in, foresees_what_the_requests_do) {
 
 TYPED_TEST(would_fit_in, promises_nothing_that_fails_if_work_ends_meanwhile) {
   const tally all = this->run(8, false);
+  EXPECT_GT(all.yes, all.questions / 10);
+  EXPECT_EQ(all.fewer, 0u);
+}
+
+template <typename Recipe>
+using would_fit_with_pools = would_fit_in<Recipe>;
+using recipes_with_pools =
+    testing::Types<recipe::pytorch<>, recipe::pytorch<"expandable_segments:True">, recipe::stitched,
+                   recipe::cuda_async, recipe::power_of_two, recipe::paddle<>, recipe::pytorch_2_14<>>;
+TYPED_TEST_SUITE(would_fit_with_pools, recipes_with_pools, );
+
+TYPED_TEST(would_fit_with_pools, foresees_what_recovery_releases_of_other_pools) {
+  const tally all = this->template run<extension::private_pools>(20, true);
+  EXPECT_GT(all.yes, all.questions / 10);
+  EXPECT_GT(all.questions - all.yes, all.questions / 10);
+  EXPECT_EQ(all.other_counts, 0u);
+  EXPECT_EQ(all.other_places, 0u);
+  if (!TypeParam::growth::backend::moves_memory) {
+    EXPECT_EQ(all.other_reserved, 0u);
+  }
+}
+
+TYPED_TEST(would_fit_with_pools, promises_nothing_that_fails_if_work_ends_meanwhile_or_graphs_are_captured) {
+  const tally all = this->template run<extension::private_pools>(20, false);
   EXPECT_GT(all.yes, all.questions / 10);
   EXPECT_EQ(all.fewer, 0u);
 }
@@ -284,6 +339,22 @@ TEST(would_fit, counts_the_memory_of_other_pools) {
   ASSERT_TRUE(pools.open(pools.create(), {}, extension::scope_kind::plain));
   EXPECT_TRUE(would_fit(in.allocator, {{40_MiB}}));
   EXPECT_FALSE(would_fit(in.allocator, {{50_MiB}}));
+}
+
+TEST(would_fit, counts_on_the_idle_memory_of_pools_without_a_use) {
+  busy<recipe::pytorch<>, extension::private_pools> in;
+  in.allocator.deallocate(in.block);  // 100 MiB are cached in the default pools
+  auto pools = in.allocator.get<extension::private_pools>();
+  const pool_id pool = pools.create();
+  ASSERT_TRUE(pools.open(pool, {}, extension::scope_kind::plain));
+  EXPECT_TRUE(would_fit(in.allocator, {{140_MiB}})) << "the default pools give theirs back";
+  in.allocator.deallocate(in.allocator.allocate(140_MiB));
+  EXPECT_FALSE(would_fit(in.allocator, {{150_MiB}})) << "the pool in use keeps its own";
+  EXPECT_EQ(in.allocator.try_allocate(150_MiB), nullptr);
+  ASSERT_TRUE(pools.close(pool));
+  EXPECT_FALSE(would_fit(in.allocator, {{100_MiB}}));
+  ASSERT_TRUE(pools.release(pool));
+  EXPECT_TRUE(would_fit(in.allocator, {{100_MiB}}));
 }
 
 TEST(would_fit, does_not_wait_during_a_capture) {
