@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -137,6 +138,12 @@ trace::recording read(const std::string& path) {
   return std::move(std::get<trace::recording>(made));
 }
 
+/// The operations of a recording that are replayed: TESSERA_OPERATIONS, or few.
+std::size_t operations() {
+  const char* const said = std::getenv("TESSERA_OPERATIONS");
+  return said != nullptr ? std::strtoull(said, nullptr, 10) : 30'000;
+}
+
 TEST(symmetric, places_alike_in_eight_ranks) {
   std::vector<std::string> paths;
   for (const std::string& folder : {std::string(TESSERA_TESTS_DIR) + "/../examples/traces",
@@ -152,7 +159,7 @@ TEST(symmetric, places_alike_in_eight_ranks) {
   std::size_t otherwise = 0;
   for (const std::string& path : paths) {
     trace::recording recorded = read(path);
-    if (recorded.events.size() > 30'000) recorded.events.resize(30'000);
+    if (recorded.events.size() > operations()) recorded.events.resize(operations());
     const std::vector<step> job = job_of(recorded, 7);
     using namespace recipe;
     EXPECT_EQ(differing<symmetric<pytorch<>>>(job), 0u) << path;

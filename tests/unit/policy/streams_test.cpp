@@ -9,6 +9,7 @@
 #include <tessera/policy/reuse_across_streams.hpp>
 #include <tessera/policy/streams.hpp>
 #include <tessera/provider/simulated_device.hpp>
+#include <tessera/recipe/symmetric.hpp>
 #include <tessera/tessera.hpp>
 
 namespace {
@@ -32,6 +33,28 @@ TEST(reuse_on_same_stream_after_own_events, keeps_a_block_pending_for_its_own_st
   pool.provider().hold_events(false);
   EXPECT_NE(pool.allocate(10_MiB, other), p);
   EXPECT_EQ(pool.allocate(10_MiB, own), p);
+}
+
+// The work of the other stream ended in one rank, and goes on in the other one. Only the step decides.
+TEST(wait_for_events, reuses_blocks_where_the_program_says_so) {
+  void* first[2] = {};
+  void* second[2] = {};
+  for (const bool is_late : {false, true}) {
+    using ranks = tessera::recipe::symmetric<tessera::recipe::pytorch<>>;
+    tessera::caching_allocator<ranks, tessera::provider::simulated_device> allocator;
+    void* const p = allocator.allocate(5_MiB, own);
+    ASSERT_TRUE(allocator.record_stream(p, other));
+    allocator.provider().submit(other, 1'000);
+    allocator.deallocate(p);
+    if (!is_late) allocator.provider().advance(2'000);
+    first[is_late] = allocator.allocate(5_MiB, own);  // from the rest of the segment
+    allocator.process_events();  // once a step: waits for all streams that still use freed blocks
+    second[is_late] = allocator.allocate(5_MiB, own);
+    EXPECT_NE(first[is_late], p);
+    EXPECT_EQ(second[is_late], p);
+  }
+  EXPECT_EQ(first[0], first[1]);
+  EXPECT_EQ(second[0], second[1]);
 }
 
 TEST(reuse_after_events, shares_blocks_among_streams_and_waits_for_all_that_were_recorded) {
