@@ -1,15 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // Configuration strings of PyTorch, torch_npu and Paddle: as a template argument, and read at run time.
+#include <cstddef>
 #include <cstdio>
 #include <exception>
+#include <variant>
 
 #include <tessera/concurrent/deferred_free_queue.hpp>
+#include <tessera/config/paddle_flags.hpp>
 #include <tessera/configured.hpp>
 #include <tessera/interop/paddle_passes.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
+
+void print_refused(const char* name, const tessera::config::setting_error& refused) {
+  std::printf("%-23s %.*s %.*s\n", name, static_cast<int>(refused.key.size()), refused.key.data(),
+              static_cast<int>(refused.rule.size()), refused.rule.data());
+}
+
+/// Bytes that an allocator has reserved after it freed 40 MiB and then served 60 MiB.
+template <typename Recipe>
+std::size_t reserved_after_growth(const char* name) {
+  tessera::caching_allocator<Recipe, tessera::provider::simulated_device> allocator;
+  allocator.deallocate(allocator.allocate(40_MiB));
+  allocator.deallocate(allocator.allocate(60_MiB));
+  std::printf("%-23s %3zu MiB reserved\n", name, allocator.current_usage().reserved >> 20);
+  return allocator.current_usage().reserved;
+}
 
 int main() try {
   // A string that breaks a rule does not compile. The first line of the error names the rule and the key.
@@ -26,8 +44,7 @@ int main() try {
   auto configured = configured_type::from_environment("PYTORCH_NPU_ALLOC_CONF");
   configured.deallocate(configured.allocate(40_MiB));
   if (const auto refused = configured.change("expandable_segments:True,segment_size_mb:40"))
-    std::printf("torch_npu, later:       %.*s %.*s\n", static_cast<int>(refused->key.size()),
-                refused->key.data(), static_cast<int>(refused->rule.size()), refused->rule.data());
+    print_refused("torch_npu, later:", *refused);
 
   // Paddle reserves a fraction of the device in advance, frees memory in batches, and lets outputs overwrite inputs.
   using paddle = tessera::recipe::paddle<
@@ -39,6 +56,23 @@ int main() try {
   garbage.push(output, 30_MiB);  // stays live until the queue holds 64 MiB
   std::printf("paddle, naive_best_fit: %3zu MiB reserved, of it live %zu\n",
               allocator.current_usage().reserved >> 20, allocator.current_usage().allocated >> 20);
+
+  // With virtual memory, it maps only what is missing behind the free memory at the end of its range of addresses.
+  const std::size_t chunks = reserved_after_growth<tessera::recipe::paddle<"">>("paddle, auto_growth:");
+  const std::size_t range =
+      reserved_after_growth<tessera::recipe::paddle<"FLAGS_use_virtual_memory_auto_growth=True">>(
+          "paddle, virtual memory:");
+  const std::size_t version_2 =
+      reserved_after_growth<tessera::recipe::paddle<"FLAGS_use_vmm_auto_growth_best_fit_allocator_v2=True,"
+                                                    "FLAGS_vmm_v2_large_pool_handle_size_in_mb=32">>(
+          "paddle, version 2:");
+
+  const auto parsed = tessera::config::parse<tessera::config::paddle>(
+      "FLAGS_allocator_strategy=naive_best_fit,FLAGS_use_virtual_memory_auto_growth=True");
+  const auto* const refused = std::get_if<tessera::config::setting_error>(&parsed);
+  if (refused == nullptr) return 1;
+  print_refused("paddle, both:", *refused);
+  return range < chunks && version_2 < chunks ? 0 : 1;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 1;

@@ -1,21 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows what an allocator did: why it ran out of memory, its latest events under labels, its statistics, and a snapshot for
-// PyTorch's viewer. Usage: example_09_what_it_did [snapshot.pickle]
+// PyTorch's viewer. Then a scheduler of batches asks what would fit, and an observer hears of each request that failed.
+// Usage: example_09_what_it_did [snapshot.pickle]
+#include <cstddef>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <vector>
 
+#include <tessera/debug/oom_observed.hpp>
 #include <tessera/extension/observer.hpp>
 #include <tessera/observe/explain.hpp>
 #include <tessera/observe/history.hpp>
 #include <tessera/observe/report.hpp>
 #include <tessera/observe/snapshot.hpp>
 #include <tessera/observe/to_pickle.hpp>
+#include <tessera/observe/would_fit.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/provider/timed.hpp>
 #include <tessera/tessera.hpp>
 
 using namespace tessera::literals;
+
+/// Is called after each request that failed, and could also write a snapshot.
+struct count_failures {
+  std::size_t count = 0;
+  void operator()(const tessera::out_of_memory& error) noexcept {
+    ++count;
+    std::printf("no room for %s: %s are reserved, and %s are left\n",
+                tessera::format_bytes(error.requested()).text(),
+                tessera::format_bytes(error.at_failure().reserved).text(),
+                tessera::format_bytes(error.available()).text());
+  }
+};
+
+/// A scheduler of batches starts those whose memory the allocator would get now, one after the other.
+bool schedule() {
+  using allocator_type = tessera::debug::oom_observed<
+      tessera::caching_allocator<tessera::recipe::pytorch<>, tessera::provider::simulated_device>,
+      count_failures>;
+  allocator_type allocator{tessera::provider::simulated_device({.capacity = 1_GiB})};
+  allocator.deallocate(allocator.allocate(500_MiB));  // is cached
+  const std::vector<tessera::observe::expected_request> queue{{300_MiB}, {400_MiB}, {200_MiB}, {200_MiB}};
+  const tessera::observe::fit_answer answer = tessera::observe::would_fit(allocator, queue);
+  std::printf("%zu of %zu batches fit\n", answer.served, queue.size());
+
+  std::vector<void*> batches;
+  for (std::size_t i = 0; i < answer.served; ++i) batches.push_back(allocator.allocate(queue[i].bytes));
+  const bool is_right =
+      allocator.observer().count == 0 && allocator.current_usage().reserved == answer.reserved;
+  // A program that does not ask has its request refused.
+  const bool is_refused = allocator.try_allocate(queue[answer.served].bytes) == nullptr;
+  for (void* const p : batches) allocator.deallocate(p);
+  return is_right && is_refused && allocator.observer().count == 1 && allocator.audit() == nullptr;
+}
 
 int main(int count, char** arguments) {
   tessera::provider::simulated_device device({.capacity = 1_GiB});
@@ -55,5 +93,5 @@ int main(int count, char** arguments) {
     if (!file.flush()) return 1;
   }
   for (void* p : {weights, batch, activations}) allocator.deallocate(p);
-  return allocator.audit() == nullptr ? 0 : 1;
+  return allocator.audit() == nullptr && schedule() ? 0 : 1;
 }
