@@ -14,7 +14,7 @@ namespace tessera::inline v0_1::debug {
 /// `void operator()(const out_of_memory&) noexcept`, which runs in the thread of the request, after every attempt to
 /// recover. No lock of `Allocator` is held, so it may use the allocator, and free blocks. It is not called for requests that
 /// fail inside such a function, also not for those of another allocator of this type. Several threads may call it at the same
-/// time. Around `waiting` it hears of each request once; inside, of each attempt.
+/// time. oom_observed<waiting<A>> calls it once for each request that fails, waiting<oom_observed<A>> for each attempt.
 ///
 ///     struct print_failure {
 ///       void operator()(const tessera::out_of_memory& error) noexcept {

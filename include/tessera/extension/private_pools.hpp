@@ -95,6 +95,7 @@ struct pool_options {
 ///
 ///   Requires:  the object outlives the allocator, and does not use it. `locked` keeps its mutex during the
 ///              calls. An object that several allocators or threads use is thread-safe.
+///   Requires:  its segments overlap none of the provider's. Two simulated devices give the same addresses.
 class pool_upstream {
  public:
   constexpr pool_upstream() noexcept = default;

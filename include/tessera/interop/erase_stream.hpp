@@ -8,7 +8,7 @@
 
 namespace tessera::inline v0_1::interop {
 
-/// Takes the record back that `stream` uses a live block, so that a free does not wait for it. Other recorded streams stay.
+/// Withdraws the record that `stream` uses a live block, so that a free does not wait for it. Other recorded streams stay.
 ///
 /// A backend calls it when it knows that the use is over, or that the block's own stream waits for it. For example, torch_npu's
 /// HCCL records its stream for the tensors of a collective, and erases it when the program's stream waits for the collective.

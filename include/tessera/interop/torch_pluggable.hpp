@@ -16,6 +16,7 @@
 #include <tessera/detail/blocks/checks.hpp>
 #include <tessera/detail/extensions/extension.hpp>
 #include <tessera/extension/sleep_mode.hpp>
+#include <tessera/interop/erase_stream.hpp>
 #include <tessera/interop/memory_fraction.hpp>
 #include <tessera/interop/torch_captures.hpp>
 #include <tessera/interop/torch_devices.hpp>
@@ -329,6 +330,13 @@ class torch_pluggable {
       record_error("record_stream: device %d: the use of %p cannot be recorded", state->number, p);
   }
 
+  /// Withdraws the record that a stream uses a block, because the use is over or the block's own stream waits for it. Ignores
+  /// memory of other allocators, and uses that are not recorded.
+  void erase_stream(void* p, void* stream) noexcept {
+    if (device_state* const state = devices_.owner_of(p))
+      (void)interop::erase_stream(state->allocator, p, to_stream(stream));
+  }
+
   /// Writes the report of a device as JSON; an empty object for a device that is unused or keeps no
   /// statistics. `device_calls` has the successful calls of the provider, and their times in microseconds.
   ///   Returns:  the length without the final 0; if it exceeds `size`, the text was truncated, as by snprintf
@@ -613,15 +621,16 @@ union never_destroyed {
 /// Defines the same functions for torch_npu's NPUPluggableAllocator, and _erase_stream, _get_device_stats and
 /// _reset_peak_status. `stream_type` is void* if _record_stream of your torch_npu takes an aclrtStream, else
 /// c10_npu::NPUStream. `stats_type` is c10_npu::NPUCachingAllocator::DeviceStats, or
-/// tessera::interop::torch_pluggable<definition>::npu_device_stats if its header is not available. _erase_stream does
-/// nothing: recorded uses are awaited, which is safe.
+/// tessera::interop::torch_pluggable<definition>::npu_device_stats if its header is not available.
 #define TESSERA_TORCH_NPU_FUNCTIONS(prefix, definition, stream_type, stats_type)                         \
   TESSERA_DETAIL_PLUGGABLE_FUNCTIONS(prefix, definition)                                                 \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset(bool) { prefix##_instance().reset(); }                  \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_record_stream(void* p, stream_type stream) {                  \
     prefix##_instance().record_stream(p, static_cast<void*>(stream));                                    \
   }                                                                                                      \
-  TESSERA_DETAIL_C_FUNCTION(void) prefix##_erase_stream(void*, stream_type) {}                           \
+  TESSERA_DETAIL_C_FUNCTION(void) prefix##_erase_stream(void* p, stream_type stream) {                   \
+    prefix##_instance().erase_stream(p, static_cast<void*>(stream));                                     \
+  }                                                                                                      \
   TESSERA_DETAIL_C_FUNCTION(void) prefix##_reset_peak_status(int device) {                               \
     prefix##_instance().reset_peak_statistics(device);                                                   \
   }                                                                                                      \

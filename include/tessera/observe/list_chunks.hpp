@@ -25,7 +25,7 @@ namespace tessera::inline v0_1::detail {
 
 inline constexpr const char* no_live_block = "list_chunks: the address lies in no live block";
 
-/// Returns why [at, at + bytes) is no part of a live block; null if it is. Makes `unlimited` the bytes up to the end.
+/// Returns why [at, at + bytes) is no part of a live block; null if it is. Replaces `unlimited` by the bytes up to the end.
 [[nodiscard]] inline const char* refuse_part(std::uintptr_t at, std::size_t& bytes,
                                              const block_view& in) noexcept {
   if (in.bytes == 0 || in.is != block_view::state::live) return no_live_block;
@@ -64,7 +64,8 @@ namespace tessera::inline v0_1::observe {
 /// Lists the physical chunks behind [p, p + bytes), which lie in one live block, for example to register or export a part of it.
 /// `p` may be any address of the block. Without `bytes`, lists those behind `p` to the end of the block.
 ///
-/// `p` lies in the first chunk, and the last byte in the last one. Other blocks may use parts of both. The list is valid until
+/// `p` lies in the first chunk, `p` minus the chunk's address behind its begin, and the last byte lies in the last chunk. Other
+/// blocks may use parts of both. The list is valid until
 /// the block is freed or sleeps. export_chunks and imported_range [provider/shared_chunks.hpp] map the chunks in another process.
 ///
 ///     using mapping_allocator = tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device>;

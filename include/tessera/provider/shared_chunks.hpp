@@ -50,9 +50,10 @@ struct export_result {
   [[nodiscard]] explicit operator bool() const noexcept { return !why; }
 };
 
-/// Exports chunks to one process or, without its number, to any. A chunk that was exported to listed processes
+/// Exports chunks to one process, whose number is what process() of its provider returns, or without a number to any. A chunk that was exported to listed processes
 /// cannot be exported to any process later, nor the reverse. Exporting a chunk again needs a provider that has
-/// exported_name(). To export a part of a block, also send where it begins in the first chunk: chunks are exported whole.
+/// exported_name(). Chunks are exported whole. So also send where the block begins in the first one: at its address minus
+/// the chunk's.
 ///   Returns:   a name for each chunk; or why there is none: the provider refuses one of the chunks, there are no chunks, or
 ///              host memory ran out
 ///   Requires:  no chunk is destroyed meanwhile
@@ -78,8 +79,9 @@ template <sharing_provider D>
   return {std::move(names), {}};
 }
 
-/// Consecutive chunks of another process, mapped into one range of this one. False if that failed; why() is then the reason.
-/// The destructor unmaps them. The memory stays until both processes have given it back.
+/// Consecutive chunks of another process, mapped into one range of this one. The object converts to false if that failed;
+/// why() is then the reason. The destructor unmaps the chunks. The exporter keeps the block live until the import; after that,
+/// the memory stays until both processes have given it back.
 ///   Requires:  the provider outlives it
 ///   Requires:  work on the memory has ended when it is destroyed
 template <sharing_provider D>
@@ -97,9 +99,9 @@ class imported_range {
   [[nodiscard]] explicit operator bool() const noexcept { return begin_ != 0; }
   /// Why they are not; empty if they are.
   [[nodiscard]] const char* why() const noexcept { return why_.text(); }
-  /// The address of the first chunk; null if it is false.
+  /// The address of the first chunk; null if the import failed.
   [[nodiscard]] void* begin() const noexcept { return reinterpret_cast<void*>(begin_); }
-  /// Bytes of all chunks together; 0 if it is false.
+  /// Bytes of all chunks together; 0 if the import failed.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:

@@ -773,7 +773,12 @@ TEST_F(pluggable_test, has_functions_of_c) {
   EXPECT_EQ(stats.num_ooms, 0);
   EXPECT_EQ(stats.max_split_size, -1);
   unit_npu_free(q, 5_MiB, 1, stream(1));
-  EXPECT_NE(unit_npu_alloc(5_MiB, 1, stream(1)), q) << "the work of stream 2 is waited for, erased or not";
+  EXPECT_EQ(unit_npu_alloc(5_MiB, 1, stream(1)), q) << "the free waits for no stream";
+  unit_npu_record_stream(q, npu_stream(stream(2)));
+  unit_npu_erase_stream(q, npu_stream(stream(3)));
+  unit_npu_erase_stream(&here, npu_stream(stream(2)));
+  unit_npu_free(q, 5_MiB, 1, stream(1));
+  EXPECT_NE(unit_npu_alloc(5_MiB, 1, stream(1)), q) << "the work of stream 2 is waited for";
   unit_npu_reset_peak_status(1);
   unit_npu_reset(true);
   EXPECT_EQ(unit_npu_get_device_stats(0).max_split_size, 7) << "device 0 was not used";
