@@ -16,8 +16,11 @@
 #include <gtest/gtest.h>
 
 #include <tessera/configured.hpp>
+#include <tessera/extension/registrations.hpp>
 #include <tessera/law/recipe_laws.hpp>
+#include <tessera/observe/list_chunks.hpp>
 #include <tessera/policy/grow_at_end.hpp>
+#include <tessera/provider/shared_chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/tessera.hpp>
@@ -263,10 +266,11 @@ TEST(paddle_virtual_memory, pools_of_20_mib_are_apart) {  // TestPoolFilterLarge
   pool.deallocate(small), pool.deallocate(large);
 }
 
-// Of Paddle's tests of the second version, those of sharing between processes (IPC...), of rollbacks after exceptions, of
-// internal lists (ReplaceRange..., RestoreUnmappedRange...) and of events (...Pending..., Merge...Streams) have no counterpart:
-// a recipe shares nothing, faults are in conformance/shipped_faults_test.cpp, and a stream is waited for. Two decide
-// differently here, as the recipe says: SkipStaleUnmappedFreeRange, OOMRemapSkipsPendingOwningStreamEvents.
+// Of Paddle's tests of the second version, those of rollbacks after exceptions, of internal lists (ReplaceRange...,
+// RestoreUnmappedRange...) and of events (...Pending..., Merge...Streams) have no counterpart: faults are in
+// conformance/shipped_faults_test.cpp, and a stream is waited for. Two decide differently here, as the recipe says:
+// SkipStaleUnmappedFreeRange, OOMRemapSkipsPendingOwningStreamEvents. Those of sharing between processes (IPC...) need more than
+// the recipe: extension::registrations, which keeps what was exported in its place, and observe::list_chunks.
 
 // The second version: vmm_auto_growth_best_fit_allocator_v2.cc and cuda_virtual_mem_allocator_v2.cc. The tests in brackets
 // are Paddle's, in vmm_auto_growth_best_fit_allocator_v2_test.cu, with handles of 2 MiB.
@@ -450,6 +454,34 @@ TEST(paddle_virtual_memory_v2, a_block_with_more_idle_handles_gives_them_first) 
   EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
 }
 
+TEST(paddle_virtual_memory_v2, the_device_gives_what_is_not_idle) {  // BoundedCompactUsesDriverTopUp
+  // Paddle asks the device before it moves anything, and keeps the number of handles that it got.
+  auto pool = handles_of_2_mib(10_MiB);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool.allocate(2_MiB));
+  pool.deallocate(blocks[1]);
+  void* const p = pool.try_allocate(6_MiB);
+  ASSERT_NE(p, nullptr);
+  EXPECT_EQ(number(p), number(blocks[2]) + 2_MiB);
+  EXPECT_EQ(pool.provider().calls().unmap, 1u);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
+  for (void* q : {p, blocks[0], blocks[2]}) pool.deallocate(q);
+}
+
+TEST(paddle_virtual_memory_v2, nothing_moves_if_the_device_gives_too_little) {
+  // RemapForAllocation compares what may move with the handles that the device did not give. So does the third part of
+  // StreamSafeOOMDispatchesByAllocatorType, in vmm_auto_growth_best_fit_multi_pool_allocator_v2_test.cu.
+  auto pool = handles_of_2_mib(8_MiB);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool.allocate(2_MiB));
+  pool.deallocate(blocks[1]);
+  EXPECT_EQ(pool.try_allocate(6_MiB), nullptr);
+  EXPECT_EQ(pool.provider().calls().unmap, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  EXPECT_EQ(pool.allocate(2_MiB), blocks[1]);
+  for (void* q : blocks) pool.deallocate(q);
+}
+
 TEST(paddle_virtual_memory_v2, nothing_moves_if_too_little_is_idle) {
   auto pool = handles_of_2_mib(16_MiB);
   std::vector<void*> blocks;
@@ -491,6 +523,109 @@ TEST(paddle_virtual_memory_v2, within_the_limit_idle_handles_move) {
   for (const std::size_t i : {0u, 2u}) pool.deallocate(blocks[i]);
   EXPECT_NE(pool.try_allocate(4_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
+}
+
+// Memory that another process knows. In Paddle, an export holds its handles for good. Here, the program says when the other
+// process has forgotten them.
+
+using held_in_place = extension::registrations<>;
+using sharing_pool = caching_allocator<second_version, simulated_device, held_in_place>;
+
+sharing_pool sharing_handles_of_2_mib(std::size_t capacity = 16_GiB) {
+  return sharing_pool(simulated_device(simulated_device::options{.capacity = capacity}),
+                      second_version::configured(v2(1_MiB, 2_MiB)));
+}
+/// Exports a part of a live block, and keeps it in its place. Returns the handles behind the part, or none if that failed.
+std::vector<provider::mapped_chunk<simulated_device>> share(sharing_pool& pool, const void* p,
+                                                            std::size_t bytes) {
+  auto list = observe::list_chunks(pool, p, bytes);
+  const auto names = provider::export_chunks<simulated_device>(pool.provider(), list.chunks);
+  if (names.chunks.size() != list.chunks.size()) return {};
+  if (!pool.get<held_in_place>().register_memory(p, bytes)) return {};
+  return std::move(list.chunks);
+}
+
+TEST(paddle_virtual_memory_v2, exported_handles_stay_and_serve_again) {  // IPCExportKeepsReuse
+  auto pool = sharing_handles_of_2_mib(6_MiB);
+  auto* const p = static_cast<std::byte*>(pool.allocate(4_MiB));
+  const auto handles = share(pool, p + 128, 2_MiB - 128 + 2048);
+  ASSERT_EQ(handles.size(), 2u);  // whole handles, although the part has little of the second
+  EXPECT_EQ(handles[0].address, number(p));
+  EXPECT_EQ(handles[1].address, number(p) + 2_MiB);
+  for (const auto& h : handles) EXPECT_EQ(h.bytes, 2_MiB);
+  EXPECT_EQ(pool.get<held_in_place>().bytes(), 4_MiB);
+
+  pool.deallocate(p);
+  EXPECT_EQ(pool.current_usage().cached, 4_MiB);
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
+  void* const other = pool.allocate(2_MiB, stream_id{1});
+  EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
+  EXPECT_EQ(pool.provider().calls().unmap, 0u);
+
+  EXPECT_EQ(pool.allocate(4_MiB), p);
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  const auto again = observe::list_chunks(pool, p);
+  ASSERT_EQ(again.chunks.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(again.chunks[i].memory.number, handles[i].memory.number) << "another process reads this memory";
+
+  pool.deallocate(p), pool.deallocate(other);
+  ASSERT_TRUE(pool.get<held_in_place>().deregister_memory(p + 128, 2_MiB - 128 + 2048));
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(paddle_virtual_memory_v2,
+     the_neighbour_of_an_exported_handle_goes_back) {  // IPCPinAllowsNeighborRelease
+  auto pool = sharing_handles_of_2_mib();
+  void* const exported = pool.allocate(2_MiB);
+  void* const regular = pool.allocate(2_MiB);
+  ASSERT_EQ(share(pool, exported, 2_MiB).size(), 1u);
+  pool.deallocate(regular), pool.deallocate(exported);
+  EXPECT_EQ(pool.current_usage().cached, 4_MiB);
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
+  EXPECT_EQ(pool.provider().calls().unmap, 1u);
+  EXPECT_EQ(pool.allocate(2_MiB), exported);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
+  EXPECT_EQ(pool.allocate(2_MiB), regular);  // the end had moved back
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(exported), pool.deallocate(regular);
+}
+
+TEST(paddle_virtual_memory_v2, the_neighbour_of_an_exported_handle_moves) {  // IPCPinAllowsNeighborCompact
+  for (const bool has_room : {true, false}) {
+    auto pool = sharing_handles_of_2_mib(has_room ? 10_MiB : 8_MiB);
+    void* const exported = pool.allocate(2_MiB);
+    void* const regular = pool.allocate(2_MiB);
+    void* const anchor = pool.allocate(2_MiB);
+    const auto handles = share(pool, exported, 2_MiB);
+    ASSERT_EQ(handles.size(), 1u);
+    pool.deallocate(regular), pool.deallocate(exported);
+    void* const p = pool.try_allocate(6_MiB);
+    if (!has_room) {  // the exported handle does not count as one that could move
+      EXPECT_EQ(p, nullptr);
+      EXPECT_EQ(pool.provider().calls().unmap, 0u);
+      pool.deallocate(anchor);
+      continue;
+    }
+    EXPECT_EQ(number(p), number(anchor) + 2_MiB);
+    EXPECT_EQ(pool.provider().calls().unmap, 1u);
+    EXPECT_EQ(pool.allocate(2_MiB), exported);
+    EXPECT_EQ(observe::list_chunks(pool, exported).chunks.at(0).memory.number, handles[0].memory.number);
+    EXPECT_EQ(pool.try_allocate(2_MiB), nullptr);  // the neighbour's addresses are a hole
+    EXPECT_STREQ(pool.audit(), nullptr);
+    for (void* q : {p, exported, anchor}) pool.deallocate(q);
+  }
+}
+
+TEST(paddle_virtual_memory_v2, a_free_range_has_no_handles_to_share) {  // CollectTensorPartsRejectsFreeRange
+  auto pool = sharing_handles_of_2_mib();
+  void* const p = pool.allocate(2_MiB);
+  pool.deallocate(p);
+  EXPECT_FALSE(observe::list_chunks(pool, p, 2_MiB));
 }
 
 // Models.
