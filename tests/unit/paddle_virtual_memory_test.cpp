@@ -68,6 +68,11 @@ TEST(paddle_virtual_memory, flags_choose_the_recipe) {
   EXPECT_EQ(chosen_by(v2()), 3u);
   // UseVMMV2AutoGrowthAllocator: the flag of the first version wins.
   EXPECT_EQ(chosen_by({.virtual_memory = true, .virtual_memory_v2 = true}), 2u);
+  // The flag that first had two pools needs no other one.
+  EXPECT_EQ((paddle<"FLAGS_use_multi_scale_virtual_memory_auto_growth=1">::growth::range_size(1_GiB)), 1_GiB);
+  EXPECT_EQ(chosen_by({.multi_scale = true}), 2u);
+  EXPECT_EQ(chosen_by({.virtual_memory = true, .multi_scale = true}), 2u);
+  EXPECT_EQ(chosen_by({.multi_scale = true, .virtual_memory_v2 = true}), 2u);
 }
 
 TEST(paddle_virtual_memory, flags_set_the_numbers) {
@@ -75,6 +80,8 @@ TEST(paddle_virtual_memory, flags_set_the_numbers) {
   EXPECT_EQ(first.pools.boundary.get(), 1_MiB - 256);
   EXPECT_EQ(first.growth.mapping_unit(1), 2_MiB);
   EXPECT_EQ(first_version::configured(v1(0)).pools.boundary.get(), 0u);
+  EXPECT_EQ(first_version::configured({.multi_scale = true, .vmm_small_pool_size = 0}).pools.boundary.get(),
+            0u);
   const auto second = second_version::configured(v2(3_MiB, 8_MiB, false));
   EXPECT_EQ(second.pools.boundary.get(), 3_MiB - 256);
   EXPECT_EQ(second.growth.large.get(), 8_MiB);
@@ -263,6 +270,31 @@ TEST(paddle_virtual_memory, pools_of_20_mib_are_apart) {  // TestPoolFilterLarge
   void* const large = pool.allocate(30_MiB);
   EXPECT_EQ(pool.provider().calls().reserve, 2u);
   EXPECT_EQ(pool.current_usage().reserved, 2_MiB + 32_MiB);
+  pool.deallocate(small), pool.deallocate(large);
+}
+
+// multi_scale_allocator_test.cc of November 2025, when two pools had a flag of their own.
+
+TEST(paddle_virtual_memory, multi_scale_has_two_pools) {  // MultiScaleAlloc
+  auto pool = make<first_version>({.multi_scale = true, .vmm_small_pool_size = 20_MiB});
+  void* const small = pool.allocate(10_MiB);
+  void* const large = pool.allocate(30_MiB);
+  EXPECT_EQ(pool.provider().calls().reserve, 2u);
+  EXPECT_EQ(pool.current_usage().reserved, 44_MiB);
+  // IsSmallRequest of these versions: up to the size, not below it.
+  void* const equal = pool.allocate(20_MiB);
+  EXPECT_EQ(number(equal), number(small) + 10_MiB);
+  void* const more = pool.allocate(20_MiB + 1);
+  EXPECT_EQ(number(more), number(large) + 30_MiB);
+  for (void* p : {small, large, equal, more}) pool.deallocate(p);
+}
+
+TEST(paddle_virtual_memory, multi_scale_has_no_small_blocks_by_default) {
+  caching_allocator<paddle<"FLAGS_use_multi_scale_virtual_memory_auto_growth=True">, simulated_device> pool;
+  void* const small = pool.allocate(256);
+  void* const large = pool.allocate(3_MiB);
+  EXPECT_EQ(number(large), number(small) + 256);
+  EXPECT_EQ(pool.provider().calls().reserve, 1u);
   pool.deallocate(small), pool.deallocate(large);
 }
 
