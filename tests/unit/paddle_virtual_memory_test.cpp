@@ -856,9 +856,10 @@ void compare_with_model(std::uint64_t seed, const paddle_settings& settings, std
     std::optional<std::uintptr_t> base;
   };
   std::map<std::pair<bool, std::uint64_t>, one_list> lists;
-  const std::size_t small_below = settings.vmm_small_pool_size > 0 ? settings.vmm_small_pool_size
-                                  : is_second                      ? 2_MiB
-                                                                   : 0;
+  const std::size_t small_below = settings.vmm_small_pool_size > 0
+                                      ? settings.vmm_small_pool_size + settings.multi_scale
+                                  : is_second ? 2_MiB
+                                              : 0;
   const auto list_for = [&](std::size_t size, std::uint64_t stream) -> one_list& {
     const bool is_small = size < small_below;
     const std::size_t unit = is_second && !is_small ? settings.vmm_v2_handle_size : 2_MiB;
@@ -920,9 +921,11 @@ constexpr std::size_t capacities[] = {48_MiB, 96_MiB, 256_MiB, 4_GiB};
 
 TEST(paddle_virtual_memory, decides_as_the_model_in_random_programs) {
   coverage covered;
-  for (std::uint64_t seed = 0; seed < programs && !HasFatalFailure(); ++seed)
-    compare_with_model<first_version>(seed, v1(small_sizes[seed % 4]), capacities[seed / 4 % 4], false,
-                                      covered);
+  for (std::uint64_t seed = 0; seed < programs && !HasFatalFailure(); ++seed) {
+    paddle_settings settings = v1(small_sizes[seed % 4]);
+    settings.multi_scale = seed / 16 % 2 == 0;
+    compare_with_model<first_version>(seed, settings, capacities[seed / 4 % 4], false, covered);
+  }
   EXPECT_GT(covered.refused, programs);
 }
 

@@ -146,7 +146,8 @@ constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configu
 
 /// Makes the decisions of PaddlePaddle's use_vmm_auto_growth_best_fit_allocator_v2, its default since August 2026. It maps
 /// chunks of one size at the end of a range of addresses. If the device refuses, idle chunks of large blocks move there.
-/// As in Paddle, as many move as the device did not give, and none if fewer are idle.
+/// As in Paddle, as many move as the device did not give, and none if fewer are idle. Paddle first moved more: all idle chunks
+/// that the request could use, before the device gave the rest (pull request 79427).
 ///
 /// Differences to Paddle:
 ///   * The rest of a hole that was mapped again coalesces with a free block after it at once. In Paddle, that waits until
@@ -160,8 +161,8 @@ constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configu
 ///   * `growth.large`: vmm_v2_large_pool_handle_size_in_mb
 ///   * `growth.moves_idle_large`: vmm_v2_remap_on_oom
 ///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
-///   Source:  vmm_auto_growth_best_fit_allocator_v2.cc and allocator_facade.cc of July 2026; pull requests 79427, 79514
-///            and 79605
+///   Source:  RemapForAllocation and the rest of vmm_auto_growth_best_fit_allocator_v2.cc, and allocator_facade.cc, of July
+///            2026; pull requests 79427, 79514 and 79605
 struct paddle_virtual_memory_v2 final {
   using rounding = policy::round_to_multiple<256>;
   using pools = policy::pool_small_and_large<tunable(1_MiB - 256)>;
