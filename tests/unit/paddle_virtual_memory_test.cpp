@@ -16,8 +16,11 @@
 #include <gtest/gtest.h>
 
 #include <tessera/configured.hpp>
+#include <tessera/extension/registrations.hpp>
 #include <tessera/law/recipe_laws.hpp>
+#include <tessera/observe/list_chunks.hpp>
 #include <tessera/policy/grow_at_end.hpp>
+#include <tessera/provider/shared_chunks.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/recipe/paddle.hpp>
 #include <tessera/tessera.hpp>
@@ -65,6 +68,11 @@ TEST(paddle_virtual_memory, flags_choose_the_recipe) {
   EXPECT_EQ(chosen_by(v2()), 3u);
   // UseVMMV2AutoGrowthAllocator: the flag of the first version wins.
   EXPECT_EQ(chosen_by({.virtual_memory = true, .virtual_memory_v2 = true}), 2u);
+  // The flag that first had two pools needs no other one.
+  EXPECT_EQ((paddle<"FLAGS_use_multi_scale_virtual_memory_auto_growth=1">::growth::range_size(1_GiB)), 1_GiB);
+  EXPECT_EQ(chosen_by({.multi_scale = true}), 2u);
+  EXPECT_EQ(chosen_by({.virtual_memory = true, .multi_scale = true}), 2u);
+  EXPECT_EQ(chosen_by({.multi_scale = true, .virtual_memory_v2 = true}), 2u);
 }
 
 TEST(paddle_virtual_memory, flags_set_the_numbers) {
@@ -72,6 +80,8 @@ TEST(paddle_virtual_memory, flags_set_the_numbers) {
   EXPECT_EQ(first.pools.boundary.get(), 1_MiB - 256);
   EXPECT_EQ(first.growth.mapping_unit(1), 2_MiB);
   EXPECT_EQ(first_version::configured(v1(0)).pools.boundary.get(), 0u);
+  EXPECT_EQ(first_version::configured({.multi_scale = true, .vmm_small_pool_size = 0}).pools.boundary.get(),
+            0u);
   const auto second = second_version::configured(v2(3_MiB, 8_MiB, false));
   EXPECT_EQ(second.pools.boundary.get(), 3_MiB - 256);
   EXPECT_EQ(second.growth.large.get(), 8_MiB);
@@ -263,10 +273,36 @@ TEST(paddle_virtual_memory, pools_of_20_mib_are_apart) {  // TestPoolFilterLarge
   pool.deallocate(small), pool.deallocate(large);
 }
 
-// Of Paddle's tests of the second version, those of sharing between processes (IPC...), of rollbacks after exceptions, of
-// internal lists (ReplaceRange..., RestoreUnmappedRange...) and of events (...Pending..., Merge...Streams) have no counterpart:
-// a recipe shares nothing, faults are in conformance/shipped_faults_test.cpp, and a stream is waited for. Two decide
-// differently here, as the recipe says: SkipStaleUnmappedFreeRange, OOMRemapSkipsPendingOwningStreamEvents.
+// multi_scale_allocator_test.cc of November 2025, when two pools had a flag of their own.
+
+TEST(paddle_virtual_memory, multi_scale_has_two_pools) {  // MultiScaleAlloc
+  auto pool = make<first_version>({.multi_scale = true, .vmm_small_pool_size = 20_MiB});
+  void* const small = pool.allocate(10_MiB);
+  void* const large = pool.allocate(30_MiB);
+  EXPECT_EQ(pool.provider().calls().reserve, 2u);
+  EXPECT_EQ(pool.current_usage().reserved, 44_MiB);
+  // IsSmallRequest of these versions: up to the size, not below it.
+  void* const equal = pool.allocate(20_MiB);
+  EXPECT_EQ(number(equal), number(small) + 10_MiB);
+  void* const more = pool.allocate(20_MiB + 1);
+  EXPECT_EQ(number(more), number(large) + 30_MiB);
+  for (void* p : {small, large, equal, more}) pool.deallocate(p);
+}
+
+TEST(paddle_virtual_memory, multi_scale_has_no_small_blocks_by_default) {
+  caching_allocator<paddle<"FLAGS_use_multi_scale_virtual_memory_auto_growth=True">, simulated_device> pool;
+  void* const small = pool.allocate(256);
+  void* const large = pool.allocate(3_MiB);
+  EXPECT_EQ(number(large), number(small) + 256);
+  EXPECT_EQ(pool.provider().calls().reserve, 1u);
+  pool.deallocate(small), pool.deallocate(large);
+}
+
+// Of Paddle's tests of the second version, those of rollbacks after exceptions, of internal lists (ReplaceRange...,
+// RestoreUnmappedRange...) and of events (...Pending..., Merge...Streams) have no counterpart: faults are in
+// conformance/shipped_faults_test.cpp, and a stream is waited for. Two decide differently here, as the recipe says:
+// SkipStaleUnmappedFreeRange, OOMRemapSkipsPendingOwningStreamEvents. Those of sharing between processes (IPC...) need more than
+// the recipe: extension::registrations, which keeps what was exported in its place, and observe::list_chunks.
 
 // The second version: vmm_auto_growth_best_fit_allocator_v2.cc and cuda_virtual_mem_allocator_v2.cc. The tests in brackets
 // are Paddle's, in vmm_auto_growth_best_fit_allocator_v2_test.cu, with handles of 2 MiB.
@@ -450,6 +486,34 @@ TEST(paddle_virtual_memory_v2, a_block_with_more_idle_handles_gives_them_first) 
   EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
 }
 
+TEST(paddle_virtual_memory_v2, the_device_gives_what_is_not_idle) {  // BoundedCompactUsesDriverTopUp
+  // Paddle asks the device before it moves anything, and keeps the number of handles that it got.
+  auto pool = handles_of_2_mib(10_MiB);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool.allocate(2_MiB));
+  pool.deallocate(blocks[1]);
+  void* const p = pool.try_allocate(6_MiB);
+  ASSERT_NE(p, nullptr);
+  EXPECT_EQ(number(p), number(blocks[2]) + 2_MiB);
+  EXPECT_EQ(pool.provider().calls().unmap, 1u);
+  EXPECT_EQ(pool.current_usage().reserved, 10_MiB);
+  for (void* q : {p, blocks[0], blocks[2]}) pool.deallocate(q);
+}
+
+TEST(paddle_virtual_memory_v2, nothing_moves_if_the_device_gives_too_little) {
+  // RemapForAllocation compares what may move with the handles that the device did not give. So does the third part of
+  // StreamSafeOOMDispatchesByAllocatorType, in vmm_auto_growth_best_fit_multi_pool_allocator_v2_test.cu.
+  auto pool = handles_of_2_mib(8_MiB);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(pool.allocate(2_MiB));
+  pool.deallocate(blocks[1]);
+  EXPECT_EQ(pool.try_allocate(6_MiB), nullptr);
+  EXPECT_EQ(pool.provider().calls().unmap, 0u);
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  EXPECT_EQ(pool.allocate(2_MiB), blocks[1]);
+  for (void* q : blocks) pool.deallocate(q);
+}
+
 TEST(paddle_virtual_memory_v2, nothing_moves_if_too_little_is_idle) {
   auto pool = handles_of_2_mib(16_MiB);
   std::vector<void*> blocks;
@@ -491,6 +555,109 @@ TEST(paddle_virtual_memory_v2, within_the_limit_idle_handles_move) {
   for (const std::size_t i : {0u, 2u}) pool.deallocate(blocks[i]);
   EXPECT_NE(pool.try_allocate(4_MiB), nullptr);
   EXPECT_EQ(pool.current_usage().reserved, 8_MiB);
+}
+
+// Memory that another process knows. In Paddle, an export holds its handles for good. Here, the program says when the other
+// process has forgotten them.
+
+using held_in_place = extension::registrations<>;
+using sharing_pool = caching_allocator<second_version, simulated_device, held_in_place>;
+
+sharing_pool sharing_handles_of_2_mib(std::size_t capacity = 16_GiB) {
+  return sharing_pool(simulated_device(simulated_device::options{.capacity = capacity}),
+                      second_version::configured(v2(1_MiB, 2_MiB)));
+}
+/// Exports a part of a live block, and keeps it in its place. Returns the handles behind the part, or none if that failed.
+std::vector<provider::mapped_chunk<simulated_device>> share(sharing_pool& pool, const void* p,
+                                                            std::size_t bytes) {
+  auto list = observe::list_chunks(pool, p, bytes);
+  const auto names = provider::export_chunks<simulated_device>(pool.provider(), list.chunks);
+  if (names.chunks.size() != list.chunks.size()) return {};
+  if (!pool.get<held_in_place>().register_memory(p, bytes)) return {};
+  return std::move(list.chunks);
+}
+
+TEST(paddle_virtual_memory_v2, exported_handles_stay_and_serve_again) {  // IPCExportKeepsReuse
+  auto pool = sharing_handles_of_2_mib(6_MiB);
+  auto* const p = static_cast<std::byte*>(pool.allocate(4_MiB));
+  const auto handles = share(pool, p + 128, 2_MiB - 128 + 2048);
+  ASSERT_EQ(handles.size(), 2u);  // whole handles, although the part has little of the second
+  EXPECT_EQ(handles[0].address, number(p));
+  EXPECT_EQ(handles[1].address, number(p) + 2_MiB);
+  for (const auto& h : handles) EXPECT_EQ(h.bytes, 2_MiB);
+  EXPECT_EQ(pool.get<held_in_place>().bytes(), 4_MiB);
+
+  pool.deallocate(p);
+  EXPECT_EQ(pool.current_usage().cached, 4_MiB);
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 4_MiB);
+  void* const other = pool.allocate(2_MiB, stream_id{1});
+  EXPECT_EQ(pool.try_allocate(8_MiB), nullptr);
+  EXPECT_EQ(pool.provider().calls().unmap, 0u);
+
+  EXPECT_EQ(pool.allocate(4_MiB), p);
+  EXPECT_EQ(pool.current_usage().reserved, 6_MiB);
+  const auto again = observe::list_chunks(pool, p);
+  ASSERT_EQ(again.chunks.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(again.chunks[i].memory.number, handles[i].memory.number) << "another process reads this memory";
+
+  pool.deallocate(p), pool.deallocate(other);
+  ASSERT_TRUE(pool.get<held_in_place>().deregister_memory(p + 128, 2_MiB - 128 + 2048));
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 0u);
+  EXPECT_STREQ(pool.audit(), nullptr);
+}
+
+TEST(paddle_virtual_memory_v2,
+     the_neighbour_of_an_exported_handle_goes_back) {  // IPCPinAllowsNeighborRelease
+  auto pool = sharing_handles_of_2_mib();
+  void* const exported = pool.allocate(2_MiB);
+  void* const regular = pool.allocate(2_MiB);
+  ASSERT_EQ(share(pool, exported, 2_MiB).size(), 1u);
+  pool.deallocate(regular), pool.deallocate(exported);
+  EXPECT_EQ(pool.current_usage().cached, 4_MiB);
+  pool.trim();
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
+  EXPECT_EQ(pool.provider().calls().unmap, 1u);
+  EXPECT_EQ(pool.allocate(2_MiB), exported);
+  EXPECT_EQ(pool.current_usage().reserved, 2_MiB);
+  EXPECT_EQ(pool.allocate(2_MiB), regular);  // the end had moved back
+  EXPECT_STREQ(pool.audit(), nullptr);
+  pool.deallocate(exported), pool.deallocate(regular);
+}
+
+TEST(paddle_virtual_memory_v2, the_neighbour_of_an_exported_handle_moves) {  // IPCPinAllowsNeighborCompact
+  for (const bool has_room : {true, false}) {
+    auto pool = sharing_handles_of_2_mib(has_room ? 10_MiB : 8_MiB);
+    void* const exported = pool.allocate(2_MiB);
+    void* const regular = pool.allocate(2_MiB);
+    void* const anchor = pool.allocate(2_MiB);
+    const auto handles = share(pool, exported, 2_MiB);
+    ASSERT_EQ(handles.size(), 1u);
+    pool.deallocate(regular), pool.deallocate(exported);
+    void* const p = pool.try_allocate(6_MiB);
+    if (!has_room) {  // the exported handle does not count as one that could move
+      EXPECT_EQ(p, nullptr);
+      EXPECT_EQ(pool.provider().calls().unmap, 0u);
+      pool.deallocate(anchor);
+      continue;
+    }
+    EXPECT_EQ(number(p), number(anchor) + 2_MiB);
+    EXPECT_EQ(pool.provider().calls().unmap, 1u);
+    EXPECT_EQ(pool.allocate(2_MiB), exported);
+    EXPECT_EQ(observe::list_chunks(pool, exported).chunks.at(0).memory.number, handles[0].memory.number);
+    EXPECT_EQ(pool.try_allocate(2_MiB), nullptr);  // the neighbour's addresses are a hole
+    EXPECT_STREQ(pool.audit(), nullptr);
+    for (void* q : {p, exported, anchor}) pool.deallocate(q);
+  }
+}
+
+TEST(paddle_virtual_memory_v2, a_free_range_has_no_handles_to_share) {  // CollectTensorPartsRejectsFreeRange
+  auto pool = sharing_handles_of_2_mib();
+  void* const p = pool.allocate(2_MiB);
+  pool.deallocate(p);
+  EXPECT_FALSE(observe::list_chunks(pool, p, 2_MiB));
 }
 
 // Models.
@@ -689,9 +856,10 @@ void compare_with_model(std::uint64_t seed, const paddle_settings& settings, std
     std::optional<std::uintptr_t> base;
   };
   std::map<std::pair<bool, std::uint64_t>, one_list> lists;
-  const std::size_t small_below = settings.vmm_small_pool_size > 0 ? settings.vmm_small_pool_size
-                                  : is_second                      ? 2_MiB
-                                                                   : 0;
+  const std::size_t small_below = settings.vmm_small_pool_size > 0
+                                      ? settings.vmm_small_pool_size + settings.multi_scale
+                                  : is_second ? 2_MiB
+                                              : 0;
   const auto list_for = [&](std::size_t size, std::uint64_t stream) -> one_list& {
     const bool is_small = size < small_below;
     const std::size_t unit = is_second && !is_small ? settings.vmm_v2_handle_size : 2_MiB;
@@ -753,9 +921,11 @@ constexpr std::size_t capacities[] = {48_MiB, 96_MiB, 256_MiB, 4_GiB};
 
 TEST(paddle_virtual_memory, decides_as_the_model_in_random_programs) {
   coverage covered;
-  for (std::uint64_t seed = 0; seed < programs && !HasFatalFailure(); ++seed)
-    compare_with_model<first_version>(seed, v1(small_sizes[seed % 4]), capacities[seed / 4 % 4], false,
-                                      covered);
+  for (std::uint64_t seed = 0; seed < programs && !HasFatalFailure(); ++seed) {
+    paddle_settings settings = v1(small_sizes[seed % 4]);
+    settings.multi_scale = seed / 16 % 2 == 0;
+    compare_with_model<first_version>(seed, settings, capacities[seed / 4 % 4], false, covered);
+  }
   EXPECT_GT(covered.refused, programs);
 }
 

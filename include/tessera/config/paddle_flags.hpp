@@ -10,7 +10,8 @@ namespace tessera::inline v0_1::config {
 
 /// The grammar of Paddle's flags: `FLAGS_name=value`, separated by commas. In the environment, each flag is a
 /// variable.
-///   Source:  Paddle's document on memory allocation, and its flags.cc
+///   Source:  Paddle's document on memory allocation, and its flags.cc; pull requests 76222 and 76523 for
+///            use_multi_scale_virtual_memory_auto_growth, 76430 and api_gen_utils.cc for enable_compact_mem
 struct paddle {
   /// The settings of the flags for allocators. Sizes are in bytes.
   struct settings {
@@ -24,13 +25,18 @@ struct paddle {
     bool free_idle_chunk = false;
     bool free_when_no_cache_hit = false;
     bool virtual_memory = false;     ///< use_virtual_memory_auto_growth
+    bool multi_scale = false;        ///< use_multi_scale_virtual_memory_auto_growth
     bool virtual_memory_v2 = false;  ///< use_vmm_auto_growth_best_fit_allocator_v2
     bool vmm_v2_remap_on_oom = true;
-    std::size_t small_pool_size = 0;          ///< 0: one pool
-    std::size_t small_pool_chunk_size = 0;    ///< small_pool_auto_growth_chunk_size_in_mb
-    std::size_t large_pool_chunk_size = 0;    ///< large_pool_auto_growth_chunk_size_in_mb
-    std::size_t vmm_small_pool_size = 1_MiB;  ///< 0: one pool; with virtual_memory_v2, 2 MiB
-    std::size_t vmm_v2_handle_size = 16_MiB;  ///< vmm_v2_large_pool_handle_size_in_mb
+    std::size_t small_pool_size = 0;           ///< 0: one pool
+    std::size_t small_pool_chunk_size = 0;     ///< small_pool_auto_growth_chunk_size_in_mb
+    std::size_t large_pool_chunk_size = 0;     ///< large_pool_auto_growth_chunk_size_in_mb
+    std::size_t vmm_small_pool_size = 1_MiB;   ///< 0: one pool; with virtual_memory_v2, 2 MiB
+    std::size_t vmm_v2_handle_size = 16_MiB;   ///< vmm_v2_large_pool_handle_size_in_mb
+    bool enable_compact_mem = false;           ///< always false, because live blocks do not move
+    std::size_t max_reserved_threshold = 70;   ///< in GiB; without effect, as without enable_compact_mem
+    std::size_t cur_allocated_threshold = 55;  ///< in GiB; without effect
+    bool try_allocate = false;                 ///< without effect
     std::size_t garbage_threshold = 0;  ///< eager_delete_tensor_gb; `unlimited` if negative: never freed
     fraction memory_fraction_of_eager_deletion = percent(100);
     bool fast_eager_deletion = true;
@@ -52,13 +58,16 @@ struct paddle {
   static constexpr std::string_view true_or_false = "False|false|0, True|true|1";
   static constexpr std::string_view not_bool = "must be True, true, 1, False, false or 0";
   ///@}
+  /// The rule of the error for a flag that Paddle knows and no recipe can follow.
+  static constexpr std::string_view moves_live_blocks =
+      "must be False: True is not supported, because Paddle then moves live blocks";
   ///@{
   /// Short names for the table of keys.
   using s = settings;
   using format = detail::value_format;
   using key = detail::key_definition<s>;
   ///@}
-  static constexpr std::array<key, 20> keys{{
+  static constexpr std::array<key, 25> keys{{
       {"FLAGS_allocator_strategy", &s::naive_best_fit, format::choice, "auto_growth, naive_best_fit",
        "auto_growth",
        "auto_growth reserves memory on demand, naive_best_fit a large chunk in advance; Paddle's "
@@ -93,13 +102,19 @@ struct paddle {
                 "auto_growth: maps memory at the end of a range of addresses, in one chunk at a time",
                 true_or_false, "False", not_bool),
       key::flag(
+          "FLAGS_use_multi_scale_virtual_memory_auto_growth", &s::multi_scale,
+          "auto_growth: as use_virtual_memory_auto_growth, whose two pools Paddle first had under this flag; "
+          "a block of vmm_small_pool_size_in_mb is small",
+          true_or_false, "False", not_bool),
+      key::flag(
           "FLAGS_use_vmm_auto_growth_best_fit_allocator_v2", &s::virtual_memory_v2,
           "auto_growth: maps chunks of one size at the end of a range of addresses; Paddle's default is "
-          "True since August 2026. Without effect with use_virtual_memory_auto_growth",
+          "True since August 2026. Without effect with the two flags above",
           true_or_false, "False", not_bool),
       key::size(
           "FLAGS_vmm_small_pool_size_in_mb", &s::vmm_small_pool_size,
-          "virtual memory: blocks below this size are in the small pool; 0 for one pool, in v2 for 2 MiB",
+          "virtual memory: blocks below this size are in the small pool; 0 for one pool, in v2 for 2 MiB. "
+          "With use_multi_scale_virtual_memory_auto_growth, the default is 0",
           "integer", "1"),
       key::size("FLAGS_vmm_v2_large_pool_handle_size_in_mb", &s::vmm_v2_handle_size,
                 "virtual memory, v2: chunk size of the large pool; the small pool has 2 MiB",
@@ -107,6 +122,19 @@ struct paddle {
       key::flag("FLAGS_vmm_v2_remap_on_oom", &s::vmm_v2_remap_on_oom,
                 "virtual memory, v2: idle chunks of the large pool move if the device refuses memory",
                 true_or_false, "True", not_bool),
+      key::flag("FLAGS_enable_compact_mem", &s::enable_compact_mem,
+                "none: only False is accepted. In Paddle, True moves live blocks of "
+                "use_virtual_memory_auto_growth; "
+                "here, their addresses never change",
+                "False|false|0", "False", moves_live_blocks),
+      {"FLAGS_max_reserved_threshold_in_gb", &s::max_reserved_threshold, format::integer, "integer, GiB",
+       "70", "none: Paddle reads it only with enable_compact_mem", 0, (std::uint64_t{1} << 63) - 1,
+       "must be less than 2^63"},
+      {"FLAGS_cur_allocated_threshold_in_gb", &s::cur_allocated_threshold, format::integer, "integer, GiB",
+       "55", "none: as max_reserved_threshold_in_gb", 0, (std::uint64_t{1} << 63) - 1,
+       "must be less than 2^63"},
+      key::flag("FLAGS_try_allocate", &s::try_allocate, "none: as max_reserved_threshold_in_gb",
+                true_or_false, "False", not_bool),
       {"FLAGS_eager_delete_tensor_gb", &s::garbage_threshold, format::gibibytes_or_never, "a number of GiB",
        "0",
        "deferred_free_queue: size at which collected memory is freed; 0 frees at once, a negative number "
@@ -120,11 +148,15 @@ struct paddle {
   }};
   /// The rule of the error if two flags conflict.
   static constexpr std::string_view needs_auto_growth = "virtual memory needs allocator_strategy=auto_growth";
-  static constexpr std::array<detail::exclusion, 2> exclusions{
+  static constexpr std::array<detail::exclusion, 3> exclusions{
       {{"FLAGS_use_virtual_memory_auto_growth", "FLAGS_allocator_strategy", needs_auto_growth},
+       {"FLAGS_use_multi_scale_virtual_memory_auto_growth", "FLAGS_allocator_strategy", needs_auto_growth},
        {"FLAGS_use_vmm_auto_growth_best_fit_allocator_v2", "FLAGS_allocator_strategy", needs_auto_growth}}};
   static constexpr std::array<detail::min_size, 0> min_sizes{};
-  static constexpr void set_dependent_defaults(settings&, auto) noexcept {}
+  /// Sets the size of the small pool to what it was by default in the versions with the other flag.
+  static constexpr void set_dependent_defaults(settings& read, auto is_written) noexcept {
+    if (read.multi_scale && !is_written("FLAGS_vmm_small_pool_size_in_mb")) read.vmm_small_pool_size = 0;
+  }
 };
 
 }  // namespace tessera::inline v0_1::config

@@ -33,7 +33,8 @@ struct paddle_auto_growth final {
   using recovery = policy::recover_by_emptying_cache<tunable(false)>;
 
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
-    return !settings.naive_best_fit && !settings.virtual_memory && !settings.virtual_memory_v2;
+    return !settings.naive_best_fit && !settings.virtual_memory && !settings.multi_scale &&
+           !settings.virtual_memory_v2;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_auto_growth> configured(
@@ -107,9 +108,11 @@ constexpr recipe::policies<paddle_naive_best_fit> paddle_naive_best_fit::configu
 ///
 /// Settings:
 ///   * `pools.boundary`: vmm_small_pool_size_in_mb, less 256 bytes, because Paddle's small blocks are smaller than it.
-///     0 is one pool, as before November 2025
+///     0 is one pool, as before November 2025. With use_multi_scale_virtual_memory_auto_growth, the flag that first had two
+///     pools, a block of the whole size is small
 ///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
-///   Source:  virtual_memory_auto_growth_best_fit_allocator.cc and cuda_virtual_mem_allocator.cc of July 2026
+///   Source:  virtual_memory_auto_growth_best_fit_allocator.cc and cuda_virtual_mem_allocator.cc of July 2026; pull requests
+///            76222 and 76523
 struct paddle_virtual_memory final {
   using rounding = policy::round_to_multiple<256>;
   using pools = policy::pool_small_and_large<tunable(1_MiB - 256)>;
@@ -120,9 +123,9 @@ struct paddle_virtual_memory final {
   using eviction = policy::evict_never;
   using recovery = policy::recover_never;
 
-  /// Paddle prefers this one if both flags of virtual memory are set.
+  /// Paddle prefers this one if the flag of the second version is set, too.
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
-    return !settings.naive_best_fit && settings.virtual_memory;
+    return !settings.naive_best_fit && (settings.virtual_memory || settings.multi_scale);
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_virtual_memory> configured(
@@ -136,13 +139,15 @@ constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configu
   const std::size_t pool_size = settings.vmm_small_pool_size;
   const std::size_t limit = settings.gpu_memory_limit;
   recipe::policies<paddle_virtual_memory> chosen{};
-  chosen.pools.boundary = pool_size > 0 ? pool_size - 256 : 0;
+  chosen.pools.boundary = settings.multi_scale || pool_size == 0 ? pool_size : pool_size - 256;
   chosen.growth.limit = limit > 0 ? memory_limit(limit) : memory_limit();
   return chosen;
 }
 
 /// Makes the decisions of PaddlePaddle's use_vmm_auto_growth_best_fit_allocator_v2, its default since August 2026. It maps
 /// chunks of one size at the end of a range of addresses. If the device refuses, idle chunks of large blocks move there.
+/// As in Paddle, as many move as the device did not give, and none if fewer are idle. Paddle first moved more: all idle chunks
+/// that the request could use, before the device gave the rest (pull request 79427).
 ///
 /// Differences to Paddle:
 ///   * The rest of a hole that was mapped again coalesces with a free block after it at once. In Paddle, that waits until
@@ -156,8 +161,8 @@ constexpr recipe::policies<paddle_virtual_memory> paddle_virtual_memory::configu
 ///   * `growth.large`: vmm_v2_large_pool_handle_size_in_mb
 ///   * `growth.moves_idle_large`: vmm_v2_remap_on_oom
 ///   * `growth.limit`: gpu_memory_limit_mb, for this allocator only
-///   Source:  vmm_auto_growth_best_fit_allocator_v2.cc and allocator_facade.cc of July 2026; pull requests 79427, 79514
-///            and 79605
+///   Source:  RemapForAllocation and the rest of vmm_auto_growth_best_fit_allocator_v2.cc, and allocator_facade.cc, of July
+///            2026; pull requests 79427, 79514 and 79605
 struct paddle_virtual_memory_v2 final {
   using rounding = policy::round_to_multiple<256>;
   using pools = policy::pool_small_and_large<tunable(1_MiB - 256)>;
@@ -170,7 +175,8 @@ struct paddle_virtual_memory_v2 final {
   using recovery = policy::recover_never;
 
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
-    return !settings.naive_best_fit && !settings.virtual_memory && settings.virtual_memory_v2;
+    return !settings.naive_best_fit && !settings.virtual_memory && !settings.multi_scale &&
+           settings.virtual_memory_v2;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_virtual_memory_v2> configured(
@@ -203,7 +209,7 @@ struct paddle_family
   using auto_growth = recipe::paddle_auto_growth;
   /// For allocator_strategy=naive_best_fit.
   using naive_best_fit = recipe::paddle_naive_best_fit;
-  /// For use_virtual_memory_auto_growth.
+  /// For use_virtual_memory_auto_growth and use_multi_scale_virtual_memory_auto_growth.
   using virtual_memory = recipe::paddle_virtual_memory;
   /// For use_vmm_auto_growth_best_fit_allocator_v2.
   using virtual_memory_v2 = recipe::paddle_virtual_memory_v2;

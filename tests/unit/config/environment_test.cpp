@@ -142,6 +142,22 @@ TEST_F(environment, of_paddle_is_a_variable_for_each_flag) {
                                                   .fast_eager_deletion = false}));
 }
 
+TEST_F(environment, of_paddle_may_change_the_default_of_another_flag) {
+  set("FLAGS_use_multi_scale_virtual_memory_auto_growth", "True");
+  EXPECT_EQ(settings<paddle>(), (paddle::settings{.multi_scale = true, .vmm_small_pool_size = 0}));
+  set("FLAGS_vmm_small_pool_size_in_mb", "1");
+  EXPECT_EQ(settings<paddle>(), (paddle::settings{.multi_scale = true, .vmm_small_pool_size = 1_MiB}));
+}
+
+TEST_F(environment, of_paddle_may_ask_for_what_is_not_supported) {
+  set("FLAGS_enable_compact_mem", "False");
+  EXPECT_EQ(settings<paddle>(), paddle::settings{});
+  set("FLAGS_enable_compact_mem", "1");
+  config_tests::expect_refusal(
+      read_environment<paddle>(),
+      {"FLAGS_enable_compact_mem", "1", paddle::moves_live_blocks, 0, error_code::unknown_value});
+}
+
 TEST_F(environment, error_of_paddle_has_the_flag_and_position) {
   const auto expect = [](const char* text, const tessera::config::setting_error& why) {
     set("FLAGS_gpu_memory_limit_mb", text);

@@ -70,17 +70,32 @@ class writer {
     const std::size_t which = below(3);
     return which == 0 ? key<Grammar>() : which == 1 ? values[below(std::size(values))] : delimiters[below(6)];
   }
+  /// The last allowed value of a key that has alternatives.
+  static std::string_view last_value(const auto& key) {
+    const std::size_t end = key.allowed.find_last_of(", |");
+    return end == key.allowed.npos ? key.allowed : key.allowed.substr(end + 1);
+  }
   /// Keys with values, most of which do not match.
   template <typename Grammar>
   std::string sentence() {
+    const std::string assign(Grammar::assign);
+    if constexpr (!Grammar::exclusions.empty()) {
+      if (below(16) == 0) {  // few pairs of keys exclude each other
+        const auto& pair = Grammar::exclusions[below(Grammar::exclusions.size())];
+        std::string text;
+        for (const auto& k : Grammar::keys) {
+          if (k.name != pair.one && k.name != pair.other) continue;
+          text += std::string(k.name) + assign + std::string(last_value(k)) + ",";
+        }
+        return text;
+      }
+    }
     std::string text;
     for (std::size_t n = below(5) + 1; n > 0; --n) {
       const auto& k = Grammar::keys[below(Grammar::keys.size())];
-      text += k.name;
-      text += Grammar::assign;
+      text += std::string(k.name) + assign;
       if (below(3) == 0) {  // an allowed value, if the key has alternatives
-        const std::size_t end = k.allowed.find_first_of(",|");
-        text += below(2) == 0 || end == k.allowed.npos ? k.allowed.substr(0, end) : k.allowed.substr(end + 1);
+        text += below(2) == 0 ? k.allowed.substr(0, k.allowed.find_first_of(",|")) : last_value(k);
       } else {
         text += values[below(std::size(values))];
       }

@@ -43,16 +43,21 @@ TEST(paddle_flags, defaults) {
   EXPECT_EQ(none.small_pool_chunk_size, 0u);
   EXPECT_EQ(none.large_pool_chunk_size, 0u);
   EXPECT_FALSE(none.virtual_memory);
+  EXPECT_FALSE(none.multi_scale);
   EXPECT_FALSE(none.virtual_memory_v2);
   EXPECT_EQ(none.vmm_small_pool_size, 1_MiB);
   EXPECT_EQ(none.vmm_v2_handle_size, 16_MiB);
   EXPECT_TRUE(none.vmm_v2_remap_on_oom);
+  EXPECT_FALSE(none.enable_compact_mem);
+  EXPECT_EQ(none.max_reserved_threshold, 70u);
+  EXPECT_EQ(none.cur_allocated_threshold, 55u);
+  EXPECT_FALSE(none.try_allocate);
   EXPECT_EQ(none.garbage_threshold, 0u);
   EXPECT_EQ(none.memory_fraction_of_eager_deletion, percent(100));
   EXPECT_TRUE(none.fast_eager_deletion);
 }
 
-// Each flag changes only its own setting.
+// Each flag changes only its own setting, except one that has another default for the size of the small pool.
 TEST(paddle_flags, every_flag) {
   using s = paddle_settings;
   expect_change<paddle, "FLAGS_allocator_strategy=naive_best_fit">([](s& c) { c.naive_best_fit = true; });
@@ -73,12 +78,18 @@ TEST(paddle_flags, every_flag) {
   expect_change<paddle, "FLAGS_large_pool_auto_growth_chunk_size_in_mb=16">(
       [](s& c) { c.large_pool_chunk_size = 16_MiB; });
   expect_change<paddle, "FLAGS_use_virtual_memory_auto_growth=True">([](s& c) { c.virtual_memory = true; });
+  expect_change<paddle, "FLAGS_use_multi_scale_virtual_memory_auto_growth=True">(
+      [](s& c) { c.multi_scale = true, c.vmm_small_pool_size = 0; });
   expect_change<paddle, "FLAGS_use_vmm_auto_growth_best_fit_allocator_v2=True">(
       [](s& c) { c.virtual_memory_v2 = true; });
   expect_change<paddle, "FLAGS_vmm_small_pool_size_in_mb=0">([](s& c) { c.vmm_small_pool_size = 0; });
   expect_change<paddle, "FLAGS_vmm_v2_large_pool_handle_size_in_mb=2">(
       [](s& c) { c.vmm_v2_handle_size = 2_MiB; });
   expect_change<paddle, "FLAGS_vmm_v2_remap_on_oom=False">([](s& c) { c.vmm_v2_remap_on_oom = false; });
+  expect_change<paddle, "FLAGS_enable_compact_mem=0">([](s&) {});
+  expect_change<paddle, "FLAGS_max_reserved_threshold_in_gb=80">([](s& c) { c.max_reserved_threshold = 80; });
+  expect_change<paddle, "FLAGS_cur_allocated_threshold_in_gb=0">([](s& c) { c.cur_allocated_threshold = 0; });
+  expect_change<paddle, "FLAGS_try_allocate=1">([](s& c) { c.try_allocate = true; });
   expect_change<paddle, "FLAGS_eager_delete_tensor_gb=2">([](s& c) { c.garbage_threshold = 2_GiB; });
   expect_change<paddle, "FLAGS_memory_fraction_of_eager_deletion=0.25">(
       [](s& c) { c.memory_fraction_of_eager_deletion = percent(25); });
@@ -151,13 +162,31 @@ TEST(paddle_flags, can_be_combined) {
   for (const auto& one : paddle::keys) {
     for (const auto& other : paddle::keys) {
       const auto set = [](const auto& key) {
-        return std::string(key.name) + (key.format == tessera::config::detail::value_format::choice
-                                            ? key.allowed.starts_with("auto") ? "=naive_best_fit" : "=True"
-                                            : "=1");
+        const bool is_choice = key.format == tessera::config::detail::value_format::choice;
+        return std::string(key.name) + (!is_choice                                     ? "=1"
+                                        : key.allowed.starts_with("auto")              ? "=naive_best_fit"
+                                        : key.allowed.find("True") == key.allowed.npos ? "=False"
+                                                                                       : "=True");
       };
       EXPECT_EQ(is_legal(set(one) + "," + set(other)), !is_excluded(one, other)) << set(one) << set(other);
     }
   }
+}
+
+TEST(paddle_flags, multi_scale_has_another_default_for_the_small_pool) {
+  EXPECT_EQ((both<paddle, "FLAGS_use_multi_scale_virtual_memory_auto_growth=0">()), paddle_settings{});
+  EXPECT_EQ((both<paddle,
+                  "FLAGS_vmm_small_pool_size_in_mb=2,"
+                  "FLAGS_use_multi_scale_virtual_memory_auto_growth=1">()),
+            (paddle_settings{.multi_scale = true, .vmm_small_pool_size = 2_MiB}));
+}
+
+TEST(paddle_flags, the_error_for_moving_live_blocks_names_the_flag_and_the_reason) {
+  const auto parsed = tessera::config::parse<paddle>("FLAGS_try_allocate=1,FLAGS_enable_compact_mem=true");
+  ASSERT_EQ(parsed.index(), 1u);
+  EXPECT_STREQ(tessera::config::bad_setting("flags", std::get<1>(parsed)).what(),
+               "flags, character 46: FLAGS_enable_compact_mem true: must be False: True is not supported, "
+               "because Paddle then moves live blocks");
 }
 
 class paddle_flags_errors : public testing::TestWithParam<refused> {};
@@ -182,6 +211,8 @@ constexpr std::string_view garbage = "FLAGS_eager_delete_tensor_gb";
 constexpr std::string_view no_sign = "a '=' must follow the flag";
 constexpr std::string_view not_strategy = "must be auto_growth or naive_best_fit";
 constexpr std::string_view not_whole = "must be a whole number";
+constexpr std::string_view live_blocks =
+    "must be False: True is not supported, because Paddle then moves live blocks";
 
 INSTANTIATE_TEST_SUITE_P(
     keys, paddle_flags_errors,
@@ -235,6 +266,13 @@ INSTANTIATE_TEST_SUITE_P(
                  error_code::out_of_range}},
         refused{"FLAGS_use_virtual_memory_auto_growth=2",
                 {"FLAGS_use_virtual_memory_auto_growth", "2", not_switch, 37, error_code::unknown_value}},
+        refused{"FLAGS_enable_compact_mem=True",
+                {"FLAGS_enable_compact_mem", "True", live_blocks, 25, error_code::unknown_value}},
+        refused{"FLAGS_max_reserved_threshold_in_gb=-1",
+                {"FLAGS_max_reserved_threshold_in_gb", "-1", not_whole, 35, error_code::out_of_range}},
+        refused{"FLAGS_cur_allocated_threshold_in_gb=9223372036854775808",
+                {"FLAGS_cur_allocated_threshold_in_gb", "9223372036854775808", "must be less than 2^63", 36,
+                 error_code::out_of_range}},
         refused{"FLAGS_free_idle_chunk=yes", {idle, "yes", not_switch, 22, error_code::unknown_value}},
         refused{"FLAGS_free_idle_chunk=2", {idle, "2", not_switch, 22, error_code::unknown_value}},
         refused{"FLAGS_eager_delete_tensor_gb=1073741824",
@@ -252,6 +290,10 @@ INSTANTIATE_TEST_SUITE_P(
     exclusions, paddle_flags_errors,
     testing::Values(refused{"FLAGS_allocator_strategy=naive_best_fit,FLAGS_use_virtual_memory_auto_growth=1",
                             {"FLAGS_use_virtual_memory_auto_growth", "", other_strategy, 40,
+                             error_code::excluded_by, strategy}},
+                    refused{"FLAGS_allocator_strategy=naive_best_fit,"
+                            "FLAGS_use_multi_scale_virtual_memory_auto_growth=1",
+                            {"FLAGS_use_multi_scale_virtual_memory_auto_growth", "", other_strategy, 40,
                              error_code::excluded_by, strategy}},
                     refused{"FLAGS_use_vmm_auto_growth_best_fit_allocator_v2=1,"
                             "FLAGS_allocator_strategy=naive_best_fit",
