@@ -50,10 +50,10 @@ struct export_result {
   [[nodiscard]] explicit operator bool() const noexcept { return !why; }
 };
 
-/// Exports chunks to one process, whose number is what process() of its provider returns, or without a number to any. A chunk that was exported to listed processes
-/// cannot be exported to any process later, nor the reverse. Exporting a chunk again needs a provider that has
-/// exported_name(). Chunks are exported whole. So also send where the block begins in the first one: at its address minus
-/// the chunk's.
+/// Exports chunks to one process, whose number is what process() of its provider returns, or without a number to any. A
+/// chunk that was exported to listed processes cannot be exported to any process later, nor the reverse. Exporting a chunk
+/// again needs a provider that has exported_name(). Chunks are exported whole. So also send where the block begins in the
+/// first one: at its address minus the chunk's.
 ///   Returns:   a name for each chunk; or why there is none: the provider refuses one of the chunks, there are no chunks, or
 ///              host memory ran out
 ///   Requires:  no chunk is destroyed meanwhile
