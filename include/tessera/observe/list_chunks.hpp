@@ -65,8 +65,8 @@ namespace tessera::inline v0_1::observe {
 /// `p` may be any address of the block. Without `bytes`, lists those behind `p` to the end of the block.
 ///
 /// `p` lies in the first chunk, at the offset `p - chunks[0].address`, and the last byte in the last one. Other blocks may use
-/// parts of both. The list is valid until
-/// the block is freed or sleeps. export_chunks and imported_range [provider/shared_chunks.hpp] map the chunks in another process.
+/// parts of both. The list is valid until the block is freed or sleeps. export_chunks and imported_range
+/// [provider/shared_chunks.hpp] map the chunks in another process.
 ///
 ///     using mapping_allocator = tessera::caching_allocator<tessera::recipe::stitched, tessera::provider::simulated_device>;
 ///     mapping_allocator memory;
