@@ -11,7 +11,7 @@ set(others
     CUDAPluggableAllocator FetchContent MemPool OrtAllocator PYTORCH_CUDA_ALLOC_CONF PYTORCH_NPU_ALLOC_CONF
     ON SOURCE_DATE_EPOCH Status TESSERA_BUILD_EXAMPLES TESSERA_INSTALL add_subdirectory __FUNCSIG__ auto_growth backend cpack cv
     dirty_decay_ms empty_cache max_split_size_mb expandable_segments garbage_collection_threshold git malloc memory_stats
-    naive_best_fit set_per_process_memory_fraction source static_assert std using vcpkg_from_git
+    naive_best_fit thread_local set_per_process_memory_fraction source static_assert std using vcpkg_from_git
     PascalCase snake_case trailing_ prefer_ evict_ grow_ pool_ recover_ reuse_ round_ split_
     precedes note_served counts_reuses clock call_clock value plans pool heaps far overrun family accepts make_device make_allocator _sleep _sleep_pool _wake _wake_pool)
 
