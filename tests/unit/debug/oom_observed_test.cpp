@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -54,6 +55,38 @@ TEST(oom_observed, hears_of_each_failed_request_after_recovery) {
   EXPECT_EQ(seen[2], (seen_failure{11_MiB, 12_MiB, 60_MiB, 64_MiB, 4_MiB}));
   EXPECT_EQ(seen[3].requested, unlimited);
   pool.deallocate(live);
+}
+
+// A request fails if and only if the observer hears of it, with its size.
+TEST(oom_observed, hears_of_what_failed_in_random_programs_and_of_nothing_else) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<seen_failure> seen;
+    std::vector<std::size_t> failed;
+    std::vector<void*> live;
+    oom_observed<plain, keep> pool(simulated_device({.capacity = 64_MiB}));
+    pool.observer().to = &seen;
+    for (int i = 0; i < 3'000; ++i) {
+      if (random() % 2 == 0 && !live.empty()) {
+        std::swap(live[random() % live.size()], live.back());
+        pool.deallocate(live.back());
+        live.pop_back();
+        continue;
+      }
+      const std::size_t bytes = 1 + random() % (std::size_t{1} << (9 + random() % 17));
+      if (void* const p = pool.try_allocate(bytes)) {
+        live.push_back(p);
+      } else {
+        failed.push_back(bytes);
+      }
+      ASSERT_EQ(seen.size(), failed.size());
+      const std::size_t latest = seen.empty() ? 0 : seen.back().requested;
+      ASSERT_EQ(latest, failed.empty() ? 0 : failed.back());
+    }
+    EXPECT_GT(failed.size(), 10u);
+    EXPECT_GT(live.size(), 0u);
+    for (void* const p : live) pool.deallocate(p);
+  }
 }
 
 TEST(oom_observed, throws_what_the_observer_saw) {
