@@ -543,7 +543,7 @@ template <typename Allocator>
         !requires { allocator.visit_arenas(stream_id{}, detail::ignore_arguments{}); },
         "would_fit needs an allocator without arenas, which share memory in other ways");
     fit_answer answer;
-    allocator.for_each_allocator([&](auto& one) { void(answer = detail::fit_of(one, requests)); });
+    allocator.for_each_allocator([&](auto& one) { (void)(answer = detail::fit_of(one, requests)); });
     return answer;
   }
 }
