@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <new>
 #include <span>
@@ -30,7 +31,7 @@ class imagined_device {
  public:
   static constexpr bool map_grants_access = true;
   static constexpr bool unmap_wants_size = false;
-  static constexpr bool release_waits = false;
+  static constexpr bool release_waits = detail::release_waits<Original>;
   struct event {
     std::size_t number = 0;
     stream_id stream{};
@@ -166,46 +167,49 @@ class imagined_device {
   std::size_t copied_ = 0;           // events that were recorded while copying
 };
 
-/// The extension of a copy: recovery waits only if the original may wait. It adds a group of free lists to the copy's own.
-/// The group of a private pool that is asked is the added one. Otherwise, the added one has the memory of all private pools
-/// that recovery releases.
+/// The extension of a copy: recovery waits only if the original may wait. Beside the copy's own group of free lists, it has
+/// one for the private pool that is asked, if one is, and one for all private pools without a use, whose idle memory recovery
+/// releases.
 struct imagined_pools {
   bool may_wait = true;
-  bool asks_private = false;  ///< whether the added group serves all requests
-  bool releases = true;       ///< whether recovery releases the added group's idle memory
+  bool asks_private = false;  ///< whether a private pool serves the requests
 
   template <typename Core>
   class state : public extension_defaults {
+   public:
     using group = typename Core::group;
 
-   public:
     state(typename Core::allocator& in, const imagined_pools& given) noexcept
-        : in_(in), may_wait_(given.may_wait), asks_private_(given.asks_private), releases_(given.releases) {
-      added_.number = 1;
+        : in_(in), may_wait_(given.may_wait), asks_private_(given.asks_private) {
+      asked_.number = 1;
+      unused_.number = 2;
     }
-    [[nodiscard]] group& added() noexcept { return added_; }
-    /// Lets the added group serve requests; a hit asks only then.
+    [[nodiscard]] group& asked() noexcept { return asked_; }
+    [[nodiscard]] group& unused() noexcept { return unused_; }
+    /// Lets a private pool that is asked serve the requests; a hit asks for it only then.
     void begin() noexcept {
       serves_ = asks_private_;
       if (serves_) core_access::extensions(in_).note_special_case(1);
     }
 
-    [[nodiscard]] group* group_for(stream_id) noexcept { return serves_ ? &added_ : nullptr; }
+    [[nodiscard]] group* group_for(stream_id) noexcept { return serves_ ? &asked_ : nullptr; }
     template <typename F>
     void for_each_group(F& f) noexcept {
-      const group_visit visited(added_);
-      f(added_);
+      for (group* const g : {&asked_, &unused_}) {
+        const group_visit visited(*g);
+        f(*g);
+      }
     }
     [[nodiscard]] bool may_wait() const noexcept { return may_wait_; }
-    [[nodiscard]] bool may_release(const group&) const noexcept { return releases_; }
+    [[nodiscard]] bool may_release(const group& g) const noexcept { return &g == &unused_; }
 
    private:
     typename Core::allocator& in_;
     bool may_wait_;
     bool asks_private_;
-    bool releases_;
     bool serves_ = false;
-    group added_;
+    group asked_;
+    group unused_;
   };
   template <typename Allocator>
   class door {
@@ -244,14 +248,13 @@ class allocator_copy {
         group_(&access::manager(original).group_for(stream)),
         copy_(device_type(original.provider(), left_on(original.provider(), reserved())),
               recipe::policies<recipe_type>(access::policies(original)),
-              imagined_pools{from().may_wait(), group_->is_private(),
-                             !group_->is_private() || from().may_release(*group_)}) {
+              imagined_pools{from().may_wait(), group_->is_private()}) {
     to().own().clocks = from().own().clocks;
-    if (group_->is_private()) added().clocks = group_->clocks;
+    if (group_->is_private()) pools().asked().clocks = group_->clocks;
     copy_segments();
     add_other_memory();
     to().provider().begin(end_);
-    access::extensions(copy_).template get<imagined_pools>().begin();
+    pools().begin();
   }
 
   [[nodiscard]] allocator_type& allocator() noexcept { return copy_; }
@@ -268,17 +271,16 @@ class allocator_copy {
   static void require_memory(bool has_memory) {
     if (!has_memory) raise(std::bad_alloc());
   }
-  [[nodiscard]] auto& added() noexcept {
-    return access::extensions(copy_).template get<imagined_pools>().added();
-  }
+  [[nodiscard]] auto& pools() noexcept { return access::extensions(copy_).template get<imagined_pools>(); }
   /// Whether the copy has the blocks of a group. Recovery releases nothing of others, or not to the device.
   [[nodiscard]] bool has(const group& of) const noexcept {
     return &of == group_ || (from().may_release(of) && access::extensions(original_).has_memory(of) &&
                              why_unlike_its_copy(of) == nullptr);
   }
   [[nodiscard]] free_list& list_like(const free_list& list) {
+    auto& own = to().own();
     const bool is_asked = list.where.group == group_;
-    auto& same_group = is_asked == group_->is_private() ? added() : to().own();
+    auto& same_group = !list.where.group->is_private() ? own : is_asked ? pools().asked() : pools().unused();
     free_list* const same = to().prepare_list(same_group, list.where.pool, list.key);
     require_memory(same != nullptr);
     return *same;
@@ -288,6 +290,7 @@ class allocator_copy {
     from().pending().for_each_wait(
         original_.provider(),
         [this](const block& b, stream_id stream, bool is_done) { waits_.push_back({&b, stream, is_done}); });
+    if (from().may_wait()) add_set_aside();
     std::sort(waits_.begin(), waits_.end(), [](const wait& x, const wait& y) { return x.by < y.by; });
     std::vector<const segment*> segments;
     from().for_each_segment([&](const block& first) {
@@ -313,6 +316,17 @@ class allocator_copy {
     }
     if constexpr (requires { access::backend(copy_).copy_peaks(access::backend(original_)); })
       access::backend(copy_).copy_peaks(access::backend(original_));
+  }
+  /// Adds the uses of blocks that were freed during a capture. The next call drops those that were recorded in it. If it
+  /// drops all, the block is as one whose work is done, on a stream that no other block waits for.
+  void add_set_aside() {
+    for (const stream_use* first = from().pending().first_aside(); first != nullptr;
+         first = first->next_aside) {
+      const std::size_t before = waits_.size();
+      for (const stream_use* u = first; u != nullptr; u = u->next)
+        if (!u->unasked) waits_.push_back({u->used, u->queue->stream, false});
+      if (waits_.size() == before) waits_.push_back({first->used, stream_id{~std::uint64_t{0}}, true});
+    }
   }
   void copy_segment(const segment& s) {
     const block& first = s.first();
@@ -376,7 +390,7 @@ class allocator_copy {
         (*part)->free_after = b->free_after;
     }
   }
-  /// Records the streams for which a pending block waits. One that was set aside waits for an unknown time.
+  /// Records the streams for which a pending block waits. During a capture, one that was set aside waits for its end.
   void make_waiting(block& live, const block& pending) {
     to().provider().forget_done();
     auto next = std::lower_bound(waits_.begin(), waits_.end(), &pending,
@@ -469,6 +483,18 @@ constexpr bool gives_in_parts() {
   }
 }
 
+/// Why other pools may change what the default pools do, or null.
+[[nodiscard]] const char* why_others_serve(auto& allocator) noexcept {
+  const char* why = nullptr;
+  core_access::extensions(allocator).for_each_group([&why](const auto& group) {
+    if constexpr (requires { group.options.serves_on_oom; }) {
+      if (group.options.serves_on_oom && group.uses > 0)
+        why = "would_fit: it does not know what a pool lends";
+    }
+  });
+  return why;
+}
+
 /// Answers for one caching_allocator.
 template <typename Recipe, typename Provider, typename... Extension>
 [[nodiscard]] observe::fit_answer fit_of(caching_allocator<Recipe, Provider, Extension...>& original,
@@ -486,9 +512,11 @@ template <typename Recipe, typename Provider, typename... Extension>
     answer.why = why;
     return answer;
   }
-  if (const char* const why =
-          why_unlike_its_copy(core_access::manager(original).group_for(requests.front().stream))) {
-    answer.why = why;
+  const auto& asked = core_access::manager(original).group_for(requests.front().stream);
+  const char* unknown = why_unlike_its_copy(asked);
+  if (unknown == nullptr && !asked.is_private()) unknown = why_others_serve(original);
+  if (unknown != nullptr) {
+    answer.why = unknown;
     return answer;
   }
   allocator_copy copy(original, requests.front().stream);
@@ -511,9 +539,12 @@ template <typename Recipe, typename Provider, typename... Extension>
 namespace tessera::inline v0_1::observe {
 
 /// Whether all of these requests would succeed now, one after the other, without a free in between. Recovery counts: what
-/// a request would wait for or release is waited for and released in a copy of the allocator's state. The allocator stays as
-/// it is, and the device is asked only which events are complete and how much is free. For schedulers of batches and of KV
-/// caches.
+/// a request would wait for or release is waited for and released in a copy of the allocator's state. For schedulers of
+/// batches and of KV caches.
+///
+/// The allocator stays as it is. The device is asked only which events are complete and how much is free and, by recipes that
+/// reuse blocks across streams, for positions of streams. Work that ends after the question may change which blocks serve,
+/// so then fewer requests may succeed, or more.
 ///
 ///     const tessera::observe::fit_answer answer = tessera::observe::would_fit(allocator, {{64_MiB}, {64_MiB}, {2_GiB}});
 ///     if (!answer) std::printf("%zu fit; %s\n", answer.served, answer.why.c_str());
@@ -525,9 +556,10 @@ namespace tessera::inline v0_1::observe {
 ///
 /// A device that refuses memory although it has that much, such as one whose free memory is in pieces or that lacks huge
 /// pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of the provider, which might help. All
-/// requests are those of one pool: of the default pools, or of one private pool. It may neither have a pool_upstream nor the
-/// option never_splits; `why` says so. Memory that another pool might lend counts as used. If
-/// the recipe moves memory, other memory of private pools without a use may go back than foreseen, so `reserved` may differ.
+/// requests are those of one pool: of the default pools, or of one private pool without a pool_upstream and without the option
+/// never_splits. The answer is no, and `why` says so, for other pools, and for the default pools while a private pool lends to
+/// them. Unused private pools with an upstream or that option count as used. If idle memory of several unused pools goes
+/// back, the order may be another one, and `reserved`, too.
 ///   Throws:  std::bad_alloc
 ///   Cost:    linear in the blocks of that pool and of those whose memory recovery may release, and in ranges in their chunks
 ///   Source:  PaddlePaddle/Paddle pull request 76430 compares requests with the largest free block

@@ -59,7 +59,6 @@ class asking_program {
   /// While the device holds its events, work ends only when the program waits for it, as would_fit assumes.
   asking_program(std::uint64_t seed, bool holds_events, std::uint64_t address_seed)
       : random_(seed),
-        holds_events_(holds_events),
         reuses_addresses_(address_seed != 0),
         allocator_(device({.capacity = 256_MiB, .address_seed = address_seed})) {
     allocator_.provider().hold_events(holds_events);
@@ -114,9 +113,7 @@ class asking_program {
         const pool_id pool = pools_.empty() || below(3) == 0 ? pools.create() : pools_[below(pools_.size())];
         const bool is_new = pools_.empty() || std::find(pools_.begin(), pools_.end(), pool) == pools_.end();
         if (is_new) pools_.push_back(pool);
-        // A block that is freed during a capture waits for an unknown time, so would_fit may foresee too little.
-        const auto kind =
-            holds_events_ || below(4) != 0 ? extension::scope_kind::plain : extension::scope_kind::capture;
+        const auto kind = below(4) != 0 ? extension::scope_kind::plain : extension::scope_kind::capture;
         (void)pools.open(pool, extension::stream_filter(stream_id{below(3)}), kind);
       } else if (!pools_.empty()) {
         std::swap(pools_[below(pools_.size())], pools_.back());
@@ -168,7 +165,6 @@ class asking_program {
   }
 
   std::mt19937_64 random_;
-  bool holds_events_;
   bool reuses_addresses_;
   caching_allocator<Recipe, device, Extension...> allocator_;
   std::vector<void*> live_;
@@ -209,10 +205,14 @@ TYPED_TEST(would_fit_in, promises_nothing_that_fails_if_work_ends_meanwhile) {
   EXPECT_EQ(all.fewer, 0u);
 }
 
+/// Evicts before it grows, and does not recover.
+using fails_fast = recipe::pytorch<
+    "garbage_collection_threshold:0.5,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.9">;
 template <typename Recipe>
 using would_fit_with_pools = would_fit_in<Recipe>;
 using recipes_with_pools =
-    testing::Types<recipe::pytorch<>, recipe::pytorch<"expandable_segments:True">, recipe::stitched,
+    testing::Types<recipe::pytorch<>, fails_fast, recipe::with<recipe::pytorch<>, policy::recover_never>,
+                   recipe::passthrough, recipe::pytorch<"expandable_segments:True">, recipe::stitched,
                    recipe::cuda_async, recipe::power_of_two, recipe::paddle<>, recipe::pytorch_2_14<>>;
 TYPED_TEST_SUITE(would_fit_with_pools, recipes_with_pools, );
 
@@ -355,6 +355,33 @@ TEST(would_fit, counts_on_the_idle_memory_of_pools_without_a_use) {
   EXPECT_FALSE(would_fit(in.allocator, {{100_MiB}}));
   ASSERT_TRUE(pools.release(pool));
   EXPECT_TRUE(would_fit(in.allocator, {{100_MiB}}));
+}
+
+TEST(would_fit, knows_no_pool_that_lends) {
+  busy<recipe::pytorch<>, extension::private_pools> in;
+  const extension::private_pool lender(in.allocator, {.serves_on_oom = true});
+  const fit_answer answer = would_fit(in.allocator, {{1_MiB}});
+  EXPECT_FALSE(answer);
+  EXPECT_EQ(answer.why, "would_fit: it does not know what a pool lends");
+}
+
+// A release of this device waits for no stream, so the pending block stays.
+TEST(would_fit, waits_for_a_stream_before_a_release_only_if_the_allocator_does) {
+  const auto foreseen = [](auto& allocator) {
+    void* const p = allocator.allocate(30_MiB, stream_id{1});
+    allocator.deallocate(allocator.allocate(50_MiB, stream_id{2}));
+    allocator.provider().submit(stream_id{2}, 1'000'000'000);
+    EXPECT_TRUE(allocator.record_stream(p, stream_id{2}));
+    allocator.deallocate(p);
+    const std::size_t served = would_fit(allocator, {{35_MiB, stream_id{1}}, {30_MiB, stream_id{1}}}).served;
+    EXPECT_NE(allocator.try_allocate(35_MiB, stream_id{1}), nullptr);
+    EXPECT_EQ(allocator.try_allocate(30_MiB, stream_id{1}) != nullptr, served == 2);
+    return served;
+  };
+  caching_allocator<fails_fast, device> one(device({.capacity = 100_MiB}));
+  EXPECT_EQ(foreseen(one), 1u);
+  caching_allocator<fails_fast, simulated_npu> other(simulated_npu({.capacity = 100_MiB}));
+  EXPECT_EQ(foreseen(other), 2u);
 }
 
 TEST(would_fit, does_not_wait_during_a_capture) {

@@ -261,8 +261,7 @@ class block_manager {
   bool process_events() noexcept { return !pending_.empty() && may_wait() && process_waiting(); }
   /// Gives events to the blocks that were freed while the device must not be asked, if it may be asked now.
   [[gnu::cold]] void defer_set_aside() noexcept {
-    if (!may_wait()) return;
-    pending_.defer_set_aside(provider_, [this](block& b) { complete_pending(b); });
+    if (may_wait()) pending_.defer_set_aside(provider_, [this](block& b) { complete_pending(b); });
   }
   /// Waits for every event, then frees the pending blocks. Does so during a capture, too, because the allocator ends.
   [[gnu::cold]] void wait_for_pending() noexcept {

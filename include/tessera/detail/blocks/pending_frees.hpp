@@ -114,6 +114,9 @@ class pending_frees {
     }
   }
 
+  /// The first use of each block that is set aside; stream_use::next leads to its others.
+  [[nodiscard]] const stream_use* first_aside() const noexcept { return first_aside_; }
+
   /// Makes a freed block with recorded streams pending. Returns false if all these streams have ended; the
   /// block then has no records.
   [[nodiscard]] bool defer(block& freed, Provider& device) noexcept {
@@ -146,9 +149,8 @@ class pending_frees {
   void set_aside(block& freed) noexcept {
     stream_use* const first = freed.request.uses;
     for (const stream_use* u = first; u != nullptr; u = u->next) ++count_;
-    first->next_aside = nullptr;
     (first_aside_ == nullptr ? first_aside_ : last_aside_->next_aside) = first;
-    last_aside_ = first;
+    (last_aside_ = first)->next_aside = nullptr;
     freed.status.state = block::state::pending;
   }
   /// Defers the blocks that were set aside, in the order of their frees. Drops the uses recorded while the device
@@ -303,6 +305,7 @@ class pending_frees<Provider, false> {
   }
   template <typename F>
   static constexpr void for_each_wait(Provider&, F) noexcept {}
+  static constexpr const stream_use* first_aside() noexcept { return nullptr; }
   template <typename F>
   static constexpr void defer_set_aside(Provider&, F) noexcept {}
   template <typename F>
