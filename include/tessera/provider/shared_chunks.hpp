@@ -50,12 +50,14 @@ struct export_result {
   [[nodiscard]] explicit operator bool() const noexcept { return !why; }
 };
 
-/// Exports chunks to one process, whose number is what process() of its provider returns, or without a number to any. A
-/// chunk that was exported to listed processes cannot be exported to any process later, nor the reverse. Exporting a chunk
+/// Exports chunks to one process, or to any if no number is given. The number is process() of that process's provider.
+///
+/// A chunk that was exported to listed processes cannot be exported to any process later, nor the reverse. Exporting a chunk
 /// again needs a provider that has exported_name(). Chunks are exported whole. So also send where the block begins in the
-/// first one: at its address minus the chunk's.
+/// first one: at its address minus the chunk's. Names stay valid while the allocator keeps the chunks, also after the block
+/// is freed; other blocks may then use these.
 ///   Returns:   a name for each chunk; or why there is none: the provider refuses one of the chunks, there are no chunks, or
-///              host memory ran out
+///              host memory ran out. The chunks before the refused one then stay exported
 ///   Requires:  no chunk is destroyed meanwhile
 template <sharing_provider D>
 [[nodiscard]] export_result<D> export_chunks(D& device, std::span<const mapped_chunk<D>> chunks,
@@ -73,6 +75,9 @@ template <sharing_provider D>
       is_known = device.exported_name(c.memory, made.name);
     const importers who = process ? importers::listed : importers::any;
     if (!is_known && !device.export_memory(c.memory, who, made.name)) return refused("export_memory");
+    // Only memory for listed processes takes one more, such as this one, which cannot import its own.
+    if (is_known && !process && device.allow(made.name, device.process()))
+      return {{}, refusal::format("chunk %zu was exported to listed processes", names.size())};
     if (process && !device.allow(made.name, *process)) return refused("allow");
     names.push_back(made);
   }

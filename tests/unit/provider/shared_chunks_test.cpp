@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,6 +129,28 @@ TEST(shared_chunks, that_cannot_be_exported_say_why) {
   EXPECT_EQ(why_not_exported<simulated_device>(std::nullopt),
             "export_memory: this process has no such handle");
   EXPECT_EQ(why_not_exported<silent_device>(std::nullopt), "export_memory failed for chunk 1");
+}
+
+// Else the names would be useless for all but the listed processes.
+template <typename Device>
+void export_listed_then_any(Device device) {
+  std::vector<mapped_chunk<Device>> chunks(2);
+  for (mapped_chunk<Device>& c : chunks) {
+    c.bytes = 2_MiB;
+    ASSERT_TRUE(device.create(2_MiB, page_kind::normal, c.memory));
+  }
+  const std::span<const mapped_chunk<Device>> all(chunks);
+  ASSERT_TRUE(export_chunks<Device>(device, all.last(1), device.process() + 1));
+  const auto refused = export_chunks<Device>(device, all);
+  EXPECT_STREQ(refused.why.text(), "chunk 1 was exported to listed processes");
+  EXPECT_TRUE(export_chunks<Device>(device, all.last(1), device.process() + 1)) << "it stays as it was";
+  EXPECT_TRUE(export_chunks<Device>(device, all.first(1))) << "and so does the other one";
+  EXPECT_FALSE(export_chunks<Device>(device, all.first(1), device.process() + 1));
+  for (const mapped_chunk<Device>& c : chunks) EXPECT_TRUE(device.destroy(c.memory));
+}
+TEST(shared_chunks, are_not_exported_to_any_process_after_listed_ones) {
+  export_listed_then_any(simulated_device());
+  export_listed_then_any(host_pinned(loose));
 }
 
 TEST(shared_chunks, leave_nothing_if_one_cannot_be_imported) {
