@@ -57,7 +57,7 @@ int main() try {
   std::printf("paddle, naive_best_fit: %3zu MiB reserved, of it live %zu\n",
               allocator.current_usage().reserved >> 20, allocator.current_usage().allocated >> 20);
 
-  // With virtual memory, it maps only what is missing behind the free memory at the end of its range of addresses.
+  // With virtual memory, the free memory at the end of the range serves, and only the bytes that it lacks are mapped.
   const std::size_t chunks = reserved_after_growth<tessera::recipe::paddle<"">>("paddle, auto_growth:");
   const std::size_t range =
       reserved_after_growth<tessera::recipe::paddle<"FLAGS_use_virtual_memory_auto_growth=True">>(

@@ -346,7 +346,7 @@ class caching_allocator {
     release_idle(keep, [this](const detail::block& idle) { return manager_.is_unused(idle); });
   }
   /// Asks the eviction policy to release idle memory, for example after some time (evict_after). First frees
-  /// the pending blocks whose events have completed. Only the allocator's own group of free lists is considered.
+  /// the pending blocks whose events have completed. Private pools keep theirs.
   ///   Cost:    linear in the free blocks; more if something is released
   ///   Source:  jemalloc's arena.<i>.decay
   void evict_idle() noexcept {

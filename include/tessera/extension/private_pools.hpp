@@ -77,7 +77,7 @@ class stream_filter {
 ///   Source:  PyTorch's MemPool, since version 2.8
 struct pool_options {
   bool never_splits = false;  ///< a free block serves a request as a whole
-  /// It lends: if growth fails, its free blocks serve requests of the default pools, before any memory is released. The
+  /// It lends: if growth fails, its free blocks serve requests of the default pools, before recovery releases memory. The
   /// pool keeps its memory while such a block is live. private_pools::door::lend and take_back change it later.
   bool serves_on_oom = false;
 };
