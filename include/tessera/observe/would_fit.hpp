@@ -249,10 +249,10 @@ class allocator_copy {
         copy_(device_type(original.provider(), left_on(original.provider(), reserved())),
               recipe::policies<recipe_type>(access::policies(original)),
               imagined_pools{from().may_wait(), group_->is_private()}) {
-    to().own().clocks = from().own().clocks;
-    if (group_->is_private()) pools().asked().clocks = group_->clocks;
     copy_segments();
     add_other_memory();
+    to().own().clocks = from().own().clocks;
+    if (group_->is_private()) pools().asked().clocks = group_->clocks;
     to().provider().begin(end_);
     pools().begin();
   }
