@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +25,7 @@
 #include <tessera/trace/recording.hpp>
 
 #include "any_device.hpp"
+#include "operations.hpp"
 #include "ownership.hpp"
 #include "tessera_replay/planner/make_plan.hpp"
 #include "watched_device.hpp"
@@ -38,12 +38,10 @@ using namespace tessera;
 
 /// The number of operations: TESSERA_OPERATIONS, else the argument, and less in a slow build.
 [[nodiscard]] inline std::size_t operations(std::size_t usual) {
-  const char* const said = std::getenv("TESSERA_OPERATIONS");
-  if (said != nullptr && *said != '\0') return std::strtoull(said, nullptr, 10);
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  return usual;
+  return operations_or(usual);
 #else
-  return usual / 4;
+  return operations_or(usual / 4);
 #endif
 }
 

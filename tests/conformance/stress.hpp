@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <thread>
@@ -25,6 +24,7 @@
 #include <tessera/tessera.hpp>
 
 #include "extensions.hpp"
+#include "operations.hpp"
 #include "watchdog.hpp"
 
 /// Threads that start and end all the time, and use all thread-safe functions of an allocator at once.
@@ -40,11 +40,7 @@ inline constexpr bool is_instrumented = false;
 #endif
 
 /// The number of operations: TESSERA_OPERATIONS, or few.
-inline std::size_t operations(std::size_t usual) {
-  const char* const said = std::getenv("TESSERA_OPERATIONS");
-  if (said != nullptr) return std::strtoull(said, nullptr, 10);
-  return is_slow ? usual / 4 : usual;
-}
+inline std::size_t operations(std::size_t usual) { return operations_or(is_slow ? usual / 4 : usual); }
 
 /// A block whose first, second and last words name its owner. If another owner gets the same memory, it
 /// overwrites them.

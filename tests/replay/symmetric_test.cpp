@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -24,6 +23,7 @@
 #include <tessera/recipe/symmetric.hpp>
 #include <tessera/tessera.hpp>
 #include <tessera/trace/recording.hpp>
+#include "operations.hpp"
 #include "tessera_replay/files.hpp"
 #include "tessera_replay/lifetimes.hpp"
 
@@ -140,12 +140,6 @@ trace::recording read(const std::string& path) {
   return std::move(std::get<trace::recording>(made));
 }
 
-/// The operations of a recording that are replayed: TESSERA_OPERATIONS, or few.
-std::size_t operations() {
-  const char* const said = std::getenv("TESSERA_OPERATIONS");
-  return said != nullptr ? std::strtoull(said, nullptr, 10) : 30'000;
-}
-
 TEST(symmetric, places_alike_in_eight_ranks) {
   std::vector<std::string> paths;
   for (const std::string& folder : {std::string(TESSERA_TESTS_DIR) + "/../examples/traces",
@@ -162,7 +156,8 @@ TEST(symmetric, places_alike_in_eight_ranks) {
   std::size_t collected = 0;
   for (const std::string& path : paths) {
     trace::recording recorded = read(path);
-    if (recorded.events.size() > operations()) recorded.events.resize(operations());
+    const std::size_t replayed = operations_or(30'000);
+    if (recorded.events.size() > replayed) recorded.events.resize(replayed);
     const std::vector<step> job = job_of(recorded, 7);
     using namespace recipe;
     EXPECT_EQ(differing<symmetric<pytorch<>>>(job), 0u) << path;

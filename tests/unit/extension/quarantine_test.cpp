@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <random>
@@ -31,6 +30,8 @@
 #include <tessera/observe/inspect.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "operations.hpp"
 
 namespace {
 
@@ -346,14 +347,9 @@ class random_program {
   bool is_asleep_ = false;
 };
 
-/// TESSERA_OPERATIONS, or few.
-std::size_t operations() {
-  const char* const said = std::getenv("TESSERA_OPERATIONS");
-  return said != nullptr ? std::strtoull(said, nullptr, 10) : 10'000;
-}
 template <typename Recipe>
 void run(const setting& with) {
-  const random_program<Recipe> program(with, operations());
+  const random_program<Recipe> program(with, operations_or(10'000));
 }
 
 using npu_ranges = torch_npu_family::expandable;

@@ -3,7 +3,6 @@
 // address that is registered with it. Whether it is right is read from the calls of the device.
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <thread>
@@ -21,6 +20,8 @@
 #include <tessera/plan/planned.hpp>
 #include <tessera/provider/simulated_device.hpp>
 #include <tessera/tessera.hpp>
+
+#include "operations.hpp"
 
 namespace {
 
@@ -319,14 +320,9 @@ class random_program {
   bool is_asleep_ = false, is_registered_at_end_ = false;
 };
 
-/// TESSERA_OPERATIONS, or few.
-std::size_t operations() {
-  const char* const said = std::getenv("TESSERA_OPERATIONS");
-  return said != nullptr ? std::strtoull(said, nullptr, 10) : 40'000;
-}
 template <typename Recipe>
 void run(const setting& with) {
-  const random_program<Recipe> program(with, operations());
+  const random_program<Recipe> program(with, operations_or(40'000));
   if (!testing::Test::HasFatalFailure()) program.expect_end();
 }
 
