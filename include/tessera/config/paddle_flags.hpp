@@ -41,6 +41,10 @@ struct paddle {
     fraction memory_fraction_of_eager_deletion = percent(100);
     bool fast_eager_deletion = true;
 
+    /// Whether a flag chooses the first allocator with virtual memory, which Paddle prefers to the second.
+    [[nodiscard]] constexpr bool chooses_virtual_memory_v1() const noexcept {
+      return virtual_memory || multi_scale;
+    }
     /// gpu_memory_limit for `limiting`.
     [[nodiscard]] constexpr std::size_t limit() const noexcept {
       return gpu_memory_limit > 0 ? gpu_memory_limit : unlimited;
@@ -124,8 +128,7 @@ struct paddle {
                 true_or_false, "True", not_bool),
       key::flag("FLAGS_enable_compact_mem", &s::enable_compact_mem,
                 "none: only False is accepted. In Paddle, True moves live blocks of "
-                "use_virtual_memory_auto_growth; "
-                "here, their addresses never change",
+                "use_virtual_memory_auto_growth; here, their addresses never change",
                 "False|false|0", "False", moves_live_blocks),
       {"FLAGS_max_reserved_threshold_in_gb", &s::max_reserved_threshold, format::integer, "integer, GiB",
        "70", "none: Paddle reads it only with enable_compact_mem", 0, (std::uint64_t{1} << 63) - 1,

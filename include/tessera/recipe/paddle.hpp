@@ -33,8 +33,7 @@ struct paddle_auto_growth final {
   using recovery = policy::recover_by_emptying_cache<tunable(false)>;
 
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
-    return !settings.naive_best_fit && !settings.virtual_memory && !settings.multi_scale &&
-           !settings.virtual_memory_v2;
+    return !settings.naive_best_fit && !settings.chooses_virtual_memory_v1() && !settings.virtual_memory_v2;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_auto_growth> configured(
@@ -125,7 +124,7 @@ struct paddle_virtual_memory final {
 
   /// Paddle prefers this one if the flag of the second version is set, too.
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
-    return !settings.naive_best_fit && (settings.virtual_memory || settings.multi_scale);
+    return !settings.naive_best_fit && settings.chooses_virtual_memory_v1();
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_virtual_memory> configured(
@@ -175,8 +174,7 @@ struct paddle_virtual_memory_v2 final {
   using recovery = policy::recover_never;
 
   [[nodiscard]] static constexpr bool accepts(const config::paddle::settings& settings) noexcept {
-    return !settings.naive_best_fit && !settings.virtual_memory && !settings.multi_scale &&
-           settings.virtual_memory_v2;
+    return !settings.naive_best_fit && !settings.chooses_virtual_memory_v1() && settings.virtual_memory_v2;
   }
   /// Returns the policies for settings that this recipe accepts; aborts for others.
   [[nodiscard]] static constexpr recipe::policies<paddle_virtual_memory_v2> configured(
