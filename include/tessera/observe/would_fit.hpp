@@ -172,7 +172,6 @@ class imagined_device {
 /// releases.
 struct imagined_pools {
   bool may_wait = true;
-  bool asks_private = false;  ///< whether a private pool serves the requests
 
   template <typename Core>
   class state : public extension_defaults {
@@ -180,16 +179,16 @@ struct imagined_pools {
     using group = typename Core::group;
 
     state(typename Core::allocator& in, const imagined_pools& given) noexcept
-        : in_(in), may_wait_(given.may_wait), asks_private_(given.asks_private) {
+        : in_(in), may_wait_(given.may_wait) {
       asked_.number = 1;
       unused_.number = 2;
     }
     [[nodiscard]] group& asked() noexcept { return asked_; }
     [[nodiscard]] group& unused() noexcept { return unused_; }
-    /// Lets a private pool that is asked serve the requests; a hit asks for it only then.
-    void begin() noexcept {
-      serves_ = asks_private_;
-      if (serves_) core_access::extensions(in_).note_special_case(1);
+    /// Lets the private pool that is asked serve all requests. Without the note, a hit would not ask for it.
+    void serve_from_asked() noexcept {
+      serves_ = true;
+      core_access::extensions(in_).note_special_case(1);
     }
 
     [[nodiscard]] group* group_for(stream_id) noexcept { return serves_ ? &asked_ : nullptr; }
@@ -206,7 +205,6 @@ struct imagined_pools {
    private:
     typename Core::allocator& in_;
     bool may_wait_;
-    bool asks_private_;
     bool serves_ = false;
     group asked_;
     group unused_;
@@ -247,14 +245,14 @@ class allocator_copy {
       : original_(original),
         group_(&access::manager(original).group_for(stream)),
         copy_(device_type(original.provider(), left_on(original.provider(), reserved())),
-              recipe::policies<recipe_type>(access::policies(original)),
-              imagined_pools{from().may_wait(), group_->is_private()}) {
+              recipe::policies<recipe_type>(access::policies(original)), imagined_pools{from().may_wait()}) {
     copy_segments();
     add_other_memory();
     to().own().clocks = from().own().clocks;
-    if (group_->is_private()) pools().asked().clocks = group_->clocks;
     to().provider().begin(end_);
-    pools().begin();
+    if (!group_->is_private()) return;
+    pools().asked().clocks = group_->clocks;
+    pools().serve_from_asked();
   }
 
   [[nodiscard]] allocator_type& allocator() noexcept { return copy_; }
@@ -290,7 +288,8 @@ class allocator_copy {
     from().pending().for_each_wait(
         original_.provider(),
         [this](const block& b, stream_id stream, bool is_done) { waits_.push_back({&b, stream, is_done}); });
-    if (from().may_wait()) add_set_aside();
+    if constexpr (requires { from().pending().first_aside(); })
+      if (from().may_wait()) add_set_aside();
     std::sort(waits_.begin(), waits_.end(), [](const wait& x, const wait& y) { return x.by < y.by; });
     std::vector<const segment*> segments;
     from().for_each_segment([&](const block& first) {
@@ -473,7 +472,7 @@ inline constexpr bool holds_memory = requires { requires Extension::holds_memory
 
 /// Whether a provider, or one inside adaptors, gives memory in parts.
 template <typename Provider>
-constexpr bool gives_in_parts() {
+[[nodiscard]] constexpr bool gives_in_parts() {
   if constexpr (requires { Provider::gives_in_parts; }) {
     return Provider::gives_in_parts;
   } else if constexpr (requires(Provider& p) { p.inner(); }) {
@@ -483,8 +482,8 @@ constexpr bool gives_in_parts() {
   }
 }
 
-/// Why other pools may change what the default pools do, or null.
-[[nodiscard]] const char* why_others_serve(auto& allocator) noexcept {
+/// Why requests of the default pools may be served from elsewhere, or null.
+[[nodiscard]] const char* why_others_lend(auto& allocator) noexcept {
   const char* why = nullptr;
   core_access::extensions(allocator).for_each_group([&why](const auto& group) {
     if constexpr (requires { group.options.serves_on_oom; }) {
@@ -508,15 +507,12 @@ template <typename Recipe, typename Provider, typename... Extension>
                 "would_fit does not know which memory registrations and quarantine keep from requests");
   observe::fit_answer answer{.reserved = original.current_usage().reserved};
   if (requests.empty()) return answer;
-  if (const char* const why = why_unserved(original, requests.front().stream)) {
-    answer.why = why;
-    return answer;
-  }
   const auto& asked = core_access::manager(original).group_for(requests.front().stream);
-  const char* unknown = why_unlike_its_copy(asked);
-  if (unknown == nullptr && !asked.is_private()) unknown = why_others_serve(original);
-  if (unknown != nullptr) {
-    answer.why = unknown;
+  const char* why = why_unserved(original, requests.front().stream);
+  if (why == nullptr) why = why_unlike_its_copy(asked);
+  if (why == nullptr && !asked.is_private()) why = why_others_lend(original);
+  if (why != nullptr) {
+    answer.why = why;
     return answer;
   }
   allocator_copy copy(original, requests.front().stream);
@@ -558,8 +554,8 @@ namespace tessera::inline v0_1::observe {
 /// pages, is not foreseen. Neither are callbacks of on_pressure and a reclaim() of the provider, which might help. All
 /// requests are those of one pool: of the default pools, or of one private pool without a pool_upstream and without the option
 /// never_splits. The answer is no, and `why` says so, for other pools, and for the default pools while a private pool lends to
-/// them. Unused private pools with an upstream or that option count as used. If idle memory of several unused pools goes
-/// back, the order may be another one, and `reserved`, too.
+/// them. The memory of private pools without a use counts as used if they have an upstream or that option. If several pools
+/// without a use have idle memory, another one's may go back than foreseen, so `reserved` may differ.
 ///   Throws:  std::bad_alloc
 ///   Cost:    linear in the blocks of that pool and of those whose memory recovery may release, and in ranges in their chunks
 ///   Source:  PaddlePaddle/Paddle pull request 76430 compares requests with the largest free block

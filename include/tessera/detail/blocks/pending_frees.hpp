@@ -150,7 +150,8 @@ class pending_frees {
     stream_use* const first = freed.request.uses;
     for (const stream_use* u = first; u != nullptr; u = u->next) ++count_;
     (first_aside_ == nullptr ? first_aside_ : last_aside_->next_aside) = first;
-    (last_aside_ = first)->next_aside = nullptr;
+    last_aside_ = first;
+    first->next_aside = nullptr;
     freed.status.state = block::state::pending;
   }
   /// Defers the blocks that were set aside, in the order of their frees. Drops the uses recorded while the device
@@ -305,7 +306,6 @@ class pending_frees<Provider, false> {
   }
   template <typename F>
   static constexpr void for_each_wait(Provider&, F) noexcept {}
-  static constexpr const stream_use* first_aside() noexcept { return nullptr; }
   template <typename F>
   static constexpr void defer_set_aside(Provider&, F) noexcept {}
   template <typename F>
