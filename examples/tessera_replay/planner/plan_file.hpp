@@ -165,7 +165,8 @@ namespace tessera::inline v0_1::plan {
       for (; d < entry.deaths; ++d) add_numbers(text, "death,", {plan.deaths[d]}, "\n");
     }
   }
-  return text + "end\n";
+  text += "end\n";
+  return text;
 }
 
 /// Reads a plan that to_csv wrote.

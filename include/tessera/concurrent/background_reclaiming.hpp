@@ -213,8 +213,7 @@ class background_reclaiming
   using adaptor_type = allocator_adaptor<background_reclaiming, locked_type>;
   static_assert(!detail::waits_for_events<typename Allocator::recipe_type::streams>,
                 "background_reclaiming frees blocks when streams complete their work; a recipe with "
-                "wait_for_events, such "
-                "as symmetric, frees them only where the program asks");
+                "wait_for_events, such as symmetric, frees them only where the program asks");
 
  public:
   /// Whether a thread reclaims (`enabled`), the microseconds between its rounds (`pause`), and the

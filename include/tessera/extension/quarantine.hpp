@@ -29,8 +29,8 @@ struct quarantine_usage {
 ///
 /// The program marks the addresses. Free memory there serves no request any more. A live block there stays live;
 /// `for_each_live` lists these blocks, whose contents the program must compute again. When they are freed, their faulty bytes
-/// are withheld, and the rest of the block serves. Statistics count withheld bytes as pending, like a block
-/// that was freed and waits for its events.
+/// are withheld, and the rest of the block serves. Statistics count withheld bytes as pending, like a
+/// block that was freed and waits for its events.
 ///
 /// Emptying the cache gives a segment, or in ranges a chunk, with withheld bytes back to the device once no block uses
 /// it, even for trim(keep). The addresses are then no longer marked, because the device may give other memory there. It is up to

@@ -163,8 +163,8 @@ namespace tessera::inline v0_1::provider {
 ///
 /// It has all capabilities of its banks. Streams, events, copies, registered memory, and the calls about addresses (reserve,
 /// unreserve, map, grant, unmap) are those of bank 0. Segments and physical memory are acquired, created, shared, released
-/// and destroyed by their own bank. So a range may map memory of several banks. If a request fails, the reason
-/// names each bank that was asked.
+/// and destroyed by their own bank. So a range may map memory of several banks. If a request fails, the reason names
+/// each bank that was asked.
 ///
 /// An allocator over it caches memory of all banks together: a free block serves the next request that fits, from whatever
 /// bank it is. Where each request needs a certain bank, use one allocator for each bank, whose policy asks that
@@ -173,8 +173,8 @@ namespace tessera::inline v0_1::provider {
 ///
 /// It is thread-safe if the banks are.
 ///   Requires:  the banks have the same addresses and streams, as the memories of one device have. host_pinned and
-///              simulated_device make such banks with another_bank(); the constructor aborts with any others. Banks without virtual memory,
-///              copies and streams may be unrelated
+///              simulated_device make such banks with another_bank(); the constructor aborts with any others. Banks without
+///              virtual memory, copies and streams may be unrelated
 ///   Requires:  all banks have the same granularity
 ///   Cost:      a mutex and a look-up for each call about memory, and about 64 bytes for each segment and mapping
 template <device_provider Provider, bank_policy Policy>
