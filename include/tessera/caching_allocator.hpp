@@ -28,6 +28,43 @@ class caching_allocator;
 
 namespace tessera::inline v0_1::detail {
 
+/// The numbers among the settings of a block manager.
+struct manager_settings {
+  std::size_t pools;
+  bool uses_events;            // streams are recorded; frees wait for their events
+  bool waits_for_events;       // frees wait where they would poll
+  bool reuses_across_streams;  // free blocks may serve other streams
+  bool has_stream_order;       // earlier work of its own stream may still use a free block
+  free_order order;
+  bool counts_reuses;
+};
+
+/// Compile-time settings of a block manager. They name no recipe: allocators that differ in the numbers of their policies
+/// share the code of the manager and the backend.
+template <manager_settings Settings, typename Backend, typename Clock, typename CallClock,
+          typename Extensions, typename Group, typename Counters>
+struct manager_traits {
+  using backend_kind = Backend;
+  static constexpr std::size_t pools = Settings.pools;
+  static constexpr bool uses_events = Settings.uses_events;
+  static constexpr bool waits_for_events = Settings.waits_for_events;
+  static constexpr bool reuses_across_streams = Settings.reuses_across_streams;
+  static constexpr bool has_stream_order = Settings.has_stream_order;
+  /// Segments are ranges in which memory is mapped page by page.
+  static constexpr bool has_ranges = Backend::has_ranges;
+  /// A block may be split from the middle of a free block.
+  static constexpr bool places_blocks = Backend::places_blocks;
+  static constexpr free_order order = Settings.order;
+  /// The clock of ages, or pool_searches.
+  using clock = Clock;
+  /// The clock that measures calls of the device, or void.
+  using call_clock = CallClock;
+  static constexpr bool counts_reuses = Settings.counts_reuses;
+  using extensions = Extensions;
+  using group = Group;
+  using counters = Counters;
+};
+
 /// The types that an allocator is made of.
 template <typename Recipe, typename Provider, typename... Extension>
 struct core_types {
@@ -36,35 +73,16 @@ struct core_types {
   using allocator = caching_allocator<Recipe, Provider, Extension...>;
   using extensions = typename extensions_of<core_types, Extension...>::type;
   using group = pool_group_of<Recipe::pools::count, group_part<Extension>...>;
-
-  /// Compile-time settings of the block manager.
-  struct traits {
-    using backend_kind = typename Recipe::growth::backend;
-    static constexpr std::size_t pools = Recipe::pools::count;
-    /// Streams are recorded; frees wait for their events.
-    static constexpr bool uses_events = Recipe::streams::uses_events;
-    /// Frees wait where they would poll.
-    static constexpr bool waits_for_events = detail::waits_for_events<typename Recipe::streams>;
-    /// Free blocks may serve other streams.
-    static constexpr bool reuses_across_streams = Recipe::streams::reuses_across_streams;
-    /// Earlier work of its own stream may still use a free block.
-    static constexpr bool has_stream_order = !uses_events || !has_one_key<typename Recipe::streams>;
-    /// Segments are ranges in which memory is mapped page by page.
-    static constexpr bool has_ranges = backend_kind::has_ranges;
-    /// A block may be split from the middle of a free block.
-    static constexpr bool places_blocks = backend_kind::places_blocks;
-    static constexpr free_order order = free_order_of<typename Recipe::split>;
-    /// The clock of ages, or pool_searches.
-    using clock = typename clock_of<typename Recipe::eviction>::type;
-    /// The clock that measures calls of the device, or void.
-    using call_clock = typename call_clock_of<typename Recipe::eviction>::type;
-    static constexpr bool counts_reuses = detail::counts_reuses<typename Recipe::eviction>;
-    using extensions = typename extensions_of<core_types, Extension...>::type;
-    template <std::size_t Pools>
-    using group = pool_group_of<Pools, group_part<Extension>...>;
-    template <std::size_t Pools>
-    using counters = typename counting_of<Extension...>::template counters<Pools>;
-  };
+  using streams = typename Recipe::streams;
+  using eviction = typename Recipe::eviction;
+  using traits =
+      manager_traits<manager_settings{Recipe::pools::count, streams::uses_events, waits_for_events<streams>,
+                                      streams::reuses_across_streams,
+                                      !streams::uses_events || !has_one_key<streams>,
+                                      free_order_of<typename Recipe::split>, counts_reuses<eviction>},
+                     typename Recipe::growth::backend, typename clock_of<eviction>::type,
+                     typename call_clock_of<eviction>::type, extensions, group,
+                     typename counting_of<Extension...>::template counters<Recipe::pools::count>>;
   using manager = block_manager<Provider, traits>;
   using backend = typename Recipe::growth::backend::template instance<manager>;
 };
@@ -117,7 +135,7 @@ template <typename Provider, bool IsExtended>
 class latest_failure {
  public:
   static void begin(auto& /*manager*/) noexcept {}
-  static void end(auto& /*manager*/, const auto&, std::size_t, bool) noexcept {}
+  static void end(auto& /*manager*/, std::size_t, stream_id, std::size_t, bool) noexcept {}
   static void explain(oom_numbers&) noexcept {}
 };
 template <typename Provider, bool IsExtended>
@@ -130,10 +148,11 @@ class latest_failure<Provider, IsExtended> {
     *this = {};
   }
   /// Keeps what the provider refused since, or how `segment` bytes exceed its limit.
-  void end(auto& manager, const auto& request, std::size_t segment, bool by_extension) noexcept {
+  void end(auto& manager, std::size_t bytes, stream_id stream, std::size_t segment,
+           bool by_extension) noexcept {
     Provider& from = manager.provider();
-    bytes_ = request.bytes;
-    stream_ = request.stream;
+    bytes_ = bytes;
+    stream_ = stream;
     by_extension_ = by_extension;
     why_ = take_refusal(from);
     if (!why_) why_ = explain_limit(from, segment);
@@ -711,7 +730,7 @@ class caching_allocator {
       manager_.report(manager::action::refused, 0, want.bytes, want.size, want.stream, *want.group);
       return nullptr;
     }
-    failure_.end(manager_, want, detail::segment_size_for(manager_, policies_, want.size),
+    failure_.end(manager_, want.bytes, want.stream, detail::segment_size_for(manager_, policies_, want.size),
                  now.why == policy::failure_reason::by_extension);
     manager_.report_oom(want.bytes, want.size, want.stream, *want.group,
                         now.steps.count == 0 || now.rejected);

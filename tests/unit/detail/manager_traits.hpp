@@ -8,7 +8,7 @@
 namespace tessera::inline v0_1::detail {
 
 /// The settings of a block_manager in tests. Derive from it and redefine members.
-struct manager_traits {
+struct traits_of_tests {
   static constexpr std::size_t pools = 1;
   static constexpr bool uses_events = true;
   static constexpr bool reuses_across_streams = false;
@@ -20,10 +20,8 @@ struct manager_traits {
   using call_clock = void;
   static constexpr bool counts_reuses = false;
   using extensions = no_extensions;
-  template <std::size_t Pools>
-  using group = pool_group_of<Pools>;
-  template <std::size_t Pools>
-  using counters = full_counters<Pools>;
+  using group = pool_group_of<pools>;
+  using counters = full_counters<pools>;
 };
 
 }  // namespace tessera::inline v0_1::detail

@@ -49,9 +49,9 @@ class block_manager {
   using action = allocator_event::action;
   using free_outcome = free_result;
   using extensions_type = typename Traits::extensions;
-  using counters_type = typename Traits::template counters<Traits::pools>;
+  using counters_type = typename Traits::counters;
   using order = block_order<Traits::order, Traits::has_ranges>;
-  using group = typename Traits::template group<Traits::pools>;
+  using group = typename Traits::group;
   static constexpr bool is_extended = !extensions_type::is_empty;
   static constexpr bool has_clock = !std::is_same_v<typename Traits::clock, pool_searches>;
   using time = std::conditional_t<has_clock, std::uint64_t, pool_searches>;

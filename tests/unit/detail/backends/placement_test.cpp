@@ -26,7 +26,7 @@ using namespace tessera::detail;
 
 no_extensions none;
 
-struct traits : manager_traits {
+struct traits : traits_of_tests {
   static constexpr bool has_ranges = true;
   static constexpr bool places_blocks = true;
 };

@@ -26,7 +26,7 @@ struct keep_events : no_extensions {
   std::vector<allocator_event> kept;
   void on_event(const allocator_event& e) noexcept { kept.push_back(e); }
 };
-struct traits : manager_traits {
+struct traits : traits_of_tests {
   static constexpr bool has_ranges = true;
   static constexpr bool places_blocks = true;
   using extensions = keep_events;

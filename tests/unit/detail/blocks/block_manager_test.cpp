@@ -27,7 +27,7 @@ no_extensions none;
 
 template <typename Traits>
 using manager_of = block_manager<simulated_device, Traits>;
-using manager_type = manager_of<manager_traits>;
+using manager_type = manager_of<traits_of_tests>;
 constexpr page_order normal{{page_kind::normal}, 1};
 using sizes = std::vector<std::size_t>;
 
@@ -116,7 +116,7 @@ TEST(block_manager, counts_the_age_of_an_idle_segment_in_searches_of_its_pool) {
   EXPECT_EQ(tested.manager.age(*whole), 0u);
 }
 
-struct placing_traits : manager_traits {
+struct placing_traits : traits_of_tests {
   static constexpr bool places_blocks = true;
 };
 TEST(block_manager, splits_from_the_middle_and_counts_both_rests) {
@@ -138,7 +138,7 @@ TEST(block_manager, splits_from_the_middle_and_counts_both_rests) {
   manager.release_all();
 }
 
-struct range_traits : manager_traits {
+struct range_traits : traits_of_tests {
   static constexpr bool has_ranges = true;
   static constexpr bool places_blocks = true;
 };
@@ -195,9 +195,11 @@ TEST(mapped_ranges, keep_the_age_of_both_rests_beside_a_block) {
   EXPECT_EQ(manager.age(*middle.next), 7u);
 }
 
-struct sharing_traits : manager_traits {
+struct sharing_traits : traits_of_tests {
   static constexpr std::size_t pools = 2;
   static constexpr bool reuses_across_streams = true;
+  using group = pool_group_of<pools>;
+  using counters = full_counters<pools>;
 };
 TEST(stream_sharing, finds_the_smallest_run_and_the_lowest_among_equals) {
   using sharing_manager = manager_of<sharing_traits>;
